@@ -1,0 +1,40 @@
+#pragma once
+// The passes as free functions, for callers that make one call. Shapes, options and errors: RingAttention.
+
+#include "annulus/attention/ring_attention.hpp"
+
+namespace annulus {
+
+/// { output, lse } of this rank's queries. Collective.
+template <class C, class B, class Q, class K, class V>
+auto ring_attention_forward(C& communicator, B& backend, Options const& options, Q const& q, K const& k, V const& v,
+                            Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+  return RingAttention(communicator, backend, options).forward(q, k, v, operands);
+}
+
+/// As ring_attention_forward, into the caller's output and lse.
+template <class C, class B, class Q, class K, class V, class Output, class Lse>
+void ring_attention_forward_into(C& communicator, B& backend, Options const& options, Q const& q, K const& k,
+                                 V const& v, Output& output, Lse& lse,
+                                 Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+  RingAttention(communicator, backend, options).forward_into(q, k, v, output, lse, operands);
+}
+
+/// { dq, dk, dv, and where asked for dbias, dsinks }. Collective.
+template <class C, class B, class DOut, class T, class Q, class K, class V>
+Gradients<T> ring_attention_backward(C& communicator, B& backend, Options const& options, DOut const& dout,
+                                     Forward<T> const& forward, Q const& q, K const& k, V const& v,
+                                     Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+  return RingAttention(communicator, backend, options).backward(dout, forward, q, k, v, operands);
+}
+
+/// As ring_attention_backward, into the caller's memory.
+template <class C, class B, class DOut, class Output, class Lse, class Q, class K, class V>
+void ring_attention_backward_into(C& communicator, B& backend, Options const& options, DOut const& dout,
+                                  Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
+                                  GradientViews<ScalarOf<Q>, typename B::memory_space> const& gradients,
+                                  Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+  RingAttention(communicator, backend, options).backward_into(dout, output, lse, q, k, v, gradients, operands);
+}
+
+}  // namespace annulus

@@ -1,0 +1,32 @@
+#pragma once
+// What the passes return. Tensors are of the family of q (for Eigen: a Tensor of the same storage order).
+
+#include <optional>
+
+#include "annulus/core/scalar.hpp"
+#include "annulus/tensor/axis_order.hpp"
+#include "annulus/tensor/tensor_like.hpp"
+
+namespace annulus {
+
+/// Result of the forward pass. T: a four-axis tensor type.
+template <TensorLike T>
+struct Forward {
+  using Lse = MadeLike<T, Accumulator<ScalarOf<T>>, 3>;
+
+  T output;  ///< [batch, local_queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
+  Lse lse;   ///< [batch, query_heads, local_queries], natural log, sinks included; a row that sees nothing: -inf
+  AxisOrder axes = AxisOrder::bshd;  ///< of `output`
+};
+
+/// Result of the backward pass. Rows that saw nothing and keys that were not seen have gradient 0.
+template <TensorLike T>
+struct Gradients {
+  using Sinks = MadeLike<T, Accumulator<ScalarOf<T>>, 2>;
+
+  T dq, dk, dv;                 ///< shaped as q, k and v, each in its axis order
+  std::optional<T> dbias{};     ///< shaped as the bias, where bias_gradient is set: the share of this rank's queries
+  std::optional<Sinks> dsinks{};  ///< [query_heads, n], where sinks are given: summed over all ranks, equal on all
+};
+
+}  // namespace annulus

@@ -1,0 +1,279 @@
+#pragma once
+// RingAttention: exact attention over a sequence that is spread on the ranks of a ring.
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "annulus/attention/agreement.hpp"
+#include "annulus/attention/options.hpp"
+#include "annulus/attention/results.hpp"
+#include "annulus/attention/validate.hpp"
+#include "annulus/ring/backward_pass.hpp"
+#include "annulus/ring/forward_pass.hpp"
+#include "annulus/tensor/eigen.hpp"
+
+namespace annulus {
+
+/// Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889.
+///
+/// Every rank of the ring makes one, with equal options, and calls the same passes in the same order. The first call
+/// fixes the shapes; buffers are kept between calls. Communicator and backend must outlive it; `predicate(batch, head,
+/// query, key)` on global positions (query counted from query_offset) restricts the mask further.
+///
+/// Shapes, in attention order (other orders: bhsd(x), bhds(x)); extents other than the lengths are equal on all ranks:
+///   q [batch, local_queries, query_heads, head_dim]   this rank's shard, in the sharding's order
+///   k [batch, local_keys, kv_heads, head_dim]         query_heads % kv_heads == 0
+///   v [batch, local_keys, kv_heads, value_dim]
+/// Errors: ShapeError and UnsupportedError before anything is sent, on all ranks alike; CommunicationError where the
+/// ranks were called differently or a peer is lost. After an error past that point the ring is closed.
+template <Communicator C, Backend B, class Predicate = EveryPair>
+  requires std::same_as<typename C::memory_space, typename B::memory_space>
+class RingAttention {
+ public:
+  using Space = typename B::memory_space;
+
+  /// Throws nothing: options are checked by the first call, together with those of the other ranks.
+  RingAttention(C& communicator, B& backend, Options options = {}, Predicate predicate = {})
+      : communicator_(&communicator), backend_(&backend), options_(std::move(options)), predicate_(std::move(predicate)) {}
+
+  Options const& options() const { return options_; }
+
+  /// output and lse of this rank's queries over the keys of all ranks. Collective.
+  template <class Q, class K, class V>
+  auto forward(Q const& q, K const& k, V const& v, Operands<ScalarOf<Q>, Space> const& operands = {}) {
+    require_operands<Q, K, V>();
+    using T = MadeLike<Q, ScalarOf<Q>, 4>;
+    auto const queries = view_of(q);
+    Forward<T> result{make_in_order_of<ScalarOf<Q>>(q, output_extents(q, v)),
+                      make_like<Accumulator<ScalarOf<Q>>, 3>(
+                          q, std::array{queries.extent(axis::batch), queries.extent(axis::heads), queries.extent(axis::sequence)}),
+                      axis_order_of(q)};
+    auto output = with_axes(result.output, result.axes);
+    forward_into(q, k, v, output, result.lse, operands);
+    return result;
+  }
+
+  /// As forward, into the caller's memory: output [batch, local_queries, query_heads, value_dim] of any axis order and
+  /// lse [batch, query_heads, local_queries]. They are written when all else has succeeded.
+  template <class Q, class K, class V, class Output, class Lse>
+  void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
+                    Operands<ScalarOf<Q>, Space> const& operands = {}) {
+    require_operands<Q, K, V, Output, Lse>();
+    using T = ScalarOf<Q>;
+    StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
+    TensorView<T, 4, Space> const to_output = view_of(output);
+    TensorView<Accumulator<T>, 3, Space> const to_lse = view_of(lse);
+    RingPlan const& plan = prepare(Pass::forward, own, operands, [&](AttentionShape const& shape) {
+      require_forward(shape, own.q.extent(axis::sequence), to_output, to_lse);
+    });
+    guarded([&] {
+      forward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::forward)},
+                   own, operands, to_output, to_lse);
+    });
+  }
+
+  /// Gradients of a scalar whose gradient by the output is dout. `forward` is the result of the forward pass with the
+  /// same operands. Collective. dk and dv hold the sum over the queries of all ranks.
+  template <class DOut, class T, class Q, class K, class V>
+  Gradients<T> backward(DOut const& dout, Forward<T> const& forward, Q const& q, K const& k, V const& v,
+                        Operands<ScalarOf<Q>, Space> const& operands = {}) {
+    require_operands<DOut, Q, K, V>();
+    using Scalar = ScalarOf<Q>;
+    auto const like = [&](auto const& x) { return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents())); };
+    Gradients<T> result{like(q), like(k), like(v)};
+    if (operands.bias_gradient && operands.bias) result.dbias.emplace(make_like<Scalar, 4>(q, operands.bias->extents()));
+    if (operands.sinks) result.dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents()));
+    GradientViews<Scalar, Space> views{view_of(with_axes(result.dq, axis_order_of(q))),
+                                       view_of(with_axes(result.dk, axis_order_of(k))),
+                                       view_of(with_axes(result.dv, axis_order_of(v)))};
+    if (result.dbias) views.dbias = view_of(*result.dbias);
+    if (result.dsinks) views.dsinks = view_of(*result.dsinks);
+    backward_into(dout, with_axes(forward.output, forward.axes), forward.lse, q, k, v, views, operands);
+    return result;
+  }
+
+  /// As backward, into the caller's memory. output and lse are those of the forward pass. gradients.dq, dk, dv are
+  /// shaped as q, k, v; dbias (as the bias) is needed with bias_gradient, dsinks [query_heads, n] with sinks.
+  template <class DOut, class Output, class Lse, class Q, class K, class V>
+  void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
+                     GradientViews<ScalarOf<Q>, Space> const& gradients,
+                     Operands<ScalarOf<Q>, Space> const& operands = {}) {
+    require_operands<DOut, Output, Lse, Q, K, V>();
+    using T = ScalarOf<Q>;
+    StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
+    TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
+    TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
+    RingPlan const& plan = prepare(Pass::backward, own, operands, [&](AttentionShape const& shape) {
+      require_forward(shape, own.q.extent(axis::sequence), from_output, from_lse);
+      detail::require_extents("dout", from_dout, from_output.extents(), "the extents of output");
+      require_gradients(own, operands, gradients);
+    });
+    guarded([&] {
+      backward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::backward)},
+                    own, operands, from_dout, from_output, from_lse, gradients);
+    });
+  }
+
+  /// The plan of the last call of a pass; empty before.
+  std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
+  /// Bytes of the buffers that a pass holds; equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
+  /// other operands needed more.
+  Index buffer_bytes(Pass pass) const { return state(pass).buffers.bytes(); }
+
+ private:
+  struct PassState {
+    std::optional<RingPlan> plan;
+    RingBuffers<B> buffers;
+  };
+
+  template <class... X>
+  static constexpr void require_operands() {
+    (require_tensor<X>(), ...);
+    static_assert((std::same_as<SpaceOf<X>, Space> && ...),
+                  "annulus: an operand lives in another memory space than the communicator and the backend");
+  }
+
+  template <class Q, class V>
+  static std::array<Index, 4> output_extents(Q const& q, V const& v) {
+    auto extents = view_of(q).extents();
+    extents[axis::dim] = view_of(v).extent(axis::dim);
+    return extents;
+  }
+
+  template <class T, class L>
+  static void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
+                              TensorView<L, 3, Space> const& lse) {
+    detail::require_extents("output", output, {shape.batch, local_queries, shape.query_heads, shape.value_dim},
+                            "[batch, local_queries, query_heads, value_dim]");
+    detail::require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries}, "[batch, query_heads, local_queries]");
+  }
+
+  template <class T>
+  static void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
+                                GradientViews<T, Space> const& gradients) {
+    detail::require_extents("dq", gradients.dq, own.q.extents(), "the extents of q");
+    detail::require_extents("dk", gradients.dk, own.k.extents(), "the extents of k");
+    detail::require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
+    if (operands.bias_gradient) detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
+    if (operands.sinks) detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+  }
+
+  /// Checks this rank's arguments, compares all ranks' calls, and makes the plan: all ranks throw or none does.
+  template <class T, class Check>
+  RingPlan const& prepare(Pass pass, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
+                          Check&& check_results) {
+    CallRecord record;
+    AttentionShape shape;
+    Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
+    std::exception_ptr refused;
+    try {
+      validate_options(options_);
+      shape = validate_shapes(own.q, own.k, own.v);
+      validate_operands(operands, shape, queries, keys);
+      check_results(shape);
+      require_first_shapes(shape, queries, keys);
+      Problem const problem = problem_of(pass, shape, communicator_->size(), queries, keys, options_, operands, restricts);
+      Support const support = std::as_const(*backend_).supports(problem);
+      check<UnsupportedError>(static_cast<bool>(support), support.reason());
+      logits_ = {problem.softmax_scale, problem.logit_softcap, problem.dropout};
+      record_call(record, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)));
+    } catch (...) {
+      refused = std::current_exception();
+      record.refuse(refused);
+    }
+    std::vector<CallRecord> const records = agree(*communicator_, record);
+
+    PlanRequest request{.pass = pass,
+                        .shape = shape,
+                        .query_lengths = {},
+                        .key_lengths = {},
+                        .sharding = options_.sharding,
+                        .mask = options_.mask,
+                        .query_offset = options_.query_offset,
+                        .rotation = options_.rotation,
+                        .element_bytes = static_cast<int>(sizeof(T)),
+                        .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
+                        .lse_bytes = static_cast<int>(sizeof(Accumulator<T>)),
+                        .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
+                        .segments = static_cast<bool>(operands.query_segments),
+                        .elementwise = restricts || operands.mask,
+                        .bound_to_queries = operands.bias || operands.mask};
+    if (operands.bias_gradient && pass == Pass::backward)
+      request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
+    for (CallRecord const& other : records) {
+      request.query_lengths.push_back(other.local_queries);
+      request.key_lengths.push_back(other.local_keys);
+    }
+    validate_global(request, options_, operands);
+    std::optional<RingPlan>& plan = state(pass).plan;
+    if (!plan || plan->request() != request) plan.emplace(std::move(request));
+    first_ = FirstCall{shape, queries, keys};
+    return *plan;
+  }
+
+  void require_first_shapes(AttentionShape const& shape, Index queries, Index keys) const {
+    if (!first_) return;
+    auto const list = [](FirstCall const& call) {
+      return std::array{call.shape.batch, call.queries,        call.keys,           call.shape.query_heads,
+                        call.shape.kv_heads, call.shape.head_dim, call.shape.value_dim};
+    };
+    auto const seen = list({shape, queries, keys});
+    check<ShapeError>(seen == list(*first_), "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ",
+                      seen, "; the first call fixed them to ", list(*first_));
+  }
+
+  /// Past the point where all ranks agreed, a failure of one rank must end the wait of the others.
+  template <class Function>
+  void guarded(Function&& function) {
+    try {
+      function();
+    } catch (std::exception const& error) {
+      come_to_rest();
+      communicator_->abandon(error.what());
+      throw;
+    } catch (...) {
+      come_to_rest();
+      communicator_->abandon("an exception of unknown type");
+      throw;
+    }
+  }
+
+  void come_to_rest() noexcept {
+    try {
+      backend_->synchronize();
+    } catch (...) {  // the first failure is the one to report
+    }
+  }
+
+  PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
+  PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
+  RingBuffers<B>& buffers(Pass pass) { return state(pass).buffers; }
+
+  struct FirstCall {
+    AttentionShape shape;
+    Index queries, keys;
+  };
+  static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
+
+  C* communicator_;
+  B* backend_;
+  Options options_;
+  Predicate predicate_;
+  LogitOptions logits_{};
+  std::optional<FirstCall> first_;
+  std::array<PassState, 2> states_;
+};
+
+template <class C, class B>
+RingAttention(C&, B&, Options = {}) -> RingAttention<C, B>;
+template <class C, class B, class Predicate>
+RingAttention(C&, B&, Options, Predicate) -> RingAttention<C, B, Predicate>;
+
+/// The name of the design for a RingAttention made in one expression.
+template <class C, class B, class Predicate = EveryPair>
+RingAttention<C, B, Predicate> attention(C& communicator, B& backend, Options options = {}, Predicate predicate = {}) {
+  return {communicator, backend, std::move(options), std::move(predicate)};
+}
+
+}  // namespace annulus

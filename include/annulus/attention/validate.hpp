@@ -1,0 +1,193 @@
+#pragma once
+// Every check of what a user passes in. None of them communicates.
+
+#include <cmath>
+#include <string_view>
+
+#include "annulus/attention/agreement.hpp"
+#include "annulus/attention/options.hpp"
+#include "annulus/backend/problem.hpp"
+#include "annulus/core/check.hpp"
+#include "annulus/core/scalar.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+#include "annulus/tensor/operands.hpp"
+
+namespace annulus {
+
+/// Throws UnsupportedError for an option value that has no meaning.
+inline void validate_options(Options const& options) {
+  if (options.softmax_scale)
+    check<UnsupportedError>(std::isfinite(*options.softmax_scale), "softmax_scale is ", *options.softmax_scale,
+                            "; accepted: any finite number, or unset for 1 / sqrt(head_dim)");
+  check<UnsupportedError>(std::isfinite(options.logit_softcap) && options.logit_softcap >= 0, "logit_softcap is ",
+                          options.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
+  check<UnsupportedError>(options.dropout.probability >= 0 && options.dropout.probability < 1,
+                          "dropout probability is ", options.dropout.probability, "; accepted: 0 <= probability < 1");
+  check<UnsupportedError>(options.mask.sink_tokens >= 0, "sink_tokens is ", options.mask.sink_tokens,
+                          "; accepted: 0 or more");
+  check<UnsupportedError>(options.mask.chunk >= 0, "chunk is ", options.mask.chunk,
+                          "; accepted: 1 or more, or 0 for no chunks");
+  constexpr Index limit = unbounded / 4;
+  check<UnsupportedError>(std::abs(options.query_offset) < limit, "query_offset is ", options.query_offset,
+                          "; accepted: a position, |query_offset| < ", limit);
+}
+
+namespace detail {
+
+/// A view with elements must point to some.
+template <class T, std::size_t N, class Space>
+void require_data(std::string_view name, TensorView<T, N, Space> const& view) {
+  for (Index extent : view.extents())
+    check<ShapeError>(extent >= 0, name, " has extents ", view.extents(), "; extents must not be negative");
+  check<ShapeError>(view.size() == 0 || view.data() != nullptr, name, " of extents ", view.extents(), " has no data");
+}
+
+template <class T, std::size_t N, class Space>
+void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
+                     std::array<Index, N> const& expected, std::string_view meaning) {
+  require_data(name, view);
+  check<ShapeError>(view.extents() == expected, name, " has extents ", view.extents(), "; expected ", expected, " = ",
+                    meaning);
+}
+
+/// A bias or boolean mask: batch and heads may be 1.
+template <class T, class Space>
+void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, AttentionShape const& shape,
+                   Index local_queries) {
+  require_data(name, view);
+  bool const fits = (view.extent(0) == shape.batch || view.extent(0) == 1) &&
+                    (view.extent(1) == shape.query_heads || view.extent(1) == 1) && view.extent(2) == local_queries;
+  check<ShapeError>(fits, name, " has extents ", view.extents(), "; expected [", shape.batch, " or 1, ",
+                    shape.query_heads, " or 1, ", local_queries,
+                    ", global_keys] = [batch|1, query_heads|1, local_queries, global_keys]");
+}
+
+}  // namespace detail
+
+/// Shape of a call, from q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim] and
+/// v [batch, local_keys, kv_heads, value_dim]. Throws ShapeError where they do not fit each other.
+template <class T, class Space>
+AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T const, 4, Space> k,
+                               TensorView<T const, 4, Space> v) {
+  detail::require_data("q", q);
+  detail::require_data("k", k);
+  detail::require_data("v", v);
+  check<ShapeError>(q.extent(axis::heads) >= 1 && q.extent(axis::dim) >= 1, "q has extents ", q.extents(),
+                    "; at least one head and one dim are needed");
+  check<ShapeError>(k.extent(axis::heads) >= 1 && v.extent(axis::dim) >= 1, "k and v have extents ", k.extents(),
+                    " and ", v.extents(), "; at least one head and one dim are needed");
+  check<ShapeError>(k.extent(axis::batch) == q.extent(axis::batch), "k has batch ", k.extent(axis::batch), ", q has ",
+                    q.extent(axis::batch), "; they must be equal");
+  check<ShapeError>(k.extent(axis::dim) == q.extent(axis::dim), "k has head_dim ", k.extent(axis::dim), ", q has ",
+                    q.extent(axis::dim), "; they must be equal");
+  check<ShapeError>(q.extent(axis::heads) % k.extent(axis::heads) == 0, "q has ", q.extent(axis::heads),
+                    " heads, k has ", k.extent(axis::heads), "; query_heads must be a multiple of kv_heads");
+  detail::require_extents("v", v, {k.extent(0), k.extent(1), k.extent(2), v.extent(3)},
+                          "[batch, local_keys, kv_heads, value_dim]");
+  return {.batch = q.extent(axis::batch), .query_heads = q.extent(axis::heads), .kv_heads = k.extent(axis::heads),
+          .head_dim = q.extent(axis::dim), .value_dim = v.extent(axis::dim)};
+}
+
+/// Throws ShapeError where an optional operand does not fit the call.
+template <class T, class Space>
+void validate_operands(Operands<T, Space> const& operands, AttentionShape const& shape, Index local_queries,
+                       Index local_keys) {
+  if (operands.bias) detail::require_pairs("bias", *operands.bias, shape, local_queries);
+  if (operands.mask) detail::require_pairs("mask", *operands.mask, shape, local_queries);
+  check<UnsupportedError>(!operands.bias_gradient || operands.bias, "bias_gradient is set but no bias is given");
+  check<ShapeError>(static_cast<bool>(operands.query_segments) == static_cast<bool>(operands.key_segments),
+                    operands.query_segments ? "query_segments are given without key_segments"
+                                            : "key_segments are given without query_segments",
+                    "; give both or none");
+  if (operands.query_segments) {
+    detail::require_extents("query_segments", *operands.query_segments, {shape.batch, local_queries},
+                            "[batch, local_queries]");
+    detail::require_extents("key_segments", *operands.key_segments, {shape.batch, local_keys}, "[batch, local_keys]");
+  }
+  if (operands.sinks)
+    detail::require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
+                            "[query_heads] or [query_heads, n]");
+}
+
+/// What a backend is asked to support.
+template <class T, class Space>
+Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
+                   Options const& options, Operands<T, Space> const& operands, bool predicate) {
+  return {.pass = pass,
+          .data_type = data_type<T>,
+          .shape = shape,
+          .ranks = ranks,
+          .local_queries = local_queries,
+          .local_keys = local_keys,
+          .mask = options.mask,
+          .softmax_scale = options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+          .logit_softcap = options.logit_softcap,
+          .dropout = options.dropout,
+          .bias = static_cast<bool>(operands.bias),
+          .bias_gradient = operands.bias_gradient,
+          .boolean_mask = static_cast<bool>(operands.mask),
+          .predicate = predicate,
+          .segments = static_cast<bool>(operands.query_segments),
+          .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
+}
+
+/// The fields that must be equal on all ranks.
+template <class T, class Space>
+void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
+                 int accumulator_bytes) {
+  AttentionShape const& shape = problem.shape;
+  Window const& window = options.mask.window;
+  record.local_queries = problem.local_queries;
+  record.local_keys = problem.local_keys;
+  record.add("pass (0 forward, 1 backward)", problem.pass == Pass::backward);
+  record.add("data type", static_cast<Index>(problem.data_type));
+  record.add("accumulator bytes", accumulator_bytes);
+  record.add("batch", shape.batch);
+  record.add("query_heads", shape.query_heads);
+  record.add("kv_heads", shape.kv_heads);
+  record.add("head_dim", shape.head_dim);
+  record.add("value_dim", shape.value_dim);
+  record.add("mask.causal", options.mask.causal);
+  record.add("mask.window.left", window.reach_left());
+  record.add("mask.window.right", window.reach_right());
+  record.add("mask.sink_tokens", options.mask.sink_tokens);
+  record.add("mask.chunk", options.mask.chunk);
+  record.add_real("softmax_scale", problem.softmax_scale);
+  record.add_real("logit_softcap", options.logit_softcap);
+  record.add_real("dropout.probability", options.dropout.probability);
+  record.add("dropout.seed", static_cast<Index>(options.dropout.seed));
+  record.add("sharding (fingerprint)", static_cast<Index>(options.sharding.fingerprint()));
+  record.add("query_offset", options.query_offset);
+  record.add("rotation", static_cast<Index>(options.rotation));
+  record.add("predicate given", problem.predicate);
+  record.add("bias given", problem.bias);
+  record.add("bias batch extent", operands.bias ? operands.bias->extent(0) : 0);
+  record.add("bias head extent", operands.bias ? operands.bias->extent(1) : 0);
+  record.add("bias key extent", operands.bias ? operands.bias->extent(3) : 0);
+  record.add("bias_gradient", problem.bias_gradient);
+  record.add("mask operand given", problem.boolean_mask);
+  record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
+  record.add("segments given", problem.segments);
+  record.add("sinks given", static_cast<bool>(operands.sinks));
+  record.add("sinks per head", problem.sinks);
+}
+
+/// What can be checked only when the lengths of all ranks are known; all ranks come to the same answer.
+template <class T, class Space>
+void validate_global(PlanRequest const& request, Options const& options, Operands<T, Space> const& operands) {
+  Index queries = 0, keys = 0;
+  for (Index length : request.query_lengths) queries += length;
+  for (Index length : request.key_lengths) keys += length;
+  if (operands.bias)
+    check<ShapeError>(operands.bias->extent(3) == keys, "bias covers ", operands.bias->extent(3),
+                      " keys; expected global_keys = ", keys);
+  if (operands.mask)
+    check<ShapeError>(operands.mask->extent(3) == keys, "mask covers ", operands.mask->extent(3),
+                      " keys; expected global_keys = ", keys);
+  Index const reach = std::abs(options.query_offset) + queries;
+  if (options.dropout.active())
+    check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit, "dropout over positions up to ",
+                            std::max(reach, keys), "; accepted: below ", dropout_position_limit);
+}
+
+}  // namespace annulus

@@ -1,0 +1,62 @@
+#pragma once
+// The device policy: everything that touches tensor memory, and nothing that knows a rank.
+
+#include <concepts>
+#include <cstddef>
+
+#include "annulus/backend/problem.hpp"
+#include "annulus/backend/step.hpp"
+#include "annulus/core/scalar.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus {
+
+/// Satisfied by B where, for every element type T that it supports, with A = B::accumulator<T> and views in its space:
+///  1. allocate(bytes) returns a movable Buffer with data() and size(), aligned to 64 bytes, contents unspecified;
+///  2. supports(problem) answers before anything is sent; a problem it refuses is never started;
+///  3. all calls below are carried out in the order in which they are made, but may return before they are done;
+///     synchronize() returns when all are done. Operands stay valid until then, and it is the only call that waits;
+///  4. copy(from, to), convert(from, to), add(into, from), clear(view) work element by element on equal extents;
+///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
+///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse) ends them
+///     (sinks without data: none); all follow numerics/merge.hpp, also for rows that have seen nothing;
+///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
+///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias;
+///  8. sink_gradients(lse, delta, sinks, dsinks) writes this rank's share of the gradient of the sinks.
+/// State and gradient views have unit stride along dim; operands may have any strides. Results are the same bits from
+/// run to run.
+template <class B>
+concept Backend = requires(B& backend, B const& observed, Problem const& problem, Step<float, EveryPair, typename B::memory_space> step,
+                           StepOperands<float, typename B::memory_space> operands,
+                           RunningState<typename B::template accumulator<float>, typename B::memory_space> state,
+                           BackwardOperands<float, float, typename B::template accumulator<float>, typename B::memory_space> backward,
+                           StepGradients<typename B::template accumulator<float>, typename B::memory_space> gradients,
+                           TensorView<float, 4, typename B::memory_space> tensor,
+                           TensorView<float const, 4, typename B::memory_space> constant,
+                           TensorView<float, 3, typename B::memory_space> lse,
+                           TensorView<typename B::template accumulator<float>, 3, typename B::memory_space> delta,
+                           TensorView<float const, 2, typename B::memory_space> sinks,
+                           TensorView<typename B::template accumulator<float>, 2, typename B::memory_space> dsinks) {
+  typename B::memory_space;
+  typename B::Buffer;
+  { backend.allocate(Index{64}) } -> std::same_as<typename B::Buffer>;
+  { observed.supports(problem) } -> std::same_as<Support>;
+  backend.copy(constant, tensor);
+  backend.convert(TensorView<typename B::template accumulator<float> const, 4, typename B::memory_space>{}, tensor);
+  backend.add(gradients.dq, TensorView<typename B::template accumulator<float> const, 4, typename B::memory_space>{});
+  backend.clear(gradients.dq);
+  backend.reset(state);
+  backend.fold(step, operands, state);
+  backend.merge(state, state);
+  backend.normalise(state, sinks, tensor, lse);
+  backend.row_delta(constant, constant, delta);
+  backend.add_gradients(step, operands, backward, gradients);
+  backend.sink_gradients(TensorView<float const, 3, typename B::memory_space>{}, TensorView<typename B::template accumulator<float> const, 3, typename B::memory_space>{}, sinks, dsinks);
+  backend.synchronize();
+};
+
+/// The sum type of a backend for operands of type T.
+template <class B, class T>
+using AccumulatorOf = typename B::template accumulator<T>;
+
+}  // namespace annulus

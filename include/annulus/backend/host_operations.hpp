@@ -1,0 +1,140 @@
+#pragma once
+// What all backends in host memory share: buffers and the element-wise operations around the kernels.
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "annulus/backend/step.hpp"
+#include "annulus/numerics/softmax_row.hpp"
+#include "annulus/tensor/copy.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus {
+
+/// Bytes on a cache line boundary.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  explicit HostBuffer(Index bytes) : size_(bytes) {
+    if (bytes > 0) data_.reset(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment)));
+  }
+
+  std::byte* data() const { return data_.get(); }
+  Index size() const { return size_; }
+
+ private:
+  static constexpr std::align_val_t alignment{64};
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, alignment); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  Index size_ = 0;
+};
+
+/// Base of the backends that compute on the calling thread's memory: operation 1 and 4 to 8 of the Backend concept,
+/// each done when it returns.
+class HostOperations {
+ public:
+  using memory_space = HostMemory;
+  using Buffer = HostBuffer;
+
+  Buffer allocate(Index bytes) { return HostBuffer(bytes); }
+  void synchronize() {}
+
+  template <class T, std::size_t N>
+  void copy(TensorView<T const, N> from, TensorView<T, N> to) {
+    copy_elements(from, to);
+  }
+
+  template <class A, class T, std::size_t N>
+  void convert(TensorView<A const, N> from, TensorView<T, N> to) {
+    copy_elements(from, to);
+  }
+
+  template <class A, std::size_t N>
+  void add(TensorView<A, N> into, TensorView<A const, N> from) {
+    for_each_element(into, from, [](A& sum, A const& value) { sum += value; });
+  }
+
+  template <class A, std::size_t N>
+  void clear(TensorView<A, N> view) {
+    for_each_element(view, view, [](A& element, A&) { element = A(0); });
+  }
+
+  template <class A>
+  void reset(RunningState<A, HostMemory> state) {
+    clear(state.accumulator);
+    clear(state.sum);
+    for_each_element(state.maximum, state.maximum, [](A& element, A&) { element = empty_row<A>; });
+  }
+
+  template <class A>
+  void merge(RunningState<A, HostMemory> into, RunningState<A, HostMemory> from) {
+    for_each_row(into, [&](Index b, Index h, Index i) {
+      SoftmaxRow<A> row{into.maximum(b, h, i), into.sum(b, h, i)};
+      auto const factors = row.merge({from.maximum(b, h, i), from.sum(b, h, i)});
+      for (Index d = 0; d < into.accumulator.extent(axis::dim); ++d)
+        into.accumulator(b, i, h, d) = factors.own * into.accumulator(b, i, h, d) + factors.other * from.accumulator(b, i, h, d);
+      into.maximum(b, h, i) = row.maximum;
+      into.sum(b, h, i) = row.sum;
+    });
+  }
+
+  /// sinks [query_heads, n], without data: none. output [batch, queries, query_heads, value_dim], lse [batch,
+  /// query_heads, queries].
+  template <class A, class L, class T>
+  void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
+                 TensorView<L, 3> lse) {
+    for_each_row(state, [&](Index b, Index h, Index i) {
+      SoftmaxRow<A> row{state.maximum(b, h, i), state.sum(b, h, i)};
+      A scale = A(1);
+      for (Index s = 0; sinks.data() && s < sinks.extent(1); ++s) {
+        A const sink = static_cast<A>(sinks(h, s));
+        scale *= row.raise(sink);
+        row.sum += row.weight(sink);
+      }
+      scale *= row.normaliser();
+      for (Index d = 0; d < output.extent(axis::dim); ++d)
+        output(b, i, h, d) = static_cast<T>(scale * state.accumulator(b, i, h, d));
+      lse(b, h, i) = static_cast<L>(row.lse());
+    });
+  }
+
+  template <class T, class A>
+  void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
+    for (Index b = 0; b < delta.extent(0); ++b)
+      for (Index h = 0; h < delta.extent(1); ++h)
+        for (Index i = 0; i < delta.extent(2); ++i) {
+          A sum = A(0);
+          for (Index d = 0; d < dout.extent(axis::dim); ++d)
+            sum += static_cast<A>(dout(b, i, h, d)) * static_cast<A>(output(b, i, h, d));
+          delta(b, h, i) = sum;
+        }
+  }
+
+  /// A sink of logit s has probability exp(s - lse) and value 0, so its gradient is -probability * delta.
+  template <class L, class A>
+  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks,
+                      TensorView<A, 2> dsinks) {
+    for (Index h = 0; h < sinks.extent(0); ++h)
+      for (Index s = 0; s < sinks.extent(1); ++s) {
+        A sum = A(0);
+        for (Index b = 0; b < lse.extent(0); ++b)
+          for (Index i = 0; i < lse.extent(2); ++i)
+            sum -= rescale(static_cast<A>(sinks(h, s)), static_cast<A>(lse(b, h, i))) * delta(b, h, i);
+        dsinks(h, s) = sum;
+      }
+  }
+
+ private:
+  template <class A, class Function>
+  static void for_each_row(RunningState<A, HostMemory> state, Function&& function) {
+    for (Index b = 0; b < state.maximum.extent(0); ++b)
+      for (Index i = 0; i < state.maximum.extent(2); ++i)
+        for (Index h = 0; h < state.maximum.extent(1); ++h) function(b, h, i);
+  }
+};
+
+}  // namespace annulus

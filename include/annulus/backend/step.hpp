@@ -1,0 +1,125 @@
+#pragma once
+// What a backend gets: one whole step (all heads, all tiles of one key owner) and the state it works on.
+
+#include <cstdint>
+#include <span>
+
+#include "annulus/core/index.hpp"
+#include "annulus/mask/document_runs.hpp"
+#include "annulus/mask/tile.hpp"
+#include "annulus/numerics/dropout.hpp"
+#include "annulus/numerics/logit.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus {
+
+/// q [batch, queries, query_heads, head_dim], k [batch, keys, kv_heads, head_dim], v [batch, keys, kv_heads, value_dim]:
+/// the rows that meet in this step.
+template <class T, class Space>
+struct StepOperands {
+  TensorView<T const, 4, Space> q, k, v;
+
+  template <class Other>
+  StepOperands<T, Other> in_space() const {
+    return {q.template in_space<Other>(), k.template in_space<Other>(), v.template in_space<Other>()};
+  }
+};
+
+/// The rules of a step. Tiles and rows count from the first row of the operands.
+/// The spans and the predicate stay valid until the next Backend::synchronize(); they are host memory.
+template <class T, class Predicate, class Space>
+struct Step {
+  std::span<Tile const> tiles;
+  Mask mask{};
+  double softmax_scale = 1;
+  double logit_softcap = 0;
+  Dropout dropout{};
+  std::span<Index const> query_positions;  ///< global, counted from the query offset
+  std::span<Index const> key_positions;    ///< global
+  Predicate const* predicate = nullptr;
+  /// Views without data are operands that were not given. bias and boolean_mask are [batch, query_heads, queries,
+  /// global_keys], with stride 0 along axes that were broadcast; segments are [batch, rows].
+  TensorView<T const, 4, Space> bias{};
+  TensorView<bool const, 4, Space> boolean_mask{};
+  TensorView<std::int32_t const, 2, Space> query_segments{};
+  TensorView<std::int32_t const, 2, Space> key_segments{};
+
+  bool has_segments() const { return query_segments.data() != nullptr; }
+
+  template <class A>
+  LogitRule<A> logit_rule() const {
+    return {static_cast<A>(softmax_scale), static_cast<A>(logit_softcap)};
+  }
+
+  /// Does the query of this row see the key of that row? The only place where all rules meet.
+  bool visible(Index batch, Index head, Index query, Index key) const
+    requires std::same_as<Space, HostMemory>
+  {
+    Index const q = query_positions[static_cast<std::size_t>(query)], k = key_positions[static_cast<std::size_t>(key)];
+    return mask.visible(q, k) &&
+           (!has_segments() || same_document(query_segments(batch, query), key_segments(batch, key))) &&
+           (!boolean_mask.data() || boolean_mask(batch, head, query, k)) && (*predicate)(batch, head, q, k);
+  }
+
+  bool kept(Index batch, Index head, Index query, Index key) const {
+    return dropout.keeps(batch, head, query_positions[static_cast<std::size_t>(query)],
+                         key_positions[static_cast<std::size_t>(key)]);
+  }
+
+  template <class Other>
+  Step<T, Predicate, Other> in_space() const {
+    return {tiles,
+            mask,
+            softmax_scale,
+            logit_softcap,
+            dropout,
+            query_positions,
+            key_positions,
+            predicate,
+            bias.template in_space<Other>(),
+            boolean_mask.template in_space<Other>(),
+            query_segments.template in_space<Other>(),
+            key_segments.template in_space<Other>()};
+  }
+};
+
+/// Un-normalised result so far: accumulator [batch, queries, query_heads, value_dim], maximum and sum [batch,
+/// query_heads, queries]. Rows of the accumulator are relative to the row's maximum (numerics/softmax_row.hpp).
+template <class A, class Space>
+struct RunningState {
+  TensorView<A, 4, Space> accumulator;
+  TensorView<A, 3, Space> maximum, sum;
+
+  template <class Other>
+  RunningState<A, Other> in_space() const {
+    return {accumulator.template in_space<Other>(), maximum.template in_space<Other>(), sum.template in_space<Other>()};
+  }
+};
+
+/// dout [batch, queries, query_heads, value_dim]; lse and delta [batch, query_heads, queries].
+template <class T, class L, class A, class Space>
+struct BackwardOperands {
+  TensorView<T const, 4, Space> dout;
+  TensorView<L const, 3, Space> lse;
+  TensorView<A const, 3, Space> delta;
+
+  template <class Other>
+  BackwardOperands<T, L, A, Other> in_space() const {
+    return {dout.template in_space<Other>(), lse.template in_space<Other>(), delta.template in_space<Other>()};
+  }
+};
+
+/// Sums that a step adds to, shaped as q, k and v. dbias has no data where it is not asked for; it is shaped as
+/// Step::bias and repeats elements (stride 0) along axes that were broadcast.
+template <class A, class Space>
+struct StepGradients {
+  TensorView<A, 4, Space> dq, dk, dv, dbias;
+
+  template <class Other>
+  StepGradients<A, Other> in_space() const {
+    return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),
+            dbias.template in_space<Other>()};
+  }
+};
+
+}  // namespace annulus

@@ -1,0 +1,50 @@
+#pragma once
+// For backends in host memory: which keys of a tile one query row sees.
+
+#include <algorithm>
+#include <vector>
+
+#include "annulus/backend/step.hpp"
+
+namespace annulus {
+
+/// Answers for all rows of a step. Packed documents become one range where their keys lie together.
+template <class T, class Predicate>
+class KeyFinder {
+ public:
+  explicit KeyFinder(Step<T, Predicate, HostMemory> const& step) : step_(step) {
+    if (!step.has_segments()) return;
+    for (Index b = 0; b < step.key_segments.extent(0); ++b)
+      runs_.emplace_back(step.key_segments.extent(1), [&](Index row) { return step.key_segments(b, row); });
+  }
+
+  /// Calls function(RowRange) for each longest run of keys of the step that the query sees. Keys outside are never
+  /// touched, so what they hold (NaN in padding, say) cannot reach the result. `query` counts from the tile's first row.
+  template <class Function>
+  void for_each_run(Tile const& tile, Index batch, Index head, Index query, Function&& function) const {
+    RowRange rows = tile.keys_of(step_.mask, query);
+    rows = {rows.begin + tile.key_begin, rows.end + tile.key_begin};
+    bool each = tile.coverage == Coverage::elements;
+    if (step_.has_segments()) {
+      DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
+      RowRange const document = runs.rows_of(step_.query_segments(batch, tile.query_begin + query));
+      rows = {std::max(rows.begin, document.begin), std::min(rows.end, document.end)};
+      each = each || !runs.consecutive();
+    }
+    if (!each) {
+      if (!rows.empty()) function(rows);
+      return;
+    }
+    for (Index key = rows.begin; key < rows.end; ++key) {
+      Index const begin = key;
+      while (key < rows.end && step_.visible(batch, head, tile.query_begin + query, key)) ++key;
+      if (key > begin) function(RowRange{begin, key});
+    }
+  }
+
+ private:
+  Step<T, Predicate, HostMemory> const& step_;
+  std::vector<DocumentRuns> runs_;
+};
+
+}  // namespace annulus

@@ -1,0 +1,249 @@
+#pragma once
+// One rank's end of a ring over MPI: what is under way, who has left, and how the ring is closed when something fails.
+//
+// Closing. MPI reads and writes the caller's bytes until a request completes, and cannot be told to take a send back. So
+// a rank that closes its ring
+//  1. cancels its receives; those that a message has already met complete, for both sides of them are at hand;
+//  2. once it has none left, tells all peers that it is quiet: whatever they still send it is never met, hence never read;
+//  3. gives the caller's bytes back when its own sends have completed or go to quiet ranks.
+// Quiet does not wait for sends, so that ranks cannot wait for each other in a circle. A rank that stays away for longer
+// than the timeout counts as lost, and messages that it has not met by then are left to MPI: if it comes back, it learns
+// that the ring is closed before it posts anything, and fails its waits whatever has arrived.
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "annulus/comm/communicator.hpp"
+#include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/exchange.hpp"
+#include "annulus/comm/mpi/notices.hpp"
+#include "annulus/comm/mpi/options.hpp"
+
+namespace annulus::detail {
+
+/// Time spent polling. Yields, because ranks may be more than cores.
+class MpiPatience {
+ public:
+  void pause() {
+    if (++polls_ > 16) std::this_thread::yield();
+  }
+  bool exceeds(std::chrono::milliseconds limit) const {
+    // In milliseconds: a limit of "for ever" does not fit the clock's own unit.
+    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start_) >= limit;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  int polls_ = 0;
+};
+
+class MpiEndpoint {
+ public:
+  /// Takes over `own`, a communicator that no one else uses.
+  MpiEndpoint(MPI_Comm own, MpiRingOptions const& options)
+      : communicator_(own), options_(options), rank_(mpi_rank(own)), size_(mpi_size(own)), notices_(own),
+        departed_(static_cast<std::size_t>(size_), false) {
+    check_mpi(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank_);
+  }
+
+  MpiEndpoint(MpiEndpoint const&) = delete;
+  MpiEndpoint& operator=(MpiEndpoint const&) = delete;
+
+  Rank rank() const { return rank_; }
+  int size() const { return size_; }
+
+  std::shared_ptr<MpiExchange> start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+    Rank const to = ring_neighbour(rank_, hop, size_), from = ring_neighbour(rank_, -hop, size_);
+    int const header = first_shift_tag + 2 * static_cast<int>(channel), payload = header + 1;
+    return start(name_of(channel), hop, [&](MpiExchange& exchange) {
+      exchange.receive_runs(in, from, header, payload);
+      exchange.send_runs(out, to, header, payload);
+    });
+  }
+
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
+    std::size_t const bytes = mine.size(), ranks = static_cast<std::size_t>(size_);
+    check<CommunicationError>(all.size() == ranks * bytes, "all_gather of ", bytes, " bytes a rank over ", size_,
+                              " ranks needs ", ranks * bytes, " bytes of space, got ", all.size());
+    std::span<std::byte> records;
+    auto const exchange = start("all_gather", 0, [&](MpiExchange& gathering) {
+      records = gathering.own_bytes(ranks * bytes);
+      auto const record = [&](Rank rank) { return records.subspan(static_cast<std::size_t>(rank) * bytes, bytes); };
+      std::copy(mine.begin(), mine.end(), record(rank_).begin());
+      for (Rank peer = 0; peer < size_; ++peer)
+        if (peer != rank_) gathering.receive(record(peer), peer, gather_tag, 0);
+      for (Rank peer = 0; peer < size_; ++peer)
+        if (peer != rank_) gathering.send(record(rank_), peer, gather_tag);
+    });
+    complete(exchange);
+    std::copy(records.begin(), records.end(), all.begin());
+  }
+
+  /// Returns when all messages of the exchange have completed; throws when the ring is closed, now or before.
+  void complete(std::shared_ptr<MpiExchange> const& exchange) {
+    MpiPatience patience;
+    std::optional<MpiPatience> farewell;
+    for (;;) {
+      exchange->progress();
+      listen();
+      if (!closed_ && !exchange->complaint().empty()) fail(exchange->complaint(), exchange->culprit());
+      if (closed_) {
+        release(exchange);
+        throw CommunicationError(*closed_);
+      }
+      if (exchange->done()) return forget(exchange);
+      // What a peer sent before it left is on its way for a moment at most.
+      if (!farewell && departed(exchange->awaited())) farewell.emplace();
+      if (farewell && farewell->exceeds(grace()))
+        fail(message_of("rank ", rank_, " waits for rank ", exchange->awaited(), ", which has returned (",
+                        exchange->description(), ")"),
+             exchange->awaited());
+      else if (patience.exceeds(options_.timeout))
+        fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", exchange->awaited(), " (",
+                        exchange->description(), "): the peer is late or lost"),
+             exchange->awaited());
+      else
+        patience.pause();
+    }
+  }
+
+  /// The exchange is given up without complete().
+  void drop(std::shared_ptr<MpiExchange> const& exchange) noexcept {
+    if (!mpi_is_running()) return;
+    abandon("it dropped a transfer under way");
+    release(exchange);
+  }
+
+  void abandon(std::string const& reason) noexcept {
+    if (closed_ || !mpi_is_running()) return;
+    try {
+      close(CommunicationError(message_of("rank ", rank_, " left the ring: ", reason), rank_,
+                               CommunicationError::unknown, rank_));
+      notices_.tell_all(MpiNotice::abandoned, reason);
+      fall_quiet();
+    } catch (std::exception const&) {
+      // No memory for the words: the peers' time limits remain.
+    }
+  }
+
+  /// The ring object is gone.
+  void leave() noexcept {
+    if (closed_ || !mpi_is_running()) return;
+    if (!under_way_.empty()) return abandon("it dropped its ring with shifts under way");
+    try {
+      left_ = true;
+      notices_.tell_all(MpiNotice::left, {});
+    } catch (std::exception const&) {
+      left_ = false;
+    }
+  }
+
+  /// Frees the communicator once no message for it can be on its way; a closed ring keeps it until MPI ends, because MPI
+  /// would take a late message for one of the next communicator. Returns whether it is freed.
+  bool try_to_free() {
+    if (!left_ || !notices_.all_sent()) return false;
+    listen();
+    for (Rank peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !departed(peer)) return false;
+    return !closed_ && MPI_Comm_free(&communicator_) == MPI_SUCCESS;
+  }
+
+ private:
+  static constexpr int gather_tag = MpiNotices::tag + 1, first_shift_tag = gather_tag + 1;
+
+  static std::string_view name_of(Channel channel) {
+    return channel == Channel::prefetched ? "prefetched" : channel == Channel::carried ? "carried" : "reduction";
+  }
+
+  std::chrono::milliseconds grace() const { return std::min(options_.timeout, std::chrono::milliseconds(1000)); }
+
+  bool departed(Rank peer) const { return peer >= 0 && departed_[static_cast<std::size_t>(peer)]; }
+
+  template <class Post>
+  std::shared_ptr<MpiExchange> start(std::string_view what, int hop, Post post) {
+    if (!closed_) listen();
+    if (closed_) throw CommunicationError(*closed_);
+    auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, options_.max_message_bytes);
+    under_way_.push_back(exchange);
+    try {
+      post(*exchange);
+    } catch (...) {
+      drop(exchange);
+      throw;
+    }
+    return exchange;
+  }
+
+  /// Hears of ranks that gave up, fell quiet or left.
+  void listen() {
+    notices_.listen([&](Rank peer, MpiNotice kind, std::string const& text) {
+      if (kind == MpiNotice::abandoned) {
+        if (!closed_)
+          close(CommunicationError(message_of("rank ", peer, " left the ring: ", text), rank_,
+                                   CommunicationError::unknown, peer));
+      } else {
+        departed_[static_cast<std::size_t>(peer)] = true;
+      }
+    });
+  }
+
+  /// This rank has found a failure: its peers are told.
+  void fail(std::string const& message, Rank culprit) {
+    close(CommunicationError(message, rank_, CommunicationError::unknown, culprit));
+    notices_.tell_all(MpiNotice::abandoned, message);
+  }
+
+  void close(CommunicationError error) {
+    closed_ = std::move(error);
+    for (auto const& exchange : under_way_) exchange->cancel_receives();
+  }
+
+  void fall_quiet() {
+    if (quiet_) return;
+    for (auto const& exchange : under_way_) {
+      exchange->progress();
+      if (!exchange->receives_done()) return;
+    }
+    quiet_ = true;
+    notices_.tell_all(MpiNotice::quiet, {});
+  }
+
+  /// After it no one reads or writes the caller's bytes, a peer that stays away for longer than the timeout excepted.
+  void release(std::shared_ptr<MpiExchange> const& exchange) noexcept {
+    try {
+      for (MpiPatience patience; !patience.exceeds(options_.timeout); patience.pause()) {
+        exchange->progress();
+        fall_quiet();
+        listen();
+        if (exchange->done()) break;
+        if (exchange->receives_done() && exchange->waits_only_for([&](Rank peer) { return departed(peer); })) break;
+      }
+      if (!exchange->done()) left_to_mpi_.push_back(exchange);
+      forget(exchange);
+    } catch (std::exception const&) {
+      // The exchange stays in under_way_, where MPI finds its own bytes.
+    }
+  }
+
+  void forget(std::shared_ptr<MpiExchange> const& exchange) { std::erase(under_way_, exchange); }
+
+  MPI_Comm communicator_;
+  MpiRingOptions options_;
+  Rank rank_;
+  int size_;
+  MpiNotices notices_;
+  std::vector<bool> departed_;
+  std::vector<std::shared_ptr<MpiExchange>> under_way_, left_to_mpi_;
+  std::optional<CommunicationError> closed_;
+  bool quiet_ = false, left_ = false;
+};
+
+}  // namespace annulus::detail

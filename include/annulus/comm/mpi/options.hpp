@@ -1,0 +1,32 @@
+#pragma once
+// What a user may choose about a ring over MPI.
+
+#include <chrono>
+#include <climits>
+#include <cstddef>
+
+#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
+
+namespace annulus {
+
+struct MpiRingOptions {
+  /// How long one wait of this rank lasts before the peer counts as late; at least 1 ms. Ranks may choose differently.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Longer runs travel in several messages. Between 1 and INT_MAX (MPI counts with int); the same on all ranks.
+  std::size_t max_message_bytes = std::size_t{1} << 30;
+};
+
+namespace detail {
+
+inline void validate(MpiRingOptions const& options) {
+  check<UnsupportedError>(options.timeout.count() >= 1, "MpiRingOptions: timeout is ", options.timeout.count(),
+                          " ms; at least 1 ms is accepted");
+  check<UnsupportedError>(options.max_message_bytes >= 1 && options.max_message_bytes <= INT_MAX,
+                          "MpiRingOptions: max_message_bytes is ", options.max_message_bytes, "; 1 to ", INT_MAX,
+                          " are accepted");
+}
+
+}  // namespace detail
+
+}  // namespace annulus

@@ -1,0 +1,19 @@
+#pragma once
+// The integers of the library: positions and extents are signed, so that a distance is an ordinary difference.
+
+#include <cstddef>
+
+namespace annulus {
+
+using Index = std::ptrdiff_t;
+
+/// Place of a participant in the ring, 0 <= rank < ranks.
+using Rank = int;
+
+/// floor(a / b) for b > 0, also for negative a.
+constexpr Index floor_divide(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+
+/// ceil(a / b) for b > 0, also for negative a.
+constexpr Index ceil_divide(Index a, Index b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+
+}  // namespace annulus

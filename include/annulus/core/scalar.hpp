@@ -1,0 +1,44 @@
+#pragma once
+// Element types of operands, and the wider type in which sums over them are kept.
+
+#include <Eigen/Core>
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace annulus {
+
+/// Element type of q, k, v and dout.
+template <class T>
+concept Scalar = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
+                 std::same_as<T, Eigen::bfloat16>;
+
+/// Type of the running state, lse, and gradients in flight: double for double, else float.
+template <Scalar T>
+using Accumulator = std::conditional_t<std::same_as<T, double>, double, float>;
+
+enum class DataType : std::uint8_t { float64, float32, float16, bfloat16 };
+
+template <Scalar T>
+inline constexpr DataType data_type = std::same_as<T, double>        ? DataType::float64
+                                      : std::same_as<T, float>       ? DataType::float32
+                                      : std::same_as<T, Eigen::half> ? DataType::float16
+                                                                     : DataType::bfloat16;
+
+constexpr std::string_view name_of(DataType type) {
+  switch (type) {
+    case DataType::float64: return "float64";
+    case DataType::float32: return "float32";
+    case DataType::float16: return "float16";
+    case DataType::bfloat16: return "bfloat16";
+  }
+  return "unknown";
+}
+
+/// Bytes of one element.
+constexpr int size_of(DataType type) {
+  return type == DataType::float64 ? 8 : type == DataType::float32 ? 4 : 2;
+}
+
+}  // namespace annulus

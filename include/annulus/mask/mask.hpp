@@ -1,0 +1,88 @@
+#pragma once
+// A mask is a predicate on global positions, and this is the one place that evaluates it.
+
+#include <algorithm>
+#include <optional>
+
+#include "annulus/core/index.hpp"
+
+namespace annulus {
+
+/// Larger than any distance of two positions: an unbounded side.
+inline constexpr Index unbounded = Index{1} << 60;
+
+/// Key k is inside iff q - k <= left and k - q <= right. An unset or negative side is unbounded.
+struct Window {
+  std::optional<Index> left{};
+  std::optional<Index> right{};
+
+  bool operator==(Window const& other) const { return reach_left() == other.reach_left() && reach_right() == other.reach_right(); }
+
+  constexpr Index reach_left() const { return reach(left); }
+  constexpr Index reach_right() const { return reach(right); }
+  constexpr bool bounded() const { return reach_left() < unbounded || reach_right() < unbounded; }
+
+ private:
+  static constexpr Index reach(std::optional<Index> side) {
+    return side && *side >= 0 ? std::min(*side, unbounded) : unbounded;
+  }
+};
+
+/// Positions [begin, end).
+struct PositionRange {
+  Index begin;
+  Index end;
+
+  constexpr bool contains(Index position) const { return begin <= position && position < end; }
+};
+
+/// All rules that are set must hold. Default: every query sees every key.
+struct Mask {
+  bool causal = false;    ///< k <= q
+  Window window{};        ///< see Window; keys below sink_tokens are exempt from it
+  Index sink_tokens = 0;  ///< the first sink_tokens keys stay visible within the causal limit and the chunk
+  Index chunk = 0;        ///< q / chunk == k / chunk; 0: no chunks
+
+  bool operator==(Mask const&) const = default;
+
+  /// True where a key far from its query is never seen, so that a ring may pass on less than whole shards.
+  constexpr bool local() const { return chunk > 0 || (window.bounded() && sink_tokens == 0); }
+
+  /// The keys that `query` sees among those exempt from the window (sink) or among the others: one interval each, and
+  /// both its ends never decrease as the query grows.
+  constexpr PositionRange keys_of(Index query, bool sink) const {
+    PositionRange range{-unbounded, unbounded};
+    if (!sink) {
+      if (window.reach_left() < unbounded) range.begin = query - window.reach_left();
+      if (window.reach_right() < unbounded) range.end = query + window.reach_right() + 1;
+    }
+    if (causal) range.end = std::min(range.end, query + 1);
+    if (chunk > 0) {
+      Index const begin = floor_divide(query, chunk) * chunk;
+      range.begin = std::max(range.begin, begin);
+      range.end = std::min(range.end, begin + chunk);
+    }
+    return range;
+  }
+
+  constexpr bool is_sink(Index key) const { return key < sink_tokens; }
+
+  /// Does `query` (counted from the query offset) see `key`? Both are global positions.
+  constexpr bool visible(Index query, Index key) const { return keys_of(query, is_sink(key)).contains(key); }
+};
+
+/// The default mask: everything is visible.
+constexpr Mask full() { return {}; }
+
+/// k <= q.
+constexpr Mask causal() { return {.causal = true}; }
+
+/// q - left <= k <= q + right; with right = 0 the usual causal sliding window of left + 1 keys.
+constexpr Mask sliding_window(Index left, Index right) { return {.window = {.left = left, .right = right}}; }
+
+/// The default predicate on (batch, head, query, key): no further restriction.
+struct EveryPair {
+  constexpr bool operator()(Index, Index, Index, Index) const { return true; }
+};
+
+}  // namespace annulus

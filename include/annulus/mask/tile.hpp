@@ -1,0 +1,57 @@
+#pragma once
+// Tile: a rectangle of query rows x key rows with what is known about its mask.
+
+#include <algorithm>
+#include <string_view>
+
+#include "annulus/core/index.hpp"
+#include "annulus/mask/band.hpp"
+#include "annulus/mask/mask.hpp"
+
+namespace annulus {
+
+/// How much of a tile is visible, and how a backend finds out which part.
+enum class Coverage {
+  none,      ///< nothing: such tiles are not made
+  full,      ///< every pair, no test
+  band,      ///< Tile::band
+  ranges,    ///< one range of keys per query: Tile::keys_of
+  elements,  ///< a range per query that bounds it, then a question per pair
+};
+
+constexpr std::string_view name_of(Coverage coverage) {
+  switch (coverage) {
+    case Coverage::none: return "none";
+    case Coverage::full: return "full";
+    case Coverage::band: return "band";
+    case Coverage::ranges: return "ranges";
+    case Coverage::elements: return "elements";
+  }
+  return "unknown";
+}
+
+/// Query i of the tile is row query_begin + i of its shard and stands at query_position + i * query_stride; keys alike.
+/// key_stride 0 says that the rows of the tile are in no order: only asking per pair tells what is visible.
+struct Tile {
+  Index query_begin = 0, query_count = 0;
+  Index key_begin = 0, key_count = 0;
+  Index query_position = 0, query_stride = 1;
+  Index key_position = 0, key_stride = 1;
+  bool sink = false;  ///< the keys are exempt from the window
+  Coverage coverage = Coverage::none;
+  Band band{};
+  Index visible_pairs = 0;  ///< exact; an upper bound for `elements`
+
+  bool operator==(Tile const&) const = default;
+
+  /// Keys [begin, end) of the tile, counted from key_begin, outside of which query i sees nothing.
+  constexpr RowRange keys_of(Mask const& mask, Index query) const {
+    if (coverage == Coverage::full || key_stride == 0) return {0, key_count};
+    if (coverage == Coverage::band) return band.keys_of(query, key_count);
+    PositionRange const range = mask.keys_of(query_position + query * query_stride, sink);
+    return {std::clamp(ceil_divide(range.begin - key_position, key_stride), Index{0}, key_count),
+            std::clamp(ceil_divide(range.end - key_position, key_stride), Index{0}, key_count)};
+  }
+};
+
+}  // namespace annulus

@@ -1,0 +1,56 @@
+#pragma once
+// The one rule by which partial softmax results are joined, and what an empty part means.
+//
+// A part is empty when it saw no key: its maximum and its lse are -inf and its values are 0. Joining an empty part
+// changes nothing, and joining two empty parts gives an empty part. All logarithms are natural.
+
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <span>
+
+#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
+
+namespace annulus {
+
+template <std::floating_point A>
+inline constexpr A empty_row = -std::numeric_limits<A>::infinity();
+
+/// exp(from - to): what a value that is relative to `from` is worth relative to `to`. 0 for an empty `from`, because
+/// exp(-inf - -inf) would be NaN.
+template <std::floating_point A>
+A rescale(A from, A to) {
+  return from == empty_row<A> ? A(0) : std::exp(from - to);
+}
+
+/// How two normalised partial outputs are joined: output = first * output_a + second * output_b.
+template <std::floating_point A>
+struct MergeWeights {
+  A lse;
+  A first;
+  A second;
+};
+
+/// Weights of two parts with log-sum-exps a and b. Never overflows, however far apart they are.
+template <std::floating_point A>
+MergeWeights<A> merge_weights(A a, A b) {
+  A const maximum = std::fmax(a, b);
+  if (maximum == empty_row<A>) return {empty_row<A>, A(0), A(0)};
+  A const weight_a = rescale(a, maximum), weight_b = rescale(b, maximum);
+  A const sum = weight_a + weight_b;
+  return {maximum + std::log(sum), weight_a / sum, weight_b / sum};
+}
+
+/// Joins the normalised row (`from`, `from_lse`) into (`into`, `into_lse`). Rows have the same length.
+template <class T, std::floating_point A>
+void merge_rows(std::span<T> into, A& into_lse, std::span<T const> from, A from_lse) {
+  check<ShapeError>(into.size() == from.size(), "merge_rows: rows of ", into.size(), " and ", from.size(),
+                    " elements; they must be equal");
+  auto const weights = merge_weights(into_lse, from_lse);
+  for (std::size_t d = 0; d < into.size(); ++d)
+    into[d] = static_cast<T>(weights.first * static_cast<A>(into[d]) + weights.second * static_cast<A>(from[d]));
+  into_lse = weights.lse;
+}
+
+}  // namespace annulus

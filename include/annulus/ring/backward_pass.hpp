@@ -1,0 +1,173 @@
+#pragma once
+// plan + ring loop + backend -> dq, dk, dv and, where asked for, dbias and dsinks.
+
+#include <array>
+#include <cstdint>
+
+#include "annulus/ring/forward_pass.hpp"
+#include "annulus/ring/rotation_loop.hpp"
+#include "annulus/ring/step_builder.hpp"
+
+namespace annulus {
+
+/// Where the results of a backward pass go, shaped as q, k, v, the bias and the sinks. dbias and dsinks without data
+/// are not asked for.
+template <class T, class Space>
+struct GradientViews {
+  TensorView<T, 4, Space> dq, dk, dv;
+  TensorView<T, 4, Space> dbias{};
+  TensorView<Accumulator<T>, 2, Space> dsinks{};
+};
+
+namespace detail {
+
+/// Sums a row of every rank's payload over all ranks, in rank order, so that all ranks get the same bits. Row r is
+/// rank r's share, the last row receives the sum.
+template <class A, class C, class B, class Payload>
+TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares, Index elements) {
+  Rank const rank = communicator.rank();
+  int const ranks = communicator.size();
+  backend.synchronize();
+  for (int i = 0; i + 1 < ranks; ++i) {
+    Index const leaving = ring_neighbour(rank, -i, ranks), coming = ring_neighbour(rank, -i - 1, ranks);
+    auto const out = shares.outgoing({leaving, leaving + 1});
+    auto const in = shares.incoming({coming, coming + 1});
+    auto transfer = communicator.start_shift(Channel::reduction, 1, out, in);
+    transfer.wait();
+  }
+  auto const rows = shares.template view<A>(0, 1, 1, elements);
+  auto const row = [&](Index r) { return rows.slice(axis::sequence, r, 1); };
+  backend.clear(row(ranks));
+  for (Rank r = 0; r < ranks; ++r) backend.add(row(ranks), TensorView<A const, 4, typename B::memory_space>(row(r)));
+  return row(ranks);
+}
+
+}  // namespace detail
+
+/// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse [batch, query_heads,
+/// local_queries] of the forward pass. Everything has been validated, on all ranks.
+template <Communicator C, Backend B, class T, class Predicate, class Space>
+void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
+                   Operands<T, Space> const& operands, TensorView<T const, 4, Space> dout,
+                   TensorView<T const, 4, Space> output, TensorView<Accumulator<T> const, 3, Space> lse,
+                   GradientViews<T, Space> const& gradients) {
+  using A = AccumulatorOf<B, T>;
+  using L = Accumulator<T>;
+  using Payload = typename RingBuffers<B>::Payload;
+  auto const& [plan, communicator, backend, logits, predicate, buffers] = context;
+  Rank const rank = communicator.rank();
+  AttentionShape const& shape = plan.request().shape;
+  Index const batch = shape.batch, query_heads = shape.query_heads, kv_heads = shape.kv_heads;
+  bool const keys_rotate = plan.rotation() == Rotation::keys;
+  buffers.reserve(backend, plan, rank);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, logits, predicate, operands);
+
+  auto const delta = buffers.delta.template statistics<A>(0, batch, query_heads);
+  backend.row_delta(dout, output, delta);
+
+  // The payloads of the side that travels: its operands, and what is carried behind them.
+  auto const query_gradient = [&](Payload const& payload) {
+    return payload.template view<A>(0, batch, query_heads, shape.head_dim);
+  };
+  auto const key_gradient = [&](Payload const& payload) {
+    return payload.template view<A>(0, batch, kv_heads, shape.head_dim);
+  };
+  auto const value_gradient = [&](Payload const& payload) {
+    return payload.template view<A>(1, batch, kv_heads, shape.value_dim);
+  };
+
+  Payload& first = buffers.prefetched[0];
+  first.hold(plan.step(rank, 0).sent);
+  if (plan.steps() > 1) {
+    auto const rows = [&](std::size_t p, TensorView<T const, 4, Space> operand) {
+      detail::pack(backend, operand, axis::sequence, first.rows(),
+                   first.template view<T>(p, batch, operand.extent(axis::heads), operand.extent(axis::dim)));
+    };
+    if (keys_rotate) {
+      rows(0, own.k);
+      rows(1, own.v);
+    } else {
+      rows(0, own.q);
+      rows(1, dout);
+      detail::pack(backend, lse, 2, first.rows(), first.template statistics<L>(2, batch, query_heads));
+      detail::pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
+                   first.template statistics<A>(3, batch, query_heads));
+    }
+    detail::pack_segments(backend, operands, plan, first);
+  }
+
+  TensorView<A, 4, Space> dbias, dbias_pairs;
+  if (gradients.dbias.data()) {
+    auto const stored = buffers.bias_gradient.template view<A>(0, operands.bias->extent(0), operands.bias->extent(1),
+                                                               plan.global_keys());
+    dbias = stored.permuted({0, 2, 1, 3});
+    dbias_pairs = broadcast(dbias, {batch, query_heads, plan.local_queries(rank), plan.global_keys()});
+    backend.clear(dbias);
+  }
+  if (keys_rotate) {
+    backend.clear(query_gradient(buffers.resident));
+  } else {
+    backend.clear(key_gradient(buffers.resident));
+    backend.clear(value_gradient(buffers.resident));
+  }
+  backend.synchronize();
+
+  auto const visit = [&](int i, Payload const& here, Payload const& results) {
+    StepOperands<T, Space> rows = own;
+    BackwardOperands<T, L, A, Space> backward{dout, lse, delta};
+    Payload const& query_side = keys_rotate ? buffers.resident : results;
+    Payload const& key_side = keys_rotate ? results : buffers.resident;
+    if (i > 0 && keys_rotate) {
+      rows.k = here.template view<T>(0, batch, kv_heads, shape.head_dim);
+      rows.v = here.template view<T>(1, batch, kv_heads, shape.value_dim);
+    } else if (i > 0) {
+      rows.q = here.template view<T>(0, batch, query_heads, shape.head_dim);
+      backward = {here.template view<T>(1, batch, query_heads, shape.value_dim),
+                  here.template statistics<L>(2, batch, query_heads), here.template statistics<A>(3, batch, query_heads)};
+    }
+    if (keys_rotate) {
+      backend.clear(key_gradient(results));
+      backend.clear(value_gradient(results));
+    } else {
+      backend.clear(query_gradient(results));
+    }
+    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here)), rows, backward,
+                          StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
+                                                  value_gradient(key_side), dbias_pairs});
+  };
+  auto const join = [&](Payload const& into, Payload const& from) {
+    auto const add = [&](auto part) {
+      auto const arrived = part(from);
+      backend.add(detail::rows_held_by(from, into, part(into), axis::sequence),
+                  TensorView<A const, 4, Space>(arrived));
+    };
+    if (keys_rotate) {
+      add(key_gradient);
+      add(value_gradient);
+    } else {
+      add(query_gradient);
+    }
+  };
+  Payload const& home = rotate(plan, communicator, backend, buffers, visit, join);
+
+  auto const finish = [&](TensorView<A, 4, Space> sum, TensorView<T, 4, Space> result) {
+    backend.convert(TensorView<A const, 4, Space>(sum), result);
+  };
+  Payload const& query_side = keys_rotate ? buffers.resident : home;
+  Payload const& key_side = keys_rotate ? home : buffers.resident;
+  finish(query_gradient(query_side), gradients.dq);
+  finish(key_gradient(key_side), gradients.dk);
+  finish(value_gradient(key_side), gradients.dv);
+  if (gradients.dbias.data()) finish(dbias, gradients.dbias);
+  if (operands.sinks) {
+    Index const sinks = operands.sinks->extent(1);
+    auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);
+    backend.sink_gradients(lse, TensorView<A const, 3, Space>(delta), *operands.sinks,
+                           TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
+    auto const sum = detail::sum_over_ranks<A>(communicator, backend, buffers.sink_gradients, query_heads * sinks);
+    backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
+  }
+  backend.synchronize();
+}
+
+}  // namespace annulus

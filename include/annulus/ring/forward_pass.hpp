@@ -1,0 +1,119 @@
+#pragma once
+// plan + ring loop + backend -> output, lse.
+
+#include <cstdint>
+
+#include "annulus/ring/rotation_loop.hpp"
+#include "annulus/ring/step_builder.hpp"
+
+namespace annulus {
+
+namespace detail {
+
+/// A running state in the three parts of a payload.
+template <class A, class Payload>
+auto state_in(Payload const& payload, AttentionShape const& shape) {
+  return RunningState{payload.template view<A>(0, shape.batch, shape.query_heads, shape.value_dim),
+                      payload.template statistics<A>(1, shape.batch, shape.query_heads),
+                      payload.template statistics<A>(2, shape.batch, shape.query_heads)};
+}
+
+/// Those rows of a payload's views that another payload holds.
+template <class T, std::size_t N, class Space, class Payload>
+TensorView<T, N, Space> rows_held_by(Payload const& other, Payload const& mine, TensorView<T, N, Space> view,
+                                     std::size_t sequence) {
+  return view.slice(sequence, other.rows().begin - mine.rows().begin, other.rows().size());
+}
+
+/// Copies rows of an operand into a part of a payload that holds these rows.
+template <class B, class T, std::size_t N, class Space>
+void pack(B& backend, TensorView<T const, N, Space> rows, std::size_t sequence, RowRange range,
+          TensorView<T, N, Space> part) {
+  backend.copy(rows.slice(sequence, range.begin, range.size()), part);
+}
+
+/// Segment ids of the side that travels: the caller's at step 0, afterwards the last part of the payload.
+template <class T, class Space, class Payload>
+TensorView<std::int32_t const, 2, Space> rotating_segments(Operands<T, Space> const& operands, RingPlan const& plan,
+                                                           int step, Payload const& here) {
+  if (!operands.query_segments) return {};
+  if (step == 0) return plan.rotation() == Rotation::keys ? *operands.key_segments : *operands.query_segments;
+  return here.template segments<std::int32_t>(plan.prefetched_layout().row_bytes.size() - 1, plan.request().shape.batch);
+}
+
+/// Packs the segment ids of the side that travels into the last part of the payload.
+template <class B, class T, class Space, class Payload>
+void pack_segments(B& backend, Operands<T, Space> const& operands, RingPlan const& plan, Payload const& payload) {
+  if (!operands.query_segments) return;
+  pack(backend, rotating_segments(operands, plan, 0, payload), 1, payload.rows(),
+       payload.template segments<std::int32_t>(plan.prefetched_layout().row_bytes.size() - 1, plan.request().shape.batch));
+}
+
+}  // namespace detail
+
+/// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse [batch, query_heads,
+/// local_queries]. Everything has been validated, on all ranks.
+template <Communicator C, Backend B, class T, class Predicate, class Space>
+void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
+                  Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
+                  TensorView<Accumulator<T>, 3, Space> lse) {
+  using A = AccumulatorOf<B, T>;
+  using Payload = typename RingBuffers<B>::Payload;
+  auto const& [plan, communicator, backend, logits, predicate, buffers] = context;
+  Rank const rank = communicator.rank();
+  AttentionShape const& shape = plan.request().shape;
+  bool const keys_rotate = plan.rotation() == Rotation::keys;
+  buffers.reserve(backend, plan, rank);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, logits, predicate, operands);
+
+  auto const rotating = [&](Payload const& payload) {
+    StepOperands<T, Space> here = own;
+    if (keys_rotate) {
+      here.k = payload.template view<T>(0, shape.batch, shape.kv_heads, shape.head_dim);
+      here.v = payload.template view<T>(1, shape.batch, shape.kv_heads, shape.value_dim);
+    } else {
+      here.q = payload.template view<T>(0, shape.batch, shape.query_heads, shape.head_dim);
+    }
+    return here;
+  };
+
+  Payload& first = buffers.prefetched[0];
+  first.hold(plan.step(rank, 0).sent);
+  if (plan.steps() > 1) {
+    auto const part = [&](std::size_t p, TensorView<T const, 4, Space> rows) {
+      detail::pack(backend, rows, axis::sequence, first.rows(),
+                   first.template view<T>(p, shape.batch, rows.extent(axis::heads), rows.extent(axis::dim)));
+    };
+    if (keys_rotate) {
+      part(0, own.k);
+      part(1, own.v);
+    } else {
+      part(0, own.q);
+    }
+    detail::pack_segments(backend, operands, plan, first);
+  }
+  if (keys_rotate) backend.reset(detail::state_in<A>(buffers.resident, shape));
+  backend.synchronize();
+
+  auto const visit = [&](int i, Payload const& here, Payload const& results) {
+    auto const state = detail::state_in<A>(keys_rotate ? buffers.resident : results, shape);
+    if (!keys_rotate) backend.reset(state);
+    backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here)), i == 0 ? own : rotating(here),
+                 state);
+  };
+  auto const join = [&](Payload const& into, Payload const& from) {
+    auto const state = detail::state_in<A>(into, shape);
+    backend.merge(RunningState<A, Space>{detail::rows_held_by(from, into, state.accumulator, axis::sequence),
+                                         detail::rows_held_by(from, into, state.maximum, 2),
+                                         detail::rows_held_by(from, into, state.sum, 2)},
+                  detail::state_in<A>(from, shape));
+  };
+  Payload const& home = rotate(plan, communicator, backend, buffers, visit, join);
+
+  TensorView<Accumulator<T> const, 2, Space> sinks;
+  if (operands.sinks) sinks = *operands.sinks;
+  backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : home, shape), sinks, output, lse);
+  backend.synchronize();
+}
+
+}  // namespace annulus

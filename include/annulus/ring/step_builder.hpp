@@ -1,0 +1,81 @@
+#pragma once
+// From the plan and the operands of a call to the step that a backend sees.
+
+#include <cstdint>
+#include <vector>
+
+#include "annulus/backend/backend.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+#include "annulus/tensor/operands.hpp"
+
+namespace annulus {
+
+/// What happens to a logit; the mask is in the plan.
+struct LogitOptions {
+  double softmax_scale = 1;
+  double logit_softcap = 0;
+  Dropout dropout{};
+};
+
+/// Builds one step after the other. A step points into the builder, and is replaced by the next one.
+template <class T, class Predicate, class Space>
+class StepBuilder {
+ public:
+  StepBuilder(RingPlan const& plan, Rank rank, LogitOptions const& logits, Predicate const& predicate,
+              Operands<T, Space> const& operands)
+      : plan_(plan), rank_(rank), logits_(logits), predicate_(predicate), operands_(operands) {}
+
+  /// `segments`: the ids of the rows that are here at this step, [batch, rows]; without data where there are none.
+  Step<T, Predicate, Space> build(int index, TensorView<std::int32_t const, 2, Space> segments) {
+    PlannedStep const& planned = plan_.step(rank_, index);
+    bool const keys_rotate = plan_.rotation() == Rotation::keys;
+    tiles_ = plan_.tiles(rank_, index);
+    query_positions_ = positions_of(plan_.query_segments(keys_rotate ? rank_ : planned.owner));
+    for (Index& position : query_positions_) position += plan_.request().query_offset;
+    key_positions_ = positions_of(plan_.key_segments(keys_rotate ? planned.owner : rank_));
+    auto& rotating = keys_rotate ? key_positions_ : query_positions_;
+    rotating.erase(rotating.begin() + planned.held.end, rotating.end());
+    rotating.erase(rotating.begin(), rotating.begin() + planned.held.begin);
+
+    Step<T, Predicate, Space> step{.tiles = tiles_,
+                                   .mask = plan_.request().mask,
+                                   .softmax_scale = logits_.softmax_scale,
+                                   .logit_softcap = logits_.logit_softcap,
+                                   .dropout = logits_.dropout,
+                                   .query_positions = query_positions_,
+                                   .key_positions = key_positions_,
+                                   .predicate = &predicate_};
+    AttentionShape const& shape = plan_.request().shape;
+    std::array<Index, 4> const pairs{shape.batch, shape.query_heads, static_cast<Index>(query_positions_.size()),
+                                     plan_.global_keys()};
+    if (operands_.bias) step.bias = broadcast(*operands_.bias, pairs);
+    if (operands_.mask) step.boolean_mask = broadcast(*operands_.mask, pairs);
+    if (operands_.query_segments) {
+      step.query_segments = keys_rotate ? *operands_.query_segments : segments;
+      step.key_segments = keys_rotate ? segments : *operands_.key_segments;
+    }
+    return step;
+  }
+
+ private:
+  RingPlan const& plan_;
+  Rank rank_;
+  LogitOptions const& logits_;
+  Predicate const& predicate_;
+  Operands<T, Space> const& operands_;
+  std::vector<Tile> tiles_;
+  std::vector<Index> query_positions_, key_positions_;
+};
+
+/// What both passes work with. All references outlive the pass.
+template <class C, class B, class Predicate>
+struct PassContext {
+  RingPlan const& plan;
+  C& communicator;
+  B& backend;
+  LogitOptions const& logits;
+  Predicate const& predicate;
+  RingBuffers<B>& buffers;
+};
+
+}  // namespace annulus

@@ -1,0 +1,317 @@
+#pragma once
+// The plan of one pass: which steps are made, who sends what, how much work and memory each rank has. It needs no data
+// and every rank computes the same plan from the same request.
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "annulus/core/check.hpp"
+#include "annulus/core/shape.hpp"
+#include "annulus/schedule/payload_layout.hpp"
+#include "annulus/schedule/rotation.hpp"
+#include "annulus/schedule/visible_tiles.hpp"
+#include "annulus/sharding/sharding.hpp"
+
+namespace annulus {
+
+/// Everything that a plan depends on.
+struct PlanRequest {
+  Pass pass = Pass::forward;
+  AttentionShape shape{};
+  std::vector<Index> query_lengths;  ///< local_queries of every rank
+  std::vector<Index> key_lengths;    ///< local_keys of every rank
+  Sharding sharding{};
+  Mask mask{};
+  Index query_offset = 0;
+  Rotation rotation = Rotation::automatic;
+  int element_bytes = 4;      ///< of q, k, v, dout
+  int accumulator_bytes = 4;  ///< of the running state and of gradients in flight
+  int lse_bytes = 4;
+  Index sinks = 0;            ///< sinks per query head; their gradients are summed over the ranks
+  Index bias_gradient_elements = 0;  ///< of dbias, per local query
+  bool segments = false;     ///< packed documents: ids travel with their rows
+  bool elementwise = false;  ///< a boolean mask or a predicate is asked per pair
+  bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
+
+  bool operator==(PlanRequest const&) const = default;
+};
+
+/// One step of one rank: `owner`'s rows are here. Row ranges count the owner's local rows.
+struct PlannedStep {
+  Rank owner = 0;
+  Index visible_pairs = 0;  ///< per batch item and query head
+  Index multiply_adds = 0;
+  RowRange held{};           ///< rows of the owner that are here
+  RowRange sent{};           ///< rows of them that the prefetched shift of this step passes on
+  RowRange carried{};        ///< rows whose result the carried shift of this step takes away
+  RowRange arriving{};       ///< rows of results that the carried shift of this step brings
+  Index prefetched_bytes = 0;  ///< sent by the prefetched shift
+  Index carried_bytes = 0;     ///< sent by the carried shift
+};
+
+class RingPlan {
+ public:
+  explicit RingPlan(PlanRequest request);
+
+  PlanRequest const& request() const { return request_; }
+  Rotation rotation() const { return rotation_; }
+  int ranks() const { return static_cast<int>(request_.query_lengths.size()); }
+  int steps() const { return static_cast<int>(offsets_.size()); }
+
+  /// At step i rank r works on owner r - offset(i). The first offset is 0: every rank begins at home.
+  int offset(int step) const { return offsets_[static_cast<std::size_t>(step)]; }
+  Rank owner(Rank rank, int step) const { return wrap(rank - offset(step)); }
+
+  /// How far the prefetched shift between step i and i + 1 reaches.
+  int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
+
+  /// True where results go straight home after each step, because only part of the shards travels (local masks);
+  /// otherwise they travel on with the rows they belong to and come home with the last shift.
+  bool carried_direct() const { return direct_; }
+  /// How far the carried shift after step i reaches; 0: there is none.
+  int carried_hop(int step) const {
+    if (steps() == 1) return 0;
+    if (direct_) return step == 0 ? 0 : ranks() - offset(step);
+    return step + 1 < steps() ? prefetched_hop(step) : ranks() - offset(step);
+  }
+
+  PlannedStep const& step(Rank rank, int step) const {
+    return planned_[static_cast<std::size_t>(rank * steps() + step)];
+  }
+  /// Tiles of the step; rows of the rotating side are counted from held.begin.
+  std::vector<Tile> tiles(Rank rank, int step) const;
+
+  std::vector<Segment> const& query_segments(Rank rank) const { return query_segments_[static_cast<std::size_t>(rank)]; }
+  std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
+  Index global_queries() const { return total(request_.query_lengths); }
+  Index global_keys() const { return total(request_.key_lengths); }
+  /// Rows of the side that travels, and of the side that stays.
+  Index rotating_rows(Rank rank) const { return rotating_lengths()[static_cast<std::size_t>(rank)]; }
+  Index resident_rows(Rank rank) const {
+    return rotation_ == Rotation::keys ? local_queries(rank) : local_keys(rank);
+  }
+
+  PayloadLayout const& prefetched_layout() const { return prefetched_; }
+  PayloadLayout const& carried_layout() const { return carried_; }
+  PayloadLayout const& resident_layout() const { return resident_; }
+  /// Backward: delta = rowsum(dout * output) of the own queries; dbias; the sinks' gradients, a row per rank and a sum.
+  PayloadLayout delta_layout() const {
+    return {{request_.shape.batch * request_.shape.query_heads * request_.accumulator_bytes}};
+  }
+  PayloadLayout bias_gradient_layout() const { return {{request_.bias_gradient_elements * request_.accumulator_bytes}}; }
+  PayloadLayout sink_gradient_layout() const {
+    return {{request_.shape.query_heads * request_.sinks * request_.accumulator_bytes}};
+  }
+  Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
+  Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
+
+  /// Rows that each of the two prefetched buffers can hold; 0: none are made.
+  Index prefetched_rows(Rank rank) const;
+  /// Rows of each carried buffer, in the order home, fresh, second fresh, arriving; 0: not made.
+  std::array<Index, 4> carried_rows(Rank rank) const;
+
+  /// Bytes that the rank sends in the whole pass, without the small records that validate a call.
+  Index bytes_sent(Rank rank) const;
+  /// Bytes of all buffers that the pass makes: payloads, running state or gradients in accumulator precision, delta.
+  Index peak_buffer_bytes(Rank rank) const;
+  Index multiply_adds(Rank rank) const;
+  Index total_bytes_sent() const;
+  /// Largest work of a rank over the mean: 1 is perfect balance.
+  double imbalance() const;
+
+ private:
+  Rank wrap(int rank) const { return (rank % ranks() + ranks()) % ranks(); }
+  static Index total(std::vector<Index> const& lengths) {
+    Index sum = 0;
+    for (Index length : lengths) sum += length;
+    return sum;
+  }
+  std::vector<Index> const& rotating_lengths() const {
+    return rotation_ == Rotation::keys ? request_.key_lengths : request_.query_lengths;
+  }
+  RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
+  Need const& need(Rank visitor, Rank owner) const {
+    return needs_[static_cast<std::size_t>(visitor * ranks() + owner)];
+  }
+  RowRange needed_rows(Rank visitor, Rank owner) const {
+    return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
+  }
+  Need pair(Rank visitor, Rank owner, std::vector<Tile>* tiles) const {
+    bool const keys = rotation_ == Rotation::keys;
+    return visible_tiles(query_segments(keys ? visitor : owner), key_segments(keys ? owner : visitor), request_.mask,
+                         request_.query_offset, request_.elementwise, tiles);
+  }
+  void build(Rotation rotation);
+  void find_layouts();
+  RowRange held_rows(Rank owner, int step) const;
+
+  PlanRequest request_;
+  Rotation rotation_ = Rotation::keys;
+  std::vector<std::vector<Segment>> query_segments_, key_segments_;
+  std::vector<Need> needs_;
+  std::vector<int> offsets_;
+  bool direct_ = false;
+  std::vector<PlannedStep> planned_;
+  PayloadLayout prefetched_, carried_, resident_;
+};
+
+inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
+  check<ShapeError>(!request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
+                    "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",
+                    request_.key_lengths.size(), "; both need one per rank");
+  check<UnsupportedError>(!(request_.bound_to_queries && request_.rotation == Rotation::queries),
+                          "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
+                          "queries; accepted: Rotation::keys or Rotation::automatic");
+  for (Rank r = 0; r < ranks(); ++r) {
+    query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
+    key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
+  }
+  build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
+  if (request_.rotation == Rotation::automatic && !request_.bound_to_queries && ranks() > 1) {
+    RingPlan other = *this;
+    other.build(Rotation::queries);
+    if (other.total_bytes_sent() < total_bytes_sent()) *this = std::move(other);
+  }
+}
+
+inline void RingPlan::find_layouts() {
+  AttentionShape const& s = request_.shape;
+  Index const e = request_.element_bytes, a = request_.accumulator_bytes;
+  Index const query_row = s.batch * s.query_heads, key_row = s.batch * s.kv_heads;
+  PayloadLayout const state{{query_row * s.value_dim * a, query_row * a, query_row * a}};
+  PayloadLayout const query_gradient{{query_row * s.head_dim * a}};
+  PayloadLayout const key_gradients{{key_row * s.head_dim * a, key_row * s.value_dim * a}};
+  bool const forward = request_.pass == Pass::forward;
+  if (rotation_ == Rotation::keys) {
+    prefetched_ = {{key_row * s.head_dim * e, key_row * s.value_dim * e}};
+    carried_ = forward ? PayloadLayout{} : key_gradients;
+    resident_ = forward ? state : query_gradient;
+  } else {
+    prefetched_ = {{query_row * s.head_dim * e}};
+    if (!forward)
+      for (Index bytes : {query_row * s.value_dim * e, query_row * request_.lse_bytes, query_row * a})
+        prefetched_.row_bytes.push_back(bytes);
+    carried_ = forward ? state : query_gradient;
+    resident_ = forward ? PayloadLayout{} : key_gradients;
+  }
+  if (request_.segments) prefetched_.row_bytes.push_back(s.batch * 4);
+}
+
+inline RowRange RingPlan::held_rows(Rank owner, int step) const {
+  if (step == 0 || !direct_) return whole(owner);
+  RowRange rows;
+  for (int later = step; later < steps(); ++later)
+    rows = hull(rows, needed_rows(wrap(owner + offset(later)), owner));
+  return rows;
+}
+
+inline void RingPlan::build(Rotation rotation) {
+  rotation_ = rotation;
+  find_layouts();
+  needs_.clear();
+  for (Rank visitor = 0; visitor < ranks(); ++visitor)
+    for (Rank owner = 0; owner < ranks(); ++owner) needs_.push_back(pair(visitor, owner, nullptr));
+
+  offsets_ = {0};
+  for (int offset = 1; offset < ranks(); ++offset)
+    for (Rank owner = 0; owner < ranks(); ++owner)
+      if (need(wrap(owner + offset), owner).visible_pairs > 0) {
+        offsets_.push_back(offset);
+        break;
+      }
+  direct_ = request_.mask.local();
+
+  AttentionShape const& s = request_.shape;
+  Index const per_pair =
+      s.batch * s.query_heads *
+      (request_.pass == Pass::forward ? s.head_dim + s.value_dim : 3 * s.head_dim + 2 * s.value_dim);
+  planned_.clear();
+  for (Rank rank = 0; rank < ranks(); ++rank)
+    for (int i = 0; i < steps(); ++i) {
+      PlannedStep planned;
+      planned.owner = owner(rank, i);
+      planned.visible_pairs = need(rank, planned.owner).visible_pairs;
+      planned.multiply_adds = planned.visible_pairs * per_pair;
+      planned.held = held_rows(planned.owner, i);
+      if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
+      if (carried_hop(i) > 0 && direct_) {
+        planned.carried = needed_rows(rank, planned.owner);
+        planned.arriving = needed_rows(wrap(rank + offset(i)), rank);
+      } else if (carried_hop(i) > 0) {
+        planned.carried = whole(planned.owner);
+        planned.arriving = whole(owner(wrap(rank - carried_hop(i)), i));
+      }
+      planned.prefetched_bytes = planned.sent.size() * prefetched_.bytes_per_row();
+      planned.carried_bytes = planned.carried.size() * carried_.bytes_per_row();
+      planned_.push_back(planned);
+    }
+}
+
+inline std::vector<Tile> RingPlan::tiles(Rank rank, int step) const {
+  PlannedStep const& planned = this->step(rank, step);
+  std::vector<Tile> result;
+  pair(rank, planned.owner, &result);
+  for (Tile& tile : result)
+    (rotation_ == Rotation::keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
+  return result;
+}
+
+inline Index RingPlan::prefetched_rows(Rank rank) const {
+  Index rows = 0;
+  for (int i = 0; i + 1 < steps(); ++i)
+    rows = std::max({rows, step(rank, i).sent.size(), step(rank, i + 1).held.size()});
+  return rows;
+}
+
+inline std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
+  if (carried_.row_bytes.empty()) return {};
+  if (steps() == 1) return {rotating_rows(rank), 0, 0, 0};
+  Index fresh = 0, arriving = 0;
+  for (int i = 0; i < steps(); ++i) {
+    fresh = std::max(fresh, step(rank, i).held.size() * (direct_ && i == 0 ? 0 : 1));
+    arriving = std::max(arriving, step(rank, i).arriving.size());
+  }
+  return {direct_ ? rotating_rows(rank) : 0, fresh, direct_ && steps() == 2 ? 0 : fresh, arriving};
+}
+
+inline Index RingPlan::bytes_sent(Rank rank) const {
+  Index bytes = 0;
+  for (int i = 0; i < steps(); ++i) bytes += step(rank, i).prefetched_bytes + step(rank, i).carried_bytes;
+  if (request_.pass == Pass::backward) bytes += (ranks() - 1) * sink_gradient_layout().bytes_per_row();
+  return bytes;
+}
+
+inline Index RingPlan::peak_buffer_bytes(Rank rank) const {
+  Index bytes = 2 * prefetched_.buffer_bytes(prefetched_rows(rank)) + resident_.buffer_bytes(resident_rows(rank));
+  for (Index rows : carried_rows(rank)) bytes += carried_.buffer_bytes(rows);
+  if (request_.pass == Pass::backward)
+    bytes += delta_layout().buffer_bytes(local_queries(rank)) + bias_gradient_layout().buffer_bytes(local_queries(rank)) +
+             sink_gradient_layout().buffer_bytes(ranks() + 1);
+  return bytes;
+}
+
+inline Index RingPlan::multiply_adds(Rank rank) const {
+  Index sum = 0;
+  for (int i = 0; i < steps(); ++i) sum += step(rank, i).multiply_adds;
+  return sum;
+}
+
+inline Index RingPlan::total_bytes_sent() const {
+  Index sum = 0;
+  for (Rank r = 0; r < ranks(); ++r) sum += bytes_sent(r);
+  return sum;
+}
+
+inline double RingPlan::imbalance() const {
+  double largest = 0, sum = 0;
+  for (Rank r = 0; r < ranks(); ++r) {
+    largest = std::max(largest, static_cast<double>(multiply_adds(r)));
+    sum += static_cast<double>(multiply_adds(r));
+  }
+  return sum == 0 ? 1 : largest * ranks() / sum;
+}
+
+}  // namespace annulus

@@ -1,0 +1,157 @@
+#pragma once
+// Where sharding meets mask: the tiles of one rank's queries and one owner's keys that hold anything visible.
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "annulus/mask/tile.hpp"
+#include "annulus/sharding/segment.hpp"
+
+namespace annulus {
+
+/// The rows of a pair of shards that take part at all.
+struct Need {
+  Index visible_pairs = 0;
+  RowRange queries{};
+  RowRange keys{};
+};
+
+namespace detail {
+
+/// Beyond this many pairs of segments a tile each would cost more than it saves; one tile is asked per pair instead.
+inline constexpr std::size_t tile_limit = std::size_t{1} << 16;
+
+/// Cuts key segments where the exemption from the window ends: on both sides of the cut the mask is one interval.
+inline std::vector<Segment> split_at_sinks(std::span<Segment const> keys, Mask const& mask) {
+  std::vector<Segment> result;
+  for (Segment const& segment : keys) {
+    Index const sinks = std::clamp(ceil_divide(mask.sink_tokens - segment.global_begin, segment.global_stride), Index{0},
+                                   segment.length);
+    if (sinks > 0) result.push_back({segment.local_begin, sinks, segment.global_begin, segment.global_stride});
+    if (sinks < segment.length)
+      result.push_back({segment.local_begin + sinks, segment.length - sinks,
+                        segment.global_begin + sinks * segment.global_stride, segment.global_stride});
+  }
+  return result;
+}
+
+inline Band band_of(Tile const& tile, Mask const& mask) {
+  PositionRange const first = mask.keys_of(tile.query_position, tile.sink);
+  Band band;
+  if (first.begin > -unbounded) band.lo = ceil_divide(first.begin - tile.key_position, tile.key_stride);
+  if (first.end < unbounded) band.hi = ceil_divide(first.end - tile.key_position, tile.key_stride) - 1;
+  return band;
+}
+
+/// Fills coverage, band and count of a tile whose positions are set, and reports the rows that take part.
+inline Need classify(Tile& tile, Mask const& mask) {
+  Index const last_query = tile.query_position + (tile.query_count - 1) * tile.query_stride;
+  Index const last_key = tile.key_position + (tile.key_count - 1) * tile.key_stride;
+  PositionRange const first = mask.keys_of(tile.query_position, tile.sink), last = mask.keys_of(last_query, tile.sink);
+  RowRange const all_queries{0, tile.query_count}, all_keys{0, tile.key_count};
+  // The ends of the interval grow with the query, so the first and the last query bound all others.
+  if (first.begin > last_key || last.end <= tile.key_position) return {};
+  if (last.begin <= tile.key_position && first.end > last_key) {
+    tile.coverage = Coverage::full;
+    tile.visible_pairs = tile.query_count * tile.key_count;
+    return {tile.visible_pairs, all_queries, all_keys};
+  }
+  if (mask.chunk == 0 && tile.query_stride == tile.key_stride) {
+    tile.band = band_of(tile, mask);
+    if (tile.band.is_empty(tile.query_count, tile.key_count)) return {};
+    tile.coverage = Coverage::band;
+    tile.visible_pairs = tile.band.count(tile.query_count, tile.key_count);
+    return {tile.visible_pairs, tile.band.queries_seeing(tile.query_count, tile.key_count),
+            tile.band.keys_seen(tile.query_count, tile.key_count)};
+  }
+  tile.coverage = Coverage::ranges;
+  Need need;
+  for (Index i = 0; i < tile.query_count; ++i) {
+    RowRange const keys = tile.keys_of(mask, i);
+    if (keys.empty()) continue;
+    need.visible_pairs += keys.size();
+    need.queries = hull(need.queries, {i, i + 1});
+    need.keys = hull(need.keys, keys);
+  }
+  tile.visible_pairs = need.visible_pairs;
+  if (need.visible_pairs == 0) tile.coverage = Coverage::none;
+  return need;
+}
+
+/// Joins a full tile to its left neighbour in the same row of tiles, or the whole row to the row above.
+inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
+  auto const joins = [](Tile const& a, Tile const& b) {
+    return a.coverage == Coverage::full && b.coverage == Coverage::full && a.query_begin == b.query_begin &&
+           a.query_count == b.query_count && a.key_begin + a.key_count == b.key_begin;
+  };
+  if (!tiles.empty() && joins(tiles.back(), tile)) {
+    tiles.back().key_count += tile.key_count;
+    tiles.back().visible_pairs += tile.visible_pairs;
+    tiles.back().key_stride = 0;
+    return;
+  }
+  tiles.push_back(tile);
+}
+
+/// Joins full tiles that lie above each other over the same keys.
+inline void join_rows(std::vector<Tile>& tiles) {
+  std::vector<Tile> joined;
+  for (Tile const& tile : tiles) {
+    auto const above = std::find_if(joined.rbegin(), joined.rend(), [&](Tile const& other) {
+      return tile.coverage == Coverage::full && other.coverage == Coverage::full && other.key_begin == tile.key_begin &&
+             other.key_count == tile.key_count && other.query_begin + other.query_count == tile.query_begin;
+    });
+    if (above == joined.rend()) {
+      joined.push_back(tile);
+    } else {
+      above->query_count += tile.query_count;
+      above->visible_pairs += tile.visible_pairs;
+      above->query_stride = 0;
+    }
+  }
+  tiles = std::move(joined);
+}
+
+}  // namespace detail
+
+/// Tiles of (queries x keys) with anything visible, in row order, and the rows that take part. Query positions are
+/// counted from `query_offset`. With `elementwise` (a boolean mask or a predicate is given) no tile is full: what the
+/// positions allow is asked again per pair. `tiles` may be null where only the need is asked for.
+inline Need visible_tiles(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask,
+                          Index query_offset, bool elementwise, std::vector<Tile>* tiles) {
+  std::vector<Segment> const split = detail::split_at_sinks(keys, mask);
+  std::vector<Tile> found;
+  Need need;
+  bool const unmasked = mask == full() && !elementwise;
+  if (unmasked || queries.size() * split.size() > detail::tile_limit) {
+    need = {rows_of(queries) * rows_of(keys), {0, rows_of(queries)}, {0, rows_of(keys)}};
+    if (need.visible_pairs == 0) need = {};
+    if (need.visible_pairs > 0)
+      found.push_back({.query_count = rows_of(queries), .key_count = rows_of(keys), .query_stride = 0, .key_stride = 0,
+                       .coverage = unmasked ? Coverage::full : Coverage::elements,
+                       .visible_pairs = need.visible_pairs});
+  } else {
+    for (Segment const& query : queries)
+      for (Segment const& key : split) {
+        Tile tile{.query_begin = query.local_begin, .query_count = query.length, .key_begin = key.local_begin,
+                  .key_count = key.length, .query_position = query.global_begin + query_offset,
+                  .query_stride = query.global_stride, .key_position = key.global_begin,
+                  .key_stride = key.global_stride, .sink = mask.is_sink(key.global_begin)};
+        Need const part = detail::classify(tile, mask);
+        if (part.visible_pairs == 0) continue;
+        need.visible_pairs += part.visible_pairs;
+        need.queries = hull(need.queries, {tile.query_begin + part.queries.begin, tile.query_begin + part.queries.end});
+        need.keys = hull(need.keys, {tile.key_begin + part.keys.begin, tile.key_begin + part.keys.end});
+        if (!tiles) continue;
+        if (elementwise) tile.coverage = Coverage::elements;
+        detail::append_joining(found, tile);
+      }
+    if (tiles) detail::join_rows(found);
+  }
+  if (tiles) *tiles = std::move(found);
+  return need;
+}
+
+}  // namespace annulus

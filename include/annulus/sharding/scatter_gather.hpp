@@ -1,0 +1,92 @@
+#pragma once
+// Between a global tensor in natural order and the shard of one rank: the permutation is ours, not the caller's.
+
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "annulus/core/check.hpp"
+#include "annulus/sharding/sharding.hpp"
+#include "annulus/tensor/axis_order.hpp"
+#include "annulus/tensor/copy.hpp"
+#include "annulus/tensor/tensor_like.hpp"
+
+namespace annulus {
+
+namespace detail {
+
+/// A segment's positions within a global view: a strided slice, no copy.
+template <class T, std::size_t N>
+TensorView<T, N> positions_of_segment(TensorView<T, N> global, std::size_t sequence, Segment const& segment) {
+  auto extents = global.slice(sequence, segment.global_begin, segment.length).extents();
+  auto strides = global.strides();
+  strides[sequence] *= segment.global_stride;
+  return {global.slice(sequence, segment.global_begin, segment.length).data(), extents, strides};
+}
+
+template <class T, class U, std::size_t N>
+void check_shard(TensorView<T, N> global, TensorView<U, N> local, std::span<Segment const> segments,
+                 std::size_t sequence) {
+  check<ShapeError>(sequence < N, "scatter or gather along axis ", sequence, " of a tensor with ", N, " axes");
+  auto expected = global.extents();
+  expected[sequence] = rows_of(segments);
+  check<ShapeError>(local.extents() == expected, "shard of extents ", local.extents(), "; its segments need ", expected);
+  for (Segment const& segment : segments) {
+    Index const last = segment.global_begin + (segment.length - 1) * segment.global_stride;
+    check<ShapeError>(last < global.extent(sequence), "a segment reaches position ", last, ", the global tensor has ",
+                      global.extent(sequence));
+  }
+}
+
+}  // namespace detail
+
+/// local = the rows of `global` that the segments name. `sequence` is the axis of positions (1 in attention order).
+template <class T, class U, std::size_t N>
+void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, TensorView<U, N> local,
+                  std::size_t sequence = axis::sequence) {
+  detail::check_shard(global, local, segments, sequence);
+  for (Segment const& segment : segments) {
+    auto const target = local.slice(sequence, segment.local_begin, segment.length);
+    for_each_element(target, detail::positions_of_segment(global, sequence, segment),
+                     [](U& to, T const& from) { to = static_cast<U>(from); });
+  }
+}
+
+/// Writes a shard to its positions in `global`. Ranks write disjoint positions, so they may do it at the same time.
+template <class T, class U, std::size_t N>
+void gather_into(TensorView<T, N> local, std::span<Segment const> segments, TensorView<U, N> global,
+                 std::size_t sequence = axis::sequence) {
+  detail::check_shard(global, local, segments, sequence);
+  for (Segment const& segment : segments) {
+    auto const target = detail::positions_of_segment(global, sequence, segment);
+    for_each_element(target, local.slice(sequence, segment.local_begin, segment.length),
+                     [](U& to, T const& from) { to = static_cast<U>(from); });
+  }
+}
+
+/// The shard of `rank` out of a global tensor [batch, sequence, heads, dim] (or another axis order, wrapped).
+/// Uneven contiguous shards: use scatter_into with segments of your own.
+template <TensorLike X>
+auto scatter(X const& global, Sharding const& sharding, Rank rank, int ranks, Side side = Side::query) {
+  auto const view = view_of(global);
+  check<ShapeError>(rank >= 0 && rank < ranks, "scatter to rank ", rank, " of ", ranks);
+  auto const lengths = sharding.lengths(side, ranks, view.extent(axis::sequence));
+  auto const segments = sharding.segments(side, rank, lengths);
+  auto extents = view.extents();
+  extents[axis::sequence] = rows_of(segments);
+  auto local = make_in_order_of<ScalarOf<X>>(global, extents);
+  scatter_into(view, std::span<Segment const>(segments), view_of(with_axes(local, axis_order_of(global))));
+  return local;
+}
+
+/// Writes the shard of `rank`, made by scatter or by a forward or backward pass, to its place in `global`.
+template <TensorLike X, TensorLike Y>
+void gather(X const& local, Sharding const& sharding, Rank rank, int ranks, Y&& global, Side side = Side::query) {
+  auto const view = view_of(global);
+  check<ShapeError>(rank >= 0 && rank < ranks, "gather from rank ", rank, " of ", ranks);
+  auto const lengths = sharding.lengths(side, ranks, view.extent(axis::sequence));
+  auto const segments = sharding.segments(side, rank, lengths);
+  gather_into(view_of(local), std::span<Segment const>(segments), view);
+}
+
+}  // namespace annulus

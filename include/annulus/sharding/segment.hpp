@@ -1,0 +1,54 @@
+#pragma once
+// A sharding is a list of segments; nothing else in the library knows which sharding is in use.
+
+#include <span>
+#include <vector>
+
+#include "annulus/core/index.hpp"
+
+namespace annulus {
+
+/// Local rows [local_begin, local_begin + length) hold the global positions global_begin + i * global_stride.
+struct Segment {
+  Index local_begin = 0;
+  Index length = 0;
+  Index global_begin = 0;
+  Index global_stride = 1;
+
+  bool operator==(Segment const&) const = default;
+};
+
+/// Queries and keys may have different lengths, so a sharding is asked for one side at a time.
+enum class Side { query, key };
+
+/// Appends a segment; joins it to the last one where positions go on at the same stride.
+inline void append_segment(std::vector<Segment>& segments, Index length, Index global_begin, Index global_stride) {
+  if (length == 0) return;
+  Index local_begin = 0;
+  if (!segments.empty()) {
+    Segment& last = segments.back();
+    local_begin = last.local_begin + last.length;
+    if (last.global_stride == global_stride && last.global_begin + last.length * global_stride == global_begin) {
+      last.length += length;
+      return;
+    }
+  }
+  segments.push_back({local_begin, length, global_begin, global_stride});
+}
+
+/// Rows that the segments cover.
+inline Index rows_of(std::span<Segment const> segments) {
+  return segments.empty() ? 0 : segments.back().local_begin + segments.back().length;
+}
+
+/// Global position of every local row.
+inline std::vector<Index> positions_of(std::span<Segment const> segments) {
+  std::vector<Index> positions;
+  positions.reserve(static_cast<std::size_t>(rows_of(segments)));
+  for (Segment const& segment : segments)
+    for (Index i = 0; i < segment.length; ++i)
+      positions.push_back(segment.global_begin + i * segment.global_stride);
+  return positions;
+}
+
+}  // namespace annulus

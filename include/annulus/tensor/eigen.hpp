@@ -1,0 +1,102 @@
+#pragma once
+// Eigen::Tensor and Eigen::TensorMap, row- and column-major, as tensors of the library.
+
+#include <array>
+#include <type_traits>
+#include <unsupported/Eigen/CXX11/Tensor>
+
+#include "annulus/tensor/axis_order.hpp"
+#include "annulus/tensor/tensor_like.hpp"
+
+namespace annulus {
+
+namespace detail {
+
+template <int Options, class T, std::size_t N, class Dimensions>
+TensorView<T, N> eigen_view(T* data, Dimensions const& dimensions) {
+  std::array<Index, N> extents{}, strides{};
+  for (std::size_t a = 0; a < N; ++a) extents[a] = static_cast<Index>(dimensions[a]);
+  Index stride = 1;
+  for (std::size_t i = 0; i < N; ++i) {
+    std::size_t const a = (Options & Eigen::RowMajor) ? N - 1 - i : i;
+    strides[a] = stride;
+    stride *= extents[a];
+  }
+  return {data, extents, strides};
+}
+
+template <class U, std::size_t N, int Options>
+Eigen::Tensor<U, static_cast<int>(N), Options> eigen_tensor(std::array<Index, N> const& extents) {
+  Eigen::array<Eigen::Index, N> dimensions{};
+  for (std::size_t a = 0; a < N; ++a) dimensions[a] = extents[a];
+  return Eigen::Tensor<U, static_cast<int>(N), Options>(dimensions);
+}
+
+template <class X>
+concept EigenTensorExpression = requires(std::remove_cvref_t<X> const& x) {
+  []<class D, int Access>(Eigen::TensorBase<D, Access> const&) {}(x);
+};
+
+}  // namespace detail
+
+template <class T, int N, int Options, class I>
+struct TensorTraits<Eigen::Tensor<T, N, Options, I>> {
+  using scalar = T;
+  using memory_space = HostMemory;
+  static constexpr std::size_t rank = static_cast<std::size_t>(N);
+
+  static TensorView<T, rank> view(Eigen::Tensor<T, N, Options, I>& x) {
+    return detail::eigen_view<Options, T, rank>(x.data(), x.dimensions());
+  }
+  static TensorView<T const, rank> view(Eigen::Tensor<T, N, Options, I> const& x) {
+    return detail::eigen_view<Options, T const, rank>(x.data(), x.dimensions());
+  }
+  template <class U, std::size_t M>
+  static auto make(std::array<Index, M> const& extents) {
+    return detail::eigen_tensor<U, M, Options & Eigen::RowMajor>(extents);
+  }
+};
+
+template <class Plain, int MapOptions, template <class> class Pointer>
+struct TensorTraits<Eigen::TensorMap<Plain, MapOptions, Pointer>> {
+  using Map = Eigen::TensorMap<Plain, MapOptions, Pointer>;
+  using scalar = std::remove_const_t<typename Map::Scalar>;
+  using memory_space = HostMemory;
+  static constexpr std::size_t rank = static_cast<std::size_t>(Plain::NumIndices);
+  static constexpr int layout = static_cast<int>(Plain::Options) & Eigen::RowMajor;
+
+  static auto view(Map const& x) {
+    using Element = std::remove_pointer_t<decltype(x.data())>;
+    return detail::eigen_view<layout, Element, rank>(x.data(), x.dimensions());
+  }
+  template <class U, std::size_t M>
+  static auto make(std::array<Index, M> const& extents) {
+    return detail::eigen_tensor<U, M, layout>(extents);
+  }
+};
+
+/// Results for operands given as bare views are row-major Eigen tensors.
+template <class T, std::size_t N>
+struct TensorTraits<TensorView<T, N, HostMemory>> {
+  using scalar = std::remove_const_t<T>;
+  using memory_space = HostMemory;
+  static constexpr std::size_t rank = N;
+
+  static constexpr TensorView<T, N> view(TensorView<T, N> const& x) { return x; }
+  template <class U, std::size_t M>
+  static auto make(std::array<Index, M> const& extents) {
+    return detail::eigen_tensor<U, M, Eigen::RowMajor>(extents);
+  }
+};
+
+/// Fails to compile, with a sentence, for what is no tensor: first of all for Eigen's lazy expressions such as 2 * x.
+template <class X>
+constexpr void require_tensor() {
+  static_assert(TensorLike<X> || !detail::EigenTensorExpression<X>,
+                "annulus: this operand is a lazy Eigen expression; evaluate it into an Eigen::Tensor first");
+  static_assert(TensorLike<X>,
+                "annulus: this operand is no tensor; pass Eigen::Tensor, Eigen::TensorMap or annulus::TensorView, or "
+                "specialise annulus::TensorTraits");
+}
+
+}  // namespace annulus

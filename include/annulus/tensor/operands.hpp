@@ -1,0 +1,83 @@
+#pragma once
+// The optional operands of a call.
+
+#include <cstdint>
+#include <optional>
+
+#include "annulus/core/scalar.hpp"
+#include "annulus/tensor/tensor_like.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus {
+
+/// A view of an operand, or nothing. Any tensor of element type T with N axes converts to it.
+template <class T, std::size_t N, class Space>
+class OptionalView {
+ public:
+  using View = TensorView<T const, N, Space>;
+
+  OptionalView() = default;
+  OptionalView(std::nullopt_t) {}
+
+  template <TensorLike X>
+    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == N)
+  OptionalView(X const& tensor) : view_(view_of(tensor)) {}
+
+  explicit operator bool() const { return view_.has_value(); }
+  View const& operator*() const { return *view_; }
+  View const* operator->() const { return &*view_; }
+
+ private:
+  std::optional<View> view_;
+};
+
+/// [query_heads] or [query_heads, n] sinks; inside the library always [query_heads, n].
+template <class T, class Space>
+class OptionalSinks : public OptionalView<T, 2, Space> {
+  using Base = OptionalView<T, 2, Space>;
+
+ public:
+  using Base::Base;
+
+  template <TensorLike X>
+    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == 1)
+  OptionalSinks(X const& tensor) : Base(column(view_of(tensor))), one_axis_(true) {}
+
+  /// True if the sinks were given as [query_heads]; their gradient is then shaped [query_heads, 1].
+  bool one_axis() const { return one_axis_; }
+
+ private:
+  static TensorView<T const, 2, Space> column(TensorView<T const, 1, Space> sinks) {
+    return {sinks.data(), {sinks.extent(0), 1}, {sinks.stride(0), 0}};
+  }
+  bool one_axis_ = false;
+};
+
+/// Operands that a call may have, beside q, k and v. All ranks give the same ones.
+///   bias            [batch|1, query_heads|1, local_queries, global_keys]  added to the logit; element type of q
+///   mask            as bias, bool; true: may be seen
+///   query_segments  [batch, local_queries], key_segments [batch, local_keys], int32: equal positive ids see each other,
+///                   zero and negative ids are padding that sees and is seen by nothing; both or none
+///   sinks           [query_heads] or [query_heads, n], the same on all ranks; logits that take part in the
+///                   normalisation alone; element type of lse
+///   bias_gradient   backward only: return dbias too (it is as large as the bias)
+template <Scalar T, class Space = HostMemory>
+struct Operands {
+  OptionalView<T, 4, Space> bias{};
+  OptionalView<bool, 4, Space> mask{};
+  OptionalView<std::int32_t, 2, Space> query_segments{};
+  OptionalView<std::int32_t, 2, Space> key_segments{};
+  OptionalSinks<Accumulator<T>, Space> sinks{};
+  bool bias_gradient = false;
+};
+
+/// The view with axes of extent 1 repeated to the extents asked for.
+template <class T, std::size_t N, class Space>
+TensorView<T, N, Space> broadcast(TensorView<T, N, Space> view, std::array<Index, N> const& extents) {
+  auto strides = view.strides();
+  for (std::size_t a = 0; a < N; ++a)
+    if (view.extent(a) == 1 && extents[a] != 1) strides[a] = 0;
+  return {view.data(), extents, strides};
+}
+
+}  // namespace annulus

@@ -1,0 +1,112 @@
+#pragma once
+// TensorView: where the elements of a tensor are. It owns nothing and may have any strides.
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+#include "annulus/core/index.hpp"
+#include "annulus/core/memory_space.hpp"
+
+namespace annulus {
+
+/// Axes of a four-dimensional attention view, whatever the order in memory.
+namespace axis {
+inline constexpr std::size_t batch = 0, sequence = 1, heads = 2, dim = 3;
+}
+
+/// Row-major strides, in elements, of a dense tensor of these extents.
+template <std::size_t N>
+constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& extents) {
+  std::array<Index, N> strides{};
+  Index stride = 1;
+  for (std::size_t a = N; a-- > 0;) {
+    strides[a] = stride;
+    stride *= extents[a];
+  }
+  return strides;
+}
+
+/// Pointer, extents and strides (in elements; negative and zero strides are fine).
+/// Elements can only be read through it in HostMemory; a backend of another space takes data() and strides.
+template <class T, std::size_t N = 4, class Space = HostMemory>
+class TensorView {
+ public:
+  using element_type = T;
+  using scalar = std::remove_const_t<T>;
+  using memory_space = Space;
+  using Extents = std::array<Index, N>;
+  static constexpr std::size_t rank = N;
+
+  constexpr TensorView() = default;
+  constexpr TensorView(T* data, Extents const& extents, Extents const& strides)
+      : data_(data), extents_(extents), strides_(strides) {}
+  /// Dense, row-major.
+  constexpr TensorView(T* data, Extents const& extents) : TensorView(data, extents, row_major_strides(extents)) {}
+
+  /// A view that may be written also serves where one is only read.
+  template <class U>
+    requires(std::is_const_v<T> && std::same_as<U, scalar>)
+  constexpr TensorView(TensorView<U, N, Space> const& other)
+      : TensorView(other.data(), other.extents(), other.strides()) {}
+
+  constexpr T* data() const { return data_; }
+  constexpr Extents const& extents() const { return extents_; }
+  constexpr Extents const& strides() const { return strides_; }
+  constexpr Index extent(std::size_t a) const { return extents_[a]; }
+  constexpr Index stride(std::size_t a) const { return strides_[a]; }
+
+  constexpr Index size() const {
+    Index product = 1;
+    for (Index extent : extents_) product *= extent;
+    return product;
+  }
+
+  template <std::convertible_to<Index>... I>
+    requires(sizeof...(I) == N)
+  constexpr Index offset(I... index) const {
+    Index sum = 0;
+    std::size_t a = 0;
+    ((sum += static_cast<Index>(index) * strides_[a++]), ...);
+    return sum;
+  }
+
+  template <std::convertible_to<Index>... I>
+    requires(sizeof...(I) == N && std::same_as<Space, HostMemory>)
+  constexpr T& operator()(I... index) const {
+    return data_[offset(index...)];
+  }
+
+  /// Rows [begin, begin + count) of one axis.
+  constexpr TensorView slice(std::size_t a, Index begin, Index count) const {
+    TensorView part = *this;
+    // An empty slice may begin past the end: the pointer must not.
+    if (count > 0) part.data_ += begin * strides_[a];
+    part.extents_[a] = count;
+    return part;
+  }
+
+  /// Axis a of the result is axis order[a] of this view.
+  constexpr TensorView permuted(std::array<std::size_t, N> const& order) const {
+    TensorView result = *this;
+    for (std::size_t a = 0; a < N; ++a) {
+      result.extents_[a] = extents_[order[a]];
+      result.strides_[a] = strides_[order[a]];
+    }
+    return result;
+  }
+
+  /// The same elements, called memory of another space: for backends that know how to reach them.
+  template <class Other>
+  constexpr TensorView<T, N, Other> in_space() const {
+    return {data_, extents_, strides_};
+  }
+
+ private:
+  T* data_ = nullptr;
+  Extents extents_{};
+  Extents strides_{};
+};
+
+}  // namespace annulus
