@@ -108,8 +108,11 @@ class HostOperations {
       for (Index h = 0; h < delta.extent(1); ++h)
         for (Index i = 0; i < delta.extent(2); ++i) {
           A sum = A(0);
-          for (Index d = 0; d < dout.extent(axis::dim); ++d)
-            sum += static_cast<A>(dout(b, i, h, d)) * static_cast<A>(output(b, i, h, d));
+          for (Index d = 0; d < dout.extent(axis::dim); ++d) {
+            // A row that sees nothing has the constant output 0: whatever dout holds there must not reach the sinks.
+            A const element = static_cast<A>(output(b, i, h, d));
+            if (element != A(0)) sum += static_cast<A>(dout(b, i, h, d)) * element;
+          }
           delta(b, h, i) = sum;
         }
   }

@@ -76,6 +76,8 @@ class MpiEndpoint {
     std::span<std::byte> records;
     auto const exchange = start("all_gather", 0, [&](MpiExchange& gathering) {
       records = gathering.own_bytes(ranks * bytes);
+      // A rank that has all records may give up over what it read there; the others must come to read it too.
+      gathering.outlive_closing();
       auto const record = [&](Rank rank) { return records.subspan(static_cast<std::size_t>(rank) * bytes, bytes); };
       std::copy(mine.begin(), mine.end(), record(rank_).begin());
       for (Rank peer = 0; peer < size_; ++peer)
@@ -89,29 +91,12 @@ class MpiEndpoint {
 
   /// Returns when all messages of the exchange have completed; throws when the ring is closed, now or before.
   void complete(std::shared_ptr<MpiExchange> const& exchange) {
-    MpiPatience patience;
-    std::optional<MpiPatience> farewell;
-    for (;;) {
-      exchange->progress();
-      listen();
-      if (!closed_ && !exchange->complaint().empty()) fail(exchange->complaint(), exchange->culprit());
-      if (closed_) {
-        release(exchange);
-        throw CommunicationError(*closed_);
-      }
-      if (exchange->done()) return forget(exchange);
-      // What a peer sent before it left is on its way for a moment at most.
-      if (!farewell && departed(exchange->awaited())) farewell.emplace();
-      if (farewell && farewell->exceeds(grace()))
-        fail(message_of("rank ", rank_, " waits for rank ", exchange->awaited(), ", which has returned (",
-                        exchange->description(), ")"),
-             exchange->awaited());
-      else if (patience.exceeds(options_.timeout))
-        fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", exchange->awaited(), " (",
-                        exchange->description(), "): the peer is late or lost"),
-             exchange->awaited());
-      else
-        patience.pause();
+    try {
+      await(*exchange);
+      forget(exchange);
+    } catch (...) {
+      drop(exchange);
+      throw;
     }
   }
 
@@ -126,9 +111,8 @@ class MpiEndpoint {
     if (closed_ || !mpi_is_running()) return;
     try {
       close(CommunicationError(message_of("rank ", rank_, " left the ring: ", reason), rank_,
-                               CommunicationError::unknown, rank_));
-      notices_.tell_all(MpiNotice::abandoned, reason);
-      fall_quiet();
+                               CommunicationError::unknown, rank_),
+            reason);
     } catch (std::exception const&) {
       // No memory for the words: the peers' time limits remain.
     }
@@ -163,8 +147,6 @@ class MpiEndpoint {
     return channel == Channel::prefetched ? "prefetched" : channel == Channel::carried ? "carried" : "reduction";
   }
 
-  std::chrono::milliseconds grace() const { return std::min(options_.timeout, std::chrono::milliseconds(1000)); }
-
   bool departed(Rank peer) const { return peer >= 0 && departed_[static_cast<std::size_t>(peer)]; }
 
   template <class Post>
@@ -188,30 +170,60 @@ class MpiEndpoint {
       if (kind == MpiNotice::abandoned) {
         if (!closed_)
           close(CommunicationError(message_of("rank ", peer, " left the ring: ", text), rank_,
-                                   CommunicationError::unknown, peer));
+                                   CommunicationError::unknown, peer),
+                std::nullopt);
       } else {
         departed_[static_cast<std::size_t>(peer)] = true;
       }
     });
   }
 
-  /// This rank has found a failure: its peers are told.
-  void fail(std::string const& message, Rank culprit) {
-    close(CommunicationError(message, rank_, CommunicationError::unknown, culprit));
-    notices_.tell_all(MpiNotice::abandoned, message);
+  void await(MpiExchange& exchange) {
+    MpiPatience patience;
+    std::optional<MpiPatience> farewell;
+    for (;; patience.pause()) {
+      exchange.progress();
+      listen();
+      if (!closed_ && !exchange.complaint().empty()) fail(exchange.complaint(), exchange.culprit());
+      if (closed_ && !exchange.outlives_closing()) throw CommunicationError(*closed_);
+      if (exchange.done()) return;
+      Rank const peer = exchange.awaited();
+      // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
+      if (!farewell && (closed_ || departed(peer))) farewell.emplace();
+      bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, std::chrono::milliseconds(1000)));
+      if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
+      if (given_up)
+        fail(message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", exchange.description(), ")"),
+             peer);
+      if (patience.exceeds(options_.timeout))
+        fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (",
+                        exchange.description(), "): the peer is late or lost"),
+             peer);
+    }
   }
 
-  void close(CommunicationError error) {
+  /// This rank has found a failure.
+  [[noreturn]] void fail(std::string const& message, Rank culprit) {
+    close(CommunicationError(message, rank_, CommunicationError::unknown, culprit), message);
+    throw CommunicationError(*closed_);
+  }
+
+  /// `news` is what the peers are told, if they do not know yet.
+  void close(CommunicationError error, std::optional<std::string_view> news) {
     closed_ = std::move(error);
-    for (auto const& exchange : under_way_) exchange->cancel_receives();
+    for (auto const& exchange : under_way_)
+      if (!exchange->outlives_closing()) exchange->cancel_receives();
+    if (news) notices_.tell_all(MpiNotice::abandoned, *news);
+    fall_quiet();
   }
 
   void fall_quiet() {
     if (quiet_) return;
-    for (auto const& exchange : under_way_) {
-      exchange->progress();
-      if (!exchange->receives_done()) return;
-    }
+    for (auto const* exchanges : {&under_way_, &left_to_mpi_})
+      for (auto const& exchange : *exchanges) {
+        exchange->progress();
+        if (!exchange->receives_done()) return;
+      }
     quiet_ = true;
     notices_.tell_all(MpiNotice::quiet, {});
   }
@@ -219,6 +231,7 @@ class MpiEndpoint {
   /// After it no one reads or writes the caller's bytes, a peer that stays away for longer than the timeout excepted.
   void release(std::shared_ptr<MpiExchange> const& exchange) noexcept {
     try {
+      exchange->cancel_receives();
       for (MpiPatience patience; !patience.exceeds(options_.timeout); patience.pause()) {
         exchange->progress();
         fall_quiet();

@@ -63,6 +63,10 @@ class MpiExchange {
     }
   }
 
+  /// It may still complete after the ring is closed.
+  void outlive_closing() { outlives_closing_ = true; }
+  bool outlives_closing() const { return outlives_closing_; }
+
   /// Lets MPI work, and notes what has completed.
   void progress() {
     if (done()) return;
@@ -199,6 +203,7 @@ class MpiExchange {
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
   int receiving_ = 0, sending_ = 0;
+  bool outlives_closing_ = false;
   std::string complaint_;
   Rank culprit_ = CommunicationError::unknown;
 };

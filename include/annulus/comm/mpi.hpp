@@ -1,0 +1,156 @@
+#pragma once
+// A ring over MPI. Not part of the umbrella header: it needs mpi.h and an MPI library (CMake target annulus::mpi).
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/comm/communicator.hpp"
+#include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/endpoint.hpp"
+#include "annulus/comm/mpi/options.hpp"
+#include "annulus/comm/mpi/replica_groups.hpp"
+#include "annulus/comm/mpi/retired.hpp"
+
+namespace annulus {
+
+/// The ranks of an MPI communicator as a ring, in their order. Only the thread that made it calls it; MPI_THREAD_SINGLE
+/// is enough. It talks on a communicator of its own, so that it never meets messages of the program.
+///
+/// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
+/// that fails, or whose ring object ends before its part is done, is noticed at once; one that computes for longer than
+/// the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for, return once no
+/// message reads or writes the caller's bytes any more. For messages that have met a peer, this takes until the peer
+/// calls its ring next, and at most the timeout; a peer that comes later still is refused, and must not be relied on to
+/// find the bytes of a transfer that it had posted.
+class MpiRing {
+ public:
+  using memory_space = HostMemory;
+
+  class Transfer {
+   public:
+    Transfer(Transfer&&) noexcept = default;
+    Transfer& operator=(Transfer&& other) noexcept {
+      std::swap(endpoint_, other.endpoint_);
+      std::swap(exchange_, other.exchange_);
+      other.drop();
+      return *this;
+    }
+    ~Transfer() { drop(); }
+
+    void wait() {
+      if (auto const exchange = std::exchange(exchange_, nullptr)) endpoint_->complete(exchange);
+    }
+
+   private:
+    friend class MpiRing;
+    Transfer(std::shared_ptr<detail::MpiEndpoint> endpoint, std::shared_ptr<detail::MpiExchange> exchange)
+        : endpoint_(std::move(endpoint)), exchange_(std::move(exchange)) {}
+
+    void drop() noexcept {
+      if (auto const exchange = std::exchange(exchange_, nullptr)) endpoint_->drop(exchange);
+    }
+
+    std::shared_ptr<detail::MpiEndpoint> endpoint_;
+    std::shared_ptr<detail::MpiExchange> exchange_;
+  };
+
+  /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,
+  /// CommunicationError where MPI is not running, for MPI_COMM_NULL and inter-communicators, and, on all ranks, where
+  /// ranks differ in max_message_bytes.
+  explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
+      : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
+
+  /// One ring for each group of ranks of `communicator`; the result is the ring of this rank's group, in the order of the
+  /// group's list. Collective over `communicator`. Throws ShapeError unless each rank is in exactly one group, and
+  /// CommunicationError where ranks pass different groups; besides as the constructor does.
+  static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
+                                     MpiRingOptions const& options = {}) {
+    require_usable(communicator, options);
+    return {Adopted{detail::communicator_of_replica_group(communicator, groups)}, options};
+  }
+
+  MpiRing(MpiRing&&) noexcept = default;
+  MpiRing& operator=(MpiRing&& other) noexcept {
+    std::swap(endpoint_, other.endpoint_);
+    std::swap(exceptions_, other.exceptions_);
+    return *this;
+  }
+
+  ~MpiRing() {
+    if (!endpoint_) return;
+    if (std::uncaught_exceptions() > exceptions_) endpoint_->abandon("an exception ended its ring");
+    endpoint_->leave();
+    detail::MpiRetired::add(std::move(endpoint_));
+  }
+
+  Rank rank() const { return endpoint_->rank(); }
+  int size() const { return endpoint_->size(); }
+
+  Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+    return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
+  }
+
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { endpoint_->all_gather(mine, all); }
+
+  void abandon(std::string const& reason) noexcept { endpoint_->abandon(reason); }
+
+ private:
+  struct Adopted {
+    MPI_Comm communicator;
+  };
+
+  MpiRing(Adopted own, MpiRingOptions const& options)
+      : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator, options)),
+        exceptions_(std::uncaught_exceptions()) {
+    // All peers have come as far as here, so rings that ended before have been left by all.
+    detail::MpiRetired::free_what_can_be_freed();
+    try {
+      require_equal_message_bytes(options.max_message_bytes);
+    } catch (...) {
+      endpoint_->leave();
+      detail::MpiRetired::add(endpoint_);
+      throw;
+    }
+  }
+
+  static void require_usable(MPI_Comm communicator, MpiRingOptions const& options) {
+    detail::validate(options);
+    check<CommunicationError>(detail::mpi_is_running(),
+                              "a ring over MPI is made between MPI_Init and MPI_Finalize, not before or after");
+    check<CommunicationError>(communicator != MPI_COMM_NULL, "a ring over MPI_COMM_NULL; this rank is in no communicator");
+    int between_groups = 0;
+    detail::check_mpi(MPI_Comm_test_inter(communicator, &between_groups), "MPI_Comm_test_inter");
+    check<CommunicationError>(between_groups == 0, "a ring over an inter-communicator; merge it first");
+  }
+
+  static MPI_Comm duplicate_of(MPI_Comm communicator, MpiRingOptions const& options) {
+    require_usable(communicator, options);
+    MPI_Comm own = MPI_COMM_NULL;
+    detail::check_mpi(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
+    return own;
+  }
+
+  void require_equal_message_bytes(std::uint64_t mine) {
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
+    all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    for (Rank other = 1; other < size(); ++other)
+      if (all[static_cast<std::size_t>(other)] != all[0])
+        throw CommunicationError(message_of("MpiRingOptions: max_message_bytes is ", all[0], " on rank 0 and ",
+                                            all[static_cast<std::size_t>(other)], " on rank ", other,
+                                            "; it must be the same on all ranks"),
+                                 rank(), CommunicationError::unknown, other);
+  }
+
+  std::shared_ptr<detail::MpiEndpoint> endpoint_;
+  int exceptions_;
+};
+
+static_assert(Communicator<MpiRing>);
+
+}  // namespace annulus

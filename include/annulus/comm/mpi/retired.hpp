@@ -1,0 +1,49 @@
+#pragma once
+// Rings whose object is gone and whose communicator is not freed yet.
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/endpoint.hpp"
+
+namespace annulus::detail {
+
+/// Freeing waits for all peers to leave, a destructor must not: so the freeing is done when the next ring comes or goes.
+class MpiRetired {
+ public:
+  static void add(std::shared_ptr<MpiEndpoint> endpoint) noexcept {
+    try {
+      std::lock_guard const lock(mutex());
+      endpoints().push_back(std::move(endpoint));
+    } catch (std::exception const&) {
+      // No memory to remember it: MPI_Finalize frees the communicator.
+    }
+    free_what_can_be_freed();
+  }
+
+  static void free_what_can_be_freed() noexcept {
+    if (!mpi_is_running()) return;
+    try {
+      std::lock_guard const lock(mutex());
+      std::erase_if(endpoints(), [](auto const& endpoint) { return endpoint->try_to_free(); });
+    } catch (std::exception const&) {
+      // Tried again with the next ring.
+    }
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex instance;
+    return instance;
+  }
+  static std::vector<std::shared_ptr<MpiEndpoint>>& endpoints() {
+    // Never destroyed: MPI knows addresses in it until it ends, which may be after the destructors of statics have run.
+    static auto& instance = *new std::vector<std::shared_ptr<MpiEndpoint>>;
+    return instance;
+  }
+};
+
+}  // namespace annulus::detail
