@@ -141,13 +141,15 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
   for (int call = 0; call < calls; ++call) {
     auto forward = attention.forward(q, k, v, operands);
     auto gradients = attention.backward(dout, forward, q, k, v, operands);
-    result = {.output = widen(ar::with_axes(forward.output, forward.axes)),
+    result = RingResult{.output = widen(ar::with_axes(forward.output, forward.axes)),
               .lse = widen(forward.lse),
               .dq = widen(ar::with_axes(gradients.dq, ar::axis_order_of(q))),
               .dk = widen(ar::with_axes(gradients.dk, ar::axis_order_of(k))),
               .dv = widen(ar::with_axes(gradients.dv, ar::axis_order_of(v))),
               .dbias = {},
-              .dsinks = {}};
+              .dsinks = {},
+              .forward_buffers = 0,
+              .backward_buffers = 0};
     if (gradients.dbias) result.dbias = widen(*gradients.dbias);
     if (gradients.dsinks) result.dsinks = widen(*gradients.dsinks);
   }

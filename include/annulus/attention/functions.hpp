@@ -8,7 +8,7 @@ namespace annulus {
 /// { output, lse } of this rank's queries. Collective.
 template <class C, class B, class Q, class K, class V>
 auto ring_attention_forward(C& communicator, B& backend, Options const& options, Q const& q, K const& k, V const& v,
-                            Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+                            OperandsFor<Q, typename B::memory_space> const& operands = {}) {
   return RingAttention(communicator, backend, options).forward(q, k, v, operands);
 }
 
@@ -16,7 +16,7 @@ auto ring_attention_forward(C& communicator, B& backend, Options const& options,
 template <class C, class B, class Q, class K, class V, class Output, class Lse>
 void ring_attention_forward_into(C& communicator, B& backend, Options const& options, Q const& q, K const& k,
                                  V const& v, Output& output, Lse& lse,
-                                 Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+                                 OperandsFor<Q, typename B::memory_space> const& operands = {}) {
   RingAttention(communicator, backend, options).forward_into(q, k, v, output, lse, operands);
 }
 
@@ -24,16 +24,16 @@ void ring_attention_forward_into(C& communicator, B& backend, Options const& opt
 template <class C, class B, class DOut, class T, class Q, class K, class V>
 Gradients<T> ring_attention_backward(C& communicator, B& backend, Options const& options, DOut const& dout,
                                      Forward<T> const& forward, Q const& q, K const& k, V const& v,
-                                     Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+                                     OperandsFor<Q, typename B::memory_space> const& operands = {}) {
   return RingAttention(communicator, backend, options).backward(dout, forward, q, k, v, operands);
 }
 
 /// As ring_attention_backward, into the caller's memory.
-template <class C, class B, class DOut, class Output, class Lse, class Q, class K, class V>
+template <class C, class B, class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>>
 void ring_attention_backward_into(C& communicator, B& backend, Options const& options, DOut const& dout,
                                   Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
-                                  GradientViews<ScalarOf<Q>, typename B::memory_space> const& gradients,
-                                  Operands<ScalarOf<Q>, typename B::memory_space> const& operands = {}) {
+                                  GradientViews<G, typename B::memory_space> const& gradients,
+                                  OperandsFor<Q, typename B::memory_space> const& operands = {}) {
   RingAttention(communicator, backend, options).backward_into(dout, output, lse, q, k, v, gradients, operands);
 }
 

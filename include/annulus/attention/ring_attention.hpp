@@ -15,6 +15,36 @@
 
 namespace annulus {
 
+namespace detail {
+
+template <class Space, class X>
+constexpr bool lives_in = true;
+template <class Space, TensorLike X>
+constexpr bool lives_in<Space, X> = std::same_as<SpaceOf<X>, Space>;
+template <class X>
+constexpr bool has_scalar = true;
+template <TensorLike X>
+constexpr bool has_scalar<X> = Scalar<ScalarOf<X>>;
+template <class Q, class X>
+constexpr bool same_kind = true;
+template <TensorLike Q, TensorLike X>
+constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_of<X> == 4;
+
+}  // namespace detail
+
+/// Fails to compile, with a sentence, unless q, k, v, output and dout are tensors that go together in memory `Space`.
+template <class Space, class Q, class... X>
+struct RequireOperands {
+  static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));
+  static_assert((detail::has_scalar<Q> && ... && detail::has_scalar<X>),
+                "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
+  static_assert((detail::same_kind<Q, Q> && ... && detail::same_kind<Q, X>),
+                "annulus: q, k, v, output and dout have four axes and the same element type");
+  static_assert((detail::lives_in<Space, Q> && ... && detail::lives_in<Space, X>),
+                "annulus: an operand lives in another memory space than the communicator and the backend");
+  static constexpr bool value = true;
+};
+
 /// Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889.
 ///
 /// Every rank of the ring makes one, with equal options, and calls the same passes in the same order. The first call
@@ -41,8 +71,8 @@ class RingAttention {
 
   /// output and lse of this rank's queries over the keys of all ranks. Collective.
   template <class Q, class K, class V>
-  auto forward(Q const& q, K const& k, V const& v, Operands<ScalarOf<Q>, Space> const& operands = {}) {
-    require_operands<Q, K, V>();
+  auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
+    static_assert(RequireOperands<Space, Q, K, V>::value);
     using T = MadeLike<Q, ScalarOf<Q>, 4>;
     auto const queries = view_of(q);
     Forward<T> result{make_in_order_of<ScalarOf<Q>>(q, output_extents(q, v)),
@@ -58,8 +88,8 @@ class RingAttention {
   /// lse [batch, query_heads, local_queries]. They are written when all else has succeeded.
   template <class Q, class K, class V, class Output, class Lse>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
-                    Operands<ScalarOf<Q>, Space> const& operands = {}) {
-    require_operands<Q, K, V, Output, Lse>();
+                    OperandsFor<Q, Space> const& operands = {}) {
+    static_assert(RequireOperands<Space, Q, K, V, Output>::value && RequireTensor<Lse>::value);
     using T = ScalarOf<Q>;
     StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
     TensorView<T, 4, Space> const to_output = view_of(output);
@@ -77,8 +107,8 @@ class RingAttention {
   /// same operands. Collective. dk and dv hold the sum over the queries of all ranks.
   template <class DOut, class T, class Q, class K, class V>
   Gradients<T> backward(DOut const& dout, Forward<T> const& forward, Q const& q, K const& k, V const& v,
-                        Operands<ScalarOf<Q>, Space> const& operands = {}) {
-    require_operands<DOut, Q, K, V>();
+                        OperandsFor<Q, Space> const& operands = {}) {
+    static_assert(RequireOperands<Space, Q, K, V, DOut, T>::value);
     using Scalar = ScalarOf<Q>;
     auto const like = [&](auto const& x) { return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents())); };
     Gradients<T> result{like(q), like(k), like(v)};
@@ -94,13 +124,15 @@ class RingAttention {
   }
 
   /// As backward, into the caller's memory. output and lse are those of the forward pass. gradients.dq, dk, dv are
-  /// shaped as q, k, v; dbias (as the bias) is needed with bias_gradient, dsinks [query_heads, n] with sinks.
-  template <class DOut, class Output, class Lse, class Q, class K, class V>
+  /// shaped as q, k, v; dbias (as the bias) is needed with bias_gradient, dsinks [query_heads, n] with sinks. Their
+  /// element type G is that of q, or the type of lse: gradients of 16-bit operands that are not rounded to 16 bits.
+  template <class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>>
   void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
-                     GradientViews<ScalarOf<Q>, Space> const& gradients,
-                     Operands<ScalarOf<Q>, Space> const& operands = {}) {
-    require_operands<DOut, Output, Lse, Q, K, V>();
+                     GradientViews<G, Space> const& gradients, OperandsFor<Q, Space> const& operands = {}) {
+    static_assert(RequireOperands<Space, Q, K, V, DOut, Output>::value && RequireTensor<Lse>::value);
     using T = ScalarOf<Q>;
+    static_assert(std::same_as<G, T> || std::same_as<G, Accumulator<T>>,
+                  "annulus: gradients have the element type of q or that of lse");
     StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
     TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
     TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
@@ -127,13 +159,6 @@ class RingAttention {
     RingBuffers<B> buffers;
   };
 
-  template <class... X>
-  static constexpr void require_operands() {
-    (require_tensor<X>(), ...);
-    static_assert((std::same_as<SpaceOf<X>, Space> && ...),
-                  "annulus: an operand lives in another memory space than the communicator and the backend");
-  }
-
   template <class Q, class V>
   static std::array<Index, 4> output_extents(Q const& q, V const& v) {
     auto extents = view_of(q).extents();
@@ -149,9 +174,9 @@ class RingAttention {
     detail::require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries}, "[batch, query_heads, local_queries]");
   }
 
-  template <class T>
+  template <class T, class G>
   static void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
-                                GradientViews<T, Space> const& gradients) {
+                                GradientViews<G, Space> const& gradients) {
     detail::require_extents("dq", gradients.dq, own.q.extents(), "the extents of q");
     detail::require_extents("dk", gradients.dk, own.k.extents(), "the extents of k");
     detail::require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");

@@ -38,13 +38,19 @@ class MpiRing {
     Transfer& operator=(Transfer&& other) noexcept {
       std::swap(endpoint_, other.endpoint_);
       std::swap(exchange_, other.exchange_);
+      std::swap(failed_, other.failed_);
       other.drop();
       return *this;
     }
     ~Transfer() { drop(); }
 
     void wait() {
-      if (auto const exchange = std::exchange(exchange_, nullptr)) endpoint_->complete(exchange);
+      if (failed_) endpoint_->require_open();
+      auto const exchange = std::exchange(exchange_, nullptr);
+      if (!exchange) return;
+      failed_ = true;
+      endpoint_->complete(exchange);
+      failed_ = false;
     }
 
    private:
@@ -58,6 +64,7 @@ class MpiRing {
 
     std::shared_ptr<detail::MpiEndpoint> endpoint_;
     std::shared_ptr<detail::MpiExchange> exchange_;
+    bool failed_ = false;
   };
 
   /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,

@@ -31,50 +31,52 @@ class SimulatedWorld {
 
   int size() const { return static_cast<int>(left_.size()); }
 
-  struct Message {
-    std::vector<std::span<std::byte const>> runs;
-    enum { posted, copying, delivered } state = posted;
-  };
   /// Sender, receiver, channel, and the how-manieth shift it is between them.
   using Address = std::tuple<Rank, Rank, Channel, std::uint64_t>;
 
-  std::shared_ptr<Message> post(Address const& address, OutgoingBytes runs) {
-    auto message = std::make_shared<Message>();
-    message->runs.assign(runs.begin(), runs.end());
-    std::lock_guard const lock(mutex_);
-    if (closed_) throw CommunicationError(*closed_, std::get<0>(address), CommunicationError::unknown, culprit_);
-    messages_.emplace(address, message);
-    changed_.notify_all();
-    return message;
+  /// Where a message leaves and where it arrives. Whoever comes second copies, so that no rank needs another's wait().
+  struct Message {
+    std::optional<std::vector<std::span<std::byte const>>> out;
+    std::optional<std::vector<std::span<std::byte>>> in;
+    enum { awaited, copying, delivered } state = awaited;
+    std::string complaint;
+  };
+
+  /// The two messages of one rank's shift.
+  struct Shift {
+    Address sending, receiving;
+    std::shared_ptr<Message> sent, received;
+  };
+
+  Shift post(Address const& sending, OutgoingBytes out, Address const& receiving, IncomingBytes in) {
+    std::unique_lock lock(mutex_);
+    if (closed_) throw CommunicationError(*closed_, std::get<0>(sending), CommunicationError::unknown, culprit_);
+    Shift shift{sending, receiving, message(sending), message(receiving)};
+    shift.sent->out.emplace(out.begin(), out.end());
+    shift.received->in.emplace(in.begin(), in.end());
+    deliver(lock, sending);
+    deliver(lock, receiving);
+    return shift;
   }
 
-  void receive(Address const& address, std::span<std::span<std::byte> const> runs) {
-    auto const [from, to, channel, number] = address;
+  void wait_until_delivered(Shift const& shift) {
+    auto const [from, rank, channel, number] = shift.receiving;
     std::unique_lock lock(mutex_);
-    wait(lock, to, from, [&] { return messages_.contains(address); });
-    auto const message = messages_.extract(address).mapped();
-    message->state = Message::copying;
-    lock.unlock();
-    std::string const complaint = copy(*message, runs);
-    lock.lock();
-    message->state = Message::delivered;
-    changed_.notify_all();
-    if (complaint.empty()) return;
-    lock.unlock();
-    throw CommunicationError(message_of("rank ", to, ": ", complaint, " from rank ", from), to,
-                             CommunicationError::unknown, from);
+    wait(lock, rank, from, [&] { return shift.received->state == Message::delivered; });
+    if (!shift.received->complaint.empty())
+      throw CommunicationError(message_of("rank ", rank, ": ", shift.received->complaint, " from rank ", from), rank,
+                               CommunicationError::unknown, from);
+    wait(lock, rank, std::get<1>(shift.sending), [&] { return shift.sent->state == Message::delivered; });
   }
 
-  void wait_until_delivered(Message const& message, Rank sender, Rank receiver) {
+  /// Takes an unfinished shift back: afterwards nobody reads or writes its bytes.
+  void withdraw(Shift const& shift) noexcept {
     std::unique_lock lock(mutex_);
-    wait(lock, sender, receiver, [&] { return message.state == Message::delivered; });
-  }
-
-  /// Takes an unfinished message back: afterwards nobody reads the sender's bytes.
-  void withdraw(Address const& address, Message const& message) noexcept {
-    std::unique_lock lock(mutex_);
-    messages_.erase(address);
-    changed_.wait(lock, [&] { return message.state != Message::copying; });
+    messages_.erase(shift.sending);
+    messages_.erase(shift.receiving);
+    changed_.wait(lock, [&] {
+      return shift.sent->state != Message::copying && shift.received->state != Message::copying;
+    });
   }
 
   void all_gather(Rank rank, std::uint64_t round, std::span<std::byte const> mine, std::span<std::byte> all) {
@@ -87,8 +89,10 @@ class SimulatedWorld {
     for (Rank other = 0; other < size(); ++other) {
       auto const& record = gathering.records[static_cast<std::size_t>(other)];
       wait(lock, rank, other, [&] { return record.has_value(); });
-      check<CommunicationError>(record->size() == mine.size(), "rank ", other, " gathers records of ", record->size(),
-                                " bytes, rank ", rank, " of ", mine.size());
+      if (record->size() != mine.size())
+        throw CommunicationError(message_of("rank ", other, " gathers records of ", record->size(), " bytes, rank ", rank,
+                                            " of ", mine.size()),
+                                 rank, CommunicationError::unknown, other);
       std::memcpy(all.data() + static_cast<std::size_t>(other) * mine.size(), record->data(), mine.size());
     }
     if (++gathering.readers == left_.size()) gatherings_.erase(round);
@@ -132,15 +136,40 @@ class SimulatedWorld {
                              CommunicationError::unknown, peer);
   }
 
-  static std::string copy(Message const& message, std::span<std::span<std::byte> const> runs) {
-    if (message.runs.size() != runs.size())
-      return message_of("expected ", runs.size(), " runs, got ", message.runs.size());
-    for (std::size_t p = 0; p < runs.size(); ++p) {
-      if (runs[p].size() != message.runs[p].size())
-        return message_of("expected ", runs[p].size(), " bytes in run ", p, ", got ", message.runs[p].size());
-      if (!runs[p].empty()) std::memcpy(runs[p].data(), message.runs[p].data(), runs[p].size());
+  std::shared_ptr<Message> message(Address const& address) {
+    auto& message = messages_[address];
+    if (!message) message = std::make_shared<Message>();
+    return message;
+  }
+
+  /// Copies the message if both its ends are known.
+  void deliver(std::unique_lock<std::mutex>& lock, Address const& address) {
+    auto const found = messages_.find(address);
+    if (found == messages_.end() || !found->second->out || !found->second->in) return;
+    auto const message = found->second;
+    messages_.erase(found);
+    message->state = Message::copying;
+    lock.unlock();
+    copy(*message);
+    lock.lock();
+    message->state = Message::delivered;
+    changed_.notify_all();
+  }
+
+  static void copy(Message& message) {
+    auto const& out = *message.out;
+    auto const& in = *message.in;
+    if (out.size() != in.size()) {
+      message.complaint = message_of("expected ", in.size(), " runs, got ", out.size());
+      return;
     }
-    return {};
+    for (std::size_t p = 0; p < in.size(); ++p) {
+      if (in[p].size() != out[p].size()) {
+        message.complaint = message_of("expected ", in[p].size(), " bytes in run ", p, ", got ", out[p].size());
+        return;
+      }
+      if (!in[p].empty()) std::memcpy(in[p].data(), out[p].data(), in[p].size());
+    }
   }
 
   std::mutex mutex_;
@@ -163,44 +192,35 @@ class SimulatedRing {
   class Transfer {
    public:
     Transfer(Transfer&& other) noexcept
-        : world_(std::exchange(other.world_, nullptr)), sending_(other.sending_), receiving_(other.receiving_),
-          message_(std::move(other.message_)), runs_(std::move(other.runs_)) {}
+        : world_(std::exchange(other.world_, nullptr)), shift_(std::move(other.shift_)) {}
     Transfer& operator=(Transfer&& other) noexcept {
       if (this != &other) {
-        Transfer previous(std::move(*this));
+        Transfer const previous(std::move(*this));
         world_ = std::exchange(other.world_, nullptr);
-        sending_ = other.sending_;
-        receiving_ = other.receiving_;
-        message_ = std::move(other.message_);
-        runs_ = std::move(other.runs_);
+        shift_ = std::move(other.shift_);
       }
       return *this;
     }
 
     ~Transfer() {
       if (!world_) return;
-      world_->close(std::get<0>(sending_), "it dropped a transfer under way");
-      world_->withdraw(sending_, *message_);
+      world_->close(std::get<0>(shift_.sending), "it dropped a transfer under way");
+      world_->withdraw(shift_);
     }
 
     void wait() {
       if (!world_) return;
-      world_->receive(receiving_, runs_);
-      world_->wait_until_delivered(*message_, std::get<0>(sending_), std::get<1>(sending_));
+      world_->wait_until_delivered(shift_);
       world_ = nullptr;
     }
 
    private:
     friend class SimulatedRing;
     using World = detail::SimulatedWorld;
-    Transfer(World& world, World::Address sending, World::Address receiving, OutgoingBytes out, IncomingBytes in)
-        : world_(&world), sending_(sending), receiving_(receiving), message_(world.post(sending, out)),
-          runs_(in.begin(), in.end()) {}
+    Transfer(World& world, World::Shift shift) : world_(&world), shift_(std::move(shift)) {}
 
     World* world_;
-    World::Address sending_, receiving_;
-    std::shared_ptr<World::Message> message_;
-    std::vector<std::span<std::byte>> runs_;
+    World::Shift shift_;
   };
 
   Rank rank() const { return rank_; }
@@ -208,11 +228,8 @@ class SimulatedRing {
 
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     Rank const to = ring_neighbour(rank_, hop, size()), from = ring_neighbour(rank_, -hop, size());
-    return {*world_,
-            {rank_, to, channel, sent_[{to, channel}]++},
-            {from, rank_, channel, received_[{from, channel}]++},
-            out,
-            in};
+    return {*world_, world_->post({rank_, to, channel, sent_[{to, channel}]++}, out,
+                                  {from, rank_, channel, received_[{from, channel}]++}, in)};
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
@@ -271,7 +288,9 @@ auto run_ring(int ranks, Function&& function) {
   }
   // Whoever closed the ring failed first; what the others threw is the consequence.
   if (Rank const culprit = world.culprit(); culprit != CommunicationError::unknown)
-    std::rethrow_exception(failures[static_cast<std::size_t>(culprit)]);
+    if (auto const& first = failures[static_cast<std::size_t>(culprit)]) std::rethrow_exception(first);
+  for (auto const& failure : failures)
+    if (failure) std::rethrow_exception(failure);
   if constexpr (returns) {
     std::vector<Result> values;
     for (auto& result : results) values.push_back(std::move(*result));

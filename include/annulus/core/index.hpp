@@ -11,9 +11,9 @@ using Index = std::ptrdiff_t;
 using Rank = int;
 
 /// floor(a / b) for b > 0, also for negative a.
-constexpr Index floor_divide(Index a, Index b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+constexpr Index floor_divide(Index a, Index b) { return a / b - (a % b < 0 ? 1 : 0); }
 
 /// ceil(a / b) for b > 0, also for negative a.
-constexpr Index ceil_divide(Index a, Index b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
+constexpr Index ceil_divide(Index a, Index b) { return a / b + (a % b > 0 ? 1 : 0); }
 
 }  // namespace annulus

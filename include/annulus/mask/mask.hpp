@@ -45,8 +45,11 @@ struct Mask {
 
   bool operator==(Mask const&) const = default;
 
-  /// True where a key far from its query is never seen, so that a ring may pass on less than whole shards.
-  constexpr bool local() const { return chunk > 0 || (window.bounded() && sink_tokens == 0); }
+  /// True where no query sees a key far away on either side, so that a ring may pass on less than whole shards.
+  constexpr bool local() const {
+    bool const right_bounded = causal || window.reach_right() < unbounded;
+    return chunk > 0 || (window.reach_left() < unbounded && right_bounded && sink_tokens == 0);
+  }
 
   /// The keys that `query` sees among those exempt from the window (sink) or among the others: one interval each, and
   /// both its ends never decrease as the query grows.

@@ -35,8 +35,8 @@ struct MergeWeights {
 /// Weights of two parts with log-sum-exps a and b. Never overflows, however far apart they are.
 template <std::floating_point A>
 MergeWeights<A> merge_weights(A a, A b) {
+  if (a == empty_row<A> && b == empty_row<A>) return {empty_row<A>, A(0), A(0)};
   A const maximum = std::fmax(a, b);
-  if (maximum == empty_row<A>) return {empty_row<A>, A(0), A(0)};
   A const weight_a = rescale(a, maximum), weight_b = rescale(b, maximum);
   A const sum = weight_a + weight_b;
   return {maximum + std::log(sum), weight_a / sum, weight_b / sum};

@@ -46,21 +46,23 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& ba
 
 /// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse [batch, query_heads,
 /// local_queries] of the forward pass. Everything has been validated, on all ranks.
-template <Communicator C, Backend B, class T, class Predicate, class Space>
+template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
 void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
                    Operands<T, Space> const& operands, TensorView<T const, 4, Space> dout,
                    TensorView<T const, 4, Space> output, TensorView<Accumulator<T> const, 3, Space> lse,
-                   GradientViews<T, Space> const& gradients) {
+                   GradientViews<G, Space> const& gradients) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
   using Payload = typename RingBuffers<B>::Payload;
-  auto const& [plan, communicator, backend, logits, predicate, buffers] = context;
-  Rank const rank = communicator.rank();
+  RingPlan const& plan = context.plan;
+  B& backend = context.backend;
+  RingBuffers<B>& buffers = context.buffers;
+  Rank const rank = context.communicator.rank();
   AttentionShape const& shape = plan.request().shape;
   Index const batch = shape.batch, query_heads = shape.query_heads, kv_heads = shape.kv_heads;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, plan, rank);
-  StepBuilder<T, Predicate, Space> builder(plan, rank, logits, predicate, operands);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands);
 
   auto const delta = buffers.delta.template statistics<A>(0, batch, query_heads);
   backend.row_delta(dout, output, delta);
@@ -148,9 +150,9 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       add(query_gradient);
     }
   };
-  Payload const& home = rotate(plan, communicator, backend, buffers, visit, join);
+  Payload const& home = rotate(plan, context.communicator, backend, buffers, visit, join);
 
-  auto const finish = [&](TensorView<A, 4, Space> sum, TensorView<T, 4, Space> result) {
+  auto const finish = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
     backend.convert(TensorView<A const, 4, Space>(sum), result);
   };
   Payload const& query_side = keys_rotate ? buffers.resident : home;
@@ -164,7 +166,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);
     backend.sink_gradients(lse, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
-    auto const sum = detail::sum_over_ranks<A>(communicator, backend, buffers.sink_gradients, query_heads * sinks);
+    auto const sum = detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
   }
   backend.synchronize();

@@ -13,7 +13,8 @@ namespace detail {
 /// A running state in the three parts of a payload.
 template <class A, class Payload>
 auto state_in(Payload const& payload, AttentionShape const& shape) {
-  return RunningState{payload.template view<A>(0, shape.batch, shape.query_heads, shape.value_dim),
+  return RunningState<A, typename Payload::memory_space>{
+      payload.template view<A>(0, shape.batch, shape.query_heads, shape.value_dim),
                       payload.template statistics<A>(1, shape.batch, shape.query_heads),
                       payload.template statistics<A>(2, shape.batch, shape.query_heads)};
 }
@@ -59,12 +60,14 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
                   TensorView<Accumulator<T>, 3, Space> lse) {
   using A = AccumulatorOf<B, T>;
   using Payload = typename RingBuffers<B>::Payload;
-  auto const& [plan, communicator, backend, logits, predicate, buffers] = context;
-  Rank const rank = communicator.rank();
+  RingPlan const& plan = context.plan;
+  B& backend = context.backend;
+  RingBuffers<B>& buffers = context.buffers;
+  Rank const rank = context.communicator.rank();
   AttentionShape const& shape = plan.request().shape;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, plan, rank);
-  StepBuilder<T, Predicate, Space> builder(plan, rank, logits, predicate, operands);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands);
 
   auto const rotating = [&](Payload const& payload) {
     StepOperands<T, Space> here = own;
@@ -108,7 +111,7 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
                                          detail::rows_held_by(from, into, state.sum, 2)},
                   detail::state_in<A>(from, shape));
   };
-  Payload const& home = rotate(plan, communicator, backend, buffers, visit, join);
+  Payload const& home = rotate(plan, context.communicator, backend, buffers, visit, join);
 
   TensorView<Accumulator<T> const, 2, Space> sinks;
   if (operands.sinks) sinks = *operands.sinks;

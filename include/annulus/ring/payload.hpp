@@ -16,6 +16,8 @@ namespace annulus {
 template <class Buffer, class Space>
 class Payload {
  public:
+  using memory_space = Space;
+
   /// Makes room for `capacity` rows; a buffer that is large enough is kept.
   template <class Backend>
   void reserve(Backend& backend, PayloadLayout const& layout, Index capacity) {

@@ -32,9 +32,14 @@ void check_shard(TensorView<T, N> global, TensorView<U, N> local, std::span<Segm
   expected[sequence] = rows_of(segments);
   check<ShapeError>(local.extents() == expected, "shard of extents ", local.extents(), "; its segments need ", expected);
   for (Segment const& segment : segments) {
+    if (segment.length == 0) continue;
     Index const last = segment.global_begin + (segment.length - 1) * segment.global_stride;
-    check<ShapeError>(last < global.extent(sequence), "a segment reaches position ", last, ", the global tensor has ",
-                      global.extent(sequence));
+    check<ShapeError>(segment.length > 0 && segment.global_begin >= 0 && last >= 0 && last < global.extent(sequence),
+                      "a segment goes from position ", segment.global_begin, " to ", last,
+                      ", the global tensor has the positions [0, ", global.extent(sequence), ")");
+    check<ShapeError>(segment.local_begin >= 0 && segment.local_begin + segment.length <= local.extent(sequence),
+                      "a segment fills rows [", segment.local_begin, ", ", segment.local_begin + segment.length,
+                      ") of a shard of ", local.extent(sequence));
   }
 }
 

@@ -39,6 +39,9 @@ class Sharding {
   /// What `rank` owns, given how many rows every rank holds. Together the ranks own each position exactly once.
   /// Throws ShapeError where this sharding gives the ranks other lengths.
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const {
+    check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ", held.size());
+    for (Index rows : held)
+      check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
     if (!std::holds_alternative<Contiguous>(kind_)) {
       Index const global = std::accumulate(held.begin(), held.end(), Index{0});
       std::vector<Index> const expected = lengths(side, static_cast<int>(held.size()), global);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -17,26 +18,31 @@ struct Striped {
 
   std::vector<Index> lengths(Side, int ranks, Index global) const {
     std::vector<Index> result;
-    Index const round = block * ranks;
+    Index const dealt = block_within(global), round = dealt * ranks;
     for (Rank r = 0; r < ranks; ++r)
-      result.push_back(global / round * block + std::clamp(global % round - r * block, Index{0}, block));
+      result.push_back(global / round * dealt + std::clamp(global % round - r * dealt, Index{0}, dealt));
     return result;
   }
 
   std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
     auto const ranks = static_cast<Index>(lengths.size());
+    Index const dealt = block_within(std::accumulate(lengths.begin(), lengths.end(), Index{0}));
     Index remaining = lengths[static_cast<std::size_t>(rank)];
     std::vector<Segment> result;
-    if (block == 1) {
+    if (dealt == 1) {
       append_segment(result, remaining, rank, ranks);
       return result;
     }
-    for (Index begin = rank * block; remaining > 0; begin += block * ranks) {
-      append_segment(result, std::min(block, remaining), begin, 1);
-      remaining -= std::min(block, remaining);
+    for (Index begin = rank * dealt; remaining > 0; begin += dealt * ranks) {
+      append_segment(result, std::min(dealt, remaining), begin, 1);
+      remaining -= std::min(dealt, remaining);
     }
     return result;
   }
+
+ private:
+  /// A block longer than the sequence deals as one of its length does, and its products do not overflow.
+  Index block_within(Index global) const { return std::min(block, std::max(global, Index{1})); }
 };
 
 }  // namespace annulus

@@ -90,13 +90,15 @@ struct TensorTraits<TensorView<T, N, HostMemory>> {
 };
 
 /// Fails to compile, with a sentence, for what is no tensor: first of all for Eigen's lazy expressions such as 2 * x.
+/// A class, because its assertions come before the errors of the function that names it.
 template <class X>
-constexpr void require_tensor() {
+struct RequireTensor {
   static_assert(TensorLike<X> || !detail::EigenTensorExpression<X>,
                 "annulus: this operand is a lazy Eigen expression; evaluate it into an Eigen::Tensor first");
-  static_assert(TensorLike<X>,
+  static_assert(TensorLike<X> || detail::EigenTensorExpression<X>,
                 "annulus: this operand is no tensor; pass Eigen::Tensor, Eigen::TensorMap or annulus::TensorView, or "
                 "specialise annulus::TensorTraits");
-}
+  static constexpr bool value = true;
+};
 
 }  // namespace annulus

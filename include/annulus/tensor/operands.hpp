@@ -34,23 +34,20 @@ class OptionalView {
 /// [query_heads] or [query_heads, n] sinks; inside the library always [query_heads, n].
 template <class T, class Space>
 class OptionalSinks : public OptionalView<T, 2, Space> {
-  using Base = OptionalView<T, 2, Space>;
-
  public:
-  using Base::Base;
+  OptionalSinks() = default;
+  OptionalSinks(std::nullopt_t) {}
 
   template <TensorLike X>
-    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == 1)
-  OptionalSinks(X const& tensor) : Base(column(view_of(tensor))), one_axis_(true) {}
-
-  /// True if the sinks were given as [query_heads]; their gradient is then shaped [query_heads, 1].
-  bool one_axis() const { return one_axis_; }
+    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && (rank_of<X> == 1 || rank_of<X> == 2))
+  OptionalSinks(X const& tensor) : OptionalView<T, 2, Space>(two_axes(TensorView<T const, rank_of<X>, Space>(view_of(tensor)))) {}
 
  private:
-  static TensorView<T const, 2, Space> column(TensorView<T const, 1, Space> sinks) {
+  using View = TensorView<T const, 2, Space>;
+  static View two_axes(View sinks) { return sinks; }
+  static View two_axes(TensorView<T const, 1, Space> sinks) {
     return {sinks.data(), {sinks.extent(0), 1}, {sinks.stride(0), 0}};
   }
-  bool one_axis_ = false;
 };
 
 /// Operands that a call may have, beside q, k and v. All ranks give the same ones.
@@ -70,6 +67,19 @@ struct Operands {
   OptionalSinks<Accumulator<T>, Space> sinks{};
   bool bias_gradient = false;
 };
+
+/// The optional operands that go with q. Empty for a q that is no operand, so that the pass itself can say why.
+template <class Q, class Space>
+struct OperandsOfQuery {
+  using type = struct None {};
+};
+template <TensorLike Q, class Space>
+  requires Scalar<ScalarOf<Q>>
+struct OperandsOfQuery<Q, Space> {
+  using type = Operands<ScalarOf<Q>, Space>;
+};
+template <class Q, class Space>
+using OperandsFor = typename OperandsOfQuery<Q, Space>::type;
 
 /// The view with axes of extent 1 repeated to the extents asked for.
 template <class T, std::size_t N, class Space>

@@ -118,6 +118,11 @@ class MpiEndpoint {
     }
   }
 
+  /// Throws what closed the ring, if it is closed.
+  void require_open() const {
+    if (closed_) throw CommunicationError(*closed_);
+  }
+
   /// The ring object is gone.
   void leave() noexcept {
     if (closed_ || !mpi_is_running()) return;
@@ -152,7 +157,7 @@ class MpiEndpoint {
   template <class Post>
   std::shared_ptr<MpiExchange> start(std::string_view what, int hop, Post post) {
     if (!closed_) listen();
-    if (closed_) throw CommunicationError(*closed_);
+    require_open();
     auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, options_.max_message_bytes);
     under_way_.push_back(exchange);
     try {

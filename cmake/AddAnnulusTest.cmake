@@ -1,0 +1,94 @@
+# annulus_add_test(<name> SOURCES <file>... [LABELS <label>...] [LIBRARIES <target>...])
+#     A Catch2 executable annulus_<name>_tests and its ctest entry unit.<name>; test cases tagged [slow] run in an entry
+#     of their own, unit.<name>.slow. All but the slow ones carry the label quick.
+# annulus_add_mpi_test(<name> SOURCES <file>... RANKS <count>... [LIBRARIES <target>...])
+#     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> for each count.
+
+include(MpiLaunch)
+
+set(ANNULUS_TEST_TIMEOUT 600 CACHE STRING "Seconds after which ctest ends a test")
+option(ANNULUS_PRECOMPILE_TESTS "Compile Eigen's tensors and Catch2 once for all tests" ON)
+
+# Catch2 2 is a header, version 3 a library.
+get_target_property(annulus_catch_type Catch2::Catch2 TYPE)
+if(NOT annulus_catch_type STREQUAL "INTERFACE_LIBRARY")
+  set(annulus_catch_main Catch2::Catch2WithMain)
+  set(annulus_catch_arguments --warn NoAssertions --allow-running-no-tests --colour-mode none)
+else()
+  # Its main function takes seconds to compile: once for all executables.
+  add_library(annulus_catch_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/catch_main.cpp")
+  target_link_libraries(annulus_catch_main PRIVATE annulus_build_options PUBLIC Catch2::Catch2)
+  set(annulus_catch_main annulus_catch_main)
+  set(annulus_catch_arguments --warn NoAssertions --use-colour no)
+endif()
+# A fixed seed, so that all ranks generate the same values; durations where a test case takes a second or more.
+list(APPEND annulus_catch_arguments --rng-seed 1 --min-duration 1)
+
+# What every test may include: the library, tests/ and, for the command's own tests, examples/.
+add_library(annulus_test_support INTERFACE)
+target_link_libraries(annulus_test_support INTERFACE annulus::annulus annulus_build_options Catch2::Catch2)
+target_include_directories(annulus_test_support INTERFACE "${PROJECT_SOURCE_DIR}/tests")
+
+if(ANNULUS_PRECOMPILE_TESTS)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/precompiled.cpp" CONTENT "// Holds the precompiled headers.\n")
+  add_library(annulus_precompiled OBJECT "${PROJECT_BINARY_DIR}/precompiled.cpp")
+  target_link_libraries(annulus_precompiled PRIVATE annulus_test_support)
+  target_precompile_headers(annulus_precompiled PRIVATE <unsupported/Eigen/CXX11/Tensor>
+                            "${PROJECT_SOURCE_DIR}/tests/support/catch.hpp")
+endif()
+
+function(annulus_reuse_precompiled target)
+  if(ANNULUS_PRECOMPILE_TESTS)
+    target_precompile_headers(${target} REUSE_FROM annulus_precompiled)
+  endif()
+endfunction()
+
+# Whether a test case of these files has the tag [slow]; a change of a file asks again.
+function(annulus_find_slow_tests result)
+  set(${result} FALSE PARENT_SCOPE)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
+  foreach(source IN LISTS ARGN)
+    file(STRINGS "${source}" tagged REGEX "\\[slow\\]" LIMIT_COUNT 1)
+    if(tagged)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+function(annulus_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;LABELS;LIBRARIES")
+  set(executable annulus_${name}_tests)
+  add_executable(${executable} ${test_SOURCES})
+  target_link_libraries(${executable} PRIVATE ${annulus_catch_main} annulus_test_support ${test_LIBRARIES})
+  annulus_reuse_precompiled(${executable})
+
+  annulus_find_slow_tests(has_slow ${test_SOURCES})
+  add_test(NAME unit.${name} COMMAND ${executable} "~[slow]" ${annulus_catch_arguments})
+  set_tests_properties(unit.${name} PROPERTIES TIMEOUT ${ANNULUS_TEST_TIMEOUT} LABELS "unit;quick;${test_LABELS}")
+  if(has_slow)
+    add_test(NAME unit.${name}.slow COMMAND ${executable} "[slow]" ${annulus_catch_arguments})
+    math(EXPR seconds "3 * ${ANNULUS_TEST_TIMEOUT}")
+    # COST: with several jobs the long ones start first.
+    set_tests_properties(unit.${name}.slow PROPERTIES TIMEOUT ${seconds} LABELS "unit;slow;${test_LABELS}" COST 1000)
+  endif()
+endfunction()
+
+function(annulus_add_mpi_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;RANKS;LIBRARIES")
+  set(executable annulus_mpi_${name}_tests)
+  add_executable(${executable} ${test_SOURCES} "${PROJECT_SOURCE_DIR}/tests/mpi/main.cpp")
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/mpi/main.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  target_link_libraries(${executable} PRIVATE Catch2::Catch2 annulus_test_support annulus::mpi ${test_LIBRARIES})
+
+  foreach(ranks IN LISTS test_RANKS)
+    set(test mpi.${name}.${ranks})
+    annulus_mpi_command(command ${ranks} ${ANNULUS_TEST_TIMEOUT} $<TARGET_FILE:${executable}> ${annulus_catch_arguments})
+    add_test(NAME ${test} COMMAND ${command})
+    set(speed slow)
+    if(ranks LESS 4)
+      set(speed quick)
+    endif()
+    set_tests_properties(${test} PROPERTIES TIMEOUT ${ANNULUS_TEST_TIMEOUT} LABELS "mpi;${speed}")
+    annulus_mpi_test_properties(${test} ${ranks})
+  endforeach()
+endfunction()

@@ -1,0 +1,41 @@
+# annulus_fetch(<dependency> <folder or URL>): the dependency's target from source.
+
+include(FetchContent)
+
+macro(annulus_fetch name source)
+  if(IS_DIRECTORY "${source}")
+    set(annulus_fetch_origin SOURCE_DIR "${source}")
+  else()
+    set(annulus_fetch_origin URL "${source}")
+  endif()
+  if("${name}" MATCHES "^(Eigen|CLI11)$")
+    # Headers only: the project's own build files would add its tests, and a target that cannot be exported with ours.
+    # A subfolder that does not exist keeps them out.
+    FetchContent_Declare(annulus_${name} ${annulus_fetch_origin} SOURCE_SUBDIR no_build_files)
+  else()
+    FetchContent_Declare(annulus_${name} ${annulus_fetch_origin})
+  endif()
+  # Their options, which option() of an older policy would otherwise reset.
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+  set(BENCHMARK_ENABLE_TESTING OFF)
+  set(BENCHMARK_ENABLE_GTEST_TESTS OFF)
+  set(BENCHMARK_ENABLE_INSTALL OFF)
+  set(CATCH_INSTALL_DOCS OFF)
+  set(CATCH_INSTALL_EXTRAS OFF)
+  FetchContent_MakeAvailable(annulus_${name})
+
+  string(TOLOWER "annulus_${name}" annulus_fetched)
+  if("${name}" STREQUAL "Eigen")
+    annulus_header_target(Eigen3::Eigen "${${annulus_fetched}_SOURCE_DIR}" Eigen/Core)
+  elseif("${name}" STREQUAL "CLI11")
+    annulus_header_target(CLI11::CLI11 "${${annulus_fetched}_SOURCE_DIR}/include" CLI/CLI.hpp)
+  endif()
+endmacro()
+
+function(annulus_header_target target folder header)
+  if(NOT EXISTS "${folder}/${header}")
+    message(FATAL_ERROR "The source given for ${target} has no ${header}: looked in ${folder}")
+  endif()
+  add_library(${target} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(${target} INTERFACE "${folder}")
+endfunction()

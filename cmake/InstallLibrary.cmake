@@ -1,0 +1,34 @@
+# Headers, targets, find_package files. annulus::mpi has an export file of its own, so that a consumer without MPI can
+# use annulus::annulus of an installation that has both.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
+
+function(annulus_install target export)
+  set(headers)
+  if(NOT CMAKE_VERSION VERSION_LESS 3.23)
+    set(headers FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT annulus_development)
+  endif()
+  install(TARGETS ${target} EXPORT ${export} ${headers})
+  install(EXPORT ${export} NAMESPACE annulus:: DESTINATION "${annulus_package_dir}" COMPONENT annulus_development)
+endfunction()
+
+annulus_install(annulus annulusTargets)
+if(ANNULUS_WITH_MPI)
+  annulus_install(annulus_mpi annulusMpiTargets)
+endif()
+if(CMAKE_VERSION VERSION_LESS 3.23)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
+          COMPONENT annulus_development)
+endif()
+
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/annulusConfig.cmake.in"
+                              "${PROJECT_BINARY_DIR}/annulusConfig.cmake"
+                              INSTALL_DESTINATION "${annulus_package_dir}" NO_SET_AND_CHECK_MACRO
+                              NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/annulusConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES "${PROJECT_BINARY_DIR}/annulusConfig.cmake" "${PROJECT_BINARY_DIR}/annulusConfigVersion.cmake"
+        DESTINATION "${annulus_package_dir}" COMPONENT annulus_development)
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)

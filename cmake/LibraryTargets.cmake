@@ -1,0 +1,30 @@
+# annulus::annulus and annulus::mpi: header-only, each with the headers that need nothing but its own dependencies.
+
+file(GLOB_RECURSE annulus_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/annulus/*.hpp")
+set(annulus_mpi_headers ${annulus_headers})
+list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
+list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers})
+
+# File sets came with CMake 3.23; before, the whole folder is one include directory.
+function(annulus_add_headers target)
+  if(CMAKE_VERSION VERSION_LESS 3.23)
+    target_include_directories(${target} INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+                                                   "$<INSTALL_INTERFACE:include>")
+  else()
+    target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${ARGN})
+  endif()
+endfunction()
+
+add_library(annulus INTERFACE)
+add_library(annulus::annulus ALIAS annulus)
+target_compile_features(annulus INTERFACE cxx_std_20)
+target_link_libraries(annulus INTERFACE Eigen3::Eigen Threads::Threads)
+annulus_add_headers(annulus ${annulus_headers})
+
+if(ANNULUS_WITH_MPI)
+  add_library(annulus_mpi INTERFACE)
+  add_library(annulus::mpi ALIAS annulus_mpi)
+  set_target_properties(annulus_mpi PROPERTIES EXPORT_NAME mpi)
+  target_link_libraries(annulus_mpi INTERFACE annulus MPI::MPI_CXX)
+  annulus_add_headers(annulus_mpi ${annulus_mpi_headers})
+endif()

@@ -1,0 +1,19 @@
+# ANNULUS_PYTHON: a python3 that can import numpy. The first on PATH may be one of a version manager that cannot, where
+# the system's own can. Without any, ANNULUS_PYTHON is a plain python3 and ANNULUS_PYTHON_HAS_NUMPY is off.
+
+if(NOT ANNULUS_PYTHON OR NOT ANNULUS_PYTHON_HAS_NUMPY)
+  set(ANNULUS_PYTHON_HAS_NUMPY OFF)
+  find_program(annulus_python_on_path python3)
+  foreach(candidate IN ITEMS "${ANNULUS_PYTHON}" "${annulus_python_on_path}" /usr/bin/python3 /usr/local/bin/python3)
+    if(candidate AND EXISTS "${candidate}")
+      execute_process(COMMAND "${candidate}" -c "import numpy" RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+      if(status EQUAL 0)
+        set(ANNULUS_PYTHON "${candidate}" CACHE FILEPATH "Python 3 for tests of the annulus command" FORCE)
+        set(ANNULUS_PYTHON_HAS_NUMPY ON)
+        break()
+      endif()
+    endif()
+  endforeach()
+  set(ANNULUS_PYTHON "${annulus_python_on_path}" CACHE FILEPATH "Python 3 for tests of the annulus command")
+  set(ANNULUS_PYTHON_HAS_NUMPY ${ANNULUS_PYTHON_HAS_NUMPY} CACHE INTERNAL "whether ANNULUS_PYTHON imports numpy")
+endif()

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# From a bare Debian 12 or Ubuntu 24.04 to a running annulus. See usage below.
+set -eu
+
+usage() {
+  cat <<'TEXT'
+usage: cmake/bootstrap.sh demo [arguments of `annulus demo`]
+       cmake/bootstrap.sh test [arguments of ctest]
+       cmake/bootstrap.sh build
+
+Each installs with apt-get what is missing (with sudo where the user is not root), configures build/release and builds:
+demo the annulus command, which it runs; build the command, examples, tests and benchmarks; test the same, then ctest.
+
+ANNULUS_CMAKE_ARGUMENTS adds arguments to the configuration, such as -DCMAKE_CXX_COMPILER=clang++.
+TEXT
+}
+
+say() { printf '== %s\n' "$*" >&2; }
+fail() { printf 'bootstrap: %s\n' "$*" >&2; exit 1; }
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build/release
+
+# Whether a package's part is on this machine, however it came there.
+has_header() {
+  local folder
+  for folder in /usr/include /usr/local/include /usr/include/eigen3 /usr/local/include/eigen3; do
+    [ -e "$folder/$1" ] && return 0
+  done
+  return 1
+}
+has_command() { command -v "$1" >/dev/null 2>&1; }
+has_numpy() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    "$python" -c 'import numpy' >/dev/null 2>&1 && return 0
+  done
+  return 1
+}
+has_catch2() { has_header catch2/catch.hpp || has_header catch2/catch_test_macros.hpp; }
+has_mpi() { has_command mpicxx && has_command mpirun; }
+has_benchmark() { has_header benchmark/benchmark.h; }
+
+missing_packages() {
+  has_command g++ || echo g++
+  has_command cmake || echo cmake
+  has_command ninja || echo ninja-build
+  has_header unsupported/Eigen/CXX11/Tensor || echo libeigen3-dev
+  has_header CLI/CLI.hpp || echo libcli11-dev
+  if [ "$mode" != demo ]; then
+    has_mpi || echo libopenmpi-dev openmpi-bin
+    has_catch2 || echo catch2
+    has_benchmark || echo libbenchmark-dev
+    has_command python3 || echo python3
+    has_numpy || echo python3-numpy
+  fi
+}
+
+# Shows what a command says only where it fails.
+quietly() {
+  local log status=0
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  [ "$status" -eq 0 ] || cat "$log" >&2
+  rm -f "$log"
+  return "$status"
+}
+
+install_missing() {
+  local packages as_root=()
+  packages=$(missing_packages | tr '\n' ' ')
+  packages=${packages% }
+  [ -n "$packages" ] || return 0
+  has_command apt-get || fail "needed but not found: $packages (names of Debian packages), and there is no apt-get to install them with"
+  if [ "$(id -u)" -ne 0 ]; then
+    has_command sudo || fail "not root, and no sudo; as root: apt-get install --no-install-recommends $packages"
+    as_root=(sudo)
+    sudo -v || fail "sudo was refused; as root: apt-get install --no-install-recommends $packages"
+  fi
+  say "installing $packages"
+  quietly "${as_root[@]}" apt-get update -q || fail "apt-get update failed"
+  # shellcheck disable=SC2086  # one argument a package
+  quietly "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $packages ||
+    fail "apt-get could not install: $packages"
+}
+
+# One job a core, and 1.5 GiB of memory a job.
+jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable:/ { print int($2 / 1572864) }' /proc/meminfo)
+  [ "${memory:-0}" -ge 1 ] || memory=1
+  echo $((cores < memory ? cores : memory))
+}
+
+on_if() { if "$@"; then echo ON; else echo OFF; fi; }
+
+# What there is decides what is configured, so that `demo` before or after `test` changes nothing for the other.
+configure() {
+  say "configuring $build"
+  # shellcheck disable=SC2086  # several arguments
+  quietly cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+    -DANNULUS_BUILD_EXAMPLES=ON \
+    -DANNULUS_BUILD_TESTS="$(on_if has_catch2)" \
+    -DANNULUS_BUILD_BENCHMARKS="$(on_if has_benchmark)" \
+    -DANNULUS_WITH_MPI="$(on_if has_mpi)" \
+    ${ANNULUS_CMAKE_ARGUMENTS:-} || fail "the configuration failed"
+}
+
+build() {
+  say "building with $(jobs) jobs"
+  cmake --build "$build" --parallel "$(jobs)" "$@" >&2 || fail "the build failed"
+}
+
+mode=${1:-}
+[ $# -eq 0 ] || shift
+case $mode in
+  demo)
+    install_missing
+    configure
+    build --target annulus_command
+    exec "$build/bin/annulus" demo "$@"
+    ;;
+  test)
+    install_missing
+    configure
+    build
+    say "testing"
+    exec ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
+    ;;
+  build)
+    [ $# -eq 0 ] || { usage >&2; exit 2; }
+    install_missing
+    configure
+    build
+    say "built: $build/bin/annulus"
+    ;;
+  -h | --help) usage ;;
+  *)
+    usage >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,144 @@
+#pragma once
+// The options of ejkernel's ring_attention, and what they are in the words of annulus.
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "annulus/attention/ring_attention.hpp"
+
+namespace annulus::ejkernel {
+
+/// None, one number for both sides, or {left, right}: key k is inside iff q - k <= left and k - q <= right. {0, 0} leaves
+/// a query its own position. With causal the right side means nothing.
+class SlidingWindow {
+ public:
+  constexpr SlidingWindow() = default;
+  constexpr SlidingWindow(Index both_sides) : SlidingWindow(both_sides, both_sides) {}
+  constexpr SlidingWindow(Index left, Index right) : given_(true), left_(left), right_(right) {}
+
+  constexpr bool given() const { return given_; }
+  constexpr Index left() const { return left_; }
+  constexpr Index right() const { return right_; }
+
+ private:
+  bool given_ = false;
+  Index left_ = 0, right_ = 0;
+};
+
+/// How ejkernel cuts the work of a kernel into blocks. The backends of annulus choose their own blocks, and no block size
+/// has to divide a length: a number that is set is refused.
+struct KernelParams {
+  std::optional<Index> q_blocksize{};
+  std::optional<Index> kv_blocksize{};
+  std::optional<Index> num_warps{};
+  std::optional<Index> num_stages{};
+};
+using FwdParams = KernelParams;
+using BwdParams = KernelParams;
+
+/// For designated initialisers; equal on all ranks, operands apart. sq, sk: positions of this rank's shards. T: element
+/// type of query, key and value.
+template <Scalar T>
+struct RingAttentionOptions {
+  /// [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding, as in ejkernel's
+  /// XLA path; its Triton path lets 0 be a document: add 1 to ids that count from 0.
+  OptionalView<std::int32_t, 2, HostMemory> q_segment_ids{};
+  OptionalView<std::int32_t, 2, HostMemory> kv_segment_ids{};
+  /// Attention sinks, logits that take part in the normalisation alone. [query_heads, n]: n for each head. [1, n]: n that
+  /// all heads share. [query_heads]: one for each head; [n] of another extent: n that all heads share. Where n may be
+  /// query_heads, write [1, n]: ejkernel's ring kernels read one axis as shared, others as one for each head.
+  OptionalSinks<Accumulator<T>, HostMemory> softmax_aux{};
+  /// [batch|1, query_heads|1, sq, global keys], added to the logits
+  OptionalView<T, 4, HostMemory> bias{};
+  /// [batch|1, query_heads|1, sq, global keys], true: may be seen
+  OptionalView<bool, 4, HostMemory> attention_mask{};
+  SlidingWindow sliding_window{};
+  /// Chunked attention: query q sees key k only where q / chunk_size == k / chunk_size. Default: no chunks.
+  std::optional<Index> chunk_size{};
+  bool causal = false;
+  std::optional<double> logits_soft_cap{};  ///< c > 0: c * tanh(x / c); default: no cap
+  std::optional<double> softmax_scale{};    ///< default 1 / sqrt(head_dim); 0 means 0
+  FwdParams fwd_params{};
+  BwdParams bwd_params{};
+  /// true is refused: the backward pass is one loop that yields dq, dk and dv, and there is no other to choose.
+  bool fused_backward = false;
+  double dropout_prob = 0;  ///< 0 <= dropout_prob < 1; kept probabilities are divided by 1 - dropout_prob
+  /// Needed with dropout_prob > 0, without meaning else. What is dropped depends on it and on positions, heads and batch
+  /// items alone: not on the number of ranks.
+  std::optional<std::uint64_t> dropout_seed{};
+  /// Beyond ejkernel, which has no gradient of the bias: return dbias from the backward pass.
+  bool bias_gradient = false;
+};
+
+namespace detail {
+
+inline void refuse_blocks(std::string_view which, KernelParams const& params) {
+  for (auto const& [name, value] : {std::pair{"q_blocksize", params.q_blocksize}, std::pair{"kv_blocksize", params.kv_blocksize},
+                                    std::pair{"num_warps", params.num_warps}, std::pair{"num_stages", params.num_stages}})
+    check<UnsupportedError>(!value, which, ".", name, " is ", value.value_or(0),
+                            "; the backend chooses how it cuts its work; accepted: unset");
+}
+
+}  // namespace detail
+
+/// Throws UnsupportedError for an option that cannot be honoured.
+template <Scalar T>
+Options options_of(RingAttentionOptions<T> const& options) {
+  detail::refuse_blocks("fwd_params", options.fwd_params);
+  detail::refuse_blocks("bwd_params", options.bwd_params);
+  check<UnsupportedError>(!options.fused_backward,
+                          "fused_backward = true chooses a kernel of ejkernel; here one loop yields dq, dk and dv; accepted: false");
+  check<UnsupportedError>(static_cast<bool>(options.q_segment_ids) == static_cast<bool>(options.kv_segment_ids),
+                          "only one of q_segment_ids and kv_segment_ids is given; give both or none");
+  SlidingWindow const& window = options.sliding_window;
+  check<UnsupportedError>(window.left() >= 0 && window.right() >= 0, "sliding_window is (", window.left(), ", ",
+                          window.right(), "); accepted: 0 or more on each side, or none");
+  check<UnsupportedError>(!options.chunk_size || *options.chunk_size >= 1, "chunk_size is ",
+                          options.chunk_size.value_or(0), "; accepted: 1 or more, or unset for no chunks");
+  check<UnsupportedError>(!options.logits_soft_cap || (std::isfinite(*options.logits_soft_cap) && *options.logits_soft_cap > 0),
+                          "logits_soft_cap is ", options.logits_soft_cap.value_or(0),
+                          "; accepted: a finite number above 0, or unset for no cap");
+  check<UnsupportedError>(options.dropout_prob == 0 || options.dropout_seed, "dropout_prob is ", options.dropout_prob,
+                          " without a dropout_seed; give one");
+  check<UnsupportedError>(!options.bias_gradient || options.bias, "bias_gradient is set but no bias is given");
+
+  Options result{.mask = {.causal = options.causal, .chunk = options.chunk_size.value_or(0)},
+                 .softmax_scale = options.softmax_scale,
+                 .logit_softcap = options.logits_soft_cap.value_or(0),
+                 .dropout = {options.dropout_prob, options.dropout_seed.value_or(0)}};
+  if (window.given()) result.mask.window = {.left = window.left(), .right = window.right()};
+  return result;
+}
+
+/// True where all heads read the same softmax_aux.
+template <class A>
+bool shared_by_heads(OptionalSinks<A, HostMemory> const& softmax_aux, Index query_heads) {
+  if (!softmax_aux) return false;
+  return softmax_aux->extent(0) != query_heads && (softmax_aux.one_axis() || softmax_aux->extent(0) == 1);
+}
+
+/// softmax_aux as annulus takes sinks, [query_heads, n].
+template <class A>
+OptionalSinks<A, HostMemory> sinks_of(OptionalSinks<A, HostMemory> const& softmax_aux, Index query_heads) {
+  if (!shared_by_heads(softmax_aux, query_heads)) return softmax_aux;
+  // [n] is held as a column [n, 1].
+  auto const shared = softmax_aux.one_axis() ? softmax_aux->permuted({1, 0}) : *softmax_aux;
+  return TensorView<A const, 2>(shared.data(), {query_heads, shared.extent(1)}, {0, shared.stride(1)});
+}
+
+template <Scalar T>
+Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_heads) {
+  Operands<T> operands;
+  operands.bias = options.bias;
+  operands.mask = options.attention_mask;
+  operands.query_segments = options.q_segment_ids;
+  operands.key_segments = options.kv_segment_ids;
+  operands.sinks = sinks_of(options.softmax_aux, query_heads);
+  operands.bias_gradient = options.bias_gradient;
+  return operands;
+}
+
+}  // namespace annulus::ejkernel

@@ -1,0 +1,237 @@
+#pragma once
+// The ring kernels of nkilib (AWS Neuron) by their own names, layouts and conventions, on any ring and backend in host
+// memory. Each rank of the ring calls them, as it would call the kernel.
+//
+// Names: n workers, b batch items, h query heads, s positions per rank, d head dims.
+//
+// What is as in nkilib
+//  - layouts: see the two functions; lse tiles: nkilib_lse.hpp; documents: nkilib_packing.hpp.
+//  - striped: rank r holds positions r, r + n, r + 2n, ...; else r * s ... r * s + s - 1.
+//  - a row that sees nothing has output 0 and lse 0 (annulus itself says -inf). The backward pass does not guess such
+//    rows from the 0 but finds them from the mask, so that a row whose lse happens to be 0 keeps its gradients.
+// What is more
+//  - softmax_scale is honoured with every mask, and q is never scaled beforehand: one convention for both passes. (A caller
+//    that does scale q for the causal mask passes softmax_scale = 1 to the forward pass, as before.)
+//  - key and value heads may be fewer than query heads: h must be a multiple of theirs.
+//  - any s, also not a multiple of 128; any d, and v may have another d than q and k; documents without the causal mask.
+//  - bound_max is exclusive in both passes, so that the empty range [0, 0) sees nothing in either.
+
+#include <optional>
+#include <vector>
+
+#include "annulus/interop/check_on_all_ranks.hpp"
+#include "annulus/interop/nkilib_lse.hpp"
+#include "annulus/interop/nkilib_packing.hpp"
+
+namespace annulus::nkilib {
+
+/// Rank i of the ring is the i-th of its group.
+using ReplicaGroups = std::vector<std::vector<int>>;
+
+/// Parameters of ring_attention_spmd_fwd, for designated initialisers.
+struct ForwardParameters {
+  ReplicaGroups replica_groups{};         ///< default: one group, 0 ... num_workers - 1; what is checked: check_workers
+  int num_workers = 1;                    ///< communicator.size()
+  std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
+  bool use_causal_mask = false;
+  bool striped_input = false;  ///< needs use_causal_mask or bounds; without both the order of positions means nothing
+  bool training = false;       ///< return lse
+  bool tp_q = false;           ///< false: q [b, h, d, s]; true: q [b, h, s, d]
+  bool tp_k = false;           ///< the same for k
+  /// [b * h, s, 1], both or none, with striped_input: the local query i sees local key j of any rank iff
+  /// bound_min(i) <= j < bound_max(i), where the causal mask allows it. The same on all ranks.
+  OptionalView<float, 3, HostMemory> bound_min{};
+  OptionalView<float, 3, HostMemory> bound_max{};
+};
+
+/// Parameters of ring_attention_spmd_bwd, for designated initialisers. As in ForwardParameters, except:
+struct BackwardParameters {
+  bool use_causal_mask = false;
+  bool mixed_precision = true;  ///< false is refused: sums are always wider than 16 bits
+  std::optional<double> softmax_scale{};
+  int num_workers = 1;
+  int lnc_size = 1;  ///< logical cores of a Trainium device; more than 1 is refused
+  ReplicaGroups replica_groups{};
+  bool striped_attention = false;  ///< the striped_input of the forward pass
+  /// [b, s]
+  OptionalView<float, 2, HostMemory> bound_min{};
+  OptionalView<float, 2, HostMemory> bound_max{};
+};
+
+/// Four-axis tensors of the family of q.
+template <TensorLike Output, TensorLike Lse>
+struct ForwardResult {
+  Output o;                ///< [b, h, s, d], element type of q
+  std::optional<Lse> lse;  ///< [b, h, 128, ceil(s / 128)], natural log; only with training
+};
+
+/// float, whatever the operands (double for double).
+template <TensorLike Gradient>
+struct BackwardResult {
+  Gradient dq, dk, dv;  ///< [b, heads, d, s], as q_ref, k_ref and v_ref
+};
+
+/// Throws UnsupportedError unless num_workers is the size of the ring and replica_groups, where given, has only groups of
+/// num_workers members that together name each of 0 ... groups * num_workers - 1 once. A single group is the whole
+/// world, whose order is that of the ring: it must be 0, 1, 2, ... Of several groups the ring is one; which one, and that
+/// its order is that of the group, only the maker of the communicator knows (MpiRing::from_replica_groups sees to it).
+inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, int ring_size) {
+  check<UnsupportedError>(num_workers == ring_size, "num_workers is ", num_workers, ", the communicator has ", ring_size,
+                          " ranks; they must be equal");
+  std::vector<bool> named(replica_groups.size() * static_cast<std::size_t>(num_workers), false);
+  for (std::vector<int> const& group : replica_groups) {
+    check<UnsupportedError>(group.size() == static_cast<std::size_t>(num_workers), "replica group ", group, " has ",
+                            group.size(), " members; each group must have num_workers = ", num_workers);
+    for (int const member : group) {
+      check<UnsupportedError>(member >= 0 && static_cast<std::size_t>(member) < named.size(), "replica group ", group,
+                              " names rank ", member, "; the groups together name 0 to ", named.size() - 1);
+      check<UnsupportedError>(!named[static_cast<std::size_t>(member)], "rank ", member,
+                              " is in the replica groups twice; groups must be disjoint");
+      named[static_cast<std::size_t>(member)] = true;
+    }
+  }
+  for (int place = 0; replica_groups.size() == 1 && place < num_workers; ++place)
+    check<UnsupportedError>(replica_groups[0][static_cast<std::size_t>(place)] == place, "the only replica group is ",
+                            replica_groups[0], "; ring order is rank order, accepted: 0, 1, 2, ... (for another order make the "
+                            "communicator in that order and leave replica_groups unset)");
+}
+
+namespace detail {
+
+/// What both passes take as bounds, as [batch, heads, s].
+using Bounds = std::optional<TensorView<float const, 3>>;
+
+/// Checks what both passes have in common, and reads the documents.
+inline std::optional<PackedDocuments> read_documents(CallRecord& record, Bounds const& bound_min, Bounds const& bound_max,
+                                                     bool causal, bool striped, char const* striped_name) {
+  check<UnsupportedError>(bound_min.has_value() == bound_max.has_value(), "only one of bound_min and bound_max is given; give both or none");
+  check<UnsupportedError>(!bound_min || striped, "bound_min and bound_max need ", striped_name, " = true: they are local positions, the same on all ranks");
+  check<UnsupportedError>(!striped || causal || bound_min, striped_name, " without use_causal_mask or bounds changes nothing; set use_causal_mask");
+  std::optional<PackedDocuments> documents;
+  if (bound_min) documents.emplace(*bound_min, *bound_max);
+  record.add("documents given", documents.has_value());
+  record.add("bounds (fingerprint)", documents ? static_cast<Index>(documents->fingerprint()) : 0);
+  return documents;
+}
+
+inline Options options_of(std::optional<double> softmax_scale, bool causal, bool striped) {
+  Options options{.mask = {.causal = causal}, .softmax_scale = softmax_scale};
+  if (striped) options.sharding = Striped{};
+  return options;
+}
+
+template <Scalar T>
+Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
+  Operands<T> operands;
+  if (documents) {
+    operands.query_segments = documents->query_ids();
+    operands.key_segments = documents->key_ids();
+  }
+  return operands;
+}
+
+template <class C, class B, class... X>
+constexpr void require_host_tensors() {
+  static_assert((RequireTensor<X>::value && ...));
+  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>,
+                "annulus: this adapter reads and writes tiles and bounds in host memory");
+  static_assert(((rank_of<X> == 4) && ...), "annulus: tensors of nkilib have four axes");
+}
+
+}  // namespace detail
+
+/// Forward pass of this rank's queries over the keys of the whole ring. Collective: every rank calls it with equal
+/// parameters (tp_q, tp_k, training and LseDtype are each rank's own).
+///
+///   q    [b, h, d, s], or [b, h, s, d] with tp_q
+///   k    [b, heads, d, s], or [b, heads, s, d] with tp_k
+///   v    [b, heads, s, d]
+///   LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
+/// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, and what RingAttention::forward throws.
+template <class LseDtype = void, Communicator C, Backend B, class Q, class K, class V>
+auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
+                             ForwardParameters const& parameters = {}) {
+  detail::require_host_tensors<C, B, Q, K, V>();
+  using T = ScalarOf<Q>;
+  using Tile = std::conditional_t<std::is_void_v<LseDtype>, Accumulator<T>, LseDtype>;
+  static_assert(Scalar<Tile>, "annulus: lse_dtype is float, double, Eigen::half or Eigen::bfloat16");
+  ForwardParameters const& p = parameters;
+  auto const queries = with_axes(q, p.tp_q ? AxisOrder::bhsd : AxisOrder::bhds);
+  auto const keys = with_axes(k, p.tp_k ? AxisOrder::bhsd : AxisOrder::bhds);
+  auto const extents = view_of(queries).extents();
+  Index const batch = extents[axis::batch], heads = extents[axis::heads], rows = extents[axis::sequence];
+
+  std::optional<PackedDocuments> documents;
+  interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
+    check_workers(p.num_workers, p.replica_groups, communicator.size());
+    auto const by_head = [&](char const* name, OptionalView<float, 3, HostMemory> const& bound) -> detail::Bounds {
+      if (!bound) return std::nullopt;
+      annulus::detail::require_extents(name, *bound, {batch * heads, rows, 1}, "[b * h, s, 1]");
+      return TensorView<float const, 3>(bound->data(), {batch, heads, rows}, {heads * bound->stride(0), bound->stride(0), bound->stride(1)});
+    };
+    documents = detail::read_documents(record, by_head("bound_min", p.bound_min), by_head("bound_max", p.bound_max),
+                                       p.use_causal_mask, p.striped_input, "striped_input");
+  });
+
+  ForwardResult<MadeLike<Q, T, 4>, MadeLike<Q, Tile, 4>> result{
+      make_like<T, 4>(q, {batch, heads, rows, view_of(bhsd(v)).extent(axis::dim)}), std::nullopt};
+  auto lse = make_like<Accumulator<T>, 3>(q, {batch, heads, rows});
+  auto output = bhsd(result.o);
+  RingAttention(communicator, backend, detail::options_of(p.softmax_scale, p.use_causal_mask, p.striped_input))
+      .forward_into(queries, keys, bhsd(v), output, lse, detail::operands_of<T>(documents));
+  if (p.training) {
+    result.lse.emplace(make_like<Tile, 4>(q, {batch, heads, partitions, lse_columns(rows)}));
+    to_lse_tiles(TensorView<Accumulator<T> const, 3>(view_of(lse)), view_of(*result.lse));
+  }
+  return result;
+}
+
+/// Gradients of a scalar whose gradient by the output is dy_ref. Collective, with equal parameters on all ranks. dk and dv
+/// hold the sum over the queries of all ranks.
+///
+///   q_ref             [b, h, d, s]
+///   k_ref, v_ref      [b, heads, d, s]
+///   o_ref, dy_ref     [b, h, d, s]: the forward pass returns o as [b, h, s, d], so pass
+///                     annulus::view_of(o).permuted({0, 1, 3, 2}) or a transposed copy
+///   lse_ref           [b, h, 128, ceil(s / 128)] of the forward pass, any lse_dtype
+/// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, ShapeError, and what
+/// RingAttention::backward throws.
+template <Communicator C, Backend B, class Q, class K, class V, class O, class Dy, class Lse>
+auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K const& k_ref, V const& v_ref, O const& o_ref,
+                             Dy const& dy_ref, Lse const& lse_ref, BackwardParameters const& parameters = {}) {
+  detail::require_host_tensors<C, B, Q, K, V, O, Dy, Lse>();
+  using T = ScalarOf<Q>;
+  using Gradient = Accumulator<T>;
+  BackwardParameters const& p = parameters;
+  auto const extents = view_of(bhds(q_ref)).extents();
+  Index const batch = extents[axis::batch], heads = extents[axis::heads], rows = extents[axis::sequence];
+  TensorView<ScalarOf<Lse> const, 4> const tiles = view_of(lse_ref);
+
+  std::optional<PackedDocuments> documents;
+  interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
+    check_workers(p.num_workers, p.replica_groups, communicator.size());
+    check<UnsupportedError>(p.mixed_precision, "mixed_precision = false asks for sums in the element type of the operands; sums are always kept in float (double for double); accepted: true");
+    check<UnsupportedError>(p.lnc_size == 1, "lnc_size is ", p.lnc_size, "; it splits the work on the logical cores of a Trainium device, and this backend has none; accepted: 1");
+    annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)}, "[b, h, 128, ceil(s / 128)]");
+    auto const for_all_heads = [&](char const* name, OptionalView<float, 2, HostMemory> const& bound) -> detail::Bounds {
+      if (!bound) return std::nullopt;
+      annulus::detail::require_extents(name, *bound, {batch, rows}, "[b, s]");
+      return TensorView<float const, 3>(bound->data(), {batch, 1, rows}, {bound->stride(0), 0, bound->stride(1)});
+    };
+    documents = detail::read_documents(record, for_all_heads("bound_min", p.bound_min), for_all_heads("bound_max", p.bound_max),
+                                       p.use_causal_mask, p.striped_attention, "striped_attention");
+  });
+
+  auto lse = make_like<Gradient, 3>(q_ref, {batch, heads, rows});
+  from_lse_tiles(tiles, view_of(lse), [&](Index b, Index row) {
+    return documents && documents->sees_nothing(b, row, p.use_causal_mask);
+  });
+  auto const like = [&](auto const& x) { return make_like<Gradient, 4>(q_ref, view_of(x).extents()); };
+  BackwardResult<MadeLike<Q, Gradient, 4>> result{like(q_ref), like(k_ref), like(v_ref)};
+  GradientViews<Gradient, HostMemory> const gradients{view_of(bhds(result.dq)), view_of(bhds(result.dk)), view_of(bhds(result.dv))};
+  RingAttention(communicator, backend, detail::options_of(p.softmax_scale, p.use_causal_mask, p.striped_attention))
+      .backward_into(bhds(dy_ref), bhds(o_ref), lse, bhds(q_ref), bhds(k_ref), bhds(v_ref), gradients, detail::operands_of<T>(documents));
+  return result;
+}
+
+}  // namespace annulus::nkilib

@@ -1,0 +1,111 @@
+#pragma once
+// Packed documents as nkilib describes them: for each local query the range of local keys that its document holds.
+
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "annulus/attention/ring_attention.hpp"
+
+namespace annulus::nkilib {
+
+/// Under striped sharding a document [a, e) of the sequence, with a and e multiples of the number of ranks n, is rows
+/// [a / n, e / n) of every rank's shard. So the bounds of a query are local rows, and the same on all ranks. They become
+/// segment ids: 1, 2, ... in the order of the documents, 0 for a query that sees nothing and for a key in no document.
+class PackedDocuments {
+ public:
+  /// bound_min (inclusive) and bound_max (exclusive): [batch, heads, s], equal along heads. bound_max <= bound_min: the
+  /// query sees nothing. Throws UnsupportedError unless the values are whole numbers in [0, s], equal for all heads, and
+  /// any two ranges of a batch item are equal or disjoint.
+  PackedDocuments(TensorView<float const, 3> bound_min, TensorView<float const, 3> bound_max)
+      : batch_(bound_min.extent(0)), rows_(bound_min.extent(2)), query_ids_(size(), 0), key_ids_(size(), 0),
+        first_keys_(size(), 0) {
+    if (bound_min.size() == 0) return;
+    for (Index b = 0; b < batch_; ++b) read(b, bound_min, bound_max);
+  }
+
+  /// [batch, s]
+  TensorView<std::int32_t const, 2> query_ids() const { return {query_ids_.data(), {batch_, rows_}}; }
+  TensorView<std::int32_t const, 2> key_ids() const { return {key_ids_.data(), {batch_, rows_}}; }
+
+  /// True where the query of this row sees no key of any rank. With a causal mask that is the case before the first row of
+  /// its document; in that row the key of rank 0 is never later than the query.
+  bool sees_nothing(Index b, Index row, bool causal) const {
+    std::size_t const place = place_of(b, row);
+    return query_ids_[place] == 0 || (causal && first_keys_[place] > row);
+  }
+
+  /// Equal for equal documents (FNV-1a).
+  std::uint64_t fingerprint() const {
+    std::uint64_t hash = 14695981039346656037u;
+    auto const mix = [&](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211u; };
+    mix(batch_);
+    mix(rows_);
+    for (std::size_t i = 0; i < query_ids_.size(); ++i) {
+      mix(query_ids_[i]);
+      mix(key_ids_[i]);
+    }
+    return hash;
+  }
+
+ private:
+  std::size_t size() const { return static_cast<std::size_t>(batch_ * rows_); }
+  std::size_t place_of(Index b, Index row) const { return static_cast<std::size_t>(b * rows_ + row); }
+
+  void read(Index b, TensorView<float const, 3> bound_min, TensorView<float const, 3> bound_max) {
+    struct Document {
+      Index end;
+      std::int32_t id = 0;
+    };
+    std::map<Index, Document> documents;
+    auto const range = [&](Index h, Index row) {
+      return RowRange{position(bound_min, "bound_min", b, h, row), position(bound_max, "bound_max", b, h, row)};
+    };
+    for (Index row = 0; row < rows_; ++row) {
+      RowRange const keys = range(0, row);
+      for (Index h = 1; h < bound_min.extent(1); ++h)
+        check<UnsupportedError>(range(h, row) == keys, "batch item ", b, ", row ", row, ": the bounds of head ", h,
+                                " differ from those of head 0; documents are the same for all heads");
+      if (keys.empty()) continue;
+      auto const [document, fresh] = documents.try_emplace(keys.begin, Document{keys.end});
+      if (!fresh && document->second.end != keys.end) refuse_overlap(b, keys, {keys.begin, document->second.end});
+      first_keys_[place_of(b, row)] = keys.begin;
+    }
+    std::int32_t id = 0;
+    for (auto document = documents.begin(); document != documents.end(); ++document) {
+      auto const next = std::next(document);
+      if (next != documents.end() && document->second.end > next->first)
+        refuse_overlap(b, {document->first, document->second.end}, {next->first, next->second.end});
+      document->second.id = ++id;
+      for (Index key = document->first; key < document->second.end; ++key) key_ids_[place_of(b, key)] = id;
+    }
+    for (Index row = 0; row < rows_; ++row)
+      if (RowRange const keys = range(0, row); !keys.empty())
+        query_ids_[place_of(b, row)] = documents.at(keys.begin).id;
+  }
+
+  Index position(TensorView<float const, 3> bound, char const* name, Index b, Index h, Index row) const {
+    float const value = bound(b, h, row);
+    // In double: a float may round the number of rows up.
+    check<UnsupportedError>(value >= 0 && static_cast<double>(value) <= static_cast<double>(rows_) && value == std::floor(value),
+                            name, " of batch item ", b, ", row ", row, " is ", value, "; accepted: whole numbers from 0 to ",
+                            rows_);
+    return static_cast<Index>(value);
+  }
+
+  [[noreturn]] static void refuse_overlap(Index b, RowRange first, RowRange second) {
+    throw UnsupportedError(message_of("batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [",
+                                      second.begin, ", ", second.end,
+                                      ") overlap; accepted: documents, whose ranges are equal or disjoint (for another mask "
+                                      "use RingAttention with a predicate)"));
+  }
+
+  Index batch_, rows_;
+  std::vector<std::int32_t> query_ids_, key_ids_;
+  std::vector<Index> first_keys_;
+};
+
+}  // namespace annulus::nkilib

@@ -1,0 +1,70 @@
+#pragma once
+// From striped shards to contiguous ones, as nkilib's ring_attention_unpermute.
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "annulus/interop/nkilib.hpp"
+
+namespace annulus::nkilib {
+
+/// Parameters of ring_attention_unpermute; see ForwardParameters.
+struct UnpermuteParameters {
+  ReplicaGroups replica_groups{};
+  int num_workers = 1;
+};
+
+/// x [bs, s, d] holds the positions rank, rank + n, rank + 2n, ... of a sequence of n * s; the result, of the same extents,
+/// holds positions rank * s ... rank * s + s - 1. Collective; every rank sends (n - 1) / n of its shard. Needs s % n == 0.
+/// Throws, on all ranks alike, UnsupportedError and ShapeError; CommunicationError where ranks pass other extents or a peer
+/// is lost.
+template <Communicator C, class X>
+auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters const& parameters = {}) {
+  require_tensor<X>();
+  static_assert(rank_of<X> == 3, "annulus: ring_attention_unpermute takes [bs, s, d]");
+  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
+                "annulus: ring_attention_unpermute works in host memory");
+  using T = ScalarOf<X>;
+  int const ranks = communicator.size();
+  Rank const rank = communicator.rank();
+  TensorView<T const, 3> const striped = view_of(x);
+  Index const rows = striped.extent(1), share = rows / ranks;
+  interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
+    check_workers(parameters.num_workers, parameters.replica_groups, ranks);
+    annulus::detail::require_data("x", striped);
+    check<ShapeError>(rows % ranks == 0, "x has ", rows, " rows; expected a multiple of num_workers = ", ranks);
+    record.add("bs", striped.extent(0));
+    record.add("s", rows);
+    record.add("d", striped.extent(2));
+  });
+
+  auto result = make_like<T, 3>(x, striped.extents());
+  TensorView<T, 3> const contiguous = view_of(result);
+  std::array<Index, 3> const block{striped.extent(0), share, striped.extent(2)};
+  std::vector<T> leaving(static_cast<std::size_t>(block[0] * block[1] * block[2])), coming(leaving.size());
+  try {
+    for (int hop = 0; hop < ranks; ++hop) {
+      Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
+      copy_elements(striped.slice(1, to * share, share), TensorView<T, 3>(leaving.data(), block));
+      if (hop == 0) {
+        coming = leaving;
+      } else {
+        std::array const out{std::as_bytes(std::span(leaving))};
+        std::array const in{std::as_writable_bytes(std::span(coming))};
+        communicator.start_shift(Channel::prefetched, hop, out, in).wait();
+      }
+      // Every ranks-th position is from the same rank.
+      auto strides = contiguous.strides();
+      strides[1] *= ranks;
+      T* const first = contiguous.data() + (share > 0 ? contiguous.offset(0, from, 0) : 0);
+      copy_elements(TensorView<T const, 3>(coming.data(), block), TensorView<T, 3>(first, block, strides));
+    }
+  } catch (std::exception const& error) {
+    communicator.abandon(error.what());
+    throw;
+  }
+  return result;
+}
+
+}  // namespace annulus::nkilib

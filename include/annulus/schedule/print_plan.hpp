@@ -1,0 +1,141 @@
+#pragma once
+// A plan as text: what every rank does at every step, and what it costs.
+
+#include <algorithm>
+#include <array>
+#include <iomanip>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "annulus/mask/tile.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+
+namespace annulus {
+
+/// How many tiles of one step have each coverage; none are counted that hold nothing visible.
+struct TileCounts {
+  Index full = 0;
+  Index band = 0;
+  Index ranges = 0;
+  Index elements = 0;
+};
+
+inline TileCounts count_tiles(RingPlan const& plan, Rank rank, int step) {
+  TileCounts counts;
+  for (Tile const& tile : plan.tiles(rank, step)) switch (tile.coverage) {
+      case Coverage::full: ++counts.full; break;
+      case Coverage::band: ++counts.band; break;
+      case Coverage::ranges: ++counts.ranges; break;
+      case Coverage::elements: ++counts.elements; break;
+      case Coverage::none: break;
+    }
+  return counts;
+}
+
+/// The distances between a rank and an owner for which no step is made, since no rank needs the rows of the rank that
+/// many places back. Together with the plan's own offsets they are 0 .. ranks - 1.
+inline std::vector<int> offsets_without_step(RingPlan const& plan) {
+  std::vector<int> skipped;
+  int step = 0;
+  for (int offset = 0; offset < plan.ranks(); ++offset)
+    if (step < plan.steps() && plan.offset(step) == offset)
+      ++step;
+    else
+      skipped.push_back(offset);
+  return skipped;
+}
+
+namespace detail {
+
+/// A number right-aligned under the title of its column, two spaces after the column before.
+template <class Value>
+void print_cell(std::ostream& out, std::string const& title, Value const& value) {
+  out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
+}
+
+inline void print_heading(std::ostream& out, RingPlan const& plan) {
+  PlanRequest const& request = plan.request();
+  AttentionShape const& shape = request.shape;
+  Mask const& mask = request.mask;
+  out << (request.pass == Pass::forward ? "forward" : "backward") << " pass over " << plan.ranks()
+      << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, " << name_of(plan.rotation())
+      << " travel\n"
+      << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
+      << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
+      << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element\n  mask:";
+  if (mask == full()) out << " none";
+  if (mask.causal) out << " causal";
+  auto const side = [](Index reach) { return reach < unbounded ? std::to_string(reach) : std::string("unbounded"); };
+  if (mask.window.bounded())
+    out << " window(" << side(mask.window.reach_left()) << ", " << side(mask.window.reach_right()) << ")";
+  if (mask.sink_tokens > 0) out << " sink_tokens(" << mask.sink_tokens << ")";
+  if (mask.chunk > 0) out << " chunk(" << mask.chunk << ")";
+  if (request.query_offset != 0) out << ", query_offset " << request.query_offset;
+  out << '\n';
+}
+
+inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank) {
+  static std::array<std::string, 11> const titles{"step",  "owner",    "full",          "band",
+                                                  "ranges", "elements", "multiply-adds", "rows ahead",
+                                                  "bytes ahead", "rows behind", "bytes behind"};
+  out << "rank " << rank << ": " << plan.local_queries(rank) << " queries, " << plan.local_keys(rank) << " keys\n";
+  for (std::string const& title : titles) print_cell(out, title, title);
+  out << '\n';
+  for (int i = 0; i < plan.steps(); ++i) {
+    PlannedStep const& step = plan.step(rank, i);
+    TileCounts const tiles = count_tiles(plan, rank, i);
+    std::array<Index, 11> const values{i,
+                                       step.owner,
+                                       tiles.full,
+                                       tiles.band,
+                                       tiles.ranges,
+                                       tiles.elements,
+                                       step.multiply_adds,
+                                       step.sent.size(),
+                                       step.prefetched_bytes,
+                                       step.carried.size(),
+                                       step.carried_bytes};
+    for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
+    out << '\n';
+  }
+}
+
+inline void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
+  std::vector<int> const skipped = offsets_without_step(plan);
+  out << plan.steps() << (plan.steps() == 1 ? " step" : " steps") << " of " << plan.ranks() << " are made";
+  if (skipped.empty()) {
+    out << '\n';
+    return;
+  }
+  out << "; not made, since no rank needs the rows of the rank that many places back:";
+  for (int offset : skipped) out << ' ' << offset;
+  out << '\n';
+}
+
+inline void print_totals(std::ostream& out, RingPlan const& plan) {
+  static std::array<std::string, 4> const titles{"rank", "multiply-adds", "bytes sent", "peak buffer bytes"};
+  for (std::string const& title : titles) print_cell(out, title, title);
+  out << '\n';
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+    std::array<Index, 4> const values{rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)};
+    for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
+    out << '\n';
+  }
+  out << "bytes sent by all ranks: " << plan.total_bytes_sent() << "\nlargest work of a rank over the mean: "
+      << plan.imbalance() << '\n';
+}
+
+}  // namespace detail
+
+/// Writes the plan: the problem, a table of steps for each rank, the steps that are not made, and per rank the work, the
+/// bytes sent and the largest sum of its buffers. Columns of a step: the owner whose rows are there, tiles by coverage,
+/// multiply-adds, and rows and bytes that leave ahead of the compute (prefetched) and behind it (carried).
+inline void print_plan(std::ostream& out, RingPlan const& plan) {
+  detail::print_heading(out, plan);
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) detail::print_rank(out, plan, rank);
+  detail::print_steps_not_made(out, plan);
+  detail::print_totals(out, plan);
+}
+
+}  // namespace annulus

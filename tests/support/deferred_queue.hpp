@@ -1,0 +1,118 @@
+#pragma once
+// Work that is handed over now and done later, in order, on a thread of its own: the stream of a device.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+namespace annulus_test {
+
+struct DeferralOptions {
+  enum When {
+    delayed,  ///< each piece of work starts some time after the one before it has ended
+    lazy,     ///< nothing starts before drain(): who forgets to wait finds that nothing has happened
+  };
+  When when = delayed;
+  std::uint64_t seed = 0;
+  /// Longest delay before a piece of work; half of them have none.
+  std::chrono::microseconds longest_delay{50};
+};
+
+/// One thread hands work over and drains.
+class DeferredQueue {
+ public:
+  explicit DeferredQueue(DeferralOptions const& options)
+      : options_(options), dice_(options.seed), thread_([this] { work(); }) {}
+  DeferredQueue(DeferredQueue const&) = delete;
+  DeferredQueue& operator=(DeferredQueue const&) = delete;
+
+  /// Drains; what failed since the last drain() is lost.
+  ~DeferredQueue() {
+    {
+      std::lock_guard const lock(mutex_);
+      released_ = ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void push(std::function<void()> piece) {
+    {
+      std::lock_guard const lock(mutex_);
+      waiting_.push_back(std::move(piece));
+    }
+    changed_.notify_all();
+  }
+
+  /// Returns when all is done. Throws what the first failing piece has thrown; the pieces after it were skipped.
+  void drain() {
+    std::unique_lock lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return waiting_.empty() && !busy_; });
+    released_ = false;
+    if (auto const failure = std::exchange(failure_, nullptr)) std::rethrow_exception(failure);
+  }
+
+  /// Pieces that are not done yet.
+  std::size_t pending() const {
+    std::lock_guard const lock(mutex_);
+    return waiting_.size() + (busy_ ? 1 : 0);
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] {
+        return (!waiting_.empty() && (released_ || options_.when == DeferralOptions::delayed)) || ending_;
+      });
+      if (waiting_.empty()) return;
+      auto piece = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (!failure_) {
+        busy_ = true;
+        lock.unlock();
+        std::exception_ptr const failure = carry_out(piece);
+        piece = nullptr;
+        lock.lock();
+        failure_ = failure;
+        busy_ = false;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::exception_ptr carry_out(std::function<void()> const& piece) {
+    if (options_.when == DeferralOptions::delayed) delay();
+    try {
+      piece();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+  void delay() {
+    auto const longest = static_cast<std::uint64_t>(options_.longest_delay.count());
+    if (longest != 0 && dice_() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice_() % (longest + 1)));
+  }
+
+  DeferralOptions options_;
+  std::mt19937_64 dice_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  bool busy_ = false, released_ = false, ending_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;  // last: it begins when all else is there
+};
+
+}  // namespace annulus_test

@@ -1,0 +1,194 @@
+#pragma once
+// A backend as a device has one: its calls return before the work is done, and it works on memory of its own.
+
+#include <atomic>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "annulus/backend/reference/reference.hpp"
+#include "support/deferred_queue.hpp"
+#include "support/foreign_tensor.hpp"
+
+namespace annulus_test {
+
+/// The rules of a step were replaced before the step was worked on. Not an annulus::Error, so that no code under test
+/// takes it for one.
+class StaleStep : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+/// What a device reports when work on it fails.
+class DeviceFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class ForeignBuffer {
+ public:
+  ForeignBuffer() = default;
+  explicit ForeignBuffer(annulus::Index bytes) : memory_(static_cast<std::size_t>(bytes)) {}
+
+  std::byte* data() const { return memory_.data(); }
+  annulus::Index size() const { return static_cast<annulus::Index>(memory_.size()); }
+
+ private:
+  ForeignAllocation memory_;
+};
+
+struct ForeignBackendOptions {
+  DeferralOptions deferral{};
+  int failing_call = -1;  ///< the work of this call, counted from 0, ends in a DeviceFailure; -1: none does
+};
+
+/// Models Backend by handing every call to a queue, which hands it to Inner, a backend of host memory. Tiles, positions
+/// and predicate are read when the work is done, not before. Host memory and stale steps are refused; as with any
+/// failure, synchronize() throws it.
+template <class Inner = annulus::ReferenceBackend>
+class ForeignBackend {
+  using Index = annulus::Index;
+  template <class T, class Predicate>
+  using Step = annulus::Step<T, Predicate, ForeignMemory>;
+  template <class T>
+  using StepOperands = annulus::StepOperands<T, ForeignMemory>;
+  template <class A>
+  using RunningState = annulus::RunningState<A, ForeignMemory>;
+
+ public:
+  using memory_space = ForeignMemory;
+  using Buffer = ForeignBuffer;
+  template <class T>
+  using accumulator = typename Inner::template accumulator<T>;
+
+  explicit ForeignBackend(ForeignBackendOptions const& options = {}) : options_(options), queue_(options.deferral) {}
+
+  Buffer allocate(Index bytes) { return Buffer(bytes); }
+  annulus::Support supports(annulus::Problem const& problem) const { return inner_.supports(problem); }
+  void synchronize() { queue_.drain(); }
+
+  /// Calls whose work is not done yet.
+  std::size_t pending() const { return queue_.pending(); }
+  /// Calls that broke the contract, also those whose exception nobody saw.
+  int misuses() const { return misuses_; }
+
+  template <class T, std::size_t N>
+  void copy(ForeignView<T const, N> from, ForeignView<T, N> to) {
+    enqueue("copy", [=, this] { inner_.copy(host(from), host(to)); }, from, to);
+  }
+
+  template <class A, class T, std::size_t N>
+  void convert(ForeignView<A const, N> from, ForeignView<T, N> to) {
+    enqueue("convert", [=, this] { inner_.convert(host(from), host(to)); }, from, to);
+  }
+
+  template <class A, std::size_t N>
+  void add(ForeignView<A, N> into, ForeignView<A const, N> from) {
+    enqueue("add", [=, this] { inner_.add(host(into), host(from)); }, into, from);
+  }
+
+  template <class A, std::size_t N>
+  void clear(ForeignView<A, N> view) {
+    enqueue("clear", [=, this] { inner_.clear(host(view)); }, view);
+  }
+
+  template <class A>
+  void reset(RunningState<A> state) {
+    enqueue("reset", [=, this] { inner_.reset(host(state)); }, state.accumulator, state.maximum, state.sum);
+  }
+
+  template <class T, class Predicate, class A>
+  void fold(Step<T, Predicate> const& step, StepOperands<T> const& operands, RunningState<A> state) {
+    enqueue_step("fold", step, [=, this] { inner_.fold(host(step), host(operands), host(state)); }, operands.q, operands.k,
+                 operands.v, state.accumulator, state.maximum, state.sum);
+  }
+
+  template <class A>
+  void merge(RunningState<A> into, RunningState<A> from) {
+    enqueue("merge", [=, this] { inner_.merge(host(into), host(from)); }, into.accumulator, into.maximum, into.sum,
+            from.accumulator, from.maximum, from.sum);
+  }
+
+  template <class A, class L, class T>
+  void normalise(RunningState<A> state, ForeignView<L const, 2> sinks, ForeignView<T, 4> output, ForeignView<L, 3> lse) {
+    enqueue("normalise", [=, this] { inner_.normalise(host(state), host(sinks), host(output), host(lse)); },
+            state.accumulator, state.maximum, state.sum, sinks, output, lse);
+  }
+
+  template <class T, class A>
+  void row_delta(ForeignView<T const, 4> dout, ForeignView<T const, 4> output, ForeignView<A, 3> delta) {
+    enqueue("row_delta", [=, this] { inner_.row_delta(host(dout), host(output), host(delta)); }, dout, output, delta);
+  }
+
+  template <class T, class L, class Predicate, class A>
+  void add_gradients(Step<T, Predicate> const& step, StepOperands<T> const& operands,
+                     annulus::BackwardOperands<T, L, A, ForeignMemory> const& backward,
+                     annulus::StepGradients<A, ForeignMemory> gradients) {
+    enqueue_step("add_gradients", step,
+                 [=, this] { inner_.add_gradients(host(step), host(operands), host(backward), host(gradients)); },
+                 operands.q, operands.k, operands.v, backward.dout, backward.lse, backward.delta, gradients.dq, gradients.dk,
+                 gradients.dv, gradients.dbias);
+  }
+
+  template <class L, class A>
+  void sink_gradients(ForeignView<L const, 3> lse, ForeignView<A const, 3> delta, ForeignView<L const, 2> sinks,
+                      ForeignView<A, 2> dsinks) {
+    enqueue("sink_gradients", [=, this] { inner_.sink_gradients(host(lse), host(delta), host(sinks), host(dsinks)); }, lse,
+            delta, sinks, dsinks);
+  }
+
+ private:
+  template <class InSpace>
+  static auto host(InSpace const& foreign) {
+    return foreign.template in_space<annulus::HostMemory>();
+  }
+
+  /// `work` captures views and spans by value; the views are checked just before it, when they are used.
+  template <class Work, class... Views>
+  void enqueue(char const* name, Work work, Views... views) {
+    bool const fails = calls_++ == options_.failing_call;
+    queue_.push([=, this] {
+      try {
+        (require_foreign(views, name), ...);
+        work();
+      } catch (std::logic_error const&) {
+        ++misuses_;
+        throw;
+      }
+      if (fails) throw DeviceFailure(std::string("the device failed in ") + name);
+    });
+  }
+
+  template <class T, class Predicate, class Work, class... Views>
+  void enqueue_step(char const* name, Step<T, Predicate> const& step, Work work, Views... views) {
+    auto const is_fresh = [step, tiles = copy_of(step.tiles), queries = copy_of(step.query_positions),
+                           keys = copy_of(step.key_positions)] {
+      return tiles == copy_of(step.tiles) && queries == copy_of(step.query_positions) && keys == copy_of(step.key_positions);
+    };
+    enqueue(
+        name,
+        [=] {
+          if (!is_fresh()) throw StaleStep(std::string("tiles or positions changed before the work of ") + name);
+          work();
+        },
+        views..., step.bias, step.boolean_mask, step.query_segments, step.key_segments);
+  }
+
+  template <class T>
+  static std::vector<std::remove_const_t<T>> copy_of(std::span<T> values) {
+    return {values.begin(), values.end()};
+  }
+
+  ForeignBackendOptions options_;
+  int calls_ = 0;
+  std::atomic<int> misuses_ = 0;
+  Inner inner_;
+  DeferredQueue queue_;  // last: it ends, and with it all work, before what the work needs
+};
+
+static_assert(annulus::Backend<ForeignBackend<>>);
+
+}  // namespace annulus_test

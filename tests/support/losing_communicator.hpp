@@ -1,0 +1,52 @@
+#pragma once
+// A communicator that loses its peer in the middle of a pass.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "annulus/comm/communicator.hpp"
+
+namespace annulus_test {
+
+/// Wraps the communicator of one rank, which must outlive it; models Communicator. wait() number `fatal_wait`, counted
+/// from 0 over all channels, throws CommunicationError instead of waiting; -1: none does.
+template <annulus::Communicator C>
+class LosingCommunicator {
+ public:
+  using memory_space = typename C::memory_space;
+
+  class Transfer {
+   public:
+    void wait() {
+      if ((*waits_)-- == 0) throw annulus::CommunicationError("the peer was lost");
+      inner_.wait();
+    }
+
+   private:
+    friend class LosingCommunicator;
+    Transfer(annulus::TransferOf<C> inner, std::shared_ptr<int> waits) : inner_(std::move(inner)), waits_(std::move(waits)) {}
+
+    annulus::TransferOf<C> inner_;
+    std::shared_ptr<int> waits_;
+  };
+
+  LosingCommunicator(C& inner, int fatal_wait) : inner_(&inner), waits_(std::make_shared<int>(fatal_wait)) {}
+
+  annulus::Rank rank() const { return inner_->rank(); }
+  int size() const { return inner_->size(); }
+
+  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
+    return {inner_->start_shift(channel, hop, out, in), waits_};
+  }
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { inner_->all_gather(mine, all); }
+  void abandon(std::string const& reason) noexcept { inner_->abandon(reason); }
+
+ private:
+  C* inner_;
+  std::shared_ptr<int> waits_;
+};
+
+}  // namespace annulus_test

@@ -1,0 +1,173 @@
+#pragma once
+// A communicator that keeps a log of one rank's exchanges: how many, in which order, how many bytes.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/comm/communicator.hpp"
+
+namespace annulus_test {
+
+/// One thing that happened on a recorded communicator, in the order of the log.
+struct RecordedEvent {
+  enum Kind {
+    started,    ///< start_shift
+    finished,   ///< wait() of that shift has returned
+    failed,     ///< wait() of that shift has thrown
+    dropped,    ///< the transfer was destroyed without wait()
+    gathered,   ///< all_gather
+    abandoned,  ///< abandon
+    marked,     ///< RecordingCommunicator::mark, by the test
+  };
+  Kind kind;
+  int shift = -1;  ///< how-manieth start_shift of this rank, of any channel, from 0; -1 where it is none
+  annulus::Channel channel{};
+  int hop = 0;
+  std::size_t bytes_sent = 0;
+  std::size_t bytes_received = 0;
+  std::size_t runs = 0;
+  std::string text{};
+
+  bool operator==(RecordedEvent const&) const = default;
+};
+
+/// Wraps the communicator of one rank, which must outlive it; models Communicator, and changes nothing.
+template <annulus::Communicator C>
+class RecordingCommunicator {
+ public:
+  using memory_space = typename C::memory_space;
+
+  class Transfer {
+   public:
+    Transfer(Transfer&&) noexcept = default;
+    Transfer& operator=(Transfer&& other) noexcept {
+      std::swap(inner_, other.inner_);
+      std::swap(log_, other.log_);
+      std::swap(event_, other.event_);
+      other.drop();
+      return *this;
+    }
+    ~Transfer() { drop(); }
+
+    void wait() {
+      try {
+        inner_.wait();
+      } catch (...) {
+        end(RecordedEvent::failed);
+        throw;
+      }
+      end(RecordedEvent::finished);
+    }
+
+   private:
+    friend class RecordingCommunicator;
+    using Log = std::shared_ptr<std::vector<RecordedEvent>>;
+    Transfer(annulus::TransferOf<C> inner, Log log, RecordedEvent event)
+        : inner_(std::move(inner)), log_(std::move(log)), event_(std::move(event)) {}
+
+    void drop() { end(RecordedEvent::dropped); }
+
+    void end(RecordedEvent::Kind kind) {
+      if (!log_) return;
+      event_.kind = kind;
+      log_->push_back(event_);
+      log_ = nullptr;
+    }
+
+    annulus::TransferOf<C> inner_;
+    Log log_;
+    RecordedEvent event_;
+  };
+
+  explicit RecordingCommunicator(C& inner) : inner_(&inner) {}
+
+  annulus::Rank rank() const { return inner_->rank(); }
+  int size() const { return inner_->size(); }
+
+  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
+    RecordedEvent event{RecordedEvent::started, shifts_++, channel, hop, total(out), total(in), out.size()};
+    log_->push_back(event);
+    return {inner_->start_shift(channel, hop, out, in), log_, event};
+  }
+
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
+    log_->push_back({RecordedEvent::gathered, -1, {}, 0, mine.size(), all.size(), 1});
+    inner_->all_gather(mine, all);
+  }
+
+  void abandon(std::string const& reason) noexcept {
+    log_->push_back({RecordedEvent::abandoned, -1, {}, 0, 0, 0, 0, reason});
+    inner_->abandon(reason);
+  }
+
+  /// The test's own mark in the log, to see what happens before and after it.
+  void mark(std::string const& text) { log_->push_back({RecordedEvent::marked, -1, {}, 0, 0, 0, 0, text}); }
+
+  std::vector<RecordedEvent> const& events() const { return *log_; }
+
+  int count(RecordedEvent::Kind kind) const {
+    return static_cast<int>(std::count_if(log_->begin(), log_->end(), [&](auto const& e) { return e.kind == kind; }));
+  }
+
+  int shifts(annulus::Channel channel) const {
+    return static_cast<int>(std::count_if(log_->begin(), log_->end(), [&](auto const& event) {
+      return event.kind == RecordedEvent::started && event.channel == channel;
+    }));
+  }
+
+  /// Bytes that this rank handed to start_shift on a channel.
+  std::size_t bytes_sent(annulus::Channel channel) const {
+    std::size_t bytes = 0;
+    for (auto const& event : *log_)
+      if (event.kind == RecordedEvent::started && event.channel == channel) bytes += event.bytes_sent;
+    return bytes;
+  }
+
+  std::vector<int> hops(annulus::Channel channel) const {
+    std::vector<int> hops;
+    for (auto const& event : *log_)
+      if (event.kind == RecordedEvent::started && event.channel == channel) hops.push_back(event.hop);
+    return hops;
+  }
+
+  /// Shifts of a channel that have started and not ended.
+  int under_way(annulus::Channel channel) const {
+    int open = 0;
+    for (auto const& event : *log_) open += event.channel == channel ? change_of(event.kind) : 0;
+    return open;
+  }
+
+  /// The most shifts of a channel that were under way at once.
+  int most_under_way(annulus::Channel channel) const {
+    int open = 0, most = 0;
+    for (auto const& event : *log_) {
+      open += event.channel == channel ? change_of(event.kind) : 0;
+      most = std::max(most, open);
+    }
+    return most;
+  }
+
+ private:
+  template <class Runs>
+  static std::size_t total(Runs runs) {
+    std::size_t bytes = 0;
+    for (auto const& run : runs) bytes += run.size();
+    return bytes;
+  }
+
+  static int change_of(RecordedEvent::Kind kind) {
+    if (kind == RecordedEvent::started) return 1;
+    return kind == RecordedEvent::finished || kind == RecordedEvent::failed || kind == RecordedEvent::dropped ? -1 : 0;
+  }
+
+  C* inner_;
+  std::shared_ptr<std::vector<RecordedEvent>> log_ = std::make_shared<std::vector<RecordedEvent>>();
+  int shifts_ = 0;
+};
+
+}  // namespace annulus_test
