@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What it costs to compile a program with one forward and one backward call: seconds and peak memory, median of three.
+# usage: benchmarks/compile_time.sh [compiler]      needs GNU time
+set -eu
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+compiler=${1:-g++}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cat > "$folder/program.cpp" <<'CPP'
+#include <annulus/annulus.hpp>
+int main() {
+  annulus::run_ring(4, [](annulus::SimulatedRing& ring) {
+    Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 16, 2, 8), k(1, 16, 2, 8), v(1, 16, 2, 8);
+    annulus::ReferenceBackend backend;
+    annulus::RingAttention attention(ring, backend, {.mask = annulus::causal()});
+    auto const forward = attention.forward(q, k, v);
+    attention.backward(forward.output, forward, q, k, v);
+  });
+}
+CPP
+for _ in 1 2 3; do
+  command time -f '%e s %M KiB' "$compiler" -std=c++20 -O2 -I "$root/include" -isystem /usr/include/eigen3 \
+    -c "$folder/program.cpp" -o "$folder/program.o" 2>&1
+done | sort -n | sed -n 2p
