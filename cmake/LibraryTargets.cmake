@@ -26,5 +26,7 @@ if(ANNULUS_WITH_MPI)
   add_library(annulus::mpi ALIAS annulus_mpi)
   set_target_properties(annulus_mpi PROPERTIES EXPORT_NAME mpi)
   target_link_libraries(annulus_mpi INTERFACE annulus MPI::MPI_CXX)
+  # With it the umbrella header brings the ring over MPI.
+  target_compile_definitions(annulus_mpi INTERFACE ANNULUS_WITH_MPI=1)
   annulus_add_headers(annulus_mpi ${annulus_mpi_headers})
 endif()

@@ -1,6 +1,6 @@
 # annulus_add_readme_programs(<markdown file>)
 #     Each ```cpp block with a main function becomes a program and a ctest entry readme.program_<n>; those that include
-#     annulus/comm/mpi.hpp run on two ranks, and only where MPI is. A block that starts with an include but has no main
+#     annulus/comm/mpi.hpp or call run_mpi_ring run on two ranks, and only where MPI is. A block that starts with an include but has no main
 #     function is compiled. The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt
 #     beside the first program, under the name that it asks for: folder ANNULUS_README_PACKAGE, which the package test
 #     builds, and runs ANNULUS_README_PROGRAM.
@@ -40,7 +40,7 @@ endfunction()
 
 function(annulus_add_readme_program name text folder)
   set(needs_mpi FALSE)
-  if(text MATCHES "annulus/comm/mpi\\.hpp")
+  if(text MATCHES "annulus/comm/mpi\\.hpp|run_mpi_ring")
     set(needs_mpi TRUE)
     if(NOT ANNULUS_WITH_MPI)
       return()

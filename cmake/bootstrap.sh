@@ -85,7 +85,7 @@ install_missing() {
 }
 
 # One job a core, and 1.5 GiB of memory a job.
-jobs() {
+job_count() {
   local cores memory
   cores=$(nproc)
   memory=$(awk '/^MemAvailable:/ { print int($2 / 1572864) }' /proc/meminfo)
@@ -108,8 +108,8 @@ configure() {
 }
 
 build() {
-  say "building with $(jobs) jobs"
-  cmake --build "$build" --parallel "$(jobs)" "$@" >&2 || fail "the build failed"
+  say "building with $(job_count) jobs"
+  cmake --build "$build" --parallel "$(job_count)" "$@" >&2 || fail "the build failed"
 }
 
 mode=${1:-}

@@ -1,10 +1,15 @@
 #pragma once
-// Everything that needs Eigen and the standard library only. MPI: annulus/comm/mpi.hpp.
+// Everything that needs Eigen and the standard library only; with the CMake target annulus::mpi also the ring over MPI.
 
 #include "annulus/attention/functions.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
+#include "annulus/schedule/print_plan.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
 #include "annulus/tensor/eigen.hpp"
+
+#if defined(ANNULUS_WITH_MPI)
+#include "annulus/comm/mpi/run_mpi_ring.hpp"
+#endif
