@@ -4,6 +4,7 @@
 set(annulus_Eigen_package Eigen3)
 set(annulus_Eigen_target Eigen3::Eigen)
 set(annulus_Eigen_debian libeigen3-dev)
+set(annulus_Eigen_least 3.4)
 set(annulus_Catch2_package Catch2)
 set(annulus_Catch2_target Catch2::Catch2)
 set(annulus_Catch2_debian catch2)
@@ -34,6 +35,10 @@ macro(annulus_require name)
         "${name} was not found. Install it (Debian, Ubuntu: ${annulus_${name}_debian}), or say where it is with "
         "-D${annulus_${name}_package}_DIR=<folder of its CMake package>, or let CMake take its source: "
         "-DANNULUS_FETCH_DEPENDENCIES=ON -DANNULUS_${name}_SOURCE=<folder or URL of an archive>.")
+    elseif(annulus_${name}_least AND ${annulus_${name}_package}_VERSION VERSION_LESS annulus_${name}_least AND
+           ${annulus_${name}_package}_FOUND)
+      message(FATAL_ERROR "${name} ${${annulus_${name}_package}_VERSION} was found in ${${annulus_${name}_package}_DIR}; "
+                          "annulus needs ${annulus_${name}_least} or newer.")
     endif()
   endif()
 endmacro()

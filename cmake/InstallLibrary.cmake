@@ -1,7 +1,6 @@
 # Headers, targets, find_package files. annulus::mpi has an export file of its own, so that a consumer without MPI can
 # use annulus::annulus of an installation that has both.
 
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
 

@@ -1,5 +1,7 @@
 # annulus::annulus and annulus::mpi: header-only, each with the headers that need nothing but its own dependencies.
 
+include(GNUInstallDirs)
+
 file(GLOB_RECURSE annulus_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/annulus/*.hpp")
 set(annulus_mpi_headers ${annulus_headers})
 list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
@@ -9,7 +11,7 @@ list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers})
 function(annulus_add_headers target)
   if(CMAKE_VERSION VERSION_LESS 3.23)
     target_include_directories(${target} INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
-                                                   "$<INSTALL_INTERFACE:include>")
+                                                   "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   else()
     target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${ARGN})
   endif()

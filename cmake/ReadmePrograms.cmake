@@ -1,9 +1,12 @@
 # annulus_add_readme_programs(<markdown file>)
-#     Each ```cpp block with a main function becomes a program and a ctest entry readme.program_<n>; those that include
-#     annulus/comm/mpi.hpp or call run_mpi_ring run on two ranks, and only where MPI is. A block that starts with an include but has no main
-#     function is compiled. The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt
-#     beside the first program, under the name that it asks for: folder ANNULUS_README_PACKAGE, which the package test
-#     builds, and runs ANNULUS_README_PROGRAM.
+#     Each ```cpp block with a main function becomes a program and a ctest entry readme.program_<n>; those that use MPI
+#     run on two ranks, and only where it is. A block that starts with an include but has no main function is compiled.
+#     The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt beside the first program, under
+#     the name that it asks for: folder ANNULUS_README_PACKAGE, which the package test builds, and runs
+#     ANNULUS_README_PROGRAM. Folder ANNULUS_README_MPI_PACKAGE is the same for the first program that uses MPI, with
+#     the component and target of MPI.
+
+set(annulus_uses_mpi "annulus/comm/mpi|run_mpi_ring|MpiRing|MPI_")
 
 # All blocks of one language, as <prefix>_0 .. <prefix>_<count-1>: not a list, since code has semicolons.
 function(annulus_fenced_blocks text language prefix)
@@ -40,7 +43,7 @@ endfunction()
 
 function(annulus_add_readme_program name text folder)
   set(needs_mpi FALSE)
-  if(text MATCHES "annulus/comm/mpi\\.hpp|run_mpi_ring")
+  if(text MATCHES "${annulus_uses_mpi}")
     set(needs_mpi TRUE)
     if(NOT ANNULUS_WITH_MPI)
       return()
@@ -64,13 +67,13 @@ function(annulus_add_readme_program name text folder)
                         $<$<BOOL:${needs_mpi}>:annulus::mpi>)
 endfunction()
 
-function(annulus_add_readme_package cmake_text program folder)
+# Sets <program> to the name of the executable.
+function(annulus_write_readme_package cmake_text source folder program)
   if(NOT cmake_text MATCHES "add_executable\\(([^ )]+) ([^ )]+)")
     message(FATAL_ERROR "the readme's CMakeLists.txt has no add_executable(<name> <file>)")
   endif()
-  set(ANNULUS_README_PACKAGE "${folder}" PARENT_SCOPE)
-  set(ANNULUS_README_PROGRAM "${CMAKE_MATCH_1}" PARENT_SCOPE)
-  annulus_write_if_changed("${folder}/${CMAKE_MATCH_2}" "${program}")
+  set(${program} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+  annulus_write_if_changed("${folder}/${CMAKE_MATCH_2}" "${source}")
   annulus_write_if_changed("${folder}/CMakeLists.txt" "${cmake_text}")
 endfunction()
 
@@ -83,12 +86,15 @@ function(annulus_add_readme_programs readme)
 
   set(number 0)
   set(first_program)
+  set(first_mpi_program)
   while(number LESS cpp_count)
     set(block "${cpp_${number}}")
     math(EXPR number "${number} + 1")
     if(block MATCHES "int main\\(")
       annulus_add_readme_program(program_${number} "${block}" "${folder}")
-      if(NOT first_program)
+      if(block MATCHES "${annulus_uses_mpi}" AND NOT first_mpi_program)
+        set(first_mpi_program "${block}")
+      elseif(NOT first_program)
         set(first_program "${block}")
       endif()
     elseif(block MATCHES "^#include")
@@ -101,12 +107,19 @@ function(annulus_add_readme_programs readme)
 
   set(number 0)
   while(number LESS cmake_count)
-    if(cmake_${number} MATCHES "find_package\\(annulus")
-      annulus_add_readme_package("${cmake_${number}}" "${first_program}" "${folder}/package")
-      set(ANNULUS_README_PACKAGE "${ANNULUS_README_PACKAGE}" PARENT_SCOPE)
-      set(ANNULUS_README_PROGRAM "${ANNULUS_README_PROGRAM}" PARENT_SCOPE)
+    set(block "${cmake_${number}}")
+    math(EXPR number "${number} + 1")
+    if(block MATCHES "find_package\\(annulus")
+      annulus_write_readme_package("${block}" "${first_program}" "${folder}/package" program)
+      set(ANNULUS_README_PACKAGE "${folder}/package" PARENT_SCOPE)
+      if(first_mpi_program AND ANNULUS_WITH_MPI)
+        string(REPLACE "find_package(annulus REQUIRED" "find_package(annulus REQUIRED COMPONENTS mpi" block "${block}")
+        string(REPLACE "annulus::annulus" "annulus::mpi" block "${block}")
+        annulus_write_readme_package("${block}" "${first_mpi_program}" "${folder}/mpi_package" program)
+        set(ANNULUS_README_MPI_PACKAGE "${folder}/mpi_package" PARENT_SCOPE)
+      endif()
+      set(ANNULUS_README_PROGRAM "${program}" PARENT_SCOPE)
       break()
     endif()
-    math(EXPR number "${number} + 1")
   endwhile()
 endfunction()

@@ -2,6 +2,7 @@
 // A problem of the oracle, spread over a ring: what every test of the whole library starts from.
 
 #include <annulus/attention/options.hpp>
+#include <annulus/core/scalar.hpp>
 #include <cstdint>
 #include <random>
 #include <span>

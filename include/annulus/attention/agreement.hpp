@@ -22,8 +22,13 @@ class CallRecord {
   Index local_queries = 0;
   Index local_keys = 0;
 
-  void add(std::string_view name, Index value) { append(name, value, false); }
-  void add_real(std::string_view name, double value) { append(name, std::bit_cast<std::int64_t>(value), true); }
+  void add(std::string_view name, Index value) { append(name, value, {}); }
+  void add_real(std::string_view name, double value) {
+    append(name, std::bit_cast<std::int64_t>(value), message_of(value));
+  }
+  /// A value that reads better as a word, of which as much as fits is kept.
+  void add_named(std::string_view name, Index value, std::string_view word) { append(name, value, word); }
+  void add_flag(std::string_view name, bool value) { append(name, value, value ? "true" : "false"); }
 
   /// Notes that this rank refuses the call. Peers throw the same type.
   void refuse(std::exception_ptr reason) {
@@ -35,18 +40,22 @@ class CallRecord {
       refusal(Refusal::unsupported, error.what());
     } catch (std::exception const& error) {
       refusal(Refusal::other, error.what());
+    } catch (...) {
+      refusal(Refusal::other, "an exception of unknown type");
     }
   }
 
   /// Throws what the first refusing rank, or the first field in which the ranks differ, demands.
   static void compare(std::span<CallRecord const> records) {
     for (std::size_t r = 0; r < records.size(); ++r) records[r].throw_refusal(r);
-    for (std::size_t f = 0; f < records[0].count_; ++f)
+    for (std::size_t f = 0; f < records[0].fields_.size(); ++f)
       for (std::size_t r = 1; r < records.size(); ++r) {
         Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
-        if (first.value == other.value) continue;
-        throw CommunicationError(message_of("the ranks were called with different ", first.name.data(), ": rank 0 has ",
-                                            first.text(), ", rank ", r, " has ", other.text(), "; it must be the same on all ranks"));
+        check<CommunicationError>(first.name == other.name, "the ranks make different calls: rank 0 compares '",
+                                  first.name.data(), "', rank ", r, " '", other.name.data(), "'");
+        check<CommunicationError>(first.value == other.value, "the ranks were called with different ", first.name.data(),
+                                  ": rank 0 has ", first.shown(), ", rank ", r, " has ", other.shown(),
+                                  "; it must be the same on all ranks");
       }
   }
 
@@ -54,19 +63,18 @@ class CallRecord {
   enum class Refusal : std::int32_t { none, shape, unsupported, other };
 
   struct Field {
-    std::array<char, 32> name{};
+    std::array<char, 32> name{}, text{};  // end with a zero; without a text the value itself is shown
     std::int64_t value = 0;
-    bool real = false;
 
-    std::string text() const { return real ? message_of(std::bit_cast<double>(value)) : message_of(value); }
+    std::string shown() const { return text[0] == 0 ? message_of(value) : text.data(); }
   };
 
-  void append(std::string_view name, std::int64_t value, bool real) {
+  void append(std::string_view name, std::int64_t value, std::string_view text) {
     check<Error>(count_ < fields_.size() && name.size() < 32, "call record: no room for ", name);
     Field& field = fields_[count_++];
     name.copy(field.name.data(), name.size());
+    text.copy(field.text.data(), field.text.size() - 1);
     field.value = value;
-    field.real = real;
   }
 
   void refusal(Refusal kind, char const* text) {

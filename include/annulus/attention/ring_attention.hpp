@@ -194,6 +194,7 @@ class RingAttention {
     std::exception_ptr refused;
     try {
       validate_options(options_);
+      validate_range<AccumulatorOf<B, T>>(options_);
       shape = validate_shapes(own.q, own.k, own.v);
       validate_operands(operands, shape, queries, keys);
       check_results(shape);

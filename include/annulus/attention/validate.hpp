@@ -2,6 +2,8 @@
 // Every check of what a user passes in. None of them communicates.
 
 #include <cmath>
+#include <limits>
+#include <string>
 #include <string_view>
 
 #include "annulus/attention/agreement.hpp"
@@ -28,8 +30,19 @@ inline void validate_options(Options const& options) {
   check<UnsupportedError>(options.mask.chunk >= 0, "chunk is ", options.mask.chunk,
                           "; accepted: 1 or more, or 0 for no chunks");
   constexpr Index limit = unbounded / 4;
-  check<UnsupportedError>(std::abs(options.query_offset) < limit, "query_offset is ", options.query_offset,
+  check<UnsupportedError>(-limit < options.query_offset && options.query_offset < limit, "query_offset is ", options.query_offset,
                           "; accepted: a position, |query_offset| < ", limit);
+}
+
+/// Throws UnsupportedError for a scale or cap that sums of type A cannot hold: it would turn infinite, or into no cap.
+template <class A>
+void validate_range(Options const& options) {
+  double const largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
+  check<UnsupportedError>(std::abs(options.softmax_scale.value_or(0)) <= largest, "softmax_scale is ",
+                          options.softmax_scale.value_or(0), "; accepted for sums of ", sizeof(A), " bytes: at most ", largest);
+  check<UnsupportedError>(options.logit_softcap == 0 || (options.logit_softcap >= smallest && options.logit_softcap <= largest),
+                          "logit_softcap is ", options.logit_softcap, "; accepted for sums of ", sizeof(A), " bytes: ",
+                          smallest, " to ", largest, ", or 0 for none");
 }
 
 namespace detail {
@@ -136,39 +149,44 @@ template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
                  int accumulator_bytes) {
   AttentionShape const& shape = problem.shape;
-  Window const& window = options.mask.window;
+  auto const add_reach = [&](std::string_view name, Index reach) {
+    record.add_named(name, reach, reach < unbounded ? message_of(reach) : "unbounded");
+  };
   record.local_queries = problem.local_queries;
   record.local_keys = problem.local_keys;
-  record.add("pass (0 forward, 1 backward)", problem.pass == Pass::backward);
-  record.add("data type", static_cast<Index>(problem.data_type));
+  record.add_named("pass", problem.pass == Pass::backward, problem.pass == Pass::backward ? "backward" : "forward");
+  record.add_named("data type", static_cast<Index>(problem.data_type), name_of(problem.data_type));
   record.add("accumulator bytes", accumulator_bytes);
   record.add("batch", shape.batch);
   record.add("query_heads", shape.query_heads);
   record.add("kv_heads", shape.kv_heads);
   record.add("head_dim", shape.head_dim);
   record.add("value_dim", shape.value_dim);
-  record.add("mask.causal", options.mask.causal);
-  record.add("mask.window.left", window.reach_left());
-  record.add("mask.window.right", window.reach_right());
+  record.add_flag("mask.causal", options.mask.causal);
+  add_reach("mask.window.left", options.mask.window.reach_left());
+  add_reach("mask.window.right", options.mask.window.reach_right());
   record.add("mask.sink_tokens", options.mask.sink_tokens);
   record.add("mask.chunk", options.mask.chunk);
   record.add_real("softmax_scale", problem.softmax_scale);
   record.add_real("logit_softcap", options.logit_softcap);
   record.add_real("dropout.probability", options.dropout.probability);
-  record.add("dropout.seed", static_cast<Index>(options.dropout.seed));
-  record.add("sharding (fingerprint)", static_cast<Index>(options.sharding.fingerprint()));
+  record.add_named("dropout.seed", static_cast<Index>(options.dropout.seed), message_of(options.dropout.seed));
+  auto const sharding = options.sharding.fingerprint();
+  // Maps have no name of their own, so that a number tells them apart.
+  std::string const map_number = options.sharding.name() == "explicit" ? message_of(" #", sharding % 1000000) : "";
+  record.add_named("sharding", static_cast<Index>(sharding), options.sharding.name() + map_number);
   record.add("query_offset", options.query_offset);
-  record.add("rotation", static_cast<Index>(options.rotation));
-  record.add("predicate given", problem.predicate);
-  record.add("bias given", problem.bias);
+  record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
+  record.add_flag("predicate given", problem.predicate);
+  record.add_flag("bias given", problem.bias);
   record.add("bias batch extent", operands.bias ? operands.bias->extent(0) : 0);
   record.add("bias head extent", operands.bias ? operands.bias->extent(1) : 0);
   record.add("bias key extent", operands.bias ? operands.bias->extent(3) : 0);
-  record.add("bias_gradient", problem.bias_gradient);
-  record.add("mask operand given", problem.boolean_mask);
+  record.add_flag("bias_gradient", problem.bias_gradient);
+  record.add_flag("mask operand given", problem.boolean_mask);
   record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
-  record.add("segments given", problem.segments);
-  record.add("sinks given", static_cast<bool>(operands.sinks));
+  record.add_flag("segments given", problem.segments);
+  record.add_flag("sinks given", static_cast<bool>(operands.sinks));
   record.add("sinks per head", problem.sinks);
 }
 

@@ -7,8 +7,8 @@
 
 namespace annulus::interop {
 
-/// Calls check(CallRecord&) on every rank. Where it throws on one rank all ranks throw that error, and where it records a
-/// field with different values all throw CommunicationError. One gathering of a small record.
+/// Calls check(CallRecord&) on every rank. Where it throws on one rank all ranks throw that error, and where it records
+/// a field with different values all throw CommunicationError. One gathering of a small record.
 template <Communicator C, class Check>
 void check_on_all_ranks(C& communicator, Check&& check) {
   CallRecord record;

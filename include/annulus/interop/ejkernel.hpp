@@ -1,11 +1,11 @@
 #pragma once
 // ring_attention of ejkernel (EasyDeL) by its own names and conventions, on any ring and backend in host memory. Each
-// rank of the axis calls it with its own contiguous part of the sequence, as a function under shard_map would be called.
+// rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
 //
-// What is as in ejkernel: tensors are [batch, sequence, heads, dim]; the options and their defaults (ejkernel_options.hpp).
-// What differs: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and dropout go
-// by global positions, so that results do not depend on the number of ranks; where ejkernel has no backward pass by
-// automatic differentiation to hook into, ring_attention_fwd returns what ring_attention_bwd needs.
+// As in ejkernel: tensors are [batch, sequence, heads, dim]; the options, and their defaults (ejkernel_options.hpp).
+// Other than there: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and
+// dropout go by global positions, so that results do not depend on the number of ranks; and where JAX differentiates,
+// ring_attention_fwd returns what ring_attention_bwd needs.
 
 #include <utility>
 
@@ -23,17 +23,18 @@ struct RingFlashResiduals {
   TensorView<T const, 4> q, k, v;
   RingAttentionOptions<T> options;  ///< with bias, attention_mask and dropout_seed
   MaskBuilder mask_builder;
-  X o;                                    ///< [batch, sq, query_heads, value_dim], the output
-  MadeLike<X, Accumulator<T>, 3> lse;     ///< [batch, query_heads, sq], natural log, sinks included; sees nothing: -inf
+  X o;                                 ///< [batch, sq, query_heads, value_dim], the output
+  MadeLike<X, Accumulator<T>, 3> lse;  ///< [batch, query_heads, sq], natural log, sinks included; sees nothing: -inf
 };
 
 /// The forward pass, with what the backward pass needs. Parameters: ring_attention.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, V const& value,
                         RingAttentionOptions<ScalarOf<Q>> const& options = {}, MaskBuilder mask_builder = {}) {
-  (require_tensor<Q>(), require_tensor<K>(), require_tensor<V>());
-  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>,
-                "annulus: this adapter works in host memory");
+  static_assert(RequireOperands<HostMemory, Q, K, V>::value);
+  static_assert(
+      std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>,
+      "annulus: this adapter works in host memory");
   using T = ScalarOf<Q>;
   using X = MadeLike<Q, T, 4>;
   Options lowered;
@@ -69,8 +70,9 @@ auto ring_attention(C& axis_name, B& backend, Q const& query, K const& key, V co
   return ring_attention_fwd(axis_name, backend, query, key, value, options, std::move(mask_builder)).o;
 }
 
-/// { dq, dk, dv, dbias with bias_gradient, dsinks where softmax_aux was given } of a scalar whose gradient by the output is
-/// `dout`, of the extents of the output. Collective. dsinks is [query_heads, n], or [1, n] where the heads share them.
+/// { dq, dk, dv, dbias with bias_gradient, dsinks where softmax_aux was given } of a scalar whose gradient by the
+/// output is `dout`, of the extents of the output. Collective. dsinks is [query_heads, n], or [1, n] where the heads
+/// share them.
 template <Communicator C, Backend B, class X, class MaskBuilder, class DOut>
 Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, MaskBuilder> const& residuals,
                                 DOut const& dout) {
@@ -85,11 +87,12 @@ Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, 
   Gradients<X> result{like(residuals.q), like(residuals.k), like(residuals.v)};
   GradientViews<T, HostMemory> views{view_of(result.dq), view_of(result.dk), view_of(result.dv)};
   if (operands.bias_gradient) views.dbias = view_of(result.dbias.emplace(like(*operands.bias)));
-  if (operands.sinks) views.dsinks = view_of(result.dsinks.emplace(make_like<A, 2>(residuals.o, operands.sinks->extents())));
+  if (operands.sinks)
+    views.dsinks = view_of(result.dsinks.emplace(make_like<A, 2>(residuals.o, operands.sinks->extents())));
   RingAttention(axis_name, backend, lowered, residuals.mask_builder)
       .backward_into(dout, residuals.o, residuals.lse, residuals.q, residuals.k, residuals.v, views, operands);
 
-  if (shared_by_heads(residuals.options.softmax_aux, heads)) {
+  if (residuals.options.softmax_aux.shared_by(heads)) {
     auto sums = make_like<A, 2>(residuals.o, {1, views.dsinks.extent(1)});
     TensorView<A, 2> const sum = view_of(sums);
     for (Index n = 0; n < sum.extent(1); ++n) {

@@ -11,8 +11,8 @@
 
 namespace annulus::ejkernel {
 
-/// None, one number for both sides, or {left, right}: key k is inside iff q - k <= left and k - q <= right. {0, 0} leaves
-/// a query its own position. With causal the right side means nothing.
+/// None, one number for both sides, or {left, right}: key k is inside iff q - k <= left and k - q <= right. {0, 0}
+/// leaves a query its own position. With causal the right side means nothing.
 class SlidingWindow {
  public:
   constexpr SlidingWindow() = default;
@@ -28,8 +28,50 @@ class SlidingWindow {
   Index left_ = 0, right_ = 0;
 };
 
-/// How ejkernel cuts the work of a kernel into blocks. The backends of annulus choose their own blocks, and no block size
-/// has to divide a length: a number that is set is refused.
+/// Attention sinks: logits that take part in the normalisation alone. A: float (double for double operands).
+///   [query_heads, n]       n for each head
+///   [1, n]                 n that all heads share
+///   [query_heads]          one for each head
+///   [n], n != query_heads  n that all heads share
+/// ejkernel's ring kernels read every [n] as shared, others of its kernels as one for each head: write [1, n] where n
+/// may be query_heads.
+template <class A>
+class SoftmaxAux {
+ public:
+  SoftmaxAux() = default;
+  SoftmaxAux(std::nullopt_t) {}
+
+  template <TensorLike X>
+    requires(std::same_as<ScalarOf<X>, A> && std::same_as<SpaceOf<X>, HostMemory> &&
+             (rank_of<X> == 1 || rank_of<X> == 2))
+  SoftmaxAux(X const& tensor)
+      : one_axis_(rank_of<X> == 1), view_(row(TensorView<A const, rank_of<X>>(view_of(tensor)))) {}
+
+  explicit operator bool() const { return view_.has_value(); }
+
+  bool shared_by(Index query_heads) const {
+    if (!view_) return false;
+    return one_axis_ ? view_->extent(1) != query_heads : view_->extent(0) == 1 && query_heads != 1;
+  }
+
+  /// As annulus takes sinks, [query_heads, n].
+  OptionalSinks<A, HostMemory> for_heads(Index query_heads) const {
+    if (!view_) return std::nullopt;
+    if (shared_by(query_heads)) return broadcast(*view_, {query_heads, view_->extent(1)});
+    return one_axis_ ? view_->permuted({1, 0}) : *view_;
+  }
+
+ private:
+  using View = TensorView<A const, 2>;
+  static View row(View sinks) { return sinks; }
+  static View row(TensorView<A const, 1> sinks) { return {sinks.data(), {1, sinks.extent(0)}, {0, sinks.stride(0)}}; }
+
+  bool one_axis_ = false;
+  std::optional<View> view_;
+};
+
+/// How ejkernel cuts the work of a kernel into blocks. The backends of annulus choose their own blocks, and no block
+/// size has to divide a length: a number that is set is refused.
 struct KernelParams {
   std::optional<Index> q_blocksize{};
   std::optional<Index> kv_blocksize{};
@@ -43,14 +85,11 @@ using BwdParams = KernelParams;
 /// type of query, key and value.
 template <Scalar T>
 struct RingAttentionOptions {
-  /// [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding, as in ejkernel's
-  /// XLA path; its Triton path lets 0 be a document: add 1 to ids that count from 0.
+  /// [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding, as in
+  /// ejkernel's XLA path; its Triton path lets 0 be a document: add 1 to ids that count from 0.
   OptionalView<std::int32_t, 2, HostMemory> q_segment_ids{};
   OptionalView<std::int32_t, 2, HostMemory> kv_segment_ids{};
-  /// Attention sinks, logits that take part in the normalisation alone. [query_heads, n]: n for each head. [1, n]: n that
-  /// all heads share. [query_heads]: one for each head; [n] of another extent: n that all heads share. Where n may be
-  /// query_heads, write [1, n]: ejkernel's ring kernels read one axis as shared, others as one for each head.
-  OptionalSinks<Accumulator<T>, HostMemory> softmax_aux{};
+  SoftmaxAux<Accumulator<T>> softmax_aux{};  ///< attention sinks, [query_heads, n], [1, n], [query_heads] or [n]
   /// [batch|1, query_heads|1, sq, global keys], added to the logits
   OptionalView<T, 4, HostMemory> bias{};
   /// [batch|1, query_heads|1, sq, global keys], true: may be seen
@@ -66,8 +105,8 @@ struct RingAttentionOptions {
   /// true is refused: the backward pass is one loop that yields dq, dk and dv, and there is no other to choose.
   bool fused_backward = false;
   double dropout_prob = 0;  ///< 0 <= dropout_prob < 1; kept probabilities are divided by 1 - dropout_prob
-  /// Needed with dropout_prob > 0, without meaning else. What is dropped depends on it and on positions, heads and batch
-  /// items alone: not on the number of ranks.
+  /// Needed with dropout_prob > 0, without meaning else. What is dropped depends on it and on positions, heads and
+  /// batch items alone: not on the number of ranks.
   std::optional<std::uint64_t> dropout_seed{};
   /// Beyond ejkernel, which has no gradient of the bias: return dbias from the backward pass.
   bool bias_gradient = false;
@@ -76,8 +115,9 @@ struct RingAttentionOptions {
 namespace detail {
 
 inline void refuse_blocks(std::string_view which, KernelParams const& params) {
-  for (auto const& [name, value] : {std::pair{"q_blocksize", params.q_blocksize}, std::pair{"kv_blocksize", params.kv_blocksize},
-                                    std::pair{"num_warps", params.num_warps}, std::pair{"num_stages", params.num_stages}})
+  for (auto const& [name, value] :
+       {std::pair{"q_blocksize", params.q_blocksize}, std::pair{"kv_blocksize", params.kv_blocksize},
+        std::pair{"num_warps", params.num_warps}, std::pair{"num_stages", params.num_stages}})
     check<UnsupportedError>(!value, which, ".", name, " is ", value.value_or(0),
                             "; the backend chooses how it cuts its work; accepted: unset");
 }
@@ -89,8 +129,9 @@ template <Scalar T>
 Options options_of(RingAttentionOptions<T> const& options) {
   detail::refuse_blocks("fwd_params", options.fwd_params);
   detail::refuse_blocks("bwd_params", options.bwd_params);
-  check<UnsupportedError>(!options.fused_backward,
-                          "fused_backward = true chooses a kernel of ejkernel; here one loop yields dq, dk and dv; accepted: false");
+  check<UnsupportedError>(
+      !options.fused_backward,
+      "fused_backward = true chooses a kernel of ejkernel; here one loop yields dq, dk and dv; accepted: false");
   check<UnsupportedError>(static_cast<bool>(options.q_segment_ids) == static_cast<bool>(options.kv_segment_ids),
                           "only one of q_segment_ids and kv_segment_ids is given; give both or none");
   SlidingWindow const& window = options.sliding_window;
@@ -98,9 +139,10 @@ Options options_of(RingAttentionOptions<T> const& options) {
                           window.right(), "); accepted: 0 or more on each side, or none");
   check<UnsupportedError>(!options.chunk_size || *options.chunk_size >= 1, "chunk_size is ",
                           options.chunk_size.value_or(0), "; accepted: 1 or more, or unset for no chunks");
-  check<UnsupportedError>(!options.logits_soft_cap || (std::isfinite(*options.logits_soft_cap) && *options.logits_soft_cap > 0),
-                          "logits_soft_cap is ", options.logits_soft_cap.value_or(0),
-                          "; accepted: a finite number above 0, or unset for no cap");
+  check<UnsupportedError>(
+      !options.logits_soft_cap || (std::isfinite(*options.logits_soft_cap) && *options.logits_soft_cap > 0),
+      "logits_soft_cap is ", options.logits_soft_cap.value_or(0),
+      "; accepted: a finite number above 0, or unset for no cap");
   check<UnsupportedError>(options.dropout_prob == 0 || options.dropout_seed, "dropout_prob is ", options.dropout_prob,
                           " without a dropout_seed; give one");
   check<UnsupportedError>(!options.bias_gradient || options.bias, "bias_gradient is set but no bias is given");
@@ -113,22 +155,6 @@ Options options_of(RingAttentionOptions<T> const& options) {
   return result;
 }
 
-/// True where all heads read the same softmax_aux.
-template <class A>
-bool shared_by_heads(OptionalSinks<A, HostMemory> const& softmax_aux, Index query_heads) {
-  if (!softmax_aux) return false;
-  return softmax_aux->extent(0) != query_heads && (softmax_aux.one_axis() || softmax_aux->extent(0) == 1);
-}
-
-/// softmax_aux as annulus takes sinks, [query_heads, n].
-template <class A>
-OptionalSinks<A, HostMemory> sinks_of(OptionalSinks<A, HostMemory> const& softmax_aux, Index query_heads) {
-  if (!shared_by_heads(softmax_aux, query_heads)) return softmax_aux;
-  // [n] is held as a column [n, 1].
-  auto const shared = softmax_aux.one_axis() ? softmax_aux->permuted({1, 0}) : *softmax_aux;
-  return TensorView<A const, 2>(shared.data(), {query_heads, shared.extent(1)}, {0, shared.stride(1)});
-}
-
 template <Scalar T>
 Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_heads) {
   Operands<T> operands;
@@ -136,7 +162,7 @@ Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_head
   operands.mask = options.attention_mask;
   operands.query_segments = options.q_segment_ids;
   operands.key_segments = options.kv_segment_ids;
-  operands.sinks = sinks_of(options.softmax_aux, query_heads);
+  operands.sinks = options.softmax_aux.for_heads(query_heads);
   operands.bias_gradient = options.bias_gradient;
   return operands;
 }

@@ -10,10 +10,11 @@
 //  - a row that sees nothing has output 0 and lse 0 (annulus itself says -inf). The backward pass does not guess such
 //    rows from the 0 but finds them from the mask, so that a row whose lse happens to be 0 keeps its gradients.
 // What is more
-//  - softmax_scale is honoured with every mask, and q is never scaled beforehand: one convention for both passes. (A caller
-//    that does scale q for the causal mask passes softmax_scale = 1 to the forward pass, as before.)
+//  - softmax_scale is honoured with every mask, and q is never scaled beforehand: one convention for both passes. (A
+//    caller that does scale q for the causal mask passes softmax_scale = 1 to the forward pass, as before.)
 //  - key and value heads may be fewer than query heads: h must be a multiple of theirs.
-//  - any s, also not a multiple of 128; any d, and v may have another d than q and k; documents without the causal mask.
+//  - any s, also not a multiple of 128; any d, and v may have another d than q and k; documents without the causal
+//    mask.
 //  - bound_max is exclusive in both passes, so that the empty range [0, 0) sees nothing in either.
 
 #include <optional>
@@ -71,13 +72,14 @@ struct BackwardResult {
   Gradient dq, dk, dv;  ///< [b, heads, d, s], as q_ref, k_ref and v_ref
 };
 
-/// Throws UnsupportedError unless num_workers is the size of the ring and replica_groups, where given, has only groups of
-/// num_workers members that together name each of 0 ... groups * num_workers - 1 once. A single group is the whole
-/// world, whose order is that of the ring: it must be 0, 1, 2, ... Of several groups the ring is one; which one, and that
-/// its order is that of the group, only the maker of the communicator knows (MpiRing::from_replica_groups sees to it).
+/// Throws UnsupportedError unless num_workers is the size of the ring and replica_groups, where given, has only groups
+/// of num_workers members that together name each of 0 ... groups * num_workers - 1 once. A single group is the whole
+/// world, whose order is that of the ring: it must be 0, 1, 2, ... Of several groups the ring is one; which one, and
+/// that its order is that of the group, only the maker of the communicator knows (MpiRing::from_replica_groups sees to
+/// it).
 inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, int ring_size) {
-  check<UnsupportedError>(num_workers == ring_size, "num_workers is ", num_workers, ", the communicator has ", ring_size,
-                          " ranks; they must be equal");
+  check<UnsupportedError>(num_workers == ring_size, "num_workers is ", num_workers, ", the communicator has ",
+                          ring_size, " ranks; they must be equal");
   std::vector<bool> named(replica_groups.size() * static_cast<std::size_t>(num_workers), false);
   for (std::vector<int> const& group : replica_groups) {
     check<UnsupportedError>(group.size() == static_cast<std::size_t>(num_workers), "replica group ", group, " has ",
@@ -92,7 +94,8 @@ inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, 
   }
   for (int place = 0; replica_groups.size() == 1 && place < num_workers; ++place)
     check<UnsupportedError>(replica_groups[0][static_cast<std::size_t>(place)] == place, "the only replica group is ",
-                            replica_groups[0], "; ring order is rank order, accepted: 0, 1, 2, ... (for another order make the "
+                            replica_groups[0],
+                            "; ring order is rank order, accepted: 0, 1, 2, ... (for another order make the "
                             "communicator in that order and leave replica_groups unset)");
 }
 
@@ -102,11 +105,15 @@ namespace detail {
 using Bounds = std::optional<TensorView<float const, 3>>;
 
 /// Checks what both passes have in common, and reads the documents.
-inline std::optional<PackedDocuments> read_documents(CallRecord& record, Bounds const& bound_min, Bounds const& bound_max,
-                                                     bool causal, bool striped, char const* striped_name) {
-  check<UnsupportedError>(bound_min.has_value() == bound_max.has_value(), "only one of bound_min and bound_max is given; give both or none");
-  check<UnsupportedError>(!bound_min || striped, "bound_min and bound_max need ", striped_name, " = true: they are local positions, the same on all ranks");
-  check<UnsupportedError>(!striped || causal || bound_min, striped_name, " without use_causal_mask or bounds changes nothing; set use_causal_mask");
+inline std::optional<PackedDocuments> read_documents(CallRecord& record, Bounds const& bound_min,
+                                                     Bounds const& bound_max, bool causal, bool striped,
+                                                     char const* striped_name) {
+  check<UnsupportedError>(bound_min.has_value() == bound_max.has_value(),
+                          "only one of bound_min and bound_max is given; give both or none");
+  check<UnsupportedError>(!bound_min || striped, "bound_min and bound_max need ", striped_name,
+                          " = true: they are local positions, the same on all ranks");
+  check<UnsupportedError>(!striped || causal || bound_min, striped_name,
+                          " without use_causal_mask or bounds changes nothing; set use_causal_mask");
   std::optional<PackedDocuments> documents;
   if (bound_min) documents.emplace(*bound_min, *bound_max);
   record.add("documents given", documents.has_value());
@@ -130,13 +137,9 @@ Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
   return operands;
 }
 
-template <class C, class B, class... X>
-constexpr void require_host_tensors() {
-  static_assert((RequireTensor<X>::value && ...));
-  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>,
-                "annulus: this adapter reads and writes tiles and bounds in host memory");
-  static_assert(((rank_of<X> == 4) && ...), "annulus: tensors of nkilib have four axes");
-}
+template <class C, class B>
+inline constexpr bool in_host_memory =
+    std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>;
 
 }  // namespace detail
 
@@ -147,11 +150,13 @@ constexpr void require_host_tensors() {
 ///   k    [b, heads, d, s], or [b, heads, s, d] with tp_k
 ///   v    [b, heads, s, d]
 ///   LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
-/// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, and what RingAttention::forward throws.
+/// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, and what RingAttention::forward
+/// throws.
 template <class LseDtype = void, Communicator C, Backend B, class Q, class K, class V>
 auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
                              ForwardParameters const& parameters = {}) {
-  detail::require_host_tensors<C, B, Q, K, V>();
+  static_assert(detail::in_host_memory<C, B>, "annulus: this adapter reads bounds and writes tiles in host memory");
+  static_assert(RequireOperands<HostMemory, Q, K, V>::value);
   using T = ScalarOf<Q>;
   using Tile = std::conditional_t<std::is_void_v<LseDtype>, Accumulator<T>, LseDtype>;
   static_assert(Scalar<Tile>, "annulus: lse_dtype is float, double, Eigen::half or Eigen::bfloat16");
@@ -167,7 +172,8 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
     auto const by_head = [&](char const* name, OptionalView<float, 3, HostMemory> const& bound) -> detail::Bounds {
       if (!bound) return std::nullopt;
       annulus::detail::require_extents(name, *bound, {batch * heads, rows, 1}, "[b * h, s, 1]");
-      return TensorView<float const, 3>(bound->data(), {batch, heads, rows}, {heads * bound->stride(0), bound->stride(0), bound->stride(1)});
+      return TensorView<float const, 3>(bound->data(), {batch, heads, rows},
+                                        {heads * bound->stride(0), bound->stride(0), bound->stride(1)});
     };
     documents = detail::read_documents(record, by_head("bound_min", p.bound_min), by_head("bound_max", p.bound_max),
                                        p.use_causal_mask, p.striped_input, "striped_input");
@@ -186,8 +192,8 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
   return result;
 }
 
-/// Gradients of a scalar whose gradient by the output is dy_ref. Collective, with equal parameters on all ranks. dk and dv
-/// hold the sum over the queries of all ranks.
+/// Gradients of a scalar whose gradient by the output is dy_ref. Collective, with equal parameters on all ranks. dk and
+/// dv hold the sum over the queries of all ranks.
 ///
 ///   q_ref             [b, h, d, s]
 ///   k_ref, v_ref      [b, heads, d, s]
@@ -197,9 +203,12 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
 /// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, ShapeError, and what
 /// RingAttention::backward throws.
 template <Communicator C, Backend B, class Q, class K, class V, class O, class Dy, class Lse>
-auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K const& k_ref, V const& v_ref, O const& o_ref,
-                             Dy const& dy_ref, Lse const& lse_ref, BackwardParameters const& parameters = {}) {
-  detail::require_host_tensors<C, B, Q, K, V, O, Dy, Lse>();
+auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K const& k_ref, V const& v_ref,
+                             O const& o_ref, Dy const& dy_ref, Lse const& lse_ref,
+                             BackwardParameters const& parameters = {}) {
+  static_assert(detail::in_host_memory<C, B>, "annulus: this adapter reads bounds and tiles in host memory");
+  static_assert(RequireOperands<HostMemory, Q, K, V, O, Dy>::value && RequireTensor<Lse>::value);
+  static_assert(rank_of<Lse> == 4, "annulus: lse_ref is [b, h, 128, ceil(s / 128)]");
   using T = ScalarOf<Q>;
   using Gradient = Accumulator<T>;
   BackwardParameters const& p = parameters;
@@ -210,27 +219,35 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   std::optional<PackedDocuments> documents;
   interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
     check_workers(p.num_workers, p.replica_groups, communicator.size());
-    check<UnsupportedError>(p.mixed_precision, "mixed_precision = false asks for sums in the element type of the operands; sums are always kept in float (double for double); accepted: true");
-    check<UnsupportedError>(p.lnc_size == 1, "lnc_size is ", p.lnc_size, "; it splits the work on the logical cores of a Trainium device, and this backend has none; accepted: 1");
-    annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)}, "[b, h, 128, ceil(s / 128)]");
-    auto const for_all_heads = [&](char const* name, OptionalView<float, 2, HostMemory> const& bound) -> detail::Bounds {
+    check<UnsupportedError>(p.mixed_precision,
+                            "mixed_precision = false asks for sums in the element type of the operands; sums are "
+                            "always kept in float (double for double); accepted: true");
+    check<UnsupportedError>(
+        p.lnc_size == 1, "lnc_size is ", p.lnc_size,
+        "; it splits the work on the logical cores of a Trainium device, and this backend has none; accepted: 1");
+    annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)},
+                                     "[b, h, 128, ceil(s / 128)]");
+    auto const for_all_heads = [&](char const* name,
+                                   OptionalView<float, 2, HostMemory> const& bound) -> detail::Bounds {
       if (!bound) return std::nullopt;
       annulus::detail::require_extents(name, *bound, {batch, rows}, "[b, s]");
       return TensorView<float const, 3>(bound->data(), {batch, 1, rows}, {bound->stride(0), 0, bound->stride(1)});
     };
-    documents = detail::read_documents(record, for_all_heads("bound_min", p.bound_min), for_all_heads("bound_max", p.bound_max),
-                                       p.use_causal_mask, p.striped_attention, "striped_attention");
+    documents =
+        detail::read_documents(record, for_all_heads("bound_min", p.bound_min), for_all_heads("bound_max", p.bound_max),
+                               p.use_causal_mask, p.striped_attention, "striped_attention");
   });
 
   auto lse = make_like<Gradient, 3>(q_ref, {batch, heads, rows});
-  from_lse_tiles(tiles, view_of(lse), [&](Index b, Index row) {
-    return documents && documents->sees_nothing(b, row, p.use_causal_mask);
-  });
+  from_lse_tiles(tiles, view_of(lse),
+                 [&](Index b, Index row) { return documents && documents->sees_nothing(b, row, p.use_causal_mask); });
   auto const like = [&](auto const& x) { return make_like<Gradient, 4>(q_ref, view_of(x).extents()); };
   BackwardResult<MadeLike<Q, Gradient, 4>> result{like(q_ref), like(k_ref), like(v_ref)};
-  GradientViews<Gradient, HostMemory> const gradients{view_of(bhds(result.dq)), view_of(bhds(result.dk)), view_of(bhds(result.dv))};
+  GradientViews<Gradient, HostMemory> const gradients{view_of(bhds(result.dq)), view_of(bhds(result.dk)),
+                                                      view_of(bhds(result.dv))};
   RingAttention(communicator, backend, detail::options_of(p.softmax_scale, p.use_causal_mask, p.striped_attention))
-      .backward_into(bhds(dy_ref), bhds(o_ref), lse, bhds(q_ref), bhds(k_ref), bhds(v_ref), gradients, detail::operands_of<T>(documents));
+      .backward_into(bhds(dy_ref), bhds(o_ref), lse, bhds(q_ref), bhds(k_ref), bhds(v_ref), gradients,
+                     detail::operands_of<T>(documents));
   return result;
 }
 

@@ -13,15 +13,19 @@
 namespace annulus::nkilib {
 
 /// Under striped sharding a document [a, e) of the sequence, with a and e multiples of the number of ranks n, is rows
-/// [a / n, e / n) of every rank's shard. So the bounds of a query are local rows, and the same on all ranks. They become
-/// segment ids: 1, 2, ... in the order of the documents, 0 for a query that sees nothing and for a key in no document.
+/// [a / n, e / n) of every rank's shard. So the bounds of a query are local rows, and the same on all ranks. They
+/// become segment ids: 1, 2, ... in the order of the documents, 0 for a query that sees nothing and for a key in no
+/// document.
 class PackedDocuments {
  public:
   /// bound_min (inclusive) and bound_max (exclusive): [batch, heads, s], equal along heads. bound_max <= bound_min: the
-  /// query sees nothing. Throws UnsupportedError unless the values are whole numbers in [0, s], equal for all heads, and
-  /// any two ranges of a batch item are equal or disjoint.
+  /// query sees nothing. Throws UnsupportedError unless the values are whole numbers in [0, s], equal for all heads,
+  /// and any two ranges of a batch item are equal or disjoint.
   PackedDocuments(TensorView<float const, 3> bound_min, TensorView<float const, 3> bound_max)
-      : batch_(bound_min.extent(0)), rows_(bound_min.extent(2)), query_ids_(size(), 0), key_ids_(size(), 0),
+      : batch_(bound_min.extent(0)),
+        rows_(bound_min.extent(2)),
+        query_ids_(size(), 0),
+        key_ids_(size(), 0),
         first_keys_(size(), 0) {
     if (bound_min.size() == 0) return;
     for (Index b = 0; b < batch_; ++b) read(b, bound_min, bound_max);
@@ -31,8 +35,8 @@ class PackedDocuments {
   TensorView<std::int32_t const, 2> query_ids() const { return {query_ids_.data(), {batch_, rows_}}; }
   TensorView<std::int32_t const, 2> key_ids() const { return {key_ids_.data(), {batch_, rows_}}; }
 
-  /// True where the query of this row sees no key of any rank. With a causal mask that is the case before the first row of
-  /// its document; in that row the key of rank 0 is never later than the query.
+  /// True where the query of this row sees no key of any rank. With a causal mask that is the case before the first row
+  /// of its document; in that row the key of rank 0 is never later than the query.
   bool sees_nothing(Index b, Index row, bool causal) const {
     std::size_t const place = place_of(b, row);
     return query_ids_[place] == 0 || (causal && first_keys_[place] > row);
@@ -90,17 +94,17 @@ class PackedDocuments {
   Index position(TensorView<float const, 3> bound, char const* name, Index b, Index h, Index row) const {
     float const value = bound(b, h, row);
     // In double: a float may round the number of rows up.
-    check<UnsupportedError>(value >= 0 && static_cast<double>(value) <= static_cast<double>(rows_) && value == std::floor(value),
-                            name, " of batch item ", b, ", row ", row, " is ", value, "; accepted: whole numbers from 0 to ",
-                            rows_);
+    check<UnsupportedError>(
+        value >= 0 && static_cast<double>(value) <= static_cast<double>(rows_) && value == std::floor(value), name,
+        " of batch item ", b, ", row ", row, " is ", value, "; accepted: whole numbers from 0 to ", rows_);
     return static_cast<Index>(value);
   }
 
   [[noreturn]] static void refuse_overlap(Index b, RowRange first, RowRange second) {
-    throw UnsupportedError(message_of("batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [",
-                                      second.begin, ", ", second.end,
-                                      ") overlap; accepted: documents, whose ranges are equal or disjoint (for another mask "
-                                      "use RingAttention with a predicate)"));
+    throw UnsupportedError(message_of(
+        "batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [", second.begin, ", ", second.end,
+        ") overlap; accepted: documents, whose ranges are equal or disjoint (for another mask "
+        "use RingAttention with a predicate)"));
   }
 
   Index batch_, rows_;

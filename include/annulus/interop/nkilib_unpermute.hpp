@@ -15,13 +15,13 @@ struct UnpermuteParameters {
   int num_workers = 1;
 };
 
-/// x [bs, s, d] holds the positions rank, rank + n, rank + 2n, ... of a sequence of n * s; the result, of the same extents,
-/// holds positions rank * s ... rank * s + s - 1. Collective; every rank sends (n - 1) / n of its shard. Needs s % n == 0.
-/// Throws, on all ranks alike, UnsupportedError and ShapeError; CommunicationError where ranks pass other extents or a peer
-/// is lost.
+/// x [bs, s, d] holds the positions rank, rank + n, rank + 2n, ... of a sequence of n * s; the result, of the same
+/// extents, holds positions rank * s ... rank * s + s - 1. Collective; every rank sends (n - 1) / n of its shard. Needs
+/// s % n == 0. Throws, on all ranks alike, UnsupportedError and ShapeError; CommunicationError where ranks pass other
+/// extents or a peer is lost.
 template <Communicator C, class X>
 auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters const& parameters = {}) {
-  require_tensor<X>();
+  static_assert(RequireTensor<X>::value);
   static_assert(rank_of<X> == 3, "annulus: ring_attention_unpermute takes [bs, s, d]");
   static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
                 "annulus: ring_attention_unpermute works in host memory");
@@ -41,12 +41,20 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
 
   auto result = make_like<T, 3>(x, striped.extents());
   TensorView<T, 3> const contiguous = view_of(result);
-  std::array<Index, 3> const block{striped.extent(0), share, striped.extent(2)};
-  std::vector<T> leaving(static_cast<std::size_t>(block[0] * block[1] * block[2])), coming(leaving.size());
+  std::array<Index, 3> const extents{striped.extent(0), share, striped.extent(2)};
+  std::vector<T> leaving(static_cast<std::size_t>(extents[0] * extents[1] * extents[2])), coming(leaving.size());
+  auto const for_each_element = [&](std::vector<T>& buffer, auto&& function) {
+    TensorView<T, 3> const block(buffer.data(), extents);
+    for (Index b = 0; b < extents[0]; ++b)
+      for (Index i = 0; i < extents[1]; ++i)
+        for (Index d = 0; d < extents[2]; ++d) function(block(b, i, d), b, i, d);
+  };
   try {
     for (int hop = 0; hop < ranks; ++hop) {
       Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
-      copy_elements(striped.slice(1, to * share, share), TensorView<T, 3>(leaving.data(), block));
+      for_each_element(leaving, [&](T& element, Index b, Index i, Index d) {
+        element = striped(b, to * share + i, d);
+      });
       if (hop == 0) {
         coming = leaving;
       } else {
@@ -55,10 +63,9 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
         communicator.start_shift(Channel::prefetched, hop, out, in).wait();
       }
       // Every ranks-th position is from the same rank.
-      auto strides = contiguous.strides();
-      strides[1] *= ranks;
-      T* const first = contiguous.data() + (share > 0 ? contiguous.offset(0, from, 0) : 0);
-      copy_elements(TensorView<T const, 3>(coming.data(), block), TensorView<T, 3>(first, block, strides));
+      for_each_element(coming, [&](T& element, Index b, Index i, Index d) {
+        contiguous(b, i * ranks + from, d) = element;
+      });
     }
   } catch (std::exception const& error) {
     communicator.abandon(error.what());

@@ -36,6 +36,11 @@ struct Band {
     return {std::clamp(query + lo, Index{0}, keys), std::clamp(query + hi + 1, Index{0}, keys)};
   }
 
+  /// The band of the same pairs for queries counted from a row `by` later, or keys from a row `by` earlier.
+  constexpr Band shifted(Index by) const {
+    return {lo > -unbounded ? lo + by : lo, hi < unbounded ? hi + by : hi};
+  }
+
   constexpr bool is_full(Index queries, Index keys) const { return lo + queries - 1 <= 0 && hi >= keys - 1; }
   constexpr bool is_empty(Index queries, Index keys) const { return queries_seeing(queries, keys).empty(); }
 

@@ -52,6 +52,26 @@ struct Tile {
     return {std::clamp(ceil_divide(range.begin - key_position, key_stride), Index{0}, key_count),
             std::clamp(ceil_divide(range.end - key_position, key_stride), Index{0}, key_count)};
   }
+
+  /// The tile without the rows of queries, or of keys, that stand outside `rows` of their shard. They must take no part.
+  constexpr Tile with_queries(RowRange rows) const {
+    Tile tile = *this;
+    Index const skipped = std::max(rows.begin - query_begin, Index{0});
+    tile.query_begin += skipped;
+    tile.query_position += skipped * query_stride;
+    tile.query_count = std::min(query_begin + query_count, rows.end) - tile.query_begin;
+    tile.band = band.shifted(skipped);
+    return tile;
+  }
+  constexpr Tile with_keys(RowRange rows) const {
+    Tile tile = *this;
+    Index const skipped = std::max(rows.begin - key_begin, Index{0});
+    tile.key_begin += skipped;
+    tile.key_position += skipped * key_stride;
+    tile.key_count = std::min(key_begin + key_count, rows.end) - tile.key_begin;
+    tile.band = band.shifted(-skipped);
+    return tile;
+  }
 };
 
 }  // namespace annulus

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -62,6 +63,27 @@ void wait_in_step(T& transfer, Rank rank, int step) {
   }
 }
 
+/// When an exception passes, waits until the backend no longer reads what the work in hand refers to, such as the tiles
+/// of a step: the callers below are about to end it.
+template <Backend B>
+class RestWhenUnwound {
+ public:
+  explicit RestWhenUnwound(B& backend) : backend_(backend), exceptions_(std::uncaught_exceptions()) {}
+  RestWhenUnwound(RestWhenUnwound const&) = delete;
+  RestWhenUnwound& operator=(RestWhenUnwound const&) = delete;
+  ~RestWhenUnwound() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    try {
+      backend_.synchronize();
+    } catch (...) {  // the first failure is the one to report
+    }
+  }
+
+ private:
+  B& backend_;
+  int exceptions_;
+};
+
 }  // namespace detail
 
 /// Takes this rank through all steps of the plan. buffers.prefetched[0] holds the rows of step 0 that are to be sent.
@@ -82,6 +104,8 @@ typename RingBuffers<B>::Payload& rotate(RingPlan const& plan, C& communicator, 
   Payload *fresh = &buffers.carried[1], *leaving = &buffers.carried[2];
   if (plan.steps() == 1) fresh = &home;
 
+  detail::RestWhenUnwound const rest(backend);
+  // After `rest`, so that they end first and the peers learn of a failure at once.
   std::optional<Transfer> ahead, behind;
   auto const join_arrived = [&](Payload& into, int step) {
     if (!behind) return;

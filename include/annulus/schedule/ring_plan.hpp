@@ -81,7 +81,7 @@ class RingPlan {
   PlannedStep const& step(Rank rank, int step) const {
     return planned_[static_cast<std::size_t>(rank * steps() + step)];
   }
-  /// Tiles of the step; rows of the rotating side are counted from held.begin.
+  /// Tiles of the step, within the rows that are here; rows of the rotating side are counted from held.begin.
   std::vector<Tile> tiles(Rank rank, int step) const;
 
   std::vector<Segment> const& query_segments(Rank rank) const { return query_segments_[static_cast<std::size_t>(rank)]; }
@@ -134,15 +134,15 @@ class RingPlan {
   }
   RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
   Need const& need(Rank visitor, Rank owner) const {
-    return needs_[static_cast<std::size_t>(visitor * ranks() + owner)];
+    bool const keys = rotation_ == Rotation::keys;
+    return needs_[static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor))];
   }
   RowRange needed_rows(Rank visitor, Rank owner) const {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
-  Need pair(Rank visitor, Rank owner, std::vector<Tile>* tiles) const {
-    bool const keys = rotation_ == Rotation::keys;
-    return visible_tiles(query_segments(keys ? visitor : owner), key_segments(keys ? owner : visitor), request_.mask,
-                         request_.query_offset, request_.elementwise, tiles);
+  Need pair(Rank queries, Rank keys, std::vector<Tile>* tiles) const {
+    return visible_tiles(query_segments(queries), key_segments(keys), request_.mask, request_.query_offset,
+                         request_.elementwise, tiles);
   }
   void build(Rotation rotation);
   void find_layouts();
@@ -151,7 +151,7 @@ class RingPlan {
   PlanRequest request_;
   Rotation rotation_ = Rotation::keys;
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
-  std::vector<Need> needs_;
+  std::vector<Need> needs_;  ///< [rank of the queries, rank of the keys]
   std::vector<int> offsets_;
   bool direct_ = false;
   std::vector<PlannedStep> planned_;
@@ -169,6 +169,8 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
     query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
     key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
   }
+  for (Rank queries = 0; queries < ranks(); ++queries)
+    for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, nullptr));
   build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
   if (request_.rotation == Rotation::automatic && !request_.bound_to_queries && ranks() > 1) {
     RingPlan other = *this;
@@ -211,10 +213,6 @@ inline RowRange RingPlan::held_rows(Rank owner, int step) const {
 inline void RingPlan::build(Rotation rotation) {
   rotation_ = rotation;
   find_layouts();
-  needs_.clear();
-  for (Rank visitor = 0; visitor < ranks(); ++visitor)
-    for (Rank owner = 0; owner < ranks(); ++owner) needs_.push_back(pair(visitor, owner, nullptr));
-
   offsets_ = {0};
   for (int offset = 1; offset < ranks(); ++offset)
     for (Rank owner = 0; owner < ranks(); ++owner)
@@ -253,9 +251,12 @@ inline void RingPlan::build(Rotation rotation) {
 inline std::vector<Tile> RingPlan::tiles(Rank rank, int step) const {
   PlannedStep const& planned = this->step(rank, step);
   std::vector<Tile> result;
-  pair(rank, planned.owner, &result);
-  for (Tile& tile : result)
-    (rotation_ == Rotation::keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
+  bool const keys = rotation_ == Rotation::keys;
+  pair(keys ? rank : planned.owner, keys ? planned.owner : rank, &result);
+  for (Tile& tile : result) {
+    tile = keys ? tile.with_keys(planned.held) : tile.with_queries(planned.held);
+    (keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
+  }
   return result;
 }
 

@@ -2,7 +2,8 @@
 // Where sharding meets mask: the tiles of one rank's queries and one owner's keys that hold anything visible.
 
 #include <algorithm>
-#include <optional>
+#include <array>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -97,19 +98,25 @@ inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
 
 /// Joins full tiles that lie above each other over the same keys.
 inline void join_rows(std::vector<Tile>& tiles) {
+  // Full tiles by their keys and the row below them. There may be one tile per pair of positions: no search among all.
+  std::map<std::array<Index, 3>, std::size_t> open;
   std::vector<Tile> joined;
   for (Tile const& tile : tiles) {
-    auto const above = std::find_if(joined.rbegin(), joined.rend(), [&](Tile const& other) {
-      return tile.coverage == Coverage::full && other.coverage == Coverage::full && other.key_begin == tile.key_begin &&
-             other.key_count == tile.key_count && other.query_begin + other.query_count == tile.query_begin;
-    });
-    if (above == joined.rend()) {
+    if (tile.coverage != Coverage::full) {
       joined.push_back(tile);
-    } else {
-      above->query_count += tile.query_count;
-      above->visible_pairs += tile.visible_pairs;
-      above->query_stride = 0;
+      continue;
     }
+    std::size_t place = joined.size();
+    if (auto const above = open.find({tile.key_begin, tile.key_count, tile.query_begin}); above != open.end()) {
+      place = above->second;
+      open.erase(above);
+      joined[place].query_count += tile.query_count;
+      joined[place].visible_pairs += tile.visible_pairs;
+      joined[place].query_stride = 0;
+    } else {
+      joined.push_back(tile);
+    }
+    open[{tile.key_begin, tile.key_count, tile.query_begin + tile.query_count}] = place;
   }
   tiles = std::move(joined);
 }

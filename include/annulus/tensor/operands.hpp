@@ -18,6 +18,7 @@ class OptionalView {
 
   OptionalView() = default;
   OptionalView(std::nullopt_t) {}
+  OptionalView(View const& view) : view_(view) {}
 
   template <TensorLike X>
     requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == N)

@@ -26,6 +26,7 @@
 #include "annulus/comm/mpi/exchange.hpp"
 #include "annulus/comm/mpi/notices.hpp"
 #include "annulus/comm/mpi/options.hpp"
+#include "annulus/comm/mpi/tags.hpp"
 
 namespace annulus::detail {
 
@@ -49,8 +50,8 @@ class MpiEndpoint {
  public:
   /// Takes over `own`, a communicator that no one else uses.
   MpiEndpoint(MPI_Comm own, MpiRingOptions const& options)
-      : communicator_(own), options_(options), rank_(mpi_rank(own)), size_(mpi_size(own)), notices_(own),
-        departed_(static_cast<std::size_t>(size_), false) {
+      : communicator_(own), options_(options), rank_(mpi_rank(own)), size_(mpi_size(own)),
+        largest_tag_(largest_mpi_tag()), notices_(own), departed_(static_cast<std::size_t>(size_), false) {
     check_mpi(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank_);
   }
 
@@ -62,10 +63,9 @@ class MpiEndpoint {
 
   std::shared_ptr<MpiExchange> start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     Rank const to = ring_neighbour(rank_, hop, size_), from = ring_neighbour(rank_, -hop, size_);
-    int const header = first_shift_tag + 2 * static_cast<int>(channel), payload = header + 1;
-    return start(name_of(channel), hop, [&](MpiExchange& exchange) {
-      exchange.receive_runs(in, from, header, payload);
-      exchange.send_runs(out, to, header, payload);
+    return start(name_of(channel), hop, MpiTags::of(channel, largest_tag_), [&](MpiExchange& exchange) {
+      exchange.receive(in, from);
+      exchange.send(out, to);
     });
   }
 
@@ -74,16 +74,19 @@ class MpiEndpoint {
     check<CommunicationError>(all.size() == ranks * bytes, "all_gather of ", bytes, " bytes a rank over ", size_,
                               " ranks needs ", ranks * bytes, " bytes of space, got ", all.size());
     std::span<std::byte> records;
-    auto const exchange = start("all_gather", 0, [&](MpiExchange& gathering) {
+    auto const exchange = start("all_gather", 0, MpiTags::of_gatherings(largest_tag_), [&](MpiExchange& gathering) {
       records = gathering.own_bytes(ranks * bytes);
       // A rank that has all records may give up over what it read there; the others must come to read it too.
       gathering.outlive_closing();
       auto const record = [&](Rank rank) { return records.subspan(static_cast<std::size_t>(rank) * bytes, bytes); };
       std::copy(mine.begin(), mine.end(), record(rank_).begin());
+      std::span<std::byte const> const own = record(rank_);
+      for (Rank peer = 0; peer < size_; ++peer) {
+        std::span<std::byte> const theirs = record(peer);
+        if (peer != rank_) gathering.receive({&theirs, 1}, peer);
+      }
       for (Rank peer = 0; peer < size_; ++peer)
-        if (peer != rank_) gathering.receive(record(peer), peer, gather_tag, 0);
-      for (Rank peer = 0; peer < size_; ++peer)
-        if (peer != rank_) gathering.send(record(rank_), peer, gather_tag);
+        if (peer != rank_) gathering.send({&own, 1}, peer);
     });
     complete(exchange);
     std::copy(records.begin(), records.end(), all.begin());
@@ -146,8 +149,6 @@ class MpiEndpoint {
   }
 
  private:
-  static constexpr int gather_tag = MpiNotices::tag + 1, first_shift_tag = gather_tag + 1;
-
   static std::string_view name_of(Channel channel) {
     return channel == Channel::prefetched ? "prefetched" : channel == Channel::carried ? "carried" : "reduction";
   }
@@ -155,10 +156,10 @@ class MpiEndpoint {
   bool departed(Rank peer) const { return peer >= 0 && departed_[static_cast<std::size_t>(peer)]; }
 
   template <class Post>
-  std::shared_ptr<MpiExchange> start(std::string_view what, int hop, Post post) {
+  std::shared_ptr<MpiExchange> start(std::string_view what, int hop, MpiTags tags, Post post) {
     if (!closed_) listen();
     require_open();
-    auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, options_.max_message_bytes);
+    auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, tags, options_.max_message_bytes);
     under_way_.push_back(exchange);
     try {
       post(*exchange);
@@ -189,8 +190,9 @@ class MpiEndpoint {
     for (;; patience.pause()) {
       exchange.progress();
       listen();
-      if (!closed_ && !exchange.complaint().empty()) fail(exchange.complaint(), exchange.culprit());
-      if (closed_ && !exchange.outlives_closing()) throw CommunicationError(*closed_);
+      bool const sound = exchange.complaint().empty();
+      if (!closed_ && !sound) fail(exchange.complaint(), exchange.culprit());
+      if (closed_ && !(sound && exchange.outlives_closing())) throw CommunicationError(*closed_);
       if (exchange.done()) return;
       Rank const peer = exchange.awaited();
       // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
@@ -257,6 +259,7 @@ class MpiEndpoint {
   MpiRingOptions options_;
   Rank rank_;
   int size_;
+  int largest_tag_;
   MpiNotices notices_;
   std::vector<bool> departed_;
   std::vector<std::shared_ptr<MpiExchange>> under_way_, left_to_mpi_;

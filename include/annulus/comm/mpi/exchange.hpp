@@ -2,7 +2,9 @@
 // The messages of one shift or one gathering, and what is wrong with those that arrived.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,6 +12,7 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/tags.hpp"
 
 namespace annulus::detail {
 
@@ -17,8 +20,9 @@ namespace annulus::detail {
 class MpiExchange {
  public:
   /// `what` names the exchange in messages; static text.
-  MpiExchange(MPI_Comm communicator, Rank rank, std::string_view what, int hop, std::size_t max_message_bytes)
-      : communicator_(communicator), rank_(rank), what_(what), hop_(hop), limit_(max_message_bytes) {}
+  MpiExchange(MPI_Comm communicator, Rank rank, std::string_view what, int hop, MpiTags tags,
+              std::size_t max_message_bytes)
+      : communicator_(communicator), rank_(rank), what_(what), hop_(hop), tags_(tags), limit_(max_message_bytes) {}
 
   MpiExchange(MpiExchange const&) = delete;
   MpiExchange& operator=(MpiExchange const&) = delete;
@@ -29,38 +33,25 @@ class MpiExchange {
     return own_;
   }
 
-  /// Starts to receive `runs` from a peer that sends the same runs with send_runs.
-  void receive_runs(IncomingBytes runs, Rank from, int header_tag, int payload_tag) {
-    expected_ = header_of(runs);
-    // Longer than expected, so that a peer with more runs is told from one with other lengths.
-    arriving_.resize(std::max<std::size_t>(expected_.size(), 64));
-    Part const header{from, true, header_run, arriving_.size() * sizeof(std::uint64_t)};
-    post_receive(std::as_writable_bytes(std::span(arriving_)), header, header_tag);
-    for (std::size_t p = 0; p < runs.size(); ++p) receive(runs[p], from, payload_tag, p);
+  /// Starts to receive `runs` from a peer that sends the same runs with send. Called before all calls of send.
+  void receive(IncomingBytes runs, Rank from) {
+    auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
+    list.expected = list_of(runs);
+    std::size_t const index = lists_.size() - 1;
+    post_receive(std::as_writable_bytes(std::span(list.arriving)), tags_.list(), {from, true, list_run, index, 0});
+    for (std::size_t p = 0; p < runs.size(); ++p)
+      in_pieces(runs[p], [&](std::span<std::byte> piece) {
+        post_receive(piece, tags_.payload(piece.size()), {from, true, p, index, piece.size()});
+      });
   }
 
-  void send_runs(OutgoingBytes runs, Rank to, int header_tag, int payload_tag) {
-    announced_ = header_of(runs);
-    send(std::as_bytes(std::span(announced_)), to, header_tag);
-    for (auto const& run : runs) send(run, to, payload_tag);
-  }
-
-  /// In messages of at most max_message_bytes; none for an empty span. `run` names the bytes in messages.
-  void receive(std::span<std::byte> bytes, Rank from, int tag, std::size_t run) {
-    for (; !bytes.empty(); bytes = bytes.subspan(std::min(limit_, bytes.size()))) {
-      auto const chunk = bytes.first(std::min(limit_, bytes.size()));
-      post_receive(chunk, {from, true, run, chunk.size()}, tag);
-    }
-  }
-
-  void send(std::span<std::byte const> bytes, Rank to, int tag) {
-    for (; !bytes.empty(); bytes = bytes.subspan(std::min(limit_, bytes.size()))) {
-      auto const chunk = bytes.first(std::min(limit_, bytes.size()));
-      MPI_Request& request = add({to, false, 0, chunk.size()});
-      check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, to, tag, communicator_, &request),
-                "MPI_Isend", rank_, to);
-      ++sending_;
-    }
+  void send(OutgoingBytes runs, Rank to) {
+    auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
+    list.announced = list_of(runs);
+    auto const listed = std::min<std::size_t>(list_words, 2 + runs.size());
+    post_send(std::as_bytes(std::span(list.announced).first(listed)), tags_.list(), to);
+    for (auto const& run : runs)
+      in_pieces(run, [&](std::span<std::byte const> piece) { post_send(piece, tags_.payload(piece.size()), to); });
   }
 
   /// It may still complete after the ring is closed.
@@ -115,21 +106,38 @@ class MpiExchange {
   std::string description() const { return hop_ == 0 ? std::string(what_) : message_of(what_, " shift, hop ", hop_); }
 
  private:
-  static constexpr std::size_t header_run = SIZE_MAX;
+  static constexpr std::size_t list_run = SIZE_MAX, list_words = 64;
+
+  /// How many runs, a digest of their lengths, and the lengths of as many as there is room for. Never longer, so that no
+  /// list is cut off whatever a peer sends.
+  using RunList = std::array<std::uint64_t, list_words>;
+
+  struct RunLists {
+    RunList expected{}, arriving{}, announced{};
+  };
 
   struct Part {
     Rank peer;
     bool incoming;
-    std::size_t run;
+    std::size_t run;    ///< list_run for the list of runs
+    std::size_t lists;  ///< index into lists_
     std::size_t bytes;
   };
 
-  /// How many runs, then the bytes of each.
   template <class Runs>
-  static std::vector<std::uint64_t> header_of(Runs runs) {
-    std::vector<std::uint64_t> header{runs.size()};
-    for (auto const& run : runs) header.push_back(run.size());
-    return header;
+  static RunList list_of(Runs runs) {
+    RunList list{runs.size(), 0xcbf29ce484222325u};
+    for (std::size_t p = 0; p < runs.size(); ++p) {
+      list[1] = (list[1] ^ runs[p].size()) * 0x100000001b3u;
+      if (p + 2 < list_words) list[p + 2] = runs[p].size();
+    }
+    return list;
+  }
+
+  template <class Bytes, class Post>
+  void in_pieces(Bytes bytes, Post post) {
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(limit_, bytes.size())))
+      post(bytes.first(std::min(limit_, bytes.size())));
   }
 
   MPI_Request& add(Part const& part) {
@@ -139,11 +147,18 @@ class MpiExchange {
     return requests_.emplace_back(MPI_REQUEST_NULL);
   }
 
-  void post_receive(std::span<std::byte> bytes, Part const& part, int tag) {
+  void post_receive(std::span<std::byte> bytes, int tag, Part const& part) {
     MPI_Request& request = add(part);
     check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, part.peer, tag, communicator_, &request),
               "MPI_Irecv", rank_, part.peer);
     ++receiving_;
+  }
+
+  void post_send(std::span<std::byte const> bytes, int tag, Rank to) {
+    MPI_Request& request = add({to, false, 0, 0, bytes.size()});
+    check_mpi(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, tag, communicator_, &request),
+              "MPI_Isend", rank_, to);
+    ++sending_;
   }
 
   void finish(std::size_t index, MPI_Status const& status, int code) {
@@ -154,35 +169,24 @@ class MpiExchange {
     int cancelled = 0, bytes = 0;
     MPI_Test_cancelled(&status, &cancelled);
     if (cancelled != 0) return;
+    if (code != MPI_SUCCESS) return complain(mpi_error_text(code), part.peer);
+    if (!part.incoming) return;
+    if (part.run == list_run) return compare(*lists_[part.lists], part.peer);
     MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (part.incoming && part.run == header_run && code == MPI_SUCCESS)
-      check_header(static_cast<std::size_t>(bytes) / sizeof(std::uint64_t), part.peer);
-    else if (part.incoming && mpi_class(code) == MPI_ERR_TRUNCATE)
-      complain(message_of("expected ", part.bytes, " bytes in ", name_of_run(part.run), ", got more"), part.peer);
-    else if (code != MPI_SUCCESS)
-      complain(mpi_error_text(code), part.peer);
-    else if (part.incoming && static_cast<std::size_t>(bytes) != part.bytes)
-      complain(message_of("expected ", part.bytes, " bytes in ", name_of_run(part.run), ", got ", bytes), part.peer);
+    if (static_cast<std::size_t>(bytes) != part.bytes)
+      complain(message_of("expected ", part.bytes, " bytes in run ", part.run, ", got ", bytes), part.peer);
   }
 
-  void check_header(std::size_t words, Rank from) {
-    if (words == 0 || words != arriving_[0] + 1)
-      return complain("got a shift without a list of its runs", from);
-    std::size_t const runs = expected_.size() - 1;
-    if (arriving_[0] != runs) return complain(message_of("expected ", runs, " runs, got ", arriving_[0]), from);
-    for (std::size_t p = 0; p < runs; ++p)
-      if (arriving_[p + 1] != expected_[p + 1])
-        return complain(message_of("expected ", expected_[p + 1], " bytes in run ", p, ", got ", arriving_[p + 1]), from);
-  }
-
-  static int mpi_class(int code) {
-    int error_class = MPI_SUCCESS;
-    MPI_Error_class(code, &error_class);
-    return error_class;
-  }
-
-  static std::string name_of_run(std::size_t run) {
-    return run == header_run ? std::string("the list of runs") : message_of("run ", run);
+  void compare(RunLists const& lists, Rank from) {
+    auto const& [expected, arriving, announced] = lists;
+    if (arriving == expected) return;
+    if (arriving[0] != expected[0])
+      return complain(message_of("expected ", expected[0], " runs, got ", arriving[0]), from);
+    for (std::size_t word = 2; word < list_words; ++word)
+      if (arriving[word] != expected[word])
+        return complain(message_of("expected ", expected[word], " bytes in run ", word - 2, ", got ", arriving[word]),
+                        from);
+    complain(message_of("expected other lengths in the runs after run ", list_words - 3), from);
   }
 
   void complain(std::string const& text, Rank from) {
@@ -195,8 +199,9 @@ class MpiExchange {
   Rank rank_;
   std::string_view what_;
   int hop_;
+  MpiTags tags_;
   std::size_t limit_;
-  std::vector<std::uint64_t> announced_, expected_, arriving_;
+  std::vector<std::unique_ptr<RunLists>> lists_;
   std::vector<std::byte> own_;
   std::vector<Part> parts_;
   std::vector<MPI_Request> requests_;

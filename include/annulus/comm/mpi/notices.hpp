@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/tags.hpp"
 
 namespace annulus::detail {
 
@@ -19,7 +20,7 @@ enum class MpiNotice : char {
 /// Notices have a tag of their own on the ring's private communicator.
 class MpiNotices {
  public:
-  static constexpr int tag = 0;
+  static constexpr int tag = MpiTags::notice;
   /// Below the eager limit of every transport, so that a notice leaves without its receiver's help.
   static constexpr std::size_t longest_text = 1000;
 

@@ -1,0 +1,85 @@
+#pragma once
+// One type for all rings, so that the passes are compiled once for each element type and not for each ring.
+
+#include <annulus/comm/communicator.hpp>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace annulus_command {
+
+/// Refers to a communicator that outlives it.
+class AnyRing {
+ public:
+  using memory_space = annulus::HostMemory;
+
+  class Transfer {
+   public:
+    template <annulus::Transfer T>
+      requires(!std::same_as<T, Transfer>)
+    explicit Transfer(T transfer) : held_(std::make_unique<Model<T>>(std::move(transfer))) {}
+
+    void wait() { held_->wait(); }
+
+   private:
+    struct Held {
+      virtual ~Held() = default;
+      virtual void wait() = 0;
+    };
+    template <class T>
+    struct Model : Held {
+      explicit Model(T held) : transfer(std::move(held)) {}
+      void wait() override { transfer.wait(); }
+      T transfer;
+    };
+
+    std::unique_ptr<Held> held_;
+  };
+
+  template <annulus::Communicator C>
+    requires(!std::same_as<C, AnyRing>)
+  explicit AnyRing(C& communicator) : ring_(std::make_unique<Model<C>>(communicator)) {}
+
+  annulus::Rank rank() const { return ring_->rank(); }
+  int size() const { return ring_->size(); }
+
+  Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
+    return ring_->start_shift(channel, hop, out, in);
+  }
+
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { ring_->all_gather(mine, all); }
+
+  void abandon(std::string const& reason) noexcept { ring_->abandon(reason); }
+
+ private:
+  struct Ring {
+    virtual ~Ring() = default;
+    virtual annulus::Rank rank() const = 0;
+    virtual int size() const = 0;
+    virtual Transfer start_shift(annulus::Channel, int, annulus::OutgoingBytes, annulus::IncomingBytes) = 0;
+    virtual void all_gather(std::span<std::byte const>, std::span<std::byte>) = 0;
+    virtual void abandon(std::string const&) noexcept = 0;
+  };
+  template <class C>
+  struct Model : Ring {
+    explicit Model(C& referred) : communicator(referred) {}
+    annulus::Rank rank() const override { return communicator.rank(); }
+    int size() const override { return communicator.size(); }
+    Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out,
+                         annulus::IncomingBytes in) override {
+      return Transfer(communicator.start_shift(channel, hop, out, in));
+    }
+    void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) override {
+      communicator.all_gather(mine, all);
+    }
+    void abandon(std::string const& reason) noexcept override { communicator.abandon(reason); }
+    C& communicator;
+  };
+
+  std::unique_ptr<Ring> ring_;
+};
+
+static_assert(annulus::Communicator<AnyRing>);
+
+}  // namespace annulus_command

@@ -1,0 +1,176 @@
+#include "attend_files.hpp"
+
+#include <initializer_list>
+#include <limits>
+#include <string>
+
+#include "input_error.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+using Shape = std::vector<std::size_t>;
+
+/// "query_heads 4", or "1 or query_heads 4" where an axis may also have extent 1.
+struct Axis {
+  char const* name;
+  annulus::Index extent;
+  bool may_be_one = false;
+
+  bool fits(std::size_t seen) const {
+    return static_cast<annulus::Index>(seen) == extent || (may_be_one && seen == 1);
+  }
+};
+
+[[noreturn]] void fail_shape(NpyArray const& array, std::string const& accepted) {
+  throw InputError(array.file + ": has shape " + excerpt(shape_text(array.shape)) + "; accepted: " + accepted);
+}
+
+void require_shape(NpyArray const& array, std::initializer_list<Axis> axes) {
+  std::string accepted = "[";
+  bool fits = array.shape.size() == axes.size();
+  std::size_t a = 0;
+  for (Axis const& axis : axes) {
+    accepted += std::string(a == 0 ? "" : ", ") + (axis.may_be_one ? "1 or " : "") + axis.name + " " +
+                std::to_string(axis.extent);
+    fits = fits && axis.fits(array.shape[a]);
+    ++a;
+  }
+  if (!fits) fail_shape(array, accepted + "]");
+}
+
+/// Extents [batch, sequence, heads, dim] of a file with the axes in the order given.
+std::array<annulus::Index, 4> attention_extents(NpyArray const& array, annulus::AxisOrder axes) {
+  char const* const names[] = {"batch", "sequence", "heads", "dim"};
+  auto const places = annulus::places_of(axes);
+  std::array<char const*, 4> order{};
+  for (std::size_t a = 0; a < 4; ++a) order[places[a]] = names[a];
+  std::string accepted = "[";
+  for (char const* name : order) accepted += std::string(name == order[0] ? "" : ", ") + name;
+  accepted += "], each at least 1 (--axes " + std::string(annulus::name_of(axes)) + ")";
+
+  if (array.shape.size() != 4) fail_shape(array, accepted);
+  std::array<annulus::Index, 4> extents{};
+  for (std::size_t a = 0; a < 4; ++a) {
+    extents[a] = static_cast<annulus::Index>(array.shape[places[a]]);
+    if (extents[a] < 1) fail_shape(array, accepted);
+  }
+  return extents;
+}
+
+/// An operand in the same axis order as q, with these extents [batch, sequence, heads, dim].
+void require_attention_extents(NpyArray const& array, annulus::AxisOrder axes, std::array<Axis, 4> const& expected) {
+  auto const places = annulus::places_of(axes);
+  std::array<Axis, 4> order{};
+  for (std::size_t a = 0; a < 4; ++a) order[places[a]] = expected[a];
+  require_shape(array, {order[0], order[1], order[2], order[3]});
+}
+
+void require_real(NpyArray const& array) {
+  if (!is_floating(array.type))
+    throw InputError(array.file + ": holds " + name_of(array.type) +
+                     "; accepted: f2, f4, f8, or bfloat16 as V2 or, with --dtype bf16, as u2");
+}
+
+/// A bias or mask; its batch and head extents.
+std::array<annulus::Index, 2> require_pairs(NpyArray const& array, CallShape const& shape) {
+  require_shape(array, {{"batch", shape.attention.batch, true},
+                        {"query_heads", shape.attention.query_heads, true},
+                        {"queries", shape.queries},
+                        {"keys", shape.keys}});
+  return {static_cast<annulus::Index>(array.shape[0]), static_cast<annulus::Index>(array.shape[1])};
+}
+
+void require_sinks(NpyArray const& array, CallShape& shape) {
+  std::size_t const heads = static_cast<std::size_t>(shape.attention.query_heads);
+  Shape const& seen = array.shape;
+  bool const fits = (seen.size() == 1 || (seen.size() == 2 && seen[1] > 0)) && seen[0] == heads;
+  if (!fits)
+    fail_shape(array, "[query_heads " + std::to_string(heads) + "] or [query_heads " + std::to_string(heads) +
+                          ", n], n at least 1");
+  shape.sinks_on_one_axis = seen.size() == 1;
+  shape.sinks = shape.sinks_on_one_axis ? 1 : static_cast<annulus::Index>(seen[1]);
+}
+
+annulus::DataType element_type(NpyArray const& q, AttendOptions const& options) {
+  if (options.dtype) return *options.dtype;
+  return q.type == NpyType::float64   ? annulus::DataType::float64
+         : q.type == NpyType::float16 ? annulus::DataType::float16
+                                      : annulus::DataType::float32;
+}
+
+}  // namespace
+
+AttendFiles read_files(AttendOptions const& options) {
+  bool const bits = options.dtype == annulus::DataType::bfloat16;
+  auto const real = [&](std::filesystem::path const& path) {
+    NpyArray array = read_npy(path, {.uint16_is_bfloat16 = bits});
+    require_real(array);
+    return array;
+  };
+  AttendFiles files{.q = real(options.q), .k = real(options.k), .v = real(options.v)};
+  if (!options.dout.empty()) files.dout = real(options.dout);
+  if (!options.bias.empty()) files.bias = real(options.bias);
+  if (!options.sinks.empty()) files.sinks = real(options.sinks);
+  if (!options.mask.empty()) files.mask = read_npy(options.mask);
+  if (!options.q_segments.empty()) files.q_segments = read_npy(options.q_segments);
+  if (!options.kv_segments.empty()) files.kv_segments = read_npy(options.kv_segments);
+  return files;
+}
+
+CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
+  auto const q = attention_extents(files.q, options.axes);
+  auto const k = attention_extents(files.k, options.axes);
+  auto const v = attention_extents(files.v, options.axes);
+  require_attention_extents(files.k, options.axes,
+                            {{{"batch", q[0]}, {"sequence", k[1]}, {"heads", k[2]}, {"dim", q[3]}}});
+  require_attention_extents(files.v, options.axes,
+                            {{{"batch", q[0]}, {"sequence", k[1]}, {"heads", k[2]}, {"dim", v[3]}}});
+  if (q[2] % k[2] != 0)
+    throw InputError(files.k.file + ": has " + std::to_string(k[2]) + " heads, q has " + std::to_string(q[2]) +
+                     "; accepted: a number of heads that divides that of q");
+
+  CallShape shape{.dtype = element_type(files.q, options),
+                  .attention = {.batch = q[0], .query_heads = q[2], .kv_heads = k[2], .head_dim = q[3], .value_dim = v[3]},
+                  .queries = q[1],
+                  .keys = k[1],
+                  .segments = files.q_segments.has_value(),
+                  .backward = files.dout.has_value(),
+                  .bias_gradient = options.bias_gradient};
+  if (files.dout)
+    require_attention_extents(*files.dout, options.axes,
+                              {{{"batch", q[0]}, {"sequence", q[1]}, {"heads", q[2]}, {"dim", v[3]}}});
+  if (files.bias) shape.bias = require_pairs(*files.bias, shape);
+  if (files.mask) shape.mask = require_pairs(*files.mask, shape);
+  if (files.q_segments) require_shape(*files.q_segments, {{"batch", q[0]}, {"queries", q[1]}});
+  if (files.kv_segments) require_shape(*files.kv_segments, {{"batch", q[0]}, {"keys", k[1]}});
+  if (files.sinks) require_sinks(*files.sinks, shape);
+  return shape;
+}
+
+namespace detail {
+
+Tensor<bool, 4> mask_of(NpyArray const& array) {
+  std::vector<char> const values = array.to_mask();
+  Tensor<bool, 4> mask(extents_of<4>(array));
+  std::transform(values.begin(), values.end(), mask.data(), [](char value) { return value != 0; });
+  return mask;
+}
+
+Tensor<std::int32_t, 2> segments_of(NpyArray const& array) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  std::vector<std::int64_t> const values = array.to<std::int64_t>();
+  Tensor<std::int32_t, 2> segments(extents_of<2>(array));
+  std::transform(values.begin(), values.end(), segments.data(), [&](std::int64_t value) {
+    if (value < Limits::min() || value > Limits::max())
+      throw InputError(array.file + ": holds the segment id " + std::to_string(value) +
+                       "; accepted: whole numbers of 32 bits");
+    return static_cast<std::int32_t>(value);
+  });
+  return segments;
+}
+
+}  // namespace detail
+
+}  // namespace annulus_command

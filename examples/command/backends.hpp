@@ -1,0 +1,87 @@
+#pragma once
+// The backends of the command, in one list: a new one is one line of it.
+
+#include <annulus/backend/reference/reference.hpp>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+
+#include "input_error.hpp"
+
+namespace annulus_command {
+
+/// A backend that this build has. It computes on one thread per rank, unless it is made from a number of threads.
+template <class B>
+struct BuiltIn {
+  std::string_view name;
+
+  static constexpr bool takes_threads = std::is_constructible_v<B, int>;
+
+  B make([[maybe_unused]] int threads) const {
+    if constexpr (takes_threads)
+      return B(threads);
+    else
+      return B();
+  }
+};
+
+/// A backend that this build does not have.
+struct Absent {
+  std::string_view name;
+  std::string_view reason;
+};
+
+inline constexpr std::tuple backends{
+    BuiltIn<annulus::ReferenceBackend>{"reference"},
+    Absent{"cpu", "this build has no fast CPU backend"},
+    Absent{"nki", "this build has no Trainium backend"},
+};
+
+/// Calls function(entry) for each backend of the list.
+template <class Function>
+void for_each_backend(Function&& function) {
+  std::apply([&](auto const&... entry) { (function(entry), ...); }, backends);
+}
+
+template <class Entry>
+inline constexpr bool is_absent = std::is_same_v<Entry, Absent>;
+
+/// Names of the backends that this build has: "reference|...".
+inline std::string names_of_built_in_backends() {
+  std::string names;
+  for_each_backend([&]<class Entry>(Entry const& entry) {
+    if constexpr (!is_absent<Entry>) names += (names.empty() ? "" : "|") + std::string(entry.name);
+  });
+  return names;
+}
+
+/// Throws InputError, with the reason, where the backend is not there or cannot use this number of threads per rank.
+inline void require_backend(std::string_view name, int threads) {
+  bool known = false;
+  for_each_backend([&]<class Entry>(Entry const& entry) {
+    if (entry.name != name) return;
+    known = true;
+    if constexpr (is_absent<Entry>) {
+      throw InputError("--backend " + std::string(name) + ": " + std::string(entry.reason) +
+                       "; accepted: " + names_of_built_in_backends());
+    } else if constexpr (!Entry::takes_threads) {
+      if (threads != 1)
+        throw InputError("--threads " + std::to_string(threads) + ": the " + std::string(name) +
+                         " backend computes on one thread per rank; accepted: 1");
+    }
+  });
+  if (!known)
+    throw InputError("--backend '" + excerpt(name) + "' is not known; accepted: " + names_of_built_in_backends());
+}
+
+/// Calls function(backend) with a new backend of this name, which require_backend has let pass.
+template <class Function>
+void with_backend(std::string_view name, int threads, Function&& function) {
+  for_each_backend([&]<class Entry>(Entry const& entry) {
+    if constexpr (!is_absent<Entry>)
+      if (entry.name == name) function(entry.make(threads));
+  });
+}
+
+}  // namespace annulus_command

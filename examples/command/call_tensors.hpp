@@ -1,0 +1,170 @@
+#pragma once
+// The tensors of a call, global or one rank's shard, and the way between the two.
+
+#include <annulus/core/scalar.hpp>
+#include <annulus/sharding/scatter_gather.hpp>
+#include <annulus/tensor/axis_order.hpp>
+#include <annulus/tensor/eigen.hpp>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "call_shape.hpp"
+
+namespace annulus_command {
+
+template <class T, int Axes>
+using Tensor = Eigen::Tensor<T, Axes, Eigen::RowMajor>;
+
+/// q, k, v and dout are stored in the axis order of the call.
+template <annulus::Scalar T>
+struct Inputs {
+  Tensor<T, 4> q, k, v;
+  std::optional<Tensor<T, 4>> dout{};
+  std::optional<Tensor<T, 4>> bias{};      ///< [batch|1, query_heads|1, queries, global keys]
+  std::optional<Tensor<bool, 4>> mask{};   ///< as bias
+  std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};    ///< [batch, rows]
+  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};  ///< [query_heads, n], whole on each rank
+};
+
+/// out, dq, dk and dv are stored in the axis order of the call. Gradients are there where dout is.
+template <annulus::Scalar T>
+struct Results {
+  Tensor<T, 4> out;
+  Tensor<annulus::Accumulator<T>, 3> lse;  ///< [batch, query_heads, queries]
+  std::optional<Tensor<T, 4>> dq{}, dk{}, dv{};
+  std::optional<Tensor<T, 4>> dbias{};
+  std::optional<Tensor<annulus::Accumulator<T>, 2>> dsinks{};  ///< equal on all ranks
+};
+
+/// Calls function(tensor of a, same tensor of b, axis of positions, side) for each tensor that is sharded.
+template <annulus::Scalar T, class A, class B, class Function>
+void for_each_sharded(A& a, B& b, annulus::AxisOrder axes, Function&& function) {
+  using annulus::Side;
+  std::size_t const sequence = annulus::places_of(axes)[annulus::axis::sequence];
+  auto const optional = [&](auto& first, auto& second, std::size_t axis, Side side) {
+    if (first) function(*first, *second, axis, side);
+  };
+  if constexpr (std::is_same_v<std::remove_const_t<A>, Inputs<T>>) {
+    function(a.q, b.q, sequence, Side::query);
+    function(a.k, b.k, sequence, Side::key);
+    function(a.v, b.v, sequence, Side::key);
+    optional(a.dout, b.dout, sequence, Side::query);
+    optional(a.bias, b.bias, 2, Side::query);
+    optional(a.mask, b.mask, 2, Side::query);
+    optional(a.query_segments, b.query_segments, 1, Side::query);
+    optional(a.key_segments, b.key_segments, 1, Side::key);
+  } else {
+    function(a.out, b.out, sequence, Side::query);
+    function(a.lse, b.lse, 2, Side::query);
+    optional(a.dq, b.dq, sequence, Side::query);
+    optional(a.dk, b.dk, sequence, Side::key);
+    optional(a.dv, b.dv, sequence, Side::key);
+    optional(a.dbias, b.dbias, 2, Side::query);
+  }
+}
+
+/// Calls function(tensor) for each tensor that is there, in a fixed order.
+template <annulus::Scalar T, class Tensors, class Function>
+void for_each_tensor(Tensors& tensors, Function&& function) {
+  for_each_sharded<T>(tensors, tensors, annulus::AxisOrder::bshd,
+                      [&](auto& tensor, auto&, std::size_t, annulus::Side) { function(tensor); });
+  if constexpr (std::is_same_v<std::remove_const_t<Tensors>, Inputs<T>>) {
+    if (tensors.sinks) function(*tensors.sinks);
+  } else {
+    if (tensors.dsinks) function(*tensors.dsinks);
+  }
+}
+
+/// Rows of one rank, or of all of them.
+struct Rows {
+  annulus::Index queries, keys;
+};
+
+template <annulus::Scalar T>
+Tensor<T, 4> make_in_axes(annulus::AxisOrder axes, std::array<annulus::Index, 4> const& extents) {
+  auto const e = annulus::stored_extents(axes, extents);
+  return Tensor<T, 4>(e[0], e[1], e[2], e[3]);
+}
+
+/// Tensors of the extents that inputs of these rows have; elements unspecified.
+template <annulus::Scalar T>
+Inputs<T> make_inputs(Call const& call, Rows rows) {
+  CallShape const& shape = call.shape;
+  auto const& [batch, query_heads, kv_heads, head_dim, value_dim] = shape.attention;
+  auto const make = [&](annulus::Index length, annulus::Index heads, annulus::Index dim) {
+    return make_in_axes<T>(call.axes, {batch, length, heads, dim});
+  };
+  Inputs<T> inputs{make(rows.queries, query_heads, head_dim), make(rows.keys, kv_heads, head_dim),
+                   make(rows.keys, kv_heads, value_dim)};
+  if (shape.backward) inputs.dout = make(rows.queries, query_heads, value_dim);
+  if (shape.bias[0] > 0) inputs.bias.emplace(shape.bias[0], shape.bias[1], rows.queries, shape.keys);
+  if (shape.mask[0] > 0) inputs.mask.emplace(shape.mask[0], shape.mask[1], rows.queries, shape.keys);
+  if (shape.segments) {
+    inputs.query_segments.emplace(batch, rows.queries);
+    inputs.key_segments.emplace(batch, rows.keys);
+  }
+  if (shape.sinks > 0) inputs.sinks.emplace(query_heads, shape.sinks);
+  return inputs;
+}
+
+/// Tensors of the extents that results of these rows have; elements unspecified.
+template <annulus::Scalar T>
+Results<T> make_results(Call const& call, Rows rows) {
+  CallShape const& shape = call.shape;
+  auto const& [batch, query_heads, kv_heads, head_dim, value_dim] = shape.attention;
+  auto const make = [&](annulus::Index length, annulus::Index heads, annulus::Index dim) {
+    return make_in_axes<T>(call.axes, {batch, length, heads, dim});
+  };
+  Results<T> results{make(rows.queries, query_heads, value_dim), {batch, query_heads, rows.queries}};
+  if (!shape.backward) return results;
+  results.dq = make(rows.queries, query_heads, head_dim);
+  results.dk = make(rows.keys, kv_heads, head_dim);
+  results.dv = make(rows.keys, kv_heads, value_dim);
+  if (shape.bias_gradient) results.dbias.emplace(shape.bias[0], shape.bias[1], rows.queries, shape.keys);
+  if (shape.sinks > 0) results.dsinks.emplace(query_heads, shape.sinks);
+  return results;
+}
+
+/// What one rank owns of the global sequence.
+class Share {
+ public:
+  Share(Call const& call, annulus::Rank rank, int ranks)
+      : query_(segments(call, annulus::Side::query, rank, ranks, call.shape.queries)),
+        key_(segments(call, annulus::Side::key, rank, ranks, call.shape.keys)) {}
+
+  Rows rows() const { return {annulus::rows_of(query_), annulus::rows_of(key_)}; }
+  std::span<annulus::Segment const> of(annulus::Side side) const { return side == annulus::Side::query ? query_ : key_; }
+
+ private:
+  static std::vector<annulus::Segment> segments(Call const& call, annulus::Side side, annulus::Rank rank, int ranks,
+                                                annulus::Index length) {
+    annulus::Sharding const& sharding = call.options.sharding;
+    return sharding.segments(side, rank, sharding.lengths(side, ranks, length));
+  }
+
+  std::vector<annulus::Segment> query_, key_;
+};
+
+/// The shard that this share is of.
+template <annulus::Scalar T>
+Inputs<T> scatter(Inputs<T> const& global, Call const& call, Share const& share) {
+  Inputs<T> local = make_inputs<T>(call, share.rows());
+  for_each_sharded<T>(global, local, call.axes, [&](auto const& from, auto& to, std::size_t axis, annulus::Side side) {
+    annulus::scatter_into(annulus::view_of(from), share.of(side), annulus::view_of(to), axis);
+  });
+  local.sinks = global.sinks;
+  return local;
+}
+
+/// Writes a rank's results to their places. Ranks write disjoint places; `with_sums`: also what is equal on all ranks.
+template <annulus::Scalar T>
+void gather(Results<T> const& local, Call const& call, Share const& share, bool with_sums, Results<T>& global) {
+  for_each_sharded<T>(local, global, call.axes, [&](auto const& from, auto& to, std::size_t axis, annulus::Side side) {
+    annulus::gather_into(annulus::view_of(from), share.of(side), annulus::view_of(to), axis);
+  });
+  if (with_sums) global.dsinks = local.dsinks;
+}
+
+}  // namespace annulus_command

@@ -1,0 +1,40 @@
+#pragma once
+// An option that takes one of a few words.
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "input_error.hpp"
+
+namespace annulus_command {
+
+template <class Value>
+using Choices = std::vector<std::pair<std::string, Value>>;
+
+/// Adds an option whose word sets `target`, which keeps its default where the option is not given.
+template <class Target, class Value>
+CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, Choices<Value> const& choices,
+                        std::string const& description) {
+  std::vector<std::string> words;
+  std::string accepted;
+  for (auto const& [word, meaning] : choices) {
+    accepted += (words.empty() ? "" : "|") + word;
+    words.push_back(word);
+  }
+  auto const take = [&target, choices](std::string const& given) {
+    for (auto const& [word, meaning] : choices)
+      if (word == given) target = meaning;
+  };
+  auto const check = [words, accepted](std::string const& given) {
+    for (std::string const& word : words)
+      if (word == given) return std::string();
+    return "'" + excerpt(given) + "' is not known; accepted: " + accepted;
+  };
+  return app.add_option_function<std::string>(name, take, description)
+      ->check(CLI::Validator(check, accepted))
+      ->type_name("");
+}
+
+}  // namespace annulus_command

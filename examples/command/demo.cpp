@@ -1,0 +1,201 @@
+#include "demo.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <system_error>
+
+#include "demo_check.hpp"
+#include "demo_text.hpp"
+#include "embedded_license.hpp"
+#include "exit_status.hpp"
+#include "input_error.hpp"
+#include "number_check.hpp"
+#include "progress.hpp"
+#include "ring_options.hpp"
+#include "simulated_attend.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+/// The first `tokens` bytes of the text; less where it is shorter.
+std::string text_of(DemoOptions const& options) {
+  auto const limit = static_cast<std::size_t>(options.tokens);
+  if (options.text.empty()) return std::string(license_text.substr(0, limit));
+  std::string const name = options.text.string();
+  std::error_code error;
+  if (std::filesystem::is_directory(options.text, error)) throw InputError(name + ": is a folder; accepted: a text file");
+  errno = 0;
+  std::ifstream stream(options.text, std::ios::binary);
+  if (!stream)
+    throw InputError(name + ": cannot be read (" + std::generic_category().message(errno) + "); accepted: a text file");
+  std::string text(limit, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(limit));
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  if (text.empty()) throw InputError(name + ": is empty; accepted: a text file with at least one byte");
+  return text;
+}
+
+Call call_of(DemoOptions const& options) {
+  if (options.heads % options.kv_heads != 0)
+    throw InputError("--heads " + std::to_string(options.heads) + " --kv-heads " + std::to_string(options.kv_heads) +
+                     "; accepted: a number of kv heads that divides that of heads");
+  if (options.head_dim % 2 != 0)
+    throw InputError("--head-dim " + std::to_string(options.head_dim) + "; accepted: an even number, rotary positions turn pairs");
+  return {.shape = {.dtype = annulus::DataType::float32,
+                    .attention = {.batch = 1, .query_heads = options.heads, .kv_heads = options.kv_heads,
+                                  .head_dim = options.head_dim, .value_dim = options.head_dim},
+                    .queries = options.tokens,
+                    .keys = options.tokens,
+                    .backward = true},
+          .options = {.mask = annulus::causal(), .sharding = annulus::Zigzag{}}};
+}
+
+/// Seconds from the first rank's beginning of a pass to the last rank's end.
+double seconds_of(std::vector<StepLog> const& logs, annulus::Pass pass) {
+  double begin = std::numeric_limits<double>::infinity(), end = 0;
+  for (StepLog const& log : logs)
+    for (Span const& span : log.spans())
+      if (span.kind == Span::Kind::pass && span.pass == pass) {
+        begin = std::min(begin, span.begin);
+        end = std::max(end, span.begin + span.seconds);
+      }
+  return end - begin;
+}
+
+struct PassCost {
+  double seconds, flops;
+  annulus::Index bytes_sent, buffer_bytes;  ///< of the rank with the most
+};
+
+PassCost cost_of(annulus::RingPlan const& plan, double seconds) {
+  PassCost cost{seconds, 0, 0, 0};
+  for (annulus::Rank rank = 0; rank < plan.ranks(); ++rank) {
+    cost.flops += 2 * static_cast<double>(plan.multiply_adds(rank));
+    cost.bytes_sent = std::max(cost.bytes_sent, plan.bytes_sent(rank));
+    cost.buffer_bytes = std::max(cost.buffer_bytes, plan.peak_buffer_bytes(rank));
+  }
+  return cost;
+}
+
+/// Bytes of the operands and results of a rank: q, k, v, output, lse, and in the backward pass dout, dq, dk, dv.
+annulus::Index shard_bytes(Call const& call, annulus::RingPlan const& plan) {
+  annulus::AttentionShape const& shape = call.shape.attention;
+  annulus::Index most = 0;
+  for (annulus::Rank rank = 0; rank < plan.ranks(); ++rank) {
+    annulus::Index const query_row = shape.query_heads * shape.head_dim, key_row = shape.kv_heads * shape.head_dim;
+    bool const backward = plan.request().pass == annulus::Pass::backward;
+    annulus::Index const elements = plan.local_queries(rank) * (query_row * (backward ? 4 : 2) + shape.query_heads) +
+                                    plan.local_keys(rank) * key_row * (backward ? 4 : 2);
+    most = std::max(most, elements * 4);
+  }
+  return most;
+}
+
+/// First-order bound of rounding errors in float that behave like random ones (Higham and Mary, SIAM J. Sci. Comput.
+/// 41, 2019): a sum of n terms is off by sqrt(n) units. A weight exp(logit - lse) is off by that of its logit, a product
+/// over head_dim of size up to `largest_logit`, and that of the lse, a sum over the keys; gradients add a sum over the
+/// queries of a group. Each enters twice, directly and by way of delta.
+double error_bound(Inputs<float> const& inputs) {
+  auto const longest = [](Tensor<float, 4> const& tensor) {
+    Eigen::Index const dims = tensor.dimension(3);
+    double largest = 0;
+    for (Eigen::Index row = 0; row < tensor.size() / dims; ++row)
+      largest = std::max(largest, static_cast<double>(Eigen::Map<Eigen::VectorXf const>(tensor.data() + row * dims, dims).norm()));
+    return largest;
+  };
+  double const dims = static_cast<double>(inputs.q.dimension(3)), unit = std::ldexp(1.0, -24);
+  double const rows = static_cast<double>(inputs.q.dimension(1) * inputs.q.dimension(2) / inputs.k.dimension(2));
+  double const largest_logit = longest(inputs.q) * longest(inputs.k) / std::sqrt(dims);
+  return 2 * unit * (std::sqrt(dims) * largest_logit + std::sqrt(rows));
+}
+
+double mebibytes(annulus::Index bytes) { return static_cast<double>(bytes) / (1024 * 1024); }
+
+void print_balance(Call call, int ranks) {
+  std::printf("  most work of a rank / mean  ");
+  for (auto const& [name, sharding] : shardings) {
+    call.options.sharding = sharding;
+    std::printf("%s %.2f   ", name.c_str(), plan_of(call, annulus::Pass::forward, ranks).imbalance());
+  }
+  std::printf("\n");
+}
+
+void print_table(DemoOptions const& options, Call const& call, std::vector<StepLog> const& logs) {
+  annulus::RingPlan const forward_plan = plan_of(call, annulus::Pass::forward, options.ranks);
+  annulus::RingPlan const backward_plan = plan_of(call, annulus::Pass::backward, options.ranks);
+  PassCost const forward = cost_of(forward_plan, seconds_of(logs, annulus::Pass::forward));
+  PassCost const backward = cost_of(backward_plan, seconds_of(logs, annulus::Pass::backward));
+  double const tokens = static_cast<double>(options.tokens);
+  double const full_bytes = 4 * tokens * tokens * static_cast<double>(options.heads);
+
+  std::printf("causal attention over %td tokens of %s, zigzag sharding, %d simulated ranks\n", options.tokens,
+              options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(), options.ranks);
+  std::printf("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads, options.head_dim);
+  std::printf("  %-28s%12s%12s\n", "", "forward", "backward");
+  std::printf("  %-28s%10.2f s%10.2f s\n", "time", forward.seconds, backward.seconds);
+  std::printf("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9, backward.flops / backward.seconds * 1e-9);
+  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent), mebibytes(backward.bytes_sent));
+  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank", mebibytes(shard_bytes(call, forward_plan) + forward.buffer_bytes),
+              mebibytes(shard_bytes(call, backward_plan) + backward.buffer_bytes));
+  std::printf("  %-28s%8.2f MiB\n\n", "scores of full attention", full_bytes / (1024 * 1024));
+  print_balance(call, options.ranks);
+}
+
+}  // namespace
+
+CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
+  using annulus::Index;
+  CLI::App& demo = *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, checked");
+  auto const take_text = [&options](std::string const& text) { options.text = text; };
+  auto const not_empty = [](std::string const& text) {
+    return text.empty() ? std::string("an empty name is given; accepted: the name of a text file") : std::string();
+  };
+  demo.add_option_function<std::string>("--text", take_text, "the text; by default the license of the library")
+      ->check(CLI::Validator(not_empty, ""))
+      ->type_name("FILE");
+  add_ranks(demo, options.ranks, "ranks of the ring")->capture_default_str();
+  auto const extent = [&](char const* name, Index& value, Index most, char const* description) {
+    demo.add_option(name, value, description)->check(whole_number(Index{1}, most))->type_name("N")->capture_default_str();
+  };
+  extent("--tokens", options.tokens, Index{1} << 20, "length of the sequence; the text is repeated or cut to it");
+  extent("--heads", options.heads, 256, "query heads");
+  extent("--kv-heads", options.kv_heads, 256, "key and value heads");
+  extent("--head-dim", options.head_dim, 1024, "of queries, keys and values");
+  return demo;
+}
+
+int run_demo(DemoOptions const& options) {
+  Call const call = call_of(options);
+  std::string const text = text_of(options);
+  Inputs<float> const inputs = inputs_of_text(text, call);
+  std::size_t const steps = static_cast<std::size_t>(options.ranks) *
+                            static_cast<std::size_t>(plan_of(call, annulus::Pass::forward, options.ranks).steps() +
+                                                     plan_of(call, annulus::Pass::backward, options.ranks).steps());
+  std::vector<StepLog> logs;
+  Results<float> results;
+  {
+    Progress progress("forward and backward", steps);
+    logs.assign(static_cast<std::size_t>(options.ranks), StepLog(StepLog::Clock::now(), &progress));
+    results = attend_simulated(inputs, call, logs);
+  }
+  DemoErrors errors{};
+  {
+    auto const blocks = (options.tokens + dense_block_rows - 1) / dense_block_rows * (options.heads / options.kv_heads);
+    Progress progress("dense check in double", static_cast<std::size_t>(blocks));
+    errors = check_against_dense(inputs, results, progress);
+  }
+  print_table(options, call, logs);
+  double const bound = error_bound(inputs);
+  bool const right = errors.largest() <= bound;
+  std::printf("  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",
+              errors.largest(), bound, errors.output, errors.lse, errors.dq, errors.dk, errors.dv);
+  if (!right) std::fprintf(stderr, "annulus: the largest relative error exceeds the bound of rounding errors in float\n");
+  return right ? success : failed;
+}
+
+}  // namespace annulus_command

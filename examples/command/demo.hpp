@@ -1,0 +1,28 @@
+#pragma once
+// `annulus demo`: causal attention over a real text, forward and backward, on simulated ranks, checked and measured.
+
+#include <annulus/core/index.hpp>
+#include <filesystem>
+
+namespace CLI {
+class App;
+}
+
+namespace annulus_command {
+
+struct DemoOptions {
+  std::filesystem::path text;  ///< empty: the license of the library
+  int ranks = 8;
+  annulus::Index tokens = 8192;
+  annulus::Index heads = 4;
+  annulus::Index kv_heads = 2;
+  annulus::Index head_dim = 64;
+};
+
+/// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
+CLI::App& add_demo(CLI::App& app, DemoOptions& options);
+
+/// Prints the table. Returns the exit status: 1 if an error exceeds its bound. Throws InputError for a bad text.
+int run_demo(DemoOptions const& options);
+
+}  // namespace annulus_command

@@ -1,0 +1,178 @@
+#pragma once
+// Causal attention computed densely in double, for a sample of rows: written without the library's kernels, masks and
+// plan, so that it shares no mistake with them.
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "call_tensors.hpp"
+#include "progress.hpp"
+
+namespace annulus_command {
+
+/// Largest difference over largest magnitude of what was compared.
+class Deviation {
+ public:
+  void compare(double found, double expected) {
+    difference_ = std::max(difference_, std::abs(found - expected));
+    magnitude_ = std::max(magnitude_, std::abs(expected));
+    // max() would pass over what is no number.
+    if (!std::isfinite(found)) difference_ = std::numeric_limits<double>::infinity();
+  }
+  double relative() const { return magnitude_ == 0 ? difference_ : difference_ / magnitude_; }
+
+ private:
+  double difference_ = 0, magnitude_ = 0;
+};
+
+/// One query head in double, with the key and value head that it reads.
+class DenseHead {
+ public:
+  using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+  DenseHead(Inputs<float> const& inputs, annulus::Index head, annulus::Index kv_head)
+      : q(rows_of(inputs.q, head)), k(rows_of(inputs.k, kv_head)), v(rows_of(inputs.v, kv_head)), dout(rows_of(*inputs.dout, head)),
+        scale(1 / std::sqrt(static_cast<double>(q.cols()))) {}
+
+  /// Queries [begin, begin + count): probabilities over the keys up to the last of them, and what follows from these.
+  struct Block {
+    Matrix weights, output;
+    Eigen::VectorXd lse, delta;
+  };
+
+  Block block(Eigen::Index begin, Eigen::Index count) const {
+    Eigen::Index const keys = begin + count;
+    Block result;
+    Matrix& weights = result.weights;
+    weights.noalias() = scale * q.middleRows(begin, count) * k.topRows(keys).transpose();
+    result.lse.resize(count);
+    for (Eigen::Index i = 0; i < count; ++i) {
+      Eigen::Index const seen = begin + i + 1;
+      auto row = weights.row(i).head(seen).array();
+      double const largest = row.maxCoeff();
+      double const sum = (row - largest).exp().sum();
+      result.lse[i] = largest + std::log(sum);
+      row = (row - result.lse[i]).exp();
+      weights.row(i).tail(keys - seen).setZero();
+    }
+    result.output.noalias() = weights * v.topRows(keys);
+    result.delta = result.output.cwiseProduct(dout.middleRows(begin, count)).rowwise().sum();
+    return result;
+  }
+
+  /// Gradient of the block's queries.
+  Matrix dq(Block const& block, Eigen::Index begin) const {
+    Eigen::Index const count = block.weights.rows(), keys = block.weights.cols();
+    Matrix dlogits = dout.middleRows(begin, count) * v.topRows(keys).transpose();
+    dlogits.colwise() -= block.delta;
+    return scale * dlogits.cwiseProduct(block.weights) * k.topRows(keys);
+  }
+
+  Matrix q, k, v, dout;
+  double scale;
+
+ private:
+  static Matrix rows_of(Tensor<float, 4> const& tensor, annulus::Index head) {
+    Matrix rows(tensor.dimension(1), tensor.dimension(3));
+    for (Eigen::Index i = 0; i < rows.rows(); ++i)
+      for (Eigen::Index d = 0; d < rows.cols(); ++d) rows(i, d) = tensor(0, i, head, d);
+    return rows;
+  }
+};
+
+/// Sampled rows in even distances, the first and the last among them.
+inline std::vector<annulus::Index> sampled_rows(annulus::Index rows, annulus::Index samples) {
+  std::vector<annulus::Index> result;
+  if (samples > rows) samples = rows;
+  for (annulus::Index s = 0; s < samples; ++s) result.push_back(samples == 1 ? 0 : s * (rows - 1) / (samples - 1));
+  return result;
+}
+
+/// output, lse and dq of sampled queries of one head.
+inline void check_queries(DenseHead const& dense, Results<float> const& results, annulus::Index head,
+                          std::vector<annulus::Index> const& queries, Deviation& output, Deviation& lse, Deviation& dq) {
+  for (annulus::Index i : queries) {
+    DenseHead::Block const row = dense.block(i, 1);
+    DenseHead::Matrix const gradient = dense.dq(row, i);
+    lse.compare(static_cast<double>(results.lse(0, head, i)), row.lse[0]);
+    for (Eigen::Index d = 0; d < row.output.cols(); ++d)
+      output.compare(static_cast<double>(results.out(0, i, head, d)), row.output(0, d));
+    for (Eigen::Index d = 0; d < gradient.cols(); ++d)
+      dq.compare(static_cast<double>((*results.dq)(0, i, head, d)), gradient(0, d));
+  }
+}
+
+/// Gradients of sampled keys, as one query head sees them.
+struct KeyGradients {
+  DenseHead::Matrix dk, dv;
+};
+
+/// Queries per block of the dense computation.
+inline constexpr Eigen::Index dense_block_rows = 64;
+
+inline KeyGradients key_gradients(DenseHead const& head, std::vector<annulus::Index> const& keys, Progress& progress) {
+  auto const samples = static_cast<Eigen::Index>(keys.size()), tokens = head.q.rows();
+  KeyGradients sum{DenseHead::Matrix::Zero(samples, head.k.cols()), DenseHead::Matrix::Zero(samples, head.v.cols())};
+  for (Eigen::Index begin = 0; begin < tokens; begin += dense_block_rows) {
+    Eigen::Index const count = std::min(dense_block_rows, tokens - begin);
+    DenseHead::Block const block = head.block(begin, count);
+    for (Eigen::Index s = 0; s < samples; ++s) {
+      Eigen::Index const key = keys[static_cast<std::size_t>(s)];
+      if (key >= begin + count) continue;
+      Eigen::VectorXd const weights = block.weights.col(key);
+      Eigen::VectorXd const dweights = head.dout.middleRows(begin, count) * head.v.row(key).transpose();
+      sum.dv.row(s) += weights.transpose() * head.dout.middleRows(begin, count);
+      sum.dk.row(s) += head.scale * weights.cwiseProduct(dweights - block.delta).transpose() * head.q.middleRows(begin, count);
+    }
+    progress.advance();
+  }
+  return sum;
+}
+
+/// How far the results are from the dense computation: relative to the largest element of each.
+struct DemoErrors {
+  double output, lse, dq, dk, dv;
+
+  double largest() const { return std::max({output, lse, dq, dk, dv}); }
+};
+
+/// All query heads at sampled queries; dk and dv at sampled keys of the last kv head, which needs every query of its
+/// group, one thread for each query head.
+inline DemoErrors check_against_dense(Inputs<float> const& inputs, Results<float> const& results, Progress& progress) {
+  annulus::Index const tokens = inputs.q.dimension(1), heads = inputs.q.dimension(2), kv_heads = inputs.k.dimension(2);
+  annulus::Index const group = heads / kv_heads, kv_head = kv_heads - 1;
+  std::vector<annulus::Index> const queries = sampled_rows(tokens, 32), keys = sampled_rows(tokens, 16);
+
+  Deviation output, lse, dq, dk, dv;
+  for (annulus::Index h = 0; h < heads; ++h)
+    check_queries(DenseHead(inputs, h, h / group), results, h, queries, output, lse, dq);
+
+  std::vector<KeyGradients> shares(static_cast<std::size_t>(group));
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t g = 0; g < shares.size(); ++g)
+      threads.emplace_back([&, g] {
+        DenseHead const head(inputs, kv_head * group + static_cast<annulus::Index>(g), kv_head);
+        shares[g] = key_gradients(head, keys, progress);
+      });
+  }
+  KeyGradients sum = shares[0];
+  for (std::size_t g = 1; g < shares.size(); ++g) {
+    sum.dk += shares[g].dk;
+    sum.dv += shares[g].dv;
+  }
+  for (std::size_t s = 0; s < keys.size(); ++s) {
+    for (Eigen::Index d = 0; d < sum.dk.cols(); ++d)
+      dk.compare(static_cast<double>((*results.dk)(0, keys[s], kv_head, d)), sum.dk(static_cast<Eigen::Index>(s), d));
+    for (Eigen::Index d = 0; d < sum.dv.cols(); ++d)
+      dv.compare(static_cast<double>((*results.dv)(0, keys[s], kv_head, d)), sum.dv(static_cast<Eigen::Index>(s), d));
+  }
+  return {output.relative(), lse.relative(), dq.relative(), dk.relative(), dv.relative()};
+}
+
+}  // namespace annulus_command

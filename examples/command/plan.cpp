@@ -1,0 +1,136 @@
+#include "plan.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <annulus/schedule/print_plan.hpp>
+#include <iostream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "choice_option.hpp"
+#include "input_error.hpp"
+#include "number_check.hpp"
+#include "plan_json.hpp"
+#include "ring_options.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+/// Extents up to here are taken; whether their product can be counted is asked afterwards.
+constexpr annulus::Index most = annulus::Index{1} << 30;
+constexpr annulus::Index most_blocks = annulus::Index{1} << 20;
+
+Choices<annulus::Sharding> const shardings_with_block_striped = [] {
+  Choices<annulus::Sharding> all = shardings;
+  all.emplace_back("block-striped", annulus::Striped{.block = 2});
+  return all;
+}();
+
+template <class Value>
+CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, char const* description) {
+  return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most))->type_name("N");
+}
+
+annulus::Sharding sharding_of(PlanOptions const& options) {
+  bool const block_striped = options.sharding == annulus::Sharding(annulus::Striped{.block = 2});
+  if (block_striped != options.block.has_value())
+    throw InputError(block_striped ? "--sharding block-striped is given without a block; accepted: --block N with it"
+                                   : "--block is given for another sharding; accepted: with --sharding block-striped");
+  return block_striped ? annulus::Sharding(annulus::Striped{.block = *options.block}) : options.sharding;
+}
+
+annulus::AttentionShape shape_of(PlanOptions const& options) {
+  annulus::AttentionShape const shape{.batch = options.batch,
+                                      .query_heads = options.heads,
+                                      .kv_heads = options.kv_heads.value_or(options.heads),
+                                      .head_dim = options.head_dim,
+                                      .value_dim = options.value_dim.value_or(options.head_dim)};
+  if (shape.query_heads % shape.kv_heads != 0)
+    throw InputError("--heads " + std::to_string(shape.query_heads) + " --kv-heads " + std::to_string(shape.kv_heads) +
+                     "; accepted: a number of kv heads that divides that of heads");
+  return shape;
+}
+
+/// Work and bytes are counted in 64 bits.
+void require_countable(annulus::AttentionShape const& shape, annulus::Index queries, annulus::Index keys) {
+  double const heads = static_cast<double>(shape.batch) * static_cast<double>(shape.query_heads);
+  double const dims = 3.0 * static_cast<double>(shape.head_dim) + 2.0 * static_cast<double>(shape.value_dim);
+  double const work = heads * dims * static_cast<double>(queries) * static_cast<double>(keys);
+  if (work > 4e18)
+    throw InputError("a problem of " + std::to_string(work) + " multiply-adds; accepted: up to 4e18, which 64 bits can count");
+}
+
+annulus::PlanRequest request_of(PlanOptions const& options) {
+  if (!options.tokens && !(options.queries && options.keys))
+    throw InputError("no length of the sequence is given; accepted: --tokens, or --queries and --keys");
+  annulus::Index const queries = options.tokens ? *options.tokens : *options.queries;
+  annulus::Index const keys = options.tokens ? *options.tokens : *options.keys;
+  annulus::AttentionShape const shape = shape_of(options);
+  require_countable(shape, queries, keys);
+  annulus::Sharding const sharding = sharding_of(options);
+  if (options.block && std::max(queries, keys) / *options.block > most_blocks)
+    throw InputError("--block " + std::to_string(*options.block) + " makes " +
+                     std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
+                     std::to_string(most_blocks));
+  int const wide = options.dtype == annulus::DataType::float64 ? 8 : 4;
+  return {.shape = shape,
+          .query_lengths = sharding.lengths(annulus::Side::query, options.ranks, queries),
+          .key_lengths = sharding.lengths(annulus::Side::key, options.ranks, keys),
+          .sharding = sharding,
+          .mask = options.mask,
+          .query_offset = options.query_offset,
+          .rotation = options.rotation,
+          .element_bytes = annulus::size_of(options.dtype),
+          .accumulator_bytes = wide,
+          .lse_bytes = wide};
+}
+
+}  // namespace
+
+CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
+  CLI::App& plan = *app.add_subcommand("plan", "what ring attention would do: steps, bytes, memory and balance, no data needed");
+  CLI::Option* const tokens = add_extent(plan, "--tokens", options.tokens, "queries and keys");
+  add_extent(plan, "--queries", options.queries, "queries, where there are not as many as keys")->excludes(tokens);
+  add_extent(plan, "--keys", options.keys, "keys")->excludes(tokens);
+  add_ranks(plan, options.ranks, "ranks of the ring")->capture_default_str();
+  add_extent(plan, "--batch", options.batch, "batch")->capture_default_str();
+  add_extent(plan, "--heads", options.heads, "query heads")->capture_default_str();
+  add_extent(plan, "--kv-heads", options.kv_heads, "key and value heads")->default_str("as many as --heads");
+  add_extent(plan, "--head-dim", options.head_dim, "of queries and keys")->capture_default_str();
+  add_extent(plan, "--value-dim", options.value_dim, "of values")->default_str("that of --head-dim");
+  add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
+  add_choice(plan, "--sharding", options.sharding, shardings_with_block_striped, "which rank owns which position")
+      ->default_str("contiguous");
+  add_extent(plan, "--block", options.block, "positions of a block of block-striped sharding");
+  add_mask_options(plan, options.mask, options.query_offset);
+  add_rotation(plan, options.rotation);
+  add_choice(plan, "--pass", options.passes,
+             Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}}, "which pass")
+      ->default_str("both");
+  plan.add_flag("--json", options.json, "print JSON, an array of one object for each pass");
+  return plan;
+}
+
+void run_plan(PlanOptions const& options) {
+  annulus::PlanRequest request = request_of(options);
+  std::vector<annulus::RingPlan> plans;
+  for (annulus::Pass pass : {annulus::Pass::forward, annulus::Pass::backward}) {
+    if (!(pass == annulus::Pass::forward ? options.passes.forward : options.passes.backward)) continue;
+    request.pass = pass;
+    plans.emplace_back(request);
+  }
+  if (options.json) {
+    nlohmann::json all = nlohmann::json::array();
+    for (annulus::RingPlan const& plan : plans) all.push_back(json_of(plan));
+    std::cout << all.dump(1) << '\n';
+    return;
+  }
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (i > 0) std::cout << '\n';
+    print_plan(std::cout, plans[i]);
+  }
+}
+
+}  // namespace annulus_command

@@ -1,0 +1,46 @@
+#pragma once
+// `annulus plan`: steps, bytes, memory and balance of a problem, without any data.
+
+#include <annulus/core/scalar.hpp>
+#include <annulus/mask/mask.hpp>
+#include <annulus/schedule/rotation.hpp>
+#include <annulus/sharding/sharding.hpp>
+#include <optional>
+
+namespace CLI {
+class App;
+}
+
+namespace annulus_command {
+
+/// Two flags, since `both` is the union of the passes.
+struct Passes {
+  bool forward = true;
+  bool backward = true;
+};
+
+struct PlanOptions {
+  std::optional<annulus::Index> tokens, queries, keys;
+  int ranks = 4;
+  annulus::Index batch = 1;
+  annulus::Index heads = 1;
+  std::optional<annulus::Index> kv_heads;  ///< unset: as many as heads
+  annulus::Index head_dim = 64;
+  std::optional<annulus::Index> value_dim;  ///< unset: head_dim
+  annulus::DataType dtype = annulus::DataType::float32;
+  annulus::Sharding sharding{};
+  std::optional<annulus::Index> block;  ///< of block-striped sharding
+  annulus::Mask mask{};
+  annulus::Index query_offset = 0;
+  annulus::Rotation rotation = annulus::Rotation::automatic;
+  Passes passes{};
+  bool json = false;
+};
+
+/// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
+CLI::App& add_plan(CLI::App& app, PlanOptions& options);
+
+/// Prints the plan. Throws InputError for options that do not fit each other.
+void run_plan(PlanOptions const& options);
+
+}  // namespace annulus_command

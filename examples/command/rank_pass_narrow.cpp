@@ -1,0 +1,10 @@
+// attend_on_rank for the element types of 16 bits.
+
+#include "rank_pass_definition.hpp"
+
+namespace annulus_command {
+
+template Results<Eigen::half> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::half> const&, StepLog&);
+template Results<Eigen::bfloat16> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::bfloat16> const&, StepLog&);
+
+}  // namespace annulus_command

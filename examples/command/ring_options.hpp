@@ -1,0 +1,88 @@
+#pragma once
+// The options that attend and plan share: how the sequence is spread, what is visible, which side travels.
+
+#include <CLI/CLI.hpp>
+#include <annulus/attention/options.hpp>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "choice_option.hpp"
+#include "number_check.hpp"
+
+namespace annulus_command {
+
+/// Ranks of one process; a plan has as many pairs of ranks as this squared.
+inline constexpr int most_ranks = 1024;
+
+inline Choices<annulus::Sharding> const shardings{
+    {"contiguous", annulus::Contiguous{}}, {"striped", annulus::Striped{}}, {"zigzag", annulus::Zigzag{}}};
+
+inline Choices<annulus::Rotation> const rotations{{"auto", annulus::Rotation::automatic},
+                                                  {"keys", annulus::Rotation::keys},
+                                                  {"queries", annulus::Rotation::queries}};
+
+/// Element types; narrower ones than f64 are summed in f32.
+inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
+                                                   {"f32", annulus::DataType::float32},
+                                                   {"bf16", annulus::DataType::bfloat16},
+                                                   {"f16", annulus::DataType::float16}};
+
+namespace detail {
+
+/// "L,R" as two whole numbers; false if the text is anything else.
+inline bool parse_window(std::string_view text, std::array<annulus::Index, 2>& sides) {
+  std::size_t const comma = text.find(',');
+  return comma != std::string_view::npos && is_whole_number(text.substr(0, comma), sides[0]) &&
+         is_whole_number(text.substr(comma + 1), sides[1]);
+}
+
+inline CLI::Validator window_check() {
+  return CLI::Validator(
+      [](std::string const& text) {
+        std::array<annulus::Index, 2> sides{};
+        if (parse_window(text, sides)) return std::string();
+        return "'" + excerpt(text) + "' is given; accepted: L,R, two whole numbers, negative for unbounded";
+      },
+      "");
+}
+
+}  // namespace detail
+
+inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& description) {
+  return app.add_option("--ranks", ranks, description)->check(whole_number(1, most_ranks))->type_name("N");
+}
+
+inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
+  return add_choice(app, "--rotation", rotation, rotations, "which side travels; auto: the one that sends fewer bytes")
+      ->default_str("auto");
+}
+
+/// --causal, --window, --sink-tokens, --chunk and --query-offset.
+inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index& query_offset) {
+  constexpr annulus::Index most = std::numeric_limits<annulus::Index>::max();
+  app.add_flag("--causal", mask.causal, "a query sees keys up to its own position");
+  auto const take_window = [&mask](std::string const& text) {
+    std::array<annulus::Index, 2> sides{};
+    detail::parse_window(text, sides);
+    mask.window = {.left = sides[0], .right = sides[1]};
+  };
+  CLI::Option* const window =
+      app.add_option_function<std::string>("--window", take_window, "keys up to L before and R after the query; negative: unbounded")
+          ->check(detail::window_check())
+          ->type_name("L,R");
+  app.add_option("--sink-tokens", mask.sink_tokens, "the first N keys stay visible outside of the window")
+      ->check(whole_number(annulus::Index{0}, most))
+      ->type_name("N")
+      ->needs(window);
+  app.add_option("--chunk", mask.chunk, "queries see keys of their own chunk of N positions; 0: no chunks")
+      ->check(whole_number(annulus::Index{0}, most))
+      ->type_name("N");
+  app.add_option("--query-offset", query_offset, "position of the first query, e.g. the number of cached keys")
+      ->check(whole_number(std::numeric_limits<annulus::Index>::min(), most))
+      ->type_name("N");
+}
+
+}  // namespace annulus_command

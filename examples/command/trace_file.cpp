@@ -1,0 +1,96 @@
+#include "trace_file.hpp"
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include <unistd.h>
+
+#include "input_error.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+char const* name_of(annulus::Channel channel) {
+  switch (channel) {
+    case annulus::Channel::prefetched: return "prefetched";
+    case annulus::Channel::carried: return "carried";
+    case annulus::Channel::reduction: return "reduction";
+  }
+  return "unknown";
+}
+
+std::string name_of(Span const& span) {
+  std::string const pass = span.pass == annulus::Pass::forward ? "forward" : "backward";
+  switch (span.kind) {
+    case Span::Kind::pass: return pass;
+    case Span::Kind::compute: return pass + " compute";
+    case Span::Kind::synchronize: return pass + " synchronize";
+    case Span::Kind::wait: return pass + " wait " + name_of(span.channel);
+    case Span::Kind::agree: return pass + " agree";
+  }
+  return pass;
+}
+
+nlohmann::json event_of(Span const& span, std::size_t rank) {
+  // The format counts in microseconds.
+  nlohmann::json event{{"name", name_of(span)},
+                       {"cat", span.kind == Span::Kind::compute ? "compute" : span.kind == Span::Kind::pass ? "pass" : "exchange"},
+                       {"ph", "X"},
+                       {"ts", span.begin * 1e6},
+                       {"dur", span.seconds * 1e6},
+                       {"pid", rank},
+                       {"tid", rank}};
+  if (span.step >= 0) event["args"]["step"] = span.step;
+  if (span.kind == Span::Kind::wait) {
+    event["args"]["bytes_sent"] = span.bytes;
+    event["args"]["in_flight_us"] = span.in_flight * 1e6;
+  }
+  return event;
+}
+
+}  // namespace
+
+TraceFile::TraceFile(std::filesystem::path path) : path_(std::move(path)) {
+  temporary_ = path_.parent_path() / (".annulus-" + std::to_string(getpid()) + ".trace.partial");
+  errno = 0;
+  if (!std::ofstream(temporary_)) {
+    std::string const reason = std::generic_category().message(errno);
+    temporary_.clear();
+    fail(reason);
+  }
+}
+
+TraceFile::~TraceFile() {
+  std::error_code ignored;
+  if (!temporary_.empty()) std::filesystem::remove(temporary_, ignored);
+}
+
+void TraceFile::write(std::vector<std::vector<Span>> const& spans_of_ranks) {
+  nlohmann::json events = nlohmann::json::array();
+  for (std::size_t rank = 0; rank < spans_of_ranks.size(); ++rank) {
+    events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"tid", rank}, {"args", {{"name", "rank " + std::to_string(rank)}}}});
+    for (Span const& span : spans_of_ranks[rank]) events.push_back(event_of(span, rank));
+  }
+  std::ofstream stream(temporary_);
+  errno = 0;
+  stream << nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(1) << '\n';
+  stream.close();
+  if (!stream) fail(std::generic_category().message(errno));
+}
+
+void TraceFile::commit() {
+  std::error_code error;
+  std::filesystem::rename(temporary_, path_, error);
+  if (error) fail(error.message());
+  temporary_.clear();
+}
+
+void TraceFile::fail(std::string const& reason) const {
+  throw InputError(path_.string() + ": cannot be written (" + reason +
+                   "); accepted is a name in an existing folder that can be written, on a disk with room");
+}
+
+}  // namespace annulus_command

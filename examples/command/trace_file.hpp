@@ -1,0 +1,31 @@
+#pragma once
+// The times of all ranks as a file for chrome://tracing and Perfetto.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tracing.hpp"
+
+namespace annulus_command {
+
+/// A file that is opened before anything is computed, and has its name only once it is complete.
+class TraceFile {
+ public:
+  /// Throws InputError where `path` cannot be written.
+  explicit TraceFile(std::filesystem::path path);
+  TraceFile(TraceFile const&) = delete;
+  TraceFile& operator=(TraceFile const&) = delete;
+  ~TraceFile();
+
+  /// Trace Event Format, one complete event ("X") for each span, with the rank as process and thread.
+  void write(std::vector<std::vector<Span>> const& spans_of_ranks);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(std::string const& reason) const;
+
+  std::filesystem::path path_, temporary_;
+};
+
+}  // namespace annulus_command

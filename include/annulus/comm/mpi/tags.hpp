@@ -1,0 +1,45 @@
+#pragma once
+// The tags of a ring's private communicator. Streams are the channels and the gatherings; they share no tag.
+
+#include <cstddef>
+
+#include "annulus/comm/communicator.hpp"
+#include "annulus/comm/mpi/call.hpp"
+
+namespace annulus::detail {
+
+/// The tags of one stream. The tag of a payload says its length: a receive that is shorter than what a faulty peer sends
+/// would be written past its end by some versions of Open MPI, so the two must not meet. Lengths share a tag only if they
+/// differ by a multiple of an odd number near a quarter of MPI's largest tag.
+class MpiTags {
+ public:
+  static constexpr int notice = 0;
+
+  static MpiTags of_gatherings(int largest_tag) { return {0, largest_tag}; }
+  static MpiTags of(Channel channel, int largest_tag) { return {1 + static_cast<int>(channel), largest_tag}; }
+
+  /// The list of the runs of a shift.
+  int list() const { return first_list + stream_; }
+  int payload(std::size_t bytes) const {
+    return first_payload + stream_ + streams * static_cast<int>(bytes % static_cast<std::size_t>(lengths_));
+  }
+
+ private:
+  static constexpr int streams = 4, first_list = notice + 1, first_payload = first_list + streams;
+
+  MpiTags(int stream, int largest_tag)
+      : stream_(stream), lengths_(((largest_tag - first_payload) / streams - 1) | 1) {}
+
+  int stream_;
+  int lengths_;
+};
+
+/// MPI promises at least 32767.
+inline int largest_mpi_tag() {
+  int* largest = nullptr;
+  int found = 0;
+  check_mpi(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
+  return found != 0 ? *largest : 32767;
+}
+
+}  // namespace annulus::detail

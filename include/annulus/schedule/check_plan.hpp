@@ -1,0 +1,244 @@
+#pragma once
+// A plan, walked through as the ring would do it, without data and without a ring.
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "annulus/core/check.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+#include "annulus/schedule/visible_tiles.hpp"
+
+namespace annulus {
+
+namespace detail {
+
+/// Plan: RingPlan, or what has its observers.
+template <class Plan>
+class PlanWalk {
+ public:
+  explicit PlanWalk(Plan const& plan) : plan_(plan) {
+    bool const keys = plan.rotation() == Rotation::keys;
+    PlanRequest const& request = plan.request();
+    for (Rank visitor = 0; visitor < ranks(); ++visitor)
+      for (Rank owner = 0; owner < ranks(); ++owner)
+        needs_.push_back(visible_tiles(plan.query_segments(keys ? visitor : owner),
+                                       plan.key_segments(keys ? owner : visitor), request.mask, request.query_offset,
+                                       request.elementwise, nullptr));
+  }
+
+  void check_offsets() const {
+    require(plan_.steps() >= 1 && plan_.steps() <= ranks(), plan_.steps(), " steps on ", ranks(), " ranks");
+    require(plan_.offset(0) == 0, "the first step is at offset ", plan_.offset(0), ", not at home");
+    for (int i = 1; i < plan_.steps(); ++i) {
+      require(plan_.offset(i) > plan_.offset(i - 1) && plan_.offset(i) < ranks(), "offset ", plan_.offset(i),
+              " of step ", i, " follows ", plan_.offset(i - 1), " on ", ranks(), " ranks");
+      bool wanted = false;
+      for (Rank rank = 0; rank < ranks(); ++rank) wanted = wanted || need(rank, owner(rank, i)).visible_pairs > 0;
+      require(wanted, "step ", i, " is made, but no rank needs it");
+    }
+  }
+
+  /// Every pair of ranks with anything visible meets once, and what is needed then is here.
+  void check_visits() const {
+    std::vector<bool> made(static_cast<std::size_t>(ranks()), false);
+    for (int i = 0; i < plan_.steps(); ++i) made[static_cast<std::size_t>(plan_.offset(i))] = true;
+    for (Rank visitor = 0; visitor < ranks(); ++visitor)
+      for (Rank owner = 0; owner < ranks(); ++owner)
+        require(need(visitor, owner).visible_pairs == 0 || made[static_cast<std::size_t>(wrap(visitor - owner))],
+                "rank ", visitor, " needs rows of rank ", owner, ", but never meets them");
+    for (Rank rank = 0; rank < ranks(); ++rank)
+      for (int i = 0; i < plan_.steps(); ++i) {
+        PlannedStep const& step = plan_.step(rank, i);
+        require(step.owner == owner(rank, i), at(rank, i), "the owner is ", step.owner, ", expected ", owner(rank, i));
+        require(step.visible_pairs == need(rank, step.owner).visible_pairs, at(rank, i), step.visible_pairs,
+                " visible pairs are planned, ", need(rank, step.owner).visible_pairs, " are there");
+        require(holds(step.held, needed_rows(rank, step.owner)), at(rank, i), "rows ", text(step.held),
+                " are here, needed are ", text(needed_rows(rank, step.owner)));
+        check_tiles(rank, i);
+      }
+  }
+
+  /// What a rank sends is what the receiver expects, and it is no more than later steps need.
+  void check_prefetched() const {
+    for (Rank rank = 0; rank < ranks(); ++rank)
+      require(same(plan_.step(rank, 0).held, whole(rank)), at(rank, 0), "rows ", text(plan_.step(rank, 0).held),
+              " are here, but a rank begins with all its own ", text(whole(rank)));
+    for (int i = 0; i < plan_.steps(); ++i)
+      for (Rank rank = 0; rank < ranks(); ++rank) {
+        PlannedStep const& step = plan_.step(rank, i);
+        require(holds(step.held, step.sent), at(rank, i), "rows ", text(step.sent), " are sent, only ", text(step.held),
+                " are here");
+        require(same(step.sent, later_needs(step.owner, i + 1)), at(rank, i), "rows ", text(step.sent),
+                " are sent, later steps need ", text(later_needs(step.owner, i + 1)));
+        if (i + 1 == plan_.steps()) continue;
+        Rank const receiver = wrap(rank + plan_.prefetched_hop(i));
+        PlannedStep const& expected = plan_.step(receiver, i + 1);
+        require(expected.owner == step.owner && same(expected.held, step.sent), at(rank, i), "rows ", text(step.sent),
+                " of rank ", step.owner, " go to rank ", receiver, ", which expects rows ", text(expected.held),
+                " of rank ", expected.owner);
+      }
+  }
+
+  /// Results of every visit come home once, with the rows that the home rank expects.
+  void check_carried() const {
+    if (plan_.carried_layout().row_bytes.empty()) return;
+    // results[r]: the visitors whose results for one owner are on rank r.
+    std::vector<std::vector<Rank>> results(static_cast<std::size_t>(ranks())), home = results;
+    for (int i = 0; i < plan_.steps(); ++i) {
+      int const hop = plan_.carried_hop(i);
+      if (plan_.carried_direct()) results.assign(results.size(), {});
+      auto arrived = results;
+      for (Rank rank = 0; rank < ranks(); ++rank) {
+        auto& here = results[static_cast<std::size_t>(rank)];
+        here.push_back(rank);
+        Rank const to = wrap(rank + hop);
+        PlannedStep const& step = plan_.step(rank, i);
+        bool const comes_home = plan_.carried_direct() || i + 1 == plan_.steps();
+        Rank const bound_for = comes_home ? to : plan_.step(to, i + 1).owner;
+        require(bound_for == step.owner, at(rank, i), "results for rank ", step.owner, " go to rank ", to,
+                ", where those for rank ", bound_for, " belong");
+        if (hop > 0) check_carried_rows(rank, i, to);
+        if (comes_home) {
+          auto& all = home[static_cast<std::size_t>(to)];
+          all.insert(all.end(), here.begin(), here.end());
+        }
+        arrived[static_cast<std::size_t>(to)] = here;
+      }
+      results = std::move(arrived);
+    }
+    for (Rank rank = 0; rank < ranks(); ++rank)
+      for (int i = 0; i < plan_.steps(); ++i) {
+        Rank const visitor = wrap(rank + plan_.offset(i));
+        auto const& all = home[static_cast<std::size_t>(rank)];
+        auto const times = std::count(all.begin(), all.end(), visitor);
+        require(times == 1, "the results of rank ", visitor, " for rank ", rank, " come home ", times, " times");
+      }
+  }
+
+  void check_bytes() const {
+    for (Rank rank = 0; rank < ranks(); ++rank) {
+      Index sum = 0;
+      for (int i = 0; i < plan_.steps(); ++i) {
+        PlannedStep const& step = plan_.step(rank, i);
+        Index const prefetched = step.sent.size() * plan_.prefetched_layout().bytes_per_row();
+        Index const carried = step.carried.size() * plan_.carried_layout().bytes_per_row();
+        require(step.prefetched_bytes == prefetched && step.carried_bytes == carried, at(rank, i), "bytes ",
+                step.prefetched_bytes, " and ", step.carried_bytes, " are planned, the rows have ", prefetched, " and ",
+                carried);
+        sum += prefetched + carried;
+      }
+      if (plan_.request().pass == Pass::backward) sum += (ranks() - 1) * plan_.sink_gradient_layout().bytes_per_row();
+      require(plan_.bytes_sent(rank) == sum, "rank ", rank, " sends ", plan_.bytes_sent(rank), " bytes, its steps ",
+              sum);
+    }
+  }
+
+  /// The buffers have room for all rows that are put into them.
+  void check_buffers() const {
+    for (Rank rank = 0; rank < ranks(); ++rank) {
+      Index prefetched = 0;
+      std::array<Index, 4> carried{plan_.rotating_rows(rank), 0, 0, 0};
+      for (int i = 0; i < plan_.steps(); ++i) {
+        PlannedStep const& step = plan_.step(rank, i);
+        prefetched = std::max(prefetched, step.sent.size());
+        if (i > 0) prefetched = std::max(prefetched, step.held.size());
+        carried[3] = std::max(carried[3], step.arriving.size());
+        if (plan_.steps() > 1 && (i > 0 || !plan_.carried_direct()))
+          carried[1] = std::max(carried[1], step.held.size());
+      }
+      // Two buffers for results take turns, unless there is only one step away from home; all rows pass through them
+      // where results travel on, so that there is no buffer at home.
+      if (plan_.steps() > 2 || !plan_.carried_direct()) carried[2] = carried[1];
+      if (plan_.steps() > 1 && !plan_.carried_direct()) carried[0] = 0;
+      if (plan_.carried_layout().row_bytes.empty()) carried = {};
+      require(plan_.prefetched_rows(rank) == prefetched, "rank ", rank, ": prefetched buffers of ",
+              plan_.prefetched_rows(rank), " rows, needed are ", prefetched);
+      require(plan_.carried_rows(rank) == carried, "rank ", rank, ": carried buffers of ", plan_.carried_rows(rank),
+              " rows, needed are ", carried);
+    }
+  }
+
+ private:
+  template <class... Parts>
+  static void require(bool condition, Parts const&... parts) {
+    check<Error>(condition, "plan: ", parts...);
+  }
+  static std::string at(Rank rank, int step) { return message_of("rank ", rank, ", step ", step, ": "); }
+  static std::string text(RowRange rows) { return message_of("[", rows.begin, ", ", rows.end, ")"); }
+  static bool same(RowRange a, RowRange b) { return a == b || (a.empty() && b.empty()); }
+  static bool holds(RowRange outer, RowRange inner) {
+    return inner.empty() || (outer.begin <= inner.begin && inner.end <= outer.end);
+  }
+
+  int ranks() const { return plan_.ranks(); }
+  Rank wrap(int rank) const { return (rank % ranks() + ranks()) % ranks(); }
+  Rank owner(Rank rank, int step) const { return wrap(rank - plan_.offset(step)); }
+  RowRange whole(Rank owner) const { return {0, plan_.rotating_rows(owner)}; }
+  Need const& need(Rank visitor, Rank owner) const {
+    return needs_[static_cast<std::size_t>(visitor * ranks() + owner)];
+  }
+  RowRange needed_rows(Rank visitor, Rank owner) const {
+    return plan_.rotation() == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
+  }
+
+  /// Rows of `owner` that steps from `first` on need: all that travel, where results travel on with them.
+  RowRange later_needs(Rank owner, int first) const {
+    if (first >= plan_.steps()) return {};
+    if (!plan_.carried_direct()) return whole(owner);
+    RowRange rows;
+    for (int i = first; i < plan_.steps(); ++i) rows = hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
+    return rows;
+  }
+
+  void check_tiles(Rank rank, int index) const {
+    PlannedStep const& step = plan_.step(rank, index);
+    Index const resident = plan_.resident_rows(rank);
+    bool const keys = plan_.rotation() == Rotation::keys;
+    Index pairs = 0;
+    for (Tile const& tile : plan_.tiles(rank, index)) {
+      Index const begin = keys ? tile.key_begin : tile.query_begin, count = keys ? tile.key_count : tile.query_count;
+      Index const stays = keys ? tile.query_begin : tile.key_begin;
+      Index const stays_count = keys ? tile.query_count : tile.key_count;
+      require(stays >= 0 && stays + stays_count <= resident, at(rank, index), "a tile spans rows ",
+              text({stays, stays + stays_count}), " of ", resident, " that stay");
+      require(begin >= 0 && begin + count <= step.held.size(), at(rank, index), "a tile spans rows ",
+              text({begin, begin + count}), " of ", step.held.size(), " that are here");
+      pairs += tile.visible_pairs;
+    }
+    require(pairs == step.visible_pairs, at(rank, index), "the tiles have ", pairs, " visible pairs, the step ",
+            step.visible_pairs);
+  }
+
+  void check_carried_rows(Rank rank, int index, Rank to) const {
+    PlannedStep const& step = plan_.step(rank, index);
+    RowRange const wanted = plan_.carried_direct() ? needed_rows(rank, step.owner) : whole(step.owner);
+    require(same(step.carried, wanted), at(rank, index), "results for rows ", text(step.carried), " leave, expected ",
+            text(wanted));
+    require(same(plan_.step(to, index).arriving, step.carried), at(rank, index), "results for rows ",
+            text(step.carried), " go to rank ", to, ", which expects ", text(plan_.step(to, index).arriving));
+  }
+
+  Plan const& plan_;
+  std::vector<Need> needs_;
+};
+
+}  // namespace detail
+
+/// Throws Error with the first thing that would go wrong: a step that nobody needs, a pair of ranks with anything visible
+/// that does not meet exactly once, rows that a rank sends and its neighbour does not expect, rows passed on that no
+/// later step needs, results that do not come home exactly once, bytes or buffers that do not fit the rows.
+/// Plan: RingPlan, or what has its observers. Cost: that of making the plan.
+template <class Plan>
+void check_plan(Plan const& plan) {
+  detail::PlanWalk<Plan> const walk(plan);
+  walk.check_offsets();
+  walk.check_visits();
+  walk.check_prefetched();
+  walk.check_carried();
+  walk.check_bytes();
+  walk.check_buffers();
+}
+
+}  // namespace annulus

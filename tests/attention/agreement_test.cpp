@@ -1,0 +1,166 @@
+#include "annulus/attention/agreement.hpp"
+
+#include <exception>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "annulus/comm/self.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+CallRecord record_of(std::function<void(CallRecord&)> const& fill) {
+  CallRecord record;
+  fill(record);
+  return record;
+}
+
+std::string finding(std::vector<CallRecord> const& records) {
+  try {
+    CallRecord::compare(records);
+    return "";
+  } catch (CommunicationError const& error) {
+    return error.what();
+  }
+}
+
+CallRecord refusing(std::exception_ptr reason) {
+  return record_of([&](CallRecord& record) { record.refuse(reason); });
+}
+
+}  // namespace
+
+TEST_CASE("equal records agree", "[attention]") {
+  auto const record = record_of([](CallRecord& r) {
+    r.add("batch", 2);
+    r.add_real("scale", 0.5);
+    r.add_named("type", 1, "float32");
+    r.add_flag("given", true);
+  });
+  CHECK(finding({record}) == "");
+  CHECK(finding({record, record, record}) == "");
+  CHECK(finding({CallRecord(), CallRecord()}) == "");
+}
+
+TEST_CASE("the first field that differs is named, with both values and ranks", "[attention]") {
+  auto const record = [](Index batch, double scale) {
+    return record_of([&](CallRecord& r) {
+      r.add("batch", batch);
+      r.add_real("softmax_scale", scale);
+    });
+  };
+  CHECK_THAT(finding({record(2, 0.5), record(2, 0.5), record(3, 0.25)}),
+             ContainsSubstring("batch: rank 0 has 2, rank 2 has 3"));
+  CHECK_THAT(finding({record(2, 0.5), record(2, 0.25)}),
+             ContainsSubstring("softmax_scale: rank 0 has 0.5, rank 1 has 0.25"));
+  CHECK_THAT(finding({record(-7, 0.5), record(7, 0.5)}), ContainsSubstring("rank 0 has -7, rank 1 has 7"));
+  CHECK(finding({record(2, 0.0), record(2, -0.0)}) != "");
+}
+
+TEST_CASE("values with a word are shown as the word", "[attention]") {
+  auto const record = [](Index value, std::string const& word, bool flag) {
+    return record_of([&](CallRecord& r) {
+      r.add_named("data type", value, word);
+      r.add_flag("bias given", flag);
+    });
+  };
+  CHECK_THAT(finding({record(1, "float32", true), record(3, "bfloat16", true)}),
+             ContainsSubstring("data type: rank 0 has float32, rank 1 has bfloat16"));
+  CHECK_THAT(finding({record(1, "float32", true), record(1, "float32", false)}),
+             ContainsSubstring("bias given: rank 0 has true, rank 1 has false"));
+  // The value counts, not as much of the word as is kept.
+  std::string const long_word(100, 'x');
+  CHECK_THAT(finding({record(1, long_word, true), record(2, long_word, true)}), ContainsSubstring("rank 0 has xxxx"));
+}
+
+TEST_CASE("calls of different kinds do not agree", "[attention]") {
+  auto const one = record_of([](CallRecord& r) { r.add("batch", 0); });
+  auto const other = record_of([](CallRecord& r) { r.add("workers", 0); });
+  CHECK_THAT(finding({one, other}), ContainsSubstring("rank 0 compares 'batch', rank 1 'workers'"));
+  CHECK_THAT(finding({one, CallRecord()}), ContainsSubstring("rank 0 compares 'batch', rank 1 ''"));
+  CHECK_THAT(finding({CallRecord(), other}), ContainsSubstring("rank 0 compares '', rank 1 'workers'"));
+}
+
+TEST_CASE("a refusal comes before any difference, the first refusing rank before others", "[attention]") {
+  auto const batch = record_of([](CallRecord& r) { r.add("batch", 2); });
+  auto const shape = refusing(std::make_exception_ptr(ShapeError("k is too short")));
+  auto const option = refusing(std::make_exception_ptr(UnsupportedError("no dropout")));
+  std::vector<CallRecord> const records{batch, shape, option};
+  CHECK_THROWS_AS(CallRecord::compare(records), ShapeError);
+  CHECK_THROWS_WITH(CallRecord::compare(records), "rank 1: k is too short");
+  std::vector<CallRecord> const reversed{option, shape};
+  CHECK_THROWS_AS(CallRecord::compare(reversed), UnsupportedError);
+  CHECK_THROWS_WITH(CallRecord::compare(reversed), "rank 0: no dropout");
+}
+
+TEST_CASE("a refusal of any other kind is an Error on all ranks", "[attention]") {
+  std::vector<CallRecord> const records{CallRecord(), refusing(std::make_exception_ptr(std::bad_alloc()))};
+  CHECK_THROWS_AS(CallRecord::compare(records), Error);
+  CHECK_THROWS_WITH(CallRecord::compare(records), ContainsSubstring("rank 1: "));
+  std::vector<CallRecord> const unknown{refusing(std::make_exception_ptr(42))};
+  CHECK_THROWS_AS(CallRecord::compare(unknown), Error);
+}
+
+TEST_CASE("a long refusal is cut, not overrun", "[attention]") {
+  std::vector<CallRecord> const records{refusing(std::make_exception_ptr(ShapeError(std::string(5000, 'y'))))};
+  try {
+    CallRecord::compare(records);
+    FAIL("the refusal was lost");
+  } catch (ShapeError const& error) {
+    std::string const text = error.what();
+    CHECK((text.size() > 500 && text.size() < 800));
+    CHECK(text.find_first_not_of('y', 8) == std::string::npos);
+  }
+}
+
+TEST_CASE("names and numbers of fields have limits that are checked", "[attention]") {
+  CallRecord record;
+  CHECK_THROWS_AS(record.add(std::string(32, 'n'), 1), Error);
+  CHECK_NOTHROW(record.add(std::string(31, 'n'), 1));
+  auto const fill = [&] {
+    for (int i = 0; i < 1000; ++i) record.add("field", i);
+  };
+  CHECK_THROWS_AS(fill(), Error);
+}
+
+TEST_CASE("agree returns the records of all ranks in order", "[attention]") {
+  for (int ranks : {1, 2, 5}) {
+    auto const sums = run_ring(ranks, [](SimulatedRing& ring) {
+      CallRecord mine;
+      mine.local_queries = 10 + ring.rank();
+      mine.local_keys = 20 + ring.rank();
+      Index sum = 0;
+      auto const records = agree(ring, mine);
+      for (std::size_t r = 0; r < records.size(); ++r)
+        if (records[r].local_queries == 10 + static_cast<Index>(r)) sum += records[r].local_keys - 20 + 1;
+      return sum;
+    });
+    for (Index sum : sums) CHECK(sum == ranks * (ranks + 1) / 2);
+  }
+}
+
+TEST_CASE("on one rank a refusal is thrown to its caller", "[attention]") {
+  SelfRing self;
+  CHECK_NOTHROW(agree(self, CallRecord()));
+  CHECK_THROWS_AS(agree(self, refusing(std::make_exception_ptr(ShapeError("wrong")))), ShapeError);
+}
+
+TEST_CASE("all ranks throw the same", "[attention]") {
+  auto const texts = run_ring(4, [](SimulatedRing& ring) -> std::string {
+    CallRecord mine;
+    mine.add("batch", ring.rank() == 3 ? 1 : 2);
+    try {
+      agree(ring, mine);
+    } catch (CommunicationError const& error) {
+      return error.what();
+    }
+    return "no error";
+  });
+  for (std::string const& text : texts) CHECK_THAT(text, ContainsSubstring("batch: rank 0 has 2, rank 3 has 1"));
+}

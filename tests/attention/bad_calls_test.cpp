@@ -1,0 +1,398 @@
+// Calls that no rank may start. Each is refused on all ranks, with one type and a message that has the values, whether
+// all ranks made it or one of them; nothing is written, and the ring can be used again.
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attention/refused_call.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, kv = Call::kv_heads,
+                dim = Call::head_dim, value = Call::value_dim;
+
+struct BadCall {
+  std::string name;
+  std::string type;
+  std::vector<std::string> parts;  ///< of the message
+  Spoil spoil;
+  bool one_rank_suffices = true;  ///< false: where one rank alone does it, the ranks disagree instead
+};
+
+void check_refused(BadCall const& bad) {
+  for (int ranks = 1; ranks <= 4; ++ranks)
+    for (bool all : {true, false}) {
+      if (!all && !bad.one_rank_suffices) continue;
+      auto const outcomes = outcomes_of(
+          ranks, bad.spoil, [&](Rank rank) { return all || rank == ranks - 1; }, true);
+      for (Outcome const& outcome : outcomes) {
+        CAPTURE(bad.name, ranks, all, outcome.text);
+        CHECK(outcome.type == bad.type);
+        for (std::string const& part : bad.parts) CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(part));
+        CHECK(outcome.text == outcomes[0].text);
+        CHECK(outcome.untouched);
+        CHECK(outcome.good_call_works);
+      }
+    }
+}
+
+BadCall shape(std::string name, std::vector<std::string> parts, Spoil spoil) {
+  return {std::move(name), "ShapeError", std::move(parts), std::move(spoil)};
+}
+
+BadCall unsupported(std::string name, std::vector<std::string> parts, Spoil spoil) {
+  return {std::move(name), "UnsupportedError", std::move(parts), std::move(spoil)};
+}
+
+/// The ranks agree, and then all find out together.
+BadCall together(BadCall bad) {
+  bad.one_rank_suffices = false;
+  return bad;
+}
+
+std::vector<BadCall> wrong_operands() {
+  return {
+      shape("k has another batch", {"k has batch 3", "q has 2"},
+            [](Call& c) {
+              c.k = c.varied<4>({3, rows, kv, dim});
+            }),
+      shape("k has another head_dim", {"k has head_dim 5", "q has 4"},
+            [](Call& c) {
+              c.k = c.varied<4>({b, rows, kv, 5});
+            }),
+      shape("v has another batch", {"v has extents [1, 3, 2, 3]", "expected [2, 3, 2, 3]"},
+            [](Call& c) {
+              c.v = c.varied<4>({1, rows, kv, value});
+            }),
+      shape("v has another length", {"v has extents [2, 4, 2, 3]", "expected [2, 3, 2, 3]"},
+            [](Call& c) {
+              c.v = c.varied<4>({b, 4, kv, value});
+            }),
+      shape("v has other heads", {"v has extents [2, 3, 4, 3]", "expected [2, 3, 2, 3]"},
+            [](Call& c) {
+              c.v = c.varied<4>({b, rows, 4, value});
+            }),
+      shape("heads that do not divide", {"q has 4 heads, k has 3", "multiple"},
+            [](Call& c) {
+              c.k = c.varied<4>({b, rows, 3, dim});
+              c.v = c.varied<4>({b, rows, 3, value});
+            }),
+      shape("more kv heads than query heads", {"q has 4 heads, k has 8"},
+            [](Call& c) {
+              c.k = c.varied<4>({b, rows, 8, dim});
+            }),
+      shape("no query heads", {"q has extents [2, 3, 0, 4]", "at least one head"},
+            [](Call& c) {
+              c.q = c.varied<4>({b, rows, 0, dim});
+            }),
+      shape("no kv heads", {"[2, 3, 0, 4]", "at least one head"},
+            [](Call& c) {
+              c.k = c.varied<4>({b, rows, 0, dim});
+            }),
+      shape("no head_dim", {"q has extents [2, 3, 4, 0]", "one dim"},
+            [](Call& c) {
+              c.q = c.varied<4>({b, rows, heads, 0});
+            }),
+      shape("no value_dim", {"[2, 3, 2, 0]", "one dim"},
+            [](Call& c) {
+              c.v = c.varied<4>({b, rows, kv, 0});
+            }),
+      shape("q without data", {"q of extents [2, 3, 4, 4] has no data"},
+            [](Call& c) {
+              c.q = {nullptr, c.q.extents()};
+            }),
+      shape("k without data", {"k of extents [2, 3, 2, 4] has no data"},
+            [](Call& c) {
+              c.k = {nullptr, c.k.extents()};
+            }),
+      shape("v without data", {"v of extents [2, 3, 2, 3] has no data"},
+            [](Call& c) {
+              c.v = {nullptr, c.v.extents()};
+            }),
+      shape("a negative extent", {"q has extents [2, -3, 4, 4]", "negative"},
+            [](Call& c) {
+              c.q = {c.q.data(), {b, -3, heads, dim}};
+            }),
+      shape("two negative extents", {"k has extents [-2, -3, 2, 4]", "negative"},
+            [](Call& c) {
+              c.k = {c.k.data(), {-2, -3, kv, dim}};
+            }),
+      shape("output of another length", {"output has extents [2, 2, 4, 3]", "expected [2, 3, 4, 3]"},
+            [](Call& c) { c.output = c.output.slice(1, 0, 2); }),
+      shape("output shaped as q", {"output has extents [2, 3, 4, 4]", "value_dim"},
+            [](Call& c) { c.output = c.tensor<float, 4>(c.q.extents(), Call::untouched); }),
+      shape("output without data", {"output of extents [2, 3, 4, 3] has no data"},
+            [](Call& c) {
+              c.output = {nullptr, c.output.extents()};
+            }),
+      shape("lse with rows before heads", {"lse has extents [2, 3, 4]", "expected [2, 4, 3]"},
+            [](Call& c) {
+              c.lse = c.lse.permuted({0, 2, 1});
+            }),
+  };
+}
+
+std::vector<BadCall> wrong_options() {
+  auto const scale = [](double x) { return [x](Call& c) { c.options.softmax_scale = x; }; };
+  auto const softcap = [](double x) { return [x](Call& c) { c.options.logit_softcap = x; }; };
+  auto const dropout = [](double x) { return [x](Call& c) { c.options.dropout.probability = x; }; };
+  auto const offset = [](Index x) { return [x](Call& c) { c.options.query_offset = x; }; };
+  return {
+      unsupported("a scale that is no number", {"softmax_scale is", "nan", "finite"}, scale(std::nan(""))),
+      unsupported("an infinite scale", {"softmax_scale is inf"}, scale(infinity)),
+      unsupported("a scale beyond single precision", {"softmax_scale is -1.6069380442589903e+60", "4 bytes"},
+                  scale(-std::ldexp(1.0, 200))),
+      unsupported("a negative cap", {"logit_softcap is -2"}, softcap(-2)),
+      unsupported("a cap that is no number", {"logit_softcap is", "nan"}, softcap(std::nan(""))),
+      unsupported("an infinite cap", {"logit_softcap is inf"}, softcap(infinity)),
+      unsupported("a cap beyond single precision", {"logit_softcap is 1.6069380442589903e+60"},
+                  softcap(std::ldexp(1.0, 200))),
+      unsupported("a cap that vanishes in single precision", {"logit_softcap is 6.2230152778611417e-61"},
+                  softcap(std::ldexp(1.0, -200))),
+      unsupported("a negative dropout", {"dropout probability is -0.25"}, dropout(-0.25)),
+      unsupported("dropout of everything", {"dropout probability is 1;"}, dropout(1)),
+      unsupported("dropout above one", {"dropout probability is 1.5"}, dropout(1.5)),
+      unsupported("dropout that is no number", {"dropout probability is", "nan"}, dropout(std::nan(""))),
+      unsupported("negative sink tokens", {"sink_tokens is -1"}, [](Call& c) { c.options.mask.sink_tokens = -1; }),
+      unsupported("a negative chunk", {"chunk is -4"}, [](Call& c) { c.options.mask.chunk = -4; }),
+      unsupported("an offset beyond all positions", {"query_offset is 1152921504606846976"}, offset(Index{1} << 60)),
+      unsupported("the lowest offset", {"query_offset is -9223372036854775808"},
+                  offset(std::numeric_limits<Index>::min())),
+      together(unsupported("dropout beyond its positions", {"dropout over positions up to 85899", "below 4294967296"},
+                           [](Call& c) {
+                             c.options.query_offset = Index{8589934592};
+                             c.options.dropout.probability = 0.5;
+                           })),
+  };
+}
+
+std::vector<BadCall> wrong_optional_operands() {
+  return {
+      shape("bias of another batch", {"bias has extents [3, 4, 3,", "[2 or 1, 4 or 1, 3, global_keys]"},
+            [](Call& c) {
+              c.operands.bias = c.varied<4>({3, heads, rows, c.global_rows()});
+            }),
+      shape("bias of other heads", {"bias has extents [1, 2, 3,"},
+            [](Call& c) {
+              c.operands.bias = c.varied<4>({1, kv, rows, c.global_rows()});
+            }),
+      shape("bias over other queries", {"bias has extents [2, 4, 5,"},
+            [](Call& c) {
+              c.operands.bias = c.varied<4>({b, heads, 5, c.global_rows()});
+            }),
+      shape("bias without data", {"bias of extents", "no data"},
+            [](Call& c) {
+              c.operands.bias = TensorView<float, 4>(nullptr, {1, 1, rows, c.global_rows()});
+            }),
+      together(shape("C20: bias over too many keys", {"bias covers 100 keys", "global_keys ="},
+                     [](Call& c) { c.operands.bias = c.bias_of(100); })),
+      together(
+          shape("C20: bias over no keys", {"bias covers 0 keys"}, [](Call& c) { c.operands.bias = c.bias_of(0); })),
+      shape("mask of another batch", {"mask has extents [3, 1, 3,"},
+            [](Call& c) {
+              c.operands.mask = c.tensor<bool, 4>({3, 1, rows, c.global_rows()}, true);
+            }),
+      shape("mask over other queries", {"mask has extents [1, 1, 4,"},
+            [](Call& c) {
+              c.operands.mask = c.tensor<bool, 4>({1, 1, 4, c.global_rows()}, true);
+            }),
+      together(
+          shape("C20: mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
+      shape("query segments alone", {"query_segments are given without key_segments"},
+            [](Call& c) { c.operands.query_segments = c.ids(b, rows); }),
+      shape("key segments alone", {"key_segments are given without query_segments"},
+            [](Call& c) { c.operands.key_segments = c.ids(b, rows); }),
+      shape("C20: query segments of the whole sequence", {"query_segments has extents [2, 33]", "expected [2, 3]"},
+            [](Call& c) {
+              c.operands.query_segments = c.ids(b, 33);
+              c.operands.key_segments = c.ids(b, rows);
+            }),
+      shape("key segments of another batch", {"key_segments has extents [1, 3]", "expected [2, 3]"},
+            [](Call& c) {
+              c.operands.query_segments = c.ids(b, rows);
+              c.operands.key_segments = c.ids(1, rows);
+            }),
+      shape("sinks of the kv heads", {"sinks has extents [2, 1]", "expected [4, 1]"},
+            [](Call& c) { c.operands.sinks = c.varied<1>({kv}); }),
+      shape("a table of sinks of other heads", {"sinks has extents [3, 2]", "expected [4, 2]"},
+            [](Call& c) {
+              c.operands.sinks = c.varied<2>({3, 2});
+            }),
+      shape("sinks without data", {"sinks of extents [4, 1] has no data"},
+            [](Call& c) { c.operands.sinks = TensorView<float, 1>(nullptr, {heads}); }),
+      unsupported("bias_gradient without bias", {"bias_gradient is set but no bias is given"},
+                  [](Call& c) { c.operands.bias_gradient = true; }),
+      together(unsupported("queries rotate with a bias", {"rotation of queries with a bias", "Rotation::keys"},
+                           [](Call& c) {
+                             c.operands.bias = c.bias_of(c.global_rows());
+                             c.options.rotation = Rotation::queries;
+                           })),
+      together(unsupported("queries rotate with a boolean mask", {"rotation of queries with a bias or boolean mask"},
+                           [](Call& c) {
+                             c.operands.mask = c.mask_of(c.global_rows());
+                             c.options.rotation = Rotation::queries;
+                           })),
+  };
+}
+
+std::vector<BadCall> wrong_backward_calls() {
+  auto const backward = [](Spoil const& spoil) {
+    return [spoil](Call& c) {
+      c.pass = Pass::backward;
+      spoil(c);
+    };
+  };
+  // dsinks and dbias that are right, so that what is wrong beside them is seen.
+  std::vector<BadCall> result{
+      shape("dout shaped as q", {"dout has extents [2, 3, 4, 4]", "expected [2, 3, 4, 3]"},
+            [](Call& c) { c.dout = c.varied<4>(c.q.extents()); }),
+      shape("dout without data", {"dout of extents [2, 3, 4, 3] has no data"},
+            [](Call& c) {
+              c.dout = {nullptr, c.dout.extents()};
+            }),
+      shape("output of another forward pass", {"output has extents [2, 3, 4, 2]"},
+            [](Call& c) { c.output = c.output.slice(3, 0, 2); }),
+      shape("lse of other rows", {"lse has extents [2, 4, 2]"}, [](Call& c) { c.lse = c.lse.slice(2, 0, 2); }),
+      shape("dq of other rows", {"dq has extents [2, 2, 4, 4]", "the extents of q"},
+            [](Call& c) { c.gradients.dq = c.gradients.dq.slice(1, 0, 2); }),
+      shape("dk shaped as v", {"dk has extents [2, 3, 2, 3]", "the extents of k"},
+            [](Call& c) { c.gradients.dk = c.gradients.dv; }),
+      shape("dv not given", {"dv has extents [0, 0, 0, 0]"}, [](Call& c) { c.gradients.dv = {}; }),
+      shape("dbias not given", {"dbias has extents [0, 0, 0, 0]", "the extents of the bias"},
+            [](Call& c) {
+              c.operands.bias = c.bias_of(c.global_rows());
+              c.operands.bias_gradient = true;
+            }),
+      shape("dbias summed over the batch", {"dbias has extents [1, 4, 3,"},
+            [](Call& c) {
+              c.operands.bias = c.bias_of(c.global_rows());
+              c.operands.bias_gradient = true;
+              c.gradients.dbias = c.varied<4>({1, heads, rows, c.global_rows()});
+            }),
+      shape("dsinks not given", {"dsinks has extents [0, 0]", "expected [4, 1]"},
+            [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }),
+      shape("dsinks of one sink for two", {"dsinks has extents [4, 1]", "expected [4, 2]"},
+            [](Call& c) {
+              c.operands.sinks = c.varied<2>({heads, 2});
+              c.gradients.dsinks = c.varied<2>({heads, 1});
+            }),
+  };
+  for (BadCall& bad : result) bad.spoil = backward(bad.spoil);
+  return result;
+}
+
+/// Lengths or maps that the sharding does not have, found when the lengths of all ranks are known.
+std::vector<BadCall> wrong_shardings() {
+  auto const longer_on_rank_0 = [](Sharding const& sharding) {
+    return [sharding](Call& c) {
+      c.options.sharding = sharding;
+      if (c.rank > 0 || c.ranks == 1) return;
+      c.q = c.varied<4>({b, rows + 2, heads, dim});
+      c.output = c.tensor<float, 4>({b, rows + 2, heads, value}, Call::untouched);
+      c.lse = c.tensor<float, 3>({b, heads, rows + 2}, Call::untouched);
+    };
+  };
+  auto const map = [](std::function<void(std::vector<std::vector<Index>>&)> const& change) {
+    return [change](Call& c) {
+      std::vector<std::vector<Index>> positions(static_cast<std::size_t>(c.ranks));
+      for (Index p = 0; p < c.global_rows(); ++p) positions[static_cast<std::size_t>(p / rows)].push_back(p);
+      change(positions);
+      c.options.sharding = ExplicitMap{.queries = positions, .keys = {}};
+    };
+  };
+  return {
+      together(shape("zigzag of other lengths", {"zigzag sharding of", "queries", "the ranks hold [5,"},
+                     longer_on_rank_0(Zigzag{}))),
+      together(shape("stripes of other lengths", {"striped sharding of", "the ranks hold [5,"},
+                     longer_on_rank_0(Striped{}))),
+      together(shape("a position owned twice", {"position 1 is owned twice"}, map([](auto& p) { p[0][2] = 1; }))),
+      together(shape("a position outside", {"position 1000 is outside [0,"}, map([](auto& p) { p[0][2] = 1000; }))),
+      together(shape("a negative position", {"position -1 is outside [0,"}, map([](auto& p) { p[0][2] = -1; }))),
+      together(shape("a map of other ranks", {"ranks, the ring has"}, map([](auto& p) { p.emplace_back(); }))),
+      together(shape("a map of another length", {"is outside [0,"},
+                     map([](auto& p) { p.back().push_back(p.back().back() + 1); }))),
+  };
+}
+
+}  // namespace
+
+TEST_CASE("operands that do not fit each other are refused", "[attention]") {
+  for (BadCall const& bad : wrong_operands()) check_refused(bad);
+}
+
+TEST_CASE("options without a meaning are refused", "[attention]") {
+  for (BadCall const& bad : wrong_options()) check_refused(bad);
+}
+
+TEST_CASE("optional operands that do not fit are refused", "[attention]") {
+  for (BadCall const& bad : wrong_optional_operands()) check_refused(bad);
+}
+
+TEST_CASE("operands of the backward pass that do not fit are refused", "[attention]") {
+  for (BadCall const& bad : wrong_backward_calls()) check_refused(bad);
+}
+
+TEST_CASE("lengths that the sharding does not have are refused", "[attention]") {
+  for (BadCall const& bad : wrong_shardings()) {
+    // On one rank zigzag and stripes have any length.
+    if (bad.name.find("other lengths") == std::string::npos) {
+      check_refused(bad);
+      continue;
+    }
+    for (int ranks = 2; ranks <= 4; ++ranks)
+      for (Outcome const& outcome : outcomes_of(
+               ranks, bad.spoil, [](Rank) { return true; }, true)) {
+        CAPTURE(bad.name, ranks, outcome.text);
+        CHECK(outcome.type == bad.type);
+        for (std::string const& part : bad.parts) CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(part));
+        CHECK((outcome.untouched && outcome.good_call_works));
+      }
+  }
+}
+
+TEST_CASE("the shapes of the first call hold for the next ones", "[attention]") {
+  for (int ranks : {1, 3}) {
+    auto const texts = run_ring(ranks, [&](SimulatedRing& ring) {
+      ReferenceBackend backend;
+      RingAttention attention(ring, backend);
+      Call first, other, again;
+      make_good(first, ranks, ring.rank());
+      make_good(other, ranks, ring.rank());
+      make_good(again, ranks, ring.rank());
+      first.run(attention);
+      other.v = other.varied<4>({b, rows, kv, 7});
+      other.output = other.tensor<float, 4>({b, rows, heads, 7});
+      Outcome const outcome = attempt([&] { other.run(attention); });
+      again.run(attention);
+      bool const same = std::equal(first.output.data(), first.output.data() + first.output.size(), again.output.data());
+      return outcome.type + ": " + outcome.text + (same ? " (same again)" : "");
+    });
+    for (std::string const& text : texts)
+      CHECK_THAT(text, Catch::Matchers::ContainsSubstring("ShapeError") &&
+                           Catch::Matchers::ContainsSubstring("[2, 3, 3, 4, 2, 4, 7]") &&
+                           Catch::Matchers::ContainsSubstring("the first call fixed them to [2, 3, 3, 4, 2, 4, 3]") &&
+                           Catch::Matchers::ContainsSubstring("(same again)"));
+  }
+}
+
+TEST_CASE("a refused first call fixes nothing", "[attention]") {
+  run_ring(2, [](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend);
+    Call bad, good;
+    make_good(bad, 2, ring.rank());
+    make_good(good, 2, ring.rank());
+    bad.v = bad.varied<4>({b, rows + 1, kv, value});
+    Outcome const outcome = attempt([&] { bad.run(attention); });
+    check<Error>(outcome.type == "ShapeError", outcome.type);
+    good.run(attention);
+  });
+  SUCCEED("the good call went through");
+}

@@ -1,0 +1,187 @@
+// A rank that fails in the middle of a pass: its own exception comes out of run_ring, the others get CommunicationError,
+// and nobody waits for ever. And a backend that refuses, on one rank only.
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attention/refused_call.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+class BackendBroke : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The reference backend, until the call that is to fail.
+class BreakingBackend : public ReferenceBackend {
+ public:
+  static constexpr int never = -1;
+
+  /// calls: folds or gradients that still work.
+  explicit BreakingBackend(int calls, bool known_type = true) : left_(calls), known_type_(known_type) {}
+
+  template <class... X>
+  void fold(X const&... x) {
+    break_in_time();
+    ReferenceBackend::fold(x...);
+  }
+  template <class... X>
+  void add_gradients(X const&... x) {
+    break_in_time();
+    ReferenceBackend::add_gradients(x...);
+  }
+
+ private:
+  void break_in_time() {
+    if (left_ == 0) {
+      if (known_type_) throw BackendBroke("the device fell off the bus");
+      throw 42;
+    }
+    --left_;
+  }
+  int left_;
+  bool known_type_;
+};
+static_assert(Backend<BreakingBackend>);
+
+class PickyBackend : public ReferenceBackend {
+ public:
+  explicit PickyBackend(bool refuses) : refuses_(refuses) {}
+  Support supports(Problem const& problem) const {
+    return refuses_ ? Support::no("head_dim " + std::to_string(problem.shape.head_dim) + " is not a multiple of 128")
+                    : Support::yes();
+  }
+
+ private:
+  bool refuses_;
+};
+static_assert(Backend<PickyBackend>);
+
+struct Failure {
+  int ranks;
+  Rank culprit;
+  int calls;
+  Pass pass;
+  Rotation rotation;
+  Mask mask;
+};
+
+std::vector<Failure> failures() {
+  std::vector<Failure> result;
+  for (int ranks : {1, 2, 4})
+    for (Rank culprit = 0; culprit < ranks; ++culprit)
+      for (Pass pass : {Pass::forward, Pass::backward})
+        for (Rotation rotation : {Rotation::keys, Rotation::queries})
+          for (Mask const& mask : {full(), sliding_window(4, 0)}) {
+            int const steps = mask == full() ? ranks : std::min(ranks, 3);
+            for (int calls = 0; calls < steps; ++calls) result.push_back({ranks, culprit, calls, pass, rotation, mask});
+          }
+  return result;
+}
+
+template <class B>
+void call_with(B& backend, SimulatedRing& ring, Failure const& failure) {
+  Call call;
+  make_good(call, failure.ranks, ring.rank());
+  call.pass = failure.pass;
+  RingAttention attention(ring, backend, {.mask = failure.mask, .rotation = failure.rotation});
+  call.run(attention);
+}
+
+}  // namespace
+
+TEST_CASE("the exception of the rank that failed comes out of the ring", "[attention]") {
+  for (Failure const& failure : failures()) {
+    CAPTURE(failure.ranks, failure.culprit, failure.calls, name_of(failure.rotation));
+    auto const run = [&] {
+      run_ring(failure.ranks, [&](SimulatedRing& ring) {
+        BreakingBackend backend(ring.rank() == failure.culprit ? failure.calls : BreakingBackend::never);
+        call_with(backend, ring, failure);
+      });
+    };
+    CHECK_THROWS_AS(run(), BackendBroke);
+    CHECK_THROWS_WITH(run(), "the device fell off the bus");
+  }
+}
+
+TEST_CASE("the others get a CommunicationError that names who left", "[attention]") {
+  for (Failure const& failure : failures()) {
+    auto const outcomes = run_ring(failure.ranks, [&](SimulatedRing& ring) {
+      BreakingBackend backend(ring.rank() == failure.culprit ? failure.calls : BreakingBackend::never);
+      return attempt([&] { call_with(backend, ring, failure); });
+    });
+    for (Rank rank = 0; rank < failure.ranks; ++rank) {
+      Outcome const& outcome = outcomes[static_cast<std::size_t>(rank)];
+      CAPTURE(failure.ranks, failure.culprit, failure.calls, name_of(failure.rotation), rank, outcome.text);
+      if (rank == failure.culprit) {
+        CHECK(outcome.type == "std::exception");
+        continue;
+      }
+      // What the culprit sent before it failed may be all that a rank still needs: the next step's rows leave before the
+      // work of a step, so this can be so for the last two steps, and with a window for any.
+      bool const finished = outcome.type == "nothing";
+      bool const may_finish = !(failure.mask == full()) || failure.calls + 2 >= failure.ranks;
+      CHECK((outcome.type == "CommunicationError" || (finished && may_finish)));
+      if (!finished)
+        CHECK_THAT(outcome.text, ContainsSubstring("rank " + std::to_string(failure.culprit) + " left the ring"));
+    }
+  }
+}
+
+TEST_CASE("after a late failure the ring is closed", "[attention]") {
+  auto const outcomes = run_ring(3, [](SimulatedRing& ring) {
+    BreakingBackend backend(ring.rank() == 1 ? 1 : BreakingBackend::never);
+    attempt([&] { call_with(backend, ring, {3, 1, 1, Pass::forward, Rotation::keys, full()}); });
+    ReferenceBackend sound;
+    return attempt([&] { call_with(sound, ring, {3, 1, 1, Pass::forward, Rotation::keys, full()}); });
+  });
+  for (Outcome const& outcome : outcomes) CHECK(outcome.type == "CommunicationError");
+}
+
+TEST_CASE("an exception of unknown type ends the ring too", "[attention]") {
+  CHECK_THROWS_AS(run_ring(3,
+                           [](SimulatedRing& ring) {
+                             BreakingBackend backend(ring.rank() == 2 ? 1 : BreakingBackend::never, false);
+                             call_with(backend, ring, {3, 2, 1, Pass::backward, Rotation::keys, causal()});
+                           }),
+                  int);
+}
+
+TEST_CASE("a rank that does not call is noticed by those that do", "[attention]") {
+  auto const outcomes = run_ring(3, [](SimulatedRing& ring) {
+    if (ring.rank() == 1) return Outcome{};
+    ReferenceBackend backend;
+    return attempt([&] { call_with(backend, ring, {3, 1, 0, Pass::forward, Rotation::keys, full()}); });
+  });
+  for (Rank rank : {0, 2}) {
+    CHECK(outcomes[static_cast<std::size_t>(rank)].type == "CommunicationError");
+    CHECK_THAT(outcomes[static_cast<std::size_t>(rank)].text, ContainsSubstring("rank 1"));
+  }
+}
+
+TEST_CASE("a backend that refuses on one rank refuses for all", "[attention]") {
+  for (int ranks = 1; ranks <= 4; ++ranks)
+    for (Rank refusing = 0; refusing < ranks; ++refusing)
+      for (Pass pass : {Pass::forward, Pass::backward}) {
+        auto const outcomes = run_ring(ranks, [&](SimulatedRing& ring) {
+          PickyBackend backend(ring.rank() == refusing);
+          Outcome outcome = attempt([&] { call_with(backend, ring, {ranks, 0, 0, pass, Rotation::keys, full()}); });
+          outcome.good_call_works = good_call_works(ring);
+          return outcome;
+        });
+        for (Outcome const& outcome : outcomes) {
+          CAPTURE(ranks, refusing);
+          CHECK(outcome.type == "UnsupportedError");
+          CHECK(outcome.text == message_of("rank ", refusing, ": head_dim 4 is not a multiple of 128"));
+          CHECK(outcome.good_call_works);
+        }
+      }
+}

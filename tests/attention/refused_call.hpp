@@ -1,0 +1,162 @@
+#pragma once
+// A call that is right on every rank, ways to spoil it, and what each rank then reports.
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "annulus/attention/ring_attention.hpp"
+#include "annulus/backend/reference/reference.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+
+namespace annulus_test {
+
+using annulus::Index;
+using annulus::Rank;
+using annulus::TensorView;
+
+/// Arguments of one rank. Views point into `memory`.
+struct Call {
+  static constexpr Index batch = 2, rows = 3, query_heads = 4, kv_heads = 2, head_dim = 4, value_dim = 3;
+  static constexpr float untouched = -77.0f;
+
+  Rank rank = 0;
+  int ranks = 1;
+  annulus::Pass pass = annulus::Pass::forward;
+  annulus::Options options{};
+  annulus::Operands<float> operands{};
+  TensorView<float, 4> q, k, v, output, dout;
+  TensorView<float, 3> lse;
+  annulus::GradientViews<float, annulus::HostMemory> gradients;
+  /// What is called; empty: the pass with the reference backend.
+  std::function<void(annulus::SimulatedRing&, Call&)> instead{};
+
+  Index global_rows() const { return rows * ranks; }
+
+  template <class T = float, std::size_t N>
+  TensorView<T, N> tensor(std::array<Index, N> const& extents, T value = T(1)) {
+    Index count = 1;
+    for (Index extent : extents) count *= extent;
+    auto& bytes = memory_.emplace_back(static_cast<std::size_t>(count) * sizeof(T));
+    T* const data = reinterpret_cast<T*>(bytes.data());
+    for (Index i = 0; i < count; ++i) data[i] = value;
+    return {data, extents};
+  }
+  template <std::size_t N>
+  TensorView<float, N> varied(std::array<Index, N> const& extents) {
+    auto const view = tensor<float>(extents);
+    for (Index i = 0; i < view.size(); ++i)
+      view.data()[i] = static_cast<float>((i * 37 + rank * 11) % 19) / 19.0f - 0.5f;
+    return view;
+  }
+  TensorView<float, 4> bias_of(Index keys) { return varied<4>({batch, query_heads, rows, keys}); }
+  TensorView<bool, 4> mask_of(Index keys) { return tensor<bool, 4>({1, 1, rows, keys}, true); }
+  TensorView<std::int32_t, 2> ids(Index items, Index count) { return tensor<std::int32_t, 2>({items, count}, 1); }
+
+  template <class Attention>
+  void run(Attention& attention) {
+    if (pass == annulus::Pass::forward)
+      attention.forward_into(q, k, v, output, lse, operands);
+    else
+      attention.backward_into(dout, output, lse, q, k, v, gradients, operands);
+  }
+
+  /// Nothing of what a refused call was to fill has been written.
+  bool results_untouched() const {
+    if (output.data() == nullptr || lse.data() == nullptr) return true;
+    bool same = true;
+    for (Index i = 0; i < output.size(); ++i) same = same && output.data()[i] == untouched;
+    for (Index i = 0; i < lse.size(); ++i) same = same && lse.data()[i] == untouched;
+    for (auto const& gradient : {gradients.dq, gradients.dk, gradients.dv})
+      for (Index i = 0; i < gradient.size() && gradient.data(); ++i) same = same && gradient.data()[i] == untouched;
+    return same;
+  }
+
+ private:
+  std::list<std::vector<std::byte>> memory_;
+};
+
+/// A call of this rank that is right. Not copied: its views point into it.
+inline void make_good(Call& call, int ranks, Rank rank) {
+  call.rank = rank;
+  call.ranks = ranks;
+  call.q = call.varied<4>({Call::batch, Call::rows, Call::query_heads, Call::head_dim});
+  call.k = call.varied<4>({Call::batch, Call::rows, Call::kv_heads, Call::head_dim});
+  call.v = call.varied<4>({Call::batch, Call::rows, Call::kv_heads, Call::value_dim});
+  call.dout = call.varied<4>({Call::batch, Call::rows, Call::query_heads, Call::value_dim});
+  call.output = call.tensor<float, 4>(call.dout.extents(), Call::untouched);
+  call.lse = call.tensor<float, 3>({Call::batch, Call::query_heads, Call::rows}, Call::untouched);
+  call.gradients.dq = call.tensor<float, 4>(call.q.extents(), Call::untouched);
+  call.gradients.dk = call.tensor<float, 4>(call.k.extents(), Call::untouched);
+  call.gradients.dv = call.tensor<float, 4>(call.v.extents(), Call::untouched);
+}
+
+/// What one rank saw.
+struct Outcome {
+  std::string type = "nothing";
+  std::string text;
+  bool untouched = false;
+  bool good_call_works = false;
+};
+
+template <class Function>
+Outcome attempt(Function&& function) {
+  try {
+    function();
+    return {};
+  } catch (annulus::ShapeError const& error) {
+    return {.type = "ShapeError", .text = error.what()};
+  } catch (annulus::UnsupportedError const& error) {
+    return {.type = "UnsupportedError", .text = error.what()};
+  } catch (annulus::CommunicationError const& error) {
+    return {.type = "CommunicationError", .text = error.what()};
+  } catch (annulus::Error const& error) {
+    return {.type = "Error", .text = error.what()};
+  } catch (std::exception const& error) {
+    return {.type = "std::exception", .text = error.what()};
+  } catch (...) {
+    return {.type = "unknown", .text = {}};
+  }
+}
+
+/// A good forward pass on this ring: its lse is finite and all of it is written.
+inline bool good_call_works(annulus::SimulatedRing& ring) {
+  Call call;
+  make_good(call, ring.size(), ring.rank());
+  annulus::ReferenceBackend backend;
+  annulus::RingAttention attention(ring, backend, {.mask = annulus::causal()});
+  Outcome const outcome = attempt([&] { call.run(attention); });
+  for (Index i = 0; i < call.lse.size(); ++i)
+    if (!(std::abs(call.lse.data()[i]) < 10)) return false;
+  return outcome.type == "nothing";
+}
+
+using Spoil = std::function<void(Call&)>;
+
+/// Every rank makes a call, those that `spoiled` names a bad one, and reports; then, where asked, a good one.
+inline std::vector<Outcome> outcomes_of(int ranks, Spoil const& spoil, std::function<bool(Rank)> const& spoiled,
+                                        bool then_a_good_call) {
+  return annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
+    Call call;
+    make_good(call, ranks, ring.rank());
+    if (spoiled(ring.rank())) spoil(call);
+    annulus::ReferenceBackend backend;
+    Outcome outcome = attempt([&] {
+      if (call.instead) return call.instead(ring, call);
+      annulus::RingAttention attention(ring, backend, call.options);
+      call.run(attention);
+    });
+    outcome.untouched = call.results_untouched();
+    outcome.good_call_works = !then_a_good_call || good_call_works(ring);
+    return outcome;
+  });
+}
+
+}  // namespace annulus_test

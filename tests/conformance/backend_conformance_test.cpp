@@ -1,0 +1,62 @@
+// Every backend in host memory goes through the same cases; foreign_conformance_test.cpp has one of another space.
+
+#include <set>
+#include <string>
+
+#include "annulus/backend/reference/reference.hpp"
+#include "conformance/backend_suite.hpp"
+
+using namespace annulus_test;
+
+TEST_CASE("ReferenceBackend is a backend", "[backend]") {
+  backend_suite(HostImplementation<annulus::ReferenceBackend>{});
+}
+
+TEST_CASE("DoubleReferenceBackend is a backend", "[backend]") {
+  backend_suite(HostImplementation<annulus::DoubleReferenceBackend>{});
+}
+
+TEST_CASE("the reference backends support everything", "[backend]") {
+  for (auto const& [name, problem] : backend_cases::every_problem()) {
+    INFO(name);
+    CHECK(static_cast<bool>(annulus::ReferenceBackend().supports(problem)));
+    CHECK(static_cast<bool>(annulus::DoubleReferenceBackend().supports(problem)));
+  }
+}
+
+namespace {
+
+/// Refuses dropout, and on the rank without queries everything.
+class ChoosyBackend : public annulus::ReferenceBackend {
+ public:
+  annulus::Support supports(annulus::Problem const& problem) const {
+    if (problem.dropout.active()) return annulus::Support::no("dropout is nothing for this backend");
+    if (problem.local_queries == 0) return annulus::Support::no("a rank without queries is nothing for this backend");
+    return annulus::Support::yes();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what a backend refuses on one rank is refused on all, with its reason", "[backend]") {
+  HostImplementation<ChoosyBackend> const choosy;
+  backend_cases::support_answers(choosy);
+  std::uint64_t const solved = backend_cases::whole_problems<float>(choosy, 560'000, 60);
+  CHECK(solved > 0);
+  CHECK(solved < 60);
+  // Only one rank refuses, and it is not the first.
+  RingProblem problem = small_ring_problem({.query_length = 2}, 3);
+  settle(problem);
+  REQUIRE(problem.query_lengths == std::vector<Index>{1, 1, 0});
+  std::vector<std::string> const reasons = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    ChoosyBackend backend;
+    try {
+      run_rank<float>(problem, ring, backend);
+    } catch (annulus::UnsupportedError const& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  });
+  std::set<std::string> const different(reasons.begin(), reasons.end());
+  CHECK(different == std::set<std::string>{"rank 2: a rank without queries is nothing for this backend"});
+}

@@ -1,0 +1,39 @@
+#pragma once
+// What the backend suite asks of an implementation: how to make a backend, where its tensors live, and a communicator
+// of that memory space.
+
+#include <cstdint>
+
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/foreign_backend.hpp"
+#include "support/ring_run.hpp"
+
+namespace annulus_test {
+
+template <class B>
+struct HostImplementation {
+  using Backend = B;
+  using Placement = HostPlacement;
+
+  Backend make(std::uint64_t /*seed*/) const { return Backend(); }
+  template <class Ring>
+  Ring& ring(Ring& ring_of_host_memory) const {
+    return ring_of_host_memory;
+  }
+};
+
+template <class Inner = annulus::ReferenceBackend>
+struct ForeignImplementation {
+  using Backend = ForeignBackend<Inner>;
+  using Placement = ForeignPlacement;
+
+  DeferralOptions::When when = DeferralOptions::delayed;
+
+  Backend make(std::uint64_t seed) const { return Backend({.deferral = {.when = when, .seed = seed}}); }
+  template <class Ring>
+  ForeignRing<Ring> ring(Ring& ring_of_host_memory) const {
+    return ForeignRing<Ring>(ring_of_host_memory);
+  }
+};
+
+}  // namespace annulus_test

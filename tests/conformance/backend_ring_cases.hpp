@@ -1,0 +1,180 @@
+#pragma once
+// A backend in the ring: whole problems against the oracle, the same bits in every call, and no more memory than planned.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "annulus/attention/ring_attention.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "conformance/backend_step_cases.hpp"
+#include "support/observed_backend.hpp"
+#include "support/planned_pass.hpp"
+
+namespace annulus_test::backend_cases {
+
+/// One rank's results and what its backend was asked to allocate.
+struct ObservedRank {
+  RingResult result;
+  Index allocations = 0, allocated_bytes = 0;
+};
+
+/// Every rank calls forward and backward `calls` times on the same RingAttention.
+template <class T, class Implementation>
+std::vector<ObservedRank> observe_ring(Implementation const& implementation, RingProblem const& problem, int calls) {
+  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
+    decltype(auto) ring = implementation.ring(simulated);
+    auto backend = implementation.make(static_cast<std::uint64_t>(100 + simulated.rank()));
+    ObservedRank observed;
+    ObservedBackend watched(backend, [&](std::string_view operation, Index bytes) {
+      observed.allocations += operation == "allocate";
+      observed.allocated_bytes += bytes;
+    });
+    observed.result = run_rank<T, typename Implementation::Placement>(problem, ring, watched, annulus::EveryPair{}, calls);
+    return observed;
+  });
+}
+
+inline RingResult assemble_observed(RingProblem const& problem, std::vector<ObservedRank> const& ranks) {
+  std::vector<RingResult> results;
+  for (auto const& rank : ranks) results.push_back(rank.result);
+  return assemble(problem, results);
+}
+
+/// Random problems, keys and queries rotating in turn where nothing binds the queries.
+template <class T>
+RingProblem problem_of_seed(std::uint64_t seed) {
+  RingProblem problem = random_ring_problem(seed);
+  if (!problem.dense.bias && !problem.dense.mask)
+    problem.options.rotation = seed % 2 ? annulus::Rotation::queries : annulus::Rotation::keys;
+  problem.text += std::string(", run with rotation ") + std::string(name_of(problem.options.rotation));
+  round_operands<T>(problem);
+  return problem;
+}
+
+/// Where the backend of a rank refuses, every rank throws its reason; returns how many problems were not refused.
+template <class T, class Implementation>
+std::uint64_t whole_problems(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
+  std::uint64_t solved = 0;
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    RingProblem const problem = problem_of_seed<T>(seed);
+    INFO(problem.text);
+    std::string const refusal = refusal_of<T>(implementation.make(0), problem);
+    if (!refusal.empty()) {
+      CHECK_THROWS_WITH(observe_ring<T>(implementation, problem, 1), Catch::Matchers::ContainsSubstring(refusal));
+      CHECK_THROWS_AS(observe_ring<T>(implementation, problem, 1), annulus::UnsupportedError);
+      continue;
+    }
+    ++solved;
+    auto const ranks = observe_ring<T>(implementation, problem, 1);
+    CHECK(judge(problem, assemble_observed(problem, ranks), bounds_of<T>).complaint == "");
+  }
+  return solved;
+}
+
+/// Buffers of a first call are those of the plan, to the byte. Later calls give the same bits and allocate nothing.
+template <class T, class Implementation>
+void buffers_and_bits(Implementation const& implementation, RingProblem const& problem) {
+  if (!refusal_of<T>(implementation.make(0), problem).empty()) return;
+  using A = annulus::AccumulatorOf<typename Implementation::Backend, T>;
+  auto const forward = plan_of<T, A>(problem, annulus::Pass::forward);
+  auto const backward = plan_of<T, A>(problem, annulus::Pass::backward);
+  auto const once = observe_ring<T>(implementation, problem, 1), thrice = observe_ring<T>(implementation, problem, 3);
+  for (int rank = 0; rank < problem.ranks; ++rank) {
+    ObservedRank const &first = once[static_cast<std::size_t>(rank)], &later = thrice[static_cast<std::size_t>(rank)];
+    INFO("rank " << rank << ": " << problem.text);
+    CHECK(first.result.forward_buffers == forward.peak_buffer_bytes(rank));
+    CHECK(first.result.backward_buffers == backward.peak_buffer_bytes(rank));
+    CHECK(first.allocated_bytes == forward.peak_buffer_bytes(rank) + backward.peak_buffer_bytes(rank));
+    CHECK(later.allocated_bytes == first.allocated_bytes);
+    CHECK(later.allocations == first.allocations);
+    CHECK(later.result == first.result);
+  }
+}
+
+template <class T, class Implementation>
+void planned_buffers(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed)
+    buffers_and_bits<T>(implementation, problem_of_seed<T>(seed));
+  // Rings that end early, and shards of which only the seen rows travel.
+  for (auto rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
+    for (int left : {0, 3, 9, 20}) {
+      RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 43, .head_dim = 8}, 6,
+                                               annulus::Contiguous{}, rotation);
+      problem.dense.causal = true;
+      problem.dense.window_left = left;
+      give_sinks(problem, 2);
+      settle(problem);
+      round_operands<T>(problem);
+      CHECK(plan_of<T>(problem, annulus::Pass::forward).steps() < problem.ranks);
+      buffers_and_bits<T>(implementation, problem);
+    }
+}
+
+/// What may be asked of a backend, each with one thing more than plain attention.
+inline std::map<std::string, annulus::Problem> every_problem() {
+  annulus::Problem plain;
+  plain.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64};
+  plain.ranks = 4;
+  plain.local_queries = plain.local_keys = 128;
+  plain.softmax_scale = 0.125;
+  std::map<std::string, annulus::Problem> problems{{"plain", plain}};
+  auto const with = [&](std::string const& name, auto change) { change(problems.emplace(name, plain).first->second); };
+  with("backward", [](auto& p) { p.pass = annulus::Pass::backward; });
+  with("float64", [](auto& p) { p.data_type = annulus::DataType::float64; });
+  with("float16", [](auto& p) { p.data_type = annulus::DataType::float16; });
+  with("bfloat16", [](auto& p) { p.data_type = annulus::DataType::bfloat16; });
+  with("one rank", [](auto& p) { p.ranks = 1; });
+  with("no queries", [](auto& p) { p.local_queries = 0; });
+  with("no keys", [](auto& p) { p.local_keys = 0; });
+  with("odd dims", [](auto& p) { p.shape.head_dim = 7, p.shape.value_dim = 3; });
+  with("causal", [](auto& p) { p.mask = annulus::causal(); });
+  with("window", [](auto& p) { p.mask = annulus::sliding_window(3, 0); });
+  with("sink tokens", [](auto& p) { p.mask = {.window = {.left = 3}, .sink_tokens = 2}; });
+  with("chunk", [](auto& p) { p.mask.chunk = 5; });
+  with("soft cap", [](auto& p) { p.logit_softcap = 30; });
+  with("dropout", [](auto& p) { p.dropout = {0.1, 7}; });
+  with("bias", [](auto& p) { p.bias = p.bias_gradient = true; });
+  with("boolean mask", [](auto& p) { p.boolean_mask = true; });
+  with("predicate", [](auto& p) { p.predicate = true; });
+  with("documents", [](auto& p) { p.segments = true; });
+  with("sinks", [](auto& p) { p.sinks = 1; });
+  return problems;
+}
+
+/// A backend gives the same answer every time, a refusal has a reason, and something is supported.
+template <class Implementation>
+void support_answers(Implementation const& implementation) {
+  auto const backend = implementation.make(13);
+  int supported = 0;
+  for (auto const& [name, problem] : every_problem()) {
+    annulus::Support const support = backend.supports(problem), again = backend.supports(problem);
+    INFO(name << ": " << support.reason());
+    CHECK(support.reason().empty() == static_cast<bool>(support));
+    CHECK(support.reason() == again.reason());
+    supported += static_cast<bool>(support);
+  }
+  CHECK(supported > 0);
+}
+
+/// Buffers begin on 64 bytes, also where they are empty or moved.
+template <class Implementation>
+void allocations(Implementation const& implementation) {
+  auto backend = implementation.make(14);
+  for (Index bytes : {0, 1, 63, 64, 65, 100'000}) {
+    auto buffer = backend.allocate(bytes);
+    CHECK(buffer.size() == bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64 == 0);
+    auto* const data = buffer.data();
+    auto moved = std::move(buffer);
+    CHECK(moved.size() == bytes);
+    CHECK(moved.data() == data);
+  }
+  typename Implementation::Backend::Buffer const none;
+  CHECK(none.size() == 0);
+}
+
+}  // namespace annulus_test::backend_cases

@@ -1,0 +1,265 @@
+#pragma once
+// Communicator cases in which a rank fails: the others must learn of it, and no one may touch the caller's bytes after.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "conformance/communicator_ranks.hpp"
+
+namespace annulus_test::communicator_cases {
+
+/// Ranks that are tried as the one that fails.
+inline std::vector<annulus::Rank> culprits(int ranks) {
+  if (ranks == 1) return {0};
+  return ranks == 2 ? std::vector{0, 1} : std::vector{0, ranks / 2, ranks - 1};
+}
+
+/// A run that leaves is shorter, longer, elsewhere, one of too few or of too many. Only the receiver can know.
+template <class RunRing>
+void unequal_lengths(RunRing& run, int ranks) {
+  if (ranks == 1) return;
+  using Lengths = std::vector<std::size_t>;
+  std::vector<std::pair<Lengths, Lengths>> const sent_and_expected = {
+      {{8}, {16}},     {{16}, {8}},        {{large}, {8}},      {{8}, {large}}, {{large + 1}, {large}},
+      {{8, 0}, {0, 8}}, {{4, 4}, {8}},      {{8}, {8, 0}},       {{}, {8}},      {{8, 8, 8}, {8, 8}},
+      {{0}, {1}},       {{large, large}, {large}}, {Lengths(90, 1), Lengths(2, 45)},
+  };
+  for (auto const& [sent, expected] : sent_and_expected) {
+    CAPTURE(sent, expected);
+    auto const outcome = play(run, ranks, [&](auto& ring) -> std::string {
+      using Bytes = SpaceBytes<typename std::remove_reference_t<decltype(ring)>::memory_space>;
+      auto const allocate = [](Lengths const& lengths) {
+        std::vector<Bytes> buffers;
+        for (auto const length : lengths) buffers.emplace_back(length);
+        return buffers;
+      };
+      auto leaving = allocate(ring.rank() == 0 ? sent : expected), arriving = allocate(expected);
+      std::vector<std::span<std::byte const>> out;
+      std::vector<std::span<std::byte>> in;
+      for (auto& bytes : leaving) out.push_back(bytes.bytes());
+      for (auto& bytes : arriving) in.push_back(bytes.bytes());
+      ring.start_shift(annulus::Channel::carried, 1, out, in).wait();
+      return {};
+    });
+    for (auto const& [rank, one] : outcome.ranks) {
+      INFO("rank " << rank << ": " << one.text);
+      if (rank != 1) {
+        CHECK((one.kind == RankOutcome::returned || one.kind == RankOutcome::communication_error));
+        continue;
+      }
+      CHECK(one.kind == RankOutcome::communication_error);
+      CHECK(one.rank == 1);
+      CHECK(one.neighbour == 0);
+      CHECK(one.text.find("expected") != std::string::npos);
+    }
+  }
+}
+
+/// Records of unlike lengths: no rank may get wrong data, and none may wait for ever.
+template <class RunRing>
+void unequal_records(RunRing& run, int ranks) {
+  if (ranks == 1) return;
+  for (std::size_t const odd : {0u, 4u, 8000u}) {
+    auto const outcome = play(run, ranks, [&](auto& ring) -> std::string {
+      std::size_t const bytes = ring.rank() == 0 ? odd : 8;
+      std::vector<std::byte> mine(bytes), all(bytes * static_cast<std::size_t>(ranks));
+      ring.all_gather(mine, all);
+      return {};
+    });
+    check_others_lost_the_ring(outcome, annulus::CommunicationError::unknown);
+  }
+}
+
+/// A rank throws before the first round, between rounds, or after the last, when the others are in all_gather.
+template <class RunRing>
+void throwing_rank(RunRing& run, int ranks) {
+  if (ranks == 1) return;
+  int const rounds = 6;
+  for (auto const culprit : culprits(ranks))
+    for (int const failing_round : {0, 3, rounds}) {
+      CAPTURE(culprit, failing_round);
+      auto const outcome = play(run, ranks, [&](auto& ring) {
+        using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
+        std::string complaints;
+        for (int round = 0; round <= rounds; ++round) {
+          if (ring.rank() == culprit && round == failing_round) throw OwnFailure();
+          if (round == rounds) break;
+          Buffers buffers(ring, 1, round, round % 2 == 0 ? large : 100);
+          buffers.start(ring, annulus::Channel::prefetched).wait();
+          complaints += buffers.complaint();
+        }
+        std::vector<std::byte> mine(8), all(8 * static_cast<std::size_t>(ranks));
+        ring.all_gather(mine, all);
+        return complaints;
+      });
+      check_others_lost_the_ring(outcome, culprit);
+      for (auto const& [rank, one] : outcome.ranks) {
+        INFO("rank " << rank << ": " << one.text);
+        if (rank == culprit)
+          CHECK(one.kind == RankOutcome::own_failure);
+        else
+          CHECK(one.neighbour == culprit);
+      }
+    }
+}
+
+/// abandon(reason) reaches all peers with its reason, and closes the ring for good, for the rank itself too.
+template <class RunRing>
+void abandoning_rank(RunRing& run, int ranks) {
+  if (ranks == 1) return;
+  std::string const reason = "this machine is on fire";
+  for (auto const culprit : culprits(ranks)) {
+    CAPTURE(culprit);
+    check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
+      using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
+      Buffers buffers(ring, 1, 0, large);
+      auto const gather = [&] {
+        std::vector<std::byte> mine(8), all(8 * static_cast<std::size_t>(ranks));
+        ring.all_gather(mine, all);
+      };
+      buffers.start(ring, annulus::Channel::prefetched).wait();
+      gather();  // so that the shift is done on all ranks
+      if (ring.rank() == culprit) ring.abandon(reason);
+
+      auto const shift = [&] { buffers.start(ring, annulus::Channel::carried).wait(); };
+      int failures = 0;
+      // Ranks that are far from the culprit may still get a few shifts through.
+      for (int attempt = 0; attempt < 2 * ranks && failures < 3; ++attempt)
+        try {
+          failures == 1 ? gather() : shift();
+          if (failures != 0) return "a closed ring works again";
+        } catch (annulus::CommunicationError const& error) {
+          ++failures;
+          if (error.neighbour() != culprit || std::string(error.what()).find(reason) == std::string::npos)
+            return annulus::message_of("failure ", failures, " is: ", error.what());
+        }
+      if (failures < 3) return "an abandoned ring still works";
+      // So that the rank does not leave before all have heard the reason.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return {};
+    }));
+  }
+}
+
+/// A rank has done its part sooner than the others expect.
+template <class RunRing>
+void leaving_rank(RunRing& run, int ranks) {
+  if (ranks == 1) return;
+  for (std::size_t const bytes : {std::size_t{16}, large}) {
+    annulus::Rank const culprit = bytes == large ? 0 : ranks - 1;
+    auto const outcome = play(run, ranks, [&](auto& ring) {
+      using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
+      std::string complaints;
+      for (int round = 0; round < (ring.rank() == culprit ? 2 : 4 + ranks); ++round) {
+        Buffers buffers(ring, 1, round, bytes);
+        buffers.start(ring, annulus::Channel::prefetched).wait();
+        complaints += buffers.complaint();
+      }
+      return complaints;
+    });
+    check_others_lost_the_ring(outcome, culprit);
+    if (auto const found = outcome.ranks.find(culprit); found != outcome.ranks.end()) {
+      CHECK(found->second.kind == RankOutcome::returned);
+      CHECK(found->second.text == "");
+    }
+  }
+}
+
+/// An exception passes while shifts are under way, and their bytes are gone at once. Peers are before, in, or long before
+/// the same shift.
+template <class RunRing>
+void unwound_transfers(RunRing& run, int ranks) {
+  for (auto const culprit : culprits(ranks))
+    for (std::size_t const bytes : {std::size_t{40}, large}) {
+      CAPTURE(culprit, bytes);
+      auto const outcome = play(run, ranks, [&](auto& ring) {
+        using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
+        std::string complaints;
+        for (int round = 0; round < 3; ++round) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(ring.rank() % 3 * 5));
+          Buffers ahead(ring, 1, 2 * round, bytes), behind(ring, 1, 2 * round + 1, bytes);
+          auto first = ahead.start(ring, annulus::Channel::prefetched);
+          auto second = behind.start(ring, annulus::Channel::carried);
+          if (ring.rank() == culprit && round == 1) throw OwnFailure();
+          first.wait();
+          complaints += ahead.complaint();
+          second.wait();
+          complaints += behind.complaint();
+        }
+        std::vector<std::byte> mine(8), all(8 * static_cast<std::size_t>(ranks));
+        ring.all_gather(mine, all);
+        return complaints;
+      });
+      check_others_lost_the_ring(outcome, culprit);
+      for (auto const& [rank, one] : outcome.ranks)
+        if (rank == culprit) CHECK(one.kind == RankOutcome::own_failure);
+    }
+}
+
+/// Once a transfer is destroyed or its wait has thrown, nothing that peers do reaches the bytes.
+template <class RunRing>
+void bytes_after_a_failure(RunRing& run, int ranks) {
+  if (ranks == 1) return;
+  for (auto const culprit : culprits(ranks)) {
+    CAPTURE(culprit);
+    check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
+      using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
+      Buffers ahead(ring, 1, 1, large), behind(ring, 1, 2, large);
+      std::this_thread::sleep_for(std::chrono::milliseconds(ring.rank() % 3 * 5));
+      bool arrived = false;
+      try {
+        auto first = ahead.start(ring, annulus::Channel::prefetched);
+        auto second = behind.start(ring, annulus::Channel::carried);
+        if (ring.rank() == culprit) throw OwnFailure();
+        first.wait();
+        arrived = true;
+        second.wait();
+      } catch (OwnFailure const&) {
+      } catch (annulus::CommunicationError const&) {
+      }
+      if (arrived && !ahead.complaint().empty()) return ahead.complaint();
+      std::byte const mine{0x5A};
+      for (auto* buffers : {&ahead, &behind}) {
+        buffers->overwrite_incoming(mine);
+        buffers->overwrite_outgoing(mine);
+      }
+      for (int attempt = 0; attempt < 3; ++attempt) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        try {
+          std::vector<std::byte> record(8), all(8 * static_cast<std::size_t>(ranks));
+          ring.all_gather(record, all);
+          return "all_gather succeeded on a closed ring";
+        } catch (annulus::CommunicationError const&) {
+        }
+        if (!ahead.incoming_is(mine) || !behind.incoming_is(mine)) return "bytes were written after the transfer's end";
+      }
+      return {};
+    }));
+  }
+}
+
+/// All ranks throw over what they gathered: each has its own reason, none loses the ring before it has the records.
+template <class RunRing>
+void failing_together(RunRing& run, int ranks) {
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    auto const outcome = play(run, ranks, [&](auto& ring) -> std::string {
+      std::vector<std::byte> mine{static_cast<std::byte>(ring.rank())}, all(static_cast<std::size_t>(ranks));
+      ring.all_gather(mine, all);
+      throw OwnFailure();
+    });
+    for (auto const& [rank, one] : outcome.ranks) {
+      INFO("rank " << rank << ": " << one.text);
+      CHECK(one.kind == RankOutcome::own_failure);
+    }
+    CHECK(outcome.escaped == (outcome.ran_here ? RankOutcome::own_failure : RankOutcome::returned));
+  }
+}
+
+}  // namespace annulus_test::communicator_cases

@@ -1,0 +1,210 @@
+#pragma once
+// How the communicator suite runs a case on all ranks, and what it sends.
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "annulus/comm/communicator.hpp"
+#include "annulus/core/check.hpp"
+#include "support/catch.hpp"
+#include "support/foreign_space.hpp"
+
+namespace annulus_test {
+
+/// Bytes that a communicator of a memory space moves.
+template <class Space>
+class SpaceBytes;
+
+template <>
+class SpaceBytes<annulus::HostMemory> {
+ public:
+  SpaceBytes() = default;
+  explicit SpaceBytes(std::size_t bytes) : bytes_(bytes, std::byte{0xFF}) {}
+  std::span<std::byte> bytes() { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+template <>
+class SpaceBytes<ForeignMemory> : public ForeignAllocation {
+ public:
+  using ForeignAllocation::ForeignAllocation;
+};
+
+/// What a rank throws that fails for reasons of its own.
+class OwnFailure : public std::runtime_error {
+ public:
+  OwnFailure() : std::runtime_error("a failure of this rank's own") {}
+};
+
+/// What came of one rank.
+struct RankOutcome {
+  enum Kind { returned, communication_error, own_failure, other_exception };
+  Kind kind = returned;
+  std::string text{};  ///< what() of the exception, else what the case complains of; empty if nothing
+  annulus::Rank rank = annulus::CommunicationError::unknown;
+  annulus::Rank neighbour = annulus::CommunicationError::unknown;
+};
+
+/// What came of the ranks of this process: all of them where ranks are threads, one where they are processes.
+struct CaseOutcome {
+  std::map<annulus::Rank, RankOutcome> ranks;
+  bool ran_here = true;
+  /// What left the runner.
+  RankOutcome::Kind escaped = RankOutcome::returned;
+};
+
+inline RankOutcome outcome_of_current_exception() {
+  try {
+    throw;
+  } catch (annulus::CommunicationError const& error) {
+    return {RankOutcome::communication_error, error.what(), error.rank(), error.neighbour()};
+  } catch (OwnFailure const& error) {
+    return {RankOutcome::own_failure, error.what()};
+  } catch (std::exception const& error) {
+    return {RankOutcome::other_exception, error.what()};
+  }
+}
+
+/// Runs body(ring) on each of `ranks` ranks; it returns a complaint, or an empty string. Only CHECK, so that ranks that
+/// are processes stay in step whatever fails.
+template <class RunRing, class Body>
+CaseOutcome play(RunRing& run, int ranks, Body body) {
+  CaseOutcome outcome;
+  std::mutex mutex;
+  auto const note = [&](annulus::Rank rank, RankOutcome const& one) {
+    std::lock_guard const lock(mutex);
+    outcome.ranks[rank] = one;
+  };
+  auto const function = [&](auto& ring) {
+    annulus::Rank const rank = ring.rank();
+    try {
+      note(rank, {RankOutcome::returned, body(ring)});
+    } catch (...) {
+      note(rank, outcome_of_current_exception());
+      throw;
+    }
+  };
+  auto const start = std::chrono::steady_clock::now();
+  try {
+    if constexpr (std::is_same_v<decltype(run(ranks, function)), bool>)
+      outcome.ran_here = run(ranks, function);
+    else
+      run(ranks, function);
+  } catch (...) {
+    outcome.escaped = outcome_of_current_exception().kind;
+  }
+  // A failure that is noticed only by a time limit is a failure of the communicator.
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+  CHECK(outcome.ranks.empty() == !outcome.ran_here);
+  return outcome;
+}
+
+inline void check_all_returned(CaseOutcome const& outcome) {
+  CHECK(outcome.escaped == RankOutcome::returned);
+  for (auto const& [rank, one] : outcome.ranks) {
+    INFO("rank " << rank);
+    CHECK(one.kind == RankOutcome::returned);
+    CHECK(one.text == "");
+  }
+}
+
+/// Every rank but `except` has thrown a CommunicationError.
+inline void check_others_lost_the_ring(CaseOutcome const& outcome, annulus::Rank except) {
+  for (auto const& [rank, one] : outcome.ranks) {
+    if (rank == except) continue;
+    INFO("rank " << rank << ": " << one.text);
+    CHECK(one.kind == RankOutcome::communication_error);
+    CHECK(one.rank == rank);
+    CHECK(one.text.find("rank ") != std::string::npos);
+  }
+}
+
+constexpr std::array<annulus::Channel, 3> all_channels = {annulus::Channel::prefetched, annulus::Channel::carried,
+                                                          annulus::Channel::reduction};
+
+/// Large enough not to be sent before the receiver asks for it.
+constexpr std::size_t large = 300'000;
+
+/// Byte `index` of a message; any two messages that could be mistaken for each other differ in nearly all bytes.
+inline std::byte pattern(annulus::Rank sender, int message, std::size_t run, std::size_t index) {
+  std::uint64_t x = static_cast<std::uint64_t>(sender) * 0x9e3779b97f4a7c15u +
+                    static_cast<std::uint64_t>(message) * 0xbf58476d1ce4e5b9u + run * 0x94d049bb133111ebu + index;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  return static_cast<std::byte>((x ^ (x >> 29)) >> 11);
+}
+
+inline void fill_pattern(std::span<std::byte> bytes, annulus::Rank sender, int message, std::size_t run) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(sender, message, run, i);
+}
+
+/// Empty if the bytes are those of fill_pattern.
+inline std::string complaint_about(std::span<std::byte const> bytes, annulus::Rank sender, int message, std::size_t run) {
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    if (bytes[i] != pattern(sender, message, run, i))
+      return annulus::message_of("message ", message, " from rank ", sender, ": byte ", i, " of run ", run, " is wrong");
+  return {};
+}
+
+/// Buffers of one shift: the runs that leave are filled, those that arrive are awaited from rank() - hop. `length(sender,
+/// run)` is a length that sender and receiver agree on.
+template <class Ring>
+class ShiftBuffers {
+  using Bytes = SpaceBytes<typename Ring::memory_space>;
+
+ public:
+  template <class Length>
+  ShiftBuffers(Ring const& ring, int hop, int message, std::size_t runs, Length length)
+      : from_(annulus::ring_neighbour(ring.rank(), -hop, ring.size())), hop_(hop), message_(message) {
+    for (std::size_t p = 0; p < runs; ++p) {
+      auto const leaving = out_.emplace_back(length(ring.rank(), p)).bytes();
+      fill_pattern(leaving, ring.rank(), message, p);
+      out_runs_.push_back(leaving);
+      in_runs_.push_back(in_.emplace_back(length(from_, p)).bytes());
+    }
+  }
+
+  /// One run of the same length on all ranks.
+  ShiftBuffers(Ring const& ring, int hop, int message, std::size_t bytes)
+      : ShiftBuffers(ring, hop, message, 1, [&](annulus::Rank, std::size_t) { return bytes; }) {}
+
+  auto start(Ring& ring, annulus::Channel channel) { return ring.start_shift(channel, hop_, out_runs_, in_runs_); }
+
+  /// Empty if what arrived is right.
+  std::string complaint() const {
+    std::string all;
+    for (std::size_t p = 0; p < in_runs_.size(); ++p) all += complaint_about(in_runs_[p], from_, message_, p);
+    return all;
+  }
+
+  void overwrite_incoming(std::byte value) {
+    for (auto const& run : in_runs_) std::fill(run.begin(), run.end(), value);
+  }
+  void overwrite_outgoing(std::byte value) {
+    for (auto& run : out_) std::fill(run.bytes().begin(), run.bytes().end(), value);
+  }
+  bool incoming_is(std::byte value) const {
+    for (auto const& run : in_runs_)
+      if (!std::all_of(run.begin(), run.end(), [&](std::byte b) { return b == value; })) return false;
+    return true;
+  }
+
+ private:
+  annulus::Rank from_;
+  int hop_, message_;
+  std::vector<Bytes> out_, in_;
+  std::vector<std::span<std::byte const>> out_runs_;
+  std::vector<std::span<std::byte>> in_runs_;
+};
+
+}  // namespace annulus_test

@@ -1,0 +1,38 @@
+#pragma once
+// What every communicator must do. One line adds an implementation:
+//   communicator_suite([](int ranks, auto function) { annulus::run_ring(ranks, function); });
+
+#include <vector>
+
+#include "conformance/communicator_exchange_cases.hpp"
+#include "conformance/communicator_failure_cases.hpp"
+#include "support/catch.hpp"
+
+namespace annulus_test {
+
+/// run(ranks, function) calls function(ring) on every rank of a fresh ring, returns when all have ended, and lets out one
+/// of the exceptions, if any. Where only some ranks are in this process it returns whether one of them was.
+template <class RunRing>
+void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3, 4, 5, 7}) {
+  using namespace communicator_cases;
+  for (int const ranks : rank_counts) {
+    DYNAMIC_SECTION(ranks << " ranks: geometry") { geometry(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: hops") { hops(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: uneven runs") { uneven_runs(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: channels in any order") { channels_in_any_order(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: several shifts under way") { several_under_way(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: many rounds") { many_rounds(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: moved transfers") { moved_transfers(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: gatherings") { gatherings(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: unequal lengths") { unequal_lengths(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: unequal records") { unequal_records(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: a rank throws") { throwing_rank(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: a rank abandons the ring") { abandoning_rank(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: a rank leaves early") { leaving_rank(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: unwound transfers") { unwound_transfers(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: bytes after a failure") { bytes_after_a_failure(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: all fail together") { failing_together(run, ranks); }
+  }
+}
+
+}  // namespace annulus_test

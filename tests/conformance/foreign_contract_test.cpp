@@ -1,0 +1,329 @@
+// What makes the foreign backend a judge of the loop: it is late, it refuses host memory and stale steps, it notices every
+// wait that is left out. And what the loop does when the device or a peer fails in the middle of a pass.
+
+#include <array>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "conformance/backend_implementations.hpp"
+#include "conformance/placed_array.hpp"
+#include "support/catch.hpp"
+#include "support/judge.hpp"
+#include "support/losing_communicator.hpp"
+#include "support/small_ring_problem.hpp"
+
+using namespace annulus_test;
+using annulus::Rotation;
+
+namespace {
+
+using Foreign = ForeignBackend<>;
+using Tensor = ForeignTensor<float, 4>;
+constexpr std::array<Index, 4> extents{2, 3, 2, 5};
+
+Foreign lazy_backend() { return Foreign({.deferral = {.when = DeferralOptions::lazy}}); }
+
+Tensor tensor_of(float value) {
+  Tensor tensor(extents);
+  auto const elements = at_rest(tensor.view());
+  annulus::for_each_element(elements, elements, [&](float& element, float&) { element = value; });
+  return tensor;
+}
+
+float first_of(Tensor const& tensor) { return at_rest(tensor.view())(0, 0, 0, 0); }
+
+ForeignView<float const, 4> constant(Tensor const& tensor) { return tensor.view(); }
+
+}  // namespace
+
+TEST_CASE("foreign: nothing has happened before synchronize()", "[foreign]") {
+  Tensor const from = tensor_of(2);
+  Tensor to(extents);
+  Foreign backend = lazy_backend();
+  backend.copy(constant(from), to.view());
+  backend.add(to.view(), constant(from));
+  CHECK(backend.pending() == 2);
+  CHECK(std::isnan(first_of(to)));
+  backend.synchronize();
+  CHECK(backend.pending() == 0);
+  CHECK(first_of(to) == 4);
+}
+
+TEST_CASE("foreign: work is done in the order of the calls, whatever the delays", "[foreign]") {
+  Tensor sum = tensor_of(1), one = tensor_of(1);
+  Foreign backend({.deferral = {.when = DeferralOptions::delayed, .seed = 4, .longest_delay = std::chrono::microseconds(300)}});
+  // sum <- 2 sum + 1, ten times; any other order gives another number.
+  Tensor copy(extents);
+  for (int i = 0; i < 10; ++i) {
+    backend.copy(constant(sum), copy.view());
+    backend.add(sum.view(), constant(copy));
+    backend.add(sum.view(), constant(one));
+  }
+  backend.synchronize();
+  CHECK(first_of(sum) == 2047);
+}
+
+TEST_CASE("foreign: the destructor waits for the work", "[foreign]") {
+  Tensor const from = tensor_of(3);
+  Tensor to(extents);
+  {
+    Foreign backend = lazy_backend();
+    backend.copy(constant(from), to.view());
+  }
+  CHECK(first_of(to) == 3);
+}
+
+TEST_CASE("foreign: host memory is refused, and what reaches out of an allocation", "[foreign]") {
+  Tensor tensor = tensor_of(1);
+  std::vector<float> host(60, 1);
+  Foreign backend = lazy_backend();
+  auto const refuses = [&](auto call) {
+    call();
+    CHECK_THROWS_AS(backend.synchronize(), HostMemoryRefused);
+    backend.synchronize();  // thrown once
+  };
+  ForeignView<float, 4> const in_host(host.data(), extents);
+  refuses([&] { backend.copy(ForeignView<float const, 4>(in_host), tensor.view()); });
+  refuses([&] { backend.copy(constant(tensor), in_host); });
+  refuses([&] { backend.clear(in_host); });
+  refuses([&] { backend.clear(ForeignView<float, 4>(nullptr, extents)); });
+  auto longer = extents;
+  ++longer[0];
+  refuses([&] { backend.clear(ForeignView<float, 4>(tensor.view().data(), longer)); });
+  refuses([&] { backend.clear(ForeignView<float, 4>(tensor.view().data(), extents, {30, 10, -5, 1})); });
+  ForeignView<float, 4> dangling;
+  {
+    Tensor gone(extents);
+    dangling = gone.view();
+  }
+  refuses([&] { backend.clear(dangling); });
+  CHECK(backend.misuses() == 7);
+  // Views without elements lie anywhere.
+  backend.clear(ForeignView<float, 4>(nullptr, {2, 0, 3, 4}));
+  backend.clear(tensor.view());
+  backend.synchronize();
+  CHECK(first_of(tensor) == 0);
+
+  // The work after the refused one was skipped: a device does not go on from a wrong result.
+  backend.clear(in_host);
+  tensor.upload(annulus::TensorView<float const, 4>(host.data(), extents));
+  backend.clear(tensor.view());
+  CHECK_THROWS_AS(backend.synchronize(), HostMemoryRefused);
+  CHECK(first_of(tensor) == 1);
+  CHECK(host[0] == 1);
+}
+
+TEST_CASE("foreign: a step that changes before its work is refused", "[foreign]") {
+  Tensor q = tensor_of(1), k = tensor_of(1), v = tensor_of(1), accumulator(extents);
+  ForeignTensor<float, 3> maximum({2, 2, 3}), sum({2, 2, 3});
+  annulus::RunningState<float, ForeignMemory> const state{accumulator.view(), maximum.view(), sum.view()};
+  std::vector<annulus::Tile> tiles{
+      {.query_count = 3, .key_count = 3, .coverage = annulus::Coverage::full, .visible_pairs = 9}};
+  std::vector<Index> queries{0, 1, 2};
+  std::vector<Index> const keys{0, 1, 2};
+  annulus::EveryPair const every_pair;
+  annulus::Step<float, annulus::EveryPair, ForeignMemory> const step{
+      .tiles = tiles, .query_positions = queries, .key_positions = keys, .predicate = &every_pair};
+  annulus::StepOperands<float, ForeignMemory> const operands{constant(q), constant(k), constant(v)};
+  Foreign backend = lazy_backend();
+  backend.reset(state);
+  backend.fold(step, operands, state);
+  queries[1] = 5;
+  CHECK_THROWS_AS(backend.synchronize(), StaleStep);
+  queries[1] = 1;
+  backend.fold(step, operands, state);
+  tiles[0].key_count = 2;
+  CHECK_THROWS_AS(backend.synchronize(), StaleStep);
+  CHECK(backend.misuses() == 2);
+}
+
+namespace {
+
+/// Leaves out one synchronize(). Steps stay valid, so that all that goes wrong is the memory.
+class ForgetfulBackend : public Foreign {
+ public:
+  explicit ForgetfulBackend(int forgotten) : Foreign({.deferral = {.when = DeferralOptions::lazy}}), forgotten_(forgotten) {}
+
+  void synchronize() {
+    if (synchronizations_++ != forgotten_) Foreign::synchronize();
+  }
+
+  template <class T, class Predicate, class State>
+  void fold(annulus::Step<T, Predicate, ForeignMemory> const& step, annulus::StepOperands<T, ForeignMemory> const& operands,
+            State const& state) {
+    Foreign::fold(kept(step), operands, state);
+  }
+  template <class T, class Predicate, class Backward, class Gradients>
+  void add_gradients(annulus::Step<T, Predicate, ForeignMemory> const& step,
+                     annulus::StepOperands<T, ForeignMemory> const& operands, Backward const& backward,
+                     Gradients const& gradients) {
+    Foreign::add_gradients(kept(step), operands, backward, gradients);
+  }
+
+  int synchronizations() const { return synchronizations_; }
+
+ private:
+  struct StepRows {
+    std::vector<annulus::Tile> tiles;
+    std::vector<annulus::Index> queries, keys;
+  };
+
+  template <class Step>
+  Step kept(Step step) {
+    StepRows& rows = rows_.emplace_back(StepRows{{step.tiles.begin(), step.tiles.end()},
+                                                 {step.query_positions.begin(), step.query_positions.end()},
+                                                 {step.key_positions.begin(), step.key_positions.end()}});
+    step.tiles = rows.tiles;
+    step.query_positions = rows.queries;
+    step.key_positions = rows.keys;
+    return step;
+  }
+
+  int forgotten_;
+  int synchronizations_ = 0;
+  std::deque<StepRows> rows_;
+};
+
+// Leaving a wait out is a race, which the sanitizer would report before the test could see what it does to the result.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool races_end_the_test = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool races_end_the_test = true;
+#else
+constexpr bool races_end_the_test = false;
+#endif
+#else
+constexpr bool races_end_the_test = false;
+#endif
+
+RingProblem unmasked_problem(Rotation rotation) {
+  RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 2, .kv_heads = 2, .query_length = 13, .head_dim = 4}, 3,
+                                           annulus::Contiguous{}, rotation);
+  give_sinks(problem, 1);
+  settle(problem);
+  round_operands<float>(problem);
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("foreign: every wait that is left out on one rank is noticed", "[foreign][planted]") {
+  if (races_end_the_test) {
+    SUCCEED("not under the thread sanitizer");
+    return;
+  }
+  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
+    RingProblem const problem = unmasked_problem(rotation);
+    auto const run = [&](int forgotten, int& synchronizations) {
+      auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
+        ForeignRing ring(simulated);
+        bool const forgets = ring.rank() == 1;
+        ForgetfulBackend backend(forgets ? forgotten : -1);
+        auto result = run_rank<float, ForeignPlacement>(problem, ring, backend);
+        if (forgets) synchronizations = backend.synchronizations();
+        return result;
+      });
+      return judge(problem, assemble(problem, results), float_bounds).complaint;
+    };
+    int waits = 0, waits_then = 0;
+    INFO("rotation " << name_of(rotation));
+    REQUIRE(run(-1, waits) == "");
+    // Forward and backward: before the first shift, after each step, at the end; and before dsinks are summed.
+    REQUIRE(waits == 2 * (1 + problem.ranks + 1) + 1);
+    for (int forgotten = 0; forgotten < waits; ++forgotten) {
+      // Nothing is carried when keys rotate forward: three ranks are too few for a step to meet the next but one shift.
+      bool const memory_is_not_shared = rotation == Rotation::keys && 1 <= forgotten && forgotten <= problem.ranks;
+      if (memory_is_not_shared) continue;
+      INFO("left out: synchronize() number " << forgotten);
+      CHECK(run(forgotten, waits_then) != "");
+      CHECK(waits_then == waits);
+    }
+  }
+}
+
+namespace {
+
+/// How a rank ended.
+enum class End { well, device_failed, ring_failed };
+
+struct RankEnd {
+  End end = End::well;
+  int misuses = 0;
+  std::size_t pending = 0;
+};
+
+/// Runs a problem in which rank 1 fails as said, and returns how all ranks ended.
+std::vector<RankEnd> run_failing(RingProblem const& problem, DeferralOptions::When when, int failing_call, int fatal_wait) {
+  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
+    bool const fails = simulated.rank() == 1;
+    ForeignRing foreign(simulated);
+    LosingCommunicator ring(foreign, fails ? fatal_wait : -1);
+    Foreign backend({.deferral = {.when = when, .seed = static_cast<std::uint64_t>(simulated.rank())},
+                     .failing_call = fails ? failing_call : -1});
+    RankEnd end;
+    try {
+      run_rank<float, ForeignPlacement>(problem, ring, backend);
+    } catch (DeviceFailure const&) {
+      end.end = End::device_failed;
+    } catch (annulus::CommunicationError const&) {
+      end.end = End::ring_failed;
+    }
+    end.misuses = backend.misuses();
+    end.pending = backend.pending();
+    return end;
+  });
+}
+
+std::vector<RingProblem> failing_problems() {
+  std::vector<RingProblem> problems{unmasked_problem(Rotation::keys), unmasked_problem(Rotation::queries)};
+  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {  // results go straight home
+    RingProblem problem = small_ring_problem({.query_length = 16}, 4, annulus::Contiguous{}, rotation);
+    problem.dense.window_left = problem.dense.window_right = 5;
+    settle(problem);
+    problems.push_back(problem);
+  }
+  return problems;
+}
+
+}  // namespace
+
+TEST_CASE("foreign: a failure of the device surfaces where it is waited for and ends the ring on all ranks", "[foreign]") {
+  for (RingProblem const& problem : failing_problems())
+    for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
+      for (int call = 0;; ++call) {
+        auto const ends = run_failing(problem, when, call, -1);
+        INFO(problem.text << ": call " << call << " fails");
+        if (ends[1].end == End::well) {
+          CHECK(call > 2 * problem.ranks);
+          for (RankEnd const& rank : ends) CHECK(rank.end == End::well);
+          break;
+        }
+        CHECK(ends[1].end == End::device_failed);
+        for (RankEnd const& rank : ends) {
+          CHECK((&rank == &ends[1] || rank.end != End::device_failed));
+          CHECK(rank.misuses == 0);
+          CHECK(rank.pending == 0);
+        }
+      }
+}
+
+TEST_CASE("foreign: a lost peer leaves no work behind that reads what has ended", "[foreign]") {
+  for (RingProblem const& problem : failing_problems())
+    for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
+      for (int wait = 0;; ++wait) {
+        auto const ends = run_failing(problem, when, -1, wait);
+        INFO(problem.text << ": wait " << wait << " fails");
+        if (ends[1].end == End::well) {
+          CHECK(wait > problem.ranks);
+          for (RankEnd const& rank : ends) CHECK(rank.end == End::well);
+          break;
+        }
+        CHECK(ends[1].end == End::ring_failed);
+        for (RankEnd const& rank : ends) {
+          CHECK(rank.misuses == 0);
+          CHECK(rank.pending == 0);
+        }
+      }
+}

@@ -1,0 +1,223 @@
+// Traps of precision: what is rounded, where, how often, and what it is compared with.
+
+#include <annulus/annulus.hpp>
+
+#include "integration/solve.hpp"
+#include "support/catch.hpp"
+#include "support/shards.hpp"
+#include "support/three_way.hpp"
+
+using namespace annulus_test;
+using annulus::Rotation;
+using annulus::SimulatedRing;
+
+namespace {
+
+/// Everything that can take part in one call.
+RingProblem problem_with_all_operands(int ranks) {
+  RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 8, .kv_heads = 4, .query_length = 30, .head_dim = 8},
+                                           ranks, annulus::Zigzag{});
+  give_bias(problem, 1, 8);
+  give_mask(problem, 2, 1);
+  give_documents(problem, documents_of_lengths(2, {11, 19}));
+  give_sinks(problem, 2);
+  problem.dense.causal = true;
+  problem.dense.logit_softcap = 4;
+  problem.dense.dropout_probability = 0.2;
+  return problem;
+}
+
+template <class T>
+bool all_fit(std::vector<double> const& values) {
+  return std::all_of(values.begin(), values.end(), [](double value) { return RoundTo<T>{}(value) == value; });
+}
+
+std::vector<double> minus(std::vector<double> a, std::vector<double> const& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+  return a;
+}
+
+/// Errors of output, lse, dq, dk and dv, each relative to its norm; the root of the mean square over several problems.
+template <class T>
+std::array<double, 5> mean_errors(int ranks, annulus::Sharding const& sharding, Rotation rotation) {
+  std::array<double, 5> squares{};
+  for (std::uint64_t seed : {1, 2, 3, 4}) {
+    RingProblem problem =
+        small_ring_problem({.query_heads = 1, .query_length = 128, .head_dim = 16}, ranks, sharding, rotation, seed);
+    problem.dense.causal = true;
+    RingResult const seen = solve<T>(problem);
+    OracleForward const forward = oracle_forward(problem.dense);
+    OracleGradients const gradients = oracle_backward(problem.dense, problem.dout);
+    std::size_t i = 0;
+    for (auto const& [result, exact] :
+         {std::pair(&seen.output, &forward.output), std::pair(&seen.lse, &forward.lse), std::pair(&seen.dq, &gradients.dq),
+          std::pair(&seen.dk, &gradients.dk), std::pair(&seen.dv, &gradients.dv)}) {
+      double const error = distance(*result, *exact) / norm(*exact);
+      squares[i++] += error * error / 4;
+    }
+  }
+  for (double& square : squares) square = std::sqrt(square);
+  return squares;
+}
+
+}  // namespace
+
+TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of one step", "[trap][C9]") {
+  RingProblem problem = small_ring_problem({.query_length = 24}, 3);
+  settle(problem);
+  round_operands<float>(problem);
+  for (bool of_own_keys_only : {false, true}) {
+    auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      auto const own = shards_of<float>(problem, ring.rank());
+      annulus::RingAttention attention(ring, backend, problem.options);
+      auto const forward = attention.forward(own.q, own.k, own.v);
+      annulus::SelfRing alone;
+      auto const of_own_keys = annulus::ring_attention_forward(alone, backend, problem.options, own.q, own.k, own.v);
+      auto const gradients =
+          attention.backward(own.dout, of_own_keys_only ? of_own_keys : forward, own.q, own.k, own.v);
+      return result_of(forward, gradients);
+    });
+    // Each gradient has its own bound, so none of them hides behind a larger one.
+    std::string const complaint = judge(problem, assemble(problem, results), float_bounds).complaint;
+    for (char const* gradient : {"dq is off", "dk is off", "dv is off"})
+      CHECK((complaint.find(gradient) != std::string::npos) == of_own_keys_only);
+  }
+}
+
+TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
+                   Eigen::bfloat16) {
+  for (annulus::Sharding const& sharding : {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
+    for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
+      auto const alone = mean_errors<TestType>(1, sharding, rotation);
+      for (int ranks : {4, 32}) {
+        auto const spread = mean_errors<TestType>(ranks, sharding, rotation);
+        for (std::size_t i = 0; i < alone.size(); ++i) CHECK(spread[i] <= 1.1 * alone[i]);
+      }
+    }
+}
+
+TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is", "[trap][C12]", double, float, Eigen::half,
+                   Eigen::bfloat16) {
+  using T = TestType;
+  using Forward = annulus::Forward<RowMajorTensor<T>>;
+  using Gradients = annulus::Gradients<RowMajorTensor<T>>;
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<decltype(Forward::output)>, T>);
+  STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<decltype(Forward::lse)>, Wide>);
+  STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<decltype(Gradients::dq)>, T>);
+  STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<typename decltype(Gradients::dbias)::value_type>, T>);
+  STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<typename decltype(Gradients::dsinks)::value_type>, Wide>);
+
+  // And the bits of that type: no narrower one holds them.
+  RingProblem problem = problem_with_all_operands(3);
+  RingResult const result = solve<T>(problem);
+  for (auto member : {&RingResult::output, &RingResult::dq, &RingResult::dk, &RingResult::dv, &RingResult::dbias}) {
+    CHECK(all_fit<T>(result.*member));
+    CHECK(all_fit<Eigen::bfloat16>(result.*member) == std::is_same_v<T, Eigen::bfloat16>);
+    if (sizeof(T) > 2) CHECK(!all_fit<Eigen::half>(result.*member));
+    if (sizeof(T) > 4) CHECK(!all_fit<float>(result.*member));
+  }
+  for (auto member : {&RingResult::lse, &RingResult::dsinks}) CHECK(!all_fit<Eigen::bfloat16>(result.*member));
+}
+
+TEMPLATE_TEST_CASE("C13: every type of operand runs with everything switched on", "[trap][C13]", double, float, Eigen::half,
+                   Eigen::bfloat16) {
+  for (int ranks : {1, 2, 5}) {
+    RingProblem problem = problem_with_all_operands(ranks);
+    RingResult const result = solve<TestType>(problem);
+    if constexpr (sizeof(TestType) == 2)
+      CHECK(ThreeWayJudge<TestType>{}.complaint(problem, result) == "");
+    else
+      CHECK(judge(problem, result, bounds_of<TestType>()).complaint == "");
+  }
+}
+
+TEST_CASE("C34: rounding the output reaches the gradients through delta alone", "[trap][C34]") {
+  RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 30, .head_dim = 8}, 3);
+  problem.dense.causal = true;
+  settle(problem);
+  round_operands<Eigen::bfloat16>(problem);
+  auto const run = [&](bool rounded) {
+    return assemble(problem, annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      auto const own = shards_of<float>(problem, ring.rank());
+      annulus::RingAttention attention(ring, backend, problem.options);
+      auto forward = attention.forward(own.q, own.k, own.v);
+      if (rounded)
+        for (Index i = 0; i < forward.output.size(); ++i)
+          forward.output.data()[i] = static_cast<float>(static_cast<Eigen::bfloat16>(forward.output.data()[i]));
+      return result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v));
+    }));
+  };
+  RingResult const exact = run(false), rounded = run(true);
+  REQUIRE(judge(problem, exact, float_bounds).complaint == "");
+  CHECK(rounded.dv == exact.dv);
+
+  // With p the probabilities: a change c of a row's delta changes dq by -scale c sum_j p_j k_j, and dk_j by -scale p_j c q.
+  OracleProblem const& d = problem.dense;
+  double const scale = 1 / std::sqrt(8.0);
+  std::vector<double> dq_change(exact.dq.size()), dk_change(exact.dk.size());
+  oracle_detail::SeenRow<double> seen;
+  for (std::int64_t row = 0; row < 30; ++row) {
+    double change = 0;
+    for (std::int64_t i = 8 * row; i < 8 * (row + 1); ++i) {
+      auto const place = static_cast<std::size_t>(i);
+      change += problem.dout[place] * (rounded.output[place] - exact.output[place]);
+    }
+    oracle_detail::look(d, 0, 0, row, seen);
+    for (auto const& key : seen.keys)
+      for (std::int64_t i = 0; i < 8; ++i) {
+        auto const of_query = static_cast<std::size_t>(8 * row + i), of_key = static_cast<std::size_t>(8 * key.key + i);
+        dq_change[of_query] -= scale * change * key.probability * d.k[of_key];
+        dk_change[of_key] -= scale * change * key.probability * d.q[of_query];
+      }
+  }
+  auto const check_change = [](std::vector<double> const& after, std::vector<double> const& before,
+                               std::vector<double> const& expected) {
+    // Both are float results, each within its own bound.
+    CHECK(distance(minus(after, before), expected) <= 2 * float_bounds.of_result * norm(before));
+    CHECK(norm(expected) > 50 * float_bounds.of_result * norm(before));
+  };
+  check_change(rounded.dq, exact.dq, dq_change);
+  check_change(rounded.dk, exact.dk, dk_change);
+}
+
+TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring: three ways", "[trap][C46]", Eigen::half, Eigen::bfloat16) {
+  ThreeWayJudge<TestType> three_way;
+  for (int ranks : {1, 4, 32})
+    for (annulus::Sharding const& sharding : {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
+      for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
+        RingProblem problem =
+            small_ring_problem({.query_length = 96, .head_dim = 16, .value_dim = 8}, ranks, sharding, rotation);
+        problem.dense.causal = true;
+        RingResult const result = solve<TestType>(problem);
+        CHECK(three_way.complaint(problem, result) == "");
+      }
+  CHECK(three_way.complaint_about_all() == "");
+
+  // The judge is no formality: four units in the last place too much do not pass.
+  RingProblem problem = small_ring_problem({.query_length = 96, .head_dim = 16}, 4);
+  RingResult spoilt = solve<TestType>(problem);
+  double const unit = std::is_same_v<TestType, Eigen::half> ? std::ldexp(1.0, -10) : std::ldexp(1.0, -7);
+  for (double& value : spoilt.output) value *= 1 + 4 * unit;
+  CHECK(ThreeWayJudge<TestType>{}.complaint(problem, spoilt).find("output is off") != std::string::npos);
+}
+
+TEST_CASE("C46: in float the ring is at most twice as far off as dense attention in float", "[trap][C46]") {
+  for (int ranks : {1, 4, 32}) {
+    RingProblem problem = small_ring_problem({.query_length = 96, .head_dim = 16}, ranks, annulus::Striped{});
+    problem.dense.causal = true;
+    RingResult const seen = solve<float>(problem);
+    OracleForward const exact = oracle_forward(problem.dense);
+    OracleGradients const exact_gradients = oracle_backward(problem.dense, problem.dout);
+    RoundTo<float> const round;
+    OracleForward const dense = dense_same_precision_forward(problem.dense, round);
+    OracleGradients const dense_gradients = dense_same_precision_backward(problem.dense, problem.dout, round);
+    CHECK(distance(seen.output, exact.output) <= 2 * distance(dense.output, exact.output));
+    CHECK(distance(seen.lse, exact.lse) <= 2 * distance(dense.lse, exact.lse));
+    CHECK(distance(seen.dq, exact_gradients.dq) <= 2 * distance(dense_gradients.dq, exact_gradients.dq));
+    CHECK(distance(seen.dk, exact_gradients.dk) <= 2 * distance(dense_gradients.dk, exact_gradients.dk));
+    CHECK(distance(seen.dv, exact_gradients.dv) <= 2 * distance(dense_gradients.dv, exact_gradients.dv));
+  }
+}

@@ -1,0 +1,78 @@
+// The nkilib adapter against the oracle: rings of 1, 2 and 4 ranks, lengths around the 128 partitions, both shardings,
+// every combination of layouts, grouped heads, packed documents.
+
+#include <annulus/annulus.hpp>
+
+#include "interop/nkilib_run.hpp"
+#include "support/catch.hpp"
+#include "support/judge.hpp"
+
+using namespace annulus_test;
+
+namespace {
+
+template <class T>
+std::string judged(int ranks, Index s, NkilibCall const& call, Extents const& extents) {
+  RingProblem problem = nkilib_problem(ranks, s, call, extents, static_cast<std::uint64_t>(ranks * 1000 + s));
+  round_operands<T>(problem);
+  constexpr Bounds bounds = std::is_same_v<T, double> ? double_bounds : float_bounds;
+  return judge(problem, run_nkilib<T>(problem, call), bounds).complaint;
+}
+
+}  // namespace
+
+TEST_CASE("nkilib: lengths around a tile of 128, C8", "[nkilib]") {
+  Extents const extents{.query_heads = 2, .kv_heads = 1, .head_dim = 3, .value_dim = 3};
+  int const ranks = GENERATE(1, 2, 4);
+  Index const s = GENERATE(1, 127, 128, 129, 200);
+  // A causal call without softmax_scale: the default is 1 / sqrt(d), with and without a mask.
+  CHECK(judged<double>(ranks, s, {}, extents) == "");
+  CHECK(judged<double>(ranks, s, {.causal = true, .tp_q = true}, extents) == "");
+  CHECK(judged<double>(ranks, s, {.causal = true, .striped = true, .tp_k = true}, extents) == "");
+}
+
+TEST_CASE("nkilib: tp_q and tp_k in every combination, grouped heads, value_dim of its own", "[nkilib]") {
+  Extents const extents{.batch = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 5, .value_dim = 4};
+  int const ranks = GENERATE(1, 2, 4);
+  bool const tp_q = GENERATE(false, true), tp_k = GENERATE(false, true), striped = GENERATE(false, true);
+  NkilibCall const call{.causal = true, .striped = striped, .tp_q = tp_q, .tp_k = tp_k};
+  CHECK(judged<double>(ranks, 13, call, extents) == "");
+  CHECK(judged<float>(ranks, 13, call, extents) == "");
+}
+
+TEST_CASE("nkilib: the caller's softmax_scale counts with and without a causal mask, C6, C7", "[nkilib]") {
+  double const scale = GENERATE(0.0, -0.4, 1.0, 0.11);
+  Extents const extents{.query_heads = 2, .kv_heads = 2, .head_dim = 8, .value_dim = 8, .softmax_scale = scale};
+  CHECK(judged<double>(3, 9, {}, extents) == "");
+  CHECK(judged<double>(3, 9, {.causal = true}, extents) == "");
+  CHECK(judged<double>(3, 9, {.causal = true, .striped = true}, extents) == "");
+}
+
+TEST_CASE("nkilib: packed documents, C26", "[nkilib]") {
+  Extents const extents{.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 4, .value_dim = 4};
+  int const ranks = GENERATE(1, 2, 4);
+  bool const causal = GENERATE(false, true);
+  Index const n = ranks;
+  NkilibCall call{.causal = causal, .striped = true};
+
+  SECTION("documents that fill the sequence") {
+    call.documents = {{0, 7 * n}, {7 * n, 8 * n}, {8 * n, 129 * n}, {129 * n, 131 * n}};
+    CHECK(judged<double>(ranks, 131, call, extents) == "");
+  }
+  SECTION("one document is no restriction") {
+    call.documents = {{0, 20 * n}};
+    CHECK(judged<double>(ranks, 20, call, extents) == "");
+  }
+  SECTION("padding before, between and after documents: dead rows, C4") {
+    call.documents = {{2 * n, 9 * n}, {12 * n, 30 * n}};
+    CHECK(judged<double>(ranks, 33, call, extents) == "");
+    CHECK(judged<float>(ranks, 33, call, extents) == "");
+  }
+}
+
+TEST_CASE("nkilib: tiny shards on many ranks have finite gradients, C5", "[nkilib]") {
+  Extents const extents{.query_heads = 1, .kv_heads = 1, .head_dim = 4, .value_dim = 4};
+  Index const s = GENERATE(1, 2);
+  CHECK(judged<double>(32, s, {.causal = true}, extents) == "");
+  CHECK(judged<double>(32, s, {.causal = true, .striped = true}, extents) == "");
+}

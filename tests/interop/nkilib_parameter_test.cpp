@@ -1,0 +1,274 @@
+// Every parameter of the nkilib functions changes the result, or is refused with a reason on all ranks.
+
+#include <annulus/annulus.hpp>
+#include <annulus/interop/nkilib.hpp>
+#include <functional>
+#include <random>
+
+#include "support/catch.hpp"
+
+namespace nkilib = annulus::nkilib;
+using annulus::Index;
+using Catch::Matchers::ContainsSubstring;
+using nkilib::BackwardParameters;
+using nkilib::ForwardParameters;
+
+namespace {
+
+using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+using Values = std::vector<float>;
+
+constexpr int ranks = 2;
+
+/// Square in (s, d), so that a tensor may be read in either layout.
+Tensor operand(int rank, unsigned seed) {
+  Tensor tensor(1, 2, 6, 6);
+  std::mt19937 engine(seed + static_cast<unsigned>(rank));
+  for (Index i = 0; i < tensor.size(); ++i) tensor.data()[i] = static_cast<float>(engine() % 2001) / 1000.0f - 1.0f;
+  return tensor;
+}
+
+/// Local rows 0 to 3 are a document, the others another one.
+template <class Bound>
+Bound bound_of(Bound bound, float first, float second) {
+  for (Index i = 0; i < bound.size(); ++i) bound.data()[i] = i % 6 < 4 ? first : second;
+  return bound;
+}
+auto const bound_min_3 = bound_of(Eigen::Tensor<float, 3, Eigen::RowMajor>(2, 6, 1), 0, 4);
+auto const bound_max_3 = bound_of(Eigen::Tensor<float, 3, Eigen::RowMajor>(2, 6, 1), 4, 6);
+auto const bound_min_2 = bound_of(Eigen::Tensor<float, 2, Eigen::RowMajor>(1, 6), 0, 4);
+auto const bound_max_2 = bound_of(Eigen::Tensor<float, 2, Eigen::RowMajor>(1, 6), 4, 6);
+
+/// What every rank returns, or why it threw.
+template <class Function>
+std::vector<std::pair<Values, std::string>> on_every_rank(Function&& function) {
+  return annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) -> std::pair<Values, std::string> {
+    annulus::ReferenceBackend backend;
+    try {
+      return {function(ring, backend), ""};
+    } catch (annulus::UnsupportedError const& error) {
+      return {Values{}, std::string("UnsupportedError: ") + error.what()};
+    } catch (annulus::ShapeError const& error) {
+      return {Values{}, std::string("ShapeError: ") + error.what()};
+    }
+  });
+}
+
+Values forward(annulus::SimulatedRing& ring, annulus::ReferenceBackend& backend, ForwardParameters const& parameters) {
+  auto const result = nkilib::ring_attention_spmd_fwd(ring, backend, operand(ring.rank(), 1), operand(ring.rank(), 2),
+                                                      operand(ring.rank(), 3), parameters);
+  Values values(result.o.data(), result.o.data() + result.o.size());
+  if (result.lse) values.insert(values.end(), result.lse->data(), result.lse->data() + result.lse->size());
+  return values;
+}
+
+Values backward(annulus::SimulatedRing& ring, annulus::ReferenceBackend& backend,
+                BackwardParameters const& parameters) {
+  Tensor lse(1, 2, 128, 1);
+  lse.setConstant(2.0f);
+  auto const result = nkilib::ring_attention_spmd_bwd(ring, backend, operand(ring.rank(), 1), operand(ring.rank(), 2),
+                                                      operand(ring.rank(), 3), operand(ring.rank(), 4),
+                                                      operand(ring.rank(), 5), lse, parameters);
+  Values values;
+  for (Tensor const* tensor : {&result.dq, &result.dk, &result.dv})
+    values.insert(values.end(), tensor->data(), tensor->data() + tensor->size());
+  return values;
+}
+
+template <class Parameters>
+struct Case {
+  char const* name;
+  std::function<void(Parameters&)> base;  ///< what both calls have
+  std::function<void(Parameters&)> set;
+  char const* refusal = nullptr;  ///< nullptr: accepted, and the result is another one
+};
+
+template <class Parameters, class Run>
+void check_parameter(Case<Parameters> const& tested, Run&& run) {
+  Parameters without{.num_workers = ranks};
+  if (tested.base) tested.base(without);
+  Parameters with = without;
+  tested.set(with);
+  if (tested.refusal) {
+    // Only the last rank asks for what cannot be had; both must say no, with the reason.
+    auto const seen = on_every_rank(
+        [&](auto& ring, auto& backend) { return run(ring, backend, ring.rank() + 1 == ranks ? with : without); });
+    for (auto const& [values, reason] : seen) {
+      CHECK(values.empty());
+      CHECK_THAT(reason, ContainsSubstring(tested.refusal));
+    }
+    return;
+  }
+  auto const before = on_every_rank([&](auto& ring, auto& backend) { return run(ring, backend, without); });
+  auto const after = on_every_rank([&](auto& ring, auto& backend) { return run(ring, backend, with); });
+  bool changed = false;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    CHECK(before[rank].second == "");
+    CHECK(after[rank].second == "");
+    changed = changed || before[rank].first != after[rank].first;
+  }
+  CHECK(changed);
+}
+
+void causal_forward(ForwardParameters& p) { p.use_causal_mask = true; }
+void striped_forward(ForwardParameters& p) { p.use_causal_mask = p.striped_input = true; }
+void causal_backward(BackwardParameters& p) { p.use_causal_mask = true; }
+void striped_backward(BackwardParameters& p) { p.use_causal_mask = p.striped_attention = true; }
+
+}  // namespace
+
+TEST_CASE("nkilib forward: each parameter is honoured or refused, C40", "[nkilib]") {
+  using P = ForwardParameters;
+  std::vector<Case<P>> const cases{
+      {"replica_groups of another size", {}, [](P& p) { p.replica_groups = {{0}}; }, "must have num_workers = 2"},
+      {"replica_groups that overlap",
+       {},
+       [](P& p) {
+         p.replica_groups = {{0, 1}, {1, 2}};
+       },
+       "rank 1 is in the replica groups twice"},
+      {"replica_groups with a gap",
+       {},
+       [](P& p) {
+         p.replica_groups = {{0, 1}, {2, 9}};
+       },
+       "names rank 9; the groups together name 0 to 3"},
+      {"replica_groups with a negative rank",
+       {},
+       [](P& p) {
+         p.replica_groups = {{-1, 0}};
+       },
+       "names rank -1"},
+      {"replica_groups in another order than the ring",
+       {},
+       [](P& p) {
+         p.replica_groups = {{1, 0}};
+       },
+       "the only replica group is [1, 0]"},
+      {"num_workers", {}, [](P& p) { p.num_workers = 3; }, "num_workers is 3, the communicator has 2 ranks"},
+      {"softmax_scale", {}, [](P& p) { p.softmax_scale = 0.9; }},
+      {"softmax_scale with a causal mask", causal_forward, [](P& p) { p.softmax_scale = 0.9; }},
+      {"softmax_scale that is no number", {}, [](P& p) { p.softmax_scale = std::nan(""); }, "softmax_scale is nan"},
+      {"use_causal_mask", {}, [](P& p) { p.use_causal_mask = true; }},
+      {"striped_input", causal_forward, [](P& p) { p.striped_input = true; }},
+      {"striped_input without a mask",
+       {},
+       [](P& p) { p.striped_input = true; },
+       "striped_input without use_causal_mask"},
+      {"training", {}, [](P& p) { p.training = true; }},
+      {"tp_q", {}, [](P& p) { p.tp_q = true; }},
+      {"tp_k", {}, [](P& p) { p.tp_k = true; }},
+      {"bound_min and bound_max", striped_forward,
+       [](P& p) {
+         p.bound_min = bound_min_3;
+         p.bound_max = bound_max_3;
+       }},
+      {"bound_min alone", striped_forward, [](P& p) { p.bound_min = bound_min_3; },
+       "only one of bound_min and bound_max"},
+      {"bound_max alone", striped_forward, [](P& p) { p.bound_max = bound_max_3; },
+       "only one of bound_min and bound_max"},
+      {"bounds without striped_input", causal_forward,
+       [](P& p) {
+         p.bound_min = bound_min_3;
+         p.bound_max = bound_max_3;
+       },
+       "need striped_input = true"},
+      {"bound_max of other extents", striped_forward,
+       [](P& p) {
+         p.bound_min = bound_min_3;
+         p.bound_max = annulus::view_of(bound_max_3).slice(0, 0, 1);
+       },
+       "ShapeError: rank 1: bound_max has extents [1, 6, 1]; expected [2, 6, 1]"},
+  };
+  for (auto const& tested : cases) DYNAMIC_SECTION(tested.name) {
+      check_parameter(tested, forward);
+    }
+}
+
+TEST_CASE("nkilib backward: each parameter is honoured or refused, C40", "[nkilib]") {
+  using P = BackwardParameters;
+  std::vector<Case<P>> const cases{
+      {"use_causal_mask", {}, [](P& p) { p.use_causal_mask = true; }},
+      {"mixed_precision", {}, [](P& p) { p.mixed_precision = false; }, "mixed_precision = false"},
+      {"softmax_scale", causal_backward, [](P& p) { p.softmax_scale = 0.9; }},
+      {"num_workers", {}, [](P& p) { p.num_workers = 1; }, "num_workers is 1, the communicator has 2 ranks"},
+      {"lnc_size", {}, [](P& p) { p.lnc_size = 2; }, "lnc_size is 2"},
+      {"lnc_size of 0", {}, [](P& p) { p.lnc_size = 0; }, "lnc_size is 0"},
+      {"replica_groups",
+       {},
+       [](P& p) {
+         p.replica_groups = {{0, 1}, {2}};
+       },
+       "must have num_workers = 2"},
+      {"striped_attention", causal_backward, [](P& p) { p.striped_attention = true; }},
+      {"striped_attention without a mask",
+       {},
+       [](P& p) { p.striped_attention = true; },
+       "striped_attention without use_causal_mask"},
+      {"bound_min and bound_max", striped_backward,
+       [](P& p) {
+         p.bound_min = bound_min_2;
+         p.bound_max = bound_max_2;
+       }},
+      {"bound_min alone", striped_backward, [](P& p) { p.bound_min = bound_min_2; },
+       "only one of bound_min and bound_max"},
+      {"bounds without striped_attention", causal_backward,
+       [](P& p) {
+         p.bound_min = bound_min_2;
+         p.bound_max = bound_max_2;
+       },
+       "need striped_attention = true"},
+      {"bound_min of other extents", striped_backward,
+       [](P& p) {
+         p.bound_max = bound_max_2;
+         p.bound_min = annulus::view_of(bound_min_2).slice(1, 0, 5);
+       },
+       "ShapeError: rank 1: bound_min has extents [1, 5]; expected [1, 6]"},
+  };
+  for (auto const& tested : cases) DYNAMIC_SECTION(tested.name) {
+      check_parameter(tested, backward);
+    }
+}
+
+TEST_CASE("nkilib: groups that fit the ring are accepted", "[nkilib]") {
+  auto const alone =
+      on_every_rank([](auto& ring, auto& backend) { return forward(ring, backend, {.num_workers = 2}); });
+  for (nkilib::ReplicaGroups const& groups : {nkilib::ReplicaGroups{{0, 1}}, {{0, 2}, {3, 1}}}) {
+    auto const grouped = on_every_rank([&](auto& ring, auto& backend) {
+      return forward(ring, backend, {.replica_groups = groups, .num_workers = 2});
+    });
+    CHECK(grouped == alone);
+  }
+}
+
+TEST_CASE("nkilib: training alone decides whether lse is returned", "[nkilib]") {
+  annulus::SelfRing ring;
+  annulus::ReferenceBackend backend;
+  auto const x = operand(0, 1);
+  CHECK_FALSE(nkilib::ring_attention_spmd_fwd(ring, backend, x, x, x).lse.has_value());
+  auto const trained = nkilib::ring_attention_spmd_fwd(ring, backend, x, x, x, {.training = true});
+  REQUIRE(trained.lse.has_value());
+  CHECK(trained.lse->dimension(2) == 128);
+  CHECK(trained.lse->dimension(3) == 1);
+  CHECK((*trained.lse)(0, 1, 6, 0) == 0.0f);
+}
+
+TEST_CASE("nkilib backward: lse_ref of another extent is refused", "[nkilib]") {
+  annulus::SelfRing ring;
+  annulus::ReferenceBackend backend;
+  auto const x = operand(0, 1);
+  Tensor lse(1, 2, 6, 1);
+  lse.setZero();
+  CHECK_THROWS_AS(nkilib::ring_attention_spmd_bwd(ring, backend, x, x, x, x, x, lse), annulus::ShapeError);
+  CHECK_THROWS_WITH(nkilib::ring_attention_spmd_bwd(ring, backend, x, x, x, x, x, lse),
+                    ContainsSubstring("lse_ref has extents [1, 2, 6, 1]; expected [1, 2, 128, 1]"));
+}
+
+TEST_CASE("nkilib: shapes that do not fit are refused as anywhere", "[nkilib]") {
+  annulus::SelfRing ring;
+  annulus::ReferenceBackend backend;
+  auto const x = operand(0, 1);
+  Tensor const narrow(1, 2, 5, 6), three_heads(1, 3, 6, 6);
+  CHECK_THROWS_AS(nkilib::ring_attention_spmd_fwd(ring, backend, narrow, x, x), annulus::ShapeError);
+  CHECK_THROWS_AS(nkilib::ring_attention_spmd_fwd(ring, backend, x, three_heads, three_heads), annulus::ShapeError);
+}

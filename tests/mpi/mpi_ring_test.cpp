@@ -1,0 +1,297 @@
+// What a ring over MPI does beyond the contract of a communicator.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "annulus/comm/simulated_ring.hpp"
+#include "conformance/communicator_ranks.hpp"
+#include "mpi/mpi_runner.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// The message of the E that is thrown; empty if none is.
+template <class E, class Function>
+std::string thrown(Function function) {
+  try {
+    function();
+  } catch (E const& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// One shift of a run that names its sender, on any ring; a complaint, or nothing.
+template <class Ring>
+std::string try_shift(Ring& ring, int hop, int message, std::size_t bytes) {
+  ShiftBuffers<Ring> buffers(ring, hop, message, bytes);
+  buffers.start(ring, Channel::prefetched).wait();
+  return buffers.complaint();
+}
+
+/// A sum that depends on the order in which it is made: each rank adds its own numbers to what comes around.
+template <class Ring>
+std::vector<float> rounded_sum(Ring& ring) {
+  std::vector<float> mine(1000), carried(1000), arriving(1000);
+  for (std::size_t i = 0; i < mine.size(); ++i)
+    mine[i] = 1.0f / (1.0f + static_cast<float>(i) + 0.37f * static_cast<float>(ring.rank()));
+  for (int step = 0; step < ring.size(); ++step) {
+    for (std::size_t i = 0; i < mine.size(); ++i) carried[i] = carried[i] * 1.1f + mine[i];
+    std::array const out = {std::as_bytes(std::span(carried))};
+    std::array const in = {std::as_writable_bytes(std::span(arriving))};
+    ring.start_shift(Channel::carried, 1, out, in).wait();
+    carried.swap(arriving);
+  }
+  return carried;
+}
+
+int deleted_attributes = 0;
+
+}  // namespace
+
+TEST_CASE("a ring has the order of its communicator", "[mpi][comm]") {
+  MPI_Comm turned = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank(), &turned);
+  MpiRing ring(turned, options_of_tests());
+  MPI_Comm_free(&turned);  // the ring has its own
+  CHECK(ring.size() == world_size());
+  CHECK(ring.rank() == world_size() - 1 - world_rank());
+  CHECK(try_shift(ring, 1, 0, large) == "");
+}
+
+TEST_CASE("rings side by side, in the orders of their replica groups", "[mpi][comm]") {
+  // Two groups (one where there is one rank) of unequal size, neither in the order of MPI_COMM_WORLD.
+  int const ranks = world_size(), first_size = (ranks + 1) / 2;
+  std::vector<std::vector<int>> groups(1);
+  for (int rank = ranks - 1; rank >= 0; --rank) {
+    if (static_cast<int>(groups.back().size()) == first_size && groups.size() == 1) groups.emplace_back();
+    groups.back().push_back(rank);
+  }
+  std::rotate(groups[0].begin(), groups[0].begin() + 1, groups[0].end());
+
+  auto ring = MpiRing::from_replica_groups(MPI_COMM_WORLD, groups, options_of_tests());
+  auto const& group = *std::find_if(groups.begin(), groups.end(), [](auto const& candidate) {
+    return std::find(candidate.begin(), candidate.end(), world_rank()) != candidate.end();
+  });
+  CHECK(ring.size() == static_cast<int>(group.size()));
+  CHECK(group[static_cast<std::size_t>(ring.rank())] == world_rank());
+
+  std::vector<int> members(group.size());
+  int const mine = world_rank();
+  ring.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(members)));
+  CHECK(members == group);
+
+  // A second ring of the same ranks, with messages of both under way.
+  MpiRing all(MPI_COMM_WORLD, options_of_tests());
+  for (int round = 0; round < 5; ++round) {
+    ShiftBuffers in_group(ring, 1, 2 * round, large), in_all(all, 1, 2 * round + 1, large);
+    auto first = in_group.start(ring, Channel::prefetched);
+    auto second = in_all.start(all, Channel::prefetched);
+    second.wait();
+    first.wait();
+    CHECK(in_group.complaint() == "");
+    CHECK(in_all.complaint() == "");
+  }
+}
+
+TEST_CASE("replica groups that are no partition are refused", "[mpi][comm]") {
+  int const ranks = world_size();
+  std::vector<int> everyone(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) everyone[static_cast<std::size_t>(rank)] = rank;
+  auto const refusal = [](std::vector<std::vector<int>> const& groups) {
+    return thrown<ShapeError>([&] { (void)MpiRing::from_replica_groups(MPI_COMM_WORLD, groups); });
+  };
+  CHECK_THAT(refusal({everyone, {0}}), ContainsSubstring("rank 0 is in replica groups 0 and 1"));
+  CHECK_THAT(refusal({}), ContainsSubstring("rank 0 is in no replica group"));
+  CHECK_THAT(refusal({everyone, {}}), ContainsSubstring("replica group 1 is empty"));
+  CHECK_THAT(refusal({everyone, {ranks}}), ContainsSubstring(message_of("names rank ", ranks)));
+  CHECK_THAT(refusal({everyone, {-1}}), ContainsSubstring("names rank -1"));
+  if (ranks > 1) {
+    auto const last = ranks - 1;
+    auto const fewer = std::vector<int>(everyone.begin(), everyone.end() - 1);
+    CHECK_THAT(refusal({fewer}), ContainsSubstring(message_of("rank ", last, " is in no replica group")));
+    // One rank passes other groups: none makes a ring, and all name it.
+    auto turned = everyone;
+    if (world_rank() == last) std::swap(turned[0], turned[1]);
+    CHECK_THAT(thrown<CommunicationError>([&] { (void)MpiRing::from_replica_groups(MPI_COMM_WORLD, {turned}); }),
+               ContainsSubstring(message_of("replica groups of rank ", last, " differ")));
+  }
+}
+
+TEST_CASE("communicators that are no ring are refused", "[mpi][comm]") {
+  CHECK_THAT(thrown<CommunicationError>([] { MpiRing ring(MPI_COMM_NULL); }), ContainsSubstring("MPI_COMM_NULL"));
+  if (world_size() < 2) return;
+  MPI_Comm half = MPI_COMM_NULL, between = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, world_rank() % 2, 0, &half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - world_rank() % 2, 0, &between);
+  CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(between); }), ContainsSubstring("inter-communicator"));
+  MPI_Comm_free(&between);
+  MPI_Comm_free(&half);
+}
+
+TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
+  auto const refusal = [](MpiRingOptions const& options) {
+    return thrown<UnsupportedError>([&] { MpiRing ring(MPI_COMM_WORLD, options); });
+  };
+  CHECK_THAT(refusal({.timeout = 0ms}), ContainsSubstring("timeout is 0 ms"));
+  CHECK_THAT(refusal({.timeout = -5ms}), ContainsSubstring("timeout is -5 ms"));
+  CHECK_THAT(refusal({.max_message_bytes = 0}), ContainsSubstring("max_message_bytes is 0"));
+  CHECK_THAT(refusal({.max_message_bytes = std::size_t{1} << 31}), ContainsSubstring("max_message_bytes is 2147483648"));
+
+  MpiRing patient(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
+  CHECK(try_shift(patient, 1, 0, large) == "");
+
+  if (world_size() < 2) return;
+  MpiRingOptions const odd{.timeout = 60s, .max_message_bytes = world_rank() == 0 ? 100u : 200u};
+  CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, odd); }),
+             ContainsSubstring("max_message_bytes is 100 on rank 0 and 200 on rank 1"));
+}
+
+TEST_CASE("runs longer than a message travel in pieces", "[mpi][comm]") {
+  for (std::size_t const limit : {1u, 7u, 4096u}) {
+    MpiRingOptions options = options_of_tests();
+    options.max_message_bytes = limit;
+    MpiRing ring(MPI_COMM_WORLD, options);
+    for (std::size_t const bytes : {limit - 1, limit, limit + 1, 5 * limit, 300 * limit + 1}) {
+      CAPTURE(limit, bytes);
+      CHECK(try_shift(ring, 1, static_cast<int>(bytes), bytes) == "");
+    }
+  }
+}
+
+TEST_CASE("messages of the program do not mix with those of a ring", "[mpi][comm]") {
+  int const to = (world_rank() + 1) % world_size();
+  int received = -1;
+  MPI_Request wildcard = MPI_REQUEST_NULL;
+  MPI_Irecv(&received, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &wildcard);
+  {
+    MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+    for (int round = 0; round < 4; ++round) CHECK(try_shift(ring, 1, round, 4) == "");
+    int done = 1;
+    MPI_Test(&wildcard, &done, MPI_STATUS_IGNORE);
+    CHECK(done == 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+
+    // And the other way: a message of the program with a tag of the ring's, while a shift is under way.
+    ShiftBuffers buffers(ring, 1, 9, large);
+    auto transfer = buffers.start(ring, Channel::prefetched);
+    int const sent = 1000 + world_rank();
+    MPI_Request sending = MPI_REQUEST_NULL;
+    MPI_Isend(&sent, 1, MPI_INT, to, 2, MPI_COMM_WORLD, &sending);
+    transfer.wait();
+    CHECK(buffers.complaint() == "");
+    MPI_Wait(&sending, MPI_STATUS_IGNORE);
+  }
+  MPI_Wait(&wildcard, MPI_STATUS_IGNORE);
+  CHECK(received == 1000 + (world_rank() + world_size() - 1) % world_size());
+  int stray = 1;
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &stray, MPI_STATUS_IGNORE);
+  CHECK(stray == 0);
+}
+
+TEST_CASE("a late rank is given up, named, and refused when it comes", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  Rank const late = world_size() - 1;
+  for (bool const before_the_shift : {true, false}) {
+    CAPTURE(before_the_shift);
+    MpiRing ring(MPI_COMM_WORLD, {.timeout = 200ms});
+    ShiftBuffers buffers(ring, 1, 0, large);
+    std::optional<MpiRing::Transfer> transfer;
+    if (ring.rank() == late && before_the_shift) std::this_thread::sleep_for(1000ms);
+    std::string const first = thrown<CommunicationError>([&] {
+      transfer.emplace(buffers.start(ring, Channel::carried));
+      if (ring.rank() == late && !before_the_shift) std::this_thread::sleep_for(1000ms);
+      for (int round = 0; round <= ring.size(); ++round) {
+        transfer->wait();
+        transfer.emplace(buffers.start(ring, Channel::carried));
+      }
+    });
+    // Whoever gives up first says so; with two ranks only one can be waiting.
+    CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank"));
+    if (ring.size() == 2) CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank 1 (carried shift, hop 1)"));
+    CHECK(thrown<CommunicationError>([&] { try_shift(ring, 1, 1, 8); }) == first);
+    CHECK(thrown<CommunicationError>([&] { transfer->wait(); }) == (transfer ? first : ""));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
+TEST_CASE("a ring whose object ends by an exception tells its peers at once", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  auto const start = std::chrono::steady_clock::now();
+  std::string const text = thrown<std::exception>([] {
+    MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+    if (ring.rank() == 0) throw OwnFailure();
+    for (int round = 0; round <= ring.size(); ++round) try_shift(ring, 1, round, large);
+  });
+  CHECK_THAT(text, ContainsSubstring(world_rank() == 0 ? "of this rank's own" : "an exception ended its ring"));
+  CHECK(std::chrono::steady_clock::now() - start < 10s);
+}
+
+TEST_CASE("a failed ring leaves another ring of the same ranks alone", "[mpi][comm]") {
+  MpiRing one(MPI_COMM_WORLD, options_of_tests()), other(MPI_COMM_WORLD, options_of_tests());
+  ShiftBuffers across(other, 1, 3, large);
+  auto transfer = across.start(other, Channel::prefetched);
+  if (one.rank() == 0) one.abandon("no longer wanted");
+  CHECK_THAT(thrown<CommunicationError>([&] {
+               for (int round = 0; round <= one.size(); ++round) try_shift(one, 1, round, large);
+             }),
+             ContainsSubstring("no longer wanted"));
+  transfer.wait();
+  CHECK(across.complaint() == "");
+  CHECK(try_shift(other, 1, 4, large) == "");
+}
+
+TEST_CASE("rings that come and go free their communicators", "[mpi][comm]") {
+  // MPI_Comm_dup copies an attribute, and freeing the copy calls its delete function.
+  MPI_Comm marked = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &marked);
+  int key = MPI_KEYVAL_INVALID;
+  auto* const count = +[](MPI_Comm, int, void*, void*) {
+    ++deleted_attributes;
+    return MPI_SUCCESS;
+  };
+  MPI_Comm_create_keyval(MPI_COMM_DUP_FN, count, &key, nullptr);
+  MPI_Comm_set_attr(marked, key, nullptr);
+  deleted_attributes = 0;
+
+  int const rings = 50;
+  for (int i = 0; i < rings; ++i) {
+    MpiRing ring(marked, options_of_tests());
+    CHECK(try_shift(ring, 1, i, 10) == "");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  { MpiRing last(MPI_COMM_WORLD, options_of_tests()); }
+  CHECK(deleted_attributes == rings);
+
+  MPI_Comm_delete_attr(marked, key);
+  MPI_Comm_free_keyval(&key);
+  MPI_Comm_free(&marked);
+}
+
+TEST_CASE("a ring over MPI computes bit for bit what a simulated one does", "[mpi][comm]") {
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  auto const mine = rounded_sum(ring);
+  auto const simulated = run_ring(world_size(), [](SimulatedRing& threads) { return rounded_sum(threads); });
+  auto const& same = simulated[static_cast<std::size_t>(ring.rank())];
+  CHECK(std::memcmp(mine.data(), same.data(), mine.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("transfers and rings can be moved", "[mpi][comm]") {
+  MpiRing made(MPI_COMM_WORLD, options_of_tests());
+  MpiRing ring = std::move(made);
+  CHECK(try_shift(ring, 1, 0, large) == "");
+  ring = MpiRing(MPI_COMM_WORLD, options_of_tests());
+  CHECK(try_shift(ring, 1, 1, large) == "");
+}

@@ -1,0 +1,214 @@
+#include "annulus/schedule/ring_plan.hpp"
+
+#include <set>
+#include <vector>
+
+#include "annulus/schedule/check_plan.hpp"
+#include "schedule/random_plan_request.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+std::vector<int> offsets_of(RingPlan const& plan) {
+  std::vector<int> offsets;
+  for (int i = 0; i < plan.steps(); ++i) offsets.push_back(plan.offset(i));
+  return offsets;
+}
+
+PlanRequest equal_shards(int ranks, Index rows, Mask const& mask, Rotation rotation = Rotation::keys) {
+  return {.query_lengths = std::vector<Index>(static_cast<std::size_t>(ranks), rows),
+          .key_lengths = std::vector<Index>(static_cast<std::size_t>(ranks), rows),
+          .mask = mask,
+          .rotation = rotation};
+}
+
+/// Pairs that the mask shows between all queries and all keys, asked one by one.
+Index visible_pairs(RingPlan const& plan) {
+  Index pairs = 0;
+  for (Index q = 0; q < plan.global_queries(); ++q)
+    for (Index k = 0; k < plan.global_keys(); ++k)
+      pairs += plan.request().mask.visible(q + plan.request().query_offset, k) ? 1 : 0;
+  return pairs;
+}
+
+}  // namespace
+
+TEST_CASE("random plans hold what they promise", "[schedule]") {
+  int direct = 0, travelling = 0, queries_rotate = 0, early = 0;
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    RingPlan const plan(random_plan_request(seed));
+    CAPTURE(seed);
+    REQUIRE_NOTHROW(check_plan(plan));
+    direct += plan.carried_direct() ? 1 : 0;
+    travelling += plan.carried_direct() ? 0 : 1;
+    queries_rotate += plan.rotation() == Rotation::queries ? 1 : 0;
+    early += plan.steps() < plan.ranks() ? 1 : 0;
+    Index pairs = 0;
+    for (Rank rank = 0; rank < plan.ranks(); ++rank)
+      for (int i = 0; i < plan.steps(); ++i) pairs += plan.step(rank, i).visible_pairs;
+    REQUIRE(pairs == visible_pairs(plan));
+  }
+  CHECK((direct > 300 && travelling > 300 && queries_rotate > 300 && early > 300));
+}
+
+TEST_CASE("equal requests give equal plans", "[schedule]") {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    RingPlan const first(random_plan_request(seed)), second(random_plan_request(seed));
+    CHECK(offsets_of(first) == offsets_of(second));
+    CHECK(first.rotation() == second.rotation());
+    CHECK(first.total_bytes_sent() == second.total_bytes_sent());
+  }
+}
+
+TEST_CASE("without a local mask every rank meets every other", "[schedule]") {
+  for (int ranks : {1, 2, 3, 7, 16}) {
+    RingPlan const plan(equal_shards(ranks, 4, full()));
+    CHECK(plan.steps() == ranks);
+    for (Rank rank = 0; rank < ranks; ++rank) {
+      std::set<Rank> met;
+      for (int i = 0; i < plan.steps(); ++i) met.insert(plan.step(rank, i).owner);
+      CHECK(met.size() == static_cast<std::size_t>(ranks));
+      CHECK(plan.step(rank, 0).owner == rank);
+    }
+  }
+}
+
+TEST_CASE("with a window over contiguous shards the ring stops early", "[schedule]") {
+  Rotation const rotation = GENERATE(Rotation::keys, Rotation::queries);
+  auto const steps = [&](Index left, Index right) {
+    return offsets_of(RingPlan(equal_shards(8, 16, sliding_window(left, right), rotation)));
+  };
+  bool const keys = rotation == Rotation::keys;
+  // A rank meets the owners before it (keys travel), or the owners after it (queries travel): 8 - offset places back.
+  CHECK(steps(0, 0) == std::vector<int>{0});
+  CHECK(steps(1, 0) == (keys ? std::vector<int>{0, 1} : std::vector<int>{0, 7}));
+  CHECK(steps(16, 0) == (keys ? std::vector<int>{0, 1} : std::vector<int>{0, 7}));
+  CHECK(steps(17, 0) == (keys ? std::vector<int>{0, 1, 2} : std::vector<int>{0, 6, 7}));
+  CHECK(steps(20, 1) == (keys ? std::vector<int>{0, 1, 2, 7} : std::vector<int>{0, 1, 6, 7}));
+  CHECK(steps(1000, 0) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
+}
+
+TEST_CASE("chunks that end with the shards need no ring", "[schedule]") {
+  RingPlan const plan(equal_shards(4, 8, {.chunk = 8}));
+  CHECK(plan.steps() == 1);
+  CHECK(plan.total_bytes_sent() == 0);
+  CHECK(RingPlan(equal_shards(4, 8, {.chunk = 16})).steps() == 3);  // even ranks need the next, odd ones the previous
+}
+
+TEST_CASE("where nothing is visible only the step at home is left", "[schedule]") {
+  PlanRequest request = equal_shards(4, 8, causal());
+  request.query_offset = -1000;
+  RingPlan const plan(request);
+  CHECK(plan.steps() == 1);
+  CHECK(plan.step(2, 0).visible_pairs == 0);
+  CHECK(plan.tiles(2, 0).empty());
+}
+
+TEST_CASE("one rank exchanges nothing", "[schedule]") {
+  for (Pass pass : {Pass::forward, Pass::backward})
+    for (Rotation rotation : {Rotation::keys, Rotation::queries, Rotation::automatic}) {
+      PlanRequest request = equal_shards(1, 8, causal(), rotation);
+      request.pass = pass;
+      request.sinks = 2;
+      RingPlan const plan(request);
+      CHECK(plan.steps() == 1);
+      CHECK(plan.bytes_sent(0) == 0);
+      CHECK(plan.prefetched_rows(0) == 0);
+      CHECK_NOTHROW(check_plan(plan));
+    }
+}
+
+TEST_CASE("empty sequences make a plan", "[schedule]") {
+  for (Pass pass : {Pass::forward, Pass::backward}) {
+    PlanRequest request = equal_shards(3, 0, full());
+    request.pass = pass;
+    CHECK(RingPlan(request).steps() == 1);
+    request.key_lengths = {0, 5, 0};
+    CHECK(RingPlan(request).steps() == 1);
+    CHECK_NOTHROW(check_plan(RingPlan(request)));
+    request.query_lengths = {0, 0, 4};
+    CHECK(offsets_of(RingPlan(request)) == std::vector<int>{0, 1});
+    CHECK_NOTHROW(check_plan(RingPlan(request)));
+  }
+}
+
+TEST_CASE("tiles lie within the rows that are here", "[schedule]") {
+  // Rank 2 needs the last 3 of rank 1's 8 rows, and gets no more.
+  RingPlan const plan(equal_shards(4, 8, sliding_window(3, 0)));
+  REQUIRE(plan.steps() == 2);
+  CHECK(plan.step(2, 1).held == RowRange{5, 8});
+  auto const tiles = plan.tiles(2, 1);
+  REQUIRE(tiles.size() == 1);
+  CHECK((tiles[0].key_begin == 0 && tiles[0].key_count == 3 && tiles[0].key_position == 13));
+  CHECK(tiles[0].keys_of(plan.request().mask, 0) == RowRange{0, 3});
+  CHECK(tiles[0].keys_of(plan.request().mask, 2) == RowRange{2, 3});
+}
+
+TEST_CASE("the work of a pass is its visible pairs", "[schedule]") {
+  PlanRequest request = equal_shards(4, 8, full());
+  request.shape = {.batch = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 5, .value_dim = 3};
+  CHECK(RingPlan(request).multiply_adds(1) == 8 * 32 * 2 * 6 * (5 + 3));
+  CHECK(RingPlan(request).imbalance() == 1.0);
+  request.pass = Pass::backward;
+  CHECK(RingPlan(request).multiply_adds(1) == 8 * 32 * 2 * 6 * (3 * 5 + 2 * 3));
+}
+
+TEST_CASE("balance of causal work", "[schedule]") {
+  int const ranks = 8;
+  Index const rows = 16;
+  auto const imbalance = [&](Sharding const& sharding) {
+    PlanRequest request = equal_shards(ranks, rows, causal());
+    request.sharding = sharding;
+    return RingPlan(request).imbalance();
+  };
+  // The last rank's queries see all shards before it: rows^2 (ranks - 1) pairs and its own triangle.
+  double const last = rows * rows * (ranks - 1) + rows * (rows + 1) / 2.0;
+  double const mean = ranks * rows * (ranks * rows + 1) / 2.0 / ranks;
+  CHECK(imbalance({}) == Approx(last / mean));
+  CHECK(imbalance(Zigzag{}) == 1.0);
+  // Stripes differ by the diagonal: at most rows pairs per rank.
+  CHECK(imbalance(Striped{}) < 1 + rows * ranks / mean);
+  CHECK(RingPlan(equal_shards(3, 0, full())).imbalance() == 1.0);
+}
+
+TEST_CASE("wrong lengths are refused", "[schedule]") {
+  auto const refused = [](PlanRequest const& request, std::string const& part) {
+    CHECK_THROWS_AS(RingPlan(request), ShapeError);
+    CHECK_THROWS_WITH(RingPlan(request), ContainsSubstring(part));
+  };
+  refused({}, "query lengths of 0 ranks");
+  refused({.query_lengths = {4, 4}, .key_lengths = {4}}, "2 ranks and key lengths of 1");
+  refused({.query_lengths = {4, -1}, .key_lengths = {4, 4}}, "-1 rows");
+  refused({.query_lengths = {4, 4}, .key_lengths = {-2, 4}}, "-2 rows");
+  refused({.query_lengths = {5, 4}, .key_lengths = {3, 6}, .sharding = Zigzag{}}, "[3, 6] rows, expected [5, 4]");
+  refused({.query_lengths = {4, 5}, .key_lengths = {4, 4}, .sharding = Striped{}}, "[4, 5] rows, expected [5, 4]");
+  ExplicitMap const map{.queries = {{0, 1}, {2}}, .keys = {}};
+  refused({.query_lengths = {2, 2}, .key_lengths = {2, 1}, .sharding = map}, "queries");
+  refused({.query_lengths = {2, 1}, .key_lengths = {3, 3}, .sharding = map}, "keys");
+}
+
+TEST_CASE("a bias or boolean mask stays with its queries", "[schedule]") {
+  PlanRequest request = equal_shards(4, 8, full(), Rotation::queries);
+  request.bound_to_queries = true;
+  CHECK_THROWS_AS(RingPlan(request), UnsupportedError);
+  request.rotation = Rotation::automatic;
+  request.shape = {.query_heads = 1, .kv_heads = 1, .head_dim = 1, .value_dim = 100};
+  request.pass = Pass::backward;
+  CHECK(RingPlan(request).rotation() == Rotation::keys);
+  request.bound_to_queries = false;
+  CHECK(RingPlan(request).rotation() == Rotation::queries);
+}
+
+TEST_CASE("results go straight home only where part of the shards travels", "[schedule]") {
+  CHECK_FALSE(RingPlan(equal_shards(4, 8, causal())).carried_direct());
+  CHECK(RingPlan(equal_shards(4, 8, sliding_window(3, 0))).carried_direct());
+  PlanRequest request = equal_shards(4, 8, sliding_window(20, 0));
+  request.pass = Pass::backward;
+  RingPlan const plan(request);
+  CHECK(plan.carried_hop(0) == 0);
+  for (int i = 1; i < plan.steps(); ++i) CHECK(plan.carried_hop(i) == 4 - plan.offset(i));
+}

@@ -1,0 +1,81 @@
+#pragma once
+// What a pass of a ring problem asks of the plan and of a backend, made without running it.
+
+#include <cmath>
+#include <string>
+
+#include "annulus/backend/problem.hpp"
+#include "annulus/core/scalar.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+#include "support/ring_problem.hpp"
+
+namespace annulus_test {
+
+/// The request of a pass over operands of T by a backend whose sums are A.
+template <class T, class A = annulus::Accumulator<T>>
+annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
+  OracleProblem const& d = problem.dense;
+  annulus::PlanRequest request{
+      .pass = pass,
+      .shape = {.batch = d.batch, .query_heads = d.query_heads, .kv_heads = d.kv_heads, .head_dim = d.head_dim,
+                .value_dim = d.value_dim},
+      .query_lengths = problem.query_lengths,
+      .key_lengths = problem.key_lengths,
+      .sharding = problem.options.sharding,
+      .mask = problem.options.mask,
+      .query_offset = problem.options.query_offset,
+      .rotation = problem.options.rotation,
+      .element_bytes = sizeof(T),
+      .accumulator_bytes = sizeof(A),
+      .lse_bytes = sizeof(annulus::Accumulator<T>),
+      .sinks = d.sinks ? d.sinks->count : 0,
+      .segments = d.query_segments.has_value(),
+      .elementwise = predicate || d.mask.has_value(),
+      .bound_to_queries = d.bias.has_value() || d.mask.has_value()};
+  // run_rank asks for dbias wherever there is a bias.
+  if (d.bias && pass == annulus::Pass::backward)
+    request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
+  return request;
+}
+
+template <class T, class A = annulus::Accumulator<T>>
+annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
+  return annulus::RingPlan(plan_request<T, A>(problem, pass, predicate));
+}
+
+/// What the backend of a rank is asked to support.
+template <class T>
+annulus::Problem backend_problem(RingProblem const& problem, annulus::Pass pass, int rank, bool predicate = false) {
+  annulus::PlanRequest const request = plan_request<T>(problem, pass, predicate);
+  OracleProblem const& d = problem.dense;
+  auto const r = static_cast<std::size_t>(rank);
+  return {.pass = pass,
+          .data_type = annulus::data_type<T>,
+          .shape = request.shape,
+          .ranks = problem.ranks,
+          .local_queries = problem.query_lengths[r],
+          .local_keys = problem.key_lengths[r],
+          .mask = problem.options.mask,
+          .softmax_scale = d.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(d.head_dim))),
+          .logit_softcap = d.logit_softcap,
+          .dropout = problem.options.dropout,
+          .bias = d.bias.has_value(),
+          .bias_gradient = d.bias.has_value(),
+          .boolean_mask = d.mask.has_value(),
+          .predicate = predicate,
+          .segments = d.query_segments.has_value(),
+          .sinks = request.sinks};
+}
+
+/// Why the backends of the ranks refuse a problem; empty: they do not.
+template <class T, class Backend>
+std::string refusal_of(Backend const& backend, RingProblem const& problem, bool predicate = false) {
+  for (auto pass : {annulus::Pass::forward, annulus::Pass::backward})
+    for (int rank = 0; rank < problem.ranks; ++rank) {
+      annulus::Support const support = backend.supports(backend_problem<T>(problem, pass, rank, predicate));
+      if (!support) return support.reason();
+    }
+  return {};
+}
+
+}  // namespace annulus_test
