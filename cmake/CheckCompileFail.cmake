@@ -18,5 +18,6 @@ if(NOT SECTION)
 elseif(status EQUAL 0)
   message(FATAL_ERROR "${FILE} compiles with ${SECTION} defined, but must be refused with: ${EXPECT}")
 elseif(NOT output MATCHES "${EXPECT}")
-  message(FATAL_ERROR "${FILE} with ${SECTION} defined is refused, but not with: ${EXPECT}\nThe compiler said:\n${output}")
+  message(FATAL_ERROR "${FILE} with ${SECTION} defined is refused, but not with: ${EXPECT}\n"
+                      "The compiler said:\n${output}")
 endif()

@@ -37,8 +37,8 @@ macro(annulus_require name)
         "-DANNULUS_FETCH_DEPENDENCIES=ON -DANNULUS_${name}_SOURCE=<folder or URL of an archive>.")
     elseif(annulus_${name}_least AND ${annulus_${name}_package}_VERSION VERSION_LESS annulus_${name}_least AND
            ${annulus_${name}_package}_FOUND)
-      message(FATAL_ERROR "${name} ${${annulus_${name}_package}_VERSION} was found in ${${annulus_${name}_package}_DIR}; "
-                          "annulus needs ${annulus_${name}_least} or newer.")
+      message(FATAL_ERROR "${name} ${${annulus_${name}_package}_VERSION} was found in "
+                          "${${annulus_${name}_package}_DIR}; annulus needs ${annulus_${name}_least} or newer.")
     endif()
   endif()
 endmacro()

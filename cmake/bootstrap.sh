@@ -71,7 +71,8 @@ install_missing() {
   packages=$(missing_packages | tr '\n' ' ')
   packages=${packages% }
   [ -n "$packages" ] || return 0
-  has_command apt-get || fail "needed but not found: $packages (names of Debian packages), and there is no apt-get to install them with"
+  has_command apt-get ||
+    fail "needed but not found: $packages (names of Debian packages); there is no apt-get to install them with"
   if [ "$(id -u)" -ne 0 ]; then
     has_command sudo || fail "not root, and no sudo; as root: apt-get install --no-install-recommends $packages"
     as_root=(sudo)

@@ -241,11 +241,13 @@ class StepSolver {
                      .dk = keys[rank].dk.values(), .dv = keys[rank].dv.values(), .dbias = {}, .dsinks = {}});
       if (query.dbias) all.back().dbias = query.dbias->values();
     }
+    std::vector<double> dsinks;
     for (auto const& share : sink_gradients) {
       auto const values = share.values();
-      all.front().dsinks.resize(values.size());
-      for (std::size_t s = 0; s < values.size(); ++s) all.front().dsinks[s] += values[s];
+      dsinks.resize(values.size());
+      for (std::size_t s = 0; s < values.size(); ++s) dsinks[s] += values[s];
     }
+    for (RingResult& rank : all) rank.dsinks = dsinks;
     return all;
   }
 

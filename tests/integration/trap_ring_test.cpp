@@ -22,13 +22,6 @@ bool same_bits(std::vector<double> const& a, std::vector<double> const& b) {
   });
 }
 
-bool same_bits(RingResult const& a, RingResult const& b) {
-  for (auto member : {&RingResult::output, &RingResult::lse, &RingResult::dq, &RingResult::dk, &RingResult::dv,
-                      &RingResult::dbias, &RingResult::dsinks})
-    if (!same_bits(a.*member, b.*member)) return false;
-  return true;
-}
-
 /// Everything that is sent in different ways: full rounds, rounds cut short by a window, gaps between useful owners;
 /// keys or queries; ids of documents; the sums of the sinks.
 std::vector<RingProblem> problems_of_all_ways() {

@@ -31,8 +31,8 @@ using Detail::Approx;
 
 namespace Matchers {
 
-inline StdString::ContainsMatcher ContainsSubstring(
-    std::string const& text, CaseSensitive::Choice case_sensitivity = CaseSensitive::Yes) {
+inline StdString::ContainsMatcher ContainsSubstring(std::string const& text,
+                                                    CaseSensitive::Choice case_sensitivity = CaseSensitive::Yes) {
   return Contains(text, case_sensitivity);
 }
 

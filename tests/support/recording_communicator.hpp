@@ -90,9 +90,10 @@ class RecordingCommunicator {
   int size() const { return inner_->size(); }
 
   Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    RecordedEvent event{RecordedEvent::started, shifts_++, channel, hop, total(out), total(in), out.size()};
+    auto inner = inner_->start_shift(channel, hop, out, in);
+    RecordedEvent const event{RecordedEvent::started, shifts_++, channel, hop, total(out), total(in), out.size()};
     log_->push_back(event);
-    return {inner_->start_shift(channel, hop, out, in), log_, event};
+    return {std::move(inner), log_, event};
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {

@@ -3,6 +3,9 @@
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
+#include <cstring>
+#include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,6 +57,16 @@ struct RingResult {
 
   bool operator==(RingResult const&) const = default;
 };
+
+/// Equal to the last bit, also in the signs of zeros.
+inline bool same_bits(RingResult const& a, RingResult const& b) {
+  auto const same = [&](std::vector<double> RingResult::*values) {
+    std::vector<double> const &x = a.*values, &y = b.*values;
+    return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0);
+  };
+  return same(&RingResult::output) && same(&RingResult::lse) && same(&RingResult::dq) && same(&RingResult::dk) &&
+         same(&RingResult::dv) && same(&RingResult::dbias) && same(&RingResult::dsinks);
+}
 
 namespace ring_run_detail {
 
@@ -140,16 +153,14 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
   };
   for (int call = 0; call < calls; ++call) {
     auto forward = attention.forward(q, k, v, operands);
+    result = RingResult{};
+    // Read before the next pass: a pass that returns too early must not be finished by the one after it.
+    result.output = widen(ar::with_axes(forward.output, forward.axes));
+    result.lse = widen(forward.lse);
     auto gradients = attention.backward(dout, forward, q, k, v, operands);
-    result = RingResult{.output = widen(ar::with_axes(forward.output, forward.axes)),
-              .lse = widen(forward.lse),
-              .dq = widen(ar::with_axes(gradients.dq, ar::axis_order_of(q))),
-              .dk = widen(ar::with_axes(gradients.dk, ar::axis_order_of(k))),
-              .dv = widen(ar::with_axes(gradients.dv, ar::axis_order_of(v))),
-              .dbias = {},
-              .dsinks = {},
-              .forward_buffers = 0,
-              .backward_buffers = 0};
+    result.dq = widen(ar::with_axes(gradients.dq, ar::axis_order_of(q)));
+    result.dk = widen(ar::with_axes(gradients.dk, ar::axis_order_of(k)));
+    result.dv = widen(ar::with_axes(gradients.dv, ar::axis_order_of(v)));
     if (gradients.dbias) result.dbias = widen(*gradients.dbias);
     if (gradients.dsinks) result.dsinks = widen(*gradients.dsinks);
   }
@@ -182,7 +193,9 @@ inline RingResult assemble(RingProblem const& problem, std::vector<RingResult> c
   gather(&RingResult::dk, {d.batch, d.key_length, d.kv_heads, d.head_dim}, 1, ar::Side::key);
   gather(&RingResult::dv, {d.batch, d.key_length, d.kv_heads, d.value_dim}, 1, ar::Side::key);
   if (d.bias) gather(&RingResult::dbias, {d.bias->batch, d.bias->heads, d.query_length, d.key_length}, 2, ar::Side::query);
-  all.dsinks = ranks.front().dsinks;
+  all.dsinks = ranks.front().dsinks;  // equal on all ranks, to the bit
+  for (RingResult const& rank : ranks)
+    if (rank.dsinks != all.dsinks) all.dsinks.assign(all.dsinks.size(), std::numeric_limits<double>::quiet_NaN());
   return all;
 }
 

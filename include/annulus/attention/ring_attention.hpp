@@ -74,14 +74,16 @@ class RingAttention {
   auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V>::value);
     using T = MadeLike<Q, ScalarOf<Q>, 4>;
-    auto const queries = view_of(q);
-    Forward<T> result{make_in_order_of<ScalarOf<Q>>(q, output_extents(q, v)),
-                      make_like<Accumulator<ScalarOf<Q>>, 3>(
-                          q, std::array{queries.extent(axis::batch), queries.extent(axis::heads), queries.extent(axis::sequence)}),
-                      axis_order_of(q)};
-    auto output = with_axes(result.output, result.axes);
-    forward_into(q, k, v, output, result.lse, operands);
-    return result;
+    std::optional<Forward<T>> result;
+    run_forward(StepOperands<ScalarOf<Q>, Space>{view_of(q), view_of(k), view_of(v)}, operands,
+                [&](AttentionShape const& shape, Index queries) {
+                  std::array const output{shape.batch, queries, shape.query_heads, shape.value_dim};
+                  std::array const lse{shape.batch, shape.query_heads, queries};
+                  result.emplace(Forward<T>{make_in_order_of<ScalarOf<Q>>(q, output),
+                                            make_like<Accumulator<ScalarOf<Q>>, 3>(q, lse), axis_order_of(q)});
+                  return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)), view_of(result->lse)};
+                });
+    return std::move(*result);
   }
 
   /// As forward, into the caller's memory: output [batch, local_queries, query_heads, value_dim] of any axis order and
@@ -90,17 +92,12 @@ class RingAttention {
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
                     OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V, Output>::value && RequireTensor<Lse>::value);
-    using T = ScalarOf<Q>;
-    StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
-    TensorView<T, 4, Space> const to_output = view_of(output);
-    TensorView<Accumulator<T>, 3, Space> const to_lse = view_of(lse);
-    RingPlan const& plan = prepare(Pass::forward, own, operands, [&](AttentionShape const& shape) {
-      require_forward(shape, own.q.extent(axis::sequence), to_output, to_lse);
-    });
-    guarded([&] {
-      forward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::forward)},
-                   own, operands, to_output, to_lse);
-    });
+    ForwardViews<ScalarOf<Q>> const views{view_of(output), view_of(lse)};
+    run_forward(StepOperands<ScalarOf<Q>, Space>{view_of(q), view_of(k), view_of(v)}, operands,
+                [&](AttentionShape const& shape, Index queries) {
+                  require_forward(shape, queries, views.output, views.lse);
+                  return views;
+                });
   }
 
   /// Gradients of a scalar whose gradient by the output is dout. `forward` is the result of the forward pass with the
@@ -110,17 +107,20 @@ class RingAttention {
                         OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V, DOut, T>::value);
     using Scalar = ScalarOf<Q>;
-    auto const like = [&](auto const& x) { return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents())); };
-    Gradients<T> result{like(q), like(k), like(v)};
-    if (operands.bias_gradient && operands.bias) result.dbias.emplace(make_like<Scalar, 4>(q, operands.bias->extents()));
-    if (operands.sinks) result.dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents()));
-    GradientViews<Scalar, Space> views{view_of(with_axes(result.dq, axis_order_of(q))),
-                                       view_of(with_axes(result.dk, axis_order_of(k))),
-                                       view_of(with_axes(result.dv, axis_order_of(v)))};
-    if (result.dbias) views.dbias = view_of(*result.dbias);
-    if (result.dsinks) views.dsinks = view_of(*result.dsinks);
-    backward_into(dout, with_axes(forward.output, forward.axes), forward.lse, q, k, v, views, operands);
-    return result;
+    std::optional<Gradients<T>> result;
+    run_backward<Scalar>(dout, with_axes(forward.output, forward.axes), forward.lse, q, k, v, operands, [&] {
+      auto const like = [&](auto const& x) { return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents())); };
+      result.emplace(Gradients<T>{like(q), like(k), like(v)});
+      GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
+                                         view_of(with_axes(result->dk, axis_order_of(k))),
+                                         view_of(with_axes(result->dv, axis_order_of(v)))};
+      if (operands.bias_gradient)
+        views.dbias = view_of(result->dbias.emplace(make_like<Scalar, 4>(q, operands.bias->extents())));
+      if (operands.sinks)
+        views.dsinks = view_of(result->dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents())));
+      return views;
+    });
+    return std::move(*result);
   }
 
   /// As backward, into the caller's memory. output and lse are those of the forward pass. gradients.dq, dk, dv are
@@ -130,21 +130,9 @@ class RingAttention {
   void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
                      GradientViews<G, Space> const& gradients, OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V, DOut, Output>::value && RequireTensor<Lse>::value);
-    using T = ScalarOf<Q>;
-    static_assert(std::same_as<G, T> || std::same_as<G, Accumulator<T>>,
+    static_assert(std::same_as<G, ScalarOf<Q>> || std::same_as<G, Accumulator<ScalarOf<Q>>>,
                   "annulus: gradients have the element type of q or that of lse");
-    StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
-    TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
-    TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
-    RingPlan const& plan = prepare(Pass::backward, own, operands, [&](AttentionShape const& shape) {
-      require_forward(shape, own.q.extent(axis::sequence), from_output, from_lse);
-      detail::require_extents("dout", from_dout, from_output.extents(), "the extents of output");
-      require_gradients(own, operands, gradients);
-    });
-    guarded([&] {
-      backward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::backward)},
-                    own, operands, from_dout, from_output, from_lse, gradients);
-    });
+    run_backward<G>(dout, output, lse, q, k, v, operands, [&] { return gradients; });
   }
 
   /// The plan of the last call of a pass; empty before.
@@ -159,11 +147,45 @@ class RingAttention {
     RingBuffers<B> buffers;
   };
 
-  template <class Q, class V>
-  static std::array<Index, 4> output_extents(Q const& q, V const& v) {
-    auto extents = view_of(q).extents();
-    extents[axis::dim] = view_of(v).extent(axis::dim);
-    return extents;
+  template <class T>
+  struct ForwardViews {
+    TensorView<T, 4, Space> output;
+    TensorView<Accumulator<T>, 3, Space> lse;
+  };
+
+  /// results(shape, local_queries): the ForwardViews to fill, asked for when the operands have been found good. What it
+  /// throws on one rank, such as a lack of memory, all ranks throw.
+  template <class T, class Results>
+  void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Results&& results) {
+    ForwardViews<T> views;
+    RingPlan const& plan = prepare(Pass::forward, own, operands, [&](AttentionShape const& shape) {
+      views = results(shape, own.q.extent(axis::sequence));
+    });
+    guarded([&] {
+      forward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::forward)},
+                   own, operands, views.output, views.lse);
+    });
+  }
+
+  /// results(): the gradients to fill, as in run_forward.
+  template <class G, class DOut, class Output, class Lse, class Q, class K, class V, class Results>
+  void run_backward(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
+                    OperandsFor<Q, Space> const& operands, Results&& results) {
+    using T = ScalarOf<Q>;
+    StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
+    TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
+    TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
+    GradientViews<G, Space> gradients;
+    RingPlan const& plan = prepare(Pass::backward, own, operands, [&](AttentionShape const& shape) {
+      require_forward(shape, own.q.extent(axis::sequence), from_output, from_lse);
+      detail::require_extents("dout", from_dout, from_output.extents(), "the extents of output");
+      gradients = results();
+      require_gradients(own, operands, gradients);
+    });
+    guarded([&] {
+      backward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::backward)},
+                    own, operands, from_dout, from_output, from_lse, gradients);
+    });
   }
 
   template <class T, class L>

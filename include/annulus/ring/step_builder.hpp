@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "annulus/backend/backend.hpp"
+#include "annulus/ring/rotation_loop.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/tensor/operands.hpp"
 

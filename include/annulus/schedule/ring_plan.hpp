@@ -235,10 +235,11 @@ inline void RingPlan::build(Rotation rotation) {
       planned.multiply_adds = planned.visible_pairs * per_pair;
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
-      if (carried_hop(i) > 0 && direct_) {
+      bool const carries = !carried_.row_bytes.empty() && carried_hop(i) > 0;
+      if (carries && direct_) {
         planned.carried = needed_rows(rank, planned.owner);
         planned.arriving = needed_rows(wrap(rank + offset(i)), rank);
-      } else if (carried_hop(i) > 0) {
+      } else if (carries) {
         planned.carried = whole(planned.owner);
         planned.arriving = whole(owner(wrap(rank - carried_hop(i)), i));
       }

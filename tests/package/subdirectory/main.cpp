@@ -1,5 +1,5 @@
-#include <annulus/annulus.hpp>
 #include <algorithm>
+#include <annulus/annulus.hpp>
 
 // Two ranks with one position each; all values are equal, so every output is that value.
 int main() {

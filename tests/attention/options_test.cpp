@@ -1,0 +1,169 @@
+#include "annulus/attention/options.hpp"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "attention/refused_call.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+
+namespace {
+
+constexpr Index largest = std::numeric_limits<Index>::max();
+
+/// output and lse of all ranks, one after the other.
+std::vector<float> results_of(
+    int ranks, Options const& options, std::function<void(Call&)> const& change = [](Call&) {}) {
+  auto const parts = run_ring(ranks, [&](SimulatedRing& ring) {
+    Call call;
+    make_good(call, ranks, ring.rank());
+    call.options = options;
+    change(call);
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend, call.options);
+    call.run(attention);
+    std::vector<float> values(call.output.data(), call.output.data() + call.output.size());
+    values.insert(values.end(), call.lse.data(), call.lse.data() + call.lse.size());
+    return values;
+  });
+  std::vector<float> all;
+  for (auto const& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("options have harmless defaults", "[attention]") {
+  Options const options;
+  CHECK(options.mask == full());
+  CHECK_FALSE(options.softmax_scale);
+  CHECK(options.logit_softcap == 0);
+  CHECK_FALSE(options.dropout.active());
+  CHECK(options.sharding == Sharding(Contiguous{}));
+  CHECK(options.query_offset == 0);
+  CHECK(options.rotation == Rotation::automatic);
+  CHECK_NOTHROW(validate_options(options));
+  CHECK_NOTHROW(validate_range<float>(options));
+}
+
+TEST_CASE("values at the edge of what is accepted", "[attention]") {
+  auto const accepted = [](Options const& options) {
+    return attempt([&] { validate_options(options); }).type == "nothing";
+  };
+  for (double scale : {0.0, -0.0, -3.0, 1e-300, 1e300}) CHECK(accepted({.softmax_scale = scale}));
+  CHECK(accepted({.logit_softcap = 1e-300}));
+  CHECK(accepted({.dropout = {.probability = std::nextafter(1.0, 0.0)}}));
+  CHECK_FALSE(accepted({.dropout = {.probability = std::nextafter(0.0, -1.0)}}));
+  CHECK(accepted({.mask = {.sink_tokens = largest}}));
+  CHECK(accepted({.mask = {.chunk = largest}}));
+  CHECK(accepted({.mask = {.window = {.left = largest, .right = -largest}}}));
+  for (Index limit : {unbounded / 4, -unbounded / 4}) {
+    CHECK_FALSE(accepted({.query_offset = limit}));
+    CHECK(accepted({.query_offset = limit > 0 ? limit - 1 : limit + 1}));
+  }
+}
+
+TEST_CASE("the range of scale and cap is that of the sums", "[attention]") {
+  double const beyond_float = 2.0 * std::numeric_limits<float>::max();
+  CHECK_THROWS_AS(validate_range<float>({.softmax_scale = -beyond_float}), UnsupportedError);
+  CHECK_NOTHROW(validate_range<double>({.softmax_scale = -beyond_float}));
+  CHECK_NOTHROW(validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is next to it
+  CHECK_THROWS_AS(validate_range<float>({.logit_softcap = 1e-300}), UnsupportedError);
+  CHECK_NOTHROW(validate_range<double>({.logit_softcap = 1e-300}));
+  CHECK_THROWS_AS(validate_range<float>({.logit_softcap = beyond_float}), UnsupportedError);
+}
+
+TEST_CASE("C40: each option changes the result", "[attention][C40]") {
+  int const ranks = 2;
+  Options const base{.mask = {.causal = true, .window = {.left = 4, .right = {}}}, .dropout = {.probability = 0.3}};
+  auto const before = results_of(ranks, base);
+  CHECK(results_of(ranks, base) == before);
+  auto const changes = [&](std::function<void(Options&)> const& change) {
+    Options options = base;
+    change(options);
+    return results_of(ranks, options) != before;
+  };
+  CHECK(changes([](Options& o) { o.mask.causal = false; }));
+  CHECK(changes([](Options& o) { o.mask.window.left = 1; }));
+  CHECK(changes([](Options& o) { o.mask.causal = false, o.mask.window.right = 1; }));
+  CHECK(changes([](Options& o) { o.mask.window.left = 2, o.mask.sink_tokens = 1; }));
+  CHECK(changes([](Options& o) { o.mask.chunk = 2; }));
+  CHECK(changes([](Options& o) { o.softmax_scale = 0; }));
+  CHECK(changes([](Options& o) { o.softmax_scale = -0.5; }));
+  CHECK(changes([](Options& o) { o.logit_softcap = 0.1; }));
+  CHECK(changes([](Options& o) { o.dropout.probability = 0; }));
+  CHECK(changes([](Options& o) { o.dropout.probability = 0.6; }));
+  CHECK(changes([](Options& o) { o.dropout.seed = 9; }));
+  CHECK(changes([](Options& o) { o.sharding = Zigzag{}; }));
+  CHECK(changes([](Options& o) { o.query_offset = 1; }));
+}
+
+TEST_CASE("an unset scale is one over the root of head_dim", "[attention]") {
+  CHECK(results_of(2, {}) == results_of(2, {.softmax_scale = 1 / std::sqrt(double{Call::head_dim})}));
+}
+
+TEST_CASE("the rotation that was asked for is the one that is planned", "[attention]") {
+  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
+    auto const planned = run_ring(2, [&](SimulatedRing& ring) {
+      Call call;
+      make_good(call, 2, ring.rank());
+      ReferenceBackend backend;
+      RingAttention attention(ring, backend, {.rotation = rotation});
+      call.run(attention);
+      return attention.plan(Pass::forward)->rotation();
+    });
+    for (Rotation of_rank : planned) CHECK(of_rank == rotation);
+  }
+}
+
+TEST_CASE("options far beyond any position mean no limit", "[attention]") {
+  for (Sharding const& sharding : {Sharding(), Sharding(Striped{}), Sharding(Zigzag{})}) {
+    auto const of_mask = [&](Mask const& mask) { return results_of(3, {.mask = mask, .sharding = sharding}); };
+    CHECK(of_mask({.causal = true, .chunk = largest}) == of_mask(causal()));
+    CHECK(of_mask({.causal = true, .window = {.left = 0, .right = {}}, .sink_tokens = largest}) == of_mask(causal()));
+    CHECK(of_mask({.window = {.left = largest, .right = largest}}) == of_mask(full()));
+  }
+  CHECK(results_of(3, {.sharding = Striped{.block = largest}}, [](Call& call) {
+          Index const length = call.rank == 0 ? Call::rows * call.ranks : 0;
+          call.q = call.varied<4>({Call::batch, length, Call::query_heads, Call::head_dim});
+          call.k = call.varied<4>({Call::batch, length, Call::kv_heads, Call::head_dim});
+          call.v = call.varied<4>({Call::batch, length, Call::kv_heads, Call::value_dim});
+          call.output = call.tensor<float, 4>({Call::batch, length, Call::query_heads, Call::value_dim});
+          call.lse = call.tensor<float, 3>({Call::batch, Call::query_heads, length});
+        }).size() == 3 * Call::batch * Call::rows * Call::query_heads * (Call::value_dim + 1));
+}
+
+TEST_CASE("empty extents are legal", "[attention]") {
+  for (Pass pass : {Pass::forward, Pass::backward})
+    for (int empty = 0; empty < 4; ++empty) {
+      auto const outcomes = outcomes_of(
+          3,
+          [&](Call& call) {
+            Index const batch = empty == 0 ? 0 : Call::batch;
+            Index const queries = empty == 1 ? 0 : Call::rows, keys = empty == 2 ? 0 : Call::rows;
+            call.pass = pass;
+            call.q = call.varied<4>({batch, queries, Call::query_heads, Call::head_dim});
+            call.k = call.varied<4>({batch, keys, Call::kv_heads, Call::head_dim});
+            call.v = call.varied<4>({batch, keys, Call::kv_heads, Call::value_dim});
+            call.dout = call.output = call.varied<4>({batch, queries, Call::query_heads, Call::value_dim});
+            call.lse = call.varied<3>({batch, Call::query_heads, queries});
+            call.operands.sinks = call.varied<2>({Call::query_heads, empty == 3 ? 0 : 1});
+            call.gradients = {call.varied<4>(call.q.extents()),
+                              call.varied<4>(call.k.extents()),
+                              call.varied<4>(call.v.extents()),
+                              {},
+                              call.varied<2>({Call::query_heads, empty == 3 ? 0 : 1})};
+          },
+          [](Rank) { return true; }, true);
+      for (Outcome const& outcome : outcomes) {
+        CAPTURE(empty, outcome.text);
+        CHECK(outcome.type == "nothing");
+        CHECK(outcome.good_call_works);
+      }
+    }
+}

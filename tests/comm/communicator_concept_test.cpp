@@ -1,0 +1,92 @@
+// The communicator concept accepts what it should, and nothing that lacks one thing.
+
+#include "annulus/comm/communicator.hpp"
+
+#include "annulus/comm/self.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+#include "support/foreign_space.hpp"
+#include "support/recording_communicator.hpp"
+#include "support/unruly_communicator.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+
+namespace {
+
+/// The least that is a communicator.
+struct Least {
+  struct Transfer {
+    void wait();
+  };
+  using memory_space = ForeignMemory;
+  Rank rank() const;
+  int size() const;
+  Transfer start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+  void all_gather(std::span<std::byte const>, std::span<std::byte>);
+  void abandon(std::string const&) noexcept;
+};
+
+struct NoSpace : Least {
+ private:
+  using memory_space = void;
+};
+struct RankChanges : Least {
+  Rank rank();
+};
+struct SizeIsNoInt : Least {
+  long size() const;
+};
+struct TransferWithoutWait : Least {
+  struct Nothing {};
+  Nothing start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+};
+struct TransferThatStays : Least {
+  struct Pinned {
+    Pinned(Pinned&&) = delete;
+    void wait();
+  };
+  Pinned start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+};
+struct WaitThatTells : Least {
+  struct Telling {
+    bool wait();
+  };
+  Telling start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+};
+struct ShiftWithoutHop : Least {
+  Transfer start_shift(Channel, OutgoingBytes, IncomingBytes);
+};
+struct NoGather : Least {
+  void all_gather() = delete;
+};
+struct AbandonMayThrow : Least {
+  void abandon(std::string const&);
+};
+
+static_assert(Communicator<Least>);
+static_assert(!Communicator<NoSpace>);
+static_assert(!Communicator<RankChanges>);
+static_assert(!Communicator<SizeIsNoInt>);
+static_assert(!Communicator<TransferWithoutWait>);
+static_assert(!Communicator<TransferThatStays>);
+static_assert(!Communicator<WaitThatTells>);
+static_assert(!Communicator<ShiftWithoutHop>);
+static_assert(!Communicator<NoGather>);
+static_assert(!Communicator<AbandonMayThrow>);
+
+static_assert(Communicator<RecordingCommunicator<SelfRing>>);
+static_assert(Communicator<RecordingCommunicator<Least>>);
+static_assert(Communicator<UnrulyCommunicator<SimulatedRing>>);
+static_assert(Communicator<ForeignRing<UnrulyCommunicator<SimulatedRing>>>);
+
+}  // namespace
+
+TEST_CASE("neighbours are counted around the ring", "[comm]") {
+  CHECK(ring_neighbour(0, 1, 4) == 1);
+  CHECK(ring_neighbour(3, 1, 4) == 0);
+  CHECK(ring_neighbour(0, -1, 4) == 3);
+  CHECK(ring_neighbour(1, -3, 4) == 2);
+  CHECK(ring_neighbour(1, -21, 4) == 0);
+  CHECK(ring_neighbour(0, 7, 1) == 0);
+}

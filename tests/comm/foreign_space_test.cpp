@@ -1,0 +1,89 @@
+// The foreign memory space takes nothing but its own.
+
+#include "support/foreign_space.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("foreign memory is registered, aligned and poisoned", "[support]") {
+  auto& registry = ForeignRegistry::instance();
+  auto const before = registry.allocations();
+  auto const bytes_before = registry.bytes();
+  registry.restart_peak();
+  {
+    ForeignAllocation allocation(100), empty(0);
+    CHECK(registry.allocations() == before + 2);
+    CHECK(registry.bytes() == bytes_before + 100);
+    CHECK(reinterpret_cast<std::uintptr_t>(allocation.data()) % 64 == 0);
+    for (auto const byte : allocation.bytes()) CHECK(byte == std::byte{0xFF});
+
+    CHECK(registry.contains(allocation.data(), 100));
+    CHECK(registry.contains(allocation.data() + 99, 1));
+    CHECK_FALSE(registry.contains(allocation.data() + 99, 2));
+    CHECK_FALSE(registry.contains(allocation.data() - 1, 2));
+    CHECK_FALSE(registry.contains(allocation.data() + 100, 1));
+    CHECK(registry.contains(nullptr, 0));
+    CHECK_FALSE(registry.contains(&registry, 1));
+
+    auto moved = std::move(allocation);
+    CHECK(moved.size() == 100);
+    CHECK(allocation.data() == nullptr);
+    CHECK(registry.contains(moved.data(), 100));
+  }
+  CHECK(registry.allocations() == before);
+  CHECK(registry.bytes() == bytes_before);
+  CHECK(registry.most_bytes() == bytes_before + 100);
+  CHECK(registry.take_overruns() == 0);
+}
+
+TEST_CASE("writing beside foreign memory is found", "[support]") {
+  auto& registry = ForeignRegistry::instance();
+  for (std::ptrdiff_t const offset : {-64, -1, 10, 73}) {
+    {
+      ForeignAllocation allocation(10);
+      allocation.data()[offset] = std::byte{0};
+    }
+    CHECK(registry.take_overruns() == 1);
+  }
+  {
+    ForeignAllocation allocation(10);
+    allocation.data()[9] = std::byte{0};
+  }
+  CHECK(registry.take_overruns() == 0);
+}
+
+TEST_CASE("a foreign ring refuses host memory, to send and to receive", "[support]") {
+  for (bool const to_send : {true, false}) {
+    auto const run = [&] {
+      run_ring(2, [&](SimulatedRing& simulated) {
+        ForeignRing ring(simulated);
+        ForeignAllocation foreign(8), other(8);
+        std::vector<std::byte> host(8);
+        std::array const out = {std::span<std::byte const>(), to_send ? std::span<std::byte const>(host) : other.bytes()};
+        std::array const in = {std::span<std::byte>(), to_send ? foreign.bytes() : std::span<std::byte>(host)};
+        ring.start_shift(Channel::prefetched, 1, out, in).wait();
+      });
+    };
+    CHECK_THROWS_AS(run(), HostMemoryRefused);
+    CHECK_THROWS_WITH(run(), ContainsSubstring(to_send ? "8 bytes to send" : "8 bytes to receive"));
+  }
+}
+
+TEST_CASE("a run that leaves its foreign allocation is refused", "[support]") {
+  run_ring(1, [](SimulatedRing& simulated) {
+    ForeignRing ring(simulated);
+    ForeignAllocation from(8), to(8);
+    std::array const out = {std::span<std::byte const>(from.data() + 4, 8)};
+    std::array const in = {to.bytes()};
+    CHECK_THROWS_AS(ring.start_shift(Channel::prefetched, 1, out, in), HostMemoryRefused);
+  });
+}

@@ -1,0 +1,152 @@
+// run_ring: what becomes of results and exceptions.
+
+#include "annulus/comm/simulated_ring.hpp"
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// What a rank throws in these tests; no relation of the library's errors.
+struct Marker {
+  Rank rank;
+};
+
+/// Passes a byte around until the ring fails.
+void shift_for_ever(SimulatedRing& ring) {
+  std::array<std::byte, 1> leaving{}, arriving{};
+  std::array const out = {std::span<std::byte const>(leaving)};
+  std::array const in = {std::span<std::byte>(arriving)};
+  for (;;) ring.start_shift(Channel::prefetched, 1, out, in).wait();
+}
+
+}  // namespace
+
+TEST_CASE("results come back in rank order", "[comm]") {
+  for (int const ranks : {1, 2, 5, 16}) {
+    auto const results = run_ring(ranks, [](SimulatedRing& ring) {
+      // The first rank is the last to be done.
+      std::this_thread::sleep_for(std::chrono::milliseconds(ring.size() - ring.rank()));
+      return std::to_string(ring.rank());
+    });
+    CHECK(results.size() == static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) CHECK(results[static_cast<std::size_t>(rank)] == std::to_string(rank));
+  }
+}
+
+TEST_CASE("results may be movable only, without a default, or bool", "[comm]") {
+  auto const pointers = run_ring(3, [](SimulatedRing& ring) { return std::make_unique<int>(ring.rank()); });
+  CHECK(*pointers[2] == 2);
+
+  struct NoDefault {
+    explicit NoDefault(int the_value) : value(the_value) {}
+    int value;
+  };
+  CHECK(run_ring(3, [](SimulatedRing& ring) { return NoDefault(ring.rank()); })[1].value == 1);
+
+  auto const flags = run_ring(4, [](SimulatedRing& ring) { return ring.rank() % 2 == 1; });
+  CHECK(flags == std::vector<bool>{false, true, false, true});
+}
+
+TEST_CASE("a function without a result runs once on every rank", "[comm]") {
+  std::array<std::atomic<int>, 5> calls{};
+  static_assert(std::is_void_v<decltype(run_ring(1, [](SimulatedRing&) {}))>);
+  run_ring(5, [&](SimulatedRing& ring) { ++calls[static_cast<std::size_t>(ring.rank())]; });
+  for (auto const& count : calls) CHECK(count == 1);
+}
+
+TEST_CASE("the function is not copied", "[comm]") {
+  struct Counting {
+    std::unique_ptr<std::atomic<int>> calls = std::make_unique<std::atomic<int>>(0);
+    void operator()(SimulatedRing&) const { ++*calls; }
+  } const counting;
+  run_ring(3, counting);
+  CHECK(*counting.calls == 3);
+}
+
+TEST_CASE("a ring of no ranks is refused", "[comm]") {
+  auto const nothing = [](SimulatedRing&) {};
+  CHECK_THROWS_AS(run_ring(0, nothing), UnsupportedError);
+  CHECK_THROWS_WITH(run_ring(-3, nothing), ContainsSubstring("-3 ranks"));
+}
+
+TEST_CASE("the exception that ended the ring survives with its type", "[comm]") {
+  for (Rank const culprit : {0, 2, 3}) {
+    CAPTURE(culprit);
+    std::optional<Rank> seen;
+    try {
+      run_ring(4, [&](SimulatedRing& ring) {
+        if (ring.rank() == culprit) throw Marker{ring.rank()};
+        shift_for_ever(ring);
+      });
+    } catch (Marker const& marker) {
+      seen = marker.rank;
+    }
+    CHECK(seen == culprit);
+  }
+}
+
+TEST_CASE("an exception that passes a transfer survives too", "[comm]") {
+  CHECK_THROWS_AS(run_ring(3,
+                           [](SimulatedRing& ring) {
+                             std::array<std::byte, 1> leaving{}, arriving{};
+                             std::array const out = {std::span<std::byte const>(leaving)};
+                             std::array const in = {std::span<std::byte>(arriving)};
+                             auto transfer = ring.start_shift(Channel::carried, 1, out, in);
+                             if (ring.rank() == 1) throw Marker{1};
+                             transfer.wait();
+                             shift_for_ever(ring);
+                           }),
+                  Marker);
+}
+
+TEST_CASE("a rank that caught its failure and one that did not", "[comm]") {
+  // The culprit returns in peace; what the others throw is then the first failure there is.
+  CHECK_THROWS_WITH(run_ring(3,
+                             [](SimulatedRing& ring) {
+                               if (ring.rank() == 1)
+                                 ring.abandon("enough");
+                               else
+                                 shift_for_ever(ring);
+                             }),
+                    ContainsSubstring("enough"));
+
+  // All return in peace: so does run_ring.
+  auto const results = run_ring(3, [](SimulatedRing& ring) {
+    if (ring.rank() == 1) ring.abandon("enough");
+    try {
+      shift_for_ever(ring);
+    } catch (CommunicationError const&) {
+    }
+    return ring.rank();
+  });
+  CHECK(results == std::vector<Rank>{0, 1, 2});
+}
+
+TEST_CASE("what waits for a rank that has returned says so", "[comm]") {
+  CHECK_THROWS_WITH(run_ring(2,
+                             [](SimulatedRing& ring) {
+                               if (ring.rank() == 0) shift_for_ever(ring);
+                             }),
+                    ContainsSubstring("rank 0 waits for rank 1, which has returned"));
+}
+
+TEST_CASE("rings inside a rank of a ring", "[comm]") {
+  auto const sums = run_ring(2, [](SimulatedRing& outer) {
+    auto const inner = run_ring(3, [&](SimulatedRing& ring) { return 10 * outer.rank() + ring.rank(); });
+    return inner[0] + inner[1] + inner[2];
+  });
+  CHECK(sums == std::vector<int>{3, 33});
+}

@@ -1,0 +1,257 @@
+// Bytes and shifts that are really sent, against the plan and against closed formulas.
+
+#include <annulus/annulus.hpp>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/pass_log.hpp"
+#include "support/planned_pass.hpp"
+#include "support/random_ring_problem.hpp"
+#include "support/small_ring_problem.hpp"
+
+using namespace annulus_test;
+using annulus::Channel;
+using annulus::Index;
+using annulus::Pass;
+using annulus::Rotation;
+
+namespace {
+
+constexpr std::array both_passes{Pass::forward, Pass::backward};
+constexpr std::array both_rotations{Rotation::keys, Rotation::queries};
+
+PassLog const& log_of(std::vector<std::array<PassLog, 2>> const& logs, int rank, Pass pass) {
+  return logs[static_cast<std::size_t>(rank)][pass == Pass::forward ? 0 : 1];
+}
+
+void check_against_plan(PassLog const& log, annulus::RingPlan const& plan, int rank) {
+  auto const prefetched = log.shifts(Channel::prefetched), carried = log.shifts(Channel::carried);
+  REQUIRE(static_cast<int>(prefetched.size()) == plan.steps() - 1);
+  for (int step = 0; step + 1 < plan.steps(); ++step) {
+    CHECK(static_cast<Index>(prefetched[static_cast<std::size_t>(step)].bytes_sent) == plan.step(rank, step).prefetched_bytes);
+    CHECK(prefetched[static_cast<std::size_t>(step)].hop == plan.prefetched_hop(step));
+  }
+  std::size_t shift = 0;
+  for (int step = 0; step < plan.steps(); ++step) {
+    if (plan.carried_layout().row_bytes.empty() || plan.carried_hop(step) == 0) continue;
+    REQUIRE(shift < carried.size());
+    CHECK(static_cast<Index>(carried[shift].bytes_sent) == plan.step(rank, step).carried_bytes);
+    CHECK(carried[shift++].hop == plan.carried_hop(step));
+  }
+  CHECK(shift == carried.size());
+  CHECK(log.bytes(Channel::prefetched) + log.bytes(Channel::carried) + log.bytes(Channel::reduction) == plan.bytes_sent(rank));
+  for (Channel channel : {Channel::prefetched, Channel::carried, Channel::reduction})
+    CHECK(log.of(RecordedEvent::finished, channel).size() == log.shifts(channel).size());
+}
+
+template <class T>
+void check_random_problems(std::uint64_t first_seed, std::uint64_t count) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    RingProblem problem = random_ring_problem(seed);
+    round_operands<T>(problem);
+    INFO(problem.text);
+    auto const logs = record_passes<T>(problem);
+    for (Pass pass : both_passes) {
+      auto const plan = plan_of<T>(problem, pass);
+      for (int rank = 0; rank < problem.ranks; ++rank) check_against_plan(log_of(logs, rank, pass), plan, rank);
+    }
+  }
+}
+
+/// Bytes of a row of all heads and batch items, as the table of the rings' payloads has them. e: bytes of an element,
+/// f: bytes of a gradient or running state in flight; lse and delta are 4 bytes each.
+struct RowBytes {
+  Index prefetched, carried;
+};
+RowBytes row_bytes(OracleProblem const& d, Pass pass, Rotation rotation, Index e, Index f) {
+  Index const key_row = d.batch * d.kv_heads * (d.head_dim + d.value_dim);
+  if (rotation == Rotation::keys) return {key_row * e, pass == Pass::forward ? 0 : key_row * f};
+  Index const heads = d.batch * d.query_heads;
+  if (pass == Pass::forward) return {heads * d.head_dim * e, heads * (d.value_dim + 2) * f};
+  return {heads * ((d.head_dim + d.value_dim) * e + 8), heads * d.head_dim * f};
+}
+
+/// Without a mask every row of the travelling side visits every rank: a rank passes on all rows but those that its
+/// successor begins with, and carries the results of all rows once.
+template <class T>
+void check_unmasked(RingProblem const& problem) {
+  INFO(problem.text << ", elements of " << sizeof(T) << " bytes");
+  Rotation const rotation = problem.options.rotation;
+  auto const& lengths = rotation == Rotation::keys ? problem.key_lengths : problem.query_lengths;
+  Index const all = std::accumulate(lengths.begin(), lengths.end(), Index{0});
+  int const ranks = problem.ranks;
+  auto const logs = record_passes<T>(problem);
+  for (Pass pass : both_passes) {
+    RowBytes const row = row_bytes(problem.dense, pass, rotation, sizeof(T), 4);
+    bool const carries = ranks > 1 && row.carried > 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      PassLog const& log = log_of(logs, rank, pass);
+      Index const of_successor = lengths[static_cast<std::size_t>((rank + 1) % ranks)];
+      CHECK(log.bytes(Channel::prefetched) == (ranks > 1 ? all - of_successor : 0) * row.prefetched);
+      CHECK(log.bytes(Channel::carried) == (carries ? all : 0) * row.carried);
+      CHECK(static_cast<int>(log.shifts(Channel::prefetched).size()) == ranks - 1);
+      CHECK(static_cast<int>(log.shifts(Channel::carried).size()) == (carries ? ranks : 0));
+      CHECK(log.shifts(Channel::reduction).empty());
+      for (Channel channel : {Channel::prefetched, Channel::carried})
+        for (auto const& shift : log.shifts(channel)) CHECK(shift.hop == 1);
+      // The same for equal shards, as it is usually written: (W-1) S and W S rows.
+      if (all == ranks * of_successor && std::all_of(lengths.begin(), lengths.end(), [&](Index l) { return l == of_successor; })) {
+        CHECK(log.bytes(Channel::prefetched) == (ranks - 1) * of_successor * row.prefetched);
+        CHECK(log.bytes(Channel::carried) == (carries ? ranks * of_successor : 0) * row.carried);
+      }
+      check_against_plan(log, plan_of<T>(problem, pass), rank);
+    }
+  }
+}
+
+RingProblem unmasked(int ranks, annulus::Sharding const& sharding, Rotation rotation, std::int64_t queries, std::int64_t keys) {
+  RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 6, .kv_heads = 2, .query_length = queries,
+                                            .key_length = keys, .head_dim = 5, .value_dim = 3},
+                                           ranks, sharding, rotation);
+  settle(problem);
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("bytes: every shift of random problems is as planned", "[bytes]") {
+  check_random_problems<float>(610'000, 150);
+  check_random_problems<Eigen::bfloat16>(620'000, 50);
+  check_random_problems<double>(630'000, 50);
+}
+
+TEST_CASE("bytes: without a mask, every sharding sends W-1 and W shards", "[bytes]") {
+  for (Rotation rotation : both_rotations)
+    for (int ranks : {1, 2, 3, 5, 8})
+      for (std::int64_t queries : {40, 43})
+        for (auto const& sharding : every_sharding(ranks, queries, 40)) {
+          check_unmasked<float>(unmasked(ranks, sharding, rotation, queries, 40));
+          check_unmasked<Eigen::bfloat16>(unmasked(ranks, sharding, rotation, queries, 40));
+        }
+}
+
+TEST_CASE("bytes: uneven and empty shards", "[bytes]") {
+  for (Rotation rotation : both_rotations) {
+    RingProblem problem = unmasked(4, annulus::Contiguous{}, rotation, 24, 24);
+    problem.query_lengths = {1, 0, 20, 3};
+    problem.key_lengths = {0, 23, 0, 1};
+    check_unmasked<float>(problem);
+    check_unmasked<Eigen::bfloat16>(problem);
+  }
+}
+
+TEST_CASE("bytes: ids of documents travel with their rows, gradients of sinks W-1 times", "[bytes]") {
+  for (Rotation rotation : both_rotations)
+    for (int ranks : {1, 4}) {
+      RingProblem const plain = unmasked(ranks, annulus::Zigzag{}, rotation, 32, 32);
+      RingProblem more = plain;
+      give_documents(more, std::vector<int>(static_cast<std::size_t>(more.dense.batch * 32), 1));
+      give_sinks(more, 3);
+      auto const without = record_passes<float>(plain), with = record_passes<float>(more);
+      for (int rank = 0; rank < ranks; ++rank)
+        for (Pass pass : both_passes) {
+          PassLog const &fewer = log_of(without, rank, pass), &log = log_of(with, rank, pass);
+          Index const ids = (ranks - 1) * (32 / ranks) * more.dense.batch * 4;
+          CHECK(log.bytes(Channel::prefetched) == fewer.bytes(Channel::prefetched) + ids);
+          CHECK(log.bytes(Channel::carried) == fewer.bytes(Channel::carried));
+          Index const sinks = pass == Pass::forward ? 0 : (ranks - 1) * more.dense.query_heads * 3 * 4;
+          CHECK(log.bytes(Channel::reduction) == sinks);
+        }
+    }
+}
+
+TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1 rows before each shard", "[bytes]") {
+  constexpr int ranks = 6;
+  constexpr Index shard = 8;
+  for (Index w : {1, 2, 7, 8, 9, 10, 17, 20, 40, 41, 48, 60}) {
+    RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = ranks * shard, .head_dim = 4,
+                                              .value_dim = 6},
+                                             ranks, annulus::Contiguous{}, Rotation::keys);
+    problem.dense.causal = true;
+    problem.dense.window_left = w - 1;
+    settle(problem);
+    auto const logs = record_passes<Eigen::bfloat16>(problem);
+    Index const key_row = 2 * (4 + 6);
+    // Shard r + 1 is preceded by r + 1 shards; what their last rows hold within reach passes through rank r. The last
+    // rank has no successor that sees anything.
+    auto const rows_through = [&](int rank) {
+      return rank == ranks - 1 ? 0 : std::min(w - 1, (rank + 1) * shard);
+    };
+    // Gradients go straight home: a rank returns those of the rows that its own queries have seen.
+    auto const rows_returned = [&](int rank) { return std::min(w - 1, rank * shard); };
+    int const steps = static_cast<int>(std::min<Index>(ranks, 1 + annulus::ceil_divide(w - 1, shard)));
+    for (int rank = 0; rank < ranks; ++rank) {
+      INFO("window of " << w << " keys, rank " << rank);
+      PassLog const &forward = log_of(logs, rank, Pass::forward), &backward = log_of(logs, rank, Pass::backward);
+      CHECK(forward.bytes(Channel::prefetched) == rows_through(rank) * key_row * 2);
+      CHECK(backward.bytes(Channel::prefetched) == rows_through(rank) * key_row * 2);
+      CHECK(forward.bytes(Channel::carried) == 0);
+      CHECK(backward.bytes(Channel::carried) == rows_returned(rank) * key_row * 4);
+      CHECK(static_cast<int>(forward.shifts(Channel::prefetched).size()) == steps - 1);
+      CHECK(static_cast<int>(backward.shifts(Channel::carried).size()) == steps - 1);
+    }
+    // The formula for a rank in the middle of a long ring.
+    CHECK(log_of(logs, ranks - 2, Pass::forward).bytes(Channel::prefetched) ==
+          std::min(w - 1, (ranks - 1) * shard) * key_row * 2);
+  }
+}
+
+TEST_CASE("overlap: the next payload leaves before the work of a step and is waited for after it", "[bytes][overlap]") {
+  for (Rotation rotation : both_rotations)
+    for (int ranks : {2, 3, 6})
+      for (bool local : {false, true}) {
+        RingProblem problem = unmasked(ranks, annulus::Contiguous{}, rotation, 24, 24);
+        if (local) problem.dense.window_left = problem.dense.window_right = 9;
+        settle(problem);
+        auto const logs = record_passes<float>(problem);
+        for (int rank = 0; rank < ranks; ++rank)
+          for (Pass pass : both_passes) {
+            INFO(problem.text << (local ? ", window" : "") << ", rank " << rank << ", "
+                              << (pass == Pass::forward ? "forward" : "backward"));
+            PassLog const& log = log_of(logs, rank, pass);
+            auto const work = log.places_of_mark(pass == Pass::forward ? "fold" : "add_gradients");
+            auto const rests = log.places_of_mark("synchronize");
+            auto const rests_between = [&](int begin, int end) {
+              return std::any_of(rests.begin(), rests.end(), [&](int place) { return begin < place && place < end; });
+            };
+            auto const plan = plan_of<float>(problem, pass);
+            REQUIRE(static_cast<int>(work.size()) == plan.steps());
+
+            auto const leaves = log.places_of(RecordedEvent::started, Channel::prefetched);
+            auto const arrives = log.places_of(RecordedEvent::finished, Channel::prefetched);
+            REQUIRE(leaves.size() + 1 == work.size());
+            REQUIRE(arrives.size() == leaves.size());
+            for (std::size_t i = 0; i < leaves.size(); ++i) {
+              CHECK(leaves[i] < work[i]);
+              CHECK(work[i] < arrives[i]);
+              CHECK(arrives[i] < work[i + 1]);
+              if (i > 0) CHECK(arrives[i - 1] < leaves[i]);
+              // The buffer that the shift fills has come to rest.
+              if (i > 0) CHECK(rests_between(work[i - 1], leaves[i]));
+            }
+
+            auto const departs = log.places_of(RecordedEvent::started, Channel::carried);
+            auto const returns = log.places_of(RecordedEvent::finished, Channel::carried);
+            REQUIRE(returns.size() == departs.size());
+            bool const carries = pass == Pass::backward || rotation == Rotation::queries;
+            CHECK(departs.empty() != carries);
+            // Straight home, the first step's results need no shift.
+            std::size_t const first = work.size() - departs.size();
+            CHECK(first == (!carries ? work.size() : local ? 1u : 0u));
+            for (std::size_t i = 0; i < departs.size(); ++i) {
+              std::size_t const step = first + i;
+              CHECK(work[step] < departs[i]);
+              CHECK(rests_between(work[step], departs[i]));
+              // Under way during the work of the next step.
+              if (step + 1 < work.size()) {
+                CHECK(departs[i] < work[step + 1]);
+                CHECK(work[step + 1] < returns[i]);
+              }
+            }
+            CHECK(!rests.empty());
+            CHECK(rests.back() == static_cast<int>(log.events.size()) - 1);
+          }
+      }
+}

@@ -1,0 +1,92 @@
+// The same bits in every run, whatever is late and in whatever order channels complete.
+
+#include <annulus/annulus.hpp>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/foreign_backend.hpp"
+#include "support/random_ring_problem.hpp"
+#include "support/ring_run.hpp"
+#include "support/unruly_communicator.hpp"
+
+using namespace annulus_test;
+
+namespace {
+
+constexpr std::uint64_t runs = 20;
+
+/// Problems in which something travels and something is carried: several ranks, both rotations.
+template <class T>
+std::vector<RingProblem> travelling_problems(std::uint64_t first_seed, std::size_t count) {
+  std::vector<RingProblem> problems;
+  for (std::uint64_t seed = first_seed; problems.size() < count; ++seed) {
+    RingProblem problem = random_ring_problem(seed);
+    if (problem.ranks < 2 || problem.ranks > 8 || problem.dense.query_length < 16 || problem.dense.key_length < 16) continue;
+    if (!problem.dense.bias && !problem.dense.mask)
+      problem.options.rotation = problems.size() % 2 ? annulus::Rotation::queries : annulus::Rotation::keys;
+    round_operands<T>(problem);
+    problems.push_back(problem);
+  }
+  return problems;
+}
+
+template <class T>
+std::vector<RingResult> undisturbed(RingProblem const& problem) {
+  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    annulus::ReferenceBackend backend;
+    return run_rank<T>(problem, ring, backend);
+  });
+}
+
+bool all_same_bits(std::vector<RingResult> const& a, std::vector<RingResult> const& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits);
+}
+
+template <class T>
+void check_disturbed_rings(std::uint64_t first_seed, std::size_t count) {
+  for (RingProblem const& problem : travelling_problems<T>(first_seed, count)) {
+    auto const expected = undisturbed<T>(problem);
+    for (std::uint64_t run = 0; run < runs; ++run) {
+      INFO(problem.text << ": run " << run);
+      auto const seen = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+        UnrulyCommunicator unruly(ring, {.seed = run});
+        annulus::ReferenceBackend backend;
+        return run_rank<T>(problem, unruly, backend);
+      });
+      CHECK(all_same_bits(seen, expected));
+    }
+  }
+}
+
+template <class T>
+void check_disturbed_devices(std::uint64_t first_seed, std::size_t count) {
+  for (RingProblem const& problem : travelling_problems<T>(first_seed, count)) {
+    auto const expected = undisturbed<T>(problem);
+    for (std::uint64_t run = 0; run < runs; ++run) {
+      INFO(problem.text << ": run " << run);
+      auto const when = run % 4 == 3 ? DeferralOptions::lazy : DeferralOptions::delayed;
+      auto const seen = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+        UnrulyCommunicator unruly(ring, {.seed = run});
+        ForeignRing foreign(unruly);
+        ForeignBackend<> backend(
+            {.deferral = {.when = when, .seed = 31 * run + static_cast<std::uint64_t>(ring.rank())}});
+        return run_rank<T, ForeignPlacement>(problem, foreign, backend);
+      });
+      CHECK(all_same_bits(seen, expected));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("determinism: the same bits in 20 runs with late and reordered shifts", "[determinism]") {
+  check_disturbed_rings<float>(710'000, 6);
+  check_disturbed_rings<Eigen::bfloat16>(720'000, 2);
+}
+
+TEST_CASE("determinism: the same bits in 20 runs with late work and late, reordered shifts", "[determinism][foreign]") {
+  check_disturbed_devices<float>(730'000, 6);
+  check_disturbed_devices<double>(740'000, 2);
+}

@@ -1,0 +1,278 @@
+// Traps of the interface: options that do nothing, operands of the wrong extent, and joining with what is not on the ring.
+
+#include <annulus/annulus.hpp>
+#include <functional>
+
+#include "integration/solve.hpp"
+#include "support/catch.hpp"
+#include "support/shards.hpp"
+
+using namespace annulus_test;
+using annulus::Rotation;
+using annulus::SimulatedRing;
+
+namespace {
+
+using Change = std::function<void(RingProblem&)>;
+
+bool differ(RingResult const& a, RingResult const& b) {
+  return distance(a.output, b.output) > 1e-6 * norm(b.output) && distance(a.dq, b.dq) > 1e-6 * norm(b.dq);
+}
+
+/// Calls forward on every rank; the messages by which the ranks refuse, each after the type of the error.
+template <class Call>
+std::vector<std::string> refusals(int ranks, Call&& call) {
+  return annulus::run_ring(ranks, [&](SimulatedRing& ring) -> std::string {
+    try {
+      call(ring);
+    } catch (annulus::ShapeError const& error) {
+      return std::string("ShapeError: ") + error.what();
+    } catch (annulus::UnsupportedError const& error) {
+      return std::string("UnsupportedError: ") + error.what();
+    }
+    return "accepted";
+  });
+}
+
+}  // namespace
+
+TEST_CASE("C20: a local array where a global extent is due is refused, not clamped", "[trap][C20]") {
+  RingProblem problem = small_ring_problem({.query_length = 24}, 3);
+  settle(problem);
+  using Bias = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  using Mask = Eigen::Tensor<bool, 4, Eigen::RowMajor>;
+  using Ids = Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor>;
+  struct Bad {
+    char const* expected;
+    std::function<void(annulus::Operands<float>&, Bias&, Mask&, Ids&, Ids&)> give;
+  };
+  Bad const cases[] = {
+      {"bias covers 8 keys; expected global_keys = 24",
+       [](auto& o, Bias& bias, auto&, auto&, auto&) { bias = Bias(1, 2, 8, 8), o.bias = bias; }},
+      {"bias has extents [1, 2, 24, 24]",
+       [](auto& o, Bias& bias, auto&, auto&, auto&) { bias = Bias(1, 2, 24, 24), o.bias = bias; }},
+      {"bias has extents [1, 3, 8, 24]",
+       [](auto& o, Bias& bias, auto&, auto&, auto&) { bias = Bias(1, 3, 8, 24), o.bias = bias; }},
+      {"mask covers 25 keys; expected global_keys = 24",
+       [](auto& o, auto&, Mask& mask, auto&, auto&) { mask = Mask(1, 1, 8, 25), o.mask = mask; }},
+      {"query_segments has extents [1, 24]; expected [1, 8]",
+       [](auto& o, auto&, auto&, Ids& q, Ids& k) { q = Ids(1, 24), k = Ids(1, 8), o.query_segments = q, o.key_segments = k; }},
+      {"key_segments has extents [1, 24]; expected [1, 8]",
+       [](auto& o, auto&, auto&, Ids& q, Ids& k) { q = Ids(1, 8), k = Ids(1, 24), o.query_segments = q, o.key_segments = k; }},
+      {"key_segments has extents [2, 8]; expected [1, 8]",
+       [](auto& o, auto&, auto&, Ids& q, Ids& k) { q = Ids(1, 8), k = Ids(2, 8), o.query_segments = q, o.key_segments = k; }},
+  };
+  for (Bad const& bad : cases) {
+    auto const messages = refusals(3, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      annulus::RingAttention attention(ring, backend, problem.options);
+      auto const own = shards_of<float>(problem, ring.rank());
+      annulus::Operands<float> operands;
+      Bias bias;
+      Mask mask;
+      Ids query_ids, key_ids;
+      bad.give(operands, bias, mask, query_ids, key_ids);
+      attention.forward(own.q, own.k, own.v, operands);
+    });
+    for (std::string const& message : messages) {
+      CHECK(message == messages.front());
+      CHECK(message.find("ShapeError") == 0);
+      CHECK(message.find(bad.expected) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("C30: a block of keys that every rank holds is counted once, and so is its gradient", "[trap][C30]") {
+  // The library has no replicated keys. Whoever has some joins two results by the public rule, and gives both backward
+  // passes the joined output and lse.
+  constexpr int on_ring = 18, replicated = 5, ranks = 3;
+  RingProblem whole = small_ring_problem({.query_length = 18, .key_length = on_ring + replicated, .value_dim = 3}, 1);
+  settle(whole);
+  RingProblem ring_part = whole;
+  ring_part.ranks = ranks;
+  ring_part.dense.key_length = on_ring;
+  ring_part.dense.k.resize(on_ring * 4);
+  ring_part.dense.v.resize(on_ring * 3);
+  take_lengths_from_sharding(ring_part);
+  std::vector<double> k_tail(whole.dense.k.begin() + on_ring * 4, whole.dense.k.end());
+  std::vector<double> v_tail(whole.dense.v.begin() + on_ring * 3, whole.dense.v.end());
+  Eigen::TensorMap<RowMajorTensor<double>> const k_replicated(k_tail.data(), 1, replicated, 1, 4);
+  Eigen::TensorMap<RowMajorTensor<double>> const v_replicated(v_tail.data(), 1, replicated, 1, 3);
+
+  auto const run = [&](int times) {
+    std::vector<RingResult> ring_results(ranks), block_results(ranks);
+    annulus::run_ring(ranks, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      annulus::SelfRing alone;
+      annulus::RingAttention around(ring, backend, ring_part.options);
+      annulus::RingAttention beside(alone, backend, ring_part.options);
+      auto const own = shards_of<double>(ring_part, ring.rank());
+      auto joined = around.forward(own.q, own.k, own.v);
+      auto const block = beside.forward(own.q, k_replicated, v_replicated);
+      for (int time = 0; time < times; ++time)
+        for (Index i = 0; i < joined.output.dimension(1); ++i)
+          for (Index h = 0; h < joined.output.dimension(2); ++h)
+            annulus::merge_rows(std::span(&joined.output(0, i, h, 0), 3), joined.lse(0, h, i),
+                                std::span(&block.output(0, i, h, 0), 3), block.lse(0, h, i));
+      auto const of_ring = around.backward(own.dout, joined, own.q, own.k, own.v);
+      auto const of_block = beside.backward(own.dout, joined, own.q, k_replicated, v_replicated);
+      auto const rank = static_cast<std::size_t>(ring.rank());
+      ring_results[rank] = result_of(joined, of_ring);
+      block_results[rank] = result_of(joined, of_block);
+      for (std::size_t i = 0; i < ring_results[rank].dq.size(); ++i) ring_results[rank].dq[i] += block_results[rank].dq[i];
+    });
+    RingResult result = assemble(ring_part, ring_results);
+    // The block's gradient is a sum over the queries of all ranks.
+    auto const append_sum = [&](std::vector<double> RingResult::*member) {
+      std::vector<double> sum((block_results[0].*member).size());
+      for (RingResult const& block : block_results)
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (block.*member)[i];
+      (result.*member).insert((result.*member).end(), sum.begin(), sum.end());
+    };
+    append_sum(&RingResult::dk);
+    append_sum(&RingResult::dv);
+    return judge(whole, result, double_bounds).complaint;
+  };
+  CHECK(run(1) == "");
+  CHECK(run(2) != "");
+  CHECK(run(ranks) != "");
+}
+
+TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]") {
+  // Fails to compile when a field is added: then it needs a line below.
+  [[maybe_unused]] auto const& [mask, scale, softcap, dropout, sharding, offset, rotation] = annulus::Options{};
+  [[maybe_unused]] auto const& [causal, window, sink_tokens, chunk] = annulus::Mask{};
+  [[maybe_unused]] auto const& [probability, seed] = annulus::Dropout{};
+  [[maybe_unused]] auto const& [bias, pairs, query_ids, key_ids, sinks, bias_gradient] = annulus::Operands<float>{};
+
+  Change const nothing = [](RingProblem&) {};
+  Change const is_causal = [](RingProblem& p) { p.dense.causal = true; };
+  Change const has_window = [](RingProblem& p) { p.dense.window_left = 4; };
+  Change const has_dropout = [](RingProblem& p) { p.dense.dropout_probability = 0.3; };
+  Change const has_documents = [](RingProblem& p) { give_documents(p, documents_of_lengths(1, {10, 14})); };
+  struct Row {
+    char const* what;
+    Change before, change;
+  };
+  Row const rows[] = {
+      {"mask.causal", nothing, is_causal},
+      {"mask.window.left", nothing, has_window},
+      {"mask.window.right", nothing, [](RingProblem& p) { p.dense.window_right = 4; }},
+      {"mask.sink_tokens", has_window, [](RingProblem& p) { p.dense.sink_tokens = 2; }},
+      {"mask.chunk", nothing, [](RingProblem& p) { p.dense.chunk = 6; }},
+      {"softmax_scale", nothing, [](RingProblem& p) { p.dense.softmax_scale = 0.9; }},
+      {"logit_softcap", nothing, [](RingProblem& p) { p.dense.logit_softcap = 0.5; }},
+      {"dropout.probability", nothing, has_dropout},
+      {"dropout.seed", has_dropout, [](RingProblem& p) { p.dense.dropout_seed = 1; }},
+      {"query_offset", is_causal, [](RingProblem& p) { p.dense.query_offset = 3; }},
+      {"bias", nothing, [](RingProblem& p) { give_bias(p, 1, 1); }},
+      {"mask operand", nothing, [](RingProblem& p) { give_mask(p, 1, 1); }},
+      {"segments", nothing, has_documents},
+      {"query_segments", has_documents, [](RingProblem& p) { (*p.dense.query_segments)[3] = 2; }},
+      {"key_segments", has_documents, [](RingProblem& p) { (*p.dense.key_segments)[3] = 2; }},
+      {"sinks", nothing, [](RingProblem& p) { give_sinks(p, 1); }},
+      {"predicate", nothing, [](RingProblem& p) { p.dense.predicate = [](auto, auto, auto query, auto key) { return query % 5 != key % 5; }; }},
+  };
+  for (Row const& row : rows) {
+    INFO(row.what);
+    RingProblem before = small_ring_problem({.query_length = 24}, 3);
+    row.before(before);
+    RingProblem after = before;
+    row.change(after);
+    RingResult const result = solve<double>(after);
+    CHECK(differ(result, solve<double>(before)));
+    CHECK(judge(after, result, double_bounds).complaint == "");
+  }
+
+  // The sharding says where a rank's rows stand: the same rows, another result.
+  RingProblem contiguous = small_ring_problem({.query_length = 24}, 3);
+  contiguous.dense.causal = true;
+  settle(contiguous);
+  auto const run_as = [&](annulus::Options const& options) {
+    return annulus::run_ring(3, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      auto const own = shards_of<double>(contiguous, ring.rank());
+      annulus::RingAttention attention(ring, backend, options);
+      auto const forward = attention.forward(own.q, own.k, own.v);
+      RingResult result = result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v));
+      return std::pair(result, attention.plan(annulus::Pass::backward)->rotation());
+    });
+  };
+  auto const expected = run_as(contiguous.options);
+  annulus::Options other = contiguous.options;
+  other.sharding = annulus::Striped{};
+  CHECK(differ(run_as(other)[1].first, expected[1].first));
+
+  // The rotation changes what travels, and nothing else.
+  for (Rotation wanted : {Rotation::keys, Rotation::queries}) {
+    other = contiguous.options;
+    other.rotation = wanted;
+    auto const results = run_as(other);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      CHECK(results[rank].second == wanted);
+      CHECK(distance(results[rank].first.dk, expected[rank].first.dk) <= 1e-14 * norm(expected[rank].first.dk));
+    }
+  }
+}
+
+TEST_CASE("C40: bias_gradient decides whether there is a gradient of the bias", "[trap][C40]") {
+  RingProblem problem = small_ring_problem({.query_length = 24}, 3);
+  settle(problem);
+  for (bool asked : {false, true}) {
+    auto const given = annulus::run_ring(3, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      auto const own = shards_of<float>(problem, ring.rank());
+      Eigen::Tensor<float, 4> bias(1, 1, 8, 24);
+      bias.setConstant(0.5f);
+      annulus::Operands<float> const operands{.bias = bias, .bias_gradient = asked};
+      annulus::RingAttention attention(ring, backend, problem.options);
+      auto const forward = attention.forward(own.q, own.k, own.v, operands);
+      auto const gradients = attention.backward(own.dout, forward, own.q, own.k, own.v, operands);
+      return gradients.dbias.has_value() && norm(values_of(*gradients.dbias)) > 0;
+    });
+    CHECK(given == std::vector<bool>(3, asked));
+  }
+}
+
+TEST_CASE("C40: what an option cannot mean is refused on every rank", "[trap][C40]") {
+  RingProblem problem = small_ring_problem({.query_length = 24}, 3);
+  settle(problem);
+  double const not_a_number = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  std::pair<char const*, annulus::Options> const refused[] = {
+      {"softmax_scale is nan", {.softmax_scale = not_a_number}},
+      {"softmax_scale is inf", {.softmax_scale = infinite}},
+      {"logit_softcap is -1", {.logit_softcap = -1}},
+      {"logit_softcap is nan", {.logit_softcap = not_a_number}},
+      {"dropout probability is 1", {.dropout = {.probability = 1}}},
+      {"dropout probability is -0.5", {.dropout = {.probability = -0.5}}},
+      {"dropout probability is nan", {.dropout = {.probability = not_a_number}}},
+      {"sink_tokens is -1", {.mask = {.sink_tokens = -1}}},
+      {"chunk is -2", {.mask = {.chunk = -2}}},
+      {"query_offset is", {.query_offset = annulus::unbounded}},
+  };
+  auto const call = [&](annulus::Options const& options, annulus::Operands<float> const& operands) {
+    return refusals(3, [&](SimulatedRing& ring) {
+      annulus::ReferenceBackend backend;
+      auto const own = shards_of<float>(problem, ring.rank());
+      annulus::ring_attention_forward(ring, backend, options, own.q, own.k, own.v, operands);
+    });
+  };
+  auto const check_refused = [](std::vector<std::string> const& messages, std::string const& expected) {
+    for (std::string const& message : messages) {
+      CHECK(message == messages.front());
+      CHECK(message.find("UnsupportedError") == 0);
+      CHECK(message.find(expected) != std::string::npos);
+    }
+  };
+  for (auto const& [expected, options] : refused) check_refused(call(options, {}), expected);
+  CHECK_THROWS_AS(annulus::Sharding(annulus::Striped{0}), annulus::UnsupportedError);
+
+  Eigen::Tensor<float, 4> bias(1, 1, 8, 24);
+  bias.setZero();
+  Eigen::Tensor<std::int32_t, 2> ids(1, 8);
+  ids.setConstant(1);
+  check_refused(call({.rotation = Rotation::queries}, {.bias = bias}), "rotation of queries with a bias");
+  check_refused(call({}, {.bias_gradient = true}), "bias_gradient is set but no bias is given");
+  for (std::string const& message : call({}, {.query_segments = ids}))
+    CHECK(message.find("ShapeError: rank 0: query_segments are given without key_segments") == 0);
+}

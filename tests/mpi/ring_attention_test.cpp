@@ -1,0 +1,202 @@
+// The whole library over MPI: the bits of a simulated ring, and errors that reach every rank.
+
+#include <mpi.h>
+
+#include <annulus/annulus.hpp>
+#include <annulus/comm/mpi.hpp>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mpi/mpi_runner.hpp"
+#include "support/catch.hpp"
+#include "support/foreign_backend.hpp"
+#include "support/random_ring_problem.hpp"
+#include "support/ring_run.hpp"
+#include "support/small_ring_problem.hpp"
+#include "support/unruly_communicator.hpp"
+
+using namespace annulus_test;
+using annulus::MpiRing;
+
+namespace {
+
+/// Random problems on as many ranks as this launch has; the same ones on every rank.
+template <class T>
+std::vector<RingProblem> problems_of_this_world(std::uint64_t first_seed, std::size_t count) {
+  std::vector<RingProblem> problems;
+  for (std::uint64_t seed = first_seed; problems.size() < count; ++seed) {
+    RingProblem problem = random_ring_problem(seed);
+    if (problem.ranks != world_size()) continue;
+    round_operands<T>(problem);
+    problems.push_back(std::move(problem));
+  }
+  return problems;
+}
+
+/// Results of all ranks on a ring of threads inside this process.
+template <class T>
+std::vector<RingResult> simulated(RingProblem const& problem) {
+  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    annulus::ReferenceBackend backend;
+    return run_rank<T>(problem, ring, backend);
+  });
+}
+
+template <class T>
+void check_same_bits(std::uint64_t first_seed, std::size_t count) {
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  for (RingProblem const& problem : problems_of_this_world<T>(first_seed, count)) {
+    INFO(problem.text);
+    annulus::ReferenceBackend backend;
+    RingResult const over_mpi = run_rank<T>(problem, ring, backend);
+    CHECK(same_bits(over_mpi, simulated<T>(problem)[static_cast<std::size_t>(ring.rank())]));
+  }
+}
+
+/// A call that all ranks make, but with other arguments on one of them.
+using Call = std::function<void(MpiRing&, bool differs)>;
+
+RingProblem plain_problem() {
+  RingProblem problem = small_ring_problem({.query_length = 4 * world_size(), .head_dim = 8}, world_size());
+  settle(problem);
+  return problem;
+}
+
+void run_with(MpiRing& ring, RingProblem const& problem) {
+  annulus::ReferenceBackend backend;
+  run_rank<float>(problem, ring, backend);
+}
+
+}  // namespace
+
+TEST_CASE("ring attention over MPI gives the bits of a simulated ring", "[mpi]") {
+  check_same_bits<float>(810'000, 24);
+  check_same_bits<Eigen::bfloat16>(820'000, 8);
+  check_same_bits<double>(830'000, 8);
+}
+
+TEST_CASE("ring attention over MPI gives the same bits with late and reordered shifts, and in pieces", "[mpi]") {
+  annulus::MpiRingOptions pieces = options_of_tests();
+  pieces.max_message_bytes = 257;
+  MpiRing ring(MPI_COMM_WORLD, pieces);
+  for (RingProblem const& problem : problems_of_this_world<float>(840'000, 4)) {
+    auto const expected = simulated<float>(problem)[static_cast<std::size_t>(ring.rank())];
+    for (std::uint64_t run = 0; run < 5; ++run) {
+      INFO(problem.text << ": run " << run);
+      UnrulyCommunicator unruly(ring, {.seed = run});
+      annulus::ReferenceBackend backend;
+      CHECK(same_bits(run_rank<float>(problem, unruly, backend), expected));
+    }
+  }
+}
+
+TEST_CASE("a device that works late over MPI gives the bits of the reference", "[mpi][foreign]") {
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
+    for (RingProblem const& problem : problems_of_this_world<float>(850'000, 6)) {
+      INFO(problem.text);
+      ForeignRing foreign(ring);
+      ForeignBackend<> backend({.deferral = {.when = when, .seed = static_cast<std::uint64_t>(ring.rank())}});
+      CHECK(same_bits(run_rank<float, ForeignPlacement>(problem, foreign, backend),
+                      simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
+    }
+}
+
+TEST_CASE("several rings of replica groups work side by side", "[mpi]") {
+  // Even and odd ranks, in descending order: places in the ring are places in the list.
+  std::vector<std::vector<int>> groups(world_size() > 1 ? 2 : 1);
+  for (int rank = world_size() - 1; rank >= 0; --rank)
+    groups[static_cast<std::size_t>(rank) % groups.size()].push_back(rank);
+  MpiRing ring = MpiRing::from_replica_groups(MPI_COMM_WORLD, groups, options_of_tests());
+  std::size_t const group = static_cast<std::size_t>(world_rank()) % groups.size();
+  REQUIRE(ring.size() == static_cast<int>(groups[group].size()));
+  // Each group has a problem of its own.
+  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 29, .head_dim = 8}, ring.size(),
+                                           annulus::Zigzag{}, annulus::Rotation::automatic, 5 + group);
+  problem.dense.causal = true;
+  settle(problem);
+  round_operands<float>(problem);
+  annulus::ReferenceBackend backend;
+  RingResult const over_mpi = run_rank<float>(problem, ring, backend);
+  CHECK(same_bits(over_mpi, simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
+}
+
+TEST_CASE("where one rank over MPI is called differently, every rank throws the same error", "[mpi]") {
+  if (world_size() == 1) {
+    SUCCEED("one rank has no one to differ from");
+    return;
+  }
+  auto const [name, expected, call] = GENERATE(table<std::string, std::string, Call>({
+      {"mask", "mask.causal",
+       [](MpiRing& ring, bool differs) {
+         RingProblem problem = plain_problem();
+         problem.options.mask.causal = differs;
+         run_with(ring, problem);
+       }},
+      {"scale", "softmax_scale",
+       [](MpiRing& ring, bool differs) {
+         RingProblem problem = plain_problem();
+         problem.options.softmax_scale = differs ? 0.5 : 0.25;
+         run_with(ring, problem);
+       }},
+      {"element type", "data type",
+       [](MpiRing& ring, bool differs) {
+         annulus::ReferenceBackend backend;
+         if (differs)
+           run_rank<Eigen::bfloat16>(plain_problem(), ring, backend);
+         else
+           run_rank<float>(plain_problem(), ring, backend);
+       }},
+      {"head_dim", "head_dim",
+       [](MpiRing& ring, bool differs) {
+         RingProblem problem =
+             small_ring_problem({.query_length = 4 * world_size(), .head_dim = differs ? 6 : 8}, world_size());
+         settle(problem);
+         run_with(ring, problem);
+       }},
+      {"refused by one rank", "soft",
+       [](MpiRing& ring, bool differs) {
+         RingProblem problem = plain_problem();
+         problem.options.logit_softcap = differs ? -1 : 0;
+         run_with(ring, problem);
+       }},
+  }));
+  INFO(name);
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  std::string message = "nothing was thrown";
+  try {
+    call(ring, world_rank() == world_size() - 1);
+  } catch (annulus::Error const& error) {
+    message = error.what();
+  }
+  CHECK_THAT(message, Catch::Matchers::ContainsSubstring(expected));
+  // To the letter the same on all ranks.
+  std::array<char, 1024> text{};
+  message.copy(text.data(), text.size() - 1);
+  std::vector<char> all(text.size() * static_cast<std::size_t>(world_size()));
+  MPI_Allgather(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), static_cast<int>(text.size()), MPI_CHAR,
+                MPI_COMM_WORLD);
+  for (int rank = 0; rank < world_size(); ++rank)
+    CHECK(std::string(all.data() + static_cast<std::size_t>(rank) * text.size()) == text.data());
+}
+
+TEST_CASE("a device that fails on one rank over MPI ends the ring on every rank", "[mpi][foreign]") {
+  RingProblem const problem = plain_problem();
+  for (int call : {0, 3, 7}) {
+    MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+    ForeignRing foreign(ring);
+    bool const fails = ring.rank() == ring.size() - 1;
+    ForeignBackend<> backend(
+        {.deferral = {.when = DeferralOptions::lazy}, .failing_call = fails ? call : -1});
+    INFO("call " << call);
+    if (fails)
+      CHECK_THROWS_AS((run_rank<float, ForeignPlacement>(problem, foreign, backend)), DeviceFailure);
+    else
+      CHECK_THROWS_AS((run_rank<float, ForeignPlacement>(problem, foreign, backend)), annulus::CommunicationError);
+    CHECK(backend.misuses() == 0);
+  }
+}
