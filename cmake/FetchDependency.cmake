@@ -8,7 +8,7 @@ macro(annulus_fetch name source)
   else()
     set(annulus_fetch_origin URL "${source}")
   endif()
-  if("${name}" MATCHES "^(Eigen|CLI11)$")
+  if("${name}" MATCHES "^(Eigen|CLI11|JSON)$")
     # Headers only: the project's own build files would add its tests, and a target that cannot be exported with ours.
     # A subfolder that does not exist keeps them out.
     FetchContent_Declare(annulus_${name} ${annulus_fetch_origin} SOURCE_SUBDIR no_build_files)
@@ -29,6 +29,8 @@ macro(annulus_fetch name source)
     annulus_header_target(Eigen3::Eigen "${${annulus_fetched}_SOURCE_DIR}" Eigen/Core)
   elseif("${name}" STREQUAL "CLI11")
     annulus_header_target(CLI11::CLI11 "${${annulus_fetched}_SOURCE_DIR}/include" CLI/CLI.hpp)
+  elseif("${name}" STREQUAL "JSON")
+    annulus_header_target(nlohmann_json::nlohmann_json "${${annulus_fetched}_SOURCE_DIR}/include" nlohmann/json.hpp)
   endif()
 endmacro()
 

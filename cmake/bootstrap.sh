@@ -47,6 +47,7 @@ missing_packages() {
   has_command ninja || echo ninja-build
   has_header unsupported/Eigen/CXX11/Tensor || echo libeigen3-dev
   has_header CLI/CLI.hpp || echo libcli11-dev
+  has_header nlohmann/json.hpp || echo nlohmann-json3-dev
   if [ "$mode" != demo ]; then
     has_mpi || echo libopenmpi-dev openmpi-bin
     has_catch2 || echo catch2

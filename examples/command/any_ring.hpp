@@ -16,9 +16,9 @@ class AnyRing {
 
   class Transfer {
    public:
-    template <annulus::Transfer T>
-      requires(!std::same_as<T, Transfer>)
-    explicit Transfer(T transfer) : held_(std::make_unique<Model<T>>(std::move(transfer))) {}
+    template <class T>
+    requires(!std::same_as<T, Transfer> && annulus::Transfer<T>) explicit Transfer(T transfer)
+        : held_(std::make_unique<Model<T>>(std::move(transfer))) {}
 
     void wait() { held_->wait(); }
 
@@ -37,9 +37,9 @@ class AnyRing {
     std::unique_ptr<Held> held_;
   };
 
-  template <annulus::Communicator C>
-    requires(!std::same_as<C, AnyRing>)
-  explicit AnyRing(C& communicator) : ring_(std::make_unique<Model<C>>(communicator)) {}
+  template <class C>
+  requires(!std::same_as<C, AnyRing> && annulus::Communicator<C>) explicit AnyRing(C& communicator)
+      : ring_(std::make_unique<Model<C>>(communicator)) {}
 
   annulus::Rank rank() const { return ring_->rank(); }
   int size() const { return ring_->size(); }

@@ -65,8 +65,8 @@ void attend_in_one_process(AttendOptions const& options) {
 
 void require_ranks_of(MpiSession const& session, AttendOptions const& options) {
   if (options.ranks && *options.ranks != session.size())
-    throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " + std::to_string(session.size()) +
-                     "; accepted: that number, or no --ranks");
+    throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " +
+                     std::to_string(session.size()) + "; accepted: that number, or no --ranks");
 }
 
 void attend_on_all_processes(AttendOptions const& options, MpiSession& session) {

@@ -18,9 +18,7 @@ struct Axis {
   annulus::Index extent;
   bool may_be_one = false;
 
-  bool fits(std::size_t seen) const {
-    return static_cast<annulus::Index>(seen) == extent || (may_be_one && seen == 1);
-  }
+  bool fits(std::size_t seen) const { return static_cast<annulus::Index>(seen) == extent || (may_be_one && seen == 1); }
 };
 
 [[noreturn]] void fail_shape(NpyArray const& array, std::string const& accepted) {
@@ -131,13 +129,14 @@ CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
     throw InputError(files.k.file + ": has " + std::to_string(k[2]) + " heads, q has " + std::to_string(q[2]) +
                      "; accepted: a number of heads that divides that of q");
 
-  CallShape shape{.dtype = element_type(files.q, options),
-                  .attention = {.batch = q[0], .query_heads = q[2], .kv_heads = k[2], .head_dim = q[3], .value_dim = v[3]},
-                  .queries = q[1],
-                  .keys = k[1],
-                  .segments = files.q_segments.has_value(),
-                  .backward = files.dout.has_value(),
-                  .bias_gradient = options.bias_gradient};
+  CallShape shape{
+      .dtype = element_type(files.q, options),
+      .attention = {.batch = q[0], .query_heads = q[2], .kv_heads = k[2], .head_dim = q[3], .value_dim = v[3]},
+      .queries = q[1],
+      .keys = k[1],
+      .segments = files.q_segments.has_value(),
+      .backward = files.dout.has_value(),
+      .bias_gradient = options.bias_gradient};
   if (files.dout)
     require_attention_extents(*files.dout, options.axes,
                               {{{"batch", q[0]}, {"sequence", q[1]}, {"heads", q[2]}, {"dim", v[3]}}});

@@ -60,7 +60,8 @@ Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
   if (files.q_segments) inputs.query_segments = detail::segments_of(*files.q_segments);
   if (files.kv_segments) inputs.key_segments = detail::segments_of(*files.kv_segments);
   if (files.sinks)
-    inputs.sinks = detail::tensor_of<annulus::Accumulator<T>, 2>(*files.sinks, {shape.attention.query_heads, shape.sinks});
+    inputs.sinks =
+        detail::tensor_of<annulus::Accumulator<T>, 2>(*files.sinks, {shape.attention.query_heads, shape.sinks});
   return inputs;
 }
 

@@ -14,33 +14,39 @@ namespace annulus_command {
 
 namespace {
 
-Choices<annulus::AxisOrder> const axis_orders{{"bshd", annulus::AxisOrder::bshd},
-                                              {"bhsd", annulus::AxisOrder::bhsd},
-                                              {"bhds", annulus::AxisOrder::bhds}};
+Choices<annulus::AxisOrder> const axis_orders{
+    {"bshd", annulus::AxisOrder::bshd}, {"bhsd", annulus::AxisOrder::bhsd}, {"bhds", annulus::AxisOrder::bhds}};
 
 CLI::Option* add_file(CLI::App& app, char const* name, std::filesystem::path& path, char const* description) {
   auto const take = [&path](std::string const& text) { path = text; };
   auto const check = [](std::string const& text) {
     return text.empty() ? std::string("an empty name is given; accepted: the name of a file") : std::string();
   };
-  return app.add_option_function<std::string>(name, take, description)->check(CLI::Validator(check, ""))->type_name("FILE");
+  return app.add_option_function<std::string>(name, take, description)
+      ->check(CLI::Validator(check, ""))
+      ->type_name("FILE");
 }
 
 void add_files(CLI::App& app, AttendOptions& options) {
   add_file(app, "--q", options.q, "queries, four axes in the order of --axes")->required();
   add_file(app, "--k", options.k, "keys")->required();
   add_file(app, "--v", options.v, "values; their last extent may differ from that of q and k")->required();
-  CLI::Option* const dout = add_file(app, "--dout", options.dout, "gradient of the output: compute the other gradients too");
-  CLI::Option* const bias = add_file(app, "--bias", options.bias, "[batch|1, heads|1, queries, keys], added to the logits");
+  CLI::Option* const dout =
+      add_file(app, "--dout", options.dout, "gradient of the output: compute the other gradients too");
+  CLI::Option* const bias =
+      add_file(app, "--bias", options.bias, "[batch|1, heads|1, queries, keys], added to the logits");
   app.add_flag("--bias-gradient", options.bias_gradient, "write dbias.npy too")->needs(bias)->needs(dout);
   add_file(app, "--mask", options.mask, "shaped as a bias, true where a query may see a key");
-  CLI::Option* const q_segments =
-      add_file(app, "--q-segments", options.q_segments, "[batch, queries], the document of each query; 0 and less: padding");
-  CLI::Option* const kv_segments = add_file(app, "--kv-segments", options.kv_segments, "[batch, keys], the document of each key");
+  CLI::Option* const q_segments = add_file(app, "--q-segments", options.q_segments,
+                                           "[batch, queries], the document of each query; 0 and less: padding");
+  CLI::Option* const kv_segments =
+      add_file(app, "--kv-segments", options.kv_segments, "[batch, keys], the document of each key");
   q_segments->needs(kv_segments);
   kv_segments->needs(q_segments);
   add_file(app, "--sinks", options.sinks, "[heads] or [heads, n], logits that take part in the normalisation alone");
-  add_file(app, "--out-dir", options.out_dir, "folder for out.npy, lse.npy and the gradients")->required()->type_name("DIR");
+  add_file(app, "--out-dir", options.out_dir, "folder for out.npy, lse.npy and the gradients")
+      ->required()
+      ->type_name("DIR");
   add_file(app, "--trace", options.trace, "write what each rank does when, for chrome://tracing");
 }
 
@@ -55,9 +61,9 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_choice(app, "--sharding", options.attention.sharding, shardings, "which rank owns which position")
       ->default_str("contiguous");
   add_rotation(app, options.attention.rotation);
-  app.add_option("--backend", options.backend, "what computes: reference|cpu|nki, this build has " + names_of_built_in_backends())
+  app.add_option("--backend", options.backend, "what computes; this build has " + names_of_built_in_backends())
       ->default_str(options.backend)
-      ->type_name("");
+      ->type_name("reference|cpu|nki");
   add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")
       ->default_str("that of q where it is f8 or f2, else f32");
   app.add_option("--threads", options.threads, "threads of each rank")
@@ -75,10 +81,13 @@ void add_attention(CLI::App& app, AttendOptions& options) {
       ->check(finite_number())
       ->type_name("X")
       ->default_str("1 / sqrt(head_dim)");
-  app.add_option("--softcap", attention.logit_softcap, "X * tanh(logit / X); 0: none")->check(finite_number())->type_name("X");
-  CLI::Option* const dropout = app.add_option("--dropout", attention.dropout.probability, "probability to drop a weight, 0 <= P < 1")
-                                   ->check(finite_number())
-                                   ->type_name("P");
+  app.add_option("--softcap", attention.logit_softcap, "X * tanh(logit / X); 0: none")
+      ->check(finite_number())
+      ->type_name("X");
+  CLI::Option* const dropout =
+      app.add_option("--dropout", attention.dropout.probability, "probability to drop a weight, 0 <= P < 1")
+          ->check(finite_number())
+          ->type_name("P");
   app.add_option("--seed", attention.dropout.seed, "of the dropout")
       ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
       ->type_name("N")
@@ -98,6 +107,10 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
 
 void require_consistent(AttendOptions const& options) {
   annulus::validate_options(options.attention);
+  if (options.attention.rotation == annulus::Rotation::queries && !(options.bias.empty() && options.mask.empty()))
+    throw InputError(
+        "--rotation queries with --bias or --mask, whose rows cover all keys and stay with their queries; "
+        "accepted: auto|keys");
   require_backend(options.backend, options.threads);
 }
 

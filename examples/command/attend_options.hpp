@@ -24,7 +24,7 @@ struct AttendOptions {
   std::optional<int> ranks;  ///< unset: 4 simulated ranks, or as many as MPI has
   bool mpi = false;
   std::string backend = "reference";
-  int threads = 1;  ///< of each rank
+  int threads = 1;                         ///< of each rank
   std::optional<annulus::DataType> dtype;  ///< unset: by the file of q
   annulus::AxisOrder axes = annulus::AxisOrder::bshd;
   annulus::Options attention;

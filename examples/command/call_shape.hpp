@@ -1,12 +1,12 @@
 #pragma once
 // What all ranks must know of the files before they get their shards.
 
+#include <Eigen/Core>
 #include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
 #include <annulus/core/shape.hpp>
 #include <annulus/schedule/ring_plan.hpp>
 #include <annulus/tensor/axis_order.hpp>
-#include <Eigen/Core>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -43,10 +43,14 @@ struct Call {
 template <class Function>
 decltype(auto) with_scalar(annulus::DataType type, Function&& function) {
   switch (type) {
-    case annulus::DataType::float64: return function(std::type_identity<double>{});
-    case annulus::DataType::float32: return function(std::type_identity<float>{});
-    case annulus::DataType::float16: return function(std::type_identity<Eigen::half>{});
-    case annulus::DataType::bfloat16: return function(std::type_identity<Eigen::bfloat16>{});
+    case annulus::DataType::float64:
+      return function(std::type_identity<double>{});
+    case annulus::DataType::float32:
+      return function(std::type_identity<float>{});
+    case annulus::DataType::float16:
+      return function(std::type_identity<Eigen::half>{});
+    case annulus::DataType::bfloat16:
+      return function(std::type_identity<Eigen::bfloat16>{});
   }
   throw std::logic_error("not a value of DataType");
 }

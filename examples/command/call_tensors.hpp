@@ -22,10 +22,10 @@ template <annulus::Scalar T>
 struct Inputs {
   Tensor<T, 4> q, k, v;
   std::optional<Tensor<T, 4>> dout{};
-  std::optional<Tensor<T, 4>> bias{};      ///< [batch|1, query_heads|1, queries, global keys]
-  std::optional<Tensor<bool, 4>> mask{};   ///< as bias
-  std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};    ///< [batch, rows]
-  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};  ///< [query_heads, n], whole on each rank
+  std::optional<Tensor<T, 4>> bias{};     ///< [batch|1, query_heads|1, queries, global keys]
+  std::optional<Tensor<bool, 4>> mask{};  ///< as bias
+  std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};  ///< [batch, rows]
+  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};                ///< [query_heads, n], whole on each rank
 };
 
 /// out, dq, dk and dv are stored in the axis order of the call. Gradients are there where dout is.
@@ -94,7 +94,7 @@ Inputs<T> make_inputs(Call const& call, Rows rows) {
   CallShape const& shape = call.shape;
   auto const& [batch, query_heads, kv_heads, head_dim, value_dim] = shape.attention;
   auto const make = [&](annulus::Index length, annulus::Index heads, annulus::Index dim) {
-    return make_in_axes<T>(call.axes, {batch, length, heads, dim});
+    return make_in_axes<T>(call.axes, {shape.attention.batch, length, heads, dim});
   };
   Inputs<T> inputs{make(rows.queries, query_heads, head_dim), make(rows.keys, kv_heads, head_dim),
                    make(rows.keys, kv_heads, value_dim)};
@@ -115,7 +115,7 @@ Results<T> make_results(Call const& call, Rows rows) {
   CallShape const& shape = call.shape;
   auto const& [batch, query_heads, kv_heads, head_dim, value_dim] = shape.attention;
   auto const make = [&](annulus::Index length, annulus::Index heads, annulus::Index dim) {
-    return make_in_axes<T>(call.axes, {batch, length, heads, dim});
+    return make_in_axes<T>(call.axes, {shape.attention.batch, length, heads, dim});
   };
   Results<T> results{make(rows.queries, query_heads, value_dim), {batch, query_heads, rows.queries}};
   if (!shape.backward) return results;
@@ -135,7 +135,9 @@ class Share {
         key_(segments(call, annulus::Side::key, rank, ranks, call.shape.keys)) {}
 
   Rows rows() const { return {annulus::rows_of(query_), annulus::rows_of(key_)}; }
-  std::span<annulus::Segment const> of(annulus::Side side) const { return side == annulus::Side::query ? query_ : key_; }
+  std::span<annulus::Segment const> of(annulus::Side side) const {
+    return side == annulus::Side::query ? query_ : key_;
+  }
 
  private:
   static std::vector<annulus::Segment> segments(Call const& call, annulus::Side side, annulus::Rank rank, int ranks,

@@ -33,8 +33,8 @@ CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, 
     return "'" + excerpt(given) + "' is not known; accepted: " + accepted;
   };
   return app.add_option_function<std::string>(name, take, description)
-      ->check(CLI::Validator(check, accepted))
-      ->type_name("");
+      ->check(CLI::Validator(check, ""))
+      ->type_name(accepted);
 }
 
 }  // namespace annulus_command

@@ -28,7 +28,8 @@ std::string text_of(DemoOptions const& options) {
   if (options.text.empty()) return std::string(license_text.substr(0, limit));
   std::string const name = options.text.string();
   std::error_code error;
-  if (std::filesystem::is_directory(options.text, error)) throw InputError(name + ": is a folder; accepted: a text file");
+  if (std::filesystem::is_directory(options.text, error))
+    throw InputError(name + ": is a folder; accepted: a text file");
   errno = 0;
   std::ifstream stream(options.text, std::ios::binary);
   if (!stream)
@@ -45,10 +46,14 @@ Call call_of(DemoOptions const& options) {
     throw InputError("--heads " + std::to_string(options.heads) + " --kv-heads " + std::to_string(options.kv_heads) +
                      "; accepted: a number of kv heads that divides that of heads");
   if (options.head_dim % 2 != 0)
-    throw InputError("--head-dim " + std::to_string(options.head_dim) + "; accepted: an even number, rotary positions turn pairs");
+    throw InputError("--head-dim " + std::to_string(options.head_dim) +
+                     "; accepted: an even number, rotary positions turn pairs");
   return {.shape = {.dtype = annulus::DataType::float32,
-                    .attention = {.batch = 1, .query_heads = options.heads, .kv_heads = options.kv_heads,
-                                  .head_dim = options.head_dim, .value_dim = options.head_dim},
+                    .attention = {.batch = 1,
+                                  .query_heads = options.heads,
+                                  .kv_heads = options.kv_heads,
+                                  .head_dim = options.head_dim,
+                                  .value_dim = options.head_dim},
                     .queries = options.tokens,
                     .keys = options.tokens,
                     .backward = true},
@@ -105,7 +110,8 @@ double error_bound(Inputs<float> const& inputs) {
     Eigen::Index const dims = tensor.dimension(3);
     double largest = 0;
     for (Eigen::Index row = 0; row < tensor.size() / dims; ++row)
-      largest = std::max(largest, static_cast<double>(Eigen::Map<Eigen::VectorXf const>(tensor.data() + row * dims, dims).norm()));
+      largest = std::max(
+          largest, static_cast<double>(Eigen::Map<Eigen::VectorXf const>(tensor.data() + row * dims, dims).norm()));
     return largest;
   };
   double const dims = static_cast<double>(inputs.q.dimension(3)), unit = std::ldexp(1.0, -24);
@@ -134,13 +140,18 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<StepL
   double const full_bytes = 4 * tokens * tokens * static_cast<double>(options.heads);
 
   std::printf("causal attention over %td tokens of %s, zigzag sharding, %d simulated ranks\n", options.tokens,
-              options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(), options.ranks);
-  std::printf("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads, options.head_dim);
+              options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(),
+              options.ranks);
+  std::printf("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads,
+              options.head_dim);
   std::printf("  %-28s%12s%12s\n", "", "forward", "backward");
   std::printf("  %-28s%10.2f s%10.2f s\n", "time", forward.seconds, backward.seconds);
-  std::printf("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9, backward.flops / backward.seconds * 1e-9);
-  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent), mebibytes(backward.bytes_sent));
-  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank", mebibytes(shard_bytes(call, forward_plan) + forward.buffer_bytes),
+  std::printf("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9,
+              backward.flops / backward.seconds * 1e-9);
+  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent),
+              mebibytes(backward.bytes_sent));
+  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank",
+              mebibytes(shard_bytes(call, forward_plan) + forward.buffer_bytes),
               mebibytes(shard_bytes(call, backward_plan) + backward.buffer_bytes));
   std::printf("  %-28s%8.2f MiB\n\n", "scores of full attention", full_bytes / (1024 * 1024));
   print_balance(call, options.ranks);
@@ -150,7 +161,8 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<StepL
 
 CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
   using annulus::Index;
-  CLI::App& demo = *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, checked");
+  CLI::App& demo =
+      *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, checked");
   auto const take_text = [&options](std::string const& text) { options.text = text; };
   auto const not_empty = [](std::string const& text) {
     return text.empty() ? std::string("an empty name is given; accepted: the name of a text file") : std::string();
@@ -160,9 +172,12 @@ CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
       ->type_name("FILE");
   add_ranks(demo, options.ranks, "ranks of the ring")->capture_default_str();
   auto const extent = [&](char const* name, Index& value, Index most, char const* description) {
-    demo.add_option(name, value, description)->check(whole_number(Index{1}, most))->type_name("N")->capture_default_str();
+    demo.add_option(name, value, description)
+        ->check(whole_number(Index{1}, most))
+        ->type_name("N")
+        ->capture_default_str();
   };
-  extent("--tokens", options.tokens, Index{1} << 20, "length of the sequence; the text is repeated or cut to it");
+  extent("--tokens", options.tokens, Index{1} << 17, "length of the sequence; the text is repeated or cut to it");
   extent("--heads", options.heads, 256, "query heads");
   extent("--kv-heads", options.kv_heads, 256, "key and value heads");
   extent("--head-dim", options.head_dim, 1024, "of queries, keys and values");
@@ -194,7 +209,8 @@ int run_demo(DemoOptions const& options) {
   bool const right = errors.largest() <= bound;
   std::printf("  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",
               errors.largest(), bound, errors.output, errors.lse, errors.dq, errors.dk, errors.dv);
-  if (!right) std::fprintf(stderr, "annulus: the largest relative error exceeds the bound of rounding errors in float\n");
+  if (!right)
+    std::fprintf(stderr, "annulus: the largest relative error exceeds the bound of rounding errors in float\n");
   return right ? success : failed;
 }
 

@@ -36,7 +36,10 @@ class DenseHead {
   using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
   DenseHead(Inputs<float> const& inputs, annulus::Index head, annulus::Index kv_head)
-      : q(rows_of(inputs.q, head)), k(rows_of(inputs.k, kv_head)), v(rows_of(inputs.v, kv_head)), dout(rows_of(*inputs.dout, head)),
+      : q(rows_of(inputs.q, head)),
+        k(rows_of(inputs.k, kv_head)),
+        v(rows_of(inputs.v, kv_head)),
+        dout(rows_of(*inputs.dout, head)),
         scale(1 / std::sqrt(static_cast<double>(q.cols()))) {}
 
   /// Queries [begin, begin + count): probabilities over the keys up to the last of them, and what follows from these.
@@ -95,7 +98,8 @@ inline std::vector<annulus::Index> sampled_rows(annulus::Index rows, annulus::In
 
 /// output, lse and dq of sampled queries of one head.
 inline void check_queries(DenseHead const& dense, Results<float> const& results, annulus::Index head,
-                          std::vector<annulus::Index> const& queries, Deviation& output, Deviation& lse, Deviation& dq) {
+                          std::vector<annulus::Index> const& queries, Deviation& output, Deviation& lse,
+                          Deviation& dq) {
   for (annulus::Index i : queries) {
     DenseHead::Block const row = dense.block(i, 1);
     DenseHead::Matrix const gradient = dense.dq(row, i);
@@ -127,7 +131,8 @@ inline KeyGradients key_gradients(DenseHead const& head, std::vector<annulus::In
       Eigen::VectorXd const weights = block.weights.col(key);
       Eigen::VectorXd const dweights = head.dout.middleRows(begin, count) * head.v.row(key).transpose();
       sum.dv.row(s) += weights.transpose() * head.dout.middleRows(begin, count);
-      sum.dk.row(s) += head.scale * weights.cwiseProduct(dweights - block.delta).transpose() * head.q.middleRows(begin, count);
+      sum.dk.row(s) +=
+          head.scale * weights.cwiseProduct(dweights - block.delta).transpose() * head.q.middleRows(begin, count);
     }
     progress.advance();
   }

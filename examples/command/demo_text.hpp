@@ -1,8 +1,8 @@
 #pragma once
 // A text as q, k and v: a byte is a token, a small fixed embedding and rotary positions make vectors of it.
 
-#include <annulus/numerics/philox.hpp>
 #include <algorithm>
+#include <annulus/numerics/philox.hpp>
 #include <cmath>
 #include <cstdint>
 #include <string_view>

@@ -27,6 +27,14 @@ int end_with(Ending const& ending, bool speaks) {
 /// What CLI11 says, and where to read what is accepted.
 Ending ending_of_parsing(CLI::App const& app, CLI::ParseError const& error) {
   std::string command = app.get_name();
+  if (app.get_subcommands().empty()) {
+    std::string accepted;
+    for (CLI::App const* subcommand : app.get_subcommands({}))
+      accepted += (accepted.empty() ? "" : "|") + subcommand->get_name();
+    auto const given = app.remaining();
+    return {bad_input, (given.empty() ? "no subcommand is given" : "'" + excerpt(given[0]) + "' is no subcommand") +
+                           "; accepted: " + accepted};
+  }
   for (CLI::App const* subcommand : app.get_subcommands()) command += " " + subcommand->get_name();
   return {bad_input, detail::one_line(error.what()) + "; '" + command + " --help' lists what is accepted"};
 }

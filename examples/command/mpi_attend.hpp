@@ -83,12 +83,12 @@ std::optional<Results<T>> all_results(MpiSession& session, Call const& call, Res
 
 /// `inputs`: the global tensors on rank 0, null elsewhere. `log`: of this rank. Rank 0 returns the global results.
 template <annulus::Scalar T>
-std::optional<Results<T>> attend_over_mpi(MpiSession& session, Inputs<T> const* inputs, Call const& call, StepLog& log) {
+std::optional<Results<T>> attend_over_mpi(MpiSession& session, Inputs<T> const* inputs, Call const& call,
+                                          StepLog& log) {
   Inputs<T> const shard = detail::own_inputs(session, call, inputs);
   Results<T> results;
-  session.together([&] {
-    session.with_ring([&](AnyRing& ring) { results = attend_on_rank(ring, call, shard, log); });
-  });
+  session.together(
+      [&] { session.with_ring([&](AnyRing& ring) { results = attend_on_rank(ring, call, shard, log); }); });
   return detail::all_results(session, call, results);
 }
 

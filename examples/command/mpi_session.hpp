@@ -45,10 +45,8 @@ class MpiSession {
   /// Rank 0's bytes to all.
   void broadcast(std::span<std::byte> bytes);
   template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void broadcast(T& value) {
-    broadcast(std::as_writable_bytes(std::span(&value, 1)));
-  }
+  requires std::is_trivially_copyable_v<T>
+  void broadcast(T& value) { broadcast(std::as_writable_bytes(std::span(&value, 1))); }
 
   /// Any number of bytes, also above 2 GiB; the pair calls with equal sizes, in the same order.
   void send(std::span<std::byte const> bytes, annulus::Rank to);

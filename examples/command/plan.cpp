@@ -21,6 +21,7 @@ namespace {
 /// Extents up to here are taken; whether their product can be counted is asked afterwards.
 constexpr annulus::Index most = annulus::Index{1} << 30;
 constexpr annulus::Index most_blocks = annulus::Index{1} << 20;
+constexpr double most_work = 4e18;
 
 Choices<annulus::Sharding> const shardings_with_block_striped = [] {
   Choices<annulus::Sharding> all = shardings;
@@ -58,8 +59,9 @@ void require_countable(annulus::AttentionShape const& shape, annulus::Index quer
   double const heads = static_cast<double>(shape.batch) * static_cast<double>(shape.query_heads);
   double const dims = 3.0 * static_cast<double>(shape.head_dim) + 2.0 * static_cast<double>(shape.value_dim);
   double const work = heads * dims * static_cast<double>(queries) * static_cast<double>(keys);
-  if (work > 4e18)
-    throw InputError("a problem of " + std::to_string(work) + " multiply-adds; accepted: up to 4e18, which 64 bits can count");
+  if (work > most_work)
+    throw InputError(annulus::message_of("a problem of ", work, " multiply-adds; accepted: up to ", most_work,
+                                         ", which 64 bits can count"));
 }
 
 annulus::PlanRequest request_of(PlanOptions const& options) {
@@ -90,7 +92,8 @@ annulus::PlanRequest request_of(PlanOptions const& options) {
 }  // namespace
 
 CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
-  CLI::App& plan = *app.add_subcommand("plan", "what ring attention would do: steps, bytes, memory and balance, no data needed");
+  CLI::App& plan =
+      *app.add_subcommand("plan", "what ring attention would do: steps, bytes, memory and balance, no data needed");
   CLI::Option* const tokens = add_extent(plan, "--tokens", options.tokens, "queries and keys");
   add_extent(plan, "--queries", options.queries, "queries, where there are not as many as keys")->excludes(tokens);
   add_extent(plan, "--keys", options.keys, "keys")->excludes(tokens);
@@ -107,7 +110,8 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
   add_choice(plan, "--pass", options.passes,
-             Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}}, "which pass")
+             Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},
+             "which pass")
       ->default_str("both");
   plan.add_flag("--json", options.json, "print JSON, an array of one object for each pass");
   return plan;

@@ -10,14 +10,15 @@ namespace {
 nlohmann::json json_of_step(annulus::RingPlan const& plan, annulus::Rank rank, int i) {
   annulus::PlannedStep const& step = plan.step(rank, i);
   annulus::TileCounts const tiles = annulus::count_tiles(plan, rank, i);
-  return {{"owner", step.owner},
-          {"tiles", {{"full", tiles.full}, {"band", tiles.band}, {"ranges", tiles.ranges}, {"elements", tiles.elements}}},
-          {"visible_pairs", step.visible_pairs},
-          {"multiply_adds", step.multiply_adds},
-          {"prefetched_rows", step.sent.size()},
-          {"prefetched_bytes", step.prefetched_bytes},
-          {"carried_rows", step.carried.size()},
-          {"carried_bytes", step.carried_bytes}};
+  return {
+      {"owner", step.owner},
+      {"tiles", {{"full", tiles.full}, {"band", tiles.band}, {"ranges", tiles.ranges}, {"elements", tiles.elements}}},
+      {"visible_pairs", step.visible_pairs},
+      {"multiply_adds", step.multiply_adds},
+      {"prefetched_rows", step.sent.size()},
+      {"prefetched_bytes", step.prefetched_bytes},
+      {"carried_rows", annulus::carried_rows_sent(plan, rank, i)},
+      {"carried_bytes", step.carried_bytes}};
 }
 
 }  // namespace

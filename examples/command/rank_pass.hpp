@@ -14,6 +14,7 @@ Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own,
 extern template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, StepLog&);
 extern template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, StepLog&);
 extern template Results<Eigen::half> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::half> const&, StepLog&);
-extern template Results<Eigen::bfloat16> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::bfloat16> const&, StepLog&);
+extern template Results<Eigen::bfloat16> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::bfloat16> const&,
+                                                        StepLog&);
 
 }  // namespace annulus_command

@@ -25,7 +25,8 @@ class ResultFiles {
     OutputFolder::require_free(options.trace, inputs(options));
     std::error_code error;
     for (std::string const& name : names(shape))
-      if (std::filesystem::weakly_canonical(options.trace, error) == std::filesystem::weakly_canonical(folder_ / name, error))
+      if (std::filesystem::weakly_canonical(options.trace, error) ==
+          std::filesystem::weakly_canonical(folder_ / name, error))
         throw InputError(options.trace.string() + ": is the name of a result; accepted: another name for --trace");
     trace_.emplace(options.trace);
   }
@@ -49,7 +50,8 @@ class ResultFiles {
     optional("dv", results.dv);
     optional("dbias", results.dbias);
     if (results.dsinks && sinks_on_one_axis_)
-      add("dsinks", Tensor<annulus::Accumulator<T>, 1>(results.dsinks->reshape(Eigen::array<Eigen::Index, 1>{results.dsinks->size()})));
+      add("dsinks", Tensor<annulus::Accumulator<T>, 1>(
+                        results.dsinks->reshape(Eigen::array<Eigen::Index, 1>{results.dsinks->size()})));
     else
       optional("dsinks", results.dsinks);
     if (trace_) trace_->write(spans_of_ranks);

@@ -20,9 +20,8 @@ inline constexpr int most_ranks = 1024;
 inline Choices<annulus::Sharding> const shardings{
     {"contiguous", annulus::Contiguous{}}, {"striped", annulus::Striped{}}, {"zigzag", annulus::Zigzag{}}};
 
-inline Choices<annulus::Rotation> const rotations{{"auto", annulus::Rotation::automatic},
-                                                  {"keys", annulus::Rotation::keys},
-                                                  {"queries", annulus::Rotation::queries}};
+inline Choices<annulus::Rotation> const rotations{
+    {"auto", annulus::Rotation::automatic}, {"keys", annulus::Rotation::keys}, {"queries", annulus::Rotation::queries}};
 
 /// Element types; narrower ones than f64 are summed in f32.
 inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
@@ -70,7 +69,8 @@ inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index&
     mask.window = {.left = sides[0], .right = sides[1]};
   };
   CLI::Option* const window =
-      app.add_option_function<std::string>("--window", take_window, "keys up to L before and R after the query; negative: unbounded")
+      app.add_option_function<std::string>("--window", take_window,
+                                           "keys up to L before and R after the query; negative: unbounded")
           ->check(detail::window_check())
           ->type_name("L,R");
   app.add_option("--sink-tokens", mask.sink_tokens, "the first N keys stay visible outside of the window")

@@ -15,9 +15,12 @@ namespace {
 
 char const* name_of(annulus::Channel channel) {
   switch (channel) {
-    case annulus::Channel::prefetched: return "prefetched";
-    case annulus::Channel::carried: return "carried";
-    case annulus::Channel::reduction: return "reduction";
+    case annulus::Channel::prefetched:
+      return "prefetched";
+    case annulus::Channel::carried:
+      return "carried";
+    case annulus::Channel::reduction:
+      return "reduction";
   }
   return "unknown";
 }
@@ -25,11 +28,16 @@ char const* name_of(annulus::Channel channel) {
 std::string name_of(Span const& span) {
   std::string const pass = span.pass == annulus::Pass::forward ? "forward" : "backward";
   switch (span.kind) {
-    case Span::Kind::pass: return pass;
-    case Span::Kind::compute: return pass + " compute";
-    case Span::Kind::synchronize: return pass + " synchronize";
-    case Span::Kind::wait: return pass + " wait " + name_of(span.channel);
-    case Span::Kind::agree: return pass + " agree";
+    case Span::Kind::pass:
+      return pass;
+    case Span::Kind::compute:
+      return pass + " compute";
+    case Span::Kind::synchronize:
+      return pass + " synchronize";
+    case Span::Kind::wait:
+      return pass + " wait " + name_of(span.channel);
+    case Span::Kind::agree:
+      return pass + " agree";
   }
   return pass;
 }
@@ -37,7 +45,9 @@ std::string name_of(Span const& span) {
 nlohmann::json event_of(Span const& span, std::size_t rank) {
   // The format counts in microseconds.
   nlohmann::json event{{"name", name_of(span)},
-                       {"cat", span.kind == Span::Kind::compute ? "compute" : span.kind == Span::Kind::pass ? "pass" : "exchange"},
+                       {"cat", span.kind == Span::Kind::compute ? "compute"
+                               : span.kind == Span::Kind::pass  ? "pass"
+                                                                : "exchange"},
                        {"ph", "X"},
                        {"ts", span.begin * 1e6},
                        {"dur", span.seconds * 1e6},
@@ -71,7 +81,11 @@ TraceFile::~TraceFile() {
 void TraceFile::write(std::vector<std::vector<Span>> const& spans_of_ranks) {
   nlohmann::json events = nlohmann::json::array();
   for (std::size_t rank = 0; rank < spans_of_ranks.size(); ++rank) {
-    events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank}, {"tid", rank}, {"args", {{"name", "rank " + std::to_string(rank)}}}});
+    events.push_back({{"name", "process_name"},
+                      {"ph", "M"},
+                      {"pid", rank},
+                      {"tid", rank},
+                      {"args", {{"name", "rank " + std::to_string(rank)}}}});
     for (Span const& span : spans_of_ranks[rank]) events.push_back(event_of(span, rank));
   }
   std::ofstream stream(temporary_);

@@ -21,7 +21,7 @@ struct Span {
 
   Kind kind;
   annulus::Pass pass;
-  std::int32_t step;  ///< of the ring; -1 for a whole pass and for the agreement before its first step
+  std::int32_t step;         ///< of the ring; -1 for a whole pass and for the agreement before its first step
   annulus::Channel channel;  ///< of a wait
   double begin, seconds;
   annulus::Index bytes;  ///< that the rank sent in the shift it waited for
@@ -82,7 +82,8 @@ class TracedRing {
 
   class Transfer {
    public:
-    Transfer(annulus::TransferOf<C> transfer, StepLog& log, annulus::Channel channel, annulus::Index bytes, double started)
+    Transfer(annulus::TransferOf<C> transfer, StepLog& log, annulus::Channel channel, annulus::Index bytes,
+             double started)
         : transfer_(std::move(transfer)), log_(&log), channel_(channel), bytes_(bytes), started_(started) {}
 
     void wait() {

@@ -1,8 +1,8 @@
 #pragma once
 // How far results are from those of the reference backend on one rank, in double.
 
-#include <annulus/comm/self.hpp>
 #include <algorithm>
+#include <annulus/comm/self.hpp>
 #include <cmath>
 #include <limits>
 #include <string>

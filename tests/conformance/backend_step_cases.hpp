@@ -70,11 +70,13 @@ void every_coverage(Implementation const& implementation) {
     CHECK(has(judge_steps<T>(implementation, chunked, choice), Coverage::ranges));
     auto const masked = problem_with([](RingProblem& p) { give_mask(p, 1, p.dense.query_heads); });
     CHECK(has(judge_steps<T>(implementation, masked, choice), Coverage::elements));
-    auto const restricted = problem_with([](RingProblem& p) {
-      p.dense.causal = true;
-      p.dense.predicate = Checkerboard{};
-    });
-    CHECK(has(judge_steps<T>(implementation, restricted, choice, Checkerboard{}), Coverage::elements));
+    if constexpr (std::is_same_v<T, float>) {  // a predicate is a type: every kernel is compiled for it again
+      auto const restricted = problem_with([](RingProblem& p) {
+        p.dense.causal = true;
+        p.dense.predicate = Checkerboard{};
+      });
+      CHECK(has(judge_steps<T>(implementation, restricted, choice, Checkerboard{}), Coverage::elements));
+    }
     // Rows of different strides meet: no band describes them.
     auto const strided = problem_with([](RingProblem& p) {
       p.dense.causal = true;

@@ -31,13 +31,14 @@ void unequal_lengths(RunRing& run, int ranks) {
       {{8, 0}, {0, 8}}, {{4, 4}, {8}},      {{8}, {8, 0}},       {{}, {8}},      {{8, 8, 8}, {8, 8}},
       {{0}, {1}},       {{large, large}, {large}}, {Lengths(90, 1), Lengths(2, 45)},
   };
-  for (auto const& [sent, expected] : sent_and_expected) {
+  for (auto const& lengths : sent_and_expected) {
+    Lengths const &sent = lengths.first, &expected = lengths.second;
     CAPTURE(sent, expected);
     auto const outcome = play(run, ranks, [&](auto& ring) -> std::string {
       using Bytes = SpaceBytes<typename std::remove_reference_t<decltype(ring)>::memory_space>;
-      auto const allocate = [](Lengths const& lengths) {
+      auto const allocate = [](Lengths const& bytes_of_runs) {
         std::vector<Bytes> buffers;
-        for (auto const length : lengths) buffers.emplace_back(length);
+        for (auto const bytes : bytes_of_runs) buffers.emplace_back(bytes);
         return buffers;
       };
       auto leaving = allocate(ring.rank() == 0 ? sent : expected), arriving = allocate(expected);

@@ -2,6 +2,8 @@
 
 #include <annulus/annulus.hpp>
 #include <functional>
+#include <memory>
+#include <optional>
 
 #include "integration/solve.hpp"
 #include "support/catch.hpp"
@@ -39,39 +41,38 @@ std::vector<std::string> refusals(int ranks, Call&& call) {
 TEST_CASE("C20: a local array where a global extent is due is refused, not clamped", "[trap][C20]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
-  using Bias = Eigen::Tensor<float, 4, Eigen::RowMajor>;
-  using Mask = Eigen::Tensor<bool, 4, Eigen::RowMajor>;
-  using Ids = Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor>;
+  using Pairs = std::array<Index, 4>;
+  using Rows = std::array<Index, 2>;
   struct Bad {
     char const* expected;
-    std::function<void(annulus::Operands<float>&, Bias&, Mask&, Ids&, Ids&)> give;
+    std::optional<Pairs> bias{}, mask{};
+    std::optional<Rows> query_segments{}, key_segments{};
   };
   Bad const cases[] = {
-      {"bias covers 8 keys; expected global_keys = 24",
-       [](auto& o, Bias& bias, auto&, auto&, auto&) { bias = Bias(1, 2, 8, 8), o.bias = bias; }},
-      {"bias has extents [1, 2, 24, 24]",
-       [](auto& o, Bias& bias, auto&, auto&, auto&) { bias = Bias(1, 2, 24, 24), o.bias = bias; }},
-      {"bias has extents [1, 3, 8, 24]",
-       [](auto& o, Bias& bias, auto&, auto&, auto&) { bias = Bias(1, 3, 8, 24), o.bias = bias; }},
-      {"mask covers 25 keys; expected global_keys = 24",
-       [](auto& o, auto&, Mask& mask, auto&, auto&) { mask = Mask(1, 1, 8, 25), o.mask = mask; }},
-      {"query_segments has extents [1, 24]; expected [1, 8]",
-       [](auto& o, auto&, auto&, Ids& q, Ids& k) { q = Ids(1, 24), k = Ids(1, 8), o.query_segments = q, o.key_segments = k; }},
-      {"key_segments has extents [1, 24]; expected [1, 8]",
-       [](auto& o, auto&, auto&, Ids& q, Ids& k) { q = Ids(1, 8), k = Ids(1, 24), o.query_segments = q, o.key_segments = k; }},
-      {"key_segments has extents [2, 8]; expected [1, 8]",
-       [](auto& o, auto&, auto&, Ids& q, Ids& k) { q = Ids(1, 8), k = Ids(2, 8), o.query_segments = q, o.key_segments = k; }},
+      {.expected = "bias covers 8 keys; expected global_keys = 24", .bias = Pairs{1, 2, 8, 8}},
+      {.expected = "bias has extents [1, 2, 24, 24]", .bias = Pairs{1, 2, 24, 24}},
+      {.expected = "bias has extents [1, 3, 8, 24]", .bias = Pairs{1, 3, 8, 24}},
+      {.expected = "mask covers 25 keys; expected global_keys = 24", .mask = Pairs{1, 1, 8, 25}},
+      {.expected = "query_segments has extents [1, 24]; expected [1, 8]", .query_segments = Rows{1, 24}, .key_segments = Rows{1, 8}},
+      {.expected = "key_segments has extents [1, 24]; expected [1, 8]", .query_segments = Rows{1, 8}, .key_segments = Rows{1, 24}},
+      {.expected = "key_segments has extents [2, 8]; expected [1, 8]", .query_segments = Rows{1, 8}, .key_segments = Rows{2, 8}},
   };
   for (Bad const& bad : cases) {
     auto const messages = refusals(3, [&](SimulatedRing& ring) {
       annulus::ReferenceBackend backend;
       annulus::RingAttention attention(ring, backend, problem.options);
       auto const own = shards_of<float>(problem, ring.rank());
+      // As large as the largest operand above, so that a clamped read would stay inside.
+      std::vector<float> const bias(2 * 24 * 24);
+      std::unique_ptr<bool[]> const mask(new bool[2 * 24 * 25]());
+      std::vector<std::int32_t> const ids(2 * 24, 1);
       annulus::Operands<float> operands;
-      Bias bias;
-      Mask mask;
-      Ids query_ids, key_ids;
-      bad.give(operands, bias, mask, query_ids, key_ids);
+      if (bad.bias) operands.bias = annulus::TensorView<float const, 4>(bias.data(), *bad.bias);
+      if (bad.mask) operands.mask = annulus::TensorView<bool const, 4>(mask.get(), *bad.mask);
+      if (bad.query_segments) {
+        operands.query_segments = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.query_segments);
+        operands.key_segments = annulus::TensorView<std::int32_t const, 2>(ids.data(), *bad.key_segments);
+      }
       attention.forward(own.q, own.k, own.v, operands);
     });
     for (std::string const& message : messages) {

@@ -70,6 +70,18 @@ TEST_CASE("keys_of is the interval of a query within the tile", "[mask]") {
   CHECK(Band{}.keys_of(3, 5) == RowRange{0, 5});
 }
 
+TEST_CASE("a shifted band keeps its pairs, and its unbounded sides", "[mask]") {
+  Band const band{-2, 1};
+  for (Index by : {-3, 0, 4})
+    for (Index query = -5; query < 5; ++query)
+      for (Index key = -5; key < 5; ++key) {
+        bool const seen = query + by + band.lo <= key && key <= query + by + band.hi;
+        CHECK(seen == (query + band.shifted(by).lo <= key && key <= query + band.shifted(by).hi));
+      }
+  CHECK(Band{}.shifted(7) == Band{});
+  CHECK(Band{-unbounded, 3}.shifted(-5) == Band{-unbounded, -2});
+}
+
 TEST_CASE("the hull of ranges ignores empty ones", "[mask]") {
   CHECK(hull({2, 4}, {7, 9}) == RowRange{2, 9});
   CHECK(hull({7, 9}, {2, 4}) == RowRange{2, 9});

@@ -1,5 +1,6 @@
 #include "annulus/mask/tile.hpp"
 
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -60,6 +61,42 @@ TEST_CASE("full tiles and tiles in no order do not ask the mask", "[mask]") {
 TEST_CASE("a band tile uses its band", "[mask]") {
   Tile const tile{.query_count = 4, .key_count = 6, .coverage = Coverage::band, .band = {0, 1}};
   CHECK(tile.keys_of(full(), 2) == RowRange{2, 4});
+}
+
+TEST_CASE("a clipped tile shows the same pairs", "[mask]") {
+  Mask const mask{.causal = true, .window = {.left = 9, .right = {}}};
+  // Shard rows of a tile of queries [3, 9) x keys [2, 9); a pair is named by its rows in the shards.
+  auto const pairs_within = [&](Tile const& tile, RowRange queries, RowRange keys) {
+    std::vector<std::pair<Index, Index>> pairs;
+    for (Index i = 0; i < tile.query_count; ++i)
+      for (Index j = tile.keys_of(mask, i).begin; j < tile.keys_of(mask, i).end; ++j) {
+        Index const query = tile.query_begin + i, key = tile.key_begin + j;
+        if (queries.begin <= query && query < queries.end && keys.begin <= key && key < keys.end)
+          pairs.emplace_back(query, key);
+      }
+    return pairs;
+  };
+  RowRange const every{-100, 100};
+  for (Index stride : {1, 2})
+    for (Coverage coverage : {Coverage::ranges, Coverage::band}) {
+      Tile const tile{.query_begin = 3,
+                      .query_count = 6,
+                      .key_begin = 2,
+                      .key_count = 7,
+                      .query_position = 10,
+                      .query_stride = stride,
+                      .key_position = 6,
+                      .key_stride = stride,
+                      .coverage = coverage,
+                      .band = {stride == 1 ? -5 : -2, stride == 1 ? 4 : 2}};
+      for (RowRange rows : {RowRange{0, 100}, {3, 5}, {4, 7}, {8, 20}}) {
+        Tile const by_queries = tile.with_queries(rows), by_keys = tile.with_keys(rows);
+        CHECK((by_queries.query_begin >= rows.begin && by_queries.query_begin + by_queries.query_count <= rows.end));
+        CHECK((by_keys.key_begin >= rows.begin && by_keys.key_begin + by_keys.key_count <= rows.end));
+        CHECK(pairs_within(by_queries, every, every) == pairs_within(tile, rows, every));
+        CHECK(pairs_within(by_keys, every, every) == pairs_within(tile, every, rows));
+      }
+    }
 }
 
 TEST_CASE("each coverage has a name", "[mask]") {

@@ -1,6 +1,7 @@
 #pragma once
 // A ring inside one process: ranks are threads, and a shift copies straight from the sender's bytes to the receiver's.
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -93,7 +94,7 @@ class SimulatedWorld {
         throw CommunicationError(message_of("rank ", other, " gathers records of ", record->size(), " bytes, rank ", rank,
                                             " of ", mine.size()),
                                  rank, CommunicationError::unknown, other);
-      std::memcpy(all.data() + static_cast<std::size_t>(other) * mine.size(), record->data(), mine.size());
+      std::copy(record->begin(), record->end(), all.begin() + other * static_cast<Index>(mine.size()));
     }
     if (++gathering.readers == left_.size()) gatherings_.erase(round);
   }

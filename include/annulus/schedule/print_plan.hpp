@@ -24,11 +24,20 @@ struct TileCounts {
 inline TileCounts count_tiles(RingPlan const& plan, Rank rank, int step) {
   TileCounts counts;
   for (Tile const& tile : plan.tiles(rank, step)) switch (tile.coverage) {
-      case Coverage::full: ++counts.full; break;
-      case Coverage::band: ++counts.band; break;
-      case Coverage::ranges: ++counts.ranges; break;
-      case Coverage::elements: ++counts.elements; break;
-      case Coverage::none: break;
+      case Coverage::full:
+        ++counts.full;
+        break;
+      case Coverage::band:
+        ++counts.band;
+        break;
+      case Coverage::ranges:
+        ++counts.ranges;
+        break;
+      case Coverage::elements:
+        ++counts.elements;
+        break;
+      case Coverage::none:
+        break;
     }
   return counts;
 }
@@ -46,6 +55,11 @@ inline std::vector<int> offsets_without_step(RingPlan const& plan) {
   return skipped;
 }
 
+/// Rows whose results leave behind the compute of a step; none where the pass carries nothing.
+inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
+  return plan.carried_layout().row_bytes.empty() ? 0 : plan.step(rank, step).carried.size();
+}
+
 namespace detail {
 
 /// A number right-aligned under the title of its column, two spaces after the column before.
@@ -59,8 +73,8 @@ inline void print_heading(std::ostream& out, RingPlan const& plan) {
   AttentionShape const& shape = request.shape;
   Mask const& mask = request.mask;
   out << (request.pass == Pass::forward ? "forward" : "backward") << " pass over " << plan.ranks()
-      << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, " << name_of(plan.rotation())
-      << " travel\n"
+      << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, "
+      << name_of(plan.rotation()) << " travel\n"
       << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
       << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element\n  mask:";
@@ -76,8 +90,8 @@ inline void print_heading(std::ostream& out, RingPlan const& plan) {
 }
 
 inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank) {
-  static std::array<std::string, 11> const titles{"step",  "owner",    "full",          "band",
-                                                  "ranges", "elements", "multiply-adds", "rows ahead",
+  static std::array<std::string, 11> const titles{"step",        "owner",       "full",          "band",
+                                                  "ranges",      "elements",    "multiply-adds", "rows ahead",
                                                   "bytes ahead", "rows behind", "bytes behind"};
   out << "rank " << rank << ": " << plan.local_queries(rank) << " queries, " << plan.local_keys(rank) << " keys\n";
   for (std::string const& title : titles) print_cell(out, title, title);
@@ -94,7 +108,7 @@ inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank) {
                                        step.multiply_adds,
                                        step.sent.size(),
                                        step.prefetched_bytes,
-                                       step.carried.size(),
+                                       carried_rows_sent(plan, rank, i),
                                        step.carried_bytes};
     for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
     out << '\n';
@@ -118,12 +132,13 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
   for (std::string const& title : titles) print_cell(out, title, title);
   out << '\n';
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
-    std::array<Index, 4> const values{rank, plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)};
+    std::array<Index, 4> const values{rank, plan.multiply_adds(rank), plan.bytes_sent(rank),
+                                      plan.peak_buffer_bytes(rank)};
     for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
     out << '\n';
   }
-  out << "bytes sent by all ranks: " << plan.total_bytes_sent() << "\nlargest work of a rank over the mean: "
-      << plan.imbalance() << '\n';
+  out << "bytes sent by all ranks: " << plan.total_bytes_sent()
+      << "\nlargest work of a rank over the mean: " << plan.imbalance() << '\n';
 }
 
 }  // namespace detail

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
@@ -73,6 +74,8 @@ class MpiExchange {
 
   /// Takes back every receive that no message has met yet; progress() notes it.
   void cancel_receives() {
+    // Open MPI does not survive a second MPI_Cancel of a request.
+    if (std::exchange(cancelled_, true)) return;
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (parts_[i].incoming && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
   }
@@ -208,7 +211,7 @@ class MpiExchange {
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
   int receiving_ = 0, sending_ = 0;
-  bool outlives_closing_ = false;
+  bool outlives_closing_ = false, cancelled_ = false;
   std::string complaint_;
   Rank culprit_ = CommunicationError::unknown;
 };

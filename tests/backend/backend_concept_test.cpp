@@ -1,0 +1,134 @@
+// The concept both ways: what models it, and near misses that lack one thing.
+
+#include "annulus/backend/backend.hpp"
+
+#include <cstddef>
+
+#include "annulus/backend/reference/reference.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+
+namespace {
+
+struct WithoutSpace : ReferenceBackend {
+ private:
+  using ReferenceBackend::memory_space;
+};
+struct WithoutBuffer : ReferenceBackend {
+ private:
+  using ReferenceBackend::Buffer;
+};
+struct WithoutAccumulator : ReferenceBackend {
+ private:
+  template <class T>
+  using accumulator = Accumulator<T>;
+};
+struct WithoutAllocate : ReferenceBackend {
+  Buffer allocate(Index) = delete;
+};
+struct WithoutSupports : ReferenceBackend {
+  Support supports(Problem const&) const = delete;
+};
+struct WithoutCopy : ReferenceBackend {
+  template <class... X>
+  void copy(X const&...) = delete;
+};
+struct WithoutConvert : ReferenceBackend {
+  template <class... X>
+  void convert(X const&...) = delete;
+};
+struct WithoutAdd : ReferenceBackend {
+  template <class... X>
+  void add(X const&...) = delete;
+};
+struct WithoutClear : ReferenceBackend {
+  template <class... X>
+  void clear(X const&...) = delete;
+};
+struct WithoutReset : ReferenceBackend {
+  template <class... X>
+  void reset(X const&...) = delete;
+};
+struct WithoutFold : ReferenceBackend {
+  template <class... X>
+  void fold(X const&...) = delete;
+};
+struct WithoutMerge : ReferenceBackend {
+  template <class... X>
+  void merge(X const&...) = delete;
+};
+struct WithoutNormalise : ReferenceBackend {
+  template <class... X>
+  void normalise(X const&...) = delete;
+};
+struct WithoutRowDelta : ReferenceBackend {
+  template <class... X>
+  void row_delta(X const&...) = delete;
+};
+struct WithoutGradients : ReferenceBackend {
+  template <class... X>
+  void add_gradients(X const&...) = delete;
+};
+struct WithoutSinkGradients : ReferenceBackend {
+  template <class... X>
+  void sink_gradients(X const&...) = delete;
+};
+struct WithoutSynchronize : ReferenceBackend {
+  void synchronize() = delete;
+};
+
+struct SupportsAsBool : ReferenceBackend {
+  bool supports(Problem const&) const { return true; }
+};
+struct SupportsThatChangesTheBackend : ReferenceBackend {
+  Support supports(Problem const&) { return Support::yes(); }
+};
+struct AllocateOfOtherType : ReferenceBackend {
+  std::byte* allocate(Index) { return nullptr; }
+};
+struct NormaliseWithoutSinks : ReferenceBackend {
+  template <class State, class Output, class Lse>
+  void normalise(State, Output, Lse) {}
+};
+
+struct OtherMemory {};
+/// Claims another space with kernels of host memory.
+struct KernelsOfOtherMemory : ReferenceBackend {
+  using memory_space = OtherMemory;
+};
+
+}  // namespace
+
+static_assert(Backend<ReferenceBackend> && Backend<DoubleReferenceBackend>);
+
+static_assert(!Backend<WithoutSpace> && !Backend<WithoutBuffer> && !Backend<WithoutAccumulator>);
+static_assert(!Backend<WithoutAllocate> && !Backend<WithoutSupports> && !Backend<WithoutSynchronize>);
+static_assert(!Backend<WithoutCopy> && !Backend<WithoutConvert> && !Backend<WithoutAdd> && !Backend<WithoutClear>);
+static_assert(!Backend<WithoutReset> && !Backend<WithoutFold> && !Backend<WithoutMerge> && !Backend<WithoutNormalise>);
+static_assert(!Backend<WithoutRowDelta> && !Backend<WithoutGradients> && !Backend<WithoutSinkGradients>);
+static_assert(!Backend<SupportsAsBool> && !Backend<SupportsThatChangesTheBackend> && !Backend<AllocateOfOtherType>);
+static_assert(!Backend<NormaliseWithoutSinks> && !Backend<KernelsOfOtherMemory>);
+static_assert(!Backend<HostOperations> && !Backend<int>);
+
+TEST_CASE("an answer of a backend is yes, or no with a reason", "[backend]") {
+  CHECK(static_cast<bool>(Support::yes()));
+  CHECK(Support::yes().reason().empty());
+  CHECK_FALSE(static_cast<bool>(Support::no("no sinks")));
+  CHECK(Support::no("no sinks").reason() == "no sinks");
+  CHECK_FALSE(static_cast<bool>(Support::no("")));
+}
+
+TEST_CASE("the reference backend supports every problem", "[backend]") {
+  Problem const everything{.shape = {.query_heads = 3, .kv_heads = 3, .head_dim = 7, .value_dim = 1},
+                           .mask = {.causal = true, .sink_tokens = 3, .chunk = 5},
+                           .logit_softcap = 2,
+                           .dropout = {.probability = 0.5},
+                           .bias = true,
+                           .bias_gradient = true,
+                           .boolean_mask = true,
+                           .predicate = true,
+                           .segments = true,
+                           .sinks = 4};
+  CHECK(static_cast<bool>(ReferenceBackend().supports(everything)));
+}

@@ -1,0 +1,69 @@
+"""The processes of mpirun give the same bits as simulated ranks, and end together where a call is bad."""
+
+import os
+import shlex
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import Folder, attend, run, save_operands  # noqa: E402
+
+random = np.random.default_rng(10)
+SKIPPED = 77
+
+
+def launcher(ranks):
+    return [*shlex.split(os.environ["ANNULUS_MPIEXEC"]), str(ranks)]
+
+
+def lines_of_annulus(done):
+    """mpirun has things to say of its own when a program ends with a status other than 0."""
+    return [line for line in (done.stderr + done.stdout).splitlines() if "annulus:" in line]
+
+
+def refused(ranks, *arguments, says):
+    before = set(os.listdir("."))
+    done = run("attend", "--comm", "mpi", *arguments, launcher=launcher(ranks))
+    assert done.returncode == 2, (arguments, done)
+    lines = lines_of_annulus(done)
+    assert len(lines) == 1 and says in lines[0], (arguments, lines)
+    assert set(os.listdir(".")) == before, arguments
+
+
+with Folder():
+    q, k = random.standard_normal((1, 23, 4, 8)), random.standard_normal((1, 29, 2, 8))
+    v, dout = random.standard_normal((1, 29, 2, 5)), random.standard_normal((1, 23, 4, 5))
+    files = save_operands(q, k, v, dout, axes="bhsd", order="F")
+    if "ANNULUS_MPIEXEC" not in os.environ:
+        alone = run("attend", *files, "--comm", "mpi", "--out-dir", "out")
+        if alone.returncode == 0:
+            print("the command has MPI, and ANNULUS_MPIEXEC does not say how to start it")
+            sys.exit(SKIPPED)
+        assert alone.returncode == 2 and "no MPI; accepted: sim" in alone.stderr and alone.stderr.count("\n") == 1, alone
+        print("ok: --comm mpi is refused in a build without MPI")
+        sys.exit(0)
+    for name, array in [("bias", random.standard_normal((1, 4, 23, 29))), ("mask", random.random((1, 1, 23, 29)) < 0.7),
+                        ("sinks", random.standard_normal(4)), ("q_ids", random.integers(1, 3, (1, 23))), ("k_ids", random.integers(1, 3, (1, 29)))]:
+        np.save(name + ".npy", array)
+    everything = ["--bias", "bias.npy", "--bias-gradient", "--mask", "mask.npy", "--sinks", "sinks.npy", "--q-segments", "q_ids.npy",
+                  "--kv-segments", "k_ids.npy", "--dropout", "0.2", "--seed", "5"]
+    for ranks, arguments in [(1, ["--causal"]), (3, ["--causal", "--sharding", "zigzag", "--dtype", "bf16"]), (3, everything),
+                             (3, ["--window", "3,0", "--rotation", "queries"]), (2, ["--sharding", "striped", "--dtype", "f32", "--verify"])]:
+        over_mpi = attend(*files, "--comm", "mpi", *arguments, launcher=launcher(ranks))
+        simulated = attend(*files, "--ranks", str(ranks), *arguments)
+        assert set(over_mpi) == set(simulated) and len(simulated) >= 5
+        for name in simulated:
+            assert over_mpi[name].tobytes() == simulated[name].tobytes(), (ranks, arguments, name)
+
+    refused(3, *files, "--bias", "missing.npy", "--out-dir", "new", says="missing.npy: does not exist")
+    refused(3, *files, "--out-dir", "new", "--ranks", "2", says="--ranks 2: mpirun started 3")
+    refused(3, *files, "--out-dir", "new", "--ranks", "none", says="--ranks")
+    refused(2, *files, "--out-dir", os.path.join("q.npy", "below"), says="cannot be made")
+    refused(2, *files, "--out-dir", "new", "--dropout", "2", says="dropout")
+    refused(2, *files, "--out-dir", "new", "--scale", "1e60", "--dtype", "f32", says="softmax_scale")
+    refused(2, "--out-dir", "new", says="required")
+    help_text = run("attend", "--comm", "mpi", "--help", launcher=launcher(2))
+    assert help_text.returncode == 0 and help_text.stdout.count("--out-dir") == 1, help_text
+
+print("ok")

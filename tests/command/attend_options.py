@@ -1,0 +1,129 @@
+"""Every option of attend: the results are those of the definition, and an option that is given changes them."""
+
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import Folder, attend, run, save_operands  # noqa: E402
+from dense_attention import attend as dense  # noqa: E402
+from dense_attention import relative_error  # noqa: E402
+
+DOUBLE = 1e-12  # relative, against the dense computation
+random = np.random.default_rng(7)
+
+
+def normal(*shape):
+    return random.standard_normal(shape)
+
+
+BATCH, QUERIES, KEYS, HEADS, KV_HEADS, DIM, VALUE_DIM = 2, 21, 26, 6, 2, 8, 5
+q, k = normal(BATCH, QUERIES, HEADS, DIM), normal(BATCH, KEYS, KV_HEADS, DIM)
+v, dout = normal(BATCH, KEYS, KV_HEADS, VALUE_DIM), normal(BATCH, QUERIES, HEADS, VALUE_DIM)
+segments = (random.integers(0, 4, (BATCH, QUERIES)), random.integers(-1, 4, (BATCH, KEYS)))
+arrays = {
+    "bias": normal(BATCH, HEADS, QUERIES, KEYS),
+    "shared_bias": normal(1, 1, QUERIES, KEYS),
+    "mask": random.random((BATCH, HEADS, QUERIES, KEYS)) < 0.6,
+    "shared_mask": random.random((1, HEADS, QUERIES, KEYS)) < 0.6,
+    "sinks": normal(HEADS),
+    "two_sinks": normal(HEADS, 2),
+}
+
+
+def check(arguments, **meaning):
+    """The command with these arguments is dense attention with this meaning; returns the results."""
+    found = attend(*files, *arguments, "--verify")
+    expected = dense(q, k, v, dout, **meaning)
+    if "--bias-gradient" not in arguments:
+        expected.pop("dbias", None)
+    assert set(found) == set(expected), (arguments, sorted(found))
+    for name in expected:
+        error = relative_error(found[name], expected[name])
+        assert found[name].dtype == np.float64 and error <= DOUBLE, (arguments, name, error)
+    return found
+
+
+def same(a, b):
+    return all(np.array_equal(a[name], b[name]) for name in ("out", "lse", "dq", "dk", "dv"))
+
+
+with Folder():
+    files = save_operands(q, k, v, dout)
+    for name, array in arrays.items():
+        np.save(name + ".npy", array)
+    np.save("q_segments.npy", segments[0])
+    np.save("kv_segments.npy", segments[1].astype(np.int16))
+    plain = check([])
+
+    # Options that change what is computed.
+    meanings = [
+        (["--causal"], {"causal": True}),
+        (["--window", "4,3"], {"window": (4, 3)}),
+        (["--window", "-1,3"], {"window": (-1, 3)}),
+        (["--window", "4,-7"], {"window": (4, -7)}),
+        (["--causal", "--window", "3,0"], {"causal": True, "window": (3, 0)}),
+        (["--window", "2,2", "--sink-tokens", "3"], {"window": (2, 2), "sink_tokens": 3}),
+        (["--chunk", "8"], {"chunk": 8}),
+        (["--causal", "--query-offset", "5"], {"causal": True, "query_offset": 5}),
+        (["--causal", "--query-offset", "-4"], {"causal": True, "query_offset": -4}),
+        (["--scale", "0.7"], {"scale": 0.7}),
+        (["--scale", "-0.5"], {"scale": -0.5}),
+        (["--scale", "0"], {"scale": 0.0}),
+        (["--softcap", "0.8"], {"softcap": 0.8}),
+        (["--bias", "bias.npy"], {"bias": arrays["bias"]}),
+        (["--bias", "shared_bias.npy", "--bias-gradient"], {"bias": arrays["shared_bias"]}),
+        (["--bias", "bias.npy", "--bias-gradient"], {"bias": arrays["bias"]}),
+        (["--mask", "mask.npy"], {"mask": arrays["mask"]}),
+        (["--mask", "shared_mask.npy"], {"mask": arrays["shared_mask"]}),
+        (["--q-segments", "q_segments.npy", "--kv-segments", "kv_segments.npy"], {"segments": segments}),
+        (["--sinks", "sinks.npy"], {"sinks": arrays["sinks"]}),
+        (["--sinks", "two_sinks.npy"], {"sinks": arrays["two_sinks"]}),
+        (["--dropout", "0.3", "--seed", "11"], {"dropout": (0.3, 11)}),
+        (["--dropout", "0.3", "--seed", str(2**64 - 1)], {"dropout": (0.3, 2**64 - 1)}),
+        (["--dropout", "0.3", "--seed", "11", "--query-offset", "9"], {"dropout": (0.3, 11), "query_offset": 9}),
+    ]
+    seen = [plain]
+    for arguments, meaning in meanings:
+        found = check(arguments, **meaning)
+        if "--bias-gradient" not in arguments:
+            assert not any(same(found, other) for other in seen), arguments
+        seen.append(found)
+
+    # Everything at once, spread in every way that there is: the same numbers, by another way round the ring.
+    everything = (["--causal", "--window", "9,0", "--sink-tokens", "2", "--query-offset", "5", "--scale", "0.6", "--softcap", "2",
+                   "--bias", "bias.npy", "--bias-gradient", "--mask", "shared_mask.npy", "--q-segments", "q_segments.npy",
+                   "--kv-segments", "kv_segments.npy", "--sinks", "sinks.npy", "--dropout", "0.2", "--seed", "3"],
+                  {"causal": True, "window": (9, 0), "sink_tokens": 2, "query_offset": 5, "scale": 0.6, "softcap": 2.0,
+                   "bias": arrays["bias"], "mask": arrays["shared_mask"], "segments": segments, "sinks": arrays["sinks"],
+                   "dropout": (0.2, 3)})
+    for sharding in ("contiguous", "striped", "zigzag"):
+        for ranks in ("1", "3", "30"):
+            check(everything[0] + ["--sharding", sharding, "--ranks", ranks], **everything[1])
+            for rotation in ("auto", "keys", "queries"):
+                check(["--causal", "--rotation", rotation, "--sharding", sharding, "--ranks", ranks], causal=True)
+    check(["--backend", "reference", "--threads", "1", "--comm", "sim"])
+
+    # How the sequence is spread, and what travels, changes the order of the sums and so the last bits.
+    in_float = [attend(*files, "--dtype", "f32", "--ranks", "4", *arguments)
+                for arguments in (["--rotation", "keys"], ["--rotation", "queries"], ["--sharding", "zigzag", "--rotation", "keys"],
+                                  ["--sharding", "striped", "--rotation", "keys"])]
+    assert not any(same(a, b) for i, a in enumerate(in_float) for b in in_float[:i])
+    assert same(in_float[0], attend(*files, "--dtype", "f32", "--ranks", "4", "--rotation", "keys"))
+
+    # --verify says how far each result is from the reference in double: rounding errors of the type, and not none.
+    for dtype, least, most in [("f64", 0, 1e-12), ("f32", 1e-9, 2e-6), ("f16", 1e-5, 1e-2), ("bf16", 1e-4, 1e-1)]:
+        done = run("attend", *files, *everything[0], "--dtype", dtype, "--verify", "--out-dir", "verified")
+        lines = done.stdout[done.stdout.index("largest relative error"):].splitlines()[1:]
+        errors = {name: float(error) for name, error in (line.split() for line in lines)}
+        assert set(errors) == {"out", "lse", "dq", "dk", "dv", "dbias", "dsinks"}, done.stdout
+        assert all(error <= most for error in errors.values()) and max(errors.values()) > least, (dtype, errors)
+    assert "largest relative error" not in run("attend", *files, "--out-dir", "verified").stdout
+
+    # Forward only.
+    forward = attend(*save_operands(q, k, v), "--causal")
+    assert sorted(forward) == ["lse", "out"]
+    assert relative_error(forward["out"], dense(q, k, v, causal=True)["out"]) <= DOUBLE
+
+print("ok")

@@ -1,0 +1,201 @@
+"""Bad calls end with status 2 and one line on stderr that says what is wrong, and leave nothing behind."""
+
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import Folder, run, save_operands  # noqa: E402
+
+random = np.random.default_rng(9)
+calls = 0
+
+
+def listing():
+    """What is there, and when each file was written."""
+    there = {(folder, name) for folder, folders, names in os.walk(".") for name in folders + names}
+    return {(folder, name, os.path.isdir(os.path.join(folder, name)) or os.lstat(os.path.join(folder, name)).st_mtime_ns)
+            for folder, name in there}
+
+
+def refused(*arguments, says):
+    """Status 2, one line with all of the words, and the same files as before."""
+    global calls
+    calls += 1
+    before = listing()
+    done = run(*arguments)
+    assert done.returncode == 2, (arguments, done)
+    assert done.stdout == "", (arguments, done)
+    assert done.stderr.startswith("annulus: ") and done.stderr.count("\n") == 1 and done.stderr.endswith("\n"), (arguments, done)
+    assert all(32 <= ord(c) != 127 for c in done.stderr[:-1]), (arguments, done)
+    for word in [says] if isinstance(says, str) else says:
+        assert word in done.stderr, (arguments, word, done.stderr)
+    assert listing() == before, arguments
+
+
+def save(name, array):
+    np.save(name + ".npy", array)
+
+
+with Folder():
+    q, k = random.standard_normal((2, 5, 4, 6)), random.standard_normal((2, 7, 2, 6))
+    v, dout = random.standard_normal((2, 7, 2, 3)), random.standard_normal((2, 5, 4, 3))
+    files = save_operands(q, k, v)
+
+    def bad(*arguments, says, out="new"):
+        refused("attend", *files, *arguments, *(["--out-dir", out] if out is not None else []), says=says)
+
+    def bad_operand(option, array, says, *more):
+        np.save("bad.npy", array)
+        bad(option, "bad.npy", *more, says=["bad.npy", *(says if isinstance(says, list) else ["accepted", says])])
+
+    def bad_file(content, says):
+        with open("bad.npy", "wb") as file:
+            file.write(content)
+        bad("--bias", "bad.npy", says=["bad.npy", says])
+
+    # The command line.
+    refused(says=["subcommand", "attend|demo|plan"])
+    refused("attack", says=["'attack'", "attend|demo|plan"])
+    refused("attend", says="is required")
+    refused("attend", "--q", "q.npy", "--k", "k.npy", "--out-dir", "new", says=["--v", "required"])
+    bad(says=["--out-dir", "required"], out=None)
+    bad(says="--out-dir", out="")
+    bad("--frobnicate", says="--frobnicate")
+    bad("stray", says="stray")
+    bad("--ranks", says="--ranks")
+    for value in ("0", "-1", "2.5", "two", "", "99999999999999999999", "1025", "3x"):
+        bad("--ranks", value, says=["--ranks", "accepted: a whole number, 1 to 1024"])
+    bad("--ranks", "2", "--ranks", "3", says="--ranks")
+    bad("--sharding", "diagonal", says=["'diagonal'", "contiguous|striped|zigzag"])
+    bad("--rotation", "values", says=["'values'", "auto|keys|queries"])
+    bad("--comm", "carrier-pigeon", says="sim|mpi")
+    bad("--dtype", "f8", says=["'f8'", "f64|f32|bf16|f16"])
+    bad("--axes", "sbhd", says="bshd|bhsd|bhds")
+    bad("--backend", "abacus", says=["'abacus'", "reference"])
+    bad("--backend", "nki", says=["nki", "accepted: reference"])
+    bad("--threads", "2", says=["--threads 2", "one thread per rank"])
+    bad("--threads", "0", says=["--threads", "accepted"])
+    bad("--trace", "", says=["--trace", "accepted"])
+    bad("two\nlines", says="two")
+
+    # Options of the attention.
+    for window in ("3", "3,", ",3", "3,4,5", "a,b", "3;4", "1.5,2", "", "3, 4"):
+        bad("--window", window, says=["--window", "L,R"])
+    bad("--sink-tokens", "2", says=["--sink-tokens", "--window"])
+    bad("--sink-tokens", "-1", "--window", "1,1", says=["--sink-tokens", "accepted"])
+    bad("--chunk", "-1", says=["--chunk", "accepted"])
+    for value in ("nan", "inf", "-inf", "1e999", "one", ""):
+        bad("--scale", value, says=["--scale", "accepted: a finite number"])
+    bad("--scale", "1e60", "--dtype", "f32", says=["softmax_scale", "accepted"])
+    bad("--softcap", "-1", says=["softcap", "accepted"])
+    bad("--softcap", "nan", says=["--softcap", "accepted"])
+    for value in ("1", "-0.1", "1.5"):
+        bad("--dropout", value, says=["dropout", "0 <= probability < 1"])
+    bad("--seed", "1", says=["--seed", "--dropout"])
+    bad("--dropout", "0.1", "--seed", "-1", says=["--seed", "accepted"])
+    bad("--query-offset", str(2**62), says=["query_offset", "accepted"])
+    bad("--query-offset", "1e3", says=["--query-offset", "accepted"])
+
+    # Options that need others.
+    save("bias", random.standard_normal((1, 4, 5, 7)))
+    save("mask", np.ones((1, 4, 5, 7), bool))
+    save("dout", dout)
+    save("q_ids", np.ones((2, 5), int))
+    save("k_ids", np.ones((2, 7), int))
+    bad("--bias-gradient", says=["--bias-gradient", "--bias"])
+    bad("--bias", "bias.npy", "--bias-gradient", says=["--bias-gradient", "--dout"])
+    bad("--q-segments", "q_ids.npy", says="--kv-segments")
+    bad("--kv-segments", "q_ids.npy", says="--q-segments")
+    bad("--bias", "bias.npy", "--rotation", "queries", says=["--rotation queries", "auto|keys"])
+    bad("--mask", "mask.npy", "--rotation", "queries", says=["--rotation queries", "auto|keys"])
+
+    # Shapes that do not fit.
+    bad_operand("--dout", dout[:, :4], "sequence 5")
+    bad_operand("--dout", dout.transpose(0, 2, 1, 3), "sequence 5")
+    bad("--axes", "bhsd", says=["k.npy", "heads", "accepted"])
+    bad_operand("--bias", np.zeros((3, 4, 5, 7)), "1 or batch 2")
+    bad_operand("--bias", np.zeros((2, 2, 5, 7)), "1 or query_heads 4")
+    bad_operand("--bias", np.zeros((2, 4, 1, 7)), "queries 5")
+    bad_operand("--bias", np.zeros((5, 7)), "(5, 7)")
+    bad_operand("--mask", np.zeros((1, 1, 5, 8), bool), "keys 7")
+    bad_operand("--q-segments", np.zeros((2, 6), int), "queries 5", "--kv-segments", "q_ids.npy")
+    bad_operand("--kv-segments", np.zeros((1, 7), int), "batch 2", "--q-segments", "q_ids.npy")
+    bad_operand("--sinks", np.zeros(3), "query_heads 4")
+    bad_operand("--sinks", np.zeros((4, 0)), "n at least 1")
+    bad_operand("--sinks", np.float64(1), "()")
+    for name, array, word in [("q", q[0], "(5, 4, 6)"), ("q", q[:, :0], "at least 1"), ("k", k[:1], "batch 2"),
+                              ("k", k[..., :4], "dim 6"), ("v", v[:, :6], "sequence 7"), ("v", v[:, :, :1], "heads 2"), ("v", v[..., :0], "at least 1")]:
+        save(name, array)
+        bad(says=[name + ".npy", "accepted", word])
+        save_operands(q, k, v)
+
+    save("q", q[:, :, :3])
+    bad(says=["k.npy", "2 heads", "divides"])
+    save("q", q)
+
+    # Elements that mean nothing there.
+    bad_operand("--bias", np.zeros((1, 1, 5, 7), int), "i8")
+    bad_operand("--bias", np.zeros((1, 1, 5, 7), complex), "c16")
+    bad_operand("--sinks", np.zeros(4, bool), "b1")
+    bad_operand("--mask", np.ones((1, 1, 5, 7)), ["f8", "a mask is b1"])
+    bad_operand("--mask", np.full((1, 1, 5, 7), 2), ["holds 2", "0 or 1"])
+    bad_operand("--q-segments", np.ones((2, 5)), "f8", "--kv-segments", "k_ids.npy")
+    bad_operand("--q-segments", np.full((2, 5), 2**40), "32 bits", "--kv-segments", "k_ids.npy")
+    bad_operand("--bias", np.array([{"a": 1}], object), "pickle")
+
+    # Files that are no arrays.
+    whole = open("bias.npy", "rb").read()
+    bad("--bias", "missing.npy", says=["missing.npy", "does not exist"])
+    bad("--bias", ".", says="folder")
+    bad("--bias", "", says="--bias")
+    bad("--bias", "new\nline.npy", says="new\\x0aline.npy")
+    bad_file(b"", "empty")
+    bad_file(b"1 2 3\n", "NUMPY")
+    bad_file(whole[:4], "ends")
+    bad_file(whole[:40], "header")
+    bad_file(whole[:-1], "bytes of data")
+    bad_file(whole + b"\0", "bytes of data")
+    bad_file(whole.replace(b"(1, 4, 5, 7)", b"(1, 4, 5, 8)"), "bytes of data")
+    bad_file(whole.replace(b"(1, 4, 5, 7), }", b"(9999999999, 9999999999), }"), "too large")
+    bad_file(b"\x93NUMPY\x09\x00" + whole[8:], "version 9.0")
+    np.savez("archive.npz", q=q)
+    bad("--bias", "archive.npz", says="zip")
+    os.mkfifo("pipe.npy")
+    bad("--bias", "pipe.npy", says="not a regular file")
+
+    # Places that cannot be written: found before anything is computed, and nothing made on the way there.
+    open("plain", "w").close()
+    bad(says=["plain", "not a folder"], out="plain")
+    bad(says="cannot be made", out=os.path.join("plain", "below"))
+    bad(says="cannot be made", out="/proc/annulus")
+    bad(says="cannot be made", out=os.path.join("made", "x" * 300))
+    os.makedirs(os.path.join("taken", "lse.npy"))
+    bad(says=["lse.npy", "not a regular file"], out="taken")
+    if os.geteuid() != 0:
+        os.mkdir("locked", 0o500)
+        bad(says="cannot be written", out="locked")
+    os.mkdir("own")
+    os.link("q.npy", os.path.join("own", "out.npy"))
+    bad(says=["out.npy", "is an input"], out="own")
+    os.mkdir("results")
+    bad("--trace", os.path.join("results", "..", "results", "out.npy"), says=["out.npy", "--trace"], out="results")
+    bad("--trace", "q.npy", says=["q.npy", "is an input"])
+    bad("--trace", os.path.join("missing", "trace.json"), says=["trace.json", "cannot be written"])
+    bad("--trace", "results", says=["results", "not a regular file"])
+
+    # The other subcommands.
+    for arguments, says in [(["--tokens", "0"], "--tokens"), (["--tokens", "many"], "--tokens"), (["--ranks", "0"], "--ranks"),
+                            (["--heads", "3", "--kv-heads", "2"], "divides"), (["--head-dim", "7"], "even"), (["--text", "missing"], "missing"),
+                            (["--text", "."], "folder"), (["--text", "plain"], "empty"), (["--text", ""], "--text"), (["--seed", "1"], "--seed")]:
+        refused("demo", *arguments, says=says)
+    for arguments, says in [([], "--tokens"), (["--queries", "4"], "--keys"), (["--tokens", "4", "--keys", "4"], "--keys"),
+                            (["--tokens", "4", "--heads", "3", "--kv-heads", "2"], "divides"),
+                            (["--tokens", "4", "--block", "2"], "block-striped"), (["--tokens", "4", "--sharding", "block-striped"], "--block"),
+                            (["--tokens", str(2**26), "--sharding", "block-striped", "--block", "1"], "blocks"),
+                            (["--tokens", str(2**30), "--heads", "1024"], "multiply-adds"), (["--tokens", "4", "--pass", "sideways"], "both"),
+                            (["--tokens", "4", "--window", "1"], "L,R"), (["--tokens", "4", "--chunk", "-2"], "--chunk")]:
+        refused("plan", *arguments, says=says)
+
+print(f"ok: {calls} bad calls")

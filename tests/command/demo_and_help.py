@@ -1,0 +1,72 @@
+"""The demo on a short text, its progress bar, and --help."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+
+ANNULUS = sys.argv[1]
+
+
+def run(*arguments):
+    return subprocess.run([ANNULUS, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+
+
+def stderr_on_terminal(*arguments):
+    """What is written to stderr where it is a terminal; stdout is a file."""
+    ours, theirs = pty.openpty()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen([ANNULUS, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=theirs)
+        os.close(theirs)
+        seen = b""
+        try:
+            while piece := os.read(ours, 4096):
+                seen += piece
+        except OSError:  # Linux says so at the end of a terminal
+            pass
+        assert process.wait() == 0
+    return seen.decode()
+
+
+small = ["demo", "--tokens", "300", "--ranks", "4", "--head-dim", "16"]
+done = run(*small)
+assert done.returncode == 0, done
+assert done.stderr == "", done.stderr
+assert "\r" not in done.stdout and "###" not in done.stdout, done.stdout
+for word in ("300 tokens", "4 simulated ranks", "time", "GFLOP/s", "sent by a rank", "peak memory of a rank", "scores of full attention",
+             "contiguous", "striped", "zigzag", "largest relative error", "bound"):
+    assert word in done.stdout, (word, done.stdout)
+
+# Rounding errors of float are there, and they are small.
+error, bound = (float(x) for x in re.search(r"largest relative error +(\S+) +bound (\S+)", done.stdout).groups())
+assert 0 < error <= bound < 1e-4, (error, bound)
+assert float(re.search(r"zigzag (\d\S+)", done.stdout)[1]) < float(re.search(r"contiguous (\d\S+)", done.stdout)[1])
+
+bar = stderr_on_terminal(*small)
+assert "forward and backward" in bar and "dense check" in bar and "%" in bar and "\r" in bar, bar
+
+# The text is read, and it matters.
+with tempfile.NamedTemporaryFile(suffix=".txt") as text:
+    text.write(b"one ring to attend over them all " * 3)
+    text.flush()
+    other = run(*small, "--text", text.name)
+    assert other.returncode == 0 and text.name in other.stdout, other
+    errors = [re.search(r"\(output.*\)", run_of.stdout)[0] for run_of in (done, other)]
+    assert errors[0] != errors[1], errors
+
+# Shapes: one rank, more ranks than tokens, one kv head, as many kv heads as query heads.
+for shape in (["--ranks", "1"], ["--tokens", "3", "--ranks", "7"], ["--tokens", "1"], ["--tokens", "70", "--kv-heads", "1"],
+              ["--heads", "3", "--kv-heads", "3"]):
+    done = run("demo", "--head-dim", "8", *shape, *([] if "--tokens" in shape else ["--tokens", "64"]))
+    assert done.returncode == 0, done
+
+for arguments in ([], ["attend"], ["demo"], ["plan"]):
+    done = run(*arguments, "--help")
+    assert done.returncode == 0 and done.stderr == "" and "Usage: annulus" in done.stdout, done
+for option in ("q k v dout out-dir ranks comm sharding rotation backend dtype threads axes causal window sink-tokens chunk scale softcap "
+               "query-offset bias bias-gradient mask q-segments kv-segments sinks dropout seed verify trace").split():
+    assert "--" + option in run("attend", "--help").stdout, option
+
+print("ok")

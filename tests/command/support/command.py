@@ -1,0 +1,56 @@
+"""Runs the annulus command, whose path is the script's only argument."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+ANNULUS = os.path.abspath(sys.argv[1])
+AXES = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "bhds": (0, 2, 3, 1)}
+
+
+class Folder:
+    """A folder of its own that is the working directory, gone at the end."""
+
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="annulus-test-")
+        self.before = os.getcwd()
+        os.chdir(self.path)
+        return self.path
+
+    def __exit__(self, *exception):
+        os.chdir(self.before)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def run(*arguments, launcher=()):
+    return subprocess.run([*launcher, ANNULUS, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=300)
+
+
+def load(folder):
+    """The results in a folder by name; the folder holds nothing else."""
+    return {name[:-4]: np.load(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
+
+
+def attend(*arguments, out="out", launcher=()):
+    """A call that must succeed; its results."""
+    done = run("attend", *arguments, "--out-dir", out, launcher=launcher)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+    assert launcher or done.stderr == "", done.stderr
+    results = load(out)
+    shutil.rmtree(out)
+    return results
+
+
+def save_operands(q, k, v, dout=None, axes="bshd", order="C"):
+    """Writes q.npy, k.npy, ...; the arguments that name them."""
+    arguments = ["--axes", axes] if axes != "bshd" else []
+    for name, array in (("q", q), ("k", k), ("v", v), ("dout", dout)):
+        if array is not None:
+            np.save(name + ".npy", np.asarray(array.transpose(AXES[axes]), order=order))
+            arguments += ["--" + name, name + ".npy"]
+    return arguments

@@ -1,0 +1,124 @@
+// The suite can fail: each of these mistakes is found by the judge that all other tests rely on.
+
+#include <annulus/annulus.hpp>
+
+#include "integration/solve.hpp"
+#include "support/catch.hpp"
+#include "support/faulty_backend.hpp"
+#include "support/faulty_communicator.hpp"
+
+using namespace annulus_test;
+using annulus::Rotation;
+using annulus::SimulatedRing;
+
+namespace {
+
+/// A few small problems that between them use every option that a mistake could be made in.
+std::vector<RingProblem> fixed_problems() {
+  std::vector<RingProblem> problems;
+  auto const add = [&](annulus::Sharding sharding, Rotation rotation, auto&& change) {
+    RingProblem problem =
+        small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 24, .value_dim = 3}, 4, sharding, rotation);
+    change(problem);
+    settle(problem);
+    round_operands<float>(problem);
+    problems.push_back(std::move(problem));
+  };
+  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
+    add(annulus::Contiguous{}, rotation, [](RingProblem&) {});
+    add(annulus::Zigzag{}, rotation, [](RingProblem& p) { p.dense.causal = true, give_sinks(p, 2); });
+    add(annulus::Contiguous{}, rotation, [](RingProblem& p) { p.dense.window_left = 8, p.dense.window_right = 2; });
+    add(annulus::Contiguous{}, rotation, [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -5; });
+    add(annulus::Striped{}, rotation, [](RingProblem& p) { p.dense.dropout_probability = 0.4; });
+    add(annulus::Zigzag{}, rotation, [](RingProblem& p) {
+      p.dense.logit_softcap = 0.6;
+      p.dense.softmax_scale = 1.7;
+      give_documents(p, {1, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2, 2, 2, 2, 0, 3, 3, 3, 3, -1, -1, -1, 0, 0});
+    });
+  }
+  add(annulus::Contiguous{}, Rotation::keys, [](RingProblem& p) { give_bias(p, 1, 4), p.dense.logit_softcap = 0.9; });
+  return problems;
+}
+
+/// What the judge says about all the problems, and the ring about those that it does not finish.
+std::string complaints_with(BackendFault backend_fault, RingFault ring_fault) {
+  std::string complaints;
+  for (RingProblem const& problem : fixed_problems()) try {
+      auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& inner) {
+        FaultyCommunicator<SimulatedRing> ring(inner, ring_fault);
+        FaultyBackend backend(backend_fault);
+        return run_rank<float>(problem, ring, backend);
+      });
+      complaints += judge(problem, assemble(problem, results), float_bounds).complaint;
+    } catch (annulus::CommunicationError const& error) {
+      complaints += error.what();
+    }
+  return complaints;
+}
+
+bool mentions(std::string const& complaints, char const* result) {
+  return complaints.find(std::string(result) + " is off") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("C43: without a fault the test-only backend and communicator pass", "[trap][C43]") {
+  CHECK(complaints_with(BackendFault::none, RingFault::none) == "");
+}
+
+TEST_CASE("C43: every mistake planted in a backend is found", "[trap][C43]") {
+  struct Row {
+    BackendFault fault;
+    char const* name;
+    char const* wrong;  ///< the result that must be found wrong
+  };
+  Row const rows[] = {
+      {BackendFault::rescale_forgotten, "rescale forgotten", "output"},
+      {BackendFault::merge_misses_a_term, "merge misses a term", "lse"},
+      {BackendFault::band_off_by_one, "band off by one", "output"},
+      {BackendFault::window_offset_missing, "window offset missing", "output"},
+      {BackendFault::padding_is_a_document, "padding is a document", "output"},
+      {BackendFault::kv_head_by_modulo, "kv head by modulo", "output"},
+      {BackendFault::bias_by_local_key, "bias by local key", "output"},
+      {BackendFault::dropout_by_local_position, "dropout by local position", "output"},
+      {BackendFault::dropout_not_scaled_up, "dropout not scaled up", "output"},
+      {BackendFault::dropout_thins_the_sum, "dropout thins the sum", "lse"},
+      {BackendFault::backward_drops_others, "backward pass drops others", "dv"},
+      {BackendFault::state_in_16_bits, "state in 16 bits", "output"},
+      {BackendFault::lse_in_base_2, "lse in base 2", "lse"},
+      {BackendFault::empty_row_has_lse_0, "empty row has lse 0", "lse"},
+      {BackendFault::sinks_counted_twice, "sinks counted twice", "lse"},
+      {BackendFault::sink_gradient_of_wrong_sign, "sink gradient of wrong sign", "dsinks"},
+      {BackendFault::delta_is_zero, "delta is zero", "dq"},
+      {BackendFault::scale_forgotten_in_backward, "scale forgotten in backward", "dk"},
+      {BackendFault::soft_cap_slope_forgotten, "slope of the soft cap forgotten", "dq"},
+      {BackendFault::bias_gradient_through_cap, "bias gradient through the soft cap", "dbias"},
+      {BackendFault::group_not_summed, "dk not summed over the group", "dk"},
+      {BackendFault::dv_of_all_weights, "dv of the weights before dropout", "dv"},
+  };
+  for (Row const& row : rows) {
+    INFO(row.name);
+    CHECK(mentions(complaints_with(row.fault, RingFault::none), row.wrong));
+  }
+}
+
+TEST_CASE("C43: every mistake planted in a communicator is found", "[trap][C43]") {
+  struct Row {
+    RingFault fault;
+    char const* name;
+    char const* wrong;
+  };
+  Row const rows[] = {
+      {RingFault::stale_prefetched, "stale keys", "output"},
+      {RingFault::early_wait, "wait returns early", "output"},
+      {RingFault::wrong_neighbour, "wrong neighbour", "output"},
+      {RingFault::send_buffer_reused, "send buffer reused early", "output"},
+      {RingFault::last_carried_lost, "last carried shift lost", "dk"},
+      {RingFault::carried_in_16_bits, "carried gradients in 16 bits", "dk"},
+      {RingFault::reduction_of_own_share, "sums over ranks of the own share", "dsinks"},
+  };
+  for (Row const& row : rows) {
+    INFO(row.name);
+    CHECK(mentions(complaints_with(BackendFault::none, row.fault), row.wrong));
+  }
+}
