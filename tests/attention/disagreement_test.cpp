@@ -13,8 +13,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, kv = Call::kv_heads,
-                dim = Call::head_dim, value = Call::value_dim;
+constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads;
 
 struct Disagreement {
   std::string field;

@@ -14,7 +14,8 @@ using annulus::SimulatedRing;
 namespace {
 
 RingProblem causal_problem(int ranks, Rotation rotation = Rotation::automatic) {
-  RingProblem problem = small_ring_problem({.batch = 2, .query_length = 26, .value_dim = 3}, ranks, annulus::Zigzag{}, rotation);
+  RingProblem problem =
+      small_ring_problem({.batch = 2, .query_length = 26, .value_dim = 3}, ranks, annulus::Zigzag{}, rotation);
   problem.dense.causal = true;
   settle(problem);
   round_operands<float>(problem);
@@ -64,9 +65,13 @@ TEST_CASE("free functions and the caller's memory give what RingAttention return
       Eigen::Tensor<float, 4> dv_transposed(v.extent(0), v.extent(2), v.extent(3), v.extent(1));
       GappedTensor<float, 3> lse({extents[0], extents[2], extents[1]});
       GappedTensor<float, 2> dsinks({2, 2});
-      annulus::ring_attention_forward_into(ring, backend, problem.options, own.q, own.k, own.v, output, lse, {.sinks = sinks});
+      annulus::ring_attention_forward_into(ring, backend, problem.options, own.q, own.k, own.v, output, lse,
+                                           {.sinks = sinks});
       annulus::GradientViews<float, annulus::HostMemory> const gradients{
-          .dq = dq.view(), .dk = dk.view(), .dv = annulus::view_of(annulus::bhds(dv_transposed)), .dsinks = dsinks.view()};
+          .dq = dq.view(),
+          .dk = dk.view(),
+          .dv = annulus::view_of(annulus::bhds(dv_transposed)),
+          .dsinks = dsinks.view()};
       annulus::ring_attention_backward_into(ring, backend, problem.options, own.dout, output, lse, own.q, own.k, own.v,
                                             gradients, {.sinks = sinks});
       RingResult result;
@@ -95,17 +100,19 @@ TEST_CASE("gradients of 16-bit operands can be had in float, rounded nowhere") {
   auto const run = [&](auto gradient_type) {
     using G = decltype(gradient_type);
     return assemble(problem, annulus::run_ring(3, [&](SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
-      auto const own = shards_of<T>(problem, ring.rank());
-      annulus::RingAttention attention(ring, backend, problem.options);
-      auto const forward = attention.forward(own.q, own.k, own.v);
-      annulus::Gradients<RowMajorTensor<G>> gradients{RowMajorTensor<G>(own.q.dimensions()), RowMajorTensor<G>(own.k.dimensions()),
-                                                      RowMajorTensor<G>(own.v.dimensions())};
-      attention.backward_into(own.dout, forward.output, forward.lse, own.q, own.k, own.v,
-                              annulus::GradientViews<G, annulus::HostMemory>{annulus::view_of(gradients.dq), annulus::view_of(gradients.dk),
-                                                                             annulus::view_of(gradients.dv)});
-      return result_of(forward, gradients);
-    }));
+                      annulus::ReferenceBackend backend;
+                      auto const own = shards_of<T>(problem, ring.rank());
+                      annulus::RingAttention attention(ring, backend, problem.options);
+                      auto const forward = attention.forward(own.q, own.k, own.v);
+                      annulus::Gradients<RowMajorTensor<G>> gradients{RowMajorTensor<G>(own.q.dimensions()),
+                                                                      RowMajorTensor<G>(own.k.dimensions()),
+                                                                      RowMajorTensor<G>(own.v.dimensions())};
+                      attention.backward_into(own.dout, forward.output, forward.lse, own.q, own.k, own.v,
+                                              annulus::GradientViews<G, annulus::HostMemory>{
+                                                  annulus::view_of(gradients.dq), annulus::view_of(gradients.dk),
+                                                  annulus::view_of(gradients.dv)});
+                      return result_of(forward, gradients);
+                    }));
   };
   RingResult const wide = run(float{}), narrow = run(T{});
   for (auto member : {&RingResult::dq, &RingResult::dk, &RingResult::dv}) {

@@ -13,7 +13,8 @@ using annulus::Rotation;
 namespace {
 
 RingProblem problem_with_grouped_heads(Rotation rotation) {
-  return small_ring_problem({.query_length = 5, .key_length = 6, .head_dim = 2, .value_dim = 1}, 3, annulus::Zigzag{}, rotation);
+  return small_ring_problem({.query_length = 5, .key_length = 6, .head_dim = 2, .value_dim = 1}, 3, annulus::Zigzag{},
+                            rotation);
 }
 
 /// The scalar whose gradients the backward pass returns.
@@ -73,16 +74,24 @@ TEST_CASE("gradients of the ring are differences of its output, under every opti
       {"no option", [](RingProblem&) {}},
       {"causal", [](RingProblem& p) { p.dense.causal = true; }},
       {"window", [](RingProblem& p) { p.dense.window_left = 2, p.dense.window_right = 1; }},
-      {"window and sink tokens", [](RingProblem& p) { p.dense.window_left = 1, p.dense.window_right = 0, p.dense.sink_tokens = 2; }},
+      {"window and sink tokens",
+       [](RingProblem& p) { p.dense.window_left = 1, p.dense.window_right = 0, p.dense.sink_tokens = 2; }},
       {"chunk", [](RingProblem& p) { p.dense.chunk = 3; }},
       {"query offset", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -2; }},
       {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
       {"dropout", [](RingProblem& p) { p.dense.dropout_probability = 0.4, p.dense.dropout_seed = 11; }},
-      {"segments", [](RingProblem& p) { p.dense.query_segments = {1, 2, 2, 0, 3}, p.dense.key_segments = {1, 1, 2, -1, 2, 3}; }},
-      {"predicate", [](RingProblem& p) { p.dense.predicate = [](auto, auto head, auto query, auto key) { return (query * 3 + key + head) % 4 != 0; }; }},
+      {"segments",
+       [](RingProblem& p) {
+         p.dense.query_segments = {1, 2, 2, 0, 3}, p.dense.key_segments = {1, 1, 2, -1, 2, 3};
+       }},
+      {"predicate",
+       [](RingProblem& p) {
+         p.dense.predicate = [](auto, auto head, auto query, auto key) { return (query * 3 + key + head) % 4 != 0; };
+       }},
       {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
       {"bias of each pair", [](RingProblem& p) { give_bias(p, 1, 2); }},
-      {"bias shared by all heads, under a soft cap", [](RingProblem& p) { give_bias(p, 1, 1), p.dense.logit_softcap = 0.9; }},
+      {"bias shared by all heads, under a soft cap",
+       [](RingProblem& p) { give_bias(p, 1, 1), p.dense.logit_softcap = 0.9; }},
       {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 2); }},
   };
   for (auto const& [name, set_option] : options) {

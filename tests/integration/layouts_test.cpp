@@ -36,7 +36,8 @@ struct GappedOperands {
 
   GappedOperands(RingProblem const& problem, int rank) {
     OracleProblem const& d = problem.dense;
-    auto const queries = problem.segments(annulus::Side::query, rank), keys = problem.segments(annulus::Side::key, rank);
+    auto const queries = problem.segments(annulus::Side::query, rank),
+               keys = problem.segments(annulus::Side::key, rank);
     auto const fill = [](auto& into, auto const& global, auto const& extents, std::size_t axis, auto const& rows) {
       using Tensor = typename std::remove_reference_t<decltype(into)>::value_type;
       auto local = extents;
@@ -118,7 +119,8 @@ RankAnswer run_in_layouts(RingProblem const& problem, annulus::SimulatedRing& ri
   if (gradients.dbias) answer.result.dbias = values_of(*gradients.dbias);
   if (gradients.dsinks) answer.result.dsinks = values_of(*gradients.dsinks);
   answer.gaps_intact = optional.intact() && intact(forward.output) && intact(forward.lse) && intact(gradients.dq) &&
-                       intact(gradients.dk) && intact(gradients.dv) && intact(gradients.dbias) && intact(gradients.dsinks);
+                       intact(gradients.dk) && intact(gradients.dv) && intact(gradients.dbias) &&
+                       intact(gradients.dsinks);
   return answer;
 }
 
@@ -128,9 +130,8 @@ void sweep_layouts(std::uint64_t first_seed) {
     RingProblem problem = random_ring_problem(seed);
     round_operands<T>(problem);
     INFO(problem.text);
-    auto const answers = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-      return run_in_layouts<T, Q, K, V, DOut>(problem, ring);
-    });
+    auto const answers = annulus::run_ring(
+        problem.ranks, [&](annulus::SimulatedRing& ring) { return run_in_layouts<T, Q, K, V, DOut>(problem, ring); });
     std::vector<RingResult> results;
     for (RankAnswer const& answer : answers) {
       CHECK(answer.gaps_intact);

@@ -17,8 +17,8 @@ namespace {
 std::vector<RingProblem> fixed_problems() {
   std::vector<RingProblem> problems;
   auto const add = [&](annulus::Sharding sharding, Rotation rotation, auto&& change) {
-    RingProblem problem =
-        small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 24, .value_dim = 3}, 4, sharding, rotation);
+    RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 24, .value_dim = 3}, 4,
+                                             sharding, rotation);
     change(problem);
     settle(problem);
     round_operands<float>(problem);
@@ -40,19 +40,23 @@ std::vector<RingProblem> fixed_problems() {
   return problems;
 }
 
-/// What the judge says about all the problems, and the ring about those that it does not finish.
+/// What the judge says about one problem, or the ring where it does not finish.
+std::string complaint_with(BackendFault backend_fault, RingFault ring_fault, RingProblem const& problem) {
+  try {
+    auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& inner) {
+      FaultyCommunicator<SimulatedRing> ring(inner, ring_fault);
+      FaultyBackend backend(backend_fault);
+      return run_rank<float>(problem, ring, backend);
+    });
+    return judge(problem, assemble(problem, results), float_bounds).complaint;
+  } catch (annulus::CommunicationError const& error) {
+    return error.what();
+  }
+}
+
 std::string complaints_with(BackendFault backend_fault, RingFault ring_fault) {
   std::string complaints;
-  for (RingProblem const& problem : fixed_problems()) try {
-      auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& inner) {
-        FaultyCommunicator<SimulatedRing> ring(inner, ring_fault);
-        FaultyBackend backend(backend_fault);
-        return run_rank<float>(problem, ring, backend);
-      });
-      complaints += judge(problem, assemble(problem, results), float_bounds).complaint;
-    } catch (annulus::CommunicationError const& error) {
-      complaints += error.what();
-    }
+  for (RingProblem const& problem : fixed_problems()) complaints += complaint_with(backend_fault, ring_fault, problem);
   return complaints;
 }
 

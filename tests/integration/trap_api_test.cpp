@@ -1,4 +1,4 @@
-// Traps of the interface: options that do nothing, operands of the wrong extent, and joining with what is not on the ring.
+// Traps of the interface: options that do nothing, operands of the wrong extent, and keys that are not on the ring.
 
 #include <annulus/annulus.hpp>
 #include <functional>
@@ -53,9 +53,15 @@ TEST_CASE("C20: a local array where a global extent is due is refused, not clamp
       {.expected = "bias has extents [1, 2, 24, 24]", .bias = Pairs{1, 2, 24, 24}},
       {.expected = "bias has extents [1, 3, 8, 24]", .bias = Pairs{1, 3, 8, 24}},
       {.expected = "mask covers 25 keys; expected global_keys = 24", .mask = Pairs{1, 1, 8, 25}},
-      {.expected = "query_segments has extents [1, 24]; expected [1, 8]", .query_segments = Rows{1, 24}, .key_segments = Rows{1, 8}},
-      {.expected = "key_segments has extents [1, 24]; expected [1, 8]", .query_segments = Rows{1, 8}, .key_segments = Rows{1, 24}},
-      {.expected = "key_segments has extents [2, 8]; expected [1, 8]", .query_segments = Rows{1, 8}, .key_segments = Rows{2, 8}},
+      {.expected = "query_segments has extents [1, 24]; expected [1, 8]",
+       .query_segments = Rows{1, 24},
+       .key_segments = Rows{1, 8}},
+      {.expected = "key_segments has extents [1, 24]; expected [1, 8]",
+       .query_segments = Rows{1, 8},
+       .key_segments = Rows{1, 24}},
+      {.expected = "key_segments has extents [2, 8]; expected [1, 8]",
+       .query_segments = Rows{1, 8},
+       .key_segments = Rows{2, 8}},
   };
   for (Bad const& bad : cases) {
     auto const messages = refusals(3, [&](SimulatedRing& ring) {
@@ -120,7 +126,8 @@ TEST_CASE("C30: a block of keys that every rank holds is counted once, and so is
       auto const rank = static_cast<std::size_t>(ring.rank());
       ring_results[rank] = result_of(joined, of_ring);
       block_results[rank] = result_of(joined, of_block);
-      for (std::size_t i = 0; i < ring_results[rank].dq.size(); ++i) ring_results[rank].dq[i] += block_results[rank].dq[i];
+      for (std::size_t i = 0; i < ring_results[rank].dq.size(); ++i)
+        ring_results[rank].dq[i] += block_results[rank].dq[i];
     });
     RingResult result = assemble(ring_part, ring_results);
     // The block's gradient is a sum over the queries of all ranks.
@@ -172,7 +179,10 @@ TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]
       {"query_segments", has_documents, [](RingProblem& p) { (*p.dense.query_segments)[3] = 2; }},
       {"key_segments", has_documents, [](RingProblem& p) { (*p.dense.key_segments)[3] = 2; }},
       {"sinks", nothing, [](RingProblem& p) { give_sinks(p, 1); }},
-      {"predicate", nothing, [](RingProblem& p) { p.dense.predicate = [](auto, auto, auto query, auto key) { return query % 5 != key % 5; }; }},
+      {"predicate", nothing,
+       [](RingProblem& p) {
+         p.dense.predicate = [](auto, auto, auto query, auto key) { return query % 5 != key % 5; };
+       }},
   };
   for (Row const& row : rows) {
     INFO(row.what);
@@ -238,7 +248,8 @@ TEST_CASE("C40: bias_gradient decides whether there is a gradient of the bias", 
 TEST_CASE("C40: what an option cannot mean is refused on every rank", "[trap][C40]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
-  double const not_a_number = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  double const not_a_number = std::numeric_limits<double>::quiet_NaN(),
+               infinite = std::numeric_limits<double>::infinity();
   std::pair<char const*, annulus::Options> const refused[] = {
       {"softmax_scale is nan", {.softmax_scale = not_a_number}},
       {"softmax_scale is inf", {.softmax_scale = infinite}},

@@ -28,8 +28,7 @@ bool all_finite(std::vector<double> const& values) {
 void hide_from_rows(RingProblem& problem, std::vector<std::int64_t> const& rows) {
   OracleProblem& d = problem.dense;
   d.mask = {1, 1, std::vector<char>(static_cast<std::size_t>(d.query_length * d.key_length), 1)};
-  for (std::int64_t row : rows)
-    std::fill_n(d.mask->values.begin() + row * d.key_length, d.key_length, char{0});
+  for (std::int64_t row : rows) std::fill_n(d.mask->values.begin() + row * d.key_length, d.key_length, char{0});
 }
 
 }  // namespace
@@ -41,8 +40,8 @@ TEST_CASE("C2: a row may meet nothing but hidden keys first, in the middle, last
       auto const forwards = [](int r) { return r; };
       auto const backwards = [ranks](int r) { return ranks - 1 - r; };
       RingProblem problem = small_ring_problem(
-          {.query_length = 25}, ranks, ExplicitMap{blocks_in_order(ranks, 25, forwards), blocks_in_order(ranks, 25, backwards)},
-          rotation);
+          {.query_length = 25}, ranks,
+          ExplicitMap{blocks_in_order(ranks, 25, forwards), blocks_in_order(ranks, 25, backwards)}, rotation);
       problem.dense.causal = true;
       CHECK(complaints(problem) == "");
       // The first 7 rows see nothing at all, the others begin in the middle of the keys.
@@ -116,7 +115,8 @@ TEST_CASE("C4: a row that sees nothing has output 0, lse -inf and gradients of e
     }
 
   // Empty parts change nothing when rows are joined, and two of them stay empty.
-  auto const both = annulus::merge_weights(-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity());
+  auto const both =
+      annulus::merge_weights(-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity());
   CHECK((both.lse == annulus::empty_row<float> && both.first == 0 && both.second == 0));
   auto const one = annulus::merge_weights(annulus::empty_row<double>, 3.0);
   CHECK((one.lse == 3 && one.first == 0 && one.second == 1));
@@ -125,8 +125,9 @@ TEST_CASE("C4: a row that sees nothing has output 0, lse -inf and gradients of e
 TEST_CASE("C5: shards of one or two rows keep the backward pass finite up to 32 ranks", "[trap][C5]") {
   for (int ranks : {1, 2, 3, 8, 32})
     for (int rows : {1, 2})
-      for (annulus::Sharding const& sharding : {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Striped{}),
-                                                annulus::Sharding(annulus::Zigzag{})})
+      for (annulus::Sharding const& sharding :
+           {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Striped{}),
+            annulus::Sharding(annulus::Zigzag{})})
         for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
           RingProblem problem =
               small_ring_problem({.query_heads = 1, .query_length = ranks * rows}, ranks, sharding, rotation);
@@ -145,7 +146,8 @@ TEST_CASE("C7: a scale of 0 is a scale: the output is the mean of the visible va
     RingResult const result = solve<double>(problem);
     for (std::size_t row = 0; row < 14; ++row) {
       auto const begin = problem.dense.v.begin();
-      double const mean = std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(row) + 1, 0.0) / static_cast<double>(row + 1);
+      double const mean =
+          std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(row) + 1, 0.0) / static_cast<double>(row + 1);
       CHECK(std::abs(result.output[row] - mean) <= 1e-14);
     }
     CHECK(all_zero(result.dq));

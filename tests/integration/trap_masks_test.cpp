@@ -57,7 +57,7 @@ TEST_CASE("C19: a step in which the window shows nothing is skipped, and leaves 
         problem.dense.query_offset = offset;
       });
 
-  // Queries stand 3 shards behind their own keys: they see the owners 2, 3 and 4 places on, and none but these is visited.
+  // Queries stand 3 shards past their own keys: they see the owners 2, 3 and 4 places on, and visit no others.
   RingProblem problem = small_ring_problem({.query_length = 36}, 6);
   problem.dense.window_left = problem.dense.window_right = 1;
   problem.dense.query_offset = 18;
@@ -126,7 +126,9 @@ TEST_CASE("C42: every mask goes with every sharding", "[trap][C42]") {
       [](RingProblem& p) { p.dense.causal = true, p.dense.window_left = 6, p.dense.sink_tokens = 3; },
       [](RingProblem& p) { p.dense.chunk = 7; },
       [](RingProblem& p) { p.dense.causal = true, p.dense.chunk = 11, p.dense.query_offset = 5; },
-      [](RingProblem& p) { give_documents(p, documents_of_lengths(1, {8, 3, 15, 5, 2})); },
+      [](RingProblem& p) {
+        give_documents(p, documents_of_lengths(1, {8, 3, 15, 5, 2}));
+      },
       [](RingProblem& p) {
         p.dense.predicate = [](auto, auto head, auto query, auto key) { return (query + key + head) % 3 != 0; };
       },

@@ -15,8 +15,8 @@ namespace {
 
 /// Everything that can take part in one call.
 RingProblem problem_with_all_operands(int ranks) {
-  RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 8, .kv_heads = 4, .query_length = 30, .head_dim = 8},
-                                           ranks, annulus::Zigzag{});
+  RingProblem problem = small_ring_problem(
+      {.batch = 2, .query_heads = 8, .kv_heads = 4, .query_length = 30, .head_dim = 8}, ranks, annulus::Zigzag{});
   give_bias(problem, 1, 8);
   give_mask(problem, 2, 1);
   give_documents(problem, documents_of_lengths(2, {11, 19}));
@@ -50,8 +50,8 @@ std::array<double, 5> mean_errors(int ranks, annulus::Sharding const& sharding, 
     OracleGradients const gradients = oracle_backward(problem.dense, problem.dout);
     std::size_t i = 0;
     for (auto const& [result, exact] :
-         {std::pair(&seen.output, &forward.output), std::pair(&seen.lse, &forward.lse), std::pair(&seen.dq, &gradients.dq),
-          std::pair(&seen.dk, &gradients.dk), std::pair(&seen.dv, &gradients.dv)}) {
+         {std::pair(&seen.output, &forward.output), std::pair(&seen.lse, &forward.lse),
+          std::pair(&seen.dq, &gradients.dq), std::pair(&seen.dk, &gradients.dk), std::pair(&seen.dv, &gradients.dv)}) {
       double const error = distance(*result, *exact) / norm(*exact);
       squares[i++] += error * error / 4;
     }
@@ -87,7 +87,8 @@ TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of on
 
 TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
                    Eigen::bfloat16) {
-  for (annulus::Sharding const& sharding : {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
+  for (annulus::Sharding const& sharding :
+       {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       auto const alone = mean_errors<TestType>(1, sharding, rotation);
       for (int ranks : {4, 32}) {
@@ -97,8 +98,8 @@ TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[tr
     }
 }
 
-TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is", "[trap][C12]", double, float, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is", "[trap][C12]", double, float,
+                   Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   using Forward = annulus::Forward<RowMajorTensor<T>>;
   using Gradients = annulus::Gradients<RowMajorTensor<T>>;
@@ -121,8 +122,8 @@ TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is",
   for (auto member : {&RingResult::lse, &RingResult::dsinks}) CHECK(!all_fit<Eigen::bfloat16>(result.*member));
 }
 
-TEMPLATE_TEST_CASE("C13: every type of operand runs with everything switched on", "[trap][C13]", double, float, Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("C13: every type of operand runs with everything switched on", "[trap][C13]", double, float,
+                   Eigen::half, Eigen::bfloat16) {
   for (int ranks : {1, 2, 5}) {
     RingProblem problem = problem_with_all_operands(ranks);
     RingResult const result = solve<TestType>(problem);
@@ -140,21 +141,22 @@ TEST_CASE("C34: rounding the output reaches the gradients through delta alone", 
   round_operands<Eigen::bfloat16>(problem);
   auto const run = [&](bool rounded) {
     return assemble(problem, annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
-      auto const own = shards_of<float>(problem, ring.rank());
-      annulus::RingAttention attention(ring, backend, problem.options);
-      auto forward = attention.forward(own.q, own.k, own.v);
-      if (rounded)
-        for (Index i = 0; i < forward.output.size(); ++i)
-          forward.output.data()[i] = static_cast<float>(static_cast<Eigen::bfloat16>(forward.output.data()[i]));
-      return result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v));
-    }));
+                      annulus::ReferenceBackend backend;
+                      auto const own = shards_of<float>(problem, ring.rank());
+                      annulus::RingAttention attention(ring, backend, problem.options);
+                      auto forward = attention.forward(own.q, own.k, own.v);
+                      if (rounded)
+                        for (Index i = 0; i < forward.output.size(); ++i)
+                          forward.output.data()[i] =
+                              static_cast<float>(static_cast<Eigen::bfloat16>(forward.output.data()[i]));
+                      return result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v));
+                    }));
   };
   RingResult const exact = run(false), rounded = run(true);
   REQUIRE(judge(problem, exact, float_bounds).complaint == "");
   CHECK(rounded.dv == exact.dv);
 
-  // With p the probabilities: a change c of a row's delta changes dq by -scale c sum_j p_j k_j, and dk_j by -scale p_j c q.
+  // A change c of a row's delta changes dq by -scale c sum_j p_j k_j and dk_j by -scale c p_j q, p: probabilities.
   OracleProblem const& d = problem.dense;
   double const scale = 1 / std::sqrt(8.0);
   std::vector<double> dq_change(exact.dq.size()), dk_change(exact.dk.size());
@@ -183,10 +185,12 @@ TEST_CASE("C34: rounding the output reaches the gradients through delta alone", 
   check_change(rounded.dk, exact.dk, dk_change);
 }
 
-TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring: three ways", "[trap][C46]", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring: three ways", "[trap][C46]", Eigen::half,
+                   Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (int ranks : {1, 4, 32})
-    for (annulus::Sharding const& sharding : {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
+    for (annulus::Sharding const& sharding :
+         {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
       for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
         RingProblem problem =
             small_ring_problem({.query_length = 96, .head_dim = 16, .value_dim = 8}, ranks, sharding, rotation);

@@ -48,10 +48,10 @@ std::vector<RingProblem> problems_of_all_ways() {
 
 RingResult solve_unruly(RingProblem const& problem, UnrulyOptions const& options, int calls = 1) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
-    UnrulyCommunicator<SimulatedRing> unruly(ring, options);
-    annulus::ReferenceBackend backend;
-    return run_rank<float, HostPlacement>(problem, unruly, backend, annulus::EveryPair{}, calls);
-  }));
+                    UnrulyCommunicator<SimulatedRing> unruly(ring, options);
+                    annulus::ReferenceBackend backend;
+                    return run_rank<float, HostPlacement>(problem, unruly, backend, annulus::EveryPair{}, calls);
+                  }));
 }
 
 /// The ring of the same ranks in another order: place p is taken by the inner rank (factor * p + shift) mod size.
@@ -124,7 +124,8 @@ class WitnessBackend : public annulus::ReferenceBackend {
   }
 
   template <class T>
-  void compare(annulus::TensorView<T const, 4> rows, std::span<Index const> positions, std::vector<double> const& global) {
+  void compare(annulus::TensorView<T const, 4> rows, std::span<Index const> positions,
+               std::vector<double> const& global) {
     Index const heads = rows.extent(annulus::axis::heads), dim = rows.extent(annulus::axis::dim);
     for (Index row = 0; row < rows.extent(annulus::axis::sequence); ++row)
       for (Index i = 0; i < heads * dim; ++i) {
@@ -151,7 +152,8 @@ TEST_CASE("C10: every step of both passes works with the keys of its own owner",
         for (std::int64_t key = 0; key < 28; ++key) {
           std::int64_t const owner = key * ranks / 28;
           d.k[static_cast<std::size_t>(key * 7 + owner)] += 3;
-          for (std::int64_t i = 0; i < 7; ++i) d.v[static_cast<std::size_t>(key * 7 + i)] += static_cast<double>(10 * owner);
+          for (std::int64_t i = 0; i < 7; ++i)
+            d.v[static_cast<std::size_t>(key * 7 + i)] += static_cast<double>(10 * owner);
         }
         if (local) d.window_left = d.window_right = 9;
         CHECK(complaints(problem) == "");
@@ -164,13 +166,13 @@ TEST_CASE("C36: buffers rest until a slow transport has let go of them", "[trap]
   for (RingProblem const& problem : problems_of_all_ways()) {
     RingResult const undisturbed = assemble(problem, solve_by_rank<float>(problem));
     REQUIRE(judge(problem, undisturbed, float_bounds).complaint == "");
-    for (int run = 0; run < 3; ++run)
-      CHECK(same_bits(solve_unruly(problem, {.seed = ++seed}, 2), undisturbed));
+    for (int run = 0; run < 3; ++run) CHECK(same_bits(solve_unruly(problem, {.seed = ++seed}, 2), undisturbed));
   }
 }
 
 TEST_CASE("C37: the order of a ring is its own, and rings run side by side", "[trap][C37]") {
-  for (auto const& [ranks, factor, shift] : {std::tuple{5, 1, 2}, std::tuple{5, 4, 0}, std::tuple{7, 3, 5}, std::tuple{4, 3, 1}})
+  for (auto const& [ranks, factor, shift] :
+       {std::tuple{5, 1, 2}, std::tuple{5, 4, 0}, std::tuple{7, 3, 5}, std::tuple{4, 3, 1}})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (bool local : {false, true}) {
         RingProblem problem = small_ring_problem({.query_length = 30}, ranks, {}, rotation);
@@ -207,7 +209,9 @@ TEST_CASE("C38: twenty runs with random delays give the same bits", "[trap][C38]
     RingResult const first = assemble(problem, solve_by_rank<float>(problem));
     bool same = true;
     for (std::uint64_t run = 0; run < 20; ++run)
-      same = same && same_bits(solve_unruly(problem, {.seed = 1000 + run, .longest_delay = std::chrono::microseconds(100)}), first);
+      same = same &&
+             same_bits(solve_unruly(problem, {.seed = 1000 + run, .longest_delay = std::chrono::microseconds(100)}),
+                       first);
     INFO(problem.text);
     CHECK(same);
   }

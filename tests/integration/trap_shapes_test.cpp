@@ -34,8 +34,8 @@ TEST_CASE("C23: no block size has to divide the length of the sequence", "[trap]
 TEST_CASE("C24: a query head reads kv head h / group, and dk and dv sum over the group", "[trap][C24]") {
   for (std::int64_t kv_heads : {1, 2, 3, 6})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
-      RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 6, .kv_heads = kv_heads, .query_length = 17}, 3,
-                                               annulus::Striped{}, rotation);
+      RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 6, .kv_heads = kv_heads, .query_length = 17},
+                                               3, annulus::Striped{}, rotation);
       problem.dense.causal = true;
       CHECK(complaints(problem) == "");
 
@@ -76,7 +76,8 @@ TEST_CASE("C27: the two layouts called zigzag are told apart, and both give dens
   for (int ranks : {1, 2, 3, 5})
     for (std::int64_t length : {16, 30, 37})
       for (annulus::Sharding const& sharding :
-           {annulus::Sharding(annulus::Zigzag{}), annulus::Sharding(ExplicitMap{interleaved_zigzag(ranks, length), {}})}) {
+           {annulus::Sharding(annulus::Zigzag{}),
+            annulus::Sharding(ExplicitMap{interleaved_zigzag(ranks, length), {}})}) {
         Eigen::Tensor<double, 4> global(1, length, 1, 1), back(1, length, 1, 1);
         for (annulus::Index i = 0; i < length; ++i) global(0, i, 0, 0) = static_cast<double>(i);
         back.setZero();
@@ -92,9 +93,10 @@ TEST_CASE("C27: the two layouts called zigzag are told apart, and both give dens
 
 TEST_CASE("C29: shards may be empty or uneven, and so may documents", "[trap][C29]") {
   using Lengths = std::vector<annulus::Index>;
-  for (auto const& [queries, keys] : {std::pair{Lengths{0, 1, 7, 0}, Lengths{0, 1, 7, 0}}, std::pair{Lengths{8, 0, 0, 0}, Lengths{0, 0, 0, 8}},
-                                      std::pair{Lengths{0, 0, 3, 5}, Lengths{7, 1, 0, 0}}, std::pair{Lengths{0, 0, 0, 0}, Lengths{2, 2, 2, 2}},
-                                      std::pair{Lengths{2, 2, 2, 2}, Lengths{0, 0, 0, 0}}})
+  for (auto const& [queries, keys] :
+       {std::pair{Lengths{0, 1, 7, 0}, Lengths{0, 1, 7, 0}}, std::pair{Lengths{8, 0, 0, 0}, Lengths{0, 0, 0, 8}},
+        std::pair{Lengths{0, 0, 3, 5}, Lengths{7, 1, 0, 0}}, std::pair{Lengths{0, 0, 0, 0}, Lengths{2, 2, 2, 2}},
+        std::pair{Lengths{2, 2, 2, 2}, Lengths{0, 0, 0, 0}}})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (bool causal : {false, true}) {
         RingProblem problem = small_ring_problem({.query_length = 1}, 4, {}, rotation);
@@ -156,7 +158,8 @@ TEST_CASE("C41: the label of a position is the next position's token, also acros
       for (int rank = 0; rank < ranks; ++rank) {
         auto const segments = sharding.segments(Side::query, rank, lengths);
         std::vector<int> local(static_cast<std::size_t>(annulus::rows_of(segments)));
-        annulus::scatter_into(annulus::TensorView<int const, 1>(labels.data(), {21}), std::span(std::as_const(segments)),
+        annulus::scatter_into(annulus::TensorView<int const, 1>(labels.data(), {21}),
+                              std::span(std::as_const(segments)),
                               annulus::TensorView<int, 1>(local.data(), {annulus::rows_of(segments)}), 0);
         std::vector<annulus::Index> const positions = annulus::positions_of(segments);
         REQUIRE(positions.size() == local.size());

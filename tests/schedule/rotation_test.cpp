@@ -92,5 +92,9 @@ TEST_CASE("the choice is the side that sends fewer bytes, and keys where they ar
           bool const queries_win = total(request, Rotation::queries) < total(request, Rotation::keys);
           CHECK(chosen(request) == (queries_win ? Rotation::queries : Rotation::keys));
         }
-  CHECK(chosen(request_of(Pass::backward, 1, 1, 1, 4, 4)) == Rotation::keys);
+  PlanRequest apart = request_of(Pass::backward, 4, 8, 8, 2, 4);
+  REQUIRE(chosen(apart) == Rotation::queries);
+  apart.mask.chunk = 16;  // a shard each: nothing is sent
+  CHECK(total(apart, Rotation::keys) == total(apart, Rotation::queries));
+  CHECK(chosen(apart) == Rotation::keys);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// A backend that is right, pair by pair and as plainly as possible, unless it is told to make one of the field's mistakes.
+// A backend that is right, pair by pair and as plainly as possible, unless it is told to make one of the field's
+// mistakes.
 
 #include <Eigen/Core>
 #include <annulus/backend/backend.hpp>
@@ -14,18 +15,18 @@ namespace annulus_test {
 
 enum class BackendFault {
   none,
-  rescale_forgotten,            ///< an earlier sum keeps its weight when the maximum rises
-  merge_misses_a_term,          ///< two parts are joined, their row sums are not
-  band_off_by_one,              ///< the causal limit or window reaches one key too far
-  window_offset_missing,        ///< bands count from the beginning of the shards
-  padding_is_a_document,        ///< segment 0 is a document like others
-  kv_head_by_modulo,            ///< query head h reads kv head h % kv_heads
-  bias_by_local_key,            ///< the bias of key 0 of the shard, not of the sequence
-  dropout_by_local_position,    ///< the mask is that of rows, not of positions
-  dropout_not_scaled_up,        ///< kept weights are not divided by 1 - probability
-  dropout_thins_the_sum,        ///< dropped weights are missing in the normalisation
-  backward_drops_others,        ///< the backward pass draws another mask
-  state_in_16_bits,             ///< the accumulator is rounded to bfloat16 after each key
+  rescale_forgotten,          ///< an earlier sum keeps its weight when the maximum rises
+  merge_misses_a_term,        ///< two parts are joined, their row sums are not
+  band_off_by_one,            ///< the causal limit or window reaches one key too far
+  window_offset_missing,      ///< bands count from the beginning of the shards
+  padding_is_a_document,      ///< segment 0 is a document like others
+  kv_head_by_modulo,          ///< query head h reads kv head h % kv_heads
+  bias_by_local_key,          ///< the bias of key 0 of the shard, not of the sequence
+  dropout_by_local_position,  ///< the mask is that of rows, not of positions
+  dropout_not_scaled_up,      ///< kept weights are not divided by 1 - probability
+  dropout_thins_the_sum,      ///< dropped weights are missing in the normalisation
+  backward_drops_others,      ///< the backward pass draws another mask
+  state_in_16_bits,           ///< the accumulator is rounded to bfloat16 after each key
   lse_in_base_2,
   empty_row_has_lse_0,
   sinks_counted_twice,
@@ -33,9 +34,9 @@ enum class BackendFault {
   delta_is_zero,
   scale_forgotten_in_backward,  ///< as if the forward pass had scaled q beforehand
   soft_cap_slope_forgotten,
-  bias_gradient_through_cap,    ///< the gradient of the bias is multiplied by the slope of the soft cap
-  group_not_summed,             ///< dk is that of the first query head of each group
-  dv_of_all_weights,            ///< dv of the weights before dropout
+  bias_gradient_through_cap,  ///< the gradient of the bias is multiplied by the slope of the soft cap
+  group_not_summed,           ///< dk is that of the first query head of each group
+  dv_of_all_weights,          ///< dv of the weights before dropout
 };
 
 class FaultyBackend : public annulus::HostOperations {
@@ -165,7 +166,8 @@ class FaultyBackend : public annulus::HostOperations {
       product += static_cast<A>(operands.q(b, i, h, d)) * static_cast<A>(operands.k(b, j, kv, d));
     auto const rule = step.template logit_rule<A>();
     A const capped = rule(product);
-    annulus::Index const column = is(BackendFault::bias_by_local_key) ? j : step.key_positions[static_cast<std::size_t>(j)];
+    annulus::Index const column =
+        is(BackendFault::bias_by_local_key) ? j : step.key_positions[static_cast<std::size_t>(j)];
     return {step.bias.data() ? capped + static_cast<A>(step.bias(b, h, i, column)) : capped, rule.slope(capped)};
   }
 
@@ -203,14 +205,16 @@ class FaultyBackend : public annulus::HostOperations {
     }
 
     annulus::KeyFinder<T, Predicate> const find(step);
-    annulus::Index const heads = operands.q.extent(annulus::axis::heads), kv_heads = operands.k.extent(annulus::axis::heads);
+    annulus::Index const heads = operands.q.extent(annulus::axis::heads),
+                         kv_heads = operands.k.extent(annulus::axis::heads);
     for (annulus::Index b = 0; b < operands.q.extent(annulus::axis::batch); ++b)
       for (annulus::Index h = 0; h < heads; ++h) {
         annulus::Index const kv = is(BackendFault::kv_head_by_modulo) ? h % kv_heads : h / (heads / kv_heads);
         for (annulus::Tile const& tile : tiles)
           for (annulus::Index i = 0; i < tile.query_count; ++i)
             find.for_each_run(tile, b, h, i, [&](annulus::RowRange keys) {
-              for (annulus::Index j = keys.begin; j < keys.end; ++j) visit(step, Pair{b, h, kv, tile.query_begin + i, j});
+              for (annulus::Index j = keys.begin; j < keys.end; ++j)
+                visit(step, Pair{b, h, kv, tile.query_begin + i, j});
             });
       }
   }

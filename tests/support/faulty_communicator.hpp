@@ -14,13 +14,13 @@ namespace annulus_test {
 
 enum class RingFault {
   none,
-  stale_prefetched,       ///< the second prefetched shift brings nothing: the buffer keeps what it had
-  early_wait,             ///< wait() returns, and the prefetched bytes arrive one wait later
-  wrong_neighbour,        ///< prefetched shifts go the other way round
-  send_buffer_reused,     ///< half of a message is that of the sender's message before it
-  last_carried_lost,      ///< the shift that brings results home brings nothing
-  carried_in_16_bits,     ///< floats are rounded to bfloat16 on every hop
-  reduction_of_own_share, ///< small sums bring zeros from the others
+  stale_prefetched,        ///< the second prefetched shift brings nothing: the buffer keeps what it had
+  early_wait,              ///< wait() returns, and the prefetched bytes arrive one wait later
+  wrong_neighbour,         ///< prefetched shifts go the other way round
+  send_buffer_reused,      ///< half of a message is that of the sender's message before it
+  last_carried_lost,       ///< the shift that brings results home brings nothing
+  carried_in_16_bits,      ///< floats are rounded to bfloat16 on every hop
+  reduction_of_own_share,  ///< small sums bring zeros from the others
 };
 
 /// Wraps the communicator of one rank, which must outlive it. The fault sits on the receiving side.
@@ -56,7 +56,8 @@ class FaultyCommunicator {
     std::function<void()> deliver_;
   };
 
-  FaultyCommunicator(C& inner, RingFault fault) : inner_(&inner), fault_(fault), history_(std::make_shared<History>()) {}
+  FaultyCommunicator(C& inner, RingFault fault)
+      : inner_(&inner), fault_(fault), history_(std::make_shared<History>()) {}
 
   annulus::Rank rank() const { return inner_->rank(); }
   int size() const { return inner_->size(); }

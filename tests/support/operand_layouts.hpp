@@ -1,9 +1,9 @@
 #pragma once
-// Ways in which an operand can lie in memory. Each layout copies a shard into an owner; owner.operand() is what a caller
-// would pass to the library.
+// Ways in which an operand can lie in memory. Each layout copies a shard into an owner; owner.operand() is what a
+// caller would pass to the library.
 
-#include <annulus/tensor/eigen.hpp>
 #include <algorithm>
+#include <annulus/tensor/eigen.hpp>
 #include <array>
 #include <limits>
 #include <memory>
@@ -49,8 +49,8 @@ struct ConstMapLayout {
   }
 };
 
-/// A tensor type of the tests' own: axes in an odd order in memory, gaps of different widths on every axis, the sequence
-/// backwards. The gaps hold NaN (or a number that no test uses), and intact() says whether they still do.
+/// A tensor type of the tests' own: axes in an odd order in memory, gaps of different widths on every axis, the
+/// sequence backwards. The gaps hold NaN (or a number that no test uses), and intact() says whether they still do.
 template <class T, std::size_t N>
 class GappedTensor {
  public:
@@ -76,7 +76,8 @@ class GappedTensor {
 
   bool intact() const {
     std::vector<bool> element(static_cast<std::size_t>(count_), false);
-    annulus::for_each_element(view_, view_, [&](T& x, T&) { element[static_cast<std::size_t>(&x - memory_.get())] = true; });
+    annulus::for_each_element(view_, view_,
+                              [&](T& x, T&) { element[static_cast<std::size_t>(&x - memory_.get())] = true; });
     for (annulus::Index i = 0; i < count_; ++i) {
       T const value = memory_[i];
       if (!element[static_cast<std::size_t>(i)] && value == value && value != poison()) return false;

@@ -40,7 +40,8 @@ class ThreeWayJudge {
       Errors const errors{distance(candidate, reference), distance(same_precision, reference),
                           distance(rounded, reference), float_bounds.of_terms * norm(magnitude)};
       // The error of a few numbers is a matter of luck, on both sides: those are judged over many problems.
-      if (reference.size() >= 16 || !std::isfinite(errors.candidate) || which != sinks) text += complaint(which, errors);
+      if (reference.size() >= 16 || !std::isfinite(errors.candidate) || which != sinks)
+        text += complaint(which, errors);
       if (norm(magnitude) > 0) pool(which, errors, norm(magnitude));
       ++which;
     };

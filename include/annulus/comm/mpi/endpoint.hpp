@@ -196,8 +196,9 @@ class MpiEndpoint {
       if (exchange.done()) return;
       Rank const peer = exchange.awaited();
       // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
+      constexpr std::chrono::milliseconds grace(300);
       if (!farewell && (closed_ || departed(peer))) farewell.emplace();
-      bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, std::chrono::milliseconds(1000)));
+      bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
       if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
       if (given_up)
         fail(message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", exchange.description(), ")"),

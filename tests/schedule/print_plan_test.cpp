@@ -1,0 +1,102 @@
+#include "annulus/schedule/print_plan.hpp"
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace annulus;
+
+namespace {
+
+PlanRequest request(int ranks, Index local, Mask mask, Pass pass = Pass::forward, Rotation rotation = Rotation::keys) {
+  std::vector<Index> const lengths(static_cast<std::size_t>(ranks), local);
+  return {.pass = pass,
+          .shape = {.query_heads = 2, .kv_heads = 1, .head_dim = 4, .value_dim = 3},
+          .query_lengths = lengths,
+          .key_lengths = lengths,
+          .mask = mask,
+          .rotation = rotation};
+}
+
+std::string printed(PlanRequest const& asked) {
+  std::ostringstream out;
+  print_plan(out, RingPlan(asked));
+  return out.str();
+}
+
+}  // namespace
+
+TEST_CASE("a printed plan of two ranks, word by word", "[print_plan]") {
+  // Two queries and keys a rank, causal: rank 0 sees 3 pairs at home and none away; rank 1 sees 3 at home and 4 away.
+  // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and accumulator,
+  // maximum and sum of the state, each on 64 bytes of its own.
+  CHECK(printed(request(2, 2, causal())) ==
+        "forward pass over 2 ranks, contiguous sharding, keys travel\n"
+        "  4 queries, 4 keys, batch 1, 2 query heads, 1 kv heads, head_dim 4, value_dim 3, 4 bytes an element\n"
+        "  mask: causal\n"
+        "rank 0: 2 queries, 2 keys\n"
+        "      step     owner      full      band    ranges  elements  multiply-adds  rows ahead  bytes ahead  rows "
+        "behind  bytes behind\n"
+        "         0         0         0         1         0         0             42           2           56          "
+        "  0             0\n"
+        "         1         1         0         0         0         0              0           0            0          "
+        "  0             0\n"
+        "rank 1: 2 queries, 2 keys\n"
+        "      step     owner      full      band    ranges  elements  multiply-adds  rows ahead  bytes ahead  rows "
+        "behind  bytes behind\n"
+        "         0         1         0         1         0         0             42           2           56          "
+        "  0             0\n"
+        "         1         0         1         0         0         0             56           0            0          "
+        "  0             0\n"
+        "2 steps of 2 are made\n"
+        "      rank  multiply-adds  bytes sent  peak buffer bytes\n"
+        "         0             42          56                448\n"
+        "         1             98          56                448\n"
+        "bytes sent by all ranks: 112\n"
+        "largest work of a rank over the mean: 1.4\n");
+}
+
+TEST_CASE("what is carried is printed where something is carried", "[print_plan]") {
+  RingPlan const forward(request(3, 4, full())), backward(request(3, 4, full(), Pass::backward));
+  for (int step = 0; step < 3; ++step) {
+    CHECK(carried_rows_sent(forward, 1, step) == 0);
+    CHECK(carried_rows_sent(backward, 1, step) == 4);
+  }
+}
+
+TEST_CASE("tiles are counted by coverage", "[print_plan]") {
+  auto const count = [](Mask mask, bool elementwise, Rank rank, int step) {
+    PlanRequest asked = request(2, 6, mask);
+    asked.elementwise = elementwise;
+    return count_tiles(RingPlan(asked), rank, step);
+  };
+  CHECK(count(full(), false, 0, 1).full == 1);
+  CHECK(count(causal(), false, 0, 0).band == 1);
+  CHECK(count({.chunk = 4}, false, 0, 0).ranges == 1);
+  CHECK(count(causal(), true, 0, 0).elements == 1);
+  TileCounts const none = count(causal(), false, 0, 1);
+  CHECK(none.full + none.band + none.ranges + none.elements == 0);
+}
+
+TEST_CASE("a plan says which steps are not made", "[print_plan]") {
+  // A window of one shard's length to the left: no rank looks further back than its neighbour.
+  PlanRequest const windowed = request(5, 4, {.causal = true, .window = {.left = 4}});
+  CHECK(offsets_without_step(RingPlan(windowed)) == std::vector<int>{2, 3, 4});
+  CHECK(
+      printed(windowed).find(
+          "2 steps of 5 are made; not made, since no rank needs the rows of the rank that many places back: 2 3 4\n") !=
+      std::string::npos);
+  CHECK(printed(windowed).find("mask: causal window(4, unbounded)\n") != std::string::npos);
+  CHECK(offsets_without_step(RingPlan(request(5, 4, causal()))).empty());
+  // The first rank back is not needed, the others are: queries stand two shards after the keys.
+  PlanRequest offset = request(4, 4, sliding_window(3, 3));
+  offset.query_offset = 8;
+  std::vector<int> made;
+  RingPlan const plan(offset);
+  for (int step = 0; step < plan.steps(); ++step) made.push_back(plan.offset(step));
+  for (int skipped : offsets_without_step(plan)) CHECK(std::find(made.begin(), made.end(), skipped) == made.end());
+  CHECK(offsets_without_step(plan).size() + made.size() == 4);
+}
