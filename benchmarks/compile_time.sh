@@ -19,6 +19,6 @@ int main() {
 }
 CPP
 for _ in 1 2 3; do
-  command time -f '%e s %M KiB' "$compiler" -std=c++20 -O2 -I "$root/include" -isystem /usr/include/eigen3 \
+  command time -f '%e s elapsed, %U s of CPU, %M KiB' "$compiler" -std=c++20 -O2 -I "$root/include" -isystem /usr/include/eigen3 \
     -c "$folder/program.cpp" -o "$folder/program.o" 2>&1
 done | sort -n | sed -n 2p

@@ -64,7 +64,7 @@ void uneven_runs(RunRing& run, int ranks) {
   }));
 }
 
-/// A shift on each channel under way, waited for in every order: the same on all ranks, and another on each.
+/// A shift on each channel under way, started and waited for in every order: the same on all ranks, and another on each.
 template <class RunRing>
 void channels_in_any_order(RunRing& run, int ranks) {
   for (bool const same_on_all : {true, false})
@@ -78,10 +78,11 @@ void channels_in_any_order(RunRing& run, int ranks) {
             std::next_permutation(order.begin(), order.end());
           std::vector<Buffers> buffers;
           for (int c = 0; c < 3; ++c) buffers.emplace_back(ring, 1, 10 * round + c, bytes);
-          std::vector<decltype(buffers[0].start(ring, all_channels[0]))> transfers;
-          for (std::size_t c = 0; c < 3; ++c) transfers.push_back(buffers[c].start(ring, all_channels[c]));
+          std::array<std::optional<decltype(buffers[0].start(ring, all_channels[0]))>, 3> transfers;
+          for (std::size_t const c : order) transfers[c].emplace(buffers[c].start(ring, all_channels[c]));
+          std::next_permutation(order.begin(), order.end());
           for (std::size_t const c : order) {
-            transfers[c].wait();
+            transfers[c]->wait();
             complaints += buffers[c].complaint();
           }
         }
