@@ -2,8 +2,9 @@
 // copy, convert, add, clear: element by element, for any strides.
 
 #include <Eigen/Core>
+#include <algorithm>
+#include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "annulus/backend/backend.hpp"
@@ -29,7 +30,8 @@ template <class T>
 std::vector<double> numbers(Index count, double first = 1) {
   std::vector<double> values;
   for (Index i = 0; i < count; ++i) {
-    double const number = first + static_cast<double>(i % 29) - 14 + (i % 7 == 3 ? 1.0 / 1024 : 0) + (i % 5 == 2 ? 1.0 / 3 : 0);
+    double const number =
+        first + static_cast<double>(i % 29) - 14 + (i % 7 == 3 ? 1.0 / 1024 : 0) + (i % 5 == 2 ? 1.0 / 3 : 0);
     values.push_back(static_cast<double>(static_cast<T>(number)));
   }
   return values;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "annulus/comm/simulated_ring.hpp"
+#include "annulus/backend/reference/reference.hpp"
 #include "support/foreign_backend.hpp"
 #include "support/ring_run.hpp"
 

@@ -33,7 +33,8 @@ std::vector<ObservedRank> observe_ring(Implementation const& implementation, Rin
       observed.allocations += operation == "allocate";
       observed.allocated_bytes += bytes;
     });
-    observed.result = run_rank<T, typename Implementation::Placement>(problem, ring, watched, annulus::EveryPair{}, calls);
+    observed.result =
+        run_rank<T, typename Implementation::Placement>(problem, ring, watched, annulus::EveryPair{}, calls);
     return observed;
   });
 }

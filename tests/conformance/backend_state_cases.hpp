@@ -2,9 +2,11 @@
 // reset, merge, normalise, row_delta, sink_gradients against their closed forms.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <limits>
-#include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "conformance/backend_elementwise_cases.hpp"
@@ -55,7 +57,8 @@ template <class Placement, class A>
 class PlacedState {
  public:
   PlacedState(StateRows const& rows, Layout layout)
-      : accumulator_(rows.extents, layout, rows.accumulator), maximum_(rows.statistics(), Layout::payload, rows.maximum, 2),
+      : accumulator_(rows.extents, layout, rows.accumulator),
+        maximum_(rows.statistics(), Layout::payload, rows.maximum, 2),
         sum_(rows.statistics(), Layout::payload, rows.sum, 2) {}
   /// Poisoned.
   PlacedState(std::array<Index, 4> const& extents, Layout layout)
@@ -134,7 +137,8 @@ inline double worst_error(std::vector<double> const& seen, std::vector<double> c
 
 /// Half a unit in the last place of T, relative.
 template <class T>
-inline constexpr double rounding_of = sizeof(T) == 2 ? 1.0 / 256 : static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
+inline constexpr double rounding_of = sizeof(T) == 2 ? 1.0 / 256
+                                                     : static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
 
 /// Ends a state; A, T, L as Backend::normalise.
 template <class T, class Implementation, class Backend, class State>

@@ -54,8 +54,13 @@ void every_coverage(Implementation const& implementation) {
   };
   for (std::size_t n = 0; n < 6; ++n) {
     auto const problem_with = [&](auto change) {
-      RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 29,
-                                                .key_length = 31, .head_dim = 5, .value_dim = 3},
+      RingProblem problem = small_ring_problem({.batch = 2,
+                                                .query_heads = 4,
+                                                .kv_heads = 2,
+                                                .query_length = 29,
+                                                .key_length = 31,
+                                                .head_dim = 5,
+                                                .value_dim = 3},
                                                3, n % 2 ? annulus::Sharding(annulus::Zigzag{}) : annulus::Contiguous{});
       change(problem);
       settle(problem);
@@ -83,7 +88,8 @@ void every_coverage(Implementation const& implementation) {
       auto const rows = [&](annulus::Sharding const& sharding, annulus::Side side, Index length) {
         PositionMap map;
         auto const lengths = sharding.lengths(side, p.ranks, length);
-        for (int rank = 0; rank < p.ranks; ++rank) map.push_back(annulus::positions_of(sharding.segments(side, rank, lengths)));
+        for (int rank = 0; rank < p.ranks; ++rank)
+          map.push_back(annulus::positions_of(sharding.segments(side, rank, lengths)));
         return map;
       };
       p.options.sharding = annulus::ExplicitMap{rows(annulus::Striped{}, annulus::Side::query, p.dense.query_length),
@@ -108,14 +114,18 @@ void every_option(Implementation const& implementation) {
       {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
       {"bias of each batch item", [](RingProblem& p) { give_bias(p, p.dense.batch, 1); }},
       {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
-      {"documents", [](RingProblem& p) { give_documents(p, documents_of_lengths(p.dense.batch, {3, 7, 1, 9, 3})); }},
+      {"documents",
+       [](RingProblem& p) {
+         give_documents(p, documents_of_lengths(p.dense.batch, {3, 7, 1, 9, 3}));
+       }},
       {"rows that see nothing", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -9; }},
   };
   std::size_t n = 0;
   for (auto const& [name, change] : options)
     for (auto const& sharding : every_sharding(3, 23, 23)) {
       RingProblem problem = small_ring_problem(
-          {.batch = 2, .query_heads = 6, .kv_heads = 2, .query_length = 23, .head_dim = 7, .value_dim = 4}, 3, sharding);
+          {.batch = 2, .query_heads = 6, .kv_heads = 2, .query_length = 23, .head_dim = 7, .value_dim = 4}, 3,
+          sharding);
       change(problem);
       settle(problem);
       INFO(name << ", " << problem.text);
@@ -128,8 +138,8 @@ template <class T, class Implementation>
 void any_number_of_steps(Implementation const& implementation) {
   for (int steps : {1, 2, 5, 11})
     for (auto order : {StepChoice::forwards, StepChoice::backwards, StepChoice::shuffled}) {
-      RingProblem problem = small_ring_problem({.query_heads = 3, .kv_heads = 1, .query_length = 37, .head_dim = 8}, steps,
-                                               annulus::Striped{});
+      RingProblem problem = small_ring_problem({.query_heads = 3, .kv_heads = 1, .query_length = 37, .head_dim = 8},
+                                               steps, annulus::Striped{});
       problem.dense.causal = true;
       settle(problem);
       INFO(steps << " steps, order " << order);

@@ -2,6 +2,8 @@
 // wait that is left out. And what the loop does when the device or a peer fails in the middle of a pass.
 
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <deque>
 #include <string>
 #include <vector>
@@ -53,7 +55,8 @@ TEST_CASE("foreign: nothing has happened before synchronize()", "[foreign]") {
 
 TEST_CASE("foreign: work is done in the order of the calls, whatever the delays", "[foreign]") {
   Tensor sum = tensor_of(1), one = tensor_of(1);
-  Foreign backend({.deferral = {.when = DeferralOptions::delayed, .seed = 4, .longest_delay = std::chrono::microseconds(300)}});
+  Foreign backend(
+      {.deferral = {.when = DeferralOptions::delayed, .seed = 4, .longest_delay = std::chrono::microseconds(300)}});
   // sum <- 2 sum + 1, ten times; any other order gives another number.
   Tensor copy(extents);
   for (int i = 0; i < 10; ++i) {
@@ -144,15 +147,16 @@ namespace {
 /// Leaves out one synchronize(). Steps stay valid, so that all that goes wrong is the memory.
 class ForgetfulBackend : public Foreign {
  public:
-  explicit ForgetfulBackend(int forgotten) : Foreign({.deferral = {.when = DeferralOptions::lazy}}), forgotten_(forgotten) {}
+  explicit ForgetfulBackend(int forgotten)
+      : Foreign({.deferral = {.when = DeferralOptions::lazy}}), forgotten_(forgotten) {}
 
   void synchronize() {
     if (synchronizations_++ != forgotten_) Foreign::synchronize();
   }
 
   template <class T, class Predicate, class State>
-  void fold(annulus::Step<T, Predicate, ForeignMemory> const& step, annulus::StepOperands<T, ForeignMemory> const& operands,
-            State const& state) {
+  void fold(annulus::Step<T, Predicate, ForeignMemory> const& step,
+            annulus::StepOperands<T, ForeignMemory> const& operands, State const& state) {
     Foreign::fold(kept(step), operands, state);
   }
   template <class T, class Predicate, class Backward, class Gradients>
@@ -200,8 +204,9 @@ constexpr bool races_end_the_test = false;
 #endif
 
 RingProblem unmasked_problem(Rotation rotation) {
-  RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 2, .kv_heads = 2, .query_length = 13, .head_dim = 4}, 3,
-                                           annulus::Contiguous{}, rotation);
+  RingProblem problem =
+      small_ring_problem({.batch = 2, .query_heads = 2, .kv_heads = 2, .query_length = 13, .head_dim = 4}, 3,
+                         annulus::Contiguous{}, rotation);
   give_sinks(problem, 1);
   settle(problem);
   round_operands<float>(problem);
@@ -262,7 +267,8 @@ struct RankEnd {
 };
 
 /// Runs a problem in which rank 1 fails as said, and returns how all ranks ended.
-std::vector<RankEnd> run_failing(RingProblem const& problem, DeferralOptions::When when, int failing_call, int fatal_wait) {
+std::vector<RankEnd> run_failing(RingProblem const& problem, DeferralOptions::When when, int failing_call,
+                                 int fatal_wait) {
   return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
     bool const fails = simulated.rank() == 1;
     ForeignRing foreign(simulated);
@@ -296,7 +302,8 @@ std::vector<RingProblem> failing_problems() {
 
 }  // namespace
 
-TEST_CASE("foreign: a failure of the device surfaces where it is waited for and ends the ring on all ranks", "[foreign]") {
+TEST_CASE("foreign: a failure of the device surfaces where it is waited for and ends the ring on all ranks",
+          "[foreign]") {
   for (RingProblem const& problem : failing_problems())
     for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
       for (int call = 0;; ++call) {

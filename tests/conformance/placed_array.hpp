@@ -37,7 +37,9 @@ class PlacedArray {
 
   /// `rows`: which axis Layout::payload puts outermost.
   PlacedArray(Extents const& extents, Layout layout, std::vector<double> const& values, std::size_t rows = 1)
-      : extents_(extents), strides_(strides_of(extents, layout, rows)), first_(first_of(extents, strides_)),
+      : extents_(extents),
+        strides_(strides_of(extents, layout, rows)),
+        first_(first_of(extents, strides_)),
         storage_(filled(values)) {}
   /// All elements are NaN, or another value that no result has.
   PlacedArray(Extents const& extents, Layout layout, std::size_t rows = 1) : PlacedArray(extents, layout, {}, rows) {}
@@ -87,7 +89,8 @@ class PlacedArray {
     std::array<std::size_t, N> order{};  // axes from the innermost to the outermost
     for (std::size_t a = 0; a < N; ++a) order[a] = layout == Layout::permuted ? a : N - 1 - a;
     if (layout == Layout::payload) {
-      std::copy(std::find(order.begin(), order.end(), rows) + 1, order.end(), std::find(order.begin(), order.end(), rows));
+      std::copy(std::find(order.begin(), order.end(), rows) + 1, order.end(),
+                std::find(order.begin(), order.end(), rows));
       order[N - 1] = rows;
     }
     Index const padding = layout == Layout::padded || layout == Layout::reversed || layout == Layout::gapped ? 3 : 0;
@@ -116,12 +119,13 @@ class PlacedArray {
     std::fill_n(elements.get(), reach(), gap());
     annulus::TensorView<T, N> const target(elements.get() + first_, extents_, strides_);
     annulus::for_each_element(target, target, [](T& element, T&) { element = poison(); });
-    if (!values.empty())
-      annulus::copy_elements(annulus::TensorView<double const, N>(values.data(), extents_), target);
+    if (!values.empty()) annulus::copy_elements(annulus::TensorView<double const, N>(values.data(), extents_), target);
     return Placement::template place<T, 1>(annulus::TensorView<T const, 1>(elements.get(), {reach()}));
   }
 
-  annulus::TensorView<T const, 1> elements() const { return Placement::template host<T, 1>(annulus::view_of(storage_)); }
+  annulus::TensorView<T const, 1> elements() const {
+    return Placement::template host<T, 1>(annulus::view_of(storage_));
+  }
   HostView at_rest() const { return {elements().data() + first_, extents_, strides_}; }
 
   std::vector<bool> places() const {

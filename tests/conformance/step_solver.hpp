@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "annulus/backend/backend.hpp"
@@ -20,8 +23,8 @@ namespace annulus_test {
 /// How a problem is cut into steps.
 struct StepChoice {
   enum Order { forwards, backwards, shuffled };
-  Order order = forwards;          ///< of the key owners whose keys are folded one after the other
-  bool needed_rows_only = false;   ///< hands over the rows of keys from the first to the last that is seen
+  Order order = forwards;         ///< of the key owners whose keys are folded one after the other
+  bool needed_rows_only = false;  ///< hands over the rows of keys from the first to the last that is seen
   Layout operands = Layout::dense;
 };
 
@@ -39,7 +42,11 @@ class StepSolver {
  public:
   StepSolver(Implementation const& implementation, RingProblem const& problem, StepChoice const& choice,
              Predicate predicate = {})
-      : problem_(problem), d_(problem.dense), choice_(choice), predicate_(predicate), backend_(implementation.make(11)) {}
+      : problem_(problem),
+        d_(problem.dense),
+        choice_(choice),
+        predicate_(predicate),
+        backend_(implementation.make(11)) {}
 
   /// Results of each rank, for assemble().
   std::vector<RingResult> solve() {
@@ -74,8 +81,6 @@ class StepSolver {
 
   /// Tiles of each coverage that the steps had.
   std::array<int, 5> const& tiles_of_coverage() const { return coverages_; }
-  /// Steps without any tile.
-  int empty_steps() const { return empty_steps_; }
 
  private:
   template <class U, std::size_t N, class V>
@@ -83,19 +88,22 @@ class StepSolver {
                            Segments const& segments, Layout layout) {
     auto local = extents;
     local[sequence] = annulus::rows_of(segments);
-    std::vector<double> values(static_cast<std::size_t>(
-        std::accumulate(local.begin(), local.end(), Index{1}, std::multiplies<Index>())));
+    std::vector<double> values(
+        static_cast<std::size_t>(std::accumulate(local.begin(), local.end(), Index{1}, std::multiplies<Index>())));
     annulus::scatter_into(annulus::TensorView<V const, N>(global.data(), extents),
-                          std::span<annulus::Segment const>(segments), annulus::TensorView<double, N>(values.data(), local),
-                          sequence);
+                          std::span<annulus::Segment const>(segments),
+                          annulus::TensorView<double, N>(values.data(), local), sequence);
     return Array<U, N>(local, layout, values);
   }
 
   struct QueryShard {
     QueryShard(StepSolver const& s, Segments of_rank)
-        : segments(std::move(of_rank)), rows(annulus::rows_of(segments)),
-          q(shard<T, 4>(s.d_.q, {s.d_.batch, s.d_.query_length, s.d_.query_heads, s.d_.head_dim}, 1, segments, s.choice_.operands)),
-          dout(shard<T, 4>(s.problem_.dout, {s.d_.batch, s.d_.query_length, s.d_.query_heads, s.d_.value_dim}, 1, segments, s.choice_.operands)),
+        : segments(std::move(of_rank)),
+          rows(annulus::rows_of(segments)),
+          q(shard<T, 4>(s.d_.q, {s.d_.batch, s.d_.query_length, s.d_.query_heads, s.d_.head_dim}, 1, segments,
+                        s.choice_.operands)),
+          dout(shard<T, 4>(s.problem_.dout, {s.d_.batch, s.d_.query_length, s.d_.query_heads, s.d_.value_dim}, 1,
+                           segments, s.choice_.operands)),
           output({s.d_.batch, rows, s.d_.query_heads, s.d_.value_dim}, s.choice_.operands),
           accumulator({s.d_.batch, rows, s.d_.query_heads, s.d_.value_dim}, Layout::payload),
           dq({s.d_.batch, rows, s.d_.query_heads, s.d_.head_dim}, Layout::padded),
@@ -110,7 +118,8 @@ class StepSolver {
         bias.emplace(shard<T, 4>(s.d_.bias->values, pairs(*s.d_.bias), 2, segments, s.choice_.operands));
         dbias.emplace(std::array<Index, 4>{s.d_.bias->batch, s.d_.bias->heads, rows, s.d_.key_length}, Layout::dense);
       }
-      if (s.d_.mask) mask.emplace(shard<bool, 4>(s.d_.mask->values, pairs(*s.d_.mask), 2, segments, s.choice_.operands));
+      if (s.d_.mask)
+        mask.emplace(shard<bool, 4>(s.d_.mask->values, pairs(*s.d_.mask), 2, segments, s.choice_.operands));
       if (s.d_.query_segments)
         ids.emplace(shard<std::int32_t, 2>(*s.d_.query_segments, std::array<Index, 2>{s.d_.batch, s.d_.query_length}, 1,
                                            segments, s.choice_.operands));
@@ -132,14 +141,17 @@ class StepSolver {
 
   struct KeyShard {
     KeyShard(StepSolver const& s, Segments of_rank)
-        : segments(std::move(of_rank)), rows(annulus::rows_of(segments)),
-          k(shard<T, 4>(s.d_.k, {s.d_.batch, s.d_.key_length, s.d_.kv_heads, s.d_.head_dim}, 1, segments, s.choice_.operands)),
-          v(shard<T, 4>(s.d_.v, {s.d_.batch, s.d_.key_length, s.d_.kv_heads, s.d_.value_dim}, 1, segments, s.choice_.operands)),
+        : segments(std::move(of_rank)),
+          rows(annulus::rows_of(segments)),
+          k(shard<T, 4>(s.d_.k, {s.d_.batch, s.d_.key_length, s.d_.kv_heads, s.d_.head_dim}, 1, segments,
+                        s.choice_.operands)),
+          v(shard<T, 4>(s.d_.v, {s.d_.batch, s.d_.key_length, s.d_.kv_heads, s.d_.value_dim}, 1, segments,
+                        s.choice_.operands)),
           dk({s.d_.batch, rows, s.d_.kv_heads, s.d_.head_dim}, Layout::payload),
           dv({s.d_.batch, rows, s.d_.kv_heads, s.d_.value_dim}, Layout::padded) {
       if (s.d_.key_segments)
-        ids.emplace(shard<std::int32_t, 2>(*s.d_.key_segments, std::array<Index, 2>{s.d_.batch, s.d_.key_length}, 1, segments,
-                                           s.choice_.operands));
+        ids.emplace(shard<std::int32_t, 2>(*s.d_.key_segments, std::array<Index, 2>{s.d_.batch, s.d_.key_length}, 1,
+                                           segments, s.choice_.operands));
     }
 
     Segments segments;
@@ -178,7 +190,6 @@ class StepSolver {
       tile.key_begin -= rows.keys.begin;
       ++coverages_[static_cast<std::size_t>(tile.coverage)];
     }
-    empty_steps_ += rows.tiles.empty();
     return rows;
   }
 
@@ -209,9 +220,10 @@ class StepSolver {
 
   void fold(QueryShard& query, KeyShard& key) {
     StepRows const& rows = cut(query, key);
-    backend_.fold(step(rows, query, key),
-                  annulus::StepOperands<T, Space>{query.q.constant(), part(key.k.constant(), rows), part(key.v.constant(), rows)},
-                  query.state());
+    backend_.fold(
+        step(rows, query, key),
+        annulus::StepOperands<T, Space>{query.q.constant(), part(key.k.constant(), rows), part(key.v.constant(), rows)},
+        query.state());
   }
 
   void add_gradients(QueryShard& query, KeyShard& key) {
@@ -228,7 +240,8 @@ class StepSolver {
 
   annulus::TensorView<L const, 2, Space> sinks() {
     if (!d_.sinks) return {};
-    if (!sinks_) sinks_.emplace(std::array<Index, 2>{d_.query_heads, d_.sinks->count}, Layout::gapped, d_.sinks->values);
+    if (!sinks_)
+      sinks_.emplace(std::array<Index, 2>{d_.query_heads, d_.sinks->count}, Layout::gapped, d_.sinks->values);
     return sinks_->constant();
   }
 
@@ -237,8 +250,13 @@ class StepSolver {
     std::vector<RingResult> all;
     for (std::size_t rank = 0; rank < queries.size(); ++rank) {
       QueryShard const& query = queries[rank];
-      all.push_back({.output = query.output.values(), .lse = query.lse.values(), .dq = query.dq.values(),
-                     .dk = keys[rank].dk.values(), .dv = keys[rank].dv.values(), .dbias = {}, .dsinks = {}});
+      all.push_back({.output = query.output.values(),
+                     .lse = query.lse.values(),
+                     .dq = query.dq.values(),
+                     .dk = keys[rank].dk.values(),
+                     .dv = keys[rank].dv.values(),
+                     .dbias = {},
+                     .dsinks = {}});
       if (query.dbias) all.back().dbias = query.dbias->values();
     }
     std::vector<double> dsinks;
@@ -258,7 +276,6 @@ class StepSolver {
   std::deque<StepRows> steps_;
   std::optional<Array<L, 2>> sinks_;
   std::array<int, 5> coverages_{};
-  int empty_steps_ = 0;
   std::mt19937_64 dice_{3};
   Backend backend_;  // last: its work ends before what it reads
 };

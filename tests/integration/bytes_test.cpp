@@ -1,6 +1,8 @@
 // Bytes and shifts that are really sent, against the plan and against closed formulas.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -30,7 +32,8 @@ void check_against_plan(PassLog const& log, annulus::RingPlan const& plan, int r
   auto const prefetched = log.shifts(Channel::prefetched), carried = log.shifts(Channel::carried);
   REQUIRE(static_cast<int>(prefetched.size()) == plan.steps() - 1);
   for (int step = 0; step + 1 < plan.steps(); ++step) {
-    CHECK(static_cast<Index>(prefetched[static_cast<std::size_t>(step)].bytes_sent) == plan.step(rank, step).prefetched_bytes);
+    CHECK(static_cast<Index>(prefetched[static_cast<std::size_t>(step)].bytes_sent) ==
+          plan.step(rank, step).prefetched_bytes);
     CHECK(prefetched[static_cast<std::size_t>(step)].hop == plan.prefetched_hop(step));
   }
   std::size_t shift = 0;
@@ -41,7 +44,8 @@ void check_against_plan(PassLog const& log, annulus::RingPlan const& plan, int r
     CHECK(carried[shift++].hop == plan.carried_hop(step));
   }
   CHECK(shift == carried.size());
-  CHECK(log.bytes(Channel::prefetched) + log.bytes(Channel::carried) + log.bytes(Channel::reduction) == plan.bytes_sent(rank));
+  CHECK(log.bytes(Channel::prefetched) + log.bytes(Channel::carried) + log.bytes(Channel::reduction) ==
+        plan.bytes_sent(rank));
   for (Channel channel : {Channel::prefetched, Channel::carried, Channel::reduction})
     CHECK(log.of(RecordedEvent::finished, channel).size() == log.shifts(channel).size());
 }
@@ -97,7 +101,8 @@ void check_unmasked(RingProblem const& problem) {
       for (Channel channel : {Channel::prefetched, Channel::carried})
         for (auto const& shift : log.shifts(channel)) CHECK(shift.hop == 1);
       // The same for equal shards, as it is usually written: (W-1) S and W S rows.
-      if (all == ranks * of_successor && std::all_of(lengths.begin(), lengths.end(), [&](Index l) { return l == of_successor; })) {
+      if (all == ranks * of_successor &&
+          std::all_of(lengths.begin(), lengths.end(), [&](Index l) { return l == of_successor; })) {
         CHECK(log.bytes(Channel::prefetched) == (ranks - 1) * of_successor * row.prefetched);
         CHECK(log.bytes(Channel::carried) == (carries ? ranks * of_successor : 0) * row.carried);
       }
@@ -106,9 +111,15 @@ void check_unmasked(RingProblem const& problem) {
   }
 }
 
-RingProblem unmasked(int ranks, annulus::Sharding const& sharding, Rotation rotation, std::int64_t queries, std::int64_t keys) {
-  RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 6, .kv_heads = 2, .query_length = queries,
-                                            .key_length = keys, .head_dim = 5, .value_dim = 3},
+RingProblem unmasked(int ranks, annulus::Sharding const& sharding, Rotation rotation, std::int64_t queries,
+                     std::int64_t keys) {
+  RingProblem problem = small_ring_problem({.batch = 2,
+                                            .query_heads = 6,
+                                            .kv_heads = 2,
+                                            .query_length = queries,
+                                            .key_length = keys,
+                                            .head_dim = 5,
+                                            .value_dim = 3},
                                            ranks, sharding, rotation);
   settle(problem);
   return problem;
@@ -166,9 +177,9 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
   constexpr int ranks = 6;
   constexpr Index shard = 8;
   for (Index w : {1, 2, 7, 8, 9, 10, 17, 20, 40, 41, 48, 60}) {
-    RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = ranks * shard, .head_dim = 4,
-                                              .value_dim = 6},
-                                             ranks, annulus::Contiguous{}, Rotation::keys);
+    RingProblem problem = small_ring_problem(
+        {.query_heads = 4, .kv_heads = 2, .query_length = ranks * shard, .head_dim = 4, .value_dim = 6}, ranks,
+        annulus::Contiguous{}, Rotation::keys);
     problem.dense.causal = true;
     problem.dense.window_left = w - 1;
     settle(problem);
@@ -176,9 +187,7 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
     Index const key_row = 2 * (4 + 6);
     // Shard r + 1 is preceded by r + 1 shards; what their last rows hold within reach passes through rank r. The last
     // rank has no successor that sees anything.
-    auto const rows_through = [&](int rank) {
-      return rank == ranks - 1 ? 0 : std::min(w - 1, (rank + 1) * shard);
-    };
+    auto const rows_through = [&](int rank) { return rank == ranks - 1 ? 0 : std::min(w - 1, (rank + 1) * shard); };
     // Gradients go straight home: a rank returns those of the rows that its own queries have seen.
     auto const rows_returned = [&](int rank) { return std::min(w - 1, rank * shard); };
     int const steps = static_cast<int>(std::min<Index>(ranks, 1 + annulus::ceil_divide(w - 1, shard)));

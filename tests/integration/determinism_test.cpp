@@ -1,7 +1,7 @@
 // The same bits in every run, whatever is late and in whatever order channels complete.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 

@@ -11,6 +11,17 @@ using namespace annulus_test;
 using annulus::Rotation;
 using annulus::SimulatedRing;
 
+#if defined(__has_feature)
+#define ANNULUS_TEST_HAS_FEATURE(feature) __has_feature(feature)
+#else
+#define ANNULUS_TEST_HAS_FEATURE(feature) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || ANNULUS_TEST_HAS_FEATURE(thread_sanitizer)
+constexpr bool under_thread_sanitizer = true;
+#else
+constexpr bool under_thread_sanitizer = false;
+#endif
+
 namespace {
 
 /// A few small problems that between them use every option that a mistake could be made in.
@@ -122,6 +133,8 @@ TEST_CASE("C43: every mistake planted in a communicator is found", "[trap][C43]"
       {RingFault::reduction_of_own_share, "sums over ranks of the own share", "dsinks"},
   };
   for (Row const& row : rows) {
+    // Bytes that arrive after wait() has returned are a data race: the thread sanitizer finds this one by itself.
+    if (under_thread_sanitizer && row.fault == RingFault::early_wait) continue;
     INFO(row.name);
     CHECK(mentions(complaints_with(BackendFault::none, row.fault), row.wrong));
   }

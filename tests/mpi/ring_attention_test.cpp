@@ -115,8 +115,8 @@ TEST_CASE("several rings of replica groups work side by side", "[mpi]") {
   std::size_t const group = static_cast<std::size_t>(world_rank()) % groups.size();
   REQUIRE(ring.size() == static_cast<int>(groups[group].size()));
   // Each group has a problem of its own.
-  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 29, .head_dim = 8}, ring.size(),
-                                           annulus::Zigzag{}, annulus::Rotation::automatic, 5 + group);
+  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 29, .head_dim = 8},
+                                           ring.size(), annulus::Zigzag{}, annulus::Rotation::automatic, 5 + group);
   problem.dense.causal = true;
   settle(problem);
   round_operands<float>(problem);
@@ -178,8 +178,8 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
   std::array<char, 1024> text{};
   message.copy(text.data(), text.size() - 1);
   std::vector<char> all(text.size() * static_cast<std::size_t>(world_size()));
-  MPI_Allgather(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), static_cast<int>(text.size()), MPI_CHAR,
-                MPI_COMM_WORLD);
+  MPI_Allgather(text.data(), static_cast<int>(text.size()), MPI_CHAR, all.data(), static_cast<int>(text.size()),
+                MPI_CHAR, MPI_COMM_WORLD);
   for (int rank = 0; rank < world_size(); ++rank)
     CHECK(std::string(all.data() + static_cast<std::size_t>(rank) * text.size()) == text.data());
 }
@@ -190,8 +190,7 @@ TEST_CASE("a device that fails on one rank over MPI ends the ring on every rank"
     MpiRing ring(MPI_COMM_WORLD, options_of_tests());
     ForeignRing foreign(ring);
     bool const fails = ring.rank() == ring.size() - 1;
-    ForeignBackend<> backend(
-        {.deferral = {.when = DeferralOptions::lazy}, .failing_call = fails ? call : -1});
+    ForeignBackend<> backend({.deferral = {.when = DeferralOptions::lazy}, .failing_call = fails ? call : -1});
     INFO("call " << call);
     if (fails)
       CHECK_THROWS_AS((run_rank<float, ForeignPlacement>(problem, foreign, backend)), DeviceFailure);

@@ -31,8 +31,8 @@ std::string printed(PlanRequest const& asked) {
 
 TEST_CASE("a printed plan of two ranks, word by word", "[print_plan]") {
   // Two queries and keys a rank, causal: rank 0 sees 3 pairs at home and none away; rank 1 sees 3 at home and 4 away.
-  // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and accumulator,
-  // maximum and sum of the state, each on 64 bytes of its own.
+  // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and
+  // accumulator, maximum and sum of the state, each on 64 bytes of its own.
   CHECK(printed(request(2, 2, causal())) ==
         "forward pass over 2 ranks, contiguous sharding, keys travel\n"
         "  4 queries, 4 keys, batch 1, 2 query heads, 1 kv heads, head_dim 4, value_dim 3, 4 bytes an element\n"

@@ -102,7 +102,8 @@ class DeferredQueue {
 
   void delay() {
     auto const longest = static_cast<std::uint64_t>(options_.longest_delay.count());
-    if (longest != 0 && dice_() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(dice_() % (longest + 1)));
+    if (longest != 0 && dice_() % 2 == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(dice_() % (longest + 1)));
   }
 
   DeferralOptions options_;

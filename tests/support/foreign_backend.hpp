@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -77,67 +78,79 @@ class ForeignBackend {
 
   template <class T, std::size_t N>
   void copy(ForeignView<T const, N> from, ForeignView<T, N> to) {
-    enqueue("copy", [=, this] { inner_.copy(host(from), host(to)); }, from, to);
+    enqueue(
+        "copy", [=, this] { inner_.copy(host(from), host(to)); }, from, to);
   }
 
   template <class A, class T, std::size_t N>
   void convert(ForeignView<A const, N> from, ForeignView<T, N> to) {
-    enqueue("convert", [=, this] { inner_.convert(host(from), host(to)); }, from, to);
+    enqueue(
+        "convert", [=, this] { inner_.convert(host(from), host(to)); }, from, to);
   }
 
   template <class A, std::size_t N>
   void add(ForeignView<A, N> into, ForeignView<A const, N> from) {
-    enqueue("add", [=, this] { inner_.add(host(into), host(from)); }, into, from);
+    enqueue(
+        "add", [=, this] { inner_.add(host(into), host(from)); }, into, from);
   }
 
   template <class A, std::size_t N>
   void clear(ForeignView<A, N> view) {
-    enqueue("clear", [=, this] { inner_.clear(host(view)); }, view);
+    enqueue(
+        "clear", [=, this] { inner_.clear(host(view)); }, view);
   }
 
   template <class A>
   void reset(RunningState<A> state) {
-    enqueue("reset", [=, this] { inner_.reset(host(state)); }, state.accumulator, state.maximum, state.sum);
+    enqueue(
+        "reset", [=, this] { inner_.reset(host(state)); }, state.accumulator, state.maximum, state.sum);
   }
 
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate> const& step, StepOperands<T> const& operands, RunningState<A> state) {
-    enqueue_step("fold", step, [=, this] { inner_.fold(host(step), host(operands), host(state)); }, operands.q, operands.k,
-                 operands.v, state.accumulator, state.maximum, state.sum);
+    enqueue_step(
+        "fold", step, [=, this] { inner_.fold(host(step), host(operands), host(state)); }, operands.q, operands.k,
+        operands.v, state.accumulator, state.maximum, state.sum);
   }
 
   template <class A>
   void merge(RunningState<A> into, RunningState<A> from) {
-    enqueue("merge", [=, this] { inner_.merge(host(into), host(from)); }, into.accumulator, into.maximum, into.sum,
-            from.accumulator, from.maximum, from.sum);
+    enqueue(
+        "merge", [=, this] { inner_.merge(host(into), host(from)); }, into.accumulator, into.maximum, into.sum,
+        from.accumulator, from.maximum, from.sum);
   }
 
   template <class A, class L, class T>
-  void normalise(RunningState<A> state, ForeignView<L const, 2> sinks, ForeignView<T, 4> output, ForeignView<L, 3> lse) {
-    enqueue("normalise", [=, this] { inner_.normalise(host(state), host(sinks), host(output), host(lse)); },
-            state.accumulator, state.maximum, state.sum, sinks, output, lse);
+  void normalise(RunningState<A> state, ForeignView<L const, 2> sinks, ForeignView<T, 4> output,
+                 ForeignView<L, 3> lse) {
+    enqueue(
+        "normalise", [=, this] { inner_.normalise(host(state), host(sinks), host(output), host(lse)); },
+        state.accumulator, state.maximum, state.sum, sinks, output, lse);
   }
 
   template <class T, class A>
   void row_delta(ForeignView<T const, 4> dout, ForeignView<T const, 4> output, ForeignView<A, 3> delta) {
-    enqueue("row_delta", [=, this] { inner_.row_delta(host(dout), host(output), host(delta)); }, dout, output, delta);
+    enqueue(
+        "row_delta", [=, this] { inner_.row_delta(host(dout), host(output), host(delta)); }, dout, output, delta);
   }
 
   template <class T, class L, class Predicate, class A>
   void add_gradients(Step<T, Predicate> const& step, StepOperands<T> const& operands,
                      annulus::BackwardOperands<T, L, A, ForeignMemory> const& backward,
                      annulus::StepGradients<A, ForeignMemory> gradients) {
-    enqueue_step("add_gradients", step,
-                 [=, this] { inner_.add_gradients(host(step), host(operands), host(backward), host(gradients)); },
-                 operands.q, operands.k, operands.v, backward.dout, backward.lse, backward.delta, gradients.dq, gradients.dk,
-                 gradients.dv, gradients.dbias);
+    enqueue_step(
+        "add_gradients", step,
+        [=, this] { inner_.add_gradients(host(step), host(operands), host(backward), host(gradients)); }, operands.q,
+        operands.k, operands.v, backward.dout, backward.lse, backward.delta, gradients.dq, gradients.dk, gradients.dv,
+        gradients.dbias);
   }
 
   template <class L, class A>
   void sink_gradients(ForeignView<L const, 3> lse, ForeignView<A const, 3> delta, ForeignView<L const, 2> sinks,
                       ForeignView<A, 2> dsinks) {
-    enqueue("sink_gradients", [=, this] { inner_.sink_gradients(host(lse), host(delta), host(sinks), host(dsinks)); }, lse,
-            delta, sinks, dsinks);
+    enqueue(
+        "sink_gradients", [=, this] { inner_.sink_gradients(host(lse), host(delta), host(sinks), host(dsinks)); }, lse,
+        delta, sinks, dsinks);
   }
 
  private:
@@ -166,7 +179,8 @@ class ForeignBackend {
   void enqueue_step(char const* name, Step<T, Predicate> const& step, Work work, Views... views) {
     auto const is_fresh = [step, tiles = copy_of(step.tiles), queries = copy_of(step.query_positions),
                            keys = copy_of(step.key_positions)] {
-      return tiles == copy_of(step.tiles) && queries == copy_of(step.query_positions) && keys == copy_of(step.key_positions);
+      return tiles == copy_of(step.tiles) && queries == copy_of(step.query_positions) &&
+             keys == copy_of(step.key_positions);
     };
     enqueue(
         name,

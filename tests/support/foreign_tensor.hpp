@@ -41,8 +41,7 @@ template <class T, std::size_t N>
 class ForeignTensor {
  public:
   explicit ForeignTensor(std::array<annulus::Index, N> const& extents)
-      : extents_(extents),
-        memory_(static_cast<std::size_t>(ForeignView<T, N>(nullptr, extents).size()) * sizeof(T)) {}
+      : extents_(extents), memory_(static_cast<std::size_t>(ForeignView<T, N>(nullptr, extents).size()) * sizeof(T)) {}
 
   ForeignView<T, N> view() { return {reinterpret_cast<T*>(memory_.data()), extents_}; }
   ForeignView<T const, N> view() const { return {reinterpret_cast<T const*>(memory_.data()), extents_}; }

@@ -27,7 +27,8 @@ class LosingCommunicator {
 
    private:
     friend class LosingCommunicator;
-    Transfer(annulus::TransferOf<C> inner, std::shared_ptr<int> waits) : inner_(std::move(inner)), waits_(std::move(waits)) {}
+    Transfer(annulus::TransferOf<C> inner, std::shared_ptr<int> waits)
+        : inner_(std::move(inner)), waits_(std::move(waits)) {}
 
     annulus::TransferOf<C> inner_;
     std::shared_ptr<int> waits_;

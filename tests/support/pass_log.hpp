@@ -6,6 +6,7 @@
 #include <annulus/comm/simulated_ring.hpp>
 #include <array>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,7 +36,8 @@ struct PassLog {
 
   /// Places of the events in the log.
   std::vector<int> places_of(RecordedEvent::Kind kind, annulus::Channel channel) const {
-    return places([&](auto const& event) { return event.kind == kind && event.channel == channel && event.shift >= 0; });
+    return places(
+        [&](auto const& event) { return event.kind == kind && event.channel == channel && event.shift >= 0; });
   }
   std::vector<int> places_of_mark(std::string_view text) const {
     return places([&](auto const& event) { return event.kind == RecordedEvent::marked && event.text == text; });

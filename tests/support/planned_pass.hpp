@@ -15,23 +15,25 @@ namespace annulus_test {
 template <class T, class A = annulus::Accumulator<T>>
 annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
   OracleProblem const& d = problem.dense;
-  annulus::PlanRequest request{
-      .pass = pass,
-      .shape = {.batch = d.batch, .query_heads = d.query_heads, .kv_heads = d.kv_heads, .head_dim = d.head_dim,
-                .value_dim = d.value_dim},
-      .query_lengths = problem.query_lengths,
-      .key_lengths = problem.key_lengths,
-      .sharding = problem.options.sharding,
-      .mask = problem.options.mask,
-      .query_offset = problem.options.query_offset,
-      .rotation = problem.options.rotation,
-      .element_bytes = sizeof(T),
-      .accumulator_bytes = sizeof(A),
-      .lse_bytes = sizeof(annulus::Accumulator<T>),
-      .sinks = d.sinks ? d.sinks->count : 0,
-      .segments = d.query_segments.has_value(),
-      .elementwise = predicate || d.mask.has_value(),
-      .bound_to_queries = d.bias.has_value() || d.mask.has_value()};
+  annulus::PlanRequest request{.pass = pass,
+                               .shape = {.batch = d.batch,
+                                         .query_heads = d.query_heads,
+                                         .kv_heads = d.kv_heads,
+                                         .head_dim = d.head_dim,
+                                         .value_dim = d.value_dim},
+                               .query_lengths = problem.query_lengths,
+                               .key_lengths = problem.key_lengths,
+                               .sharding = problem.options.sharding,
+                               .mask = problem.options.mask,
+                               .query_offset = problem.options.query_offset,
+                               .rotation = problem.options.rotation,
+                               .element_bytes = sizeof(T),
+                               .accumulator_bytes = sizeof(A),
+                               .lse_bytes = sizeof(annulus::Accumulator<T>),
+                               .sinks = d.sinks ? d.sinks->count : 0,
+                               .segments = d.query_segments.has_value(),
+                               .elementwise = predicate || d.mask.has_value(),
+                               .bound_to_queries = d.bias.has_value() || d.mask.has_value()};
   // run_rank asks for dbias wherever there is a bias.
   if (d.bias && pass == annulus::Pass::backward)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
