@@ -117,7 +117,7 @@ TEST_CASE("a predicate is asked with batch, head and global positions", "[backen
 }
 
 TEST_CASE("visible is where all rules hold", "[backend]") {
-  // One query at position 5, keys at positions 4, 5, 6, 7; the causal mask leaves two, each further rule takes one away.
+  // One query at position 5, keys at positions 4, 5, 6, 7; the causal mask leaves two, each other rule one of them.
   std::vector<Index> const queries{5}, keys{4, 5, 6, 7};
   EveryPair const every;
   Step<float, EveryPair, HostMemory> step{

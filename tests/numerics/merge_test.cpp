@@ -66,8 +66,8 @@ std::vector<Keys> random_blocks(std::uint64_t seed, std::size_t blocks, std::siz
   return result;
 }
 
-/// What `merges` joins may err by: an lse is rounded to |lse| epsilon, and an error of an lse is a relative error of the
-/// weights made from it; exp, log, the sum, the division and the two products of a row add a few epsilon each.
+/// What `merges` joins may err by: an lse is rounded to |lse| epsilon, and an error of an lse is a relative error of
+/// the weights made from it; exp, log, the sum, the division and the two products of a row add a few epsilon each.
 double bound(double largest_lse, int merges) {
   return (8 + 4 * largest_lse) * merges * std::numeric_limits<double>::epsilon();
 }

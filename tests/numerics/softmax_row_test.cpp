@@ -87,7 +87,7 @@ TEMPLATE_TEST_CASE("C2, C3: all orders of blocks give the same softmax", "[numer
                                            {base + A(1.75)}};
   std::vector<std::vector<A>> const values{{}, {A(7), A(8)}, {A(1), A(-2), A(9)}, {A(5), A(-0.5)}, {A(2)}};
   Expected const want = expected(logits, values);
-  // The logits and their distances are exact, so each of a dozen operations errs by an epsilon of its result, at most 9.
+  // The logits and their distances are exact, so each of a dozen operations errs by an epsilon of at most 9.
   double const tolerance = 12 * 9 * static_cast<double>(std::numeric_limits<A>::epsilon());
   double const lse_tolerance = tolerance + std::abs(want.lse) * static_cast<double>(std::numeric_limits<A>::epsilon());
 

@@ -1,5 +1,5 @@
-// Bytes sent, in closed form. W ranks, L = S / W rows per rank, Hq and Hk heads, dims dk and dv, e bytes of an element and
-// f of a gradient or of the running state.
+// Bytes sent, in closed form. W ranks, L = S / W rows per rank, Hq and Hk heads, dims dk and dv, e bytes of an element
+// and f of a gradient or of the running state.
 
 #include <algorithm>
 #include <vector>

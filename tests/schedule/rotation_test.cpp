@@ -69,7 +69,7 @@ TEST_CASE("forward: keys rotate where both sides are as long", "[schedule]") {
 }
 
 TEST_CASE("forward: a short query on a long cache rotates", "[schedule]") {
-  // W = 8, 4 heads: a query row costs 7 * 4 * 256 + 8 * 4 * 520 bytes, a key row 7 * 512: queries win below 1 row in 6.6.
+  // W = 8, 4 heads: a query row costs 7 * 4 * 256 + 8 * 4 * 520 bytes, a key row 7 * 512: queries win below 1 in 6.6.
   auto const choice = [](Index queries) {
     PlanRequest request = request_of(Pass::forward, 8, 4, 1, 2, 4);
     request.query_lengths.assign(8, queries);

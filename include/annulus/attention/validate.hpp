@@ -30,19 +30,19 @@ inline void validate_options(Options const& options) {
   check<UnsupportedError>(options.mask.chunk >= 0, "chunk is ", options.mask.chunk,
                           "; accepted: 1 or more, or 0 for no chunks");
   constexpr Index limit = unbounded / 4;
-  check<UnsupportedError>(-limit < options.query_offset && options.query_offset < limit, "query_offset is ", options.query_offset,
-                          "; accepted: a position, |query_offset| < ", limit);
+  check<UnsupportedError>(-limit < options.query_offset && options.query_offset < limit, "query_offset is ",
+                          options.query_offset, "; accepted: a position, |query_offset| < ", limit);
 }
 
 /// Throws UnsupportedError for a scale or cap that sums of type A cannot hold: it would turn infinite, or into no cap.
 template <class A>
 void validate_range(Options const& options) {
   double const largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
-  check<UnsupportedError>(std::abs(options.softmax_scale.value_or(0)) <= largest, "softmax_scale is ",
-                          options.softmax_scale.value_or(0), "; accepted for sums of ", sizeof(A), " bytes: at most ", largest);
-  check<UnsupportedError>(options.logit_softcap == 0 || (options.logit_softcap >= smallest && options.logit_softcap <= largest),
-                          "logit_softcap is ", options.logit_softcap, "; accepted for sums of ", sizeof(A), " bytes: ",
-                          smallest, " to ", largest, ", or 0 for none");
+  double const scale = options.softmax_scale.value_or(0), cap = options.logit_softcap;
+  check<UnsupportedError>(std::abs(scale) <= largest, "softmax_scale is ", scale, "; accepted for sums of ", sizeof(A),
+                          " bytes: at most ", largest);
+  check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest), "logit_softcap is ", cap,
+                          "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest, ", or 0 for none");
 }
 
 namespace detail {

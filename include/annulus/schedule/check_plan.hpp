@@ -226,8 +226,8 @@ class PlanWalk {
 
 }  // namespace detail
 
-/// Throws Error with the first thing that would go wrong: a step that nobody needs, a pair of ranks with anything visible
-/// that does not meet exactly once, rows that a rank sends and its neighbour does not expect, rows passed on that no
+/// Throws Error with the first thing that would go wrong: a step that nobody needs, a pair of ranks with anything
+/// visible that does not meet exactly once, rows that a rank sends and its neighbour does not expect, rows passed on that no
 /// later step needs, results that do not come home exactly once, bytes or buffers that do not fit the rows.
 /// Plan: RingPlan, or what has its observers. Cost: that of making the plan.
 template <class Plan>
