@@ -68,7 +68,8 @@ TEST_CASE("a foreign ring refuses host memory, to send and to receive", "[suppor
         ForeignRing ring(simulated);
         ForeignAllocation foreign(8), other(8);
         std::vector<std::byte> host(8);
-        std::array const out = {std::span<std::byte const>(), to_send ? std::span<std::byte const>(host) : other.bytes()};
+        std::array const out = {std::span<std::byte const>(),
+                                to_send ? std::span<std::byte const>(host) : other.bytes()};
         std::array const in = {std::span<std::byte>(), to_send ? foreign.bytes() : std::span<std::byte>(host)};
         ring.start_shift(Channel::prefetched, 1, out, in).wait();
       });

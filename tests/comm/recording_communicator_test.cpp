@@ -51,10 +51,10 @@ TEST_CASE("a recorded ring counts shifts, bytes and hops by channel, in order", 
   using enum RecordedEvent::Kind;
   for (auto const& ring : logs) {
     std::vector<RecordedEvent> const expected = {
-        {started, 0, Channel::prefetched, 1, 100, 100, 2},  {started, 1, Channel::prefetched, 2, 50, 50, 2},
-        {started, 2, Channel::carried, 1, 7, 7, 2},         {marked, -1, {}, 0, 0, 0, 0, "compute"},
-        {finished, 2, Channel::carried, 1, 7, 7, 2},        {finished, 0, Channel::prefetched, 1, 100, 100, 2},
-        {finished, 1, Channel::prefetched, 2, 50, 50, 2},   {gathered, -1, {}, 0, 4, 12, 1},
+        {started, 0, Channel::prefetched, 1, 100, 100, 2}, {started, 1, Channel::prefetched, 2, 50, 50, 2},
+        {started, 2, Channel::carried, 1, 7, 7, 2},        {marked, -1, {}, 0, 0, 0, 0, "compute"},
+        {finished, 2, Channel::carried, 1, 7, 7, 2},       {finished, 0, Channel::prefetched, 1, 100, 100, 2},
+        {finished, 1, Channel::prefetched, 2, 50, 50, 2},  {gathered, -1, {}, 0, 4, 12, 1},
     };
     CHECK((ring.events() == expected));
     CHECK(ring.shifts(Channel::prefetched) == 2);

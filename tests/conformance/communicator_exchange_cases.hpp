@@ -64,7 +64,8 @@ void uneven_runs(RunRing& run, int ranks) {
   }));
 }
 
-/// A shift on each channel under way, started and waited for in every order: the same on all ranks, and another on each.
+/// A shift on each channel under way, started and waited for in every order: the same on all ranks, and another on
+/// each.
 template <class RunRing>
 void channels_in_any_order(RunRing& run, int ranks) {
   for (bool const same_on_all : {true, false})

@@ -27,9 +27,19 @@ void unequal_lengths(RunRing& run, int ranks) {
   if (ranks == 1) return;
   using Lengths = std::vector<std::size_t>;
   std::vector<std::pair<Lengths, Lengths>> const sent_and_expected = {
-      {{8}, {16}},     {{16}, {8}},        {{large}, {8}},      {{8}, {large}}, {{large + 1}, {large}},
-      {{8, 0}, {0, 8}}, {{4, 4}, {8}},      {{8}, {8, 0}},       {{}, {8}},      {{8, 8, 8}, {8, 8}},
-      {{0}, {1}},       {{large, large}, {large}}, {Lengths(90, 1), Lengths(2, 45)},
+      {{8}, {16}},
+      {{16}, {8}},
+      {{large}, {8}},
+      {{8}, {large}},
+      {{large + 1}, {large}},
+      {{8, 0}, {0, 8}},
+      {{4, 4}, {8}},
+      {{8}, {8, 0}},
+      {{}, {8}},
+      {{8, 8, 8}, {8, 8}},
+      {{0}, {1}},
+      {{large, large}, {large}},
+      {Lengths(90, 1), Lengths(2, 45)},
   };
   for (auto const& lengths : sent_and_expected) {
     Lengths const &sent = lengths.first, &expected = lengths.second;
@@ -132,8 +142,7 @@ void abandoning_rank(RunRing& run, int ranks) {
       auto const shift = [&] { buffers.start(ring, annulus::Channel::carried).wait(); };
       int failures = 0;
       // Ranks that are far from the culprit may still get a few shifts through.
-      for (int attempt = 0; attempt < 2 * ranks && failures < 3; ++attempt)
-        try {
+      for (int attempt = 0; attempt < 2 * ranks && failures < 3; ++attempt) try {
           failures == 1 ? gather() : shift();
           if (failures != 0) return "a closed ring works again";
         } catch (annulus::CommunicationError const& error) {
@@ -173,8 +182,8 @@ void leaving_rank(RunRing& run, int ranks) {
   }
 }
 
-/// An exception passes while shifts are under way, and their bytes are gone at once. Peers are before, in, or long before
-/// the same shift.
+/// An exception passes while shifts are under way, and their bytes are gone at once. Peers are before, in, or long
+/// before the same shift.
 template <class RunRing>
 void unwound_transfers(RunRing& run, int ranks) {
   for (auto const culprit : culprits(ranks))

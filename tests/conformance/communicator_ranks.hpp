@@ -149,15 +149,17 @@ inline void fill_pattern(std::span<std::byte> bytes, annulus::Rank sender, int m
 }
 
 /// Empty if the bytes are those of fill_pattern.
-inline std::string complaint_about(std::span<std::byte const> bytes, annulus::Rank sender, int message, std::size_t run) {
+inline std::string complaint_about(std::span<std::byte const> bytes, annulus::Rank sender, int message,
+                                   std::size_t run) {
   for (std::size_t i = 0; i < bytes.size(); ++i)
     if (bytes[i] != pattern(sender, message, run, i))
-      return annulus::message_of("message ", message, " from rank ", sender, ": byte ", i, " of run ", run, " is wrong");
+      return annulus::message_of("message ", message, " from rank ", sender, ": byte ", i, " of run ", run,
+                                 " is wrong");
   return {};
 }
 
-/// Buffers of one shift: the runs that leave are filled, those that arrive are awaited from rank() - hop. `length(sender,
-/// run)` is a length that sender and receiver agree on.
+/// Buffers of one shift: the runs that leave are filled, those that arrive are awaited from rank() - hop.
+/// `length(sender, run)` is a length that sender and receiver agree on.
 template <class Ring>
 class ShiftBuffers {
   using Bytes = SpaceBytes<typename Ring::memory_space>;

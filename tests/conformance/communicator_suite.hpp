@@ -10,8 +10,8 @@
 
 namespace annulus_test {
 
-/// run(ranks, function) calls function(ring) on every rank of a fresh ring, returns when all have ended, and lets out one
-/// of the exceptions, if any. Where only some ranks are in this process it returns whether one of them was.
+/// run(ranks, function) calls function(ring) on every rank of a fresh ring, returns when all have ended, and lets out
+/// one of the exceptions, if any. Where only some ranks are in this process it returns whether one of them was.
 template <class RunRing>
 void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3, 4, 5, 7}) {
   using namespace communicator_cases;

@@ -147,7 +147,8 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   CHECK_THAT(refusal({.timeout = 0ms}), ContainsSubstring("timeout is 0 ms"));
   CHECK_THAT(refusal({.timeout = -5ms}), ContainsSubstring("timeout is -5 ms"));
   CHECK_THAT(refusal({.max_message_bytes = 0}), ContainsSubstring("max_message_bytes is 0"));
-  CHECK_THAT(refusal({.max_message_bytes = std::size_t{1} << 31}), ContainsSubstring("max_message_bytes is 2147483648"));
+  CHECK_THAT(refusal({.max_message_bytes = std::size_t{1} << 31}),
+             ContainsSubstring("max_message_bytes is 2147483648"));
 
   MpiRing patient(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
   CHECK(try_shift(patient, 1, 0, large) == "");

@@ -1,6 +1,6 @@
 #pragma once
-// A memory space of its own, as a device has one, and a communicator for it. Underneath it is host memory, but only bytes
-// of a ForeignAllocation pass for foreign.
+// A memory space of its own, as a device has one, and a communicator for it. Underneath it is host memory, but only
+// bytes of a ForeignAllocation pass for foreign.
 
 #include <algorithm>
 #include <concepts>

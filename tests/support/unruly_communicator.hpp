@@ -76,8 +76,9 @@ class UnrulyCommunicator {
   };
 
   explicit UnrulyCommunicator(C& inner, UnrulyOptions const& options = {})
-      : inner_(&inner), rules_(std::make_shared<Rules>(
-                            options.seed * 1'000'003u + static_cast<std::uint64_t>(inner.rank()), options.longest_delay)) {}
+      : inner_(&inner),
+        rules_(std::make_shared<Rules>(options.seed * 1'000'003u + static_cast<std::uint64_t>(inner.rank()),
+                                       options.longest_delay)) {}
 
   annulus::Rank rank() const { return inner_->rank(); }
   int size() const { return inner_->size(); }

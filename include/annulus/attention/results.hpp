@@ -15,7 +15,8 @@ struct Forward {
   using Lse = MadeLike<T, Accumulator<ScalarOf<T>>, 3>;
 
   T output;  ///< [batch, local_queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
-  Lse lse;   ///< [batch, query_heads, local_queries], natural log, sinks included; a row that sees nothing: -inf
+  Lse lse;   ///< [batch, query_heads, local_queries], natural log, sinks included; a row that sees nothing: -inf.
+             ///< Gradients are computed from it, so they carry about 2 |logit| of its roundings.
   AxisOrder axes = AxisOrder::bshd;  ///< of `output`
 };
 

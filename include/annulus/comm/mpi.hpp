@@ -24,8 +24,8 @@ namespace annulus {
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object ends before its part is done, is noticed at once; one that computes for longer than
-/// the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for, return once no
-/// message reads or writes the caller's bytes any more. For messages that have met a peer, this takes until the peer
+/// the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for, return once
+/// no message reads or writes the caller's bytes any more. For messages that have met a peer, this takes until the peer
 /// calls its ring next, and at most the timeout; a peer that comes later still is refused, and must not be relied on to
 /// find the bytes of a transfer that it had posted.
 class MpiRing {
@@ -73,8 +73,8 @@ class MpiRing {
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
       : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
 
-  /// One ring for each group of ranks of `communicator`; the result is the ring of this rank's group, in the order of the
-  /// group's list. Collective over `communicator`. Throws ShapeError unless each rank is in exactly one group, and
+  /// One ring for each group of ranks of `communicator`; the result is the ring of this rank's group, in the order of
+  /// the group's list. Collective over `communicator`. Throws ShapeError unless each rank is in exactly one group, and
   /// CommunicationError where ranks pass different groups; besides as the constructor does.
   static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
                                      MpiRingOptions const& options = {}) {
@@ -130,7 +130,8 @@ class MpiRing {
     detail::validate(options);
     check<CommunicationError>(detail::mpi_is_running(),
                               "a ring over MPI is made between MPI_Init and MPI_Finalize, not before or after");
-    check<CommunicationError>(communicator != MPI_COMM_NULL, "a ring over MPI_COMM_NULL; this rank is in no communicator");
+    check<CommunicationError>(communicator != MPI_COMM_NULL,
+                              "a ring over MPI_COMM_NULL; this rank is in no communicator");
     int between_groups = 0;
     detail::check_mpi(MPI_Comm_test_inter(communicator, &between_groups), "MPI_Comm_test_inter");
     check<CommunicationError>(between_groups == 0, "a ring over an inter-communicator; merge it first");
@@ -148,10 +149,10 @@ class MpiRing {
     all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
     for (Rank other = 1; other < size(); ++other)
       if (all[static_cast<std::size_t>(other)] != all[0])
-        throw CommunicationError(message_of("MpiRingOptions: max_message_bytes is ", all[0], " on rank 0 and ",
-                                            all[static_cast<std::size_t>(other)], " on rank ", other,
-                                            "; it must be the same on all ranks"),
-                                 rank(), CommunicationError::unknown, other);
+        throw CommunicationError(
+            message_of("MpiRingOptions: max_message_bytes is ", all[0], " on rank 0 and ",
+                       all[static_cast<std::size_t>(other)], " on rank ", other, "; it must be the same on all ranks"),
+            rank(), CommunicationError::unknown, other);
   }
 
   std::shared_ptr<detail::MpiEndpoint> endpoint_;

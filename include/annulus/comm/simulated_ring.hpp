@@ -75,9 +75,8 @@ class SimulatedWorld {
     std::unique_lock lock(mutex_);
     messages_.erase(shift.sending);
     messages_.erase(shift.receiving);
-    changed_.wait(lock, [&] {
-      return shift.sent->state != Message::copying && shift.received->state != Message::copying;
-    });
+    changed_.wait(lock,
+                  [&] { return shift.sent->state != Message::copying && shift.received->state != Message::copying; });
   }
 
   void all_gather(Rank rank, std::uint64_t round, std::span<std::byte const> mine, std::span<std::byte> all) {
@@ -91,8 +90,8 @@ class SimulatedWorld {
       auto const& record = gathering.records[static_cast<std::size_t>(other)];
       wait(lock, rank, other, [&] { return record.has_value(); });
       if (record->size() != mine.size())
-        throw CommunicationError(message_of("rank ", other, " gathers records of ", record->size(), " bytes, rank ", rank,
-                                            " of ", mine.size()),
+        throw CommunicationError(message_of("rank ", other, " gathers records of ", record->size(), " bytes, rank ",
+                                            rank, " of ", mine.size()),
                                  rank, CommunicationError::unknown, other);
       std::copy(record->begin(), record->end(), all.begin() + other * static_cast<Index>(mine.size()));
     }
@@ -251,7 +250,8 @@ class SimulatedRing {
 static_assert(Communicator<SimulatedRing>);
 
 /// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended. Results, if the function
-/// has any, come back in rank order. If a rank throws, the others' waits fail, and that rank's exception is thrown here.
+/// has any, come back in rank order. If a rank throws, the others' waits fail, and that rank's exception is thrown
+/// here.
 template <class Function>
 auto run_ring(int ranks, Function&& function) {
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;

@@ -114,41 +114,47 @@ typename RingBuffers<B>::Payload& rotate(RingPlan const& plan, C& communicator, 
     join(into, arriving);
   };
 
-  for (int i = 0; i < plan.steps(); ++i) {
-    PlannedStep const& step = plan.step(rank, i);
-    if (i + 1 < plan.steps()) {
-      next->hold(plan.step(rank, i + 1).held);
-      auto const out = here->outgoing(step.sent);
-      auto const in = next->incoming(next->rows());
-      ahead.emplace(communicator.start_shift(Channel::prefetched, plan.prefetched_hop(i), out, in));
+  try {
+    for (int i = 0; i < plan.steps(); ++i) {
+      PlannedStep const& step = plan.step(rank, i);
+      if (i + 1 < plan.steps()) {
+        next->hold(plan.step(rank, i + 1).held);
+        auto const out = here->outgoing(step.sent);
+        auto const in = next->incoming(next->rows());
+        ahead.emplace(communicator.start_shift(Channel::prefetched, plan.prefetched_hop(i), out, in));
+      }
+      Payload& results = direct && i == 0 ? home : *fresh;
+      results.hold(step.held);
+      visit(i, *here, results);
+      if (carries) join_arrived(direct ? home : results, i);
+      // A shift reads and overwrites memory that the backend works on, so it must have come to rest.
+      backend.synchronize();
+      if (carries && plan.carried_hop(i) > 0) {
+        arriving.hold(step.arriving);
+        auto const out = results.outgoing(step.carried);
+        auto const in = arriving.incoming(arriving.rows());
+        behind.emplace(communicator.start_shift(Channel::carried, plan.carried_hop(i), out, in));
+        if (plan.carried_rows(rank)[2] > 0) std::swap(fresh, leaving);
+      }
+      if (ahead) {
+        detail::wait_in_step(*ahead, rank, i);
+        ahead.reset();
+        std::swap(here, next);
+      }
     }
-    Payload& results = direct && i == 0 ? home : *fresh;
-    results.hold(step.held);
-    visit(i, *here, results);
-    if (carries) join_arrived(direct ? home : results, i);
-    // A shift reads and overwrites memory that the backend works on, so it must have come to rest.
-    backend.synchronize();
-    if (carries && plan.carried_hop(i) > 0) {
-      arriving.hold(step.arriving);
-      auto const out = results.outgoing(step.carried);
-      auto const in = arriving.incoming(arriving.rows());
-      behind.emplace(communicator.start_shift(Channel::carried, plan.carried_hop(i), out, in));
-      if (plan.carried_rows(rank)[2] > 0) std::swap(fresh, leaving);
+    if (!carries || plan.steps() == 1) return home;
+    if (direct) {
+      join_arrived(home, plan.steps() - 1);
+      backend.synchronize();
+      return home;
     }
-    if (ahead) {
-      detail::wait_in_step(*ahead, rank, i);
-      ahead.reset();
-      std::swap(here, next);
-    }
+    detail::wait_in_step(*behind, rank, plan.steps() - 1);
+    return arriving;
+  } catch (std::exception const& error) {
+    // While the transfers live: once they are dropped, the peers would learn only that.
+    communicator.abandon(error.what());
+    throw;
   }
-  if (!carries || plan.steps() == 1) return home;
-  if (direct) {
-    join_arrived(home, plan.steps() - 1);
-    backend.synchronize();
-    return home;
-  }
-  detail::wait_in_step(*behind, rank, plan.steps() - 1);
-  return arriving;
 }
 
 }  // namespace annulus

@@ -1,14 +1,15 @@
 #pragma once
 // One rank's end of a ring over MPI: what is under way, who has left, and how the ring is closed when something fails.
 //
-// Closing. MPI reads and writes the caller's bytes until a request completes, and cannot be told to take a send back. So
-// a rank that closes its ring
+// Closing. MPI reads and writes the caller's bytes until a request completes, and cannot be told to take a send back.
+// So a rank that closes its ring
 //  1. cancels its receives; those that a message has already met complete, for both sides of them are at hand;
-//  2. once it has none left, tells all peers that it is quiet: whatever they still send it is never met, hence never read;
+//  2. once it has none left, tells all peers that it is quiet: whatever they still send it is never met, hence never
+//     read;
 //  3. gives the caller's bytes back when its own sends have completed or go to quiet ranks.
-// Quiet does not wait for sends, so that ranks cannot wait for each other in a circle. A rank that stays away for longer
-// than the timeout counts as lost, and messages that it has not met by then are left to MPI: if it comes back, it learns
-// that the ring is closed before it posts anything, and fails its waits whatever has arrived.
+// Quiet does not wait for sends, so that ranks cannot wait for each other in a circle. A rank that stays away for
+// longer than the timeout counts as lost, and messages that it has not met by then are left to MPI: if it comes back,
+// it learns that the ring is closed before it posts anything, and fails its waits whatever has arrived.
 
 #include <algorithm>
 #include <chrono>
@@ -50,8 +51,13 @@ class MpiEndpoint {
  public:
   /// Takes over `own`, a communicator that no one else uses.
   MpiEndpoint(MPI_Comm own, MpiRingOptions const& options)
-      : communicator_(own), options_(options), rank_(mpi_rank(own)), size_(mpi_size(own)),
-        largest_tag_(largest_mpi_tag()), notices_(own), departed_(static_cast<std::size_t>(size_), false) {
+      : communicator_(own),
+        options_(options),
+        rank_(mpi_rank(own)),
+        size_(mpi_size(own)),
+        largest_tag_(largest_mpi_tag()),
+        notices_(own),
+        departed_(static_cast<std::size_t>(size_), false) {
     check_mpi(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank_);
   }
 
@@ -138,8 +144,8 @@ class MpiEndpoint {
     }
   }
 
-  /// Frees the communicator once no message for it can be on its way; a closed ring keeps it until MPI ends, because MPI
-  /// would take a late message for one of the next communicator. Returns whether it is freed.
+  /// Frees the communicator once no message for it can be on its way; a closed ring keeps it until MPI ends, because
+  /// MPI would take a late message for one of the next communicator. Returns whether it is freed.
   bool try_to_free() {
     if (!left_ || !notices_.all_sent()) return false;
     listen();
@@ -201,8 +207,9 @@ class MpiEndpoint {
       bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
       if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
       if (given_up)
-        fail(message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", exchange.description(), ")"),
-             peer);
+        fail(
+            message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", exchange.description(), ")"),
+            peer);
       if (patience.exceeds(options_.timeout))
         fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (",
                         exchange.description(), "): the peer is late or lost"),

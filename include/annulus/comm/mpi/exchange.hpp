@@ -111,8 +111,8 @@ class MpiExchange {
  private:
   static constexpr std::size_t list_run = SIZE_MAX, list_words = 64;
 
-  /// How many runs, a digest of their lengths, and the lengths of as many as there is room for. Never longer, so that no
-  /// list is cut off whatever a peer sends.
+  /// How many runs, a digest of their lengths, and the lengths of as many as there is room for. Never longer, so that
+  /// no list is cut off whatever a peer sends.
   using RunList = std::array<std::uint64_t, list_words>;
 
   struct RunLists {
@@ -152,8 +152,9 @@ class MpiExchange {
 
   void post_receive(std::span<std::byte> bytes, int tag, Part const& part) {
     MPI_Request& request = add(part);
-    check_mpi(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, part.peer, tag, communicator_, &request),
-              "MPI_Irecv", rank_, part.peer);
+    check_mpi(
+        MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, part.peer, tag, communicator_, &request),
+        "MPI_Irecv", rank_, part.peer);
     ++receiving_;
   }
 

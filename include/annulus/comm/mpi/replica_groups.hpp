@@ -51,8 +51,8 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
   for (int other = 1; other < size; ++other)
     if (all[static_cast<std::size_t>(other)] != all[0])
       throw CommunicationError(
-          message_of("replica groups of rank ", other, " differ from those of rank 0; all ranks must pass the same"), rank,
-          CommunicationError::unknown, other);
+          message_of("replica groups of rank ", other, " differ from those of rank 0; all ranks must pass the same"),
+          rank, CommunicationError::unknown, other);
   auto const fault = fault_of_replica_groups(groups, size);
   check<ShapeError>(!fault, fault.value_or(""), "; each of the ", size, " ranks must be in exactly one");
 

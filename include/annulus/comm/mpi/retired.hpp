@@ -11,7 +11,8 @@
 
 namespace annulus::detail {
 
-/// Freeing waits for all peers to leave, a destructor must not: so the freeing is done when the next ring comes or goes.
+/// Freeing waits for all peers to leave, a destructor must not: so the freeing is done when the next ring comes or
+/// goes.
 class MpiRetired {
  public:
   static void add(std::shared_ptr<MpiEndpoint> endpoint) noexcept {

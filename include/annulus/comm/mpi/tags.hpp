@@ -8,9 +8,9 @@
 
 namespace annulus::detail {
 
-/// The tags of one stream. The tag of a payload says its length: a receive that is shorter than what a faulty peer sends
-/// would be written past its end by some versions of Open MPI, so the two must not meet. Lengths share a tag only if they
-/// differ by a multiple of an odd number near a quarter of MPI's largest tag.
+/// The tags of one stream. The tag of a payload says its length: a receive that is shorter than what a faulty peer
+/// sends would be written past its end by some versions of Open MPI, so the two must not meet. Lengths share a tag only
+/// if they differ by a multiple of an odd number near a quarter of MPI's largest tag.
 class MpiTags {
  public:
   static constexpr int notice = 0;
@@ -27,8 +27,7 @@ class MpiTags {
  private:
   static constexpr int streams = 4, first_list = notice + 1, first_payload = first_list + streams;
 
-  MpiTags(int stream, int largest_tag)
-      : stream_(stream), lengths_(((largest_tag - first_payload) / streams - 1) | 1) {}
+  MpiTags(int stream, int largest_tag) : stream_(stream), lengths_(((largest_tag - first_payload) / streams - 1) | 1) {}
 
   int stream_;
   int lengths_;
