@@ -1,6 +1,8 @@
 #include "attend.hpp"
 
+#include <cmath>
 #include <cstdio>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,10 @@ void verify(Inputs<T> const& inputs, Call const& call, Results<T> const& results
   }
   std::puts("largest relative error against the reference backend on one rank, in double");
   for (auto const& [name, error] : errors) std::printf("  %-6s %.3g\n", name.c_str(), error);
+  for (auto const& [name, error] : errors)
+    if (!std::isfinite(error))
+      throw std::runtime_error("--verify: " + name + " has elements that are not finite where the reference, in double, "
+                               "is, or that are no numbers at all");
 }
 
 void attend_in_one_process(AttendOptions const& options) {

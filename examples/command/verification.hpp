@@ -14,19 +14,19 @@
 
 namespace annulus_command {
 
-/// Largest difference of two elements over the largest finite magnitude of the reference. Equal infinities and two NaN
-/// do not differ.
+/// Largest difference of two elements over the largest finite magnitude of the reference. Equal infinities do not differ
+/// (the lse of a row that sees nothing); a NaN is no result, even where the reference has one too: infinite.
 template <class A, class B>
 double largest_relative_error(A const& found, B const& reference) {
   double difference = 0, magnitude = 0;
   for (Eigen::Index i = 0; i < reference.size(); ++i) {
     double const a = static_cast<double>(found.data()[i]), b = static_cast<double>(reference.data()[i]);
     if (std::isfinite(b)) magnitude = std::max(magnitude, std::abs(b));
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    if (a == b) continue;
     double const apart = std::abs(a - b);
     difference = std::max(difference, std::isfinite(apart) ? apart : std::numeric_limits<double>::infinity());
   }
-  return difference == 0 ? 0 : difference / magnitude;
+  return difference == 0 || !std::isfinite(difference) ? difference : difference / magnitude;
 }
 
 namespace detail {

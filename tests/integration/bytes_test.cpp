@@ -207,6 +207,42 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
   }
 }
 
+TEST_CASE("memory: two buffers of what is prefetched and three of what is carried, whatever the number of ranks",
+          "[bytes][memory]") {
+  constexpr Index shard = 16, query_heads = 4, kv_heads = 2, head_dim = 8, value_dim = 16, bytes = 4;
+  // Parts of these sizes fill whole cache lines, so that nothing is lost between them.
+  constexpr Index keys = shard * kv_heads * (head_dim + value_dim) * bytes,
+                  queries = shard * query_heads * head_dim * bytes;
+  constexpr Index values = shard * query_heads * value_dim * bytes, statistic = shard * query_heads * bytes;
+  constexpr Index state = values + 2 * statistic, delta = statistic;
+  struct Peak {
+    Rotation rotation;
+    Index forward, backward, forward_alone, backward_alone;
+  };
+  for (Peak const& peak :
+       {Peak{Rotation::keys, 2 * keys + state, 2 * keys + 3 * keys + queries + delta, state, keys + queries + delta},
+        Peak{Rotation::queries, 2 * queries + 3 * state,
+             2 * (queries + values + 2 * statistic) + 3 * queries + keys + delta, state, queries + keys + delta}})
+    for (int ranks : {1, 2, 3, 5, 8}) {
+      RingProblem problem = small_ring_problem({.query_heads = query_heads,
+                                                .kv_heads = kv_heads,
+                                                .query_length = ranks * shard,
+                                                .head_dim = head_dim,
+                                                .value_dim = value_dim},
+                                               ranks, annulus::Striped{}, peak.rotation);
+      settle(problem);
+      INFO(problem.text);
+      auto const results = annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
+        annulus::ReferenceBackend backend;
+        return run_rank<float>(problem, ring, backend);
+      });
+      for (RingResult const& rank : results) {
+        CHECK(rank.forward_buffers == (ranks > 1 ? peak.forward : peak.forward_alone));
+        CHECK(rank.backward_buffers == (ranks > 1 ? peak.backward : peak.backward_alone));
+      }
+    }
+}
+
 TEST_CASE("overlap: the next payload leaves before the work of a step and is waited for after it", "[bytes][overlap]") {
   for (Rotation rotation : both_rotations)
     for (int ranks : {2, 3, 6})

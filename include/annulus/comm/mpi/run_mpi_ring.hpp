@@ -9,9 +9,15 @@ namespace annulus {
 
 namespace detail {
 
-/// MPI for as long as this object lives, unless the program had started it before.
+/// MPI from the first use to the end of the program, unless the program has started it itself.
 class MpiSession {
  public:
+  static void require() { static MpiSession const session; }
+
+  MpiSession(MpiSession const&) = delete;
+  MpiSession& operator=(MpiSession const&) = delete;
+
+ private:
   MpiSession() {
     int running = 0, provided = 0;
     check_mpi(MPI_Initialized(&running), "MPI_Initialized");
@@ -20,23 +26,21 @@ class MpiSession {
     started_ = true;
   }
   ~MpiSession() {
-    if (started_) MPI_Finalize();
+    int ended = 0;
+    if (started_ && MPI_Finalized(&ended) == MPI_SUCCESS && !ended) MPI_Finalize();
   }
-  MpiSession(MpiSession const&) = delete;
-  MpiSession& operator=(MpiSession const&) = delete;
 
- private:
   bool started_ = false;
 };
 
 }  // namespace detail
 
-/// Runs function(ring) on this process as one rank of MPI_COMM_WORLD, and returns what it returns. Starts MPI before and
-/// ends it after, unless the program has started it. Errors: those of MpiRing; an exception of the function passes
-/// through, and the other ranks get a CommunicationError.
+/// Runs function(ring) on this process as one rank of MPI_COMM_WORLD, and returns what it returns. Unless the program
+/// has started MPI, the first call starts it and the end of the program ends it. Errors: those of MpiRing; an exception
+/// of the function passes through, and the other ranks get a CommunicationError.
 template <class Function>
 decltype(auto) run_mpi_ring(Function&& function, MpiRingOptions const& options = {}) {
-  detail::MpiSession const session;
+  detail::MpiSession::require();
   MpiRing ring(MPI_COMM_WORLD, options);
   return std::forward<Function>(function)(ring);
 }
