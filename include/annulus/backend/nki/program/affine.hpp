@@ -1,0 +1,73 @@
+#pragma once
+// Affine: an index that depends on loop variables.
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "annulus/core/index.hpp"
+
+namespace annulus::nki {
+
+/// Number of a variable of a program: 0 is the core of an LNC pair, the others belong to loops.
+using Variable = int;
+inline constexpr Variable core_variable = 0;
+
+/// constant + sum of coefficient * variable. Terms are ordered by variable; none has the coefficient 0.
+class Affine {
+ public:
+  struct Term {
+    Variable variable = 0;
+    Index coefficient = 0;
+    bool operator==(Term const&) const = default;
+  };
+
+  constexpr Affine(Index constant = 0) : constant_(constant) {}
+
+  static Affine of(Variable variable, Index coefficient = 1) {
+    Affine affine;
+    affine.add_term({variable, coefficient});
+    return affine;
+  }
+
+  Index constant() const { return constant_; }
+  std::span<Term const> terms() const { return terms_; }
+  bool is_constant() const { return terms_.empty(); }
+  bool operator==(Affine const&) const = default;
+
+  /// `values` holds the value of every variable, by its number.
+  Index at(std::span<Index const> values) const {
+    Index sum = constant_;
+    for (Term const& term : terms_) sum += term.coefficient * values[static_cast<std::size_t>(term.variable)];
+    return sum;
+  }
+
+  Affine& operator+=(Affine const& other) {
+    constant_ += other.constant_;
+    for (Term const& term : other.terms_) add_term(term);
+    return *this;
+  }
+  friend Affine operator+(Affine a, Affine const& b) { return a += b; }
+  friend Affine operator*(Affine a, Index factor) {
+    if (factor == 0) return {};
+    a.constant_ *= factor;
+    for (Term& term : a.terms_) term.coefficient *= factor;
+    return a;
+  }
+  friend Affine operator-(Affine a, Affine const& b) { return a += b * -1; }
+
+ private:
+  void add_term(Term const& term) {
+    auto const place = std::ranges::lower_bound(terms_, term.variable, {}, &Term::variable);
+    if (place == terms_.end() || place->variable != term.variable) {
+      if (term.coefficient != 0) terms_.insert(place, term);
+    } else if ((place->coefficient += term.coefficient) == 0) {
+      terms_.erase(place);
+    }
+  }
+
+  Index constant_ = 0;
+  std::vector<Term> terms_;
+};
+
+}  // namespace annulus::nki

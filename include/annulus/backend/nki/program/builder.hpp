@@ -1,0 +1,138 @@
+#pragma once
+// Builder: writes a program node by node; TileHandle and TensorHandle: how a lowering names operands.
+
+#include <string>
+#include <utility>
+
+#include "annulus/backend/nki/program/program.hpp"
+
+namespace annulus::nki {
+
+/// An on-chip buffer of a program under construction.
+struct TileHandle {
+  int buffer = -1;
+  Index partitions = 0, elements = 0;
+  int age = 0;
+
+  /// The tile that the Allocate `by` times earlier made.
+  TileHandle before(int by = 1) const {
+    TileHandle older = *this;
+    older.age += by;
+    return older;
+  }
+  Access whole() const { return part(0, partitions, 0, elements); }
+  /// All partitions, elements [begin, begin + count).
+  Access columns(Affine begin, Index count) const { return part(0, partitions, std::move(begin), count); }
+  Access column(Affine at) const { return columns(std::move(at), 1); }
+  Access part(Index first_partition, Index partition_count, Affine begin, Index count) const {
+    return pattern(first_partition, partition_count, std::move(begin), {{1, count}});
+  }
+  /// Up to four free axes.
+  Access pattern(Index first_partition, Index partition_count, Affine begin, std::vector<Axis> const& free) const {
+    Axis const rows{elements, partition_count};
+    Access access = free.size() == 1   ? Access(buffer, {rows, free[0]})
+                    : free.size() == 2 ? Access(buffer, {rows, free[0], free[1]})
+                    : free.size() == 3 ? Access(buffer, {rows, free[0], free[1], free[2]})
+                                       : Access(buffer, {rows, free[0], free[1], free[2], free[3]});
+    access.age = age;
+    access.start_partition = first_partition;
+    access.offset = std::move(begin);
+    return access;
+  }
+};
+
+/// A tensor in HBM of a program under construction.
+struct TensorHandle {
+  int buffer = -1;
+  std::vector<Index> shape;
+
+  Index size() const {
+    Index product = 1;
+    for (Index extent : shape) product *= extent;
+    return product;
+  }
+  Access whole() const { return Access(buffer, {{size(), 1}, {1, size()}}); }
+  Access pattern(Affine offset, std::initializer_list<Axis> axes) const {
+    Access access(buffer, axes);
+    access.offset = std::move(offset);
+    return access;
+  }
+};
+
+class Builder {
+ public:
+  Builder(std::string name, Target target, int cores, int ranks) {
+    program_.name = std::move(name);
+    program_.target = target;
+    program_.cores = cores;
+    program_.ranks = ranks;
+  }
+
+  TensorHandle tensor(std::string name, std::vector<Index> shape, ElementType type, Role role = Role::internal,
+                      Memory memory = Memory::shared_hbm) {
+    program_.buffers.push_back({std::move(name), memory, type, shape, role, 1});
+    return {last_buffer(), std::move(shape)};
+  }
+
+  /// Declares an on-chip buffer; allocate() makes its tiles.
+  TileHandle declare(std::string name, Memory memory, Index partitions, Index elements, ElementType type, int rotation = 1) {
+    program_.buffers.push_back({std::move(name), memory, type, {partitions, elements}, Role::internal, rotation});
+    return {last_buffer(), partitions, elements, 0};
+  }
+  TileHandle allocate(TileHandle tile) {
+    body().push_back({Allocate{tile.buffer}});
+    return tile;
+  }
+  /// A tile made once, here.
+  TileHandle tile(std::string name, Memory memory, Index partitions, Index elements, ElementType type) {
+    return allocate(declare(std::move(name), memory, partitions, elements, type));
+  }
+
+  int make_register() { return program_.registers++; }
+
+  void emit(Instruction instruction) { body().push_back({std::move(instruction)}); }
+  void append(Body nodes) {
+    for (Node& node : nodes) body().push_back(std::move(node));
+  }
+  void section(std::string name, Affine number = 0) { body().push_back({Section{std::move(name), std::move(number)}}); }
+
+  /// What `write` emits, instead of adding it to the program.
+  template <class Write>
+  Body collect(Write&& write) {
+    open_.emplace_back();
+    write();
+    Body collected = std::move(open_.back());
+    open_.pop_back();
+    return collected;
+  }
+
+  Variable make_variable(std::string name) {
+    program_.variables.push_back(std::move(name) + "_" + std::to_string(program_.variables.size()));
+    return static_cast<Variable>(program_.variables.size()) - 1;
+  }
+
+  /// write(Affine of the loop's variable).
+  template <class Write>
+  void loop(std::string name, Index count, Write&& write) {
+    Variable const variable = make_variable(std::move(name));
+    Body inside = collect([&] { write(Affine::of(variable)); });
+    body().push_back({Loop{variable, count, std::move(inside)}});
+  }
+
+  template <class Write>
+  void on_core(int core, Write&& write) {
+    body().push_back({OnCore{core, collect(std::forward<Write>(write))}});
+  }
+
+  Program const& program() const { return program_; }
+  Program finish() && { return std::move(program_); }
+
+ private:
+  Body& body() { return open_.empty() ? program_.body : open_.back(); }
+  int last_buffer() const { return static_cast<int>(program_.buffers.size()) - 1; }
+
+  Program program_;
+  std::vector<Body> open_;
+};
+
+}  // namespace annulus::nki
