@@ -85,6 +85,10 @@ struct Access {
   Access(int of, std::initializer_list<Axis> axes) : buffer(of) {
     for (Axis const& axis : axes) axes_[axis_count_++] = axis;
   }
+  Access(int of, Axis rows, std::span<Axis const> free) : buffer(of) {
+    axes_[axis_count_++] = rows;
+    for (Axis const& axis : free) axes_[axis_count_++] = axis;
+  }
 
   bool operator==(Access const&) const = default;
 

@@ -1,6 +1,7 @@
 #pragma once
 // Builder: writes a program node by node; TileHandle and TensorHandle: how a lowering names operands.
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -28,12 +29,8 @@ struct TileHandle {
     return pattern(first_partition, partition_count, std::move(begin), {{1, count}});
   }
   /// Up to four free axes.
-  Access pattern(Index first_partition, Index partition_count, Affine begin, std::vector<Axis> const& free) const {
-    Axis const rows{elements, partition_count};
-    Access access = free.size() == 1   ? Access(buffer, {rows, free[0]})
-                    : free.size() == 2 ? Access(buffer, {rows, free[0], free[1]})
-                    : free.size() == 3 ? Access(buffer, {rows, free[0], free[1], free[2]})
-                                       : Access(buffer, {rows, free[0], free[1], free[2], free[3]});
+  Access pattern(Index first_partition, Index partition_count, Affine begin, std::initializer_list<Axis> free) const {
+    Access access(buffer, {elements, partition_count}, {free.begin(), free.size()});
     access.age = age;
     access.start_partition = first_partition;
     access.offset = std::move(begin);
@@ -79,8 +76,13 @@ class Builder {
     program_.buffers.push_back({std::move(name), memory, type, {partitions, elements}, Role::internal, rotation});
     return {last_buffer(), partitions, elements, 0};
   }
+  /// Tiles of this buffer must last for `tiles` Allocates at least.
+  void keep(TileHandle tile, int tiles) {
+    int& rotation = program_.buffers[static_cast<std::size_t>(tile.buffer)].rotation;
+    rotation = std::max(rotation, tiles);
+  }
   TileHandle allocate(TileHandle tile) {
-    body().push_back({Allocate{tile.buffer}});
+    add(Allocate{tile.buffer});
     return tile;
   }
   /// A tile made once, here.
@@ -90,11 +92,11 @@ class Builder {
 
   int make_register() { return program_.registers++; }
 
-  void emit(Instruction instruction) { body().push_back({std::move(instruction)}); }
+  void emit(Instruction instruction) { add(std::move(instruction)); }
   void append(Body nodes) {
     for (Node& node : nodes) body().push_back(std::move(node));
   }
-  void section(std::string name, Affine number = 0) { body().push_back({Section{std::move(name), std::move(number)}}); }
+  void section(std::string name, Affine number = 0) { add(Section{std::move(name), std::move(number)}); }
 
   /// What `write` emits, instead of adding it to the program.
   template <class Write>
@@ -116,18 +118,23 @@ class Builder {
   void loop(std::string name, Index count, Write&& write) {
     Variable const variable = make_variable(std::move(name));
     Body inside = collect([&] { write(Affine::of(variable)); });
-    body().push_back({Loop{variable, count, std::move(inside)}});
+    add(Loop{variable, count, std::move(inside)});
   }
 
   template <class Write>
   void on_core(int core, Write&& write) {
-    body().push_back({OnCore{core, collect(std::forward<Write>(write))}});
+    Body inside = collect(std::forward<Write>(write));
+    add(OnCore{core, std::move(inside)});
   }
 
   Program const& program() const { return program_; }
   Program finish() && { return std::move(program_); }
 
  private:
+  template <class Content>
+  void add(Content content) {
+    body().emplace_back().content = std::move(content);
+  }
   Body& body() { return open_.empty() ? program_.body : open_.back(); }
   int last_buffer() const { return static_cast<int>(program_.buffers.size()) - 1; }
 

@@ -70,8 +70,8 @@ struct Activation {
   Function op = Function::copy;
   Access data;
   Scalar bias = 0.0f, scale = 1.0f;
-  std::optional<Operator> reduce_op;
-  std::optional<Access> reduce_res;
+  std::optional<Operator> reduce_op{};
+  std::optional<Access> reduce_res{};
   ReduceCommand reduce_cmd = ReduceCommand::idle;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("op", self.op); visit("data", Use::read, self.data);
                      visit("bias", self.bias); visit("scale", self.scale); visit("reduce_op", self.reduce_op);
@@ -97,7 +97,7 @@ struct TensorScalar {
   Operator op0 = Operator::multiply;
   Scalar operand0 = 1.0f;
   bool reverse0 = false;
-  std::optional<Operator> op1;
+  std::optional<Operator> op1{};
   Scalar operand1 = 0.0f;
   bool reverse1 = false;
   Engine engine = Engine::vector;
@@ -166,9 +166,9 @@ struct RangeSelect {
   Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;
   Access bound0, bound1;
   ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;
-  std::optional<Access> reduce_res;
+  std::optional<Access> reduce_res{};
   Operator reduce_op = Operator::maximum;
-  Affine range_start;
+  Affine range_start{};
   float on_false_value = lowest_float;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("on_true_tile", Use::read, self.on_true_tile);
                      visit("comp_op0", self.comp_op0); visit("comp_op1", self.comp_op1);
@@ -192,7 +192,7 @@ struct Exponential {
   static constexpr std::string_view name = "exponential";
   Access dst, src;
   Scalar max_value = 0.0f;
-  std::optional<Access> reduce_res;
+  std::optional<Access> reduce_res{};
   ReduceCommand reduce_cmd = ReduceCommand::idle;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
                      visit("max_value", self.max_value); visit("reduce_res", Use::write, self.reduce_res);
@@ -214,8 +214,8 @@ struct Memset {
 struct Iota {
   static constexpr std::string_view name = "iota";
   Access dst;
-  std::vector<Axis> pattern;
-  Affine offset;
+  std::vector<Axis> pattern{};
+  Affine offset{};
   Index channel_multiplier = 0;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("pattern", self.pattern); visit("offset", self.offset);
                      visit("channel_multiplier", self.channel_multiplier);)
@@ -226,12 +226,12 @@ struct Iota {
 struct AffineSelect {
   static constexpr std::string_view name = "affine_select";
   Access dst;
-  std::vector<Axis> pattern;
+  std::vector<Axis> pattern{};
   Index channel_multiplier = 0;
   Access on_true_tile;
   float on_false_value = lowest_float;
   Operator cmp_op = Operator::greater_equal;
-  Affine offset;
+  Affine offset{};
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("pattern", self.pattern);
                      visit("channel_multiplier", self.channel_multiplier);
                      visit("on_true_tile", Use::read, self.on_true_tile); visit("on_false_value", self.on_false_value);

@@ -85,28 +85,47 @@ inline std::optional<std::vector<Index>> steps_between(Body& a, Body& b) {
 
 }  // namespace roll_detail
 
-/// Appends the bodies to the program, runs of at least three that repeat with a constant step as loops of that name.
-inline void append_rolled(Builder& builder, std::string const& loop_name, std::vector<Body> bodies) {
+/// Appends the bodies to the program; where up to `longest_period` consecutive bodies repeat at least three times, each
+/// index by its own constant step, they become a loop of that name.
+inline void append_rolled(Builder& builder, std::string const& loop_name, std::vector<Body> bodies,
+                          std::size_t longest_period = 1) {
+  using Steps = std::vector<Index>;
   for (std::size_t first = 0; first < bodies.size();) {
-    std::size_t end = first + 1;
-    std::optional<std::vector<Index>> steps;
-    for (; end < bodies.size(); ++end) {
-      auto found = roll_detail::steps_between(bodies[end - 1], bodies[end]);
-      if (!found || (steps && *found != *steps)) break;
+    std::size_t period = 0, count = 0;
+    std::vector<Steps> steps;
+    for (std::size_t tried = 1; tried <= longest_period && first + 3 * tried <= bodies.size(); ++tried) {
+      std::vector<Steps> found;
+      std::size_t matched = first;
+      for (; matched + tried < bodies.size(); ++matched) {
+        auto step = roll_detail::steps_between(bodies[matched], bodies[matched + tried]);
+        if (!step) break;
+        if (std::size_t const place = (matched - first) % tried; matched - first < tried)
+          found.push_back(std::move(*step));
+        else if (found[place] != *step)
+          break;
+      }
+      std::size_t const repeats = (matched - first) / tried + 1;
+      if (repeats < 3 || (repeats - 1) * tried <= (count > 0 ? (count - 1) * period : 0)) continue;
+      period = tried;
+      count = repeats;
       steps = std::move(found);
     }
-    std::size_t const count = end - first;
-    if (count < 3) {
+    if (count == 0) {
       builder.append(std::move(bodies[first++]));
       continue;
     }
     Variable const variable = builder.make_variable(loop_name);
-    std::vector<Affine*> const indices = roll_detail::indices_of(bodies[first]);
-    for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, (*steps)[i]);
+    Loop loop{variable, static_cast<Index>(count), {}};
+    for (std::size_t place = 0; place < period; ++place) {
+      Body& body = bodies[first + place];
+      std::vector<Affine*> const indices = roll_detail::indices_of(body);
+      for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps[place][i]);
+      for (Node& node : body) loop.body.push_back(std::move(node));
+    }
     Body rolled;
-    rolled.push_back({Loop{variable, static_cast<Index>(count), std::move(bodies[first])}});
+    rolled.emplace_back().content = std::move(loop);
     builder.append(std::move(rolled));
-    first = end;
+    first += count * period;
   }
 }
 

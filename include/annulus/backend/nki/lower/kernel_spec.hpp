@@ -1,0 +1,95 @@
+#pragma once
+// What an attention kernel is built for.
+
+#include <cmath>
+
+#include "annulus/backend/nki/hardware/hardware.hpp"
+#include "annulus/core/check.hpp"
+#include "annulus/core/shape.hpp"
+
+namespace annulus::nki {
+
+/// Rows whose log-sum-exp has no keys to sum over: -inf as everywhere in Annulus, or 0 as the vendor's kernels say.
+enum class DeadRow { minus_infinity, zero };
+
+/// Who travels in the backward pass.
+enum class Travels { queries, keys };
+
+/// The shapes and options of a kernel. All ranks hold equally many rows.
+struct KernelSpec {
+  Target target = Target::trn2;
+  int cores = 2;   ///< LNC: 1 or 2 physical cores share a rank
+  int ranks = 1;   ///< of a ring
+  int groups = 1;  ///< rings that run side by side; rank ids may count through all of them
+  AttentionShape shape{};
+  Index local_queries = 1;
+  Index local_keys = 1;
+  ElementType type = ElementType::bfloat16;  ///< of q, k, v, dout: float32, bfloat16, float16
+  ElementType output_type = ElementType::bfloat16;
+  ElementType lse_type = ElementType::float32;
+  double softmax_scale = 1;
+  double logit_softcap = 0;  ///< 0: none
+  Index sinks = 0;           ///< sinks per query head
+  bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
+  bool keys_by_token = false;     ///< the same for k
+  bool training = true;           ///< the forward kernel also returns lse
+  DeadRow dead_row = DeadRow::minus_infinity;
+  Travels travels = Travels::queries;  ///< backward
+
+  Index items() const { return shape.batch * shape.kv_heads; }
+  Index query_heads_per_item() const { return shape.group(); }
+};
+
+inline constexpr Index tile_rows = 128;
+inline constexpr Index widest_dim = 512;  ///< one PSUM bank of fp32
+
+/// Throws UnsupportedError or ShapeError for what no kernel can be built for.
+inline void check_spec(KernelSpec const& spec) {
+  auto const& shape = spec.shape;
+  check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores, "; a logical core is 1 or 2 physical cores");
+  check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks, " ranks; at least 1 each");
+  check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 && spec.local_queries >= 1 && spec.local_keys >= 1,
+                    "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ", shape.kv_heads, ", queries ",
+                    spec.local_queries, ", keys ", spec.local_keys, "; a kernel needs at least 1 of each");
+  check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads, " query heads are no multiple of ", shape.kv_heads, " kv heads");
+  check<ShapeError>(shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
+                    "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim, ", one PSUM bank");
+  for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
+    check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type), "; accepted are float32, bfloat16, float16");
+  double const scale = std::abs(spec.softmax_scale);
+  check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,
+                          "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
+  check<UnsupportedError>(spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20), "nki: logit_softcap is ",
+                          spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+}
+
+/// A logit is multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is positive:
+/// a negative or zero scale is taken into the queries, exactly.
+struct LogitFactors {
+  float query_factor = 1;
+  float inner = 1;
+  float multiplier = 1;
+  bool capped = false;
+};
+inline LogitFactors logit_factors(KernelSpec const& spec) {
+  LogitFactors factors;
+  double const scale = std::abs(spec.softmax_scale);
+  factors.query_factor = spec.softmax_scale > 0 ? 1.0f : spec.softmax_scale < 0 ? -1.0f : 0.0f;
+  factors.multiplier = scale > 0 ? static_cast<float>(scale) : 1.0f;
+  if (spec.logit_softcap > 0) {
+    factors.capped = true;
+    factors.inner = static_cast<float>((scale > 0 ? scale : 1.0) / spec.logit_softcap);
+    factors.multiplier = static_cast<float>(spec.logit_softcap);
+  }
+  return factors;
+}
+
+/// A contraction over `dim` elements runs in pieces of up to 128 partitions.
+struct Chunks {
+  Index dim = 0;
+  Index count() const { return ceil_divide(dim, tile_rows); }
+  Index size(Index chunk) const { return std::min(tile_rows, dim - chunk * tile_rows); }
+  Index largest() const { return std::min(tile_rows, dim); }
+};
+
+}  // namespace annulus::nki

@@ -1,0 +1,238 @@
+#pragma once
+// What each rank's query rows may see of each owner's key rows, as ranges: all that a kernel learns about sharding, mask
+// and documents.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "annulus/core/check.hpp"
+#include "annulus/mask/document_runs.hpp"
+#include "annulus/mask/tile.hpp"
+#include "annulus/sharding/segment.hpp"
+
+namespace annulus::nki {
+
+/// The rows of one rank: where they stand and, for packed documents, to which each belongs ([batch][row]).
+struct RankRows {
+  std::vector<Segment> segments;
+  std::vector<std::vector<std::int32_t>> documents{};
+};
+
+/// Ranges of key rows over many query rows: what all of them see, and what any of them sees.
+struct Cover {
+  Index latest_begin = 0, earliest_end = std::numeric_limits<Index>::max();
+  Index earliest_begin = std::numeric_limits<Index>::max(), latest_end = 0;
+
+  void add(RowRange seen) {
+    if (seen.empty()) {
+      earliest_end = 0;
+      return;
+    }
+    latest_begin = std::max(latest_begin, seen.begin);
+    earliest_end = std::min(earliest_end, seen.end);
+    earliest_begin = std::min(earliest_begin, seen.begin);
+    latest_end = std::max(latest_end, seen.end);
+  }
+  void add(Cover const& other) {
+    latest_begin = std::max(latest_begin, other.latest_begin);
+    earliest_end = std::min(earliest_end, other.earliest_end);
+    earliest_begin = std::min(earliest_begin, other.earliest_begin);
+    latest_end = std::max(latest_end, other.latest_end);
+  }
+  /// Does every row see all of these keys?
+  bool full(RowRange keys) const { return latest_begin <= keys.begin && earliest_end >= keys.end; }
+  RowRange seen() const { return earliest_begin >= latest_end ? RowRange{} : RowRange{earliest_begin, latest_end}; }
+};
+
+/// How a kernel gets the ranges.
+enum class BoundsForm {
+  none,   ///< everything is visible
+  band,   ///< row i sees i + lo .. i + hi: two numbers per pair of pieces and owner
+  ranges  ///< two numbers per row, piece and owner
+};
+
+class RingMask {
+ public:
+  /// Key rows are cut into as many pieces as it takes for a query to see one range of each; more are refused.
+  static constexpr std::size_t most_pieces = 32;
+
+  /// queries[rank], keys[rank]; query positions count from query_offset.
+  RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
+      : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
+    documents_ = !keys_.front().documents.empty();
+    if (mask_ == full() && !documents_) {
+      pieces_ = {{0, rows_of(keys_.front().segments)}};
+      query_pieces_ = {{0, rows_of(queries_.front().segments)}};
+      return;
+    }
+    pieces_ = cut(keys_, true);
+    query_pieces_ = cut(queries_, false);
+    bool banded = !documents_ && mask_.chunk == 0;
+    for (RowRange piece : query_pieces_) banded = banded && (piece.begin % 128 == 0);
+    for (auto const& query : queries_)
+      for (auto const& key : keys_)
+        for (RowRange query_piece : query_pieces_)
+          for (RowRange piece : pieces_)
+            banded = banded && segment_at(query, query_piece.begin).global_stride == segment_at(key, piece.begin).global_stride;
+    form_ = banded ? BoundsForm::band : BoundsForm::ranges;
+    find_runs();
+  }
+
+  BoundsForm form() const { return form_; }
+  int ranks() const { return static_cast<int>(queries_.size()); }
+  bool has_documents() const { return documents_; }
+  Index batch() const { return documents_ ? static_cast<Index>(keys_.front().documents.size()) : 1; }
+  std::vector<RowRange> const& pieces() const { return pieces_; }
+  std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
+
+  /// The key rows of a piece that a query row of rank `me` sees among those of `owner`; where it sees none, an empty range
+  /// inside the piece.
+  RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query) const {
+    RowRange const rows = pieces_[piece];
+    if (form_ == BoundsForm::none) return rows;
+    RankRows const& queries = queries_[static_cast<std::size_t>(me)];
+    Segment const& segment = segment_at(queries, query);
+    Tile const tile = tile_of(owner, piece);
+    PositionRange const visible = mask_.keys_of(position_at(segment, query), tile.sink);
+    RowRange range{std::clamp(ceil_divide(visible.begin - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin,
+                   std::clamp(ceil_divide(visible.end - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin};
+    if (documents_) {
+      std::int32_t const id = queries.documents[static_cast<std::size_t>(batch)][static_cast<std::size_t>(query)];
+      RowRange const document = runs_.at({owner, batch, static_cast<Index>(piece)}).rows_of(id);
+      range = {std::max(range.begin, document.begin + rows.begin), std::min(range.end, document.end + rows.begin)};
+    }
+    return range.empty() ? RowRange{rows.begin, rows.begin} : range;
+  }
+
+  /// Over all rows `queries`, all batch items and all pairs of ranks that may meet: the rank itself in its own step, any
+  /// two different ranks in the others.
+  Cover cover(bool own_step, RowRange queries, std::size_t piece) const {
+    Cover joined;
+    if (form_ == BoundsForm::none) {
+      joined.add(pieces_[piece]);
+      return joined;
+    }
+    std::vector<Cover>& rows = covers_[{own_step, piece}];
+    if (rows.empty()) {
+      rows.resize(static_cast<std::size_t>(rows_of(queries_.front().segments)));
+      for (int me = 0; me < ranks(); ++me)
+        for (int owner = 0; owner < ranks(); ++owner)
+          if ((me == owner) == own_step)
+            for (Index b = 0; b < batch(); ++b)
+              for (std::size_t i = 0; i < rows.size(); ++i) rows[i].add(seen(me, owner, b, piece, static_cast<Index>(i)));
+    }
+    for (Index i = queries.begin; i < queries.end; ++i) joined.add(rows[static_cast<std::size_t>(i)]);
+    return joined;
+  }
+
+  /// band: for rank `me` [owner of all groups][query piece][key piece][lo, hi): row i of its query piece sees key rows
+  /// max(piece.begin, i + lo) <= j < min(piece.end, i + hi), i counted from the shard's first row.
+  std::vector<float> offsets(int me, int groups) const {
+    std::vector<float> table;
+    for (int owner = 0; owner < ranks() * groups; ++owner)
+      for (RowRange query_piece : query_pieces_)
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          Tile const tile = tile_of(owner % ranks(), piece);
+          Segment const& segment = segment_at(queries_[static_cast<std::size_t>(me)], query_piece.begin);
+          PositionRange const visible = mask_.keys_of(position_at(segment, query_piece.begin), tile.sink);
+          Index const shift = pieces_[piece].begin - query_piece.begin;
+          table.push_back(offset(visible.begin, tile, shift));
+          table.push_back(offset(visible.end, tile, shift));
+        }
+    return table;
+  }
+
+  /// ranges: for rank `me` [owner of all groups][batch or 1][key piece][begin, end][rows].
+  std::vector<float> ranges(int me, int groups) const {
+    std::vector<float> table;
+    Index const rows = rows_of(queries_.front().segments);
+    for (int owner = 0; owner < ranks() * groups; ++owner)
+      for (Index b = 0; b < batch(); ++b)
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          std::vector<float> ends;
+          for (Index i = 0; i < rows; ++i) {
+            RowRange const range = seen(me, owner % ranks(), b, piece, i);
+            table.push_back(static_cast<float>(range.begin));
+            ends.push_back(static_cast<float>(range.end));
+          }
+          table.insert(table.end(), ends.begin(), ends.end());
+        }
+    return table;
+  }
+
+ private:
+  static Segment const& segment_at(RankRows const& rows, Index row) {
+    for (Segment const& segment : rows.segments)
+      if (row < segment.local_begin + segment.length) return segment;
+    return rows.segments.back();
+  }
+  Index position_at(Segment const& segment, Index row) const {
+    return segment.global_begin + (row - segment.local_begin) * segment.global_stride + query_offset_;
+  }
+
+  /// Position and stride of the keys of a piece; its first key stands for all where the exemption from the window is asked.
+  Tile tile_of(int owner, std::size_t piece) const {
+    Segment const& segment = segment_at(keys_[static_cast<std::size_t>(owner)], pieces_[piece].begin);
+    Tile tile;
+    tile.key_position = segment.global_begin + (pieces_[piece].begin - segment.local_begin) * segment.global_stride;
+    tile.key_stride = segment.global_stride;
+    tile.sink = mask_.is_sink(tile.key_position);
+    return tile;
+  }
+
+  /// Cuts wherever any rank's segments end or, for keys, its exemption from the window does.
+  std::vector<RowRange> cut(std::vector<RankRows> const& ranks, bool keys) const {
+    Index const rows = rows_of(ranks.front().segments);
+    std::set<Index> cuts{0, rows};
+    for (RankRows const& rank : ranks)
+      for (Segment const& segment : rank.segments) {
+        cuts.insert(segment.local_begin);
+        if (!keys || mask_.sink_tokens == 0) continue;
+        Index const sinks = ceil_divide(mask_.sink_tokens - segment.global_begin, segment.global_stride);
+        if (sinks > 0 && sinks < segment.length) cuts.insert(segment.local_begin + sinks);
+      }
+    check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries", " of a rank stand in ",
+                            cuts.size() - 1, " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
+    std::vector<RowRange> pieces;
+    for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end) pieces.push_back({*begin, *end});
+    return pieces;
+  }
+
+  void find_runs() {
+    if (!documents_) return;
+    for (int owner = 0; owner < ranks(); ++owner)
+      for (Index b = 0; b < batch(); ++b)
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          auto const& ids = keys_[static_cast<std::size_t>(owner)].documents[static_cast<std::size_t>(b)];
+          DocumentRuns runs(pieces_[piece].size(), [&](Index row) { return ids[static_cast<std::size_t>(pieces_[piece].begin + row)]; });
+          check<UnsupportedError>(runs.consecutive(), "nki: the keys of a document are interrupted by others on rank ", owner,
+                                  ", batch item ", b, "; a query must see one range of keys");
+          runs_.emplace(std::array<Index, 3>{Index{owner}, b, static_cast<Index>(piece)}, std::move(runs));
+        }
+  }
+
+  /// Unbounded sides stay exact in fp32 and beyond every row.
+  static float offset(Index position, Tile const& tile, Index shift) {
+    constexpr Index far = Index{1} << 22;
+    if (position <= -unbounded / 2) return -static_cast<float>(far);
+    if (position >= unbounded / 2) return static_cast<float>(far);
+    return static_cast<float>(std::clamp(ceil_divide(position - tile.key_position, tile.key_stride) + shift, -far, far));
+  }
+
+
+  Mask mask_;
+  std::vector<RankRows> queries_, keys_;
+  Index query_offset_;
+  bool documents_ = false;
+  BoundsForm form_ = BoundsForm::none;
+  std::vector<RowRange> pieces_, query_pieces_;
+  std::map<std::array<Index, 3>, DocumentRuns> runs_;
+  mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
+};
+
+}  // namespace annulus::nki
