@@ -11,7 +11,7 @@ namespace annulus::nki {
 struct ForwardOutputs {
   TensorHandle output;  ///< [batch, query_heads, rows, value_dim]
   TensorHandle lse;     ///< [batch, query_heads, 128, columns]; without shape: not asked for
-  TensorHandle sinks;   ///< [query_heads, n]; without shape: none
+  TensorHandle sinks;   ///< [batch, query_heads, n]; without shape: none
 };
 
 class ForwardFinish {
@@ -113,9 +113,11 @@ class ForwardFinish {
     for (TileRun const& run : runs_of(tiles)) {
       RowTile const& tile = tiles[run.first];
       auto const count = static_cast<Index>(run.last - run.first);
-      builder_->emit(DmaCopy{lse.pattern(query_head * head_size + tile.first_partition * columns + tile.column,
-                                         {{columns, tile.count}, {run.stride / tile_rows, count}}),
-                             lse_.part(0, tile.count, static_cast<Index>(run.first), count)});
+      store_once(*builder_, tile, [&](Index first, Index rows) {
+        builder_->emit(DmaCopy{lse.pattern(query_head * head_size + (tile.first_partition + first) * columns + tile.column,
+                                           {{columns, rows}, {run.stride / tile_rows, count}}),
+                               lse_.part(first, rows, static_cast<Index>(run.first), count)});
+      });
     }
     Index const rest = spec_->local_queries % tile_rows;
     if (rest == 0) return;
@@ -146,7 +148,10 @@ class ForwardFinish {
         Access const scaled = output_.newest().part(0, tile.count, 0, dim);
         builder_->emit(TensorScalar{scaled, source, Operator::multiply, scale_.part(0, tile.count, static_cast<Index>(i), 1), false, std::nullopt,
                                     0.0f, false, Engine::vector});
-        builder_->emit(DmaCopy{output.pattern(query_head * (spec_->local_queries * dim) + tile.begin * dim, {{dim, tile.count}, {1, dim}}), scaled});
+        store_once(*builder_, tile, [&](Index first, Index rows) {
+          builder_->emit(DmaCopy{output.pattern(query_head * (spec_->local_queries * dim) + (tile.begin + first) * dim, {{dim, rows}, {1, dim}}),
+                                 output_.newest().part(first, rows, 0, dim)});
+        });
       }));
     append_rolled(*builder_, "row_tile", std::move(bodies));
   }

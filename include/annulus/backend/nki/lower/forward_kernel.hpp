@@ -20,14 +20,15 @@ class ForwardKernel {
   }
 
   /// q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows, head_dim]), k alike, v [batch, kv_heads, keys, value_dim],
-  /// the mask's input if it has one, sinks [query_heads, n] -> output [batch, query_heads, rows, value_dim] and, in training,
+  /// the mask's input if it has one, sinks [batch, query_heads, n] (the same
+  /// for each batch item) -> output [batch, query_heads, rows, value_dim] and, in training,
   /// lse [batch, query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row.
   Program ring() && {
     Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
     declare_operands(builder);
     ForwardOutputs outputs;
     auto const& shape = spec_.shape;
-    if (spec_.sinks > 0) outputs.sinks = builder.tensor("sinks", {shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
+    if (spec_.sinks > 0) outputs.sinks = builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
     outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim}, spec_.output_type, Role::output);
     if (spec_.training)
       outputs.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, spec_.lse_type, Role::output);
@@ -57,14 +58,12 @@ class ForwardKernel {
         [&](State& state, Round const& round) {
           move_columns(builder, state.negated_maximum, maximum, round, true);
           move_columns(builder, state.sum, sum, round, true);
-          state.spilled = new_accumulator;
-          state.spilled_offset = round.item * (spec_.query_heads_per_item() * spec_.local_queries * dim);
           move_accumulator(builder, state, accumulator, round, true);
         },
         [&](State& state, Round const& round) {
           move_columns(builder, state.negated_maximum, new_maximum, round, false);
           move_columns(builder, state.sum, new_sum, round, false);
-          if (state.resident) move_accumulator(builder, state, new_accumulator, round, false);
+          move_accumulator(builder, state, new_accumulator, round, false);
         });
     return std::move(builder).finish();
   }
@@ -138,7 +137,7 @@ class ForwardKernel {
     state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
     if (resident_)
       state.accumulator = builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
-    else if (builder.program().ranks >= 1 && builder.program().find("new_accumulator") < 0)
+    else
       state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim}, ElementType::float32,
                                      Role::internal, Memory::private_hbm);
 
@@ -216,10 +215,14 @@ class ForwardKernel {
       for (TileRun const& run : runs_of(round.tiles)) {
         RowTile const& tile = round.tiles[run.first];
         auto const length = static_cast<Index>(run.last - run.first);
-        Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) + tile.first_partition * columns() + tile.column;
-        Access const far = tensor.pattern(offset, {{columns(), tile.count}, {run.stride / tile_rows, length}});
-        Access const near = columns_tile.part(0, tile.count, head * count + static_cast<Index>(run.first), length);
-        in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+        auto const move = [&](Index first, Index rows) {
+          Affine const head_begin = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns());
+          Access const far = tensor.pattern(head_begin + (tile.first_partition + first) * columns() + tile.column,
+                                            {{columns(), rows}, {run.stride / tile_rows, length}});
+          Access const near = columns_tile.part(first, rows, head * count + static_cast<Index>(run.first), length);
+          in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+        };
+        in ? move(0, tile.count) : store_once(builder, tile, move);
       }
     Index const rest = spec_.local_queries % tile_rows;
     if (in || rest == 0) return;
@@ -242,17 +245,20 @@ class ForwardKernel {
       for (std::size_t i = 0; i < round.tiles.size(); ++i)
         bodies.push_back(builder.collect([&] {
           RowTile const& tile = round.tiles[i];
-          State other = state;
-          other.spilled = tensor;
-          other.spilled_offset = round.item * (spec_.query_heads_per_item() * spec_.local_queries * dim);
-          Access const far = other.in_hbm(head, tile, spec_.local_queries, dim);
-          if (!state.resident) {
-            builder.emit(DmaCopy{state.in_hbm(head, tile, spec_.local_queries, dim), far});
-            return;
-          }
           Index const column = head * static_cast<Index>(round.tiles.size()) + static_cast<Index>(i);
-          Access const near = state.accumulator.part(0, tile.count, column * dim, dim);
-          in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+          auto const move = [&](Index first, Index rows) {
+            RowTile part = tile;
+            part.begin += first;
+            part.count = rows;
+            State other = state;
+            other.spilled = tensor;
+            Access far = other.in_hbm(head, part, spec_.local_queries, dim);
+            far.offset += round.item * (spec_.query_heads_per_item() * spec_.local_queries * dim);
+            Access const near = state.resident ? state.accumulator.part(first, rows, column * dim, dim)
+                                               : state.in_hbm(head, part, spec_.local_queries, dim);
+            in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+          };
+          in ? move(0, tile.count) : store_once(builder, tile, move);
         }));
       append_rolled(builder, "row_tile", std::move(bodies));
     }

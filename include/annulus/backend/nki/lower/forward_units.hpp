@@ -49,12 +49,11 @@ class ForwardUnits {
     bool resident = true;
     TileHandle negated_maximum, sum;  ///< [128, heads * tiles]
     TileHandle accumulator;           ///< resident: [128, heads * tiles * value_dim]
-    TensorHandle spilled;             ///< else in HBM [..., heads, rows, value_dim]
-    Affine spilled_offset;            ///< where the heads of this item begin
+    TensorHandle spilled;             ///< else in the core's own HBM [heads, rows, value_dim]
 
     /// The accumulator rows of a tile in HBM.
     Access in_hbm(Index head, RowTile const& tile, Index rows, Index dim) const {
-      return spilled.pattern(spilled_offset + head * rows * dim + tile.begin * dim, {{dim, tile.count}, {1, dim}});
+      return spilled.pattern(tile.begin * dim + head * rows * dim, {{dim, tile.count}, {1, dim}});
     }
   };
 

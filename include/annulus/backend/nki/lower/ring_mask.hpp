@@ -73,7 +73,8 @@ class RingMask {
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
     bool banded = !documents_ && mask_.chunk == 0;
-    for (RowRange piece : query_pieces_) banded = banded && (piece.begin % 128 == 0);
+    // Row tiles, of 128 rows on each of up to two cores, must not reach over the end of a piece.
+    for (RowRange piece : query_pieces_) banded = banded && piece.begin % 256 == 0;
     for (auto const& query : queries_)
       for (auto const& key : keys_)
         for (RowRange query_piece : query_pieces_)

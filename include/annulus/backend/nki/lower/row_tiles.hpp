@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "annulus/backend/nki/lower/kernel_spec.hpp"
+#include "annulus/backend/nki/program/builder.hpp"
 #include "annulus/mask/band.hpp"
 
 namespace annulus::nki {
@@ -15,10 +16,11 @@ struct RowTile {
   Index count = 0;
   Affine first_partition, column;
   RowRange rows_of_all_cores;
+  bool overlaps = false;  ///< the last row of core 0 is the first of core 1
 };
 
 /// Cores that share the rows take tiles in turns, so that causal work balances; what is left below two tiles is halved. Both
-/// run the same program: an odd row out is computed by both.
+/// run the same program: an odd row out is computed by both, and stored by one.
 inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
   std::vector<RowTile> tiles;
   Affine const core = Affine::of(core_variable);
@@ -33,9 +35,20 @@ inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
     Index const left = std::min(tile_rows, rows - begin);
     Index const mine = shared ? ceil_divide(left, 2) : left;
     Affine const first = shared ? core * (left - mine) : Affine(0);
-    tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}});
+    tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}, shared && left % 2 == 1});
   }
   return tiles;
+}
+
+/// store(first, count): writes rows [first, first + count) of a tile, each by one core only.
+template <class Store>
+void store_once(Builder& builder, RowTile const& tile, Store&& store) {
+  if (!tile.overlaps) {
+    store(Index{0}, tile.count);
+    return;
+  }
+  builder.on_core(0, [&] { store(Index{0}, tile.count); });
+  if (tile.count > 1) builder.on_core(1, [&] { store(Index{1}, tile.count - 1); });
 }
 
 /// Tiles [first, last) that are whole and equally far apart: one instruction can serve them all.
