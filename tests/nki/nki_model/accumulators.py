@@ -36,7 +36,9 @@ def accumulate(slot, operator, values, place, command, result, initial=None, neg
     elif command is commands.reduce:
         _require_own_chain(chain, operator, place)
     else:
-        if chain is not None and not chain.taken and chain.fed > 1 and not chain.clobbered:
+        # A lone VectorE instruction resets by default, so only a chain fed twice was surely meant to be read.
+        harmless = 1 if idle_clobbers else 0
+        if chain is not None and not chain.taken and not chain.clobbered and chain.fed > harmless:
             refuse("reduce_cmd", "starts a chain while another one is unread: chains must not be interleaved")
         chain = Chain(operator, place, _start(operator, place[1], command, initial))
         setattr(core, slot, chain)
@@ -71,7 +73,7 @@ def _require_own_chain(chain, operator, place):
     if chain.clobbered:
         refuse("reduce_cmd", "an idle instruction between may have changed the registers: start with reset_reduce")
     if chain.operator is not operator or chain.place != place:
-        refuse("reduce_cmd", f"goes on with {operator!r} on (start, partitions) {place}, but the chain in the registers is "
+        refuse("reduce_cmd", f"goes on with {operator!r} on (start, partitions) {place}, but the registers hold "
                              f"{chain.operator!r} on {chain.place}: chains must not be interleaved")
 
 

@@ -7,7 +7,8 @@ class Operator:
 
     binary(x, y), unary(x), activation(x): float32 arrays in and out; None where the operator has no such role.
     fold: numpy ufunc whose .reduce gives the reduction. identity: accumulator value after a reset.
-    bitwise: works on integer patterns. interval: (low, high) of |x| where ScalarE is specified; signed: x < 0 counts too.
+    bitwise: works on integer patterns. interval: (low,
+                                                   high) of |x| where ScalarE is specified; signed: x < 0 counts too.
     """
 
     def __init__(self, name, binary=None, unary=None, activation=None, fold=None, identity=None, bitwise=False,

@@ -13,7 +13,7 @@ BY_COLLECTIVE = 4
 
 
 class RaceGuard:
-    """Per element: who wrote and who read since the last barrier (bit 1: core 0, bit 2: core 1, bit 4: a collective)."""
+    """Per element: who wrote and who read since the last barrier. Bit 1: core 0; 2: core 1; 4: a collective."""
 
     def __init__(self, elements, trust_partner):
         self.lock = threading.Lock()

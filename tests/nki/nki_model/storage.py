@@ -53,7 +53,7 @@ class Storage:
         return f"{self.name}{list(self.shape)} {self.dtype.name} in {self.memory.name}"
 
     def forget(self, partitions, free_bytes):
-        """Undefines what lies in partitions [a, b) and bytes [c, d) of the free axis: another tile was written there."""
+        """Undefines what lies in partitions [a, b) and free bytes [c, d): another tile was written there."""
         item = self.dtype.item_bytes
         low_p = max(partitions[0] - self.start_partition, 0)
         high_p = min(partitions[1] - self.start_partition, self.shape[0])
@@ -88,7 +88,8 @@ def _crosses(a, b):
     a_bytes = a.free_size * a.dtype.item_bytes
     b_bytes = b.free_size * b.dtype.item_bytes
     return (a.memory is b.memory
-            and a.start_partition < b.start_partition + b.shape[0] and b.start_partition < a.start_partition + a.shape[0]
+            and a.start_partition < b.start_partition + b.shape[0]
+            and b.start_partition < a.start_partition + a.shape[0]
             and a.byte_offset < b.byte_offset + b_bytes and b.byte_offset < a.byte_offset + a_bytes)
 
 

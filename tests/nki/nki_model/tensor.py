@@ -216,7 +216,9 @@ class Tensor:
         storage = self.storage
         if not self.window(storage.defined).all():
             missing = np.argwhere(~self.window(storage.defined))
-            refuse(self.name, f"reads {len(missing)} elements of {storage!r} never written, first {missing[0].tolist()}")
+            since = " (or since overwritten through a tile pinned there)" if storage.overlapping else ""
+            refuse(self.name, f"reads {len(missing)} elements of {storage!r} never written{since}, "
+                              f"first {missing[0].tolist()}")
         if storage.guard is not None:
             storage.guard.read(self.window, self.name, cores.current().index)
         return self.window(storage.values)

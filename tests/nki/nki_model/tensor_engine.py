@@ -22,7 +22,8 @@ def _require_input_types(stationary, moving, target):
         if tile.dtype not in accepted:
             refuse(operand, f"dtype {tile.dtype.name} is not a matmul input of this generation")
     if (stationary.dtype in WIDE) != (moving.dtype in WIDE):
-        refuse("stationary and moving", f"{stationary.dtype.name} with {moving.dtype.name}; 4-byte types only with each other")
+        refuse("stationary and moving", f"{stationary.dtype.name} with {moving.dtype.name}; "
+                                        "4-byte types only with each other")
     if {stationary.dtype, moving.dtype} == {float8_e4m3, float8_e4m3fn}:
         refuse("stationary and moving", "float8_e4m3 and float8_e4m3fn are not mixed")
 
@@ -43,7 +44,8 @@ def _require_sub_array(tile_position, tile_size, k):
     row, column = tile_position
     height, width = tile_size
     if height not in (32, 64, 128) or row % height or row + height > PARTITIONS or k > height:
-        refuse("tile_size", f"{height} rows from {row} for {k} contraction rows; 32, 64 or 128 aligned rows are accepted")
+        refuse("tile_size", f"{height} rows from {row} for {k} contraction rows; "
+                            "32, 64 or 128 aligned rows are accepted")
     if column != 0 or width != STATIONARY_COLUMNS:
         refuse("tile_position", "the column start must be 0 and the column size 128")
 

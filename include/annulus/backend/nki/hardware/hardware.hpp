@@ -37,6 +37,8 @@ struct Costs {
   std::array<double, engine_count> clock{};  // D; cycles per second of tensor, vector, scalar, gpsimd, sync
   double shortest_instruction = 64;          // L: cycles between two instructions of vector, scalar, gpsimd, tensor
   double gpsimd_start = 150;                 // L: cycles
+  double dependent_tiny_instruction = 100;   // L: cycles more for a shortest instruction that needs the one before it
+  double semaphore = 64 / 1.4e9;             // L: first or last access to a tensor, ~60 cycles of a v2 engine
   double fp32_matmul_passes = 4;             // L
   double reciprocal_cycles = 8;              // D: per element, VectorE
   double activation_width = 1;               // D: elements per cycle and partition
@@ -46,6 +48,7 @@ struct Costs {
   int dma_engines = 16;                      // D: per core
   double dma_engine_rate = 0;                // D: bytes per second of one engine
   double dma_row_overhead = 256;             // I: bytes; a row of b contiguous bytes moves at b / (b + this) of the rate
+  double dma_piece = 4096;                   // I: bytes; HBM to HBM is cut into such pieces, so that all engines share it
   double dma_transpose_share = 0.5;          // D: upper bound of the copy rate, SBUF to SBUF
   double dma_transpose_share_hbm = 0.9;      // D: upper bound, HBM to SBUF
   double hbm_rate = 0;                       // D: one stack, which a pair of cores shares; chip / 4

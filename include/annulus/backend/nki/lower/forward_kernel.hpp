@@ -35,7 +35,10 @@ class ForwardKernel {
     ForwardFinish finish(builder, spec_);
     write(builder,
           [&](State& state, Round const&) { clear(builder, state); },
-          [&](State& state, Round const& round) { finish.finish(state, round.tiles, round.item, round.shared, outputs); });
+          [&](State& state, Round const& round, Index head, RowRange tiles) {
+            finish.finish(state, round.tiles, round.item, head, tiles, round.shared, outputs);
+          },
+          [](State&, Round const&) {});
     return std::move(builder).finish();
   }
 
@@ -60,6 +63,7 @@ class ForwardKernel {
           move_columns(builder, state.sum, sum, round, true);
           move_accumulator(builder, state, accumulator, round, true);
         },
+        [](State&, Round const&, Index, RowRange) {},
         [&](State& state, Round const& round) {
           move_columns(builder, state.negated_maximum, new_maximum, round, false);
           move_columns(builder, state.sum, new_sum, round, false);
@@ -125,8 +129,8 @@ class ForwardKernel {
     mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries, builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
   }
 
-  template <class Begin, class End>
-  void write(Builder& builder, Begin&& begin, End&& end) {
+  template <class Begin, class Finish, class End>
+  void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
     Transposer transposer(builder, spec_.type);
     OperandLoads loads(builder, transposer, spec_.type, std::max(spec_.shape.head_dim, spec_.shape.value_dim));
     ForwardUnits units(builder, spec_, tuning_, transposer, loads, section_keys_);
@@ -148,7 +152,7 @@ class ForwardKernel {
       bounds.prepare();
       begin(state, round);
       units.begin_round(state, round.tiles, bounds, queries_of(round.item));
-      ring(builder, units, bounds, round);
+      ring(builder, units, bounds, round, [&](Index head, RowRange tiles) { finish(state, round, head, tiles); });
       end(state, round);
     };
     Index const paired = spec_.items() / spec_.cores;
@@ -164,9 +168,11 @@ class ForwardKernel {
             spec_.queries_by_token};
   }
 
-  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round) {
+  template <class Finish>
+  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
     RingSchedule schedule(spec_, *mask_, round.tiles, section_keys_, tuning_.group_keys, builder.program().ranks);
-    KeyExchange exchange(builder, spec_, {k_, v_}, round.item, round.shared, schedule.steps());
+    KeyExchange exchange(builder, spec_, {k_, v_}, round.item, round.shared, !round.shared && spec_.items() / spec_.cores > 1,
+                         schedule.steps());
     std::vector<KeySection>& sections = schedule.sections();
     Index bounds_number = -1;
     auto const load = [&](std::size_t index) {
@@ -177,7 +183,7 @@ class ForwardKernel {
       section.bounds_number = bounds_number;
       units.load_section(section, exchange.keys(step), exchange.values(step));
     };
-    schedule.write(builder, units, [&](int step) { exchange.begin_step(step); }, load);
+    schedule.write(builder, units, [&](Index part, Index parts) { exchange.copy(part, parts); }, [&](int step) { exchange.send(step); }, load, finish);
   }
 
   /// Items count kv heads of one batch item after the other. Only documents ask for the batch item.

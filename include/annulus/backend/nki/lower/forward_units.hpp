@@ -19,8 +19,11 @@ namespace annulus::nki {
 /// How the work is spread over engines and buffers; found with the cost model.
 struct ForwardTuning {
   Index group_keys = 4096;     ///< keys between two corrections of the accumulator
+  Index load_keys = 1024;      ///< keys that one DMA brings
   Index span_keys = 1024;      ///< keys that leave PSUM in one instruction: two banks
-  Index dma_transposed = 3;    ///< of every four full 128 x 128 blocks of P^T, these go by DMA
+  Index dma_transposed = 8;    ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
+  Index vector_share = 3;      ///< of the others, VectorE takes one of so many out of PSUM, ScalarE the rest
+  Index dma_shortest = 1024;   ///< keys; shorter units would wait for DMA's latency
 };
 
 /// A negated maximum that says: nothing seen yet. Scores that were masked, which are the lowest float times the
@@ -68,7 +71,7 @@ class ForwardUnits {
     keys_ = RotatingTile(builder, "keys", Memory::sbuf, chunks.largest(), chunks.count() * section_keys, spec.type, 2);
     values_ = rotating("values", Memory::sbuf, ceil_divide(section_keys, tile_rows) * value_dim, spec.type, 2);
     queries_ = RotatingTile(builder, "queries", Memory::sbuf, chunks.largest(), chunks.count() * tile_rows, spec.type, 3);
-    raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512), ElementType::float32, 2);
+    raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512), ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
     scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
     span_maximum_ = rotating("span_maximum", Memory::sbuf, ceil_divide(group, tuning.span_keys), ElementType::float32, 2);
     negated_maximum_ = rotating("negated_maximum", Memory::sbuf, 1, ElementType::float32, 3);
@@ -86,6 +89,7 @@ class ForwardUnits {
     tiles_ = &tiles;
     bounds_ = &bounds;
     query_source_ = std::move(queries);
+    scored_before_ = nullptr;
     if (!state.resident && !spill_declared_) {
       spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows, spec_->shape.value_dim, ElementType::float32, 6);
       spill_declared_ = true;
@@ -95,35 +99,42 @@ class ForwardUnits {
   void load_section(KeySection& section, HeadSource const& keys, HeadSource const& values) {
     section.key_number = keys_.make();
     section.value_number = values_.make();
-    loads_->by_feature(keys, section.rows.begin, section.rows.size(), keys_.newest(), section_keys_);
-    loads_->by_token(values, section.rows.begin, section.rows.size(), values_.newest());
+    // In pieces, so that the first units need not wait for all of them.
+    for (Index begin = 0; begin < section.rows.size(); begin += tuning_.load_keys) {
+      Index const count = std::min(tuning_.load_keys, section.rows.size() - begin);
+      loads_->by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
+      loads_->by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows);
+    }
   }
 
-  /// One slot of the pipeline; any of the units may be missing. Products of two units take turns on TensorE, span by span.
+  /// One slot of the pipeline; any of the units may be missing. The stages take turns span by span: engines execute in program
+  /// order, so none may wait at the end of a long run of another's.
   /// `coming` is scored in the next slot: what it needs from HBM starts to move.
   void slot(ForwardUnit const* coming, ForwardUnit const* scored, ForwardUnit const* weighed, ForwardUnit const* turned,
             ForwardUnit const* summed, std::vector<KeySection> const& sections) {
     if (coming) fetch(*coming);
-    std::vector<std::function<void()>> scoring, summing;
-    if (scored) scoring = score(*scored, sections);
-    if (summed) summing = sum(*summed, sections);
-    for (std::size_t i = 0; i < std::max(scoring.size(), summing.size()); ++i) {
-      if (i < scoring.size()) scoring[i]();
-      if (i < summing.size()) summing[i]();
-    }
-    if (weighed) weigh(*weighed);
-    if (turned) turn(*turned);
+    std::array<Parts, 4> stages;
+    if (scored) stages[0] = score(*scored, sections);
+    if (summed) stages[1] = sum(*summed, sections);
+    if (turned) stages[2] = turn(*turned);
+    if (weighed) stages[3] = weigh(*weighed);
+    for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); }); ++part)
+      for (Parts const& parts : stages)
+        if (part < parts.size()) parts[part]();
   }
 
  private:
+  using Parts = std::vector<std::function<void()>>;
+
   struct InFlight {
-    Index queries = -1, scores = -1, spans = -1, negated_maximum = -1, correction = -1, probabilities = -1, transposed = -1, accumulator = -1;
+    Index queries = -1, scores = -1, spans = -1, maximum_before = -1, negated_maximum = -1, correction = -1, probabilities = -1, transposed = -1, accumulator = -1;
   };
 
   RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[unit.tile]; }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
   Index state_column(ForwardUnit const& unit) const { return unit.head * static_cast<Index>(tiles_->size()) + static_cast<Index>(unit.tile); }
   Access state_of(TileHandle const& columns, ForwardUnit const& unit) const { return columns.part(0, rows(unit), state_column(unit), 1); }
+  Access correction(ForwardUnit const& unit) { return correction_[flight(unit).correction].part(0, rows(unit), 0, 1); }
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
     if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
@@ -158,14 +169,17 @@ class ForwardUnits {
     }
   }
 
-  std::vector<std::function<void()>> score(ForwardUnit const& unit, std::vector<KeySection> const& sections) {
+  Parts score(ForwardUnit const& unit, std::vector<KeySection> const& sections) {
     InFlight& now = flight(unit);
     now.scores = scores_.make();
     now.spans = span_maximum_.make();
-    now.negated_maximum = negated_maximum_.make();
+    bool const continues = scored_before_ && scored_before_->head == unit.head && scored_before_->tile == unit.tile;
+    now.maximum_before = continues ? number_before_ : -1;
+    now.negated_maximum = number_before_ = negated_maximum_.make();
+    scored_before_ = &unit;
     now.correction = correction_.make();
     KeySection const& section = sections[unit.section];
-    std::vector<std::function<void()>> parts;
+    Parts parts;
     Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
     for (Index span = 0; span < spans; ++span)
       parts.push_back([this, &unit, &section, span, spans] {
@@ -208,69 +222,88 @@ class ForwardUnits {
 
   void raise_maximum(ForwardUnit const& unit, Index spans) {
     TileHandle const maxima = span_maximum_[flight(unit).spans], raised = negated_maximum_[flight(unit).negated_maximum];
-    Access const old = state_of(state_.negated_maximum, unit), now = raised.part(0, rows(unit), 0, 1);
+    Access const now = raised.part(0, rows(unit), 0, 1);
     Index const maximum_count = unit.select ? 1 : spans;
     Access highest = maxima.part(0, rows(unit), 0, 1);
     if (maximum_count > 1) builder_->emit(TensorReduce{highest, Operator::maximum, maxima.part(0, rows(unit), 0, maximum_count), 1, false});
-    builder_->emit(ScalarTensorTensor{now, highest, Operator::multiply, -factors_.multiplier, Operator::minimum, old, false, false});
-    builder_->emit(Activation{correction_[flight(unit).correction].part(0, rows(unit), 0, 1), Function::exp, old, now, -1.0f, std::nullopt,
-                              std::nullopt, ReduceCommand::idle});
-    builder_->emit(TensorCopy{old, now, Engine::gpsimd});
+    builder_->emit(ScalarTensorTensor{now, highest, Operator::multiply, -factors_.multiplier, Operator::minimum, maximum_before(unit), false, false});
   }
 
-  void weigh(ForwardUnit const& unit) {
-    InFlight& now = flight(unit);
-    now.probabilities = probabilities_.make();
-    row_sum_.make();
-    Access const total = row_sum_.newest().part(0, rows(unit), 0, 1);
-    Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
-    for (Index span = 0; span < spans; ++span) {
-      Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
-      std::optional<Access> result;
-      if (span == spans - 1) result = total;
-      builder_->emit(Activation{probabilities_.newest().part(0, rows(unit), begin, count), Function::exp,
-                                scores_[now.scores].part(0, rows(unit), begin, count), negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1),
-                                factors_.multiplier, Operator::add, result, span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
-    }
-    Access const sum = state_of(state_.sum, unit);
-    builder_->emit(Activation{sum, Function::copy, sum, total, correction_[now.correction].part(0, rows(unit), 0, 1), std::nullopt, std::nullopt,
-                              ReduceCommand::idle});
+  /// The state gets a new maximum one slot after it is known; the next unit of the same rows needs it before.
+  Access maximum_before(ForwardUnit const& unit) {
+    Index const number = flight(unit).maximum_before;
+    return number < 0 ? state_of(state_.negated_maximum, unit) : negated_maximum_[number].part(0, rows(unit), 0, 1);
   }
 
-  void turn(ForwardUnit const& unit) {
-    InFlight& now = flight(unit);
-    now.transposed = transposed_.make();
-    TileHandle const from = probabilities_[now.probabilities], to = transposed_.newest();
+  Parts weigh(ForwardUnit const& unit) {
+    flight(unit).probabilities = probabilities_.make();
+    Index const row_sum = row_sum_.make(), spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
+    Parts parts;
+    for (Index span = 0; span < spans; ++span)
+      parts.push_back([this, &unit, row_sum, span, spans] {
+        InFlight const& now = flight(unit);
+        Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
+        Access const total = row_sum_[row_sum].part(0, rows(unit), 0, 1);
+        // The sum of all spans is chained in ScalarE and read out once.
+        std::optional<Access> result;
+        if (span == spans - 1) result = total;
+        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), begin, count), Function::exp,
+                                  scores_[now.scores].part(0, rows(unit), begin, count),
+                                  negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1), factors_.multiplier, Operator::add, result,
+                                  span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
+        if (span + 1 < spans) return;
+        // Not where the maximum is raised: ScalarE would wait there for a unit that has just begun.
+        Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
+        builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+        builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
+        Access const sum = state_of(state_.sum, unit);
+        builder_->emit(Activation{sum, Function::copy, sum, total, correction(unit), std::nullopt,
+                                  std::nullopt, ReduceCommand::idle});
+      });
+    return parts;
+  }
+
+  Parts turn(ForwardUnit const& unit) {
+    flight(unit).transposed = transposed_.make();
     Index const whole = unit.keys.size() / tile_rows, blocks = ceil_divide(unit.keys.size(), tile_rows);
-    Index const by_dma = bytes_of(spec_->type) == 2 && rows(unit) == tile_rows ? whole * tuning_.dma_transposed / 4 : 0;
-    for (Index block = 0; block < by_dma; block += 8) {
-      Index const count = std::min(Index{8}, by_dma - block);
-      builder_->emit(DmaTranspose{to.pattern(0, tile_rows, block * tile_rows, {{1, 1}, {tile_rows, count}, {1, tile_rows}}),
-                                  from.pattern(0, tile_rows, block * tile_rows, {{1, 1}, {tile_rows, count}, {1, tile_rows}})});
+    Index const by_dma = bytes_of(spec_->type) == 2 && rows(unit) == tile_rows && unit.keys.size() >= tuning_.dma_shortest ? whole * tuning_.dma_transposed / 16 : 0;
+    Parts parts;
+    // Products take the blocks in order, so those that come by DMA, later, are the last whole ones.
+    Index const by_tensor = whole - by_dma;
+    for (Index block = by_tensor; block < whole; block += 8) {
+      Index const count = std::min(Index{8}, whole - block);
+      std::initializer_list<Axis> const blocks_of_columns{{1, 1}, {tile_rows, count}, {1, tile_rows}};
+      builder_->emit(DmaTranspose{transposed_.newest().pattern(0, tile_rows, block * tile_rows, blocks_of_columns),
+                                  probabilities_[flight(unit).probabilities].pattern(0, tile_rows, block * tile_rows, blocks_of_columns)});
     }
-    for (Index block = by_dma; block < blocks;) {
+    for (Index block = 0, count = 0; block < blocks; block += count) {
+      if (block == by_tensor) block = whole;
+      if (block == blocks) break;
       Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
-      Index const count = keys == tile_rows ? std::min(Transposer::blocks, whole - block) : 1;
-      transposer_->run(rows(unit), keys, count, [&](Index i) { return from.part(0, rows(unit), (block + i) * tile_rows, keys); },
-                       rows(unit) == tile_rows ? to.part(0, keys, block * tile_rows, count * tile_rows)
-                                               : to.pattern(0, keys, block * tile_rows, {{tile_rows, count}, {1, rows(unit)}}),
-                       Engine::scalar);
-      block += count;
+      count = keys == tile_rows ? std::min(Transposer::blocks, by_tensor - block) : 1;
+      parts.push_back([this, &unit, block, keys, count] {
+        TileHandle const from = probabilities_[flight(unit).probabilities], to = transposed_[flight(unit).transposed];
+        transposer_->run(rows(unit), keys, count, [&](Index i) { return from.part(0, rows(unit), (block + i) * tile_rows, keys); },
+                         rows(unit) == tile_rows ? to.part(0, keys, block * tile_rows, count * tile_rows)
+                                                 : to.pattern(0, keys, block * tile_rows, {{tile_rows, count}, {1, rows(unit)}}),
+                         turned_++ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+      });
     }
+    return parts;
   }
 
-  std::vector<std::function<void()>> sum(ForwardUnit const& unit, std::vector<KeySection> const& sections) {
+  Parts sum(ForwardUnit const& unit, std::vector<KeySection> const& sections) {
     KeySection const& section = sections[unit.section];
     weighted_.make();
     Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows, dim = spec_->shape.value_dim;
-    std::vector<std::function<void()>> parts;
+    Parts parts;
     for (Index begin = 0; begin < blocks; begin += per_part)
       parts.push_back([this, &unit, &section, begin, per_part, blocks, dim] {
         Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, end = std::min(blocks, begin + per_part);
         Access const product = weighted_.newest().part(0, rows(unit), 0, dim);
         if (begin == 0) {
           Access const total = accumulator(unit);
-          builder_->emit(TensorScalar{total, total, Operator::multiply, correction_[flight(unit).correction].part(0, rows(unit), 0, 1), false,
+          builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false,
                                       std::nullopt, 0.0f, false, Engine::gpsimd});
         }
         for (Index block = begin; block < end; ++block) {
@@ -301,7 +334,9 @@ class ForwardUnits {
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   HeadSource query_source_;
-  Index query_number_ = -1, accumulator_number_ = -1;
+  ForwardUnit const* scored_before_ = nullptr;
+  Index number_before_ = -1;
+  Index turned_ = 0, query_number_ = -1, accumulator_number_ = -1;
   std::map<ForwardUnit const*, InFlight> flights_;
 };
 

@@ -14,8 +14,9 @@ class KeyExchange {
     TensorHandle k, v;
   };
 
-  KeyExchange(Builder& builder, KernelSpec const& spec, Inputs inputs, Affine item, bool shared, int steps)
-      : builder_(&builder), spec_(&spec), inputs_(std::move(inputs)), item_(std::move(item)), shared_(shared), steps_(steps) {
+  /// repeated: the round is one of several that use the same buffers.
+  KeyExchange(Builder& builder, KernelSpec const& spec, Inputs inputs, Affine item, bool shared, bool repeated, int steps)
+      : builder_(&builder), spec_(&spec), inputs_(std::move(inputs)), item_(std::move(item)), shared_(shared), repeated_(repeated), steps_(steps) {
     if (steps_ <= 1) return;
     Index const parts = shared || spec.cores == 1 ? 1 : 2;
     for (std::size_t side = 0; side < 2; ++side) {
@@ -26,11 +27,26 @@ class KeyExchange {
     register_ = builder.make_register();
   }
 
-  /// What must happen before the first unit of a step: the keys of the next one start to travel.
-  void begin_step(int step) {
+  /// Copies a part of what the rank holds to where it is sent from. Whether a collective may read a kernel's argument is
+  /// nowhere said.
+  void copy(Index part, Index parts) {
+    if (steps_ <= 1) return;
+    if (part == 0 && repeated_ && spec_->cores == 2) {
+      // The round before sent from here.
+      builder_->emit(CoreBarrier{k_[0].whole()});
+      builder_->emit(CoreBarrier{v_[0].whole()});
+    }
+    copy_own(part, parts);
+  }
+
+  /// The keys of the step after this one start to travel.
+  void send(int step) {
     if (step + 1 >= steps_) return;
     auto const here = static_cast<std::size_t>(step % 2), next = 1 - here;
-    if (step == 0) copy_own();
+    if (step == 0 && spec_->cores == 2) {
+      builder_->emit(CoreBarrier{k_[0].whole()});
+      builder_->emit(CoreBarrier{v_[0].whole()});
+    }
     if (spec_->cores == 2) {
       // The other core may still be reading what is about to be overwritten.
       builder_->emit(CoreBarrier{k_[next].whole()});
@@ -62,12 +78,13 @@ class KeyExchange {
   Index value_size() const { return spec_->local_keys * spec_->shape.value_dim; }
   Affine part() const { return shared_ || spec_->cores == 1 ? Affine(0) : Affine::of(core_variable); }
 
-  /// Whether a collective may read a kernel's argument is nowhere said, so the first one reads a copy.
-  void copy_own() {
+  void copy_own(Index piece, Index pieces) {
+    Index const rows = spec_->local_keys, first = rows * piece / pieces, count = rows * (piece + 1) / pieces - first;
+    if (count == 0) return;
     auto const copy = [&](TensorHandle const& to, TensorHandle const& from, Index size) {
-      Index const row = size / spec_->local_keys;
-      builder_->emit(DmaCopy{to.pattern(part() * size, {{row, spec_->local_keys}, {1, row}}),
-                             from.pattern(item_ * size, {{row, spec_->local_keys}, {1, row}})});
+      Index const row = size / rows;
+      builder_->emit(DmaCopy{to.pattern(part() * size + first * row, {{row, count}, {1, row}}),
+                             from.pattern(item_ * size + first * row, {{row, count}, {1, row}})});
     };
     auto const copy_keys = [&] { copy(k_[0], inputs_.k, key_size()); };
     auto const copy_values = [&] { copy(v_[0], inputs_.v, value_size()); };
@@ -78,17 +95,13 @@ class KeyExchange {
       copy_keys();
       copy_values();
     }
-    if (spec_->cores == 2) {
-      builder_->emit(CoreBarrier{k_[0].whole()});
-      builder_->emit(CoreBarrier{v_[0].whole()});
-    }
   }
 
   Builder* builder_;
   KernelSpec const* spec_;
   Inputs inputs_;
   Affine item_;
-  bool shared_;
+  bool shared_, repeated_;
   int steps_;
   int register_ = -1;
   std::array<TensorHandle, 2> k_, v_;

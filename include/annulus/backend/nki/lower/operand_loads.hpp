@@ -69,15 +69,16 @@ class OperandLoads {
     }
   }
 
-  /// Rows [begin, begin + count) by token: block b of 128 rows at columns b * dim of `tile`.
-  void by_token(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile) {
+  /// Rows [begin, begin + count) by token: block b of 128 rows at columns (first_block + b) * dim of
+  /// `tile`.
+  void by_token(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index first_block = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;
     if (source.by_token) {
       if (whole > 0)
-        builder_->emit(DmaCopy{tile.pattern(0, tile_rows, 0, {{dim, whole}, {1, dim}}),
+        builder_->emit(DmaCopy{tile.pattern(0, tile_rows, first_block * dim, {{dim, whole}, {1, dim}}),
                                source.tensor.pattern(source.offset + begin * dim, {{dim, tile_rows}, {tile_rows * dim, whole}, {1, dim}})});
       if (rest > 0)
-        builder_->emit(DmaCopy{tile.part(0, rest, whole * dim, dim),
+        builder_->emit(DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim),
                                source.tensor.pattern(source.offset + (begin + whole * tile_rows) * dim, {{dim, rest}, {1, dim}})});
       return;
     }
@@ -90,7 +91,7 @@ class OperandLoads {
                                source.tensor.pattern(source.offset + begin + block + c * tile_rows * source.rows,
                                                      {{source.rows, chunks.size(c)}, {1, rows}})});
         transposer_->run(chunks.size(c), rows, 1, [&](Index) { return staged.part(0, chunks.size(c), 0, rows); },
-                         tile.part(0, rows, block / tile_rows * dim + c * tile_rows, chunks.size(c)), Engine::vector);
+                         tile.part(0, rows, (first_block + block / tile_rows) * dim + c * tile_rows, chunks.size(c)), Engine::vector);
       }
     }
   }

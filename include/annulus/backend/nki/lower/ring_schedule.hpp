@@ -1,6 +1,7 @@
 #pragma once
 // The order of a round: steps of the ring, sections of keys, units of work, and when the next section is fetched.
 
+#include <map>
 #include <vector>
 
 #include "annulus/backend/nki/lower/forward_units.hpp"
@@ -11,15 +12,20 @@ namespace annulus::nki {
 class RingSchedule {
  public:
   /// Steps that no rank needs are left out: step 0 is the rank's own, all others may meet any other rank.
-  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys, Index group_keys, int ranks) {
+  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys, Index group_keys, int ranks)
+      : heads_(spec.query_heads_per_item()), tile_count_(tiles.size()) {
     for (int step = 0; step < ranks; ++step) {
       bool any = false;
+      // Causal tiles grow with their number. Up and down in turns, and down at the end, so that the pipeline drains on little.
+      bool const falling = (ranks - 1 - step) % 2 == 0;
       for (Index begin = 0; begin < spec.local_keys; begin += section_keys) {
         RowRange const rows{begin, std::min(begin + section_keys, spec.local_keys)};
         std::size_t const first = units_.size();
         for (Index head = 0; head < spec.query_heads_per_item(); ++head)
-          for (std::size_t tile = 0; tile < tiles.size(); ++tile)
+          for (std::size_t i = 0; i < tiles.size(); ++i) {
+            std::size_t const tile = falling ? tiles.size() - 1 - i : i;
             add_units(mask, step == 0, head, tile, tiles[tile].rows_of_all_cores, rows, group_keys);
+          }
         if (units_.size() == first) continue;
         any = true;
         sections_.push_back({.rows = rows});
@@ -36,33 +42,80 @@ class RingSchedule {
   int step_of(std::size_t section) const { return step_of_[section]; }
   std::vector<KeySection>& sections() { return sections_; }
 
-  /// begin_step(step) before the first unit of a step is scored; load(section) once per section, the next one half way
-  /// through the one before it.
-  template <class BeginStep, class Load>
-  void write(Builder& builder, ForwardUnits& stages, BeginStep&& begin_step, Load&& load) {
+  /// copy(part, parts) for the parts of what the rank sends first, spread over the first half of the first section, as a long
+  /// copy would hold up what units wait for; send(step) once those are there, or a quarter into the first section of a later
+  /// step; load(section) once per section, the next one three quarters through the one before it.
+  /// finish(head, tiles) as soon as the last unit of some tiles has been through the pipeline, so that results leave while
+  /// others are computed.
+  template <class Copy, class Send, class Load, class Finish>
+  void write(Builder& builder, ForwardUnits& stages, Copy&& copy, Send&& send, Load&& load, Finish&& finish) {
+    std::multimap<std::size_t, Batch> ending = batches();
     std::vector<Body> steps;
     std::size_t section = 0, loaded = 0;
     for (int step = 0; step < steps_; ++step)
       steps.push_back(builder.collect([&] {
         builder.section("step", step);
-        begin_step(step);
+        bool sent = false;
         if (step == 0 && !sections_.empty()) {
+          stages.slot(&units_[0], nullptr, nullptr, nullptr, nullptr, sections_);
           load(loaded++);
-          if (!units_.empty()) stages.slot(&units_[0], nullptr, nullptr, nullptr, nullptr, sections_);
         }
         for (; section < sections_.size() && step_of_[section] == step; ++section) {
-          std::size_t const first = firsts_[section], end = firsts_[section + 1], middle = first + (end - first) / 2;
-          write_slots(builder, stages, first, middle);
+          std::size_t const first = firsts_[section], end = firsts_[section + 1], count = end - first;
+          std::size_t at = first;
+          auto const go_to = [&](std::size_t slot) {
+            while (at < slot) {
+              // A batch ends with the slot in which its last unit is summed.
+              std::size_t const stop = ending.empty() ? slot : std::min(slot, std::max(at, ending.begin()->first));
+              write_slots(builder, stages, at, stop);
+              at = stop;
+              for (; !ending.empty() && ending.begin()->first <= at; ending.erase(ending.begin()))
+                finish(ending.begin()->second.head, ending.begin()->second.tiles);
+            }
+          };
+          std::size_t const parts = std::clamp<std::size_t>(count / 4, 1, 8);
+          for (std::size_t part = 0; step == 0 && !sent && part < parts; ++part) {
+            go_to(first + 1 + count * part / (2 * parts));
+            copy(static_cast<Index>(part), static_cast<Index>(parts));
+          }
+          go_to(first + count / (step == 0 ? 2 : 4));
+          if (!sent) send(step);
+          sent = true;
+          go_to(first + count * 3 / 4);
           if (loaded < sections_.size()) load(loaded++);
-          write_slots(builder, stages, middle, end);
+          go_to(end);
         }
+        if (step == 0 && !sent) copy(0, 1);
+        if (!sent) send(step);
         if (step + 1 == steps_) write_slots(builder, stages, units_.size(), units_.empty() ? 0 : units_.size() + depth - 1);
+        if (step + 1 == steps_)
+          for (auto const& [slot, batch] : ending) finish(batch.head, batch.tiles);
       }));
     append_rolled(builder, "steps", std::move(steps), 2);
   }
 
  private:
   static constexpr std::size_t depth = 4;
+  static constexpr std::size_t batch_tiles = 8;
+
+  struct Batch {
+    Index head = 0;
+    RowRange tiles;
+  };
+
+  /// By the slot after the one in which their last unit is summed.
+  std::multimap<std::size_t, Batch> batches() const {
+    std::size_t const per_head = (tile_count_ + batch_tiles - 1) / batch_tiles;
+    std::vector<std::size_t> ends(static_cast<std::size_t>(heads_) * per_head, 0);
+    for (std::size_t i = 0; i < units_.size(); ++i)
+      ends[static_cast<std::size_t>(units_[i].head) * per_head + units_[i].tile / batch_tiles] = i + depth;
+    std::multimap<std::size_t, Batch> found;
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      auto const first = static_cast<Index>(i % per_head * batch_tiles);
+      found.insert({ends[i], {static_cast<Index>(i / per_head), {first, std::min<Index>(first + batch_tiles, static_cast<Index>(tile_count_))}}});
+    }
+    return found;
+  }
 
   void write_slots(Builder& builder, ForwardUnits& stages, std::size_t begin, std::size_t end) {
     std::vector<Body> slots;
@@ -98,6 +151,8 @@ class RingSchedule {
     units_.back().last = true;
   }
 
+  Index heads_;
+  std::size_t tile_count_;
   std::vector<ForwardUnit> units_;
   std::vector<KeySection> sections_;
   std::vector<std::size_t> firsts_;

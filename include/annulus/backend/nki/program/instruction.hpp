@@ -282,7 +282,7 @@ struct CollectivePermuteReduce {
 struct ProcessingRank {
   static constexpr std::string_view name = "collective_permute_implicit_current_processing_rank_id";
   int register_number = 0;
-  Affine iteration_id;
+  Affine iteration_id{};
   int channel = 0;
   ANNULUS_NKI_FIELDS(visit("iteration_id", self.iteration_id); visit("channel_id", self.channel);)
   bool operator==(ProcessingRank const&) const = default;

@@ -1,0 +1,146 @@
+#pragma once
+// A CostReport as text.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "annulus/backend/nki/cost/decimal.hpp"
+#include "annulus/backend/nki/cost/report.hpp"
+
+namespace annulus::nki {
+
+namespace table_detail {
+
+/// Rows of cells. The first column is aligned to the left, the others to the right; an estimate begins with ~.
+class Rows {
+ public:
+  void add(bool estimate, std::vector<std::string> cells) { rows_.push_back({estimate, std::move(cells)}); }
+
+  std::string text() const {
+    std::vector<std::size_t> widths;
+    for (Row const& row : rows_) {
+      widths.resize(std::max(widths.size(), row.cells.size()), 0);
+      for (std::size_t i = 0; i < row.cells.size(); ++i) widths[i] = std::max(widths[i], row.cells[i].size());
+    }
+    std::string text;
+    for (Row const& row : rows_) {
+      text += row.estimate ? "~ " : "  ";
+      for (std::size_t i = 0; i < row.cells.size(); ++i) {
+        std::string const gap(widths[i] - row.cells[i].size(), ' ');
+        text += i == 0 ? row.cells[i] + gap : "  " + gap + row.cells[i];
+      }
+      text.erase(text.find_last_not_of(' ') + 1);
+      text += '\n';
+    }
+    return text;
+  }
+
+ private:
+  struct Row {
+    bool estimate;
+    std::vector<std::string> cells;
+  };
+  std::vector<Row> rows_;
+};
+
+inline std::string microseconds(double seconds) { return decimal(seconds * 1e6, 2); }
+inline std::string percent(double part, double whole) {
+  return whole > 0 ? decimal(100 * part / whole, 1) + " %" : "-";
+}
+
+inline std::string totals(CostReport const& report) {
+  Rows rows;
+  Counts const& counts = report.counts;
+  bool const timed = report.estimate;
+  rows.add(timed, {"time", microseconds(report.seconds) + " us"});
+  rows.add(timed, {"tensor engine utilisation", percent(report.tensor_utilisation, 1)});
+  rows.add(timed,
+           {"exposed communication", microseconds(report.exposed) + " us", percent(report.exposed, report.seconds)});
+  rows.add(false, {"multiply-adds", std::to_string(counts.multiply_adds)});
+  rows.add(false, {"instructions", std::to_string(counts.instructions())});
+  rows.add(false, {"HBM read by DMA", std::to_string(counts.hbm_read) + " bytes"});
+  rows.add(false, {"HBM written by DMA", std::to_string(counts.hbm_written) + " bytes"});
+  rows.add(false, {"sent to the successor", std::to_string(counts.permuted) + " bytes"});
+  OnChipCost const& chip = report.on_chip;
+  auto const of = [](Index used, Index limit) {
+    return std::to_string(used) + " of " + std::to_string(limit) + " bytes";
+  };
+  rows.add(true,
+           {"SBUF per partition", of(chip.sbuf, chip.sbuf_limit), percent(double(chip.sbuf), double(chip.sbuf_limit))});
+  rows.add(false,
+           {"PSUM per partition", of(chip.psum, chip.psum_limit), percent(double(chip.psum), double(chip.psum_limit))});
+  return rows.text();
+}
+
+inline std::string engines(CostReport const& report) {
+  Rows rows;
+  rows.add(false, {"engine", "core", "busy us", "of time", "instructions"});
+  for (std::size_t e = 0; e < engine_count; ++e) {
+    for (std::size_t core = 0; core < report.cores.size(); ++core) {
+      EngineCost const& engine = report.cores[core].engines[e];
+      if (engine.instructions == 0) continue;
+      rows.add(engine.estimate,
+               {std::string(name_of(static_cast<Engine>(e))), std::to_string(core), microseconds(engine.busy),
+                percent(engine.busy, report.seconds), std::to_string(engine.instructions)});
+    }
+  }
+  return rows.text();
+}
+
+/// What each compute engine waited for while it had nothing to do.
+inline std::string waits(CostReport const& report) {
+  Rows rows;
+  rows.add(false, {"idle us, for", "core", "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"});
+  for (std::size_t e = 0; e < engine_count; ++e) {
+    for (std::size_t core = 0; core < report.cores.size(); ++core) {
+      EngineCost const& engine = report.cores[core].engines[e];
+      if (std::ranges::all_of(engine.waited, [](double seconds) { return seconds == 0; })) continue;
+      std::vector<std::string> cells{std::string(name_of(static_cast<Engine>(e))), std::to_string(core)};
+      for (double const seconds : engine.waited) cells.push_back(microseconds(seconds));
+      rows.add(report.estimate, std::move(cells));
+    }
+  }
+  return rows.text();
+}
+
+inline std::string kinds(CostReport const& report) {
+  Rows rows;
+  rows.add(false, {"instruction", "engine", "busy us", "of time", "instructions"});
+  double const time = report.seconds * static_cast<double>(report.cores.size());
+  for (KindCost const& kind : report.kinds)
+    rows.add(kind.estimate, {kind.name, std::string(name_of(kind.engine)), microseconds(kind.busy),
+                             percent(kind.busy, time), std::to_string(kind.instructions)});
+  return rows.text();
+}
+
+/// Busy times as parts of the section's time on all cores.
+inline std::string sections(CostReport const& report) {
+  Rows rows;
+  rows.add(false, {"section", "us", "tensor", "vector", "scalar", "gpsimd", "dma", "permute us", "exposed us",
+                   "instructions"});
+  for (SectionCost const& section : report.sections) {
+    double const time = section.seconds * static_cast<double>(report.cores.size());
+    auto const share = [&](Engine engine) { return percent(section.busy[static_cast<std::size_t>(engine)], time); };
+    rows.add(section.estimate,
+             {section.name.empty() ? "before the first" : section.name + " " + std::to_string(section.number),
+              microseconds(section.seconds), share(Engine::tensor), share(Engine::vector), share(Engine::scalar),
+              share(Engine::gpsimd), share(Engine::dma), microseconds(section.permute), microseconds(section.exposed),
+              std::to_string(section.instructions)});
+  }
+  return rows.text();
+}
+
+}  // namespace table_detail
+
+/// Totals, engines, what they wait for, kinds of instructions (of all cores), sections. The same report gives the same
+/// text everywhere.
+inline std::string table(CostReport const& report) {
+  std::string const cores = std::to_string(report.cores.size()) + (report.cores.size() == 1 ? " core" : " cores");
+  return report.program + ": one rank of " + std::string(name_of(report.target)) + ", " + cores +
+         "; every rank in lockstep\n" + table_detail::totals(report) + "\n" + table_detail::engines(report) + "\n" +
+         table_detail::waits(report) + "\n" + table_detail::kinds(report) + "\n" + table_detail::sections(report) +
+         "~ estimate: rests on inferred constants\n";
+}
+
+}  // namespace annulus::nki

@@ -1,0 +1,163 @@
+#pragma once
+// OlderTiles: which names each Allocate must hand on, so that the printed kernel still finds tiles made before it.
+//
+// In a program an access says how many Allocates ago its tile was made; Python knows names only. The tile of age 2 is
+// called tile_2: an Allocate of `tile` prints tile_2 = tile_1 and tile_1 = tile before it makes the new one. Two
+// questions decide which of these lines are printed. Will any later access ask for an age as high? And is there a tile
+// of that age yet? A loop makes equally many tiles in every pass, so the number made before an Allocate is affine in
+// the variables of the loops around it: where it is always, or never, enough the answer needs no code, else the line
+// stands under an `if` that Python evaluates while it builds the kernel. No name is read that was not bound.
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "annulus/backend/nki/program/program.hpp"
+
+namespace annulus::nki::print_detail {
+
+/// "The tile of age - 1 becomes the one of `age`": on one core or all that are here, always or where enough were made.
+struct TileShift {
+  /// Enough were made where index >= at_least.
+  struct EnoughTiles {
+    Affine index;  ///< in the loops' variables
+    Index at_least = 0;
+    bool operator==(EnoughTiles const&) const = default;
+  };
+  int age = 1;
+  std::optional<int> only_core;
+  std::optional<EnoughTiles> where;
+};
+
+class OlderTiles {
+ public:
+  explicit OlderTiles(Program const& program)
+      : program_(program), counts_(program.variables.size(), 1), oldest_asked_(program.buffers.size(), nothing) {
+    ask(program.body, oldest_asked_);
+    std::vector<Made> made(static_cast<std::size_t>(program.cores), Made(program.buffers.size()));
+    std::vector<int> cores;
+    for (int core = 0; core < program.cores; ++core) cores.push_back(core);
+    count(program.body, cores, made);
+  }
+
+  /// Oldest tile first, as they are to be printed.
+  std::vector<TileShift> const& before(Allocate const& allocate) const { return shifts_.at(&allocate); }
+
+ private:
+  static constexpr int nothing = -1;
+  using Ages = std::vector<int>;     ///< of each buffer the greatest age that later accesses name, in today's count
+  using Made = std::vector<Affine>;  ///< of each buffer the tiles made so far
+
+  static std::size_t place(int number) { return static_cast<std::size_t>(number); }
+
+  /// Backwards: `asked` holds what follows the body, then what its start is asked for.
+  void ask(Body const& body, Ages& asked) {
+    for (auto node = body.rbegin(); node != body.rend(); ++node) {
+      if (auto const* allocate = node->as<Allocate>()) {
+        int& age = asked[place(allocate->buffer)];
+        oldest_after_[allocate] = age;
+        age = std::max(age - 1, nothing);
+      } else if (auto const* instruction = node->as<Instruction>()) {
+        for_each_access(*instruction, [&](std::string_view, Use, Access const& access) {
+          int& age = asked[place(access.buffer)];
+          age = std::max(age, access.age);
+        });
+      } else if (auto const* branch = node->as<OnCore>()) {
+        Ages inside = asked;
+        ask(branch->body, inside);
+        raise(asked, inside);
+      } else if (auto const* loop = node->as<Loop>()) {
+        // The end of a pass is followed by what comes after the loop or by another pass. Ages only rise: this ends.
+        for (Ages start = asked;; start = asked) {
+          ask(loop->body, start);
+          if (!raise(asked, start)) break;
+        }
+      }
+    }
+  }
+
+  static bool raise(Ages& ages, Ages const& by) {
+    bool raised = false;
+    for (std::size_t i = 0; i < ages.size(); ++i) {
+      raised = raised || by[i] > ages[i];
+      ages[i] = std::max(ages[i], by[i]);
+    }
+    return raised;
+  }
+
+  /// Forwards: `made` by each core so far; `cores` are those that come here.
+  void count(Body const& body, std::vector<int> const& cores, std::vector<Made>& made) {
+    for (Node const& node : body) {
+      if (auto const* allocate = node.as<Allocate>()) {
+        shifts_[allocate] = shifts(*allocate, cores, made);
+        for (int core : cores) made[place(core)][place(allocate->buffer)] += 1;
+      } else if (auto const* branch = node.as<OnCore>()) {
+        if (std::ranges::find(cores, branch->core) != cores.end()) count(branch->body, {branch->core}, made);
+      } else if (auto const* loop = node.as<Loop>()) {
+        count_loop(*loop, cores, made);
+      }
+    }
+  }
+
+  void count_loop(Loop const& loop, std::vector<int> const& cores, std::vector<Made>& made) {
+    counts_[place(loop.variable)] = loop.count;
+    std::vector<Made> pass = made;
+    for (int core : cores) {
+      Made per_pass(program_.buffers.size());
+      add_allocates(loop.body, core, 1, per_pass);
+      for (std::size_t i = 0; i < per_pass.size(); ++i) {
+        pass[place(core)][i] += Affine::of(loop.variable, per_pass[i].constant());
+        made[place(core)][i] += per_pass[i].constant() * loop.count;
+      }
+    }
+    count(loop.body, cores, pass);
+  }
+
+  static void add_allocates(Body const& body, int core, Index times, Made& made) {
+    for (Node const& node : body) {
+      if (auto const* allocate = node.as<Allocate>()) {
+        made[place(allocate->buffer)] += times;
+      } else if (auto const* loop = node.as<Loop>()) {
+        add_allocates(loop->body, core, times * loop->count, made);
+      } else if (auto const* branch = node.as<OnCore>()) {
+        if (branch->core == core) add_allocates(branch->body, core, times, made);
+      }
+    }
+  }
+
+  std::vector<TileShift> shifts(Allocate const& allocate, std::vector<int> const& cores,
+                                std::vector<Made> const& made) const {
+    std::vector<TileShift> found;
+    for (int age = oldest_after_.at(&allocate); age >= 1; --age) {
+      std::vector<TileShift> of_cores;
+      for (int core : cores) {
+        Affine const& tiles = made[place(core)][place(allocate.buffer)];
+        // Coefficients are counts: the fewest in the first passes, the most in the last.
+        Index most = tiles.constant();
+        for (Affine::Term const& term : tiles.terms()) most += term.coefficient * (counts_[place(term.variable)] - 1);
+        if (most < age) continue;
+        TileShift shift{age, core, std::nullopt};
+        if (tiles.constant() < age) shift.where = {tiles - tiles.constant(), age - tiles.constant()};
+        of_cores.push_back(std::move(shift));
+      }
+      bool alike = of_cores.size() == cores.size();
+      for (TileShift const& shift : of_cores) alike = alike && shift.where == of_cores.front().where;
+      if (alike && !of_cores.empty()) {
+        of_cores.resize(1);
+        of_cores.front().only_core.reset();
+      }
+      found.insert(found.end(), of_cores.begin(), of_cores.end());
+    }
+    return found;
+  }
+
+  Program const& program_;
+  std::vector<Index> counts_;  ///< of the loop of each variable
+  Ages oldest_asked_;
+  std::unordered_map<Allocate const*, int> oldest_after_;
+  std::unordered_map<Allocate const*, std::vector<TileShift>> shifts_;
+};
+
+}  // namespace annulus::nki::print_detail

@@ -1,0 +1,42 @@
+#pragma once
+// What a device may choose and a program must not depend on.
+
+#include <vector>
+
+#include "annulus/core/check.hpp"
+#include "annulus/core/index.hpp"
+
+namespace annulus::nki {
+
+struct Arrangement {
+  /// What the ids that programs ask for are: places in the group, or numbers of ranks among all groups.
+  enum class Ids { position, global };
+
+  /// Worker that each rank of the communicator plays; empty: its own number. Data goes from each to the next.
+  std::vector<int> ring;
+  Ids ids = Ids::position;
+  int group_begin = 0;  ///< global number of the group's first worker
+  int first_core = 0;   ///< which core of a pair goes first between two meetings
+
+  /// Throws UnsupportedError unless the ring names every worker once.
+  void check_for(int ranks, int cores) const {
+    check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ", cores);
+    if (ring.empty()) return;
+    std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
+    check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks, " ranks");
+    for (int worker : ring) {
+      bool const fits = worker >= 0 && worker < ranks && !seen[static_cast<std::size_t>(worker)];
+      check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
+      seen[static_cast<std::size_t>(worker)] = true;
+    }
+  }
+
+  int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
+  /// The id of the worker whose data is at `rank` after so many hops.
+  int id_after(Index hops, Rank rank, int ranks) const {
+    auto const from = static_cast<Rank>(((rank - hops) % ranks + ranks) % ranks);
+    return worker(from) + (ids == Ids::global ? group_begin : 0);
+  }
+};
+
+}  // namespace annulus::nki

@@ -1,0 +1,119 @@
+#pragma once
+// What one simulated core holds: its memories, its place in the program, registers and hidden sums.
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "annulus/backend/nki/hardware/hardware.hpp"
+#include "annulus/backend/nki/program/walk.hpp"
+#include "annulus/backend/nki/simulate/memory.hpp"
+
+namespace annulus::nki::simulator {
+
+inline constexpr std::size_t most_partitions = 128;
+
+/// One float per partition.
+using Column = std::array<float, most_partitions>;
+
+struct CoreState {
+  CoreState(Program const& of, Hardware const& on, int core, std::vector<Place>& shared_tensors)
+      : program(of), hardware(on), walk(of, core), shared(shared_tensors), places(of.buffers.size()),
+        registers(static_cast<std::size_t>(of.registers), -1) {
+    scalar_sums.fill(poison);
+    vector_results.fill(poison);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      Buffer const& buffer = of.buffers[i];
+      if (on_chip(buffer.memory)) places[i].resize(static_cast<std::size_t>(buffer.rotation));
+      if (buffer.memory == Memory::private_hbm) places[i].resize(1), places[i][0].forget(buffer);
+    }
+  }
+
+  Operand read(Access const& access, std::string_view keyword) {
+    Operand const operand = resolve(access, keyword);
+    check_defined(operand, program.buffer(access), keyword);
+    return operand;
+  }
+  /// All of it is going to be written, or, not `all`, parts of it. To be called after all reads of an instruction.
+  Operand write(Access const& access, std::string_view keyword, bool all = true) {
+    Operand const operand = resolve(access, keyword);
+    prepare_write(operand, all);
+    return operand;
+  }
+
+  /// The last Allocate of the walk made a tile of this buffer.
+  void allocate(Allocate const& made) {
+    int const place = walk.place_of(Access(made.buffer, {}));
+    places[static_cast<std::size_t>(made.buffer)][static_cast<std::size_t>(place)].forget(program.buffer(made.buffer));
+  }
+
+  Place& place_in_hbm(int buffer) {
+    auto const i = static_cast<std::size_t>(buffer);
+    return program.buffer(buffer).memory == Memory::shared_hbm ? shared[i] : places[i][0];
+  }
+
+  Program const& program;
+  Hardware const& hardware;
+  Walk walk;
+  std::vector<Place>& shared;               ///< by buffer: those in shared HBM
+  std::vector<std::vector<Place>> places;   ///< by buffer: the others
+  std::vector<Index> registers;             ///< -1 until set
+  Column scalar_sums;     ///< ScalarE; poison until reset
+  Column vector_results;  ///< VectorE; poison until reset
+  std::array<Scratch, 4> scratch;
+  Scratch packed;  ///< factors of a product
+  Section const* section = nullptr;
+  Index section_number = 0;
+  Index executed = 0;
+
+ private:
+  Operand resolve(Access const& access, std::string_view keyword) {
+    Buffer const& buffer = program.buffer(access);
+    int const number = walk.place_of(access);
+    check<Error>(number >= 0, "operand ", keyword, " names a tile of ", buffer.name,
+                 " that was not made yet, or whose place a newer one has taken");
+    check<Error>(!access.axes().empty(), "operand ", keyword, " of ", buffer.name, " has no axes");
+    bool const chip = on_chip(buffer.memory);
+    Operand operand;
+    operand.place = chip ? &places[static_cast<std::size_t>(access.buffer)][static_cast<std::size_t>(number)]
+                         : &place_in_hbm(access.buffer);
+    operand.rows = access.partitions();
+    operand.elements = access.elements();
+    operand.free = access.free_axes();
+    operand.contiguous = access.contiguous();
+    operand.type = buffer.type;
+    Index const width = buffer.elements_per_partition();
+    Index offset = walk.at(access.offset);
+    if (access.register_offset) offset += register_distance(*access.register_offset, buffer, keyword);
+    auto const [lowest, highest] = access.extremes(chip ? 1 : 0);
+    operand.row_stride = chip ? width : access.axis(0).stride;
+    operand.first_row = chip ? access.start_partition : 0;
+    operand.last_row = chip ? access.start_partition + operand.rows - 1 : 0;
+    operand.first_column = offset + lowest;
+    operand.last_column = offset + highest;
+    check<Error>(operand.first_row >= 0 && operand.last_row < buffer.partitions() && operand.first_column >= 0 &&
+                     operand.last_column < width && operand.size() > 0,
+                 "operand ", keyword, " covers partitions ", operand.first_row, " to ", operand.last_row, ", elements ",
+                 operand.first_column, " to ", operand.last_column, " of ", buffer.name, ", which has ",
+                 buffer.partitions(), " x ", width);
+    operand.base = operand.place->elements.data() + operand.first_row * width + offset;
+    return operand;
+  }
+
+  Index register_distance(RegisterOffset const& by, Buffer const& buffer, std::string_view keyword) const {
+    check<Error>(!on_chip(buffer.memory), "operand ", keyword, " of ", buffer.name,
+                 " has a register offset; only tensors in HBM take one");
+    auto const dimension = static_cast<std::size_t>(by.dimension);
+    check<Error>(dimension < buffer.shape.size(), "operand ", keyword, ": ", buffer.name, " has no dimension ",
+                 by.dimension);
+    Index stride = 1;
+    for (std::size_t i = dimension + 1; i < buffer.shape.size(); ++i) stride *= buffer.shape[i];
+    auto const number = static_cast<std::size_t>(by.register_number);
+    check<Error>(number < registers.size() && registers[number] >= 0, "operand ", keyword, " of ", buffer.name,
+                 " is moved by register ", by.register_number, ", which was never set");
+    return registers[number] * stride;
+  }
+};
+
+}  // namespace annulus::nki::simulator

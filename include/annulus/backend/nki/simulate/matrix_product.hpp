@@ -1,0 +1,87 @@
+#pragma once
+// The product of TensorE: both factors have the contraction as their first axis. Every element of the result is one chain
+// of multiply-adds in the order of the contraction, so that it does not depend on the shapes around it.
+
+#include <algorithm>
+#include <cstring>
+
+#include "annulus/backend/nki/simulate/memory.hpp"
+
+namespace annulus::nki::simulator {
+
+/// Element (i, j) is at base[i * stride + j].
+struct ConstMatrix {
+  float const* base;
+  Index rows, columns, stride;
+};
+
+namespace matrix_product_detail {
+
+// A block of the result is held in registers: as wide and high as they allow.
+#if defined(__AVX512F__)
+inline constexpr Index lanes = 16, block_rows = 8;
+#elif defined(__AVX__)
+inline constexpr Index lanes = 8, block_rows = 6;
+#else
+inline constexpr Index lanes = 4, block_rows = 6;
+#endif
+inline constexpr Index vectors = 2, block_columns = vectors * lanes;
+using Lanes [[gnu::vector_size(lanes * sizeof(float))]] = float;
+
+/// Columns [begin, begin + width) of a matrix, one row after the other; columns that it does not have are 0.
+template <Index width>
+void pack(ConstMatrix const& from, Index begin, float* out) {
+  Index const present = std::min(width, from.columns - begin);
+  float const* row = from.base + begin;
+  for (Index k = 0; k < from.rows; ++k, row += from.stride, out += width)
+    if (present == width)
+      std::memcpy(out, row, width * sizeof(float));
+    else
+      std::fill(std::copy(row, row + present, out), out + width, 0.0f);
+}
+
+/// out[block_rows, block_columns] = sum over k of a[k, row] * b[k, column], of packed columns.
+inline void multiply_block(Index depth, float const* a, float const* b, float* out) {
+  Lanes sums[block_rows][vectors] = {};
+  for (Index k = 0; k < depth; ++k, a += block_rows, b += block_columns) {
+    Lanes right[vectors];
+    std::memcpy(right, b, sizeof right);
+    for (Index row = 0; row < block_rows; ++row)
+      for (Index v = 0; v < vectors; ++v) sums[row][v] += a[row] * right[v];
+  }
+  std::memcpy(out, sums, sizeof sums);
+}
+
+}  // namespace matrix_product_detail
+
+/// to[m, n] = sum over k of a[k, m] * b[k, n], added to what is there if `accumulate`; row m begins at to + m * stride.
+/// `packed`: memory to work in.
+inline void multiply_transposed(ConstMatrix const& a, ConstMatrix const& b, bool accumulate, float* to, Index stride,
+                                Scratch& packed) {
+  using namespace matrix_product_detail;
+  Index const depth = a.rows, blocks = ceil_divide(a.columns, block_rows);
+  float* const a_packed = packed.of(depth * (blocks * block_rows + block_columns));
+  float* const b_packed = a_packed + depth * blocks * block_rows;
+  for (Index i = 0; i < blocks; ++i) pack<block_rows>(a, i * block_rows, a_packed + i * block_rows * depth);
+  for (Index column = 0; column < b.columns; column += block_columns) {
+    pack<block_columns>(b, column, b_packed);
+    Index const width = std::min(block_columns, b.columns - column);
+    for (Index i = 0; i < blocks; ++i) {
+      alignas(64) float block[block_rows * block_columns];
+      multiply_block(depth, a_packed + i * block_rows * depth, b_packed, block);
+      Index const height = std::min(block_rows, a.columns - i * block_rows);
+      for (Index row = 0; row < height; ++row) {
+        float* const out = to + (i * block_rows + row) * stride + column;
+        float const* const from = block + row * block_columns;
+        if (accumulate)
+          for (Index j = 0; j < width; ++j) out[j] += from[j];
+        else if (width == block_columns)
+          std::memcpy(out, from, block_columns * sizeof(float));
+        else
+          std::copy(from, from + width, out);
+      }
+    }
+  }
+}
+
+}  // namespace annulus::nki::simulator

@@ -1,0 +1,172 @@
+#pragma once
+// Memory of a simulated core: every element is a float that its buffer's type can hold, or poison where nothing was
+// written.
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "annulus/backend/nki/program/program.hpp"
+#include "annulus/core/check.hpp"
+
+namespace annulus::nki::simulator {
+
+/// Aligned as Eigen likes it, so that no result depends on where memory happens to lie.
+using Floats = std::vector<float, Eigen::aligned_allocator<float>>;
+
+/// A NaN that no arithmetic produces: NaNs that come in lose their payload, and arithmetic only passes payloads on.
+inline constexpr std::uint32_t poison_bits = 0x7fedfaceu;
+inline constexpr float poison = std::bit_cast<float>(poison_bits);
+inline bool is_poison(float value) { return std::bit_cast<std::uint32_t>(value) == poison_bits; }
+
+inline bool has_poison(float const* values, Index n) {
+  constexpr Index chunk = 1024;
+  for (Index begin = 0; begin < n; begin += chunk) {
+    std::uint32_t found = 0;
+    for (Index i = begin; i < std::min(n, begin + chunk); ++i) found |= is_poison(values[i]) ? 1u : 0u;
+    if (found) return true;
+  }
+  return false;
+}
+
+/// Memory for intermediate values, kept from instruction to instruction.
+class Scratch {
+ public:
+  /// Room for n floats, of any content.
+  float* of(Index n) {
+    if (static_cast<Index>(room_.size()) < n) room_.resize(static_cast<std::size_t>(n));
+    return room_.data();
+  }
+
+ private:
+  Floats room_;
+};
+
+/// Elements of one tile or tensor, partitions x columns; a tensor in HBM has one partition. The first columns are known
+/// to be defined in all partitions; what is beyond them is filled with poison once somebody asks or leaves a gap.
+struct Place {
+  Floats elements;
+  Index partitions = 1, columns = 0;
+  Index defined_columns = 0;
+  bool filled = false;
+
+  /// All elements are undefined.
+  void forget(Buffer const& buffer) {
+    elements.resize(static_cast<std::size_t>(buffer.size()));
+    partitions = buffer.partitions();
+    columns = buffer.elements_per_partition();
+    defined_columns = 0;
+    filled = false;
+  }
+  void fill_undefined() {
+    if (filled) return;
+    for (Index p = 0; p < partitions; ++p)
+      std::fill(elements.data() + p * columns + defined_columns, elements.data() + (p + 1) * columns, poison);
+    filled = true;
+  }
+};
+
+/// An access with its numbers: element i of row p is base[p * row_stride + what the free axes add].
+struct Operand {
+  float* base = nullptr;
+  Index rows = 0, row_stride = 0, elements = 0;
+  std::span<Axis const> free;
+  bool contiguous = false;  ///< are the elements of a row next to each other?
+  ElementType type = ElementType::float32;
+  Place* place = nullptr;
+  Index first_row = 0, last_row = 0, first_column = 0, last_column = 0;  ///< a box around it; in HBM of one row
+
+  float* row(Index p) const { return base + p * row_stride; }
+  Index size() const { return rows * elements; }
+  /// Are all elements next to each other?
+  bool flat() const { return contiguous && (rows == 1 || row_stride == elements); }
+  /// Has it all elements of its columns, in every partition?
+  bool fills_columns() const {
+    return place->partitions == 1 ? flat() : contiguous && rows == place->partitions;
+  }
+  /// Do both name the same elements in the same order?
+  bool same_as(Operand const& other) const {
+    return base == other.base && rows == other.rows && elements == other.elements &&
+           (rows == 1 || row_stride == other.row_stride) &&
+           ((contiguous && other.contiguous) || std::ranges::equal(free, other.free));
+  }
+  bool may_overlap(Operand const& other) const {
+    return place == other.place && first_row <= other.last_row && other.first_row <= last_row &&
+           first_column <= other.last_column && other.first_column <= last_column;
+  }
+};
+
+/// Calls visit(offset, count, stride) for every innermost run of the axes, in row-major order.
+template <class Visit>
+void for_each_run(std::span<Axis const> axes, Visit&& visit, Index offset = 0) {
+  if (axes.empty())
+    visit(offset, Index{1}, Index{1});
+  else if (axes.size() == 1)
+    visit(offset, axes[0].count, axes[0].stride);
+  else
+    for (Index i = 0; i < axes[0].count; ++i) for_each_run(axes.subspan(1), visit, offset + i * axes[0].stride);
+}
+
+/// out = the elements of one row, in order.
+inline void gather(Operand const& operand, Index p, float* out) {
+  float const* const row = operand.row(p);
+  for_each_run(operand.free, [&](Index offset, Index count, Index stride) {
+    float const* const from = row + offset;
+    if (stride == 1)
+      std::copy(from, from + count, out);
+    else
+      for (Index i = 0; i < count; ++i) out[i] = from[i * stride];
+    out += count;
+  });
+}
+
+inline void scatter(Operand const& operand, Index p, float const* values) {
+  float* const row = operand.row(p);
+  for_each_run(operand.free, [&](Index offset, Index count, Index stride) {
+    float* const to = row + offset;
+    if (stride == 1)
+      std::copy(values, values + count, to);
+    else
+      for (Index i = 0; i < count; ++i) to[i * stride] = values[i];
+    values += count;
+  });
+}
+
+/// Refuses an operand that reads an element that nobody wrote.
+inline void check_defined(Operand const& operand, Buffer const& buffer, std::string_view keyword) {
+  Place& place = *operand.place;
+  if (operand.last_column < place.defined_columns) return;
+  auto const refuse = [&](float const* element) {
+    Index const at = element - place.elements.data();
+    if (on_chip(buffer.memory))
+      throw Error(message_of("operand ", keyword, " reads partition ", at / place.columns, ", element ",
+                             at % place.columns, " of ", buffer.name, ", which was never written"));
+    throw Error(message_of("operand ", keyword, " reads element ", at, " of ", buffer.name, ", which was never written"));
+  };
+  place.fill_undefined();
+  for (Index p = 0; p < operand.rows; ++p) {
+    if (operand.contiguous && !has_poison(operand.row(p), operand.elements)) continue;
+    for_each_run(operand.free, [&](Index offset, Index count, Index stride) {
+      for (Index i = 0; i < count; ++i)
+        if (float const* const element = operand.row(p) + offset + i * stride; is_poison(*element)) refuse(element);
+    });
+  }
+  if (operand.fills_columns() && operand.first_column <= place.defined_columns)
+    place.defined_columns = operand.last_column + 1;
+}
+
+/// Notes that all of the operand is about to be written; not `all`: parts of it may stay as they are.
+inline void prepare_write(Operand const& operand, bool all) {
+  Place& place = *operand.place;
+  if (operand.last_column < place.defined_columns) return;
+  if (all && operand.fills_columns() && operand.first_column <= place.defined_columns)
+    place.defined_columns = operand.last_column + 1;
+  else
+    place.fill_undefined();
+}
+
+}  // namespace annulus::nki::simulator

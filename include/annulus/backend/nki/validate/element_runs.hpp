@@ -1,0 +1,48 @@
+#pragma once
+// Runs: the elements that a pattern names, as stretches of neighbours.
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "annulus/backend/nki/program/access.hpp"
+
+namespace annulus::nki::validate_detail {
+
+/// In no particular order, as for the question which elements are meant none matters.
+class Runs {
+ public:
+  explicit Runs(std::span<Axis const> axes) {
+    for (Axis const& axis : axes)
+      if (axis.count > 1 && axis.stride != 0) axes_[count_++] = axis;
+    std::ranges::sort(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_), {}, &Axis::stride);
+    std::size_t joined = 0;
+    while (joined < count_ && axes_[joined].stride == length_) length_ *= axes_[joined++].count;
+    std::shift_left(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_), static_cast<std::ptrdiff_t>(joined));
+    count_ -= joined;
+  }
+
+  /// visit(begin, count) until it returns false.
+  template <class Visit>
+  void visit(Index begin, Visit&& visit_run) const {
+    std::array<Index, Access::most_axes> at{};
+    for (;;) {
+      if (!visit_run(begin, length_)) return;
+      std::size_t axis = 0;
+      for (; axis < count_; ++axis) {
+        begin += axes_[axis].stride;
+        if (++at[axis] < axes_[axis].count) break;
+        begin -= at[axis] * axes_[axis].stride;
+        at[axis] = 0;
+      }
+      if (axis == count_) return;
+    }
+  }
+
+ private:
+  std::array<Axis, Access::most_axes> axes_{};
+  std::size_t count_ = 0;
+  Index length_ = 1;
+};
+
+}  // namespace annulus::nki::validate_detail

@@ -1,0 +1,203 @@
+// The report of a program: utilisation, exposed communication, sections, memory, the table.
+
+#include <algorithm>
+#include <sstream>
+
+#include "annulus/backend/nki/cost/table.hpp"
+#include "annulus/backend/nki/program/builder.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus::nki;
+using annulus::Index;
+
+namespace {
+
+constexpr ElementType f32 = ElementType::float32, bf16 = ElementType::bfloat16;
+
+double busy(CostReport const& report, int core, Engine engine) {
+  return report.cores[static_cast<std::size_t>(core)].engines[static_cast<std::size_t>(engine)].busy;
+}
+
+CostReport report_of(Program const& program) { return cost_report(program, hardware_of(program.target)); }
+
+Program matmuls(Index count) {
+  Builder builder("matmuls", Target::trn2, 1, 1);
+  TileHandle const a = builder.tile("a", Memory::sbuf, 128, 128, bf16),
+                   b = builder.tile("b", Memory::sbuf, 128, 512, bf16);
+  TileHandle const product = builder.declare("product", Memory::psum, 128, 512, f32, 2);
+  builder.loop("i", count, [&](Affine) {
+    builder.allocate(product);
+    builder.emit(MatMul{product.whole(), a.whole(), b.whole()});
+  });
+  return std::move(builder).finish();
+}
+
+constexpr double reciprocal = 4096 / 0.96e9;
+
+/// A step of a ring: sends a to b, computes for so many reciprocals of 512 elements, then needs what came.
+Program ring(Index work, int cores = 1) {
+  Builder builder("ring", Target::trn2, cores, 4);
+  TensorHandle const a = builder.tensor("a", {128, 4096}, f32), b = builder.tensor("b", {128, 4096}, f32);
+  TileHandle const own = builder.tile("own", Memory::sbuf, 128, 512, f32);
+  TileHandle const received = builder.tile("received", Memory::sbuf, 128, 512, f32);
+  builder.section("step", 0);
+  builder.emit(CollectivePermute{a.whole(), b.whole()});
+  builder.loop("i", work, [&](Affine) { builder.emit(Reciprocal{own.whole(), own.whole()}); });
+  builder.section("step", 1);
+  builder.emit(DmaCopy{received.whole(), b.pattern(0, {{4096, 128}, {1, 512}})});
+  builder.emit(Reciprocal{received.whole(), received.whole()});
+  return std::move(builder).finish();
+}
+
+double const permute = 1.5e-6 + 128 * 4096 * 4 / 256e9;
+double load(int cores) {
+  double const rate = std::min(16 * 23e9 * 2048.0 / 2304, 2.9e12 / 4 / cores);
+  return 1.9e-6 + 128 * 2048 / rate + 64 / 1.4e9;
+}
+
+}  // namespace
+
+TEST_CASE("matmuls alone keep TensorE at its peak", "[nki][cost]") {
+  CostReport const report = report_of(matmuls(2000));
+  CHECK(report.seconds == Approx(2000 * 512 / 2.4e9));
+  CHECK(report.tensor_utilisation == Approx(2.0 * 128 * 128 * 2.4e9 / 79e12));
+  CHECK(report.tensor_utilisation > 0.99);
+  CHECK(report.tensor_utilisation < 1.0);
+  CHECK(busy(report, 0, Engine::tensor) == Approx(report.seconds));
+  CHECK_FALSE(report.estimate);
+  CHECK(report.exposed == 0);
+}
+
+TEST_CASE("a permute is hidden behind enough work", "[nki][cost]") {
+  int const cores = GENERATE(1, 2);
+  Index const work = 4;
+  REQUIRE(work * reciprocal > permute + load(cores));
+  CostReport const report = report_of(ring(work, cores));
+  CHECK(report.seconds == Approx((work + 1) * reciprocal));
+  CHECK(report.exposed == 0);
+  REQUIRE(report.sections.size() == 2);
+  CHECK(report.sections[0].name == "step");
+  CHECK(report.sections[1].number == 1);
+  CHECK(report.sections[0].permute == Approx(permute));
+  CHECK(report.sections[1].permute == 0);
+  CHECK(report.sections[0].seconds == Approx(work * reciprocal));
+  CHECK(report.sections[1].seconds == Approx(reciprocal));
+  CHECK(report.sections[0].busy[static_cast<std::size_t>(Engine::vector)] == Approx(cores * work * reciprocal));
+}
+
+TEST_CASE("what of a permute is not hidden is exposed in the section that needs it", "[nki][cost]") {
+  int const cores = GENERATE(1, 2);
+  Index const work = 1;
+  REQUIRE(work * reciprocal > load(cores));
+  REQUIRE(work * reciprocal < permute);
+  CostReport const report = report_of(ring(work, cores));
+  CHECK(report.seconds == Approx(permute + load(cores) + reciprocal));
+  // Without the permute the load is over before the first reciprocal is.
+  double const exposed = permute + load(cores) - work * reciprocal;
+  CHECK(report.exposed == Approx(exposed));
+  CHECK(report.sections[0].exposed == 0);
+  CHECK(report.sections[1].exposed == Approx(exposed));
+  CHECK(report.estimate);
+  CHECK(report.counts.permuted == 128 * 4096 * 4);
+}
+
+TEST_CASE("a permute with nothing to hide behind is exposed with its latency", "[nki][cost]") {
+  CostReport const report = report_of(ring(0));
+  CHECK(report.seconds == Approx(permute + load(1) + reciprocal));
+  CHECK(report.exposed == Approx(permute));
+}
+
+TEST_CASE("sections that are entered again are added up and cover the time", "[nki][cost]") {
+  Builder builder("sections", Target::trn2, 1, 1);
+  TensorHandle const to = builder.tensor("to", {128, 512}, f32);
+  TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
+  builder.emit(Memset{tile.whole(), 1.0f});
+  builder.loop("i", 3, [&](Affine i) {
+    builder.section("both", 0);
+    builder.emit(Reciprocal{tile.whole(), tile.whole()});
+    builder.section("each", i);
+    builder.emit(TensorTensor{tile.whole(), tile.whole(), tile.whole()});
+  });
+  builder.emit(DmaCopy{to.pattern(0, {{512, 128}, {1, 512}}), tile.whole()});
+  CostReport const report = report_of(std::move(builder).finish());
+  REQUIRE(report.sections.size() == 5);
+  CHECK(report.sections[0].name.empty());
+  CHECK(report.sections[1].name == "both");
+  CHECK(report.sections[1].instructions == 3);
+  CHECK(report.sections[1].seconds == Approx(3 * reciprocal));
+  CHECK(report.sections[3].number == 1);
+  CHECK(report.sections[3].seconds == Approx(1024 / 0.96e9));
+  double sum = 0;
+  for (SectionCost const& section : report.sections) sum += section.seconds;
+  CHECK(sum == Approx(report.seconds));
+  CHECK(report.sections[4].seconds > 1024 / 0.96e9 + 1.9e-6);
+}
+
+TEST_CASE("busy and idle times of an engine make up its time, by kind and by cause", "[nki][cost]") {
+  Builder builder("kinds", Target::trn2, 2, 1);
+  TensorHandle const from = builder.tensor("from", {128, 512}, f32);
+  TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
+  builder.emit(DmaCopy{tile.whole(), from.pattern(0, {{512, 128}, {1, 512}})});
+  builder.emit(TensorTensor{tile.whole(), tile.whole(), tile.whole()});
+  builder.emit(Activation{.dst = tile.whole(), .op = Function::exp, .data = tile.whole()});
+  builder.loop("i", 2, [&](Affine) { builder.emit(Reciprocal{tile.whole(), tile.whole()}); });
+  CostReport const report = report_of(std::move(builder).finish());
+  double const signal = 64 / 1.4e9, sum = 1024 / 0.96e9, exp = 512 / 1.2e9;
+  EngineCost const& vector = report.cores[1].engines[static_cast<std::size_t>(Engine::vector)];
+  CHECK(vector.instructions == 3);
+  CHECK(vector.busy == Approx(sum + 2 * reciprocal));
+  CHECK(vector.waited[static_cast<std::size_t>(Engine::dma)] == Approx(load(2)));
+  CHECK(vector.waited[static_cast<std::size_t>(Engine::scalar)] == Approx(signal + exp + signal));
+  CHECK(report.seconds == Approx(vector.busy + load(2) + signal + exp + signal));
+  // Of both cores, the busiest first.
+  REQUIRE(report.kinds.size() == 4);
+  CHECK(report.kinds[0].name == Reciprocal::name);
+  CHECK(report.kinds[0].instructions == 4);
+  CHECK(report.kinds[0].busy == Approx(4 * reciprocal));
+  CHECK(report.kinds[1].name == TensorTensor::name);
+  CHECK(report.kinds[2].engine == Engine::scalar);
+  CHECK(report.kinds[3].engine == Engine::dma);
+  CHECK(report.kinds[3].estimate);
+  CHECK_FALSE(report.kinds[0].estimate);
+}
+
+TEST_CASE("every place of every tile counts towards the chip's memory", "[nki][cost]") {
+  Builder builder("memory", Target::trn3, 1, 1);
+  builder.declare("a", Memory::sbuf, 128, 512, f32, 3);
+  builder.declare("b", Memory::sbuf, 1, 100, bf16);
+  builder.declare("c", Memory::psum, 64, 512, f32, 2);
+  builder.tensor("d", {4096, 4096}, f32);
+  CostReport const report = report_of(std::move(builder).finish());
+  CHECK(report.on_chip.sbuf == 3 * 2048 + 200);
+  CHECK(report.on_chip.psum == 2 * 2048);
+  CHECK(report.on_chip.sbuf_limit == 256 * 1024 - 16 * 1024 - 8);
+  CHECK(report.on_chip.psum_limit == 16 * 1024);
+  CHECK(report.seconds == 0);
+  CHECK(report.tensor_utilisation == 0);
+}
+
+TEST_CASE("the table marks what rests on inferred constants", "[nki][cost]") {
+  std::string const text = table(report_of(ring(2, 2)));
+  CHECK(text == table(report_of(ring(2, 2))));
+  std::istringstream stream(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  auto const starts = [&](std::string const& with) {
+    return std::ranges::count_if(lines, [&](std::string const& line) { return line.starts_with(with); });
+  };
+  CHECK(lines.back() == "~ estimate: rests on inferred constants");
+  CHECK(starts("~ time") == 1);
+  CHECK(starts("~ dma ") == 2);
+  CHECK(starts("~ collective ") == 1);
+  CHECK(starts("  vector") == 2);
+  CHECK(starts("~ vector") == 2);  // its idle time comes from DMA
+  CHECK(starts("~ dma_copy") == 1);
+  CHECK(starts("  reciprocal") == 1);
+  CHECK(starts("~ step 0") == 1);
+  CHECK(starts("  multiply-adds") == 1);
+  // No estimate anywhere but in the limit of SBUF.
+  std::string const exact = table(report_of(matmuls(3)));
+  CHECK(exact.find("~ time") == std::string::npos);
+  CHECK(exact.find("  time") != std::string::npos);
+  CHECK(exact.find("~ SBUF") != std::string::npos);
+}

@@ -1,0 +1,80 @@
+#pragma once
+// Small programs for tests of the simulator: tiles that come from the test and go back to it, and the places in them that
+// an access names, counted here in another way than the library counts them.
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/backend/nki/simulate/simulate.hpp"
+
+namespace annulus_test {
+
+namespace nki = annulus::nki;
+using annulus::Index;
+
+inline constexpr auto f32 = nki::ElementType::float32;
+inline constexpr auto bf16 = nki::ElementType::bfloat16;
+inline constexpr auto f16 = nki::ElementType::float16;
+inline constexpr auto i32 = nki::ElementType::int32;
+
+inline std::vector<float> random_values(Index count, unsigned seed, float lowest = -2, float highest = 2) {
+  std::mt19937 bits(seed);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  // Own arithmetic: distributions differ between standard libraries.
+  for (float& value : values) value = lowest + (highest - lowest) * static_cast<float>(bits() >> 8) * 0x1p-24f;
+  return values;
+}
+
+/// Place, in a tile or tensor stored row by row, of element i of row p of an access. Only for accesses without variables.
+inline std::size_t place_of(nki::Program const& program, nki::Access const& access, Index p, Index i) {
+  nki::Buffer const& buffer = program.buffer(access);
+  bool const chip = nki::on_chip(buffer.memory);
+  Index place = access.offset.constant();
+  place += chip ? (access.start_partition + p) * buffer.shape[1] : p * access.axis(0).stride;
+  for (std::size_t axis = access.axes().size(); axis-- > 1; i /= access.axis(axis).count)
+    place += i % access.axis(axis).count * access.axis(axis).stride;
+  return static_cast<std::size_t>(place);
+}
+
+/// A program of one core under construction, with its inputs.
+class OneProgram {
+ public:
+  explicit OneProgram(nki::Target target = nki::Target::trn2) : builder("one", target, 1, 1), target_(target) {}
+
+  /// A tile that holds these values, rounded to its type.
+  nki::TileHandle load(std::string const& name, Index partitions, Index elements, std::vector<float> values,
+                       nki::ElementType type = f32, nki::Memory memory = nki::Memory::sbuf) {
+    auto const source = builder.tensor(name + "_in", {partitions, elements}, type, nki::Role::input);
+    auto const tile = builder.tile(name, memory, partitions, elements, type);
+    builder.emit(nki::DmaCopy{tile.whole(), source.pattern(0, {{elements, partitions}, {1, elements}})});
+    inputs[name + "_in"] = std::move(values);
+    return tile;
+  }
+  /// After the run, the tile is result(name).
+  void store(std::string const& name, nki::TileHandle const& tile) {
+    auto const type = builder.program().buffer(tile.buffer).type;
+    auto const to = builder.tensor(name + "_out", {tile.partitions, tile.elements}, type, nki::Role::output);
+    builder.emit(nki::DmaCopy{to.pattern(0, {{tile.elements, tile.partitions}, {1, tile.elements}}), tile.whole()});
+  }
+  void run() { outputs = nki::simulate(builder.program(), nki::hardware_of(target_), inputs); }
+  std::vector<float> const& result(std::string const& name) const { return outputs.at(name + "_out"); }
+
+  nki::Builder builder;
+  nki::Tensors inputs, outputs;
+
+ private:
+  nki::Target target_;
+};
+
+/// The library's rounding is tested by itself; here half of the distance between neighbours of this size is enough.
+inline double rounding_of(nki::ElementType type, double size) {
+  double const units = type == f32 ? 0x1p-24 : type == bf16 ? 0x1p-9 : type == f16 ? 0x1p-12 : 0.5;
+  return type == i32 ? units : units * 2 * std::abs(size);
+}
+
+}  // namespace annulus_test

@@ -1,0 +1,189 @@
+// What was never written cannot be read, and the error says where.
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "nki/one_program.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus_test;
+using annulus::nki::Memory;
+using annulus::nki::Operator;
+using annulus::nki::Role;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// Every operand that an instruction reads, left undefined in turn.
+struct Reader {
+  char const* keyword;
+  std::function<nki::Instruction(nki::Access full, nki::Access hole, nki::Access dst, nki::Access column)> write;
+};
+
+}  // namespace
+
+TEST_CASE("Each operand that reads is checked") {
+  using A = nki::Access;
+  auto const reader = GENERATE(
+      Reader{"stationary", [](A x, A hole, A dst, A) { return nki::MatMul{dst, hole, x}; }},
+      Reader{"moving", [](A x, A hole, A dst, A) { return nki::MatMul{dst, x, hole}; }},
+      Reader{"dst", [](A x, A hole, A, A) { return nki::MatMul{hole, x, x, true}; }},
+      Reader{"data", [](A, A hole, A dst, A) { return nki::Transpose{dst, hole}; }},
+      Reader{"src", [](A, A hole, A dst, A) { return nki::DmaCopy{dst, hole}; }},
+      Reader{"data", [](A, A hole, A dst, A) { return nki::Activation{.dst = dst, .data = hole}; }},
+      Reader{"bias", [](A x, A hole, A dst, A) { hole = A(hole.buffer, {{1, 4}, {1, 1}}); return nki::Activation{.dst = dst, .data = x, .bias = hole}; }},
+      Reader{"scale", [](A x, A hole, A dst, A) { hole = A(hole.buffer, {{1, 4}, {1, 1}}); return nki::Activation{.dst = dst, .data = x, .scale = hole}; }},
+      Reader{"data1", [](A x, A hole, A dst, A) { return nki::TensorTensor{dst, hole, x}; }},
+      Reader{"data2", [](A x, A hole, A dst, A) { return nki::TensorTensor{dst, x, hole}; }},
+      Reader{"operand1", [](A x, A hole, A dst, A) { return nki::ScalarTensorTensor{.dst = dst, .data = x, .operand1 = hole}; }},
+      Reader{"data", [](A, A hole, A dst, A column) { return nki::TensorScalarReduce{dst, hole, Operator::multiply, 1.0f, Operator::add, column}; }},
+      Reader{"data", [](A, A hole, A, A column) { return nki::TensorReduce{column, Operator::add, hole}; }},
+      Reader{"src", [](A, A hole, A dst, A) { return nki::TensorCopy{dst, hole}; }},
+      Reader{"data", [](A, A hole, A dst, A) { return nki::Reciprocal{dst, hole}; }},
+      Reader{"on_true_tile", [](A, A hole, A dst, A) { return nki::AffineSelect{dst, {{1, 4}}, 0, hole}; }},
+      Reader{"src", [](A, A hole, A dst, A) { return nki::StreamShuffle{dst, hole, std::vector<int>(32, 0)}; }});
+  INFO(reader.keyword);
+  auto const run = [&](int undefined) {
+    OneProgram one;
+    auto const x = one.load("x", 4, 4, std::vector<float>(16, 1.0f));
+    auto const hole = one.builder.tile("hole", Memory::sbuf, 4, 4, f32), dst = one.builder.tile("dst", Memory::sbuf, 4, 4, f32),
+               column = one.builder.tile("column", Memory::sbuf, 4, 1, f32);
+    for (Index i = 0; i < 16; ++i)
+      if (i != undefined) one.builder.emit(nki::Memset{hole.part(i / 4, 1, i % 4, 1), 1.0f});
+    one.builder.section("step", 3);
+    one.builder.emit(reader.write(x.whole(), hole.whole(), dst.whole(), column.whole()));
+    one.run();
+  };
+  run(-1);
+  int const undefined = std::string(reader.keyword) == "bias" || std::string(reader.keyword) == "scale" ? 8 : 9;
+  CHECK_THROWS_WITH(run(undefined), ContainsSubstring(std::string("operand ") + reader.keyword + " ") && ContainsSubstring("step 3") &&
+                                        ContainsSubstring("partition 2, element " + std::to_string(undefined % 4) + " of hole") &&
+                                        ContainsSubstring("never written"));
+}
+
+TEST_CASE("The instruction is named") {
+  OneProgram one;
+  auto const a = one.builder.tile("a", Memory::sbuf, 2, 2, f32), b = one.builder.tile("b", Memory::sbuf, 2, 2, f32);
+  one.builder.emit(nki::Memset{a.whole(), 0.0f});
+  one.builder.emit(nki::TensorCopy{a.whole(), b.whole()});
+  CHECK_THROWS_WITH(one.run(), ContainsSubstring("core 0") && ContainsSubstring("instruction 2, tensor_copy"));
+}
+
+TEST_CASE("range_select reads both bounds and all of its tile") {
+  for (int undefined = 0; undefined < 3; ++undefined) {
+    OneProgram one;
+    nki::TileHandle tiles[3] = {one.builder.tile("tile", Memory::sbuf, 2, 4, f32), one.builder.tile("low", Memory::sbuf, 2, 1, f32),
+                                one.builder.tile("high", Memory::sbuf, 2, 1, f32)};
+    for (int i = 0; i < 3; ++i)
+      if (i != undefined) one.builder.emit(nki::Memset{tiles[i].whole(), 1.0f});
+    // Nothing passes, but it is read all the same.
+    one.builder.emit(nki::RangeSelect{.dst = tiles[0].whole(), .on_true_tile = tiles[0].whole(), .bound0 = tiles[1].whole(), .bound1 = tiles[2].whole()});
+    char const* const names[] = {"tile", "low", "high"};
+    CHECK_THROWS_WITH(one.run(), ContainsSubstring(std::string("element 0 of ") + names[undefined]));
+  }
+}
+
+TEST_CASE("A tile is undefined again when it is made again; older ones stay while their places do") {
+  OneProgram one;
+  auto const tile = one.builder.declare("tile", Memory::sbuf, 2, 2, f32, 2);
+  auto const kept = one.builder.tile("kept", Memory::sbuf, 2, 2, f32);
+  auto const set = [&](float value) { one.builder.emit(nki::Memset{one.builder.allocate(tile).whole(), value}); };
+  set(1);
+  set(2);
+  one.builder.emit(nki::TensorTensor{kept.whole(), tile.before(1).whole(), tile.whole(), Operator::subtract});
+  one.store("kept", kept);
+  one.run();
+  CHECK(one.result("kept") == std::vector<float>(4, -1.0f));
+
+  OneProgram again = one;
+  again.builder.allocate(tile);
+  again.builder.emit(nki::TensorCopy{kept.whole(), tile.before(1).whole()});
+  again.run();
+  OneProgram empty = again;
+  empty.builder.emit(nki::TensorCopy{kept.whole(), tile.whole()});
+  CHECK_THROWS_WITH(empty.run(), ContainsSubstring("of tile, which was never written"));
+  OneProgram gone = again;
+  gone.builder.emit(nki::TensorCopy{kept.whole(), tile.before(2).whole()});
+  CHECK_THROWS_WITH(gone.run(), ContainsSubstring("whose place a newer one has taken"));
+}
+
+TEST_CASE("Definedness follows single elements, in every order of writing") {
+  // Columns 0..3, 6..7, then 4: column 5 stays undefined until the end.
+  OneProgram one;
+  auto const tile = one.builder.tile("tile", Memory::sbuf, 3, 8, f32), copy = one.builder.tile("copy", Memory::sbuf, 3, 8, f32);
+  auto const set = [&](Index begin, Index count) { one.builder.emit(nki::Memset{tile.columns(begin, count), 1.0f}); };
+  auto const fails = [&](Index begin, Index count) {
+    OneProgram tried = one;
+    tried.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)});
+    CHECK_THROWS_WITH(tried.run(), ContainsSubstring("never written"));
+  };
+  auto const passes = [&](Index begin, Index count) { one.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)}); };
+  fails(0, 1);
+  set(0, 2);
+  set(2, 2);
+  passes(0, 4);
+  fails(3, 2);
+  set(6, 2);
+  passes(6, 2);
+  fails(5, 3);
+  set(4, 1);
+  passes(0, 5);
+  fails(0, 8);
+  fails(5, 1);
+  one.builder.emit(nki::Memset{tile.part(0, 2, 5, 1), 1.0f});
+  fails(0, 8);
+  one.builder.emit(nki::Memset{tile.part(2, 1, 5, 1), 1.0f});
+  passes(0, 8);
+  one.store("copy", copy);
+  one.run();
+  CHECK(one.result("copy") == std::vector<float>(24, 1.0f));
+}
+
+TEST_CASE("Tensors in HBM begin undefined; outputs must be written to the last element") {
+  OneProgram one;
+  auto const scratch = one.builder.tensor("scratch", {4, 4}, f32, Role::internal, Memory::private_hbm);
+  auto const out = one.builder.tensor("out", {4, 4}, f32, Role::output);
+  auto const row = one.load("row", 1, 4, {1, 2, 3, 4});
+  for (Index i = 0; i < 4; ++i) one.builder.emit(nki::DmaCopy{scratch.pattern(i * 4, {{1, 1}, {1, 4}}), row.whole()});
+  OneProgram partial = one;
+  one.builder.emit(nki::DmaCopy{out.whole(), scratch.whole()});
+  one.run();
+  CHECK(one.outputs["out"] == std::vector<float>{1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
+  CHECK_THROWS_WITH(partial.run(), ContainsSubstring("element 0 of output out was never written"));
+  partial.builder.emit(nki::DmaCopy{out.pattern(0, {{4, 4}, {1, 3}}), scratch.pattern(0, {{4, 4}, {1, 3}})});
+  CHECK_THROWS_WITH(partial.run(), ContainsSubstring("element 3 of output out was never written"));
+}
+
+TEST_CASE("NaN and infinity are values, whatever their bits") {
+  float const poison_like = nki::simulator::poison;
+  OneProgram one;
+  auto const x = one.load("x", 1, 3, {poison_like, -poison_like, std::numeric_limits<float>::infinity()});
+  one.builder.emit(nki::TensorTensor{x.whole(), x.whole(), x.whole(), Operator::subtract});
+  one.store("x", x);
+  one.run();
+  for (float const value : one.result("x")) CHECK(std::isnan(value));
+}
+
+TEST_CASE("Accesses outside a buffer, and inputs that do not fit, are refused") {
+  OneProgram one;
+  auto const x = one.load("x", 4, 4, std::vector<float>(16, 1.0f));
+  auto const fails = [&](nki::Access const& access) {
+    OneProgram tried = one;
+    tried.builder.emit(nki::Memset{access, 0.0f});
+    CHECK_THROWS_WITH(tried.run(), ContainsSubstring("of x, which has 4 x 4"));
+  };
+  fails(x.columns(1, 4));
+  fails(x.columns(-1, 2));
+  fails(x.part(1, 4, 0, 1));
+  fails(x.pattern(0, 4, 0, {{3, 3}}));
+  one.run();
+
+  auto const hardware = nki::hardware_of(nki::Target::trn2);
+  nki::Tensors const good{{"x_in", std::vector<float>(16)}};
+  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), hardware, {}), ContainsSubstring("input x_in of program one is missing"));
+  CHECK_THROWS_AS(nki::simulate(one.builder.program(), hardware, {{"x_in", std::vector<float>(15)}}), annulus::ShapeError);
+  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), hardware, {{"x_in", std::vector<float>(16)}, {"y", {}}}), ContainsSubstring("no input y"));
+  CHECK_THROWS_AS(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn3), good), annulus::UnsupportedError);
+  nki::simulate(one.builder.program(), hardware, good);
+}

@@ -1,0 +1,66 @@
+#pragma once
+// How the validator's tests write small programs and say what is to be found in them.
+
+#include <string>
+
+#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/backend/nki/validate/validate.hpp"
+#include "support/catch.hpp"
+
+namespace annulus::nki::test {
+
+/// A Builder of small programs whose tiles are born filled.
+struct Draft : Builder {
+  explicit Draft(int cores = 1, int ranks = 1, Target target = Target::trn2) : Builder("draft", target, cores, ranks) {}
+
+  TileHandle filled(std::string name, Index partitions, Index elements, ElementType type = ElementType::float32,
+                    Memory memory = Memory::sbuf) {
+    TileHandle const made = tile(std::move(name), memory, partitions, elements, type);
+    fill(made.whole());
+    return made;
+  }
+  void fill(Access const& access) {
+    if (is_floating(program().buffer(access).type))
+      emit(Memset{access, 0.0f});
+    else
+      emit(Memset{access, 0});
+  }
+  /// A tensor that nobody has written yet.
+  TensorHandle scratch(std::string name, std::vector<Index> shape, ElementType type = ElementType::float32) {
+    return tensor(std::move(name), std::move(shape), type);
+  }
+  TensorHandle input(std::string name, std::vector<Index> shape, ElementType type = ElementType::float32) {
+    return tensor(std::move(name), std::move(shape), type, Role::input);
+  }
+  Program done() { return std::move(*this).finish(); }
+};
+
+struct Expected {
+  std::string rule, instruction, operand;
+  std::string in_message;  ///< with the value seen and the limit
+};
+
+/// The fault is the only one, and validate throws it.
+inline void check_refused(Program const& program, Expected const& expected) {
+  Hardware const hardware = hardware_of(program.target);
+  std::vector<Finding> const found = findings(program, hardware);
+  for (Finding const& finding : found) UNSCOPED_INFO(text_of(finding));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].rule == expected.rule);
+  CHECK(found[0].instruction == expected.instruction);
+  CHECK(found[0].operand == expected.operand);
+  CHECK_THAT(found[0].message, Catch::Matchers::ContainsSubstring(expected.in_message));
+  if (expected.rule == "R18")
+    CHECK_THROWS_AS(validate(program, hardware), UnsupportedError);
+  else
+    CHECK_THROWS_AS(validate(program, hardware), ShapeError);
+}
+
+inline void check_accepted(Program const& program, Assumptions const& assumptions = {}) {
+  std::vector<Finding> const found = findings(program, hardware_of(program.target), 20, assumptions);
+  for (Finding const& finding : found) UNSCOPED_INFO(text_of(finding));
+  CHECK(found.empty());
+  CHECK_NOTHROW(validate(program, hardware_of(program.target), assumptions));
+}
+
+}  // namespace annulus::nki::test
