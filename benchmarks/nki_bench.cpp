@@ -5,10 +5,10 @@
 //   instructions/s   every instruction counts, be it a [128, 1] column or a 128 x 512 product
 //   GFLOP/s          4 * pairs * dim
 
+#include <benchmark/benchmark.h>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/nki/program/builder.hpp>
 #include <annulus/backend/nki/simulate/simulate.hpp>
-#include <benchmark/benchmark.h>
 
 #include <cmath>
 #include <utility>
@@ -35,13 +35,14 @@ nki::Program flash_attention() {
     return b.declare(name, memory, rows, elements, type);
   };
   auto const q_tile = declare("q_tile", rows, bf16), k_tile = declare("k_tile", group, bf16),
-             v_tile = declare("v_tile", group, bf16), p = declare("p", group, bf16), p_turned = declare("p_turned", group, bf16),
-             masked = declare("masked", group, f32), accumulator = declare("accumulator", dim, f32),
-             negative_maximum = declare("negative_maximum", 1, f32), sum = declare("sum", 1, f32),
-             largest = declare("largest", 1, f32), raised = declare("raised", 1, f32), factor = declare("factor", 1, f32),
-             group_sum = declare("group_sum", 1, f32), low = declare("low", 1, f32), high = declare("high", 1, f32),
-             inverse = declare("inverse", 1, f32), scores = declare("scores", group, f32, Memory::psum),
-             turned = declare("turned", bank, bf16, Memory::psum), product = declare("product", dim, f32, Memory::psum);
+             v_tile = declare("v_tile", group, bf16), p = declare("p", group, bf16),
+             p_turned = declare("p_turned", group, bf16), masked = declare("masked", group, f32),
+             accumulator = declare("accumulator", dim, f32), negative_maximum = declare("negative_maximum", 1, f32),
+             sum = declare("sum", 1, f32), largest = declare("largest", 1, f32), raised = declare("raised", 1, f32),
+             factor = declare("factor", 1, f32), group_sum = declare("group_sum", 1, f32), low = declare("low", 1, f32),
+             high = declare("high", 1, f32), inverse = declare("inverse", 1, f32),
+             scores = declare("scores", group, f32, Memory::psum), turned = declare("turned", bank, bf16, Memory::psum),
+             product = declare("product", dim, f32, Memory::psum);
 
   for (auto const& [tile, value] : {std::pair{low, 0.0f}, std::pair{high, static_cast<float>(keys)}})
     b.emit(Memset{b.allocate(tile).whole(), value});
@@ -51,20 +52,33 @@ nki::Program flash_attention() {
     b.emit(DmaCopy{b.allocate(q_tile).whole(), q.pattern(tile * rows, {{queries, dim}, {1, rows}})});
     b.loop("group", keys / group, [&](Affine g) {
       b.emit(DmaCopy{b.allocate(k_tile).whole(), k.pattern(g * group, {{keys, dim}, {1, group}})});
-      b.emit(DmaCopy{b.allocate(v_tile).whole(), v.pattern(g * (group * dim), {{dim, rows}, {rows * dim, blocks}, {1, dim}})});
+      b.emit(DmaCopy{b.allocate(v_tile).whole(),
+                     v.pattern(g * (group * dim), {{dim, rows}, {rows * dim, blocks}, {1, dim}})});
       b.allocate(scores);
       for (Index c = 0; c < group; c += bank)
         b.emit(MatMul{scores.columns(c, bank), q_tile.whole(), k_tile.columns(c, bank)});
-      b.emit(RangeSelect{.dst = b.allocate(masked).whole(), .on_true_tile = scores.whole(), .bound0 = low.whole(),
-                         .bound1 = high.whole(), .reduce_res = b.allocate(largest).whole(), .range_start = g * group});
-      b.emit(ScalarTensorTensor{.dst = b.allocate(raised).whole(), .data = largest.whole(), .operand0 = -1.0f,
-                                .op1 = Operator::minimum, .operand1 = negative_maximum.whole()});
+      b.emit(RangeSelect{.dst = b.allocate(masked).whole(),
+                         .on_true_tile = scores.whole(),
+                         .bound0 = low.whole(),
+                         .bound1 = high.whole(),
+                         .reduce_res = b.allocate(largest).whole(),
+                         .range_start = g * group});
+      b.emit(ScalarTensorTensor{.dst = b.allocate(raised).whole(),
+                                .data = largest.whole(),
+                                .operand0 = -1.0f,
+                                .op1 = Operator::minimum,
+                                .operand1 = negative_maximum.whole()});
       b.emit(TensorTensor{b.allocate(factor).whole(), raised.whole(), negative_maximum.whole(), Operator::subtract});
       b.emit(Activation{.dst = factor.whole(), .op = Function::exp, .data = factor.whole()});
-      b.emit(Activation{.dst = b.allocate(p).whole(), .op = Function::exp, .data = masked.whole(), .bias = raised.whole(),
-                        .reduce_op = Operator::add, .reduce_res = b.allocate(group_sum).whole(),
+      b.emit(Activation{.dst = b.allocate(p).whole(),
+                        .op = Function::exp,
+                        .data = masked.whole(),
+                        .bias = raised.whole(),
+                        .reduce_op = Operator::add,
+                        .reduce_res = b.allocate(group_sum).whole(),
                         .reduce_cmd = ReduceCommand::reset_reduce});
-      b.emit(ScalarTensorTensor{.dst = sum.whole(), .data = sum.whole(), .operand0 = factor.whole(), .operand1 = group_sum.whole()});
+      b.emit(ScalarTensorTensor{
+          .dst = sum.whole(), .data = sum.whole(), .operand0 = factor.whole(), .operand1 = group_sum.whole()});
       b.emit(TensorCopy{negative_maximum.whole(), raised.whole()});
       b.allocate(p_turned);
       for (Index c = 0; c < group; c += bank) {
@@ -75,7 +89,9 @@ nki::Program flash_attention() {
       b.allocate(product);
       for (Index i = 0; i < blocks; ++i)
         b.emit(MatMul{product.whole(), p_turned.columns(i * rows, rows), v_tile.columns(i * dim, dim), i > 0});
-      b.emit(ScalarTensorTensor{.dst = accumulator.whole(), .data = accumulator.whole(), .operand0 = factor.whole(),
+      b.emit(ScalarTensorTensor{.dst = accumulator.whole(),
+                                .data = accumulator.whole(),
+                                .operand0 = factor.whole(),
                                 .operand1 = product.whole()});
     });
     b.emit(Reciprocal{b.allocate(inverse).whole(), sum.whole()});

@@ -6,6 +6,7 @@
 
 #include "backends.hpp"
 #include "choice_option.hpp"
+#include "file_option.hpp"
 #include "input_error.hpp"
 #include "number_check.hpp"
 #include "ring_options.hpp"
@@ -13,19 +14,6 @@
 namespace annulus_command {
 
 namespace {
-
-Choices<annulus::AxisOrder> const axis_orders{
-    {"bshd", annulus::AxisOrder::bshd}, {"bhsd", annulus::AxisOrder::bhsd}, {"bhds", annulus::AxisOrder::bhds}};
-
-CLI::Option* add_file(CLI::App& app, char const* name, std::filesystem::path& path, char const* description) {
-  auto const take = [&path](std::string const& text) { path = text; };
-  auto const check = [](std::string const& text) {
-    return text.empty() ? std::string("an empty name is given; accepted: the name of a file") : std::string();
-  };
-  return app.add_option_function<std::string>(name, take, description)
-      ->check(CLI::Validator(check, ""))
-      ->type_name("FILE");
-}
 
 void add_files(CLI::App& app, AttendOptions& options) {
   add_file(app, "--q", options.q, "queries, four axes in the order of --axes")->required();
@@ -70,20 +58,13 @@ void add_ring(CLI::App& app, AttendOptions& options) {
       ->check(whole_number(1, 1024))
       ->type_name("N")
       ->default_str("1");
-  add_choice(app, "--axes", options.axes, axis_orders, "order of the axes batch, sequence, heads, dim in the files")
-      ->default_str("bshd");
+  add_axes(app, options.axes);
 }
 
 void add_attention(CLI::App& app, AttendOptions& options) {
   annulus::Options& attention = options.attention;
   add_mask_options(app, attention.mask, attention.query_offset);
-  app.add_option("--scale", attention.softmax_scale, "factor of q.k")
-      ->check(finite_number())
-      ->type_name("X")
-      ->default_str("1 / sqrt(head_dim)");
-  app.add_option("--softcap", attention.logit_softcap, "X * tanh(logit / X); 0: none")
-      ->check(finite_number())
-      ->type_name("X");
+  add_logit_options(app, attention);
   CLI::Option* const dropout =
       app.add_option("--dropout", attention.dropout.probability, "probability to drop a weight, 0 <= P < 1")
           ->check(finite_number())

@@ -45,7 +45,7 @@ class OutputFolder {
       throw InputError(file.string() + ": is there and not a regular file; accepted: a name that can be written");
     for (std::filesystem::path const& input : inputs)
       if (!input.empty() && std::filesystem::equivalent(file, input, error))
-        throw InputError(file.string() + ": is an input, which a result would replace; accepted: another --out-dir");
+        throw InputError(file.string() + ": is an input, which a result would replace; accepted: another name or folder");
   }
 
  private:

@@ -1,8 +1,9 @@
 #pragma once
-// The options that attend and plan share: how the sequence is spread, what is visible, which side travels.
+// The options that subcommands share: how the sequence is spread, what is visible, which side travels, what logits are.
 
 #include <CLI/CLI.hpp>
 #include <annulus/attention/options.hpp>
+#include <annulus/tensor/axis_order.hpp>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -28,6 +29,9 @@ inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::fl
                                                    {"f32", annulus::DataType::float32},
                                                    {"bf16", annulus::DataType::bfloat16},
                                                    {"f16", annulus::DataType::float16}};
+
+inline Choices<annulus::AxisOrder> const axis_orders{
+    {"bshd", annulus::AxisOrder::bshd}, {"bhsd", annulus::AxisOrder::bhsd}, {"bhds", annulus::AxisOrder::bhds}};
 
 namespace detail {
 
@@ -57,6 +61,22 @@ inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& desc
 inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
   return add_choice(app, "--rotation", rotation, rotations, "which side travels; auto: the one that sends fewer bytes")
       ->default_str("auto");
+}
+
+inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {
+  return add_choice(app, "--axes", axes, axis_orders, "order of the axes batch, sequence, heads, dim in the files")
+      ->default_str("bshd");
+}
+
+/// --scale and --softcap.
+inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
+  app.add_option("--scale", attention.softmax_scale, "factor of q.k")
+      ->check(finite_number())
+      ->type_name("X")
+      ->default_str("1 / sqrt(head_dim)");
+  app.add_option("--softcap", attention.logit_softcap, "X * tanh(logit / X); 0: none")
+      ->check(finite_number())
+      ->type_name("X");
 }
 
 /// --causal, --window, --sink-tokens, --chunk and --query-offset.

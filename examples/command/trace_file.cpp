@@ -1,13 +1,7 @@
 #include "trace_file.hpp"
 
-#include <cerrno>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <system_error>
-
-#include <unistd.h>
-
-#include "input_error.hpp"
+#include <string>
 
 namespace annulus_command {
 
@@ -63,21 +57,6 @@ nlohmann::json event_of(Span const& span, std::size_t rank) {
 
 }  // namespace
 
-TraceFile::TraceFile(std::filesystem::path path) : path_(std::move(path)) {
-  temporary_ = path_.parent_path() / (".annulus-" + std::to_string(getpid()) + ".trace.partial");
-  errno = 0;
-  if (!std::ofstream(temporary_)) {
-    std::string const reason = std::generic_category().message(errno);
-    temporary_.clear();
-    fail(reason);
-  }
-}
-
-TraceFile::~TraceFile() {
-  std::error_code ignored;
-  if (!temporary_.empty()) std::filesystem::remove(temporary_, ignored);
-}
-
 void TraceFile::write(std::vector<std::vector<Span>> const& spans_of_ranks) {
   nlohmann::json events = nlohmann::json::array();
   for (std::size_t rank = 0; rank < spans_of_ranks.size(); ++rank) {
@@ -88,23 +67,8 @@ void TraceFile::write(std::vector<std::vector<Span>> const& spans_of_ranks) {
                       {"args", {{"name", "rank " + std::to_string(rank)}}}});
     for (Span const& span : spans_of_ranks[rank]) events.push_back(event_of(span, rank));
   }
-  std::ofstream stream(temporary_);
-  errno = 0;
-  stream << nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(1) << '\n';
-  stream.close();
-  if (!stream) fail(std::generic_category().message(errno));
-}
-
-void TraceFile::commit() {
-  std::error_code error;
-  std::filesystem::rename(temporary_, path_, error);
-  if (error) fail(error.message());
-  temporary_.clear();
-}
-
-void TraceFile::fail(std::string const& reason) const {
-  throw InputError(path_.string() + ": cannot be written (" + reason +
-                   "); accepted is a name in an existing folder that can be written, on a disk with room");
+  file_.stream() << nlohmann::json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(1) << '\n';
+  file_.close();
 }
 
 }  // namespace annulus_command

@@ -2,9 +2,10 @@
 // The times of all ranks as a file for chrome://tracing and Perfetto.
 
 #include <filesystem>
-#include <string>
+#include <utility>
 #include <vector>
 
+#include "pending_text.hpp"
 #include "tracing.hpp"
 
 namespace annulus_command {
@@ -13,19 +14,14 @@ namespace annulus_command {
 class TraceFile {
  public:
   /// Throws InputError where `path` cannot be written.
-  explicit TraceFile(std::filesystem::path path);
-  TraceFile(TraceFile const&) = delete;
-  TraceFile& operator=(TraceFile const&) = delete;
-  ~TraceFile();
+  explicit TraceFile(std::filesystem::path path) : file_(std::move(path)) {}
 
   /// Trace Event Format, one complete event ("X") for each span, with the rank as process and thread.
   void write(std::vector<std::vector<Span>> const& spans_of_ranks);
-  void commit();
+  void commit() { file_.commit(); }
 
  private:
-  [[noreturn]] void fail(std::string const& reason) const;
-
-  std::filesystem::path path_, temporary_;
+  PendingText file_;
 };
 
 }  // namespace annulus_command

@@ -50,10 +50,9 @@ Inputs<double> widened(Inputs<T> const& inputs, Call const& call) {
 /// Name and largest relative error of each result.
 using Errors = std::vector<std::pair<std::string, double>>;
 
-/// Computes the call again, on one rank with the reference backend and in double, from the operands as they were
-/// rounded to T: what it shows is the error of the computation, and of rounding its results.
+/// The call again, on one rank with the reference backend and in double, from the operands as they were rounded to T.
 template <annulus::Scalar T>
-Errors errors_against_reference(Inputs<T> const& inputs, Call call, Results<T> const& results) {
+Results<double> reference_results(Inputs<T> const& inputs, Call call) {
   call.options.sharding = {};
   call.options.rotation = annulus::Rotation::automatic;
   call.backend = "reference";
@@ -62,8 +61,13 @@ Errors errors_against_reference(Inputs<T> const& inputs, Call call, Results<T> c
   annulus::SelfRing self;
   AnyRing ring(self);
   StepLog log(StepLog::Clock::now(), nullptr);
-  Results<double> const reference = attend_on_rank(ring, call, detail::widened(inputs, call), log);
+  return attend_on_rank(ring, call, detail::widened(inputs, call), log);
+}
 
+/// What it shows is the error of the computation, and of rounding its results.
+template <annulus::Scalar T>
+Errors errors_against_reference(Inputs<T> const& inputs, Call const& call, Results<T> const& results) {
+  Results<double> const reference = reference_results(inputs, call);
   Errors errors{{"out", largest_relative_error(results.out, reference.out)},
                 {"lse", largest_relative_error(results.lse, reference.lse)}};
   auto const optional = [&](char const* name, auto const& found, auto const& expected) {

@@ -1,6 +1,6 @@
 #pragma once
-// Small programs for tests of the simulator: tiles that come from the test and go back to it, and the places in them that
-// an access names, counted here in another way than the library counts them.
+// Small programs for tests of the simulator: tiles that come from the test and go back to it, and the places in them
+// that an access names, counted here in another way than the library counts them.
 
 #include <cmath>
 #include <cstdint>
@@ -30,7 +30,7 @@ inline std::vector<float> random_values(Index count, unsigned seed, float lowest
   return values;
 }
 
-/// Place, in a tile or tensor stored row by row, of element i of row p of an access. Only for accesses without variables.
+/// Place, in a tile or tensor stored row by row, of element i of row p of an access without variables.
 inline std::size_t place_of(nki::Program const& program, nki::Access const& access, Index p, Index i) {
   nki::Buffer const& buffer = program.buffer(access);
   bool const chip = nki::on_chip(buffer.memory);

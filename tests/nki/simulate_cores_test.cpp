@@ -26,7 +26,8 @@ auto const trn2 = nki::hardware_of(Target::trn2);
 /// Each core writes its own half of `shared`, waits where `waits`, and copies the other's half to the output.
 Program exchange_halves(bool waits, Memory memory = Memory::shared_hbm) {
   Builder b("exchange", Target::trn2, 2, 1);
-  auto const shared = b.tensor("shared", {2, 4}, f32, Role::internal, memory), out = b.tensor("out", {2, 4}, f32, Role::output);
+  auto const shared = b.tensor("shared", {2, 4}, f32, Role::internal, memory),
+             out = b.tensor("out", {2, 4}, f32, Role::output);
   auto const tile = b.tile("tile", Memory::sbuf, 1, 4, f32);
   auto const core = Affine::of(nki::core_variable);
   b.emit(nki::Iota{tile.whole(), {{1, 4}}, core * 10});
@@ -85,13 +86,16 @@ TEST_CASE("A barrier lets each core see what the other wrote, whoever goes first
   CHECK(statistics.of(nki::Engine::dma) == 2 * 3);
   CHECK(statistics.of(nki::Engine::gpsimd) == 2 * 2);
   // Without it, one of the cores comes too early.
-  CHECK_THROWS_WITH(nki::simulate(exchange_halves(false), trn2, {}, arrangement),
-                    ContainsSubstring("core " + std::to_string(first)) && ContainsSubstring("of shared, which was never written"));
+  CHECK_THROWS_WITH(
+      nki::simulate(exchange_halves(false), trn2, {}, arrangement),
+      ContainsSubstring("core " + std::to_string(first)) && ContainsSubstring("of shared, which was never written"));
 }
 
 TEST_CASE("Private tensors are each core's own") {
-  CHECK_THROWS_WITH(nki::simulate(exchange_halves(true, Memory::private_hbm), trn2, {}), ContainsSubstring("of which each core has its own"));
-  CHECK_THROWS_WITH(nki::simulate(exchange_halves(false, Memory::private_hbm), trn2, {}), ContainsSubstring("of shared, which was never written"));
+  CHECK_THROWS_WITH(nki::simulate(exchange_halves(true, Memory::private_hbm), trn2, {}),
+                    ContainsSubstring("of which each core has its own"));
+  CHECK_THROWS_WITH(nki::simulate(exchange_halves(false, Memory::private_hbm), trn2, {}),
+                    ContainsSubstring("of shared, which was never written"));
 }
 
 TEST_CASE("Cores that do not meet at the same instruction are told so") {
@@ -103,7 +107,10 @@ TEST_CASE("Cores that do not meet at the same instruction are told so") {
   };
   using A = nki::Access;
   auto const run = [&](auto&& write) { nki::simulate(program(write), trn2, {}); };
-  CHECK_THROWS_WITH(run([](Builder& b, A x, A) { b.section("step", 2); b.on_core(1, [&] { b.emit(nki::CoreBarrier{x}); }); }),
+  CHECK_THROWS_WITH(run([](Builder& b, A x, A) {
+                      b.section("step", 2);
+                      b.on_core(1, [&] { b.emit(nki::CoreBarrier{x}); });
+                    }),
                     ContainsSubstring("core 0 is at step 2, its end, core 1 at step 2, core_barrier"));
   CHECK_THROWS_WITH(run([](Builder& b, A x, A y) {
                       b.on_core(1, [&] { b.emit(nki::CoreBarrier{x}); });
@@ -135,11 +142,13 @@ TEST_CASE("Permutes go round any ring, and ids say whose data is here") {
       for (int rank = 0; rank < ranks; ++rank) {
         std::vector<float> expected;
         for (int hop = 0; hop <= hops; ++hop)
-          expected.push_back(static_cast<float>(arrangement.ring[static_cast<std::size_t>((rank - hop + 2 * ranks) % ranks)] +
-                                                (ids == Arrangement::Ids::global ? 12 : 0)));
+          expected.push_back(
+              static_cast<float>(arrangement.ring[static_cast<std::size_t>((rank - hop + 2 * ranks) % ranks)] +
+                                 (ids == Arrangement::Ids::global ? 12 : 0)));
         Tensors const& got = results[static_cast<std::size_t>(rank)];
         CHECK(got.at("ids") == expected);
-        CHECK(got.at("out") == of_worker(static_cast<int>(expected.back()) - (ids == Arrangement::Ids::global ? 12 : 0)));
+        CHECK(got.at("out") ==
+              of_worker(static_cast<int>(expected.back()) - (ids == Arrangement::Ids::global ? 12 : 0)));
       }
     }
   } while (std::ranges::next_permutation(arrangement.ring).found);
@@ -175,7 +184,9 @@ TEST_CASE("A reducing permute adds up what it meets, rounded at each hop") {
       std::vector<float> const met = input(arrangement.ring[static_cast<std::size_t>((rank + hop) % ranks)]);
       for (std::size_t i = 0; i < 300; ++i) {
         float const value = narrow(met[i]);
-        expected[i] = hop == 0 ? value : op == Operator::add ? narrow(value + expected[i]) : std::max(value, expected[i]);
+        expected[i] = hop == 0              ? value
+                      : op == Operator::add ? narrow(value + expected[i])
+                                            : std::max(value, expected[i]);
       }
     }
     CHECK(results[static_cast<std::size_t>(rank)].at("out") == expected);
@@ -185,21 +196,30 @@ TEST_CASE("A reducing permute adds up what it meets, rounded at each hop") {
 TEST_CASE("Permutes refuse undefined data and other extents, and no peer waits for a rank that failed") {
   auto const run = [](bool defined, Index extent, nki::ElementType type) {
     Builder b("permute", Target::trn2, 1, 3);
-    auto const x = b.tensor("x", {1, 8}, f32, Role::input), from = b.tensor("from", {1, 8}, f32), to = b.tensor("to", {1, extent}, type);
-    b.emit(nki::DmaCopy{defined ? from.whole() : from.pattern(0, {{1, 1}, {1, 7}}), defined ? x.whole() : x.pattern(0, {{1, 1}, {1, 7}})});
+    auto const x = b.tensor("x", {1, 8}, f32, Role::input), from = b.tensor("from", {1, 8}, f32),
+               to = b.tensor("to", {1, extent}, type);
+    b.emit(nki::DmaCopy{defined ? from.whole() : from.pattern(0, {{1, 1}, {1, 7}}),
+                        defined ? x.whole() : x.pattern(0, {{1, 1}, {1, 7}})});
     b.emit(nki::CollectivePermute{from.whole(), to.whole()});
-    annulus::run_ring(3, [&](annulus::SimulatedRing& ring) { nki::simulate(b.program(), trn2, {{"x", std::vector<float>(8)}}, ring); });
+    annulus::run_ring(3, [&](annulus::SimulatedRing& ring) {
+      nki::simulate(b.program(), trn2, {{"x", std::vector<float>(8)}}, ring);
+    });
   };
   run(true, 8, f32);
-  CHECK_THROWS_WITH(run(false, 8, f32), ContainsSubstring("srcs_by_channel reads element 7 of from, which was never written"));
+  CHECK_THROWS_WITH(run(false, 8, f32),
+                    ContainsSubstring("srcs_by_channel reads element 7 of from, which was never written"));
   CHECK_THROWS_WITH(run(true, 7, f32), ContainsSubstring("8 elements of float32, dst 7"));
   CHECK_THROWS_WITH(run(true, 8, bf16), ContainsSubstring("of bfloat16"));
 
   // Rank 1 lacks its input.
   Program const program = permute(3, 1, 2);
-  CHECK_THROWS_WITH(annulus::run_ring(3, [&](annulus::SimulatedRing& ring) {
-    return nki::simulate(program, trn2, ring.rank() == 1 ? Tensors{} : Tensors{{"x", of_worker(0)}}, ring);
-  }), ContainsSubstring("input x of program permute is missing"));
+  CHECK_THROWS_WITH(
+      annulus::run_ring(
+          3,
+          [&](annulus::SimulatedRing& ring) {
+            return nki::simulate(program, trn2, ring.rank() == 1 ? Tensors{} : Tensors{{"x", of_worker(0)}}, ring);
+          }),
+      ContainsSubstring("input x of program permute is missing"));
 }
 
 TEST_CASE("Rings and arrangements that do not fit the program are refused") {

@@ -29,8 +29,8 @@ TEST_CASE("dma_copy matches elements in row-major order of both patterns") {
   one.inputs["source"] = random_values(120, 41);
   auto const tile = one.load("tile", 64, 30, random_values(64 * 30, 42), bf16);
   one.store("before", tile);
-  auto const from = source.pattern(1, {{40, 3}, {2, 4}, {10, 2}});   // 3 x 8
-  auto const to = tile.pattern(32, 6, 3, {{5, 4}});                  // 6 x 4
+  auto const from = source.pattern(1, {{40, 3}, {2, 4}, {10, 2}});  // 3 x 8
+  auto const to = tile.pattern(32, 6, 3, {{5, 4}});                 // 6 x 4
   one.builder.emit(nki::DmaCopy{to, from});
   auto const same_rows = tile.pattern(0, 3, 0, {{1, 2}, {7, 4}});
   one.builder.emit(nki::DmaCopy{same_rows, from});
@@ -39,7 +39,8 @@ TEST_CASE("dma_copy matches elements in row-major order of both patterns") {
   std::vector<float> expected = one.result("before");
   nki::Program const& program = one.builder.program();
   for (Index i = 0; i < 24; ++i) {
-    float const value = static_cast<float>(Eigen::bfloat16(one.inputs["source"][place_of(program, from, i / 8, i % 8)]));
+    float const value =
+        static_cast<float>(Eigen::bfloat16(one.inputs["source"][place_of(program, from, i / 8, i % 8)]));
     expected[place_of(program, to, i / 4, i % 4)] = value;
     expected[place_of(program, same_rows, i / 8, i % 8)] = value;
   }
@@ -48,7 +49,8 @@ TEST_CASE("dma_copy matches elements in row-major order of both patterns") {
 
 TEST_CASE("dma_copy between tensors in HBM, between tiles, and onto itself") {
   OneProgram one;
-  auto const a = one.builder.tensor("a", {4, 6}, f32, Role::input), b = one.builder.tensor("b", {6, 4}, f16, Role::output);
+  auto const a = one.builder.tensor("a", {4, 6}, f32, Role::input),
+             b = one.builder.tensor("b", {6, 4}, f16, Role::output);
   one.inputs["a"] = random_values(24, 43);
   one.builder.emit(nki::DmaCopy{b.pattern(0, {{1, 4}, {4, 6}}), a.pattern(0, {{6, 4}, {1, 6}})});
   auto const x = one.load("x", 4, 9, counting(36));
@@ -77,37 +79,47 @@ TEST_CASE("A register moves an access in HBM by whole indices of a dimension") {
   nki::Arrangement arrangement;
   arrangement.ids = nki::Arrangement::Ids::global;
   arrangement.group_begin = id;
-  auto const outputs = nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement);
+  auto const outputs =
+      nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement);
   CHECK(outputs.at("cell_out")[0] == static_cast<float>(1 + id * stride));
   arrangement.group_begin = 80;
-  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement), ContainsSubstring("table"));
+  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement),
+                    ContainsSubstring("table"));
 }
 
 TEST_CASE("dma_transpose of two, three and four axes") {
   OneProgram one;
   auto const x = one.load("x", 24, 60, random_values(24 * 60, 44), bf16);
   one.store("x", x);
-  auto const two = one.builder.tile("two", Memory::sbuf, 60, 24, bf16), three = one.builder.tile("three", Memory::sbuf, 5, 12 * 24, bf16),
-             four = one.builder.tile("four", Memory::sbuf, 5, 12 * 24, bf16), part = one.builder.tile("part", Memory::sbuf, 60, 8, bf16);
+  auto const two = one.builder.tile("two", Memory::sbuf, 60, 24, bf16),
+             three = one.builder.tile("three", Memory::sbuf, 5, 12 * 24, bf16),
+             four = one.builder.tile("four", Memory::sbuf, 5, 12 * 24, bf16),
+             part = one.builder.tile("part", Memory::sbuf, 60, 8, bf16);
   one.builder.emit(nki::DmaTranspose{two.whole(), x.whole()});
-  one.builder.emit(nki::DmaTranspose{three.pattern(0, 5, 0, {{24, 12}, {1, 24}}), x.pattern(0, 24, 0, {{5, 12}, {1, 5}})});
-  one.builder.emit(nki::DmaTranspose{four.pattern(0, 5, 0, {{24, 3}, {72, 4}, {1, 24}}), x.pattern(0, 24, 0, {{20, 3}, {5, 4}, {1, 5}})});
+  one.builder.emit(
+      nki::DmaTranspose{three.pattern(0, 5, 0, {{24, 12}, {1, 24}}), x.pattern(0, 24, 0, {{5, 12}, {1, 5}})});
+  one.builder.emit(nki::DmaTranspose{four.pattern(0, 5, 0, {{24, 3}, {72, 4}, {1, 24}}),
+                                     x.pattern(0, 24, 0, {{20, 3}, {5, 4}, {1, 5}})});
   auto const hbm = one.builder.tensor("hbm", {8, 100}, bf16, Role::input);
   one.inputs["hbm"] = random_values(800, 45);
   one.builder.emit(nki::DmaTranspose{part.whole(), hbm.pattern(20, {{100, 8}, {1, 60}})});
-  for (auto const& [name, tile] : {std::pair{"two", two}, {"three", three}, {"four", four}, {"part", part}}) one.store(name, tile);
+  for (auto const& [name, tile] : {std::pair{"two", two}, {"three", three}, {"four", four}, {"part", part}})
+    one.store(name, tile);
   one.run();
   bool right = true;
   for (std::size_t i = 0; i < 24; ++i)
     for (std::size_t j = 0; j < 12; ++j)
       for (std::size_t k = 0; k < 5; ++k) {
         float const value = one.result("x")[i * 60 + j * 5 + k];
-        right = right && one.result("two")[(j * 5 + k) * 24 + i] == value && one.result("three")[k * 288 + j * 24 + i] == value &&
+        right = right && one.result("two")[(j * 5 + k) * 24 + i] == value &&
+                one.result("three")[k * 288 + j * 24 + i] == value &&
                 one.result("four")[k * 288 + (j % 4) * 72 + (j / 4) * 24 + i] == value;
       }
   CHECK(right);
   for (std::size_t i = 0; i < 8; ++i)
-    for (std::size_t j = 0; j < 60; ++j) REQUIRE(one.result("part")[j * 8 + i] == static_cast<float>(Eigen::bfloat16(one.inputs["hbm"][i * 100 + 20 + j])));
+    for (std::size_t j = 0; j < 60; ++j)
+      REQUIRE(one.result("part")[j * 8 + i] ==
+              static_cast<float>(Eigen::bfloat16(one.inputs["hbm"][i * 100 + 20 + j])));
 }
 
 TEST_CASE("dma_transpose as attention uses it, in place, and what it refuses") {
@@ -120,10 +132,12 @@ TEST_CASE("dma_transpose as attention uses it, in place, and what it refuses") {
   one.run();
   for (std::size_t i = 0; i < 32; ++i)
     for (std::size_t b = 0; b < 4; ++b)
-      for (std::size_t j = 0; j < 32; ++j) REQUIRE(one.result("p")[j * 128 + b * 32 + i] == one.result("before")[i * 128 + b * 32 + j]);
+      for (std::size_t j = 0; j < 32; ++j)
+        REQUIRE(one.result("p")[j * 128 + b * 32 + i] == one.result("before")[i * 128 + b * 32 + j]);
 
   OneProgram wrong;
-  auto const x = wrong.load("x", 4, 6, std::vector<float>(24, 1.0f), bf16), y = wrong.load("y", 6, 4, std::vector<float>(24, 1.0f));
+  auto const x = wrong.load("x", 4, 6, std::vector<float>(24, 1.0f), bf16),
+             y = wrong.load("y", 6, 4, std::vector<float>(24, 1.0f));
   auto const z = wrong.builder.tile("z", Memory::sbuf, 6, 6, bf16);
   auto const run = [&](nki::DmaTranspose const& instruction) {
     OneProgram copy = wrong;
@@ -137,7 +151,8 @@ TEST_CASE("dma_transpose as attention uses it, in place, and what it refuses") {
 
 TEST_CASE("nc_stream_shuffle inside quadrants, in place, broadcasting, leaving partitions") {
   OneProgram one;
-  auto const x = one.load("x", 64, 3, random_values(64 * 3, 47)), y = one.load("y", 64, 3, random_values(64 * 3, 48)), z = one.load("z", 128, 1, random_values(128, 49));
+  auto const x = one.load("x", 64, 3, random_values(64 * 3, 47)), y = one.load("y", 64, 3, random_values(64 * 3, 48)),
+             z = one.load("z", 128, 1, random_values(128, 49));
   std::vector<int> mask(32), zeros(32, 0);
   for (int i = 0; i < 32; ++i) mask[static_cast<std::size_t>(i)] = i % 4 == 3 ? 255 : (i * 7 + 5) % 32;
   one.builder.emit(nki::StreamShuffle{y.whole(), x.whole(), mask});
@@ -153,7 +168,9 @@ TEST_CASE("nc_stream_shuffle inside quadrants, in place, broadcasting, leaving p
   for (std::size_t p = 0; p < 64; ++p)
     for (std::size_t i = 0; i < 3; ++i) {
       int const from = mask[p % 32];
-      CHECK(one.result("y")[p * 3 + i] == (from == 255 ? one.inputs["y_in"][p * 3 + i] : one.inputs["x_in"][(p / 32 * 32 + static_cast<std::size_t>(from)) * 3 + i]));
+      CHECK(one.result("y")[p * 3 + i] ==
+            (from == 255 ? one.inputs["y_in"][p * 3 + i]
+                         : one.inputs["x_in"][(p / 32 * 32 + static_cast<std::size_t>(from)) * 3 + i]));
       CHECK(one.result("x")[p * 3 + i] == one.inputs["x_in"][(p / 32 * 32 + 31 - p % 32) * 3 + i]);
     }
   CHECK(one.result("z") == std::vector<float>(128, one.inputs["z_in"][0]));
@@ -168,10 +185,12 @@ TEST_CASE("iota and affine_select count as their pattern says") {
   auto const type = GENERATE(f32, i32);
   std::vector<nki::Axis> const pattern{{100, 3}, {-2, 4}};
   OneProgram one;
-  auto const numbers = one.load("numbers", 40, 30, std::vector<float>(1200, 9), type), x = one.load("x", 8, 12, random_values(96, 51));
+  auto const numbers = one.load("numbers", 40, 30, std::vector<float>(1200, 9), type),
+             x = one.load("x", 8, 12, random_values(96, 51));
   auto const to = numbers.pattern(32, 8, 2, {{2, 12}});
   one.builder.emit(nki::Iota{to, pattern, -5, 7});
-  std::vector<Operator> const operators{Operator::greater_equal, Operator::greater, Operator::less, Operator::equal, Operator::not_equal};
+  std::vector<Operator> const operators{Operator::greater_equal, Operator::greater, Operator::less, Operator::equal,
+                                        Operator::not_equal};
   std::vector<nki::TileHandle> chosen;
   for (Operator const op : operators) {
     chosen.push_back(one.builder.tile("chosen_" + std::string(nki::name_of(op)), Memory::sbuf, 8, 12, f32));
@@ -186,7 +205,11 @@ TEST_CASE("iota and affine_select count as their pattern says") {
       Index const sum = p * 7 + (i / 4) * 100 - 2 * (i % 4), value = sum - 107;
       expected[place_of(one.builder.program(), to, p, i)] = static_cast<float>(sum - 5);
       auto const at = static_cast<std::size_t>(p * 12 + i);
-      for (auto const& [name, kept] : {std::pair{"greater_equal", value >= 0}, {"greater", value > 0}, {"less", value < 0}, {"equal", value == 0}, {"not_equal", value != 0}})
+      for (auto const& [name, kept] : {std::pair{"greater_equal", value >= 0},
+                                       {"greater", value > 0},
+                                       {"less", value < 0},
+                                       {"equal", value == 0},
+                                       {"not_equal", value != 0}})
         CHECK(one.result(name)[at] == (kept ? one.inputs["x_in"][at] : -1e30f));
     }
   CHECK(one.result("numbers") == expected);
@@ -211,6 +234,7 @@ TEST_CASE("Indices follow the variables of loops") {
   one.store("n", n);
   one.run();
   for (std::size_t p = 0; p < 4; ++p)
-    for (std::size_t i = 0; i < 12; ++i) CHECK(one.result("y")[p * 12 + i] == one.inputs["x_in"][p * 12 + 10 - i / 2 * 2 + i % 2]);
+    for (std::size_t i = 0; i < 12; ++i)
+      CHECK(one.result("y")[p * 12 + i] == one.inputs["x_in"][p * 12 + 10 - i / 2 * 2 + i % 2]);
   CHECK(one.result("n") == std::vector<float>{0, 1, 10, 11, 20, 21});
 }

@@ -46,7 +46,8 @@ Access access_of(nki::TileHandle const& tile, Layout const& layout) {
 
 /// Runs write(dst, a, b) on every pair of layouts and compares dst with formula(a, b) of the elements, and what is not
 /// dst with what was there.
-void check_all_layouts(nki::ElementType type, double largest, std::function<nki::Instruction(Access, Access, Access)> const& write,
+void check_all_layouts(nki::ElementType type, double largest,
+                       std::function<nki::Instruction(Access, Access, Access)> const& write,
                        std::function<double(double, double)> const& formula, float lowest = -2, float highest = 2) {
   for (std::size_t d = 0; d < writable.size(); ++d)
     for (std::size_t s = 0; s < readable.size(); ++s) {
@@ -81,34 +82,51 @@ void check_all_layouts(nki::ElementType type, double largest, std::function<nki:
 
 double value_of(Operator op, double a, double b) {
   switch (op) {
-    case Operator::add: return a + b;
-    case Operator::subtract: return a - b;
-    case Operator::multiply: return a * b;
-    case Operator::maximum: return std::fmax(a, b);
-    case Operator::minimum: return std::fmin(a, b);
-    case Operator::equal: return a == b;
-    case Operator::not_equal: return a != b;
-    case Operator::greater: return a > b;
-    case Operator::greater_equal: return a >= b;
-    case Operator::less: return a < b;
-    case Operator::less_equal: return a <= b;
-    case Operator::logical_and: return a != 0 && b != 0;
-    case Operator::logical_or: return a != 0 || b != 0;
+    case Operator::add:
+      return a + b;
+    case Operator::subtract:
+      return a - b;
+    case Operator::multiply:
+      return a * b;
+    case Operator::maximum:
+      return std::fmax(a, b);
+    case Operator::minimum:
+      return std::fmin(a, b);
+    case Operator::equal:
+      return a == b;
+    case Operator::not_equal:
+      return a != b;
+    case Operator::greater:
+      return a > b;
+    case Operator::greater_equal:
+      return a >= b;
+    case Operator::less:
+      return a < b;
+    case Operator::less_equal:
+      return a <= b;
+    case Operator::logical_and:
+      return a != 0 && b != 0;
+    case Operator::logical_or:
+      return a != 0 || b != 0;
   }
   return std::nan("");
 }
 
-constexpr Operator operators[] = {Operator::add,     Operator::subtract,      Operator::multiply,    Operator::maximum,
-                                  Operator::minimum, Operator::equal,         Operator::not_equal,   Operator::greater,
-                                  Operator::greater_equal, Operator::less,    Operator::less_equal,  Operator::logical_and,
-                                  Operator::logical_or};
+constexpr Operator operators[] = {
+    Operator::add,        Operator::subtract,    Operator::multiply,  Operator::maximum,       Operator::minimum,
+    Operator::equal,      Operator::not_equal,   Operator::greater,   Operator::greater_equal, Operator::less,
+    Operator::less_equal, Operator::logical_and, Operator::logical_or};
 
 }  // namespace
 
 TEST_CASE("tensor_tensor on every pair of layouts") {
   auto const type = GENERATE(f32, bf16, f16);
-  check_all_layouts(type, 4, [](Access dst, Access a, Access b) { return nki::TensorTensor{dst, a, b, Operator::multiply}; },
-                    [](double a, double b) { return a * b; });
+  check_all_layouts(
+      type, 4,
+      [](Access dst, Access a, Access b) {
+        return nki::TensorTensor{dst, a, b, Operator::multiply};
+      },
+      [](double a, double b) { return a * b; });
 }
 
 TEST_CASE("Every operator, with a tensor, a number or a column on either side") {
@@ -116,15 +134,23 @@ TEST_CASE("Every operator, with a tensor, a number or a column on either side") 
   for (Operator const op : operators) {
     INFO(nki::name_of(op));
     OneProgram one;
-    auto const a = one.load("a", 2, 3, values), b = one.load("b", 2, 3, others), column = one.load("column", 2, 1, {0.0f, 2.0f});
+    auto const a = one.load("a", 2, 3, values), b = one.load("b", 2, 3, others),
+               column = one.load("column", 2, 1, {0.0f, 2.0f});
     auto const make = [&](char const* name) { return one.builder.tile(name, nki::Memory::sbuf, 2, 3, f32); };
     auto const tensor = make("tensor"), number = make("number"), reversed = make("reversed"), both = make("both");
     one.builder.emit(nki::TensorTensor{tensor.whole(), a.whole(), b.whole(), op});
     one.builder.emit(nki::TensorScalar{.dst = number.whole(), .data = a.whole(), .op0 = op, .operand0 = 2.0f});
-    one.builder.emit(nki::TensorScalar{.dst = reversed.whole(), .data = a.whole(), .op0 = op, .operand0 = column.whole(), .reverse0 = true});
-    one.builder.emit(nki::TensorScalar{.dst = both.whole(), .data = a.whole(), .op0 = Operator::add, .operand0 = column.whole(),
-                                       .op1 = op, .operand1 = 0.5f, .reverse1 = true});
-    for (auto const& [name, tile] : {std::pair{"tensor", tensor}, {"number", number}, {"reversed", reversed}, {"both", both}})
+    one.builder.emit(nki::TensorScalar{
+        .dst = reversed.whole(), .data = a.whole(), .op0 = op, .operand0 = column.whole(), .reverse0 = true});
+    one.builder.emit(nki::TensorScalar{.dst = both.whole(),
+                                       .data = a.whole(),
+                                       .op0 = Operator::add,
+                                       .operand0 = column.whole(),
+                                       .op1 = op,
+                                       .operand1 = 0.5f,
+                                       .reverse1 = true});
+    for (auto const& [name, tile] :
+         {std::pair{"tensor", tensor}, {"number", number}, {"reversed", reversed}, {"both", both}})
       one.store(name, tile);
     one.run();
     for (std::size_t i = 0; i < 6; ++i) {
@@ -140,7 +166,8 @@ TEST_CASE("Every operator, with a tensor, a number or a column on either side") 
 TEST_CASE("A NaN is not hidden by maximum and minimum") {
   float const nan = std::numeric_limits<float>::quiet_NaN();
   OneProgram one;
-  auto const a = one.load("a", 1, 40, std::vector<float>(40, 1.0f)), b = one.load("b", 1, 40, std::vector<float>(40, nan));
+  auto const a = one.load("a", 1, 40, std::vector<float>(40, 1.0f)),
+             b = one.load("b", 1, 40, std::vector<float>(40, nan));
   auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 1, 4, f32);
   one.builder.emit(nki::TensorTensor{dst.column(0), a.column(0), b.column(0), Operator::maximum});
   one.builder.emit(nki::TensorTensor{dst.column(1), b.column(0), a.column(0), Operator::minimum});
@@ -154,18 +181,40 @@ TEST_CASE("A NaN is not hidden by maximum and minimum") {
 
 TEST_CASE("scalar_tensor_tensor on every pair of layouts, in either order") {
   bool const reverse = GENERATE(false, true);
-  check_all_layouts(bf16, 12,
-                    [&](Access dst, Access a, Access b) {
-                      return nki::ScalarTensorTensor{.dst = dst, .data = a, .op0 = Operator::subtract, .operand0 = 3.0f,
-                                                     .op1 = Operator::subtract, .operand1 = b, .reverse0 = reverse, .reverse1 = reverse};
-                    },
-                    [&](double a, double b) { return reverse ? b - (3 - a) : a - 3 - b; });
+  check_all_layouts(
+      bf16, 12,
+      [&](Access dst, Access a, Access b) {
+        return nki::ScalarTensorTensor{.dst = dst,
+                                       .data = a,
+                                       .op0 = Operator::subtract,
+                                       .operand0 = 3.0f,
+                                       .op1 = Operator::subtract,
+                                       .operand1 = b,
+                                       .reverse0 = reverse,
+                                       .reverse1 = reverse};
+      },
+      [&](double a, double b) { return reverse ? b - (3 - a) : a - 3 - b; });
 }
 
 TEST_CASE("tensor_copy and memset on every layout") {
-  check_all_layouts(f16, 2, [](Access dst, Access a, Access) { return nki::TensorCopy{dst, a}; }, [](double a, double) { return a; });
-  check_all_layouts(bf16, 2, [](Access dst, Access, Access) { return nki::Memset{dst, 1.75f}; }, [](double, double) { return 1.75; });
-  check_all_layouts(i32, 2, [](Access dst, Access, Access) { return nki::Memset{dst, -7}; }, [](double, double) { return -7; });
+  check_all_layouts(
+      f16, 2,
+      [](Access dst, Access a, Access) {
+        return nki::TensorCopy{dst, a};
+      },
+      [](double a, double) { return a; });
+  check_all_layouts(
+      bf16, 2,
+      [](Access dst, Access, Access) {
+        return nki::Memset{dst, 1.75f};
+      },
+      [](double, double) { return 1.75; });
+  check_all_layouts(
+      i32, 2,
+      [](Access dst, Access, Access) {
+        return nki::Memset{dst, -7};
+      },
+      [](double, double) { return -7; });
 }
 
 TEST_CASE("Every function of ScalarE, scaled and shifted, on every layout") {
@@ -175,21 +224,38 @@ TEST_CASE("Every function of ScalarE, scaled and shifted, on every layout") {
     float lowest, highest;
     double largest;  ///< of argument and result
   };
-  Case const tested = GENERATE(
-      Case{Function::copy, [](double x) { return x; }, -2, 2, 2}, Case{Function::exp, [](double x) { return std::exp(x); }, -9, 2, 8},
-      Case{Function::log, [](double x) { return std::log(x); }, 1, 50, 4}, Case{Function::tanh, [](double x) { return std::tanh(x); }, -4, 4, 4},
-      Case{Function::square, [](double x) { return x * x; }, -2, 2, 8}, Case{Function::abs, [](double x) { return std::abs(x); }, -2, 2, 2},
-      Case{Function::sqrt, [](double x) { return std::sqrt(x); }, 1, 50, 8}, Case{Function::rsqrt, [](double x) { return 1 / std::sqrt(x); }, 1, 50, 1},
-      Case{Function::reciprocal, [](double x) { return 1 / x; }, 1, 50, 1});
+  Case const tested = GENERATE(Case{Function::copy, [](double x) { return x; }, -2, 2, 2},
+                               Case{Function::exp, [](double x) { return std::exp(x); }, -9, 2, 8},
+                               Case{Function::log, [](double x) { return std::log(x); }, 1, 50, 4},
+                               Case{Function::tanh, [](double x) { return std::tanh(x); }, -4, 4, 4},
+                               Case{Function::square, [](double x) { return x * x; }, -2, 2, 8},
+                               Case{Function::abs, [](double x) { return std::abs(x); }, -2, 2, 2},
+                               Case{Function::sqrt, [](double x) { return std::sqrt(x); }, 1, 50, 8},
+                               Case{Function::rsqrt, [](double x) { return 1 / std::sqrt(x); }, 1, 50, 1},
+                               Case{Function::reciprocal, [](double x) { return 1 / x; }, 1, 50, 1});
   INFO(nki::name_of(tested.function));
-  check_all_layouts(f32, tested.largest, [&](Access dst, Access a, Access) {
-    return nki::Activation{.dst = dst, .op = tested.function, .data = a, .bias = 0.25f, .scale = 0.5f};
-  }, [&](double a, double) { return tested.exact(0.5 * a + 0.25); }, tested.lowest, tested.highest);
+  check_all_layouts(
+      f32, tested.largest,
+      [&](Access dst, Access a, Access) {
+        return nki::Activation{.dst = dst, .op = tested.function, .data = a, .bias = 0.25f, .scale = 0.5f};
+      },
+      [&](double a, double) { return tested.exact(0.5 * a + 0.25); }, tested.lowest, tested.highest);
 }
 
 TEST_CASE("exp over its whole range") {
-  std::vector<float> values{-std::numeric_limits<float>::infinity(), nki::lowest_float, -1e4f, -88.0f, -87.0f, 0.0f, -0.0f, 88.5f, 88.72f, 89.0f,
-                            nki::lowest_float * -1, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()};
+  std::vector<float> values{-std::numeric_limits<float>::infinity(),
+                            nki::lowest_float,
+                            -1e4f,
+                            -88.0f,
+                            -87.0f,
+                            0.0f,
+                            -0.0f,
+                            88.5f,
+                            88.72f,
+                            89.0f,
+                            nki::lowest_float * -1,
+                            std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()};
   for (int i = 0; i < 500; ++i) values.push_back(-87.0f + static_cast<float>(i) * 0.35f);
   auto const n = static_cast<Index>(values.size());
   OneProgram one;
@@ -233,7 +299,8 @@ TEST_CASE("Scale and bias may be columns, of another type too") {
   one.run();
   double const scales[] = {1, -2, 0.5}, biases[] = {0.5, 0.25, -1};
   for (std::size_t i = 0; i < 12; ++i)
-    CHECK(std::abs(one.result("y")[i] - (one.inputs["x_in"][i] * scales[i / 4] + biases[i / 4])) <= 2 * rounding_of(f32, 4));
+    CHECK(std::abs(one.result("y")[i] - (one.inputs["x_in"][i] * scales[i / 4] + biases[i / 4])) <=
+          2 * rounding_of(f32, 4));
 }
 
 TEST_CASE("ScalarE refuses values outside the domain of a function") {
@@ -255,16 +322,23 @@ TEST_CASE("ScalarE refuses values outside the domain of a function") {
     one.run();
   };
   run(tested.inside);
-  CHECK_THROWS_WITH(run(tested.outside), ContainsSubstring(std::string(nki::name_of(tested.function)) + " of ") && ContainsSubstring("ScalarE"));
+  CHECK_THROWS_WITH(run(tested.outside), ContainsSubstring(std::string(nki::name_of(tested.function)) + " of ") &&
+                                             ContainsSubstring("ScalarE"));
 }
 
 TEST_CASE("reciprocal, and exponential where the hardware has it") {
-  check_all_layouts(f32, 2, [](Access dst, Access a, Access) { return nki::Reciprocal{dst, a}; }, [](double a, double) { return 1 / a; }, 1, 3);
+  check_all_layouts(
+      f32, 2,
+      [](Access dst, Access a, Access) {
+        return nki::Reciprocal{dst, a};
+      },
+      [](double a, double) { return 1 / a; }, 1, 3);
   auto const run = [](nki::Target target) {
     OneProgram one(target);
     auto const x = one.load("x", 2, 20, random_values(40, 9)), top = one.load("top", 2, 1, {2.0f, 1.0f});
     auto const sum = one.builder.tile("sum", nki::Memory::sbuf, 2, 1, f32);
-    one.builder.emit(nki::Exponential{x.whole(), x.whole(), top.whole(), sum.whole(), nki::ReduceCommand::reset_reduce});
+    one.builder.emit(
+        nki::Exponential{x.whole(), x.whole(), top.whole(), sum.whole(), nki::ReduceCommand::reset_reduce});
     one.store("x", x);
     one.store("sum", sum);
     one.run();
@@ -285,12 +359,14 @@ TEST_CASE("reciprocal, and exponential where the hardware has it") {
 
 TEST_CASE("dst may be an operand, in the same place or another") {
   OneProgram one;
-  auto const x = one.load("x", 64, 20, random_values(64 * 20, 11)), y = one.load("y", 64, 20, random_values(64 * 20, 12)),
+  auto const x = one.load("x", 64, 20, random_values(64 * 20, 11)),
+             y = one.load("y", 64, 20, random_values(64 * 20, 12)),
              z = one.load("z", 64, 20, random_values(64 * 20, 13));
   one.builder.emit(nki::TensorTensor{x.whole(), x.whole(), x.whole(), Operator::multiply});
-  one.builder.emit(nki::ScalarTensorTensor{.dst = y.whole(), .data = x.whole(), .operand0 = 2.0f, .op1 = Operator::subtract, .operand1 = y.whole()});
-  one.builder.emit(nki::TensorCopy{z.columns(1, 19), z.columns(0, 19)});             // moves columns
-  one.builder.emit(nki::TensorCopy{z.part(32, 32, 0, 20), z.part(0, 32, 0, 20)});    // moves partitions
+  one.builder.emit(nki::ScalarTensorTensor{
+      .dst = y.whole(), .data = x.whole(), .operand0 = 2.0f, .op1 = Operator::subtract, .operand1 = y.whole()});
+  one.builder.emit(nki::TensorCopy{z.columns(1, 19), z.columns(0, 19)});           // moves columns
+  one.builder.emit(nki::TensorCopy{z.part(32, 32, 0, 20), z.part(0, 32, 0, 20)});  // moves partitions
   one.store("x", x);
   one.store("y", y);
   one.store("z", z);

@@ -25,29 +25,76 @@ struct Reader {
 
 TEST_CASE("Each operand that reads is checked") {
   using A = nki::Access;
-  auto const reader = GENERATE(
-      Reader{"stationary", [](A x, A hole, A dst, A) { return nki::MatMul{dst, hole, x}; }},
-      Reader{"moving", [](A x, A hole, A dst, A) { return nki::MatMul{dst, x, hole}; }},
-      Reader{"dst", [](A x, A hole, A, A) { return nki::MatMul{hole, x, x, true}; }},
-      Reader{"data", [](A, A hole, A dst, A) { return nki::Transpose{dst, hole}; }},
-      Reader{"src", [](A, A hole, A dst, A) { return nki::DmaCopy{dst, hole}; }},
-      Reader{"data", [](A, A hole, A dst, A) { return nki::Activation{.dst = dst, .data = hole}; }},
-      Reader{"bias", [](A x, A hole, A dst, A) { hole = A(hole.buffer, {{1, 4}, {1, 1}}); return nki::Activation{.dst = dst, .data = x, .bias = hole}; }},
-      Reader{"scale", [](A x, A hole, A dst, A) { hole = A(hole.buffer, {{1, 4}, {1, 1}}); return nki::Activation{.dst = dst, .data = x, .scale = hole}; }},
-      Reader{"data1", [](A x, A hole, A dst, A) { return nki::TensorTensor{dst, hole, x}; }},
-      Reader{"data2", [](A x, A hole, A dst, A) { return nki::TensorTensor{dst, x, hole}; }},
-      Reader{"operand1", [](A x, A hole, A dst, A) { return nki::ScalarTensorTensor{.dst = dst, .data = x, .operand1 = hole}; }},
-      Reader{"data", [](A, A hole, A dst, A column) { return nki::TensorScalarReduce{dst, hole, Operator::multiply, 1.0f, Operator::add, column}; }},
-      Reader{"data", [](A, A hole, A, A column) { return nki::TensorReduce{column, Operator::add, hole}; }},
-      Reader{"src", [](A, A hole, A dst, A) { return nki::TensorCopy{dst, hole}; }},
-      Reader{"data", [](A, A hole, A dst, A) { return nki::Reciprocal{dst, hole}; }},
-      Reader{"on_true_tile", [](A, A hole, A dst, A) { return nki::AffineSelect{dst, {{1, 4}}, 0, hole}; }},
-      Reader{"src", [](A, A hole, A dst, A) { return nki::StreamShuffle{dst, hole, std::vector<int>(32, 0)}; }});
+  auto const reader =
+      GENERATE(
+          Reader{"stationary",
+                 [](A x, A hole, A dst, A) {
+                   return nki::MatMul{dst, hole, x};
+                 }},
+          Reader{"moving",
+                 [](A x, A hole, A dst, A) {
+                   return nki::MatMul{dst, x, hole};
+                 }},
+          Reader{"dst",
+                 [](A x, A hole, A, A) {
+                   return nki::MatMul{hole, x, x, true};
+                 }},
+          Reader{"data",
+                 [](A, A hole, A dst, A) {
+                   return nki::Transpose{dst, hole};
+                 }},
+          Reader{"src",
+                 [](A, A hole, A dst, A) {
+                   return nki::DmaCopy{dst, hole};
+                 }},
+          Reader{"data", [](A, A hole, A dst, A) { return nki::Activation{.dst = dst, .data = hole}; }},
+          Reader{"bias",
+                 [](A x, A hole, A dst, A) {
+                   hole = A(hole.buffer, {{1, 4}, {1, 1}});
+                   return nki::Activation{.dst = dst, .data = x, .bias = hole};
+                 }},
+          Reader{"scale",
+                 [](A x, A hole, A dst, A) {
+                   hole = A(hole.buffer, {{1, 4}, {1, 1}});
+                   return nki::Activation{.dst = dst, .data = x, .scale = hole};
+                 }},
+          Reader{"data1",
+                 [](A x, A hole, A dst, A) {
+                   return nki::TensorTensor{dst, hole, x};
+                 }},
+          Reader{"data2",
+                 [](A x, A hole, A dst, A) {
+                   return nki::TensorTensor{dst, x, hole};
+                 }},
+          Reader{"operand1", [](A x, A hole, A dst,
+                                A) { return nki::ScalarTensorTensor{.dst = dst, .data = x, .operand1 = hole}; }},
+          Reader{"data",
+                 [](A, A hole, A dst, A column) {
+                   return nki::TensorScalarReduce{dst, hole, Operator::multiply, 1.0f, Operator::add, column};
+                 }},
+          Reader{"data",
+                 [](A, A hole, A, A column) {
+                   return nki::TensorReduce{column, Operator::add, hole};
+                 }},
+          Reader{"src",
+                 [](A, A hole, A dst, A) {
+                   return nki::TensorCopy{dst, hole};
+                 }},
+          Reader{
+              "data",
+              [](A, A hole, A dst, A) {
+                return nki::Reciprocal{dst, hole};
+              }},
+          Reader{"on_true_tile", [](A, A hole, A dst, A) { return nki::AffineSelect{dst, {{1, 4}}, 0, hole}; }},
+          Reader{"src", [](A, A hole, A dst, A) {
+                   return nki::StreamShuffle{dst, hole, std::vector<int>(32, 0)};
+                 }});
   INFO(reader.keyword);
   auto const run = [&](int undefined) {
     OneProgram one;
     auto const x = one.load("x", 4, 4, std::vector<float>(16, 1.0f));
-    auto const hole = one.builder.tile("hole", Memory::sbuf, 4, 4, f32), dst = one.builder.tile("dst", Memory::sbuf, 4, 4, f32),
+    auto const hole = one.builder.tile("hole", Memory::sbuf, 4, 4, f32),
+               dst = one.builder.tile("dst", Memory::sbuf, 4, 4, f32),
                column = one.builder.tile("column", Memory::sbuf, 4, 1, f32);
     for (Index i = 0; i < 16; ++i)
       if (i != undefined) one.builder.emit(nki::Memset{hole.part(i / 4, 1, i % 4, 1), 1.0f});
@@ -57,9 +104,10 @@ TEST_CASE("Each operand that reads is checked") {
   };
   run(-1);
   int const undefined = std::string(reader.keyword) == "bias" || std::string(reader.keyword) == "scale" ? 8 : 9;
-  CHECK_THROWS_WITH(run(undefined), ContainsSubstring(std::string("operand ") + reader.keyword + " ") && ContainsSubstring("step 3") &&
-                                        ContainsSubstring("partition 2, element " + std::to_string(undefined % 4) + " of hole") &&
-                                        ContainsSubstring("never written"));
+  CHECK_THROWS_WITH(run(undefined),
+                    ContainsSubstring(std::string("operand ") + reader.keyword + " ") && ContainsSubstring("step 3") &&
+                        ContainsSubstring("partition 2, element " + std::to_string(undefined % 4) + " of hole") &&
+                        ContainsSubstring("never written"));
 }
 
 TEST_CASE("The instruction is named") {
@@ -73,12 +121,16 @@ TEST_CASE("The instruction is named") {
 TEST_CASE("range_select reads both bounds and all of its tile") {
   for (int undefined = 0; undefined < 3; ++undefined) {
     OneProgram one;
-    nki::TileHandle tiles[3] = {one.builder.tile("tile", Memory::sbuf, 2, 4, f32), one.builder.tile("low", Memory::sbuf, 2, 1, f32),
+    nki::TileHandle tiles[3] = {one.builder.tile("tile", Memory::sbuf, 2, 4, f32),
+                                one.builder.tile("low", Memory::sbuf, 2, 1, f32),
                                 one.builder.tile("high", Memory::sbuf, 2, 1, f32)};
     for (int i = 0; i < 3; ++i)
       if (i != undefined) one.builder.emit(nki::Memset{tiles[i].whole(), 1.0f});
     // Nothing passes, but it is read all the same.
-    one.builder.emit(nki::RangeSelect{.dst = tiles[0].whole(), .on_true_tile = tiles[0].whole(), .bound0 = tiles[1].whole(), .bound1 = tiles[2].whole()});
+    one.builder.emit(nki::RangeSelect{.dst = tiles[0].whole(),
+                                      .on_true_tile = tiles[0].whole(),
+                                      .bound0 = tiles[1].whole(),
+                                      .bound1 = tiles[2].whole()});
     char const* const names[] = {"tile", "low", "high"};
     CHECK_THROWS_WITH(one.run(), ContainsSubstring(std::string("element 0 of ") + names[undefined]));
   }
@@ -111,14 +163,17 @@ TEST_CASE("A tile is undefined again when it is made again; older ones stay whil
 TEST_CASE("Definedness follows single elements, in every order of writing") {
   // Columns 0..3, 6..7, then 4: column 5 stays undefined until the end.
   OneProgram one;
-  auto const tile = one.builder.tile("tile", Memory::sbuf, 3, 8, f32), copy = one.builder.tile("copy", Memory::sbuf, 3, 8, f32);
+  auto const tile = one.builder.tile("tile", Memory::sbuf, 3, 8, f32),
+             copy = one.builder.tile("copy", Memory::sbuf, 3, 8, f32);
   auto const set = [&](Index begin, Index count) { one.builder.emit(nki::Memset{tile.columns(begin, count), 1.0f}); };
   auto const fails = [&](Index begin, Index count) {
     OneProgram tried = one;
     tried.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)});
     CHECK_THROWS_WITH(tried.run(), ContainsSubstring("never written"));
   };
-  auto const passes = [&](Index begin, Index count) { one.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)}); };
+  auto const passes = [&](Index begin, Index count) {
+    one.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)});
+  };
   fails(0, 1);
   set(0, 2);
   set(2, 2);
@@ -181,9 +236,13 @@ TEST_CASE("Accesses outside a buffer, and inputs that do not fit, are refused") 
 
   auto const hardware = nki::hardware_of(nki::Target::trn2);
   nki::Tensors const good{{"x_in", std::vector<float>(16)}};
-  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), hardware, {}), ContainsSubstring("input x_in of program one is missing"));
-  CHECK_THROWS_AS(nki::simulate(one.builder.program(), hardware, {{"x_in", std::vector<float>(15)}}), annulus::ShapeError);
-  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), hardware, {{"x_in", std::vector<float>(16)}, {"y", {}}}), ContainsSubstring("no input y"));
-  CHECK_THROWS_AS(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn3), good), annulus::UnsupportedError);
+  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), hardware, {}),
+                    ContainsSubstring("input x_in of program one is missing"));
+  CHECK_THROWS_AS(nki::simulate(one.builder.program(), hardware, {{"x_in", std::vector<float>(15)}}),
+                  annulus::ShapeError);
+  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), hardware, {{"x_in", std::vector<float>(16)}, {"y", {}}}),
+                    ContainsSubstring("no input y"));
+  CHECK_THROWS_AS(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn3), good),
+                  annulus::UnsupportedError);
   nki::simulate(one.builder.program(), hardware, good);
 }

@@ -35,7 +35,8 @@ void compare(Round&& round) {
     bool const equal = value != value ? rounded != rounded
                                       : std::bit_cast<std::uint32_t>(rounded) == std::bit_cast<std::uint32_t>(expected);
     if (!equal && ++failures < 5) {
-      INFO("value " << value << ", bits " << std::bit_cast<std::uint32_t>(value) << ", expected " << expected << ", got " << rounded);
+      INFO("value " << value << ", bits " << std::bit_cast<std::uint32_t>(value) << ", expected " << expected
+                    << ", got " << rounded);
       CHECK(equal);
     }
   });

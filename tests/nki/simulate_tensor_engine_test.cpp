@@ -19,7 +19,8 @@ struct Extents {
 struct Exact {
   double value = 0, size = 0;
 };
-Exact exact(OneProgram& one, nki::Access const& a, nki::Access const& b, Index depth, Index m, Index n, double (*narrow)(double)) {
+Exact exact(OneProgram& one, nki::Access const& a, nki::Access const& b, Index depth, Index m, Index n,
+            double (*narrow)(double)) {
   Exact sum;
   for (Index k = 0; k < depth; ++k) {
     double const x = narrow(one.inputs["a_in"][place_of(one.builder.program(), a, k, m)]);
@@ -33,18 +34,22 @@ Exact exact(OneProgram& one, nki::Access const& a, nki::Access const& b, Index d
 }  // namespace
 
 TEST_CASE("nc_matmul at full and at odd extents, overwriting and accumulating") {
-  auto const [k, m, n] = GENERATE(Extents{128, 128, 512}, Extents{1, 1, 1}, Extents{7, 13, 33}, Extents{128, 8, 31}, Extents{3, 128, 65}, Extents{64, 9, 1});
+  auto const [k, m, n] = GENERATE(Extents{128, 128, 512}, Extents{1, 1, 1}, Extents{7, 13, 33}, Extents{128, 8, 31},
+                                  Extents{3, 128, 65}, Extents{64, 9, 1});
   auto const type = GENERATE(f32, bf16);
   INFO(k << " x " << m << " x " << n);
   OneProgram one;
-  auto const a = one.load("a", k, m, random_values(k * m, 31), type), b = one.load("b", k, n, random_values(k * n, 32), type);
+  auto const a = one.load("a", k, m, random_values(k * m, 31), type),
+             b = one.load("b", k, n, random_values(k * n, 32), type);
   auto const dst = one.builder.tile("dst", Memory::psum, m, n, f32);
   one.builder.emit(nki::MatMul{dst.whole(), a.whole(), b.whole()});
   one.store("once", dst);
   one.builder.emit(nki::MatMul{dst.whole(), a.whole(), b.whole(), true});
   one.store("twice", dst);
   one.run();
-  auto const narrow = type == f32 ? [](double x) { return x; } : [](double x) { return static_cast<double>(static_cast<float>(Eigen::bfloat16(static_cast<float>(x)))); };
+  auto const narrow = type == f32 ? [](double x) { return x; } : [](double x) {
+    return static_cast<double>(static_cast<float>(Eigen::bfloat16(static_cast<float>(x))));
+  };
   bool once = true, twice = true;
   for (Index i = 0; i < m; ++i)
     for (Index j = 0; j < n; ++j) {
@@ -61,7 +66,8 @@ TEST_CASE("nc_matmul at full and at odd extents, overwriting and accumulating") 
 TEST_CASE("nc_matmul on strided operands and into a part of a tile, narrower too") {
   auto const type = GENERATE(f32, bf16);
   OneProgram one;
-  auto const a = one.load("a", 128, 40, random_values(128 * 40, 33)), b = one.load("b", 128, 40, random_values(128 * 40, 34));
+  auto const a = one.load("a", 128, 40, random_values(128 * 40, 33)),
+             b = one.load("b", 128, 40, random_values(128 * 40, 34));
   auto const dst = one.load("dst", 64, 50, random_values(64 * 50, 35), type, Memory::psum);
   one.store("before", dst);
   auto const stationary = a.pattern(64, 20, 1, {{3, 9}}), moving = b.pattern(32, 20, 2, {{1, 4}, {5, 3}});
@@ -94,7 +100,8 @@ TEST_CASE("An element of a product does not depend on the shapes around it") {
     std::fill(&b[k * 512], &b[k * 512] + 512, y[k]);
   }
   auto const left = one.load("a", 128, 128, a), right = one.load("b", 128, 512, b);
-  auto const large = one.builder.tile("large", Memory::psum, 128, 512, f32), small = one.builder.tile("small", Memory::psum, 3, 5, f32);
+  auto const large = one.builder.tile("large", Memory::psum, 128, 512, f32),
+             small = one.builder.tile("small", Memory::psum, 3, 5, f32);
   one.builder.emit(nki::MatMul{large.whole(), left.whole(), right.whole()});
   one.builder.emit(nki::MatMul{small.whole(), left.columns(17, 3), right.columns(100, 5)});
   one.store("large", large);
@@ -106,7 +113,8 @@ TEST_CASE("An element of a product does not depend on the shapes around it") {
 
 TEST_CASE("nc_transpose, whole, strided and onto itself") {
   OneProgram one;
-  auto const x = one.load("x", 128, 40, random_values(128 * 40, 38), bf16), square = one.load("square", 32, 32, random_values(32 * 32, 39));
+  auto const x = one.load("x", 128, 40, random_values(128 * 40, 38), bf16),
+             square = one.load("square", 32, 32, random_values(32 * 32, 39));
   auto const y = one.builder.tile("y", Memory::psum, 40, 128, bf16);
   auto const z = one.load("z", 64, 40, random_values(64 * 40, 40), bf16);
   one.store("x", x);
@@ -122,26 +130,41 @@ TEST_CASE("nc_transpose, whole, strided and onto itself") {
   for (std::size_t p = 0; p < 128; ++p)
     for (std::size_t i = 0; i < 40; ++i) REQUIRE(one.result("y")[i * 128 + p] == one.result("x")[p * 40 + i]);
   for (std::size_t p = 0; p < 32; ++p)
-    for (std::size_t i = 0; i < 32; ++i) REQUIRE(one.result("square")[i * 32 + p] == one.inputs["square_in"][p * 32 + i]);
+    for (std::size_t i = 0; i < 32; ++i)
+      REQUIRE(one.result("square")[i * 32 + p] == one.inputs["square_in"][p * 32 + i]);
   std::vector<float> expected = one.result("z_before");
   for (Index p = 0; p < 7; ++p)
     for (Index i = 0; i < 10; ++i)
-      expected[place_of(one.builder.program(), turned, i, p)] = one.result("x")[place_of(one.builder.program(), part, p, i)];
+      expected[place_of(one.builder.program(), turned, i, p)] =
+          one.result("x")[place_of(one.builder.program(), part, p, i)];
   CHECK(one.result("z") == expected);
 }
 
 TEST_CASE("TensorE refuses extents and types that do not fit") {
   auto const run = [](auto&& write) {
     OneProgram one;
-    auto const a = one.load("a", 4, 3, std::vector<float>(12, 1.0f)), b = one.load("b", 4, 5, std::vector<float>(20, 1.0f));
+    auto const a = one.load("a", 4, 3, std::vector<float>(12, 1.0f)),
+               b = one.load("b", 4, 5, std::vector<float>(20, 1.0f));
     auto const c = one.builder.tile("c", Memory::psum, 3, 5, f32), d = one.builder.tile("d", Memory::psum, 3, 4, bf16);
     one.builder.emit(write(a, b, c, d));
     one.run();
   };
   using Tile = nki::TileHandle;
   run([](Tile a, Tile b, Tile c, Tile) { return nki::MatMul{c.whole(), a.whole(), b.whole()}; });
-  CHECK_THROWS_WITH(run([](Tile a, Tile b, Tile c, Tile) { return nki::MatMul{c.columns(0, 4), a.whole(), b.whole()}; }), ContainsSubstring("not the product"));
-  CHECK_THROWS_WITH(run([](Tile a, Tile b, Tile c, Tile) { return nki::MatMul{c.whole(), a.part(0, 3, 0, 3), b.whole()}; }), ContainsSubstring("not the product"));
-  CHECK_THROWS_WITH(run([](Tile a, Tile, Tile c, Tile) { return nki::Transpose{c.whole(), a.whole()}; }), ContainsSubstring("not the transpose"));
-  CHECK_THROWS_WITH(run([](Tile a, Tile, Tile, Tile d) { return nki::Transpose{d.whole(), a.whole()}; }), ContainsSubstring("keeps the type"));
+  CHECK_THROWS_WITH(run([](Tile a, Tile b, Tile c, Tile) {
+                      return nki::MatMul{c.columns(0, 4), a.whole(), b.whole()};
+                    }),
+                    ContainsSubstring("not the product"));
+  CHECK_THROWS_WITH(run([](Tile a, Tile b, Tile c, Tile) {
+                      return nki::MatMul{c.whole(), a.part(0, 3, 0, 3), b.whole()};
+                    }),
+                    ContainsSubstring("not the product"));
+  CHECK_THROWS_WITH(run([](Tile a, Tile, Tile c, Tile) {
+                      return nki::Transpose{c.whole(), a.whole()};
+                    }),
+                    ContainsSubstring("not the transpose"));
+  CHECK_THROWS_WITH(run([](Tile a, Tile, Tile, Tile d) {
+                      return nki::Transpose{d.whole(), a.whole()};
+                    }),
+                    ContainsSubstring("keeps the type"));
 }

@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
@@ -49,7 +49,8 @@ constexpr auto idle = ReduceCommand::idle, reset = ReduceCommand::reset, reduce 
 }  // namespace
 
 TEST_CASE("R15: sums of ScalarE begin with a reset", "[nki][validate]") {
-  check_refused(Chains().sum(reduce, true).done(), {"R15", "activation", "reduce_cmd", "reduce before any reset; chains begin with reset_reduce"});
+  check_refused(Chains().sum(reduce, true).done(),
+                {"R15", "activation", "reduce_cmd", "reduce before any reset; chains begin with reset_reduce"});
   check_accepted(Chains().sum(reset_reduce, true).done());
   check_accepted(Chains().sum(reset, false).sum(reduce, true).done());
   check_refused(Chains().sum(idle, true).done(), {"R15", "activation", "reduce_cmd", "idle before any reset"});
@@ -59,9 +60,11 @@ TEST_CASE("R15: sums of ScalarE begin with a reset", "[nki][validate]") {
 TEST_CASE("R15: chains go on with the same partitions and are not interleaved", "[nki][validate]") {
   check_accepted(Chains().sum(reset_reduce, false).sum(reduce, false).plain_activation().sum(reduce, true).done());
   check_refused(Chains().sum(reset_reduce, false).sum(reduce, true, 32).done(),
-                {"R15", "activation", "reduce_cmd", "reduce by add on 32 partitions from 0; the sums hold a chain by add on 64 partitions from 0"});
-  check_refused(Chains().sum(reset_reduce, false).sum(reset_reduce, true).done(),
-                {"R15", "activation", "reduce_cmd", "while the sums of a chain by add on 64 partitions from 0 were not read"});
+                {"R15", "activation", "reduce_cmd",
+                 "reduce by add on 32 partitions from 0; the sums hold a chain by add on 64 partitions from 0"});
+  check_refused(
+      Chains().sum(reset_reduce, false).sum(reset_reduce, true).done(),
+      {"R15", "activation", "reduce_cmd", "while the sums of a chain by add on 64 partitions from 0 were not read"});
   check_accepted(Chains().sum(reset_reduce, true).sum(reset_reduce, true).done());
 }
 
@@ -74,13 +77,16 @@ TEST_CASE("R15: an idle reduction may change the sums", "[nki][validate]") {
 }
 
 TEST_CASE("R15: the sums of VectorE are shared by its reductions", "[nki][validate]") {
-  check_refused(Chains().maximum(reduce, true).done(), {"R15", "range_select", "reduce_cmd", "reduce before any reset"});
+  check_refused(Chains().maximum(reduce, true).done(),
+                {"R15", "range_select", "reduce_cmd", "reduce before any reset"});
   check_accepted(Chains().maximum(reset_reduce, true).maximum(reduce, true).done());
   // A select for its own sake leaves a chain of one behind that nobody reads.
   check_accepted(Chains().maximum(reset_reduce, false).maximum(reset_reduce, true).done());
   check_refused(Chains().maximum(reset_reduce, false).maximum(reduce, false).scaled_reduce(Operator::maximum).done(),
-                {"R15", "tensor_scalar_reduce", "reduce_cmd", "while the sums of a chain by maximum on 64 partitions from 0 were not read"});
-  check_refused(Chains().scaled_reduce(Operator::add).maximum(reduce, true).done(),
-                {"R15", "range_select", "reduce_cmd", "reduce by maximum on 64 partitions from 0; the sums hold a chain by add"});
+                {"R15", "tensor_scalar_reduce", "reduce_cmd",
+                 "while the sums of a chain by maximum on 64 partitions from 0 were not read"});
+  check_refused(
+      Chains().scaled_reduce(Operator::add).maximum(reduce, true).done(),
+      {"R15", "range_select", "reduce_cmd", "reduce by maximum on 64 partitions from 0; the sums hold a chain by add"});
   check_accepted(Chains().sum(reset_reduce, false).maximum(reset_reduce, true).sum(reduce, true).done());
 }

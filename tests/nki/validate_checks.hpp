@@ -7,7 +7,10 @@
 #include "annulus/backend/nki/validate/validate.hpp"
 #include "support/catch.hpp"
 
-namespace annulus::nki::test {
+namespace annulus_test::validator_cases {
+
+using namespace annulus;
+using namespace annulus::nki;
 
 /// A Builder of small programs whose tiles are born filled.
 struct Draft : Builder {
@@ -63,4 +66,4 @@ inline void check_accepted(Program const& program, Assumptions const& assumption
   CHECK_NOTHROW(validate(program, hardware_of(program.target), assumptions));
 }
 
-}  // namespace annulus::nki::test
+}  // namespace annulus_test::validator_cases

@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
@@ -43,12 +43,15 @@ TEST_CASE("R19: operands of a permute", "[nki][validate]") {
   check_accepted(Permute{.cores = 2}.program());
   check_refused(Permute{.src_memory = Memory::private_hbm}.program(),
                 {"R19", name, "srcs_by_channel", "src is in private_hbm; accepted: shared_hbm"});
-  check_refused(Permute{.dst_shape = {8, 16}}.program(),
-                {"R19", name, "srcs_by_channel", "src is [16, 8] of float32; dsts_by_channel dst is [8, 16] of float32"});
+  check_refused(
+      Permute{.dst_shape = {8, 16}}.program(),
+      {"R19", name, "srcs_by_channel", "src is [16, 8] of float32; dsts_by_channel dst is [8, 16] of float32"});
   check_refused(Permute{.dst_type = ElementType::int32}.program(),
                 {"R19", name, "srcs_by_channel", "src is [16, 8] of float32; dsts_by_channel dst is [16, 8] of int32"});
-  check_refused(Permute{.onto_itself = true}.program(), {"R19", name, "srcs_by_channel", "is tensor src, and so is dsts_by_channel"});
-  check_refused(Permute{.part = true}.program(), {"R19", name, "srcs_by_channel", "a part of tensor src; accepted: all of its 128 elements"});
+  check_refused(Permute{.onto_itself = true}.program(),
+                {"R19", name, "srcs_by_channel", "is tensor src, and so is dsts_by_channel"});
+  check_refused(Permute{.part = true}.program(),
+                {"R19", name, "srcs_by_channel", "a part of tensor src; accepted: all of its 128 elements"});
 }
 
 TEST_CASE("R19: a ring, all cores, channels", "[nki][validate]") {
@@ -100,6 +103,7 @@ TEST_CASE("R19: hops of the rank query", "[nki][validate]") {
     draft.loop("step", steps, [&](Affine step) { draft.emit(ProcessingRank{number, step, 0}); });
     return draft.done();
   };
-  check_refused(program(5), {"R19", "collective_permute_implicit_current_processing_rank_id", "iteration_id", "0..4; accepted: 0 to 3"});
+  check_refused(program(5), {"R19", "collective_permute_implicit_current_processing_rank_id", "iteration_id",
+                             "0..4; accepted: 0 to 3"});
   check_accepted(program(4));
 }

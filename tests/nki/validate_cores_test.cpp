@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
@@ -13,7 +13,9 @@ struct Pair : Draft {
 
   explicit Pair(int ranks = 1) : Draft(2, ranks) {}
 
-  Access part(TensorHandle const& tensor, Affine const& index) const { return tensor.pattern(index * 64, {{64, 1}, {1, 64}}); }
+  Access part(TensorHandle const& tensor, Affine const& index) const {
+    return tensor.pattern(index * 64, {{64, 1}, {1, 64}});
+  }
   static Affine own() { return Affine::of(core_variable); }
   static Affine other() { return Affine(1) - own(); }
 
@@ -39,7 +41,9 @@ TEST_CASE("R20: what one core wrote is read by the other after a barrier", "[nki
     pair.on_core(1, [&] { pair.read(0); });
     return pair.done();
   };
-  check_refused(program(false), {"R20", "dma_copy", "src", "element 0 of tensor shared is read after a core wrote it; between them a core_barrier"});
+  check_refused(program(false),
+                {"R20", "dma_copy", "src",
+                 "element 0 of tensor shared is read after a core wrote it; between them a core_barrier"});
   check_accepted(program(true));
 }
 
@@ -64,7 +68,8 @@ TEST_CASE("R20: a collective sends what both cores have written", "[nki][validat
     pair.permute();
     return pair.done();
   };
-  check_refused(program(false), {"R20", "collective_permute_implicit", "srcs_by_channel", "element 0 of tensor shared is sent after a core wrote it"});
+  check_refused(program(false), {"R20", "collective_permute_implicit", "srcs_by_channel",
+                                 "element 0 of tensor shared is sent after a core wrote it"});
   check_accepted(program(true));
 }
 
@@ -99,9 +104,12 @@ TEST_CASE("R21: what one core read is overwritten by the other after a barrier",
     pair.on_core(reader_first ? 1 : 0, [&] { pair.write(1); });
     return pair.done();
   };
-  check_refused(program(false, true), {"R21", "dma_copy", "dst", "element 64 of tensor shared is overwritten after a core read it; between them a core_barrier"});
+  check_refused(program(false, true),
+                {"R21", "dma_copy", "dst",
+                 "element 64 of tensor shared is overwritten after a core read it; between them a core_barrier"});
   // Cores run in turns here: that the writer comes first does not hide the race.
-  check_refused(program(false, false), {"R20", "dma_copy", "src", "element 64 of tensor shared is read after a core wrote it"});
+  check_refused(program(false, false),
+                {"R20", "dma_copy", "src", "element 64 of tensor shared is read after a core wrote it"});
   check_accepted(program(true, true));
   check_accepted(program(true, false));
 }
@@ -114,7 +122,8 @@ TEST_CASE("R21: both cores do not write the same element", "[nki][validate]") {
     pair.on_core(1, [&] { pair.write(1); });
     return pair.done();
   };
-  check_refused(program(false), {"R21", "dma_copy", "dst", "element 64 of tensor shared is overwritten after a core wrote it"});
+  check_refused(program(false),
+                {"R21", "dma_copy", "dst", "element 64 of tensor shared is overwritten after a core wrote it"});
   check_accepted(program(true));
 }
 
@@ -143,7 +152,8 @@ TEST_CASE("R21: a core overwrites what a collective may still send", "[nki][vali
     pair.write(Pair::own());
     return pair.done();
   };
-  check_refused(program(false), {"R21", "dma_copy", "dst", "element 0 of tensor shared is overwritten after a collective sent it"});
+  check_refused(program(false),
+                {"R21", "dma_copy", "dst", "element 0 of tensor shared is overwritten after a collective sent it"});
   check_accepted(program(true));
   check_accepted(program(false), {.collectives_wait_for_both_cores = true});
 }
@@ -161,7 +171,8 @@ TEST_CASE("Tensors in private_hbm belong to each core", "[nki][validate]") {
   CHECK(findings(program(Memory::shared_hbm), hardware_of(Target::trn2)).at(0).rule == "R21");
 
   Draft one_fills(2);
-  TensorHandle const scratch = one_fills.tensor("scratch", {1, 64}, ElementType::float32, Role::internal, Memory::private_hbm);
+  TensorHandle const scratch =
+      one_fills.tensor("scratch", {1, 64}, ElementType::float32, Role::internal, Memory::private_hbm);
   TileHandle const row = one_fills.filled("row", 1, 64);
   one_fills.on_core(0, [&] { one_fills.emit(DmaCopy{scratch.whole(), row.whole()}); });
   one_fills.emit(DmaCopy{row.whole(), scratch.whole()});

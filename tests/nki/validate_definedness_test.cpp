@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 TEST_CASE("R14: every element of a tile is written before it is read", "[nki][validate]") {
   auto const program = [](Index partitions, Index elements) {
@@ -13,7 +13,8 @@ TEST_CASE("R14: every element of a tile is written before it is read", "[nki][va
     draft.emit(TensorCopy{to.whole(), from.whole()});
     return draft.done();
   };
-  check_refused(program(96, 15), {"R14", "tensor_copy", "src", "element 15 of tile from was never written in all of partitions 0..95"});
+  check_refused(program(96, 15),
+                {"R14", "tensor_copy", "src", "element 15 of tile from was never written in all of partitions 0..95"});
   check_refused(program(95, 16), {"R14", "tensor_copy", "src", "element 0 of tile from was never written"});
   check_refused(program(64, 16), {"R14", "tensor_copy", "src", "element 0 of tile from was never written"});
   check_accepted(program(96, 16));
@@ -66,7 +67,8 @@ TEST_CASE("R14: nc_stream_shuffle reads and writes what its mask says", "[nki][v
   std::vector<int> upper_half(32, 3);
   std::fill_n(upper_half.begin(), 16, 255);
   check_accepted(program(first, 1, 0));
-  check_refused(program(upper_half, 3, 16), {"R14", "nc_stream_shuffle", "src", "element 0 of tile src was never written"});
+  check_refused(program(upper_half, 3, 16),
+                {"R14", "nc_stream_shuffle", "src", "element 0 of tile src was never written"});
   check_refused(program(upper_half, 4, 15), {"R14", "tensor_copy", "src", "element 0 of tile dst was never written"});
   check_accepted(program(upper_half, 4, 16));
 }
@@ -104,7 +106,8 @@ TEST_CASE("R14: a register is used after a rank was read into it, and may be any
   auto const program = [](bool ask_first, Index filled) {
     Draft draft(1, 4);
     TensorHandle const table = draft.scratch("table", {1, 4});
-    TileHandle const ranks = draft.filled("ranks", 1, 4), mine = draft.tile("mine", Memory::sbuf, 1, 1, ElementType::float32);
+    TileHandle const ranks = draft.filled("ranks", 1, 4),
+                     mine = draft.tile("mine", Memory::sbuf, 1, 1, ElementType::float32);
     draft.emit(DmaCopy{table.pattern(0, {{4, 1}, {1, filled}}), ranks.columns(0, filled)});
     int const number = draft.make_register();
     Access at_rank = table.pattern(0, {{1, 1}, {1, 1}});

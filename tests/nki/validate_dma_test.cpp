@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 TEST_CASE("R6: DMA does not reach PSUM", "[nki][validate]") {
   auto const program = [](bool evacuate) {
@@ -42,7 +42,8 @@ TEST_CASE("R12: dma_transpose", "[nki][validate]") {
     Draft draft;
     TensorHandle const q = draft.input("q", {64, 256}, of.from);
     TileHandle const dst = draft.tile("dst", of.memory, 128, 64, of.to);
-    draft.emit(DmaTranspose{dst.part(0, of.columns, of.begin, of.dst_elements), q.pattern(0, {{256, of.rows}, {1, of.columns}})});
+    draft.emit(DmaTranspose{dst.part(0, of.columns, of.begin, of.dst_elements),
+                            q.pattern(0, {{256, of.rows}, {1, of.columns}})});
     return draft.done();
   };
   check_accepted(program({}));
@@ -50,9 +51,12 @@ TEST_CASE("R12: dma_transpose", "[nki][validate]") {
   check_refused(program({.from = ElementType::float32, .to = ElementType::float32}),
                 {"R12", "dma_transpose", "src", "is float32; accepted: types of 2 bytes"});
   check_refused(program({.dst_elements = 31}), {"R12", "dma_transpose", "dst", "is [64, 31]; src is [32, 64]"});
-  check_refused(program({.rows = 24, .dst_elements = 24}), {"R12", "dma_transpose", "src", "first axis of 24; accepted: multiples of 16"});
-  check_refused(program({.columns = 40}), {"R12", "dma_transpose", "src", "last axis of 40; accepted: multiples of 16 up to 128"});
-  check_refused(program({.begin = 8}), {"R12", "dma_transpose", "dst", "begins at byte 16 of a partition; accepted: multiples of 32"});
+  check_refused(program({.rows = 24, .dst_elements = 24}),
+                {"R12", "dma_transpose", "src", "first axis of 24; accepted: multiples of 16"});
+  check_refused(program({.columns = 40}),
+                {"R12", "dma_transpose", "src", "last axis of 40; accepted: multiples of 16 up to 128"});
+  check_refused(program({.begin = 8}),
+                {"R12", "dma_transpose", "dst", "begins at byte 16 of a partition; accepted: multiples of 32"});
   check_accepted(program({.begin = 16}));
   check_refused(program({.memory = Memory::psum}), {"R6", "dma_transpose", "dst", "dst is in psum; accepted: sbuf"});
 }
@@ -76,12 +80,13 @@ TEST_CASE("R16: inputs and outputs are in shared_hbm, and inputs are only read",
     Draft draft;
     TensorHandle const tensor = draft.tensor("t", {32, 8}, ElementType::float32, role, of);
     TileHandle const tile = draft.filled("tile", 32, 8);
-    if (role == Role::output)
-      draft.emit(DmaCopy{tensor.whole(), tile.whole()});
+    if (role == Role::output) draft.emit(DmaCopy{tensor.whole(), tile.whole()});
     return draft.done();
   };
-  check_refused(memory(Memory::private_hbm, Role::output), {"R16", "program", "t", "is in private_hbm; inputs and outputs are in shared_hbm"});
-  check_refused(memory(Memory::private_hbm, Role::input), {"R16", "program", "t", "is in private_hbm; inputs and outputs are in shared_hbm"});
+  check_refused(memory(Memory::private_hbm, Role::output),
+                {"R16", "program", "t", "is in private_hbm; inputs and outputs are in shared_hbm"});
+  check_refused(memory(Memory::private_hbm, Role::input),
+                {"R16", "program", "t", "is in private_hbm; inputs and outputs are in shared_hbm"});
   check_accepted(memory(Memory::shared_hbm, Role::output));
   check_accepted(memory(Memory::shared_hbm, Role::input));
 
@@ -92,7 +97,8 @@ TEST_CASE("R16: inputs and outputs are in shared_hbm, and inputs are only read",
     draft.emit(DmaCopy{tensor.whole(), tile.whole()});
     return draft.done();
   };
-  check_refused(overwrite(Role::input), {"R16", "dma_copy", "dst", "writes input t; kernels are functions of their inputs"});
+  check_refused(overwrite(Role::input),
+                {"R16", "dma_copy", "dst", "writes input t; kernels are functions of their inputs"});
   check_accepted(overwrite(Role::internal));
 }
 
@@ -101,7 +107,9 @@ TEST_CASE("R16: every element of an output is written", "[nki][validate]") {
     Draft draft;
     TensorHandle const output = draft.tensor("o", {64, 8}, ElementType::float32, Role::output);
     TileHandle const tile = draft.filled("tile", 1, 8);
-    draft.loop("row", rows, [&](Affine row) { draft.emit(DmaCopy{output.pattern(row * 8, {{8, 1}, {1, 8}}), tile.whole()}); });
+    draft.loop("row", rows, [&](Affine row) {
+      draft.emit(DmaCopy{output.pattern(row * 8, {{8, 1}, {1, 8}}), tile.whole()});
+    });
     return draft.done();
   };
   check_refused(program(63), {"R16", "program", "o", "element 504 of 512 was never written"});

@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 TEST_CASE("R6: engines reach their memories", "[nki][validate]") {
   auto const copy = [](Engine engine, Memory memory) {
@@ -12,7 +12,8 @@ TEST_CASE("R6: engines reach their memories", "[nki][validate]") {
     draft.emit(TensorCopy{to.whole(), from.whole(), engine});
     return draft.done();
   };
-  check_refused(copy(Engine::gpsimd, Memory::psum), {"R6", "tensor_copy", "src", "from is in psum; gpsimd reaches sbuf only"});
+  check_refused(copy(Engine::gpsimd, Memory::psum),
+                {"R6", "tensor_copy", "src", "from is in psum; gpsimd reaches sbuf only"});
   check_accepted(copy(Engine::gpsimd, Memory::sbuf));
   check_accepted(copy(Engine::vector, Memory::psum));
   check_accepted(copy(Engine::scalar, Memory::psum));
@@ -50,7 +51,8 @@ TEST_CASE("R6: engines reach their memories", "[nki][validate]") {
     draft.emit(causal);
     return draft.done();
   };
-  check_refused(select(Memory::psum), {"R6", "affine_select", "on_true_tile", "scores is in psum; gpsimd reaches sbuf only"});
+  check_refused(select(Memory::psum),
+                {"R6", "affine_select", "on_true_tile", "scores is in psum; gpsimd reaches sbuf only"});
   check_accepted(select(Memory::sbuf));
 }
 
@@ -62,7 +64,8 @@ TEST_CASE("R7: two inputs are not both in PSUM", "[nki][validate]") {
     draft.emit(TensorTensor{a.whole(), a.whole(), b.whole(), Operator::add});
     return draft.done();
   };
-  check_refused(add(Memory::psum), {"R7", "tensor_tensor", "data2", "is in psum (b), and so is data1 (a); at most one"});
+  check_refused(add(Memory::psum),
+                {"R7", "tensor_tensor", "data2", "is in psum (b), and so is data1 (a); at most one"});
   check_accepted(add(Memory::sbuf));
 
   auto const scaled = [](Memory second) {
@@ -76,7 +79,8 @@ TEST_CASE("R7: two inputs are not both in PSUM", "[nki][validate]") {
     draft.emit(update);
     return draft.done();
   };
-  check_refused(scaled(Memory::psum), {"R7", "scalar_tensor_tensor", "operand1", "is in psum (b), and so is data (a); at most one"});
+  check_refused(scaled(Memory::psum),
+                {"R7", "scalar_tensor_tensor", "operand1", "is in psum (b), and so is data (a); at most one"});
   check_accepted(scaled(Memory::sbuf));
 }
 
@@ -91,9 +95,12 @@ TEST_CASE("R8: columns have one element in each partition, and float32 where the
     draft.emit(scale);
     return draft.done();
   };
-  check_refused(scaled(64, 2, ElementType::float32), {"R8", "tensor_scalar", "operand0", "is 64 x 2; accepted: 64 x 1"});
-  check_refused(scaled(32, 1, ElementType::float32), {"R8", "tensor_scalar", "operand0", "is 32 x 1; accepted: 64 x 1"});
-  check_refused(scaled(64, 1, ElementType::bfloat16), {"R8", "tensor_scalar", "operand0", "is bfloat16; accepted: a number or a column of float32"});
+  check_refused(scaled(64, 2, ElementType::float32),
+                {"R8", "tensor_scalar", "operand0", "is 64 x 2; accepted: 64 x 1"});
+  check_refused(scaled(32, 1, ElementType::float32),
+                {"R8", "tensor_scalar", "operand0", "is 32 x 1; accepted: 64 x 1"});
+  check_refused(scaled(64, 1, ElementType::bfloat16),
+                {"R8", "tensor_scalar", "operand0", "is bfloat16; accepted: a number or a column of float32"});
   check_accepted(scaled(64, 1, ElementType::float32));
 
   auto const activation = [](ElementType bias_type, ElementType scale_type, Index sums) {
@@ -101,14 +108,15 @@ TEST_CASE("R8: columns have one element in each partition, and float32 where the
     TileHandle const tile = draft.filled("tile", 64, 8);
     TileHandle const bias = draft.filled("bias", 64, 1, bias_type), scale = draft.filled("scale", 64, 1, scale_type);
     TileHandle const sum = draft.tile("sum", Memory::sbuf, 64, 2, ElementType::float32);
-    Activation exp{tile.whole(), Function::exp, tile.whole(), bias.whole(), scale.whole(), Operator::add, sum.columns(0, sums),
-                   ReduceCommand::reset_reduce};
+    Activation exp{tile.whole(),  Function::exp, tile.whole(),         bias.whole(),
+                   scale.whole(), Operator::add, sum.columns(0, sums), ReduceCommand::reset_reduce};
     draft.emit(exp);
     return draft.done();
   };
   auto const f32 = ElementType::float32, bf16 = ElementType::bfloat16;
   check_accepted(activation(bf16, f32, 1));
-  check_refused(activation(bf16, bf16, 1), {"R8", "activation", "scale", "is bfloat16; accepted: a number or a column of float32"});
+  check_refused(activation(bf16, bf16, 1),
+                {"R8", "activation", "scale", "is bfloat16; accepted: a number or a column of float32"});
   check_refused(activation(bf16, f32, 2), {"R8", "activation", "reduce_res", "is 64 x 2; accepted: 64 x 1"});
 }
 
@@ -156,14 +164,18 @@ TEST_CASE("Engines execute what they can", "[nki][validate]") {
   auto const with = [](auto instruction, Engine engine) {
     Draft draft;
     TileHandle const a = draft.filled("a", 32, 8);
-    for_each_access(instruction, [&](std::string_view, Use, Access const& access) { const_cast<Access&>(access) = a.whole(); });
+    for_each_access(instruction,
+                    [&](std::string_view, Use, Access const& access) { const_cast<Access&>(access) = a.whole(); });
     instruction.engine = engine;
     draft.emit(instruction);
     return draft.done();
   };
-  check_refused(with(TensorTensor{}, Engine::scalar), {"engine", "tensor_tensor", "engine", "scalar; accepted: vector, gpsimd"});
-  check_refused(with(TensorScalar{}, Engine::tensor), {"engine", "tensor_scalar", "engine", "tensor; accepted: vector, scalar, gpsimd"});
-  check_refused(with(TensorCopy{}, Engine::sync), {"engine", "tensor_copy", "engine", "sync; accepted: vector, scalar, gpsimd"});
+  check_refused(with(TensorTensor{}, Engine::scalar),
+                {"engine", "tensor_tensor", "engine", "scalar; accepted: vector, gpsimd"});
+  check_refused(with(TensorScalar{}, Engine::tensor),
+                {"engine", "tensor_scalar", "engine", "tensor; accepted: vector, scalar, gpsimd"});
+  check_refused(with(TensorCopy{}, Engine::sync),
+                {"engine", "tensor_copy", "engine", "sync; accepted: vector, scalar, gpsimd"});
   check_refused(with(Memset{}, Engine::scalar), {"engine", "memset", "engine", "scalar; accepted: vector, gpsimd"});
   for (Engine engine : {Engine::vector, Engine::gpsimd}) {
     check_accepted(with(TensorTensor{}, engine));
@@ -189,7 +201,8 @@ TEST_CASE("Operators that an engine or an instruction takes", "[nki][validate]")
   };
   check_refused(on_scalar(Operator::subtract, std::nullopt),
                 {"operator", "tensor_scalar", "op0", "subtract; scalar accepts multiply then add, multiply, or add"});
-  check_refused(on_scalar(Operator::add, Operator::multiply), {"operator", "tensor_scalar", "op0", "add then multiply; scalar accepts"});
+  check_refused(on_scalar(Operator::add, Operator::multiply),
+                {"operator", "tensor_scalar", "op0", "add then multiply; scalar accepts"});
   check_accepted(on_scalar(Operator::multiply, Operator::add));
   check_accepted(on_scalar(Operator::add, std::nullopt));
 
@@ -208,12 +221,15 @@ TEST_CASE("Operators that an engine or an instruction takes", "[nki][validate]")
 
   auto const activation = [](std::optional<Operator> reduce_op) {
     Draft draft;
-    TileHandle const tile = draft.filled("tile", 32, 8), sum = draft.tile("sum", Memory::sbuf, 32, 1, ElementType::float32);
-    draft.emit(Activation{tile.whole(), Function::exp, tile.whole(), 0.0f, 1.0f, reduce_op, sum.whole(), ReduceCommand::reset_reduce});
+    TileHandle const tile = draft.filled("tile", 32, 8),
+                     sum = draft.tile("sum", Memory::sbuf, 32, 1, ElementType::float32);
+    draft.emit(Activation{tile.whole(), Function::exp, tile.whole(), 0.0f, 1.0f, reduce_op, sum.whole(),
+                          ReduceCommand::reset_reduce});
     return draft.done();
   };
   check_refused(activation(Operator::maximum), {"operator", "activation", "reduce_op", "maximum; accepted: add"});
-  check_refused(activation(std::nullopt), {"operator", "activation", "reduce_op", "is missing beside reduce_res; accepted: add"});
+  check_refused(activation(std::nullopt),
+                {"operator", "activation", "reduce_op", "is missing beside reduce_res; accepted: add"});
   check_accepted(activation(Operator::add));
 
   auto const select = [](Operator comparison) {
@@ -238,8 +254,10 @@ TEST_CASE("Operands of one instruction have the same shape", "[nki][validate]") 
   Draft draft;
   TileHandle const a = draft.filled("a", 64, 12);
   TileHandle const b = draft.filled("b", 64, 12);
-  check_refused(copy(a.columns(0, 6), b.columns(0, 7), draft), {"shape", "tensor_copy", "src", "is 64 x 7; dst is 64 x 6"});
-  check_refused(copy(a.whole(), b.part(0, 32, 0, 12), draft), {"shape", "tensor_copy", "src", "is 32 x 12; dst is 64 x 12"});
+  check_refused(copy(a.columns(0, 6), b.columns(0, 7), draft),
+                {"shape", "tensor_copy", "src", "is 64 x 7; dst is 64 x 6"});
+  check_refused(copy(a.whole(), b.part(0, 32, 0, 12), draft),
+                {"shape", "tensor_copy", "src", "is 32 x 12; dst is 64 x 12"});
   check_accepted(copy(a.pattern(0, 64, 0, {{6, 2}, {1, 6}}), b.pattern(0, 64, 0, {{4, 3}, {1, 4}}), draft));
 }
 
@@ -251,7 +269,8 @@ TEST_CASE("Patterns of iota and nc_stream_shuffle fit their tiles", "[nki][valid
     return draft.done();
   };
   check_refused(iota({{4, 3}, {1, 3}}, 0), {"shape", "iota", "pattern", "counts 9 elements; dst has 12 per partition"});
-  check_refused(iota({{1, 12}}, 2147483647 - 41), {"R17", "iota", "offset", "2147483606..2147483648; they are counted in int32"});
+  check_refused(iota({{1, 12}}, 2147483647 - 41),
+                {"R17", "iota", "offset", "2147483606..2147483648; they are counted in int32"});
   check_accepted(iota({{4, 3}, {1, 4}}, 0));
   check_accepted(iota({{1, 12}}, 2147483647 - 42));
 
@@ -262,10 +281,15 @@ TEST_CASE("Patterns of iota and nc_stream_shuffle fit their tiles", "[nki][valid
     return draft.done();
   };
   auto const f32 = ElementType::float32;
-  check_refused(shuffle(std::vector<int>(31, 0), 1, f32), {"shape", "nc_stream_shuffle", "shuffle_mask", "31 entries; accepted: 32"});
-  check_refused(shuffle(std::vector<int>(32, 1), 1, f32), {"shape", "nc_stream_shuffle", "shuffle_mask", "entry 1 for partition 0 of dst; quadrant 0 of src has 1"});
-  check_refused(shuffle(std::vector<int>(32, 0), 1, ElementType::int32), {"shape", "nc_stream_shuffle", "dst", "is int32; src is float32"});
-  check_refused(shuffle(std::vector<int>(32, 0), 65, f32), {"R1", "nc_stream_shuffle", "dst", "96 partitions from partition 64; they may start at multiples of 128"});
+  check_refused(shuffle(std::vector<int>(31, 0), 1, f32),
+                {"shape", "nc_stream_shuffle", "shuffle_mask", "31 entries; accepted: 32"});
+  check_refused(shuffle(std::vector<int>(32, 1), 1, f32), {"shape", "nc_stream_shuffle", "shuffle_mask",
+                                                           "entry 1 for partition 0 of dst; quadrant 0 of src has 1"});
+  check_refused(shuffle(std::vector<int>(32, 0), 1, ElementType::int32),
+                {"shape", "nc_stream_shuffle", "dst", "is int32; src is float32"});
+  check_refused(
+      shuffle(std::vector<int>(32, 0), 65, f32),
+      {"R1", "nc_stream_shuffle", "dst", "96 partitions from partition 64; they may start at multiples of 128"});
   check_accepted(shuffle(std::vector<int>(32, 0), 1, f32));
   check_accepted(shuffle(std::vector<int>(32, 255), 1, f32));
 }

@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
@@ -25,19 +25,27 @@ TEST_CASE("Form: numbers of buffers, variables and registers", "[nki][validate]"
   check_accepted(changed([](Program&, Loop&) {}));
   check_refused(changed([](Program&, Loop& loop) { memset_of(loop).dst.buffer = 1; }),
                 {"form", "memset", "dst", "buffer 1; the program has 1 buffers"});
-  check_refused(changed([](Program&, Loop& loop) { memset_of(loop).dst.buffer = -1; }), {"form", "memset", "dst", "buffer -1"});
+  check_refused(changed([](Program&, Loop& loop) { memset_of(loop).dst.buffer = -1; }),
+                {"form", "memset", "dst", "buffer -1"});
   check_refused(changed([](Program& program, Loop& loop) {
                   program.variables.push_back("stray");
                   memset_of(loop).dst.offset = Affine::of(2);
                 }),
                 {"form", "memset", "dst", "depends on variable 2, which no loop around it counts"});
-  check_refused(changed([](Program&, Loop& loop) { memset_of(loop).dst = Access(0, {{8, 32}, {1, 0}}); }),
+  check_refused(changed([](Program&, Loop& loop) {
+                  memset_of(loop).dst = Access(0, {{8, 32}, {1, 0}});
+                }),
                 {"form", "memset", "dst", "an axis of 0 elements; at least 1"});
-  check_refused(changed([](Program& program, Loop&) { program.body.push_back({Instruction{ProcessingRank{0, 0, 0}}}); }),
-                {"form", "collective_permute_implicit_current_processing_rank_id", "", "register 0; the program has 0 registers"});
+  check_refused(changed([](Program& program, Loop&) {
+                  program.body.push_back({Instruction{ProcessingRank{0, 0, 0}}});
+                }),
+                {"form", "collective_permute_implicit_current_processing_rank_id", "",
+                 "register 0; the program has 0 registers"});
   check_refused(changed([](Program& program, Loop&) { program.body.push_back({Allocate{3}}); }),
                 {"form", "allocate", "buffer", "3; the program has 1 buffers"});
-  check_refused(changed([](Program& program, Loop&) { program.body.push_back({Section{"last", Affine::of(1)}}); }),
+  check_refused(changed([](Program& program, Loop&) {
+                  program.body.push_back({Section{"last", Affine::of(1)}});
+                }),
                 {"form", "section", "last", "numbered by a variable that no loop around it counts"});
 }
 
@@ -49,9 +57,13 @@ TEST_CASE("Form: loops and code of one core", "[nki][validate]") {
                   program.cores = 1;
                 }),
                 {"form", "loop", "variable", "0; accepted: 1 to 1"});
-  check_refused(changed([](Program&, Loop& loop) { loop.body.push_back({Loop{loop.variable, 2, {}}}); }),
+  check_refused(changed([](Program&, Loop& loop) {
+                  loop.body.push_back({Loop{loop.variable, 2, {}}});
+                }),
                 {"form", "loop", "variable", "column_1 is counted by a loop around this one"});
-  check_refused(changed([](Program& program, Loop&) { program.body.push_back({OnCore{1, {}}}); }),
+  check_refused(changed([](Program& program, Loop&) {
+                  program.body.push_back({OnCore{1, {}}});
+                }),
                 {"form", "on_core", "core", "1; the program runs on 1"});
   // The same variable counts one loop after the other.
   check_accepted(changed([](Program& program, Loop& loop) { program.body.push_back({Loop{loop.variable, 2, {}}}); }));
@@ -60,13 +72,20 @@ TEST_CASE("Form: loops and code of one core", "[nki][validate]") {
 TEST_CASE("Form: what a program declares", "[nki][validate]") {
   check_refused(changed([](Program& program, Loop&) { program.buffers.push_back(program.buffers.front()); }),
                 {"form", "program", "tile", "two buffers of this name"});
-  check_refused(changed([](Program& program, Loop&) { program.buffers.push_back({"none", Memory::sbuf, ElementType::float32, {4, 0}}); }),
+  check_refused(changed([](Program& program, Loop&) {
+                  program.buffers.push_back({"none", Memory::sbuf, ElementType::float32, {4, 0}});
+                }),
                 {"form", "program", "none", "has shape [4, 0]; extents of at least 1"});
-  check_refused(changed([](Program& program, Loop&) { program.buffers.push_back({"deep", Memory::sbuf, ElementType::float32, {4, 2, 2}}); }),
+  check_refused(changed([](Program& program, Loop&) {
+                  program.buffers.push_back({"deep", Memory::sbuf, ElementType::float32, {4, 2, 2}});
+                }),
                 {"form", "program", "deep", "has shape [4, 2, 2]; a tile has partitions and elements per partition"});
-  check_refused(changed([](Program& program, Loop&) { program.buffers.front().rotation = 0; }), {"form", "program", "tile", "rotation 0; at least 1"});
-  check_refused(changed([](Program& program, Loop&) { program.cores = 3; }), {"form", "program", "cores", "3; accepted: 1 or 2"});
-  check_refused(changed([](Program& program, Loop&) { program.ranks = 0; }), {"form", "program", "ranks", "0; at least 1"});
+  check_refused(changed([](Program& program, Loop&) { program.buffers.front().rotation = 0; }),
+                {"form", "program", "tile", "rotation 0; at least 1"});
+  check_refused(changed([](Program& program, Loop&) { program.cores = 3; }),
+                {"form", "program", "cores", "3; accepted: 1 or 2"});
+  check_refused(changed([](Program& program, Loop&) { program.ranks = 0; }),
+                {"form", "program", "ranks", "0; at least 1"});
 
   Program const program = changed([](Program&, Loop&) {});
   std::vector<Finding> const found = findings(program, hardware_of(Target::trn3));

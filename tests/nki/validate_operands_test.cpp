@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 TEST_CASE("R1: a tile has at most 128 partitions", "[nki][validate]") {
   auto const program = [](Index partitions) {
@@ -21,9 +21,12 @@ TEST_CASE("R1: the start partition follows from the number of partitions", "[nki
     draft.emit(Memset{tile.part(start, count, 0, 4), 0.0f});
     return draft.done();
   };
-  check_refused(program(32, 64), {"R1", "memset", "dst", "64 partitions from partition 32; they may start at multiples of 64"});
-  check_refused(program(64, 33 + 32), {"R1", "memset", "dst", "65 partitions from partition 64; they may start at multiples of 128"});
-  check_refused(program(16, 32), {"R1", "memset", "dst", "32 partitions from partition 16; they may start at multiples of 32"});
+  check_refused(program(32, 64),
+                {"R1", "memset", "dst", "64 partitions from partition 32; they may start at multiples of 64"});
+  check_refused(program(64, 33 + 32),
+                {"R1", "memset", "dst", "65 partitions from partition 64; they may start at multiples of 128"});
+  check_refused(program(16, 32),
+                {"R1", "memset", "dst", "32 partitions from partition 16; they may start at multiples of 32"});
   for (auto const& [start, count] : {std::pair{0, 128}, {64, 64}, {0, 33}, {64, 33}, {96, 32}, {32, 1}})
     check_accepted(program(start, count));
 }
@@ -39,7 +42,8 @@ TEST_CASE("R1: DMA begins at any partition", "[nki][validate]") {
     return draft.done();
   };
   check_accepted(program(77, 51));
-  check_refused(program(77, 50), {"R14", "tensor_copy", "src", "element 0 of tile tile was never written in all of partitions 64..127"});
+  check_refused(program(77, 50),
+                {"R14", "tensor_copy", "src", "element 0 of tile tile was never written in all of partitions 64..127"});
   check_refused(program(77, 52), {"R2", "dma_copy", "dst", "partitions 77..128 of tile tile, which has 128"});
 }
 
@@ -83,7 +87,8 @@ TEST_CASE("R2: all tiles in SBUF fit it together, each as often as it rotates", 
     draft.declare("large", Memory::sbuf, 128, bytes - 12000, ElementType::uint8);
     return draft.done();
   };
-  check_refused(program(usable + 1), {"R2", "program", "large", message_of("take ", usable + 1, " bytes per partition; at most ", usable)});
+  check_refused(program(usable + 1),
+                {"R2", "program", "large", message_of("take ", usable + 1, " bytes per partition; at most ", usable)});
   check_accepted(program(usable));
 }
 
@@ -173,7 +178,8 @@ TEST_CASE("R17: a register in an offset counts all ranks, and is for dma_copy", 
     draft.emit(DmaCopy{tile.whole(), at_rank});
     return draft.done();
   };
-  check_refused(program(3), {"R17", "dma_copy", "src", "elements 0..3 of tensor table, which has 3; its register counts ranks 0..3"});
+  check_refused(program(3), {"R17", "dma_copy", "src",
+                             "elements 0..3 of tensor table, which has 3; its register counts ranks 0..3"});
   check_accepted(program(4));
 
   Program wrong_dimension = program(4);

@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
@@ -13,8 +13,10 @@ constexpr auto f32 = ElementType::float32;
 Program weights_and_sums(Index keys, bool first_resets = true) {
   Draft draft;
   TensorHandle const q = draft.input("q", {64, 128}, bf16), k = draft.input("k", {64, keys}, bf16);
-  TensorHandle const p = draft.tensor("p", {128, keys}, f32, Role::output), sums = draft.tensor("sums", {128, 1}, f32, Role::output);
-  TileHandle const q_tile = draft.tile("q_tile", Memory::sbuf, 64, 128, bf16), sum = draft.tile("sum", Memory::sbuf, 128, 1, f32);
+  TensorHandle const p = draft.tensor("p", {128, keys}, f32, Role::output),
+                     sums = draft.tensor("sums", {128, 1}, f32, Role::output);
+  TileHandle const q_tile = draft.tile("q_tile", Memory::sbuf, 64, 128, bf16),
+                   sum = draft.tile("sum", Memory::sbuf, 128, 1, f32);
   TileHandle const k_tile = draft.declare("k_tile", Memory::sbuf, 64, 512, bf16, 2);
   TileHandle const scores = draft.declare("scores", Memory::psum, 128, 512, f32, 2);
   TileHandle const weights = draft.declare("weights", Memory::sbuf, 128, 512, f32, 2);
@@ -44,7 +46,9 @@ Program sums_around_the_ring(int ranks, bool with_barrier_before_overwriting = t
   Draft draft(2, ranks);
   TensorHandle const k = draft.input("k", {128, 64}, bf16), sums = draft.tensor("sums", {128, 64}, f32, Role::output);
   TensorHandle const buffers[] = {draft.scratch("ring_a", {128, 64}, bf16), draft.scratch("ring_b", {128, 64}, bf16)};
-  auto const half = [](TensorHandle const& tensor) { return tensor.pattern(Affine::of(core_variable, 64 * 64), {{64, 64}, {1, 64}}); };
+  auto const half = [](TensorHandle const& tensor) {
+    return tensor.pattern(Affine::of(core_variable, 64 * 64), {{64, 64}, {1, 64}});
+  };
   TileHandle const sum = draft.filled("sum", 64, 64);
   TileHandle const tile = draft.declare("tile", Memory::sbuf, 64, 64, bf16, 2);
   draft.emit(DmaCopy{half(buffers[0]), half(k)});
@@ -96,7 +100,8 @@ TEST_CASE("A finding says where it is", "[nki][validate]") {
   std::vector<Finding> const found = findings(program, hardware_of(Target::trn2));
   REQUIRE(found.size() == 1);
   CHECK(text_of(found[0]) ==
-        "rule R14, tensor_copy (section \"step\" 1, pair_1 = 0, column_2 = 7, core 1), src: element 7 of tile tile was never "
+        "rule R14, tensor_copy (section \"step\" 1, pair_1 = 0, column_2 = 7, core 1), src: element 7 of tile tile was "
+        "never "
         "written in all of partitions 0..31; what is read must have been written");
   CHECK_THROWS_WITH(validate(program, hardware_of(Target::trn2)), "nki program draft: " + text_of(found[0]));
 }

@@ -2,14 +2,14 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
 /// One range_select that is in order, changed by `change` before it is emitted.
 template <class Change>
-Program range_select(Change change, ElementType bound_type = ElementType::float32, ElementType scores_type = ElementType::float32,
-                     ElementType maximum_type = ElementType::float32) {
+Program range_select(Change change, ElementType bound_type = ElementType::float32,
+                     ElementType scores_type = ElementType::float32, ElementType maximum_type = ElementType::float32) {
   Draft draft;
   TileHandle const scores = draft.filled("scores", 64, 16, scores_type);
   TileHandle const bound = draft.filled("bound", 64, 2, bound_type);
@@ -34,13 +34,15 @@ TEST_CASE("R9: range_select", "[nki][validate]") {
   check_accepted(range_select(as_it_is));
   check_refused(range_select([](RangeSelect& i) { i.on_false_value = -1.0f; }),
                 {"R9", "range_select", "on_false_value", "-1; accepted: -3.4028234"});
-  check_refused(range_select(as_it_is, ElementType::bfloat16), {"R9", "range_select", "bound1", "is bfloat16; accepted: float32"});
+  check_refused(range_select(as_it_is, ElementType::bfloat16),
+                {"R9", "range_select", "bound1", "is bfloat16; accepted: float32"});
   check_refused(range_select(as_it_is, ElementType::float32, ElementType::int32),
                 {"R9", "range_select", "on_true_tile", "is int32; accepted: floating types"});
   check_refused(range_select(as_it_is, ElementType::float32, ElementType::float32, ElementType::bfloat16),
                 {"R9", "range_select", "reduce_res", "is bfloat16; accepted: float32"});
-  check_refused(range_select([](RangeSelect& i) { i.comp_op0 = Operator::not_equal; }),
-                {"R9", "range_select", "comp_op0", "not_equal; accepted: equal, less, less_equal, greater, greater_equal"});
+  check_refused(
+      range_select([](RangeSelect& i) { i.comp_op0 = Operator::not_equal; }),
+      {"R9", "range_select", "comp_op0", "not_equal; accepted: equal, less, less_equal, greater, greater_equal"});
   check_refused(range_select([](RangeSelect& i) { i.reduce_op = Operator::add; }),
                 {"R9", "range_select", "reduce_op", "add; accepted: maximum"});
   check_refused(range_select([](RangeSelect& i) { i.range_start = (1 << 24) - 15; }),
@@ -60,8 +62,10 @@ TEST_CASE("Reductions over the elements of a partition", "[nki][validate]") {
   };
   check_accepted(reduce(Operator::maximum, 2, 3));
   check_refused(reduce(Operator::greater, 2, 3), {"operator", "tensor_reduce", "op", "greater; accepted: add"});
-  check_refused(reduce(Operator::maximum, 1, 3), {"shape", "tensor_reduce", "axis", "1; accepted: the last axis of data, 2"});
-  check_refused(reduce(Operator::maximum, 2, 4), {"shape", "tensor_reduce", "dst", "is 64 x 4; data without its last axis is 64 x 3"});
+  check_refused(reduce(Operator::maximum, 1, 3),
+                {"shape", "tensor_reduce", "axis", "1; accepted: the last axis of data, 2"});
+  check_refused(reduce(Operator::maximum, 2, 4),
+                {"shape", "tensor_reduce", "dst", "is 64 x 4; data without its last axis is 64 x 3"});
 
   auto const scaled = [](Operator reduce_op, Index results) {
     Draft draft;
@@ -75,7 +79,8 @@ TEST_CASE("Reductions over the elements of a partition", "[nki][validate]") {
     return draft.done();
   };
   check_accepted(scaled(Operator::minimum, 1));
-  check_refused(scaled(Operator::subtract, 1),
-                {"operator", "tensor_scalar_reduce", "reduce_op", "subtract; accepted: add, multiply, maximum, minimum"});
-  check_refused(scaled(Operator::minimum, 3), {"R8", "tensor_scalar_reduce", "reduce_res", "is 64 x 3; accepted: 64 x 1"});
+  check_refused(scaled(Operator::subtract, 1), {"operator", "tensor_scalar_reduce", "reduce_op",
+                                                "subtract; accepted: add, multiply, maximum, minimum"});
+  check_refused(scaled(Operator::minimum, 3),
+                {"R8", "tensor_scalar_reduce", "reduce_res", "is 64 x 3; accepted: 64 x 1"});
 }

@@ -2,7 +2,7 @@
 
 using namespace annulus;
 using namespace annulus::nki;
-using namespace annulus::nki::test;
+using namespace annulus_test::validator_cases;
 
 namespace {
 
@@ -10,7 +10,8 @@ namespace {
 struct Product {
   Index contracted = 64, rows = 128, columns = 512;
   Index contracted_moving = 64;
-  ElementType stationary_type = ElementType::bfloat16, moving_type = ElementType::bfloat16, dst_type = ElementType::float32;
+  ElementType stationary_type = ElementType::bfloat16, moving_type = ElementType::bfloat16,
+              dst_type = ElementType::float32;
   Memory dst_memory = Memory::psum, stationary_memory = Memory::sbuf, moving_memory = Memory::sbuf;
   Target target = Target::trn2;
 
@@ -28,7 +29,8 @@ struct Product {
 
 TEST_CASE("R3: memories of a matmul", "[nki][validate]") {
   check_accepted(Product{}.program());
-  check_refused(Product{.dst_memory = Memory::sbuf}.program(), {"R3", "nc_matmul", "dst", "is in sbuf; TensorE writes psum only"});
+  check_refused(Product{.dst_memory = Memory::sbuf}.program(),
+                {"R3", "nc_matmul", "dst", "is in sbuf; TensorE writes psum only"});
   Product const in_psum{.stationary_type = ElementType::float32, .moving_type = ElementType::float32};
   Product left = in_psum, right = in_psum;
   left.stationary_memory = Memory::psum;
@@ -39,7 +41,8 @@ TEST_CASE("R3: memories of a matmul", "[nki][validate]") {
 }
 
 TEST_CASE("R3: extents of a matmul", "[nki][validate]") {
-  check_refused(Product{.contracted_moving = 63}.program(), {"R3", "nc_matmul", "moving", "contracts 63 partitions; stationary has 64"});
+  check_refused(Product{.contracted_moving = 63}.program(),
+                {"R3", "nc_matmul", "moving", "contracts 63 partitions; stationary has 64"});
 
   auto const stationary = [](Index columns) {
     Draft draft;
@@ -80,10 +83,13 @@ TEST_CASE("R3: a product stays in one bank, in every turn of its loops", "[nki][
     TileHandle const left = draft.filled("left", 16, 32, ElementType::bfloat16);
     TileHandle const right = draft.filled("right", 16, 256, ElementType::bfloat16);
     TileHandle const dst = draft.tile("product", Memory::psum, 32, 1024, ElementType::float32);
-    draft.loop("half", 3, [&](Affine half) { draft.emit(MatMul{dst.columns(half * step, 256), left.whole(), right.whole()}); });
+    draft.loop("half", 3, [&](Affine half) {
+      draft.emit(MatMul{dst.columns(half * step, 256), left.whole(), right.whole()});
+    });
     return draft.done();
   };
-  check_refused(program(255, Target::trn2), {"R3", "nc_matmul", "dst", "bytes 2040..3063 of a partition of tile product"});
+  check_refused(program(255, Target::trn2),
+                {"R3", "nc_matmul", "dst", "bytes 2040..3063 of a partition of tile product"});
   CHECK_THAT(findings(program(255, Target::trn2), hardware_of(Target::trn2)).at(0).message,
              Catch::Matchers::ContainsSubstring("one bank of 2048 bytes"));
   CHECK(findings(program(255, Target::trn2), hardware_of(Target::trn2)).at(0).place == "half_1 = 2");
@@ -92,7 +98,8 @@ TEST_CASE("R3: a product stays in one bank, in every turn of its loops", "[nki][
 }
 
 TEST_CASE("R3: type of a product, by generation", "[nki][validate]") {
-  check_refused(Product{.dst_type = ElementType::bfloat16}.program(), {"R3", "nc_matmul", "dst", "is bfloat16; accepted: float32"});
+  check_refused(Product{.dst_type = ElementType::bfloat16}.program(),
+                {"R3", "nc_matmul", "dst", "is bfloat16; accepted: float32"});
   check_accepted(Product{.dst_type = ElementType::bfloat16, .target = Target::trn3}.program());
   check_refused(Product{.dst_type = ElementType::float16, .target = Target::trn3}.program(),
                 {"R3", "nc_matmul", "dst", "is float16; accepted: float32, bfloat16"});
@@ -101,7 +108,8 @@ TEST_CASE("R3: type of a product, by generation", "[nki][validate]") {
 TEST_CASE("R4: float32 is multiplied with float32 only", "[nki][validate]") {
   check_refused(Product{.stationary_type = ElementType::float32}.program(),
                 {"R4", "nc_matmul", "moving", "is bfloat16 and stationary float32; float32 goes with float32 only"});
-  check_refused(Product{.moving_type = ElementType::int32}.program(), {"R4", "nc_matmul", "moving", "is int32; accepted: floating types"});
+  check_refused(Product{.moving_type = ElementType::int32}.program(),
+                {"R4", "nc_matmul", "moving", "is int32; accepted: floating types"});
   check_accepted(Product{.stationary_type = ElementType::float16}.program());
 }
 
@@ -112,7 +120,9 @@ TEST_CASE("R5: accumulation goes on from a matmul of the same tile", "[nki][vali
     TileHandle const left = draft.filled("left", 16, 32, ElementType::bfloat16);
     TileHandle const right = draft.filled("right", 16, 64, ElementType::bfloat16);
     TileHandle const dst = draft.tile("product", Memory::psum, 32, 64, ElementType::float32);
-    auto const multiply = [&](bool accumulate) { draft.emit(MatMul{dst.whole(), left.whole(), right.whole(), accumulate}); };
+    auto const multiply = [&](bool accumulate) {
+      draft.emit(MatMul{dst.whole(), left.whole(), right.whole(), accumulate});
+    };
     if (before == Before::matmul_of_half)
       draft.emit(MatMul{dst.columns(0, 32), left.whole(), right.columns(0, 32)});
     else if (before != Before::nothing && before != Before::memset)
@@ -124,9 +134,12 @@ TEST_CASE("R5: accumulation goes on from a matmul of the same tile", "[nki][vali
   };
   check_refused(program(Before::nothing), {"R5", "nc_matmul", "dst", "accumulates onto element 0 of tile product"});
   check_refused(program(Before::memset), {"R5", "nc_matmul", "dst", "accumulates onto element 0 of tile product"});
-  check_refused(program(Before::matmul_and_memset), {"R5", "nc_matmul", "dst", "accumulates onto element 40 of tile product"});
-  check_refused(program(Before::matmul_of_older_tile), {"R5", "nc_matmul", "dst", "accumulates onto element 0 of tile product"});
-  check_refused(program(Before::matmul_of_half), {"R5", "nc_matmul", "dst", "accumulates onto element 32 of tile product"});
+  check_refused(program(Before::matmul_and_memset),
+                {"R5", "nc_matmul", "dst", "accumulates onto element 40 of tile product"});
+  check_refused(program(Before::matmul_of_older_tile),
+                {"R5", "nc_matmul", "dst", "accumulates onto element 0 of tile product"});
+  check_refused(program(Before::matmul_of_half),
+                {"R5", "nc_matmul", "dst", "accumulates onto element 32 of tile product"});
   check_accepted(program(Before::matmul));
 }
 
@@ -161,16 +174,20 @@ TEST_CASE("R13: transposes", "[nki][validate]") {
   };
   check_accepted(program({}));
   check_refused(program({.to = ElementType::float32}), {"R13", "nc_transpose", "dst", "is float32; data is bfloat16"});
-  check_refused(program({.memory = Memory::sbuf}), {"R13", "nc_transpose", "dst", "is in sbuf; TensorE writes psum only"});
-  check_refused(program({.dst_elements = 65}), {"R13", "nc_transpose", "dst", "is 128 x 65; the transpose is 128 x 64"});
+  check_refused(program({.memory = Memory::sbuf}),
+                {"R13", "nc_transpose", "dst", "is in sbuf; TensorE writes psum only"});
+  check_refused(program({.dst_elements = 65}),
+                {"R13", "nc_transpose", "dst", "is 128 x 65; the transpose is 128 x 64"});
   check_refused(program({.memory = Memory::sbuf, .engine = Engine::vector}),
                 {"R13", "nc_transpose", "data", "is 64 x 128; vector transposes at most 32 x 32"});
   check_accepted(program({.partitions = 32, .elements = 32, .memory = Memory::sbuf, .engine = Engine::vector}));
-  check_refused(program({.engine = Engine::scalar}), {"engine", "nc_transpose", "engine", "scalar; accepted: tensor, vector"});
+  check_refused(program({.engine = Engine::scalar}),
+                {"engine", "nc_transpose", "engine", "scalar; accepted: tensor, vector"});
 
   Draft wide;
   TileHandle const data = wide.filled("data", 16, 129, ElementType::bfloat16);
   TileHandle const dst = wide.tile("flipped", Memory::psum, 128, 16, ElementType::bfloat16);
   wide.emit(Transpose{dst.whole(), data.whole()});
-  CHECK(findings(wide.done(), hardware_of(Target::trn2)).at(0).message == "is 16 x 129; tensor transposes at most 128 x 128");
+  CHECK(findings(wide.done(), hardware_of(Target::trn2)).at(0).message ==
+        "is 16 x 129; tensor transposes at most 128 x 128");
 }

@@ -22,7 +22,7 @@ class ForwardFinish {
 
   /// Ends some row tiles of a head of an item, which the cores of a pair may share.
   void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head, RowRange tile_range, bool shared,
-              ForwardOutputs const& outputs) {
+              ForwardOutputs const& outputs, bool drained) {
     declare(state.resident);
     std::vector<RowTile> const tiles(all_tiles.begin() + tile_range.begin, all_tiles.begin() + tile_range.end);
     count_ = tile_range.size();
@@ -30,14 +30,16 @@ class ForwardFinish {
     Access const negated_maximum = state.negated_maximum.columns(first_column_, count_), sum = state.sum.columns(first_column_, count_);
     Affine const query_head = item * spec_->query_heads_per_item() + head;
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, query_head, outputs.sinks);
+    sum_.make();
     scale_.make();
     // A row that saw nothing has the sum 0 and an accumulator of zeros: any finite factor will do.
-    builder_->emit(TensorScalar{some(scale_), sum, Operator::maximum, smallest_sum, false, std::nullopt, 0.0f, false, Engine::vector});
+    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, std::nullopt, 0.0f, false, Engine::vector});
+    builder_->emit(Reciprocal{some(scale_), some(sum_)});
+    if (spec_->sinks > 0) builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
+    // VectorE is the busiest engine until the last units have left it.
+    write_output(state, tiles, head, query_head, outputs.output, drained ? Engine::vector : Engine::gpsimd);
     bool const last = tile_range.end == static_cast<Index>(all_tiles.size());
     if (outputs.lse.buffer >= 0) write_lse(negated_maximum, tiles, query_head, last, shared, outputs.lse);
-    builder_->emit(Reciprocal{some(scale_), some(scale_)});
-    if (spec_->sinks > 0) builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
-    write_output(state, tiles, head, query_head, outputs.output);
   }
 
  private:
@@ -52,6 +54,7 @@ class ForwardFinish {
     auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles) {
       return RotatingTile(*builder_, name, Memory::sbuf, tile_rows, columns, type, 2);
     };
+    sum_ = tile("positive_sum");
     scale_ = tile("normaliser");
     if (spec_->training) {
       logarithm_ = tile("logarithm");
@@ -94,23 +97,23 @@ class ForwardFinish {
     builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add, Engine::vector});
   }
 
-  /// lse = log(sum) + maximum; `scale_` holds the sums.
+  /// lse = log(sum) + maximum.
   void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, Affine const& query_head, bool last, bool shared,
                  TensorHandle const& lse) {
     for (RotatingTile* tile : {&logarithm_, &dead_, &lse_}) tile->make();
     Access const result = some(logarithm_), dead = some(dead_);
-    builder_->emit(Activation{result, Function::log, some(scale_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
-    builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::vector});
+    builder_->emit(Activation{result, Function::log, some(sum_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
     if (spec_->dead_row == DeadRow::zero) {
-      builder_->emit(TensorScalar{dead, negated_maximum, Operator::less, dead_limit, false, std::nullopt, 0.0f, false, Engine::vector});
-      builder_->emit(TensorTensor{result, result, dead, Operator::multiply, Engine::vector});
+      builder_->emit(TensorScalar{dead, negated_maximum, Operator::less, dead_limit, false, std::nullopt, 0.0f, false, Engine::gpsimd});
+      builder_->emit(TensorTensor{some(lse_), result, dead, Operator::multiply, Engine::gpsimd});
     } else {
       builder_->emit(TensorScalar{dead, negated_maximum, Operator::greater_equal, dead_limit, false, Operator::multiply, lowest_float, false,
-                                  Engine::vector});
+                                  Engine::gpsimd});
       // Twice the lowest float is -inf; a product with -inf itself would make NaN of every other row.
-      for (int twice = 0; twice < 2; ++twice) builder_->emit(TensorTensor{result, result, dead, Operator::add, Engine::vector});
+      builder_->emit(TensorTensor{result, result, dead, Operator::add, Engine::gpsimd});
+      builder_->emit(TensorTensor{some(lse_), result, dead, Operator::add, Engine::gpsimd});
     }
-    builder_->emit(TensorCopy{some(lse_), result, Engine::vector});
     Index const columns = lse.shape[3], head_size = tile_rows * columns;
     for (TileRun const& run : runs_of(tiles)) {
       RowTile const& tile = tiles[run.first];
@@ -134,7 +137,7 @@ class ForwardFinish {
 
   /// A few tiles at a time: each DMA takes a while to begin.
   void write_output(ForwardUnits::State const& state, std::vector<RowTile> const& tiles, Index head, Affine const& query_head,
-                    TensorHandle const& output) {
+                    TensorHandle const& output, Engine engine) {
     Index const dim = spec_->shape.value_dim;
     std::vector<Body> bodies;
     for (TileRun const& run : runs_of(tiles))
@@ -151,7 +154,7 @@ class ForwardFinish {
               builder_->emit(DmaCopy{source, state.in_hbm(head, tiles[i], spec_->local_queries, dim)});
             }
             builder_->emit(TensorScalar{output_.newest().part(0, rows, static_cast<Index>(i - first) * dim, dim), source, Operator::multiply,
-                                        scale_.newest().part(0, rows, static_cast<Index>(i), 1), false, std::nullopt, 0.0f, false, Engine::vector});
+                                        scale_.newest().part(0, rows, static_cast<Index>(i), 1), false, std::nullopt, 0.0f, false, engine});
           }
           store_once(*builder_, tiles[first], [&](Index row, Index rows) {
             auto const count = static_cast<Index>(end - first);
@@ -169,7 +172,7 @@ class ForwardFinish {
   KernelSpec const* spec_;
   bool declared_ = false;
   Index first_column_ = 0, count_ = 0;
-  RotatingTile scale_, logarithm_, dead_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_, padding_, output_, accumulator_;
+  RotatingTile sum_, scale_, logarithm_, dead_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_, padding_, output_, accumulator_;
 };
 
 }  // namespace annulus::nki

@@ -35,15 +35,15 @@ class ForwardKernel {
     ForwardFinish finish(builder, spec_);
     write(builder,
           [&](State& state, Round const&) { clear(builder, state); },
-          [&](State& state, Round const& round, Index head, RowRange tiles) {
-            finish.finish(state, round.tiles, round.item, head, tiles, round.shared, outputs);
+          [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
+            finish.finish(state, round.tiles, round.item, head, tiles, round.shared, outputs, drained);
           },
           [](State&, Round const&) {});
     return std::move(builder).finish();
   }
 
-  /// As ring(), for one owner's keys, without collectives: inputs negated_maximum and sum [batch * query_heads, 128, columns] and
-  /// accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
+  /// As ring(), for one owner's keys, without collectives: inputs old_negated_maximum and old_sum [batch * query_heads, 128, columns] and
+  /// old_accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
   /// A row that has seen nothing has the negated maximum 1e30, the sum 0 and an accumulator of zeros.
   Program step() && {
     Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
@@ -52,8 +52,8 @@ class ForwardKernel {
     auto const columns_tensor = [&](char const* name, Role role) {
       return builder.tensor(name, {heads, tile_rows, columns()}, ElementType::float32, role);
     };
-    TensorHandle const maximum = columns_tensor("negated_maximum", Role::input), sum = columns_tensor("sum", Role::input);
-    TensorHandle const accumulator = builder.tensor("accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
+    TensorHandle const maximum = columns_tensor("old_negated_maximum", Role::input), sum = columns_tensor("old_sum", Role::input);
+    TensorHandle const accumulator = builder.tensor("old_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
     TensorHandle const new_maximum = columns_tensor("new_negated_maximum", Role::output), new_sum = columns_tensor("new_sum", Role::output);
     TensorHandle const new_accumulator = builder.tensor("new_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::output);
     write(
@@ -63,7 +63,7 @@ class ForwardKernel {
           move_columns(builder, state.sum, sum, round, true);
           move_accumulator(builder, state, accumulator, round, true);
         },
-        [](State&, Round const&, Index, RowRange) {},
+        [](State&, Round const&, Index, RowRange, bool) {},
         [&](State& state, Round const& round) {
           move_columns(builder, state.negated_maximum, new_maximum, round, false);
           move_columns(builder, state.sum, new_sum, round, false);
@@ -152,7 +152,7 @@ class ForwardKernel {
       bounds.prepare();
       begin(state, round);
       units.begin_round(state, round.tiles, bounds, queries_of(round.item));
-      ring(builder, units, bounds, round, [&](Index head, RowRange tiles) { finish(state, round, head, tiles); });
+      ring(builder, units, bounds, round, [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
       end(state, round);
     };
     Index const paired = spec_.items() / spec_.cores;
@@ -170,20 +170,21 @@ class ForwardKernel {
 
   template <class Finish>
   void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
-    RingSchedule schedule(spec_, *mask_, round.tiles, section_keys_, tuning_.group_keys, builder.program().ranks);
+    RingSchedule schedule(spec_, *mask_, round.tiles, section_keys_, tuning_, builder.program().ranks);
     KeyExchange exchange(builder, spec_, {k_, v_}, round.item, round.shared, !round.shared && spec_.items() / spec_.cores > 1,
                          schedule.steps());
     std::vector<KeySection>& sections = schedule.sections();
     Index bounds_number = -1;
-    auto const load = [&](std::size_t index) {
+    auto const load = [&](std::size_t index, Index part, Index parts) {
       KeySection& section = sections[index];
       int const step = schedule.step_of(index);
-      if (bounds.needed() && (index == 0 || schedule.step_of(index - 1) != step))
+      if (bounds.needed() && part == 0 && (index == 0 || schedule.step_of(index - 1) != step))
         bounds_number = bounds.load(exchange.owner(step), batch_of(round.item));
       section.bounds_number = bounds_number;
-      units.load_section(section, exchange.keys(step), exchange.values(step));
+      units.load_section(section, exchange.keys(step), exchange.values(step), part, parts);
     };
-    schedule.write(builder, units, [&](Index part, Index parts) { exchange.copy(part, parts); }, [&](int step) { exchange.send(step); }, load, finish);
+    schedule.write(builder, units, [&](Index part, Index parts) { exchange.copy(part, parts); },
+                   [&](int step, Index part) { part == 0 ? exchange.send_keys(step) : exchange.send_values(step); }, load, finish);
   }
 
   /// Items count kv heads of one batch item after the other. Only documents ask for the batch item.

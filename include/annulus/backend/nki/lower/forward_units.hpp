@@ -1,5 +1,5 @@
 #pragma once
-// The forward pass of one query tile over one group of keys, in four stages that a pipeline runs side by side:
+// The forward pass of query tiles over groups of keys, in four stages that a pipeline runs side by side:
 //   scores         S = Q K^T through PSUM, soft cap, mask, running maximum
 //   probabilities  P = exp(S - maximum) and its row sums
 //   transposes     P^T, partly by DMA, partly by TensorE
@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,12 @@ namespace annulus::nki {
 /// How the work is spread over engines and buffers; found with the cost model.
 struct ForwardTuning {
   Index group_keys = 4096;     ///< keys between two corrections of the accumulator
+  Index slot_keys = 3072;      ///< short units go through the pipeline together until they have so many keys
   Index load_keys = 1024;      ///< keys that one DMA brings
-  Index span_keys = 1024;      ///< keys that leave PSUM in one instruction: two banks
-  Index dma_transposed = 8;    ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
+  Index span_keys = 512;       ///< keys that leave PSUM in one instruction: a bank
+  Index dma_transposed = 10;   ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
   Index vector_share = 3;      ///< of the others, VectorE takes one of so many out of PSUM, ScalarE the rest
-  Index dma_shortest = 1024;   ///< keys; shorter units would wait for DMA's latency
+  Index dma_shortest = 2048;   ///< keys; shorter slots would wait for DMA's latency
 };
 
 /// A negated maximum that says: nothing seen yet. Scores that were masked, which are the lowest float times the
@@ -38,7 +40,11 @@ struct ForwardUnit {
   bool select = false;     ///< some row does not see some key
   bool first = false, last = false;  ///< of the units of this head and tile in this section
   std::size_t section = 0;
+  Index column = 0;  ///< where its keys begin in the tiles of its slot; a multiple of 128
 };
+
+/// Units that go through the stages together.
+using ForwardSlot = std::span<ForwardUnit const>;
 
 /// Where the keys and values of a unit lie.
 struct KeySection {
@@ -74,7 +80,7 @@ class ForwardUnits {
     raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512), ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
     scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
     span_maximum_ = rotating("span_maximum", Memory::sbuf, ceil_divide(group, tuning.span_keys), ElementType::float32, 2);
-    negated_maximum_ = rotating("negated_maximum", Memory::sbuf, 1, ElementType::float32, 3);
+    negated_maximum_ = rotating("raised_maximum", Memory::sbuf, 1, ElementType::float32, 3);
     correction_ = rotating("correction", Memory::sbuf, 1, ElementType::float32, 4);
     probabilities_ = rotating("probabilities", Memory::sbuf, group, spec.type, 2);
     row_sum_ = rotating("row_sum", Memory::sbuf, 1, ElementType::float32, 2);
@@ -89,35 +95,39 @@ class ForwardUnits {
     tiles_ = &tiles;
     bounds_ = &bounds;
     query_source_ = std::move(queries);
-    scored_before_ = nullptr;
     if (!state.resident && !spill_declared_) {
       spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows, spec_->shape.value_dim, ElementType::float32, 6);
       spill_declared_ = true;
     }
   }
 
-  void load_section(KeySection& section, HeadSource const& keys, HeadSource const& values) {
-    section.key_number = keys_.make();
-    section.value_number = values_.make();
-    // In pieces, so that the first units need not wait for all of them.
-    for (Index begin = 0; begin < section.rows.size(); begin += tuning_.load_keys) {
-      Index const count = std::min(tuning_.load_keys, section.rows.size() - begin);
+  /// In parts, the first of them first: units that need the others wait.
+  void load_section(KeySection& section, HeadSource const& keys, HeadSource const& values, Index part, Index parts) {
+    if (part == 0) {
+      section.key_number = keys_.make();
+      section.value_number = values_.make();
+    }
+    Index const loads = ceil_divide(section.rows.size(), tuning_.load_keys);
+    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
+      Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
       loads_->by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
       loads_->by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows);
     }
   }
 
-  /// One slot of the pipeline; any of the units may be missing. The stages take turns span by span: engines execute in program
-  /// order, so none may wait at the end of a long run of another's.
+  /// One slot of the pipeline; any stage may be without units. The stages take turns span by span: engines execute in
+  /// program order, so none may wait at the end of a long run of another's.
   /// `coming` is scored in the next slot: what it needs from HBM starts to move.
-  void slot(ForwardUnit const* coming, ForwardUnit const* scored, ForwardUnit const* weighed, ForwardUnit const* turned,
-            ForwardUnit const* summed, std::vector<KeySection> const& sections) {
-    if (coming) fetch(*coming);
+  void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot turned, ForwardSlot summed,
+            std::vector<KeySection> const& sections) {
+    for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
-    if (scored) stages[0] = score(*scored, sections);
-    if (summed) stages[1] = sum(*summed, sections);
-    if (turned) stages[2] = turn(*turned);
-    if (weighed) stages[3] = weigh(*weighed);
+    if (!scored.empty()) scores_.make();
+    for (ForwardUnit const& unit : scored) score(stages[0], unit, sections);
+    for (ForwardUnit const& unit : summed) sum(stages[1], unit, sections);
+    turn(stages[2], turned);
+    if (!weighed.empty()) probabilities_.make();
+    for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
     for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); }); ++part)
       for (Parts const& parts : stages)
         if (part < parts.size()) parts[part]();
@@ -126,8 +136,15 @@ class ForwardUnits {
  private:
   using Parts = std::vector<std::function<void()>>;
 
+  /// Numbers of the tiles of a unit.
   struct InFlight {
-    Index queries = -1, scores = -1, spans = -1, maximum_before = -1, negated_maximum = -1, correction = -1, probabilities = -1, transposed = -1, accumulator = -1;
+    Index queries = -1, scores = -1, spans = -1, maximum_before = -1, negated_maximum = -1, correction = -1, row_sum = -1, probabilities = -1,
+          transposed = -1, accumulator = -1;
+  };
+  /// An accumulator on the chip that has still to be stored, by so many units.
+  struct Unstored {
+    Index accumulator = -1;
+    int units = 0;
   };
 
   RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[unit.tile]; }
@@ -148,12 +165,25 @@ class ForwardUnits {
   void fetch(ForwardUnit const& unit) {
     if (unit.first) {
       load_queries(unit);
-      if (!state_.resident) {
-        accumulator_number_ = spilled_accumulator_.make();
-        builder_->emit(DmaCopy{spilled_accumulator_.newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
-      }
+      if (!state_.resident) load_accumulator(unit);
     }
     flights_[&unit] = {.queries = query_number_, .accumulator = accumulator_number_};
+  }
+
+  /// Rows that the pipeline still works on are not in HBM yet.
+  void load_accumulator(ForwardUnit const& unit) {
+    Unstored& rows_in_flight = unstored_[state_column(unit)];
+    if (rows_in_flight.units++ == 0) {
+      rows_in_flight.accumulator = spilled_accumulator_.make();
+      builder_->emit(DmaCopy{spilled_accumulator_.newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
+    }
+    accumulator_number_ = rows_in_flight.accumulator;
+  }
+
+  void store_accumulator(ForwardUnit const& unit) {
+    builder_->emit(DmaCopy{spilled(unit), accumulator(unit)});
+    auto const rows_in_flight = unstored_.find(state_column(unit));
+    if (--rows_in_flight->second.units == 0) unstored_.erase(rows_in_flight);
   }
 
   void load_queries(ForwardUnit const& unit) {
@@ -169,24 +199,22 @@ class ForwardUnits {
     }
   }
 
-  Parts score(ForwardUnit const& unit, std::vector<KeySection> const& sections) {
+  void score(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
     InFlight& now = flight(unit);
-    now.scores = scores_.make();
+    now.scores = scores_.newest_number();
     now.spans = span_maximum_.make();
-    bool const continues = scored_before_ && scored_before_->head == unit.head && scored_before_->tile == unit.tile;
-    now.maximum_before = continues ? number_before_ : -1;
-    now.negated_maximum = number_before_ = negated_maximum_.make();
-    scored_before_ = &unit;
+    now.negated_maximum = negated_maximum_.make();
+    auto const before = unsaved_maxima_.find(state_column(unit));
+    if (before != unsaved_maxima_.end()) now.maximum_before = before->second;
+    unsaved_maxima_[state_column(unit)] = now.negated_maximum;
     now.correction = correction_.make();
     KeySection const& section = sections[unit.section];
-    Parts parts;
     Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
     for (Index span = 0; span < spans; ++span)
       parts.push_back([this, &unit, &section, span, spans] {
         score_span(unit, section, span, spans);
         if (span == spans - 1) raise_maximum(unit, spans);
       });
-    return parts;
   }
 
   void score_span(ForwardUnit const& unit, KeySection const& section, Index span, Index spans) {
@@ -200,7 +228,7 @@ class ForwardUnits {
         builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries.part(0, chunks.size(c), c * tile_rows, rows(unit)),
                               keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width), c > 0});
       }
-    Access const from = raw.part(0, rows(unit), 0, count), to = scores_[flight(unit).scores].part(0, rows(unit), begin, count);
+    Access const from = raw.part(0, rows(unit), 0, count), to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
     TileHandle const maxima = span_maximum_[flight(unit).spans];
     Access source = from;
     if (factors_.capped) {
@@ -226,99 +254,121 @@ class ForwardUnits {
     Index const maximum_count = unit.select ? 1 : spans;
     Access highest = maxima.part(0, rows(unit), 0, 1);
     if (maximum_count > 1) builder_->emit(TensorReduce{highest, Operator::maximum, maxima.part(0, rows(unit), 0, maximum_count), 1, false});
-    builder_->emit(ScalarTensorTensor{now, highest, Operator::multiply, -factors_.multiplier, Operator::minimum, maximum_before(unit), false, false});
+    builder_->emit(TensorScalar{now, highest, Operator::multiply, -factors_.multiplier, false, Operator::minimum, maximum_before(unit), false, Engine::gpsimd});
   }
 
-  /// The state gets a new maximum one slot after it is known; the next unit of the same rows needs it before.
+  /// The state gets a new maximum one slot after it is known; a unit of the same rows may need it before.
   Access maximum_before(ForwardUnit const& unit) {
     Index const number = flight(unit).maximum_before;
     return number < 0 ? state_of(state_.negated_maximum, unit) : negated_maximum_[number].part(0, rows(unit), 0, 1);
   }
 
-  Parts weigh(ForwardUnit const& unit) {
-    flight(unit).probabilities = probabilities_.make();
-    Index const row_sum = row_sum_.make(), spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
-    Parts parts;
+  void weigh(Parts& parts, ForwardUnit const& unit) {
+    flight(unit).probabilities = probabilities_.newest_number();
+    flight(unit).row_sum = row_sum_.make();
+    Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
     for (Index span = 0; span < spans; ++span)
-      parts.push_back([this, &unit, row_sum, span, spans] {
+      parts.push_back([this, &unit, span, spans] {
         InFlight const& now = flight(unit);
         Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
-        Access const total = row_sum_[row_sum].part(0, rows(unit), 0, 1);
         // The sum of all spans is chained in ScalarE and read out once.
         std::optional<Access> result;
-        if (span == spans - 1) result = total;
-        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), begin, count), Function::exp,
-                                  scores_[now.scores].part(0, rows(unit), begin, count),
+        if (span == spans - 1) result = row_sum_[now.row_sum].part(0, rows(unit), 0, 1);
+        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count), Function::exp,
+                                  scores_[now.scores].part(0, rows(unit), unit.column + begin, count),
                                   negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1), factors_.multiplier, Operator::add, result,
                                   span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
-        if (span + 1 < spans) return;
-        // Not where the maximum is raised: ScalarE would wait there for a unit that has just begun.
-        Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
-        builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
-        builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
-        Access const sum = state_of(state_.sum, unit);
-        builder_->emit(Activation{sum, Function::copy, sum, total, correction(unit), std::nullopt,
-                                  std::nullopt, ReduceCommand::idle});
+        if (span == spans - 1) save_maximum_and_sum(unit);
       });
-    return parts;
   }
 
-  Parts turn(ForwardUnit const& unit) {
-    flight(unit).transposed = transposed_.make();
-    Index const whole = unit.keys.size() / tile_rows, blocks = ceil_divide(unit.keys.size(), tile_rows);
-    Index const by_dma = bytes_of(spec_->type) == 2 && rows(unit) == tile_rows && unit.keys.size() >= tuning_.dma_shortest ? whole * tuning_.dma_transposed / 16 : 0;
-    Parts parts;
+  /// Not where the maximum is raised: ScalarE would wait there for a unit that has just begun.
+  void save_maximum_and_sum(ForwardUnit const& unit) {
+    InFlight const& now = flight(unit);
+    Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
+    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
+    Access const sum = state_of(state_.sum, unit);
+    builder_->emit(TensorScalar{sum, sum, Operator::multiply, correction(unit), false, Operator::add,
+                                row_sum_[now.row_sum].part(0, rows(unit), 0, 1), false, Engine::gpsimd});
+    auto const unsaved = unsaved_maxima_.find(state_column(unit));
+    if (unsaved->second == now.negated_maximum) unsaved_maxima_.erase(unsaved);
+  }
+
+  /// Up to 128 x 128 of P.
+  struct Block {
+    Index rows, keys, column;
+
+    bool whole() const { return rows == tile_rows && keys == tile_rows; }
+    bool continues(Block const& before) const { return whole() && before.whole() && column == before.column + tile_rows; }
+  };
+
+  void turn(Parts& parts, ForwardSlot units) {
+    if (units.empty()) return;
+    Index const number = transposed_.make(), probabilities = flight(units.front()).probabilities;
+    std::vector<Block> blocks;
+    Index whole = 0;
+    for (ForwardUnit const& unit : units) {
+      flight(unit).transposed = number;
+      for (Index begin = 0; begin < unit.keys.size(); begin += tile_rows) {
+        blocks.push_back({rows(unit), std::min(tile_rows, unit.keys.size() - begin), unit.column + begin});
+        if (blocks.back().whole()) ++whole;
+      }
+    }
+    bool const long_enough = static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
+    Index const by_tensor = bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
     // Products take the blocks in order, so those that come by DMA, later, are the last whole ones.
-    Index const by_tensor = whole - by_dma;
-    for (Index block = by_tensor; block < whole; block += 8) {
-      Index const count = std::min(Index{8}, whole - block);
-      std::initializer_list<Axis> const blocks_of_columns{{1, 1}, {tile_rows, count}, {1, tile_rows}};
-      builder_->emit(DmaTranspose{transposed_.newest().pattern(0, tile_rows, block * tile_rows, blocks_of_columns),
-                                  probabilities_[flight(unit).probabilities].pattern(0, tile_rows, block * tile_rows, blocks_of_columns)});
+    whole = 0;
+    for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
+      bool const by_dma = blocks[first].whole() && whole >= by_tensor;
+      auto const most = static_cast<std::size_t>(by_dma ? dma_blocks : blocks[first].whole() ? std::min(Transposer::blocks, by_tensor - whole) : 1);
+      for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);) ++last;
+      Block const block = blocks[first];
+      auto const count = static_cast<Index>(last - first);
+      if (block.whole()) whole += count;
+      if (by_dma) {
+        std::initializer_list<Axis> const columns{{1, 1}, {tile_rows, count}, {1, tile_rows}};
+        builder_->emit(DmaTranspose{transposed_.newest().pattern(0, tile_rows, block.column, columns),
+                                    probabilities_[probabilities].pattern(0, tile_rows, block.column, columns)});
+      } else {
+        parts.push_back([this, number, probabilities, block, count] { turn_by_tensor(transposed_[number], probabilities_[probabilities], block, count); });
+      }
     }
-    for (Index block = 0, count = 0; block < blocks; block += count) {
-      if (block == by_tensor) block = whole;
-      if (block == blocks) break;
-      Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
-      count = keys == tile_rows ? std::min(Transposer::blocks, by_tensor - block) : 1;
-      parts.push_back([this, &unit, block, keys, count] {
-        TileHandle const from = probabilities_[flight(unit).probabilities], to = transposed_[flight(unit).transposed];
-        transposer_->run(rows(unit), keys, count, [&](Index i) { return from.part(0, rows(unit), (block + i) * tile_rows, keys); },
-                         rows(unit) == tile_rows ? to.part(0, keys, block * tile_rows, count * tile_rows)
-                                                 : to.pattern(0, keys, block * tile_rows, {{tile_rows, count}, {1, rows(unit)}}),
-                         turned_++ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
-      });
-    }
-    return parts;
   }
 
-  Parts sum(ForwardUnit const& unit, std::vector<KeySection> const& sections) {
+  void turn_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
+    transposer_->run(block.rows, block.keys, count, [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
+                     block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
+                                   : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
+                     ++turned_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+  }
+
+  void sum(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
     KeySection const& section = sections[unit.section];
-    weighted_.make();
     Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows, dim = spec_->shape.value_dim;
-    Parts parts;
     for (Index begin = 0; begin < blocks; begin += per_part)
       parts.push_back([this, &unit, &section, begin, per_part, blocks, dim] {
         Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, end = std::min(blocks, begin + per_part);
-        Access const product = weighted_.newest().part(0, rows(unit), 0, dim);
+        Access const total = accumulator(unit);
         if (begin == 0) {
-          Access const total = accumulator(unit);
+          weighted_.make();
           builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false,
                                       std::nullopt, 0.0f, false, Engine::gpsimd});
         }
+        Access const product = weighted_.newest().part(0, rows(unit), 0, dim);
         for (Index block = begin; block < end; ++block) {
           Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
-          builder_->emit(MatMul{product, transposed_[flight(unit).transposed].part(0, keys, block * tile_rows, rows(unit)),
+          builder_->emit(MatMul{product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
                                 values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
         }
         if (end < blocks) return;
-        Access const total = accumulator(unit);
         builder_->emit(TensorTensor{total, total, product, Operator::add, Engine::vector});
-        if (unit.last && !state_.resident) builder_->emit(DmaCopy{spilled(unit), total});
+        if (unit.last && !state_.resident) store_accumulator(unit);
         flights_.erase(&unit);
       });
-    return parts;
   }
+
+  static constexpr Index dma_blocks = 8;  ///< of P^T that one DMA brings: each takes a while to begin
 
   Builder* builder_;
   KernelSpec const* spec_;
@@ -334,8 +384,8 @@ class ForwardUnits {
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   HeadSource query_source_;
-  ForwardUnit const* scored_before_ = nullptr;
-  Index number_before_ = -1;
+  std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
+  std::map<Index, Unstored> unstored_;     // by state column
   Index turned_ = 0, query_number_ = -1, accumulator_number_ = -1;
   std::map<ForwardUnit const*, InFlight> flights_;
 };

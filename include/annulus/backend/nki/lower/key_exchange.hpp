@@ -39,22 +39,9 @@ class KeyExchange {
     copy_own(part, parts);
   }
 
-  /// The keys of the step after this one start to travel.
-  void send(int step) {
-    if (step + 1 >= steps_) return;
-    auto const here = static_cast<std::size_t>(step % 2), next = 1 - here;
-    if (step == 0 && spec_->cores == 2) {
-      builder_->emit(CoreBarrier{k_[0].whole()});
-      builder_->emit(CoreBarrier{v_[0].whole()});
-    }
-    if (spec_->cores == 2) {
-      // The other core may still be reading what is about to be overwritten.
-      builder_->emit(CoreBarrier{k_[next].whole()});
-      builder_->emit(CoreBarrier{v_[next].whole()});
-    }
-    builder_->emit(CollectivePermute{k_[here].whole(), k_[next].whole(), 0});
-    builder_->emit(CollectivePermute{v_[here].whole(), v_[next].whole(), 0});
-  }
+  /// The keys, or values, of the step after this one start to travel.
+  void send_keys(int step) { send(k_, step); }
+  void send_values(int step) { send(v_, step); }
 
   /// Register with the id of the rank whose keys step `step` works on; -1 where there is no ring.
   int owner(int step) {
@@ -74,6 +61,15 @@ class KeyExchange {
   }
 
  private:
+  void send(std::array<TensorHandle, 2> const& buffers, int step) {
+    if (step + 1 >= steps_) return;
+    TensorHandle const &here = buffers[static_cast<std::size_t>(step % 2)], &next = buffers[static_cast<std::size_t>((step + 1) % 2)];
+    if (step == 0 && spec_->cores == 2) builder_->emit(CoreBarrier{here.whole()});
+    // The other core may still be reading what is about to be overwritten.
+    if ((step > 0 || repeated_) && spec_->cores == 2) builder_->emit(CoreBarrier{next.whole()});
+    builder_->emit(CollectivePermute{here.whole(), next.whole(), 0});
+  }
+
   Index key_size() const { return spec_->local_keys * spec_->shape.head_dim; }
   Index value_size() const { return spec_->local_keys * spec_->shape.value_dim; }
   Affine part() const { return shared_ || spec_->cores == 1 ? Affine(0) : Affine::of(core_variable); }

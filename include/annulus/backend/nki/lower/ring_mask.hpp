@@ -84,6 +84,17 @@ class RingMask {
     find_runs();
   }
 
+  /// One rank whose rows stand in no order that a Mask can tell: ranges[piece][query row] are the key rows seen, each range
+  /// inside its piece.
+  RingMask(std::vector<RowRange> pieces, std::vector<std::vector<RowRange>> ranges)
+      : form_(BoundsForm::ranges), pieces_(std::move(pieces)), given_(std::move(ranges)) {
+    check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(), " pieces for ", pieces_.size(), "; at least one each");
+    auto const queries = static_cast<Index>(given_.front().size());
+    query_pieces_ = {{0, queries}};
+    queries_ = {{{{0, queries, 0, 1}}}};
+    keys_ = {{{{0, pieces_.back().end, 0, 1}}}};
+  }
+
   BoundsForm form() const { return form_; }
   int ranks() const { return static_cast<int>(queries_.size()); }
   bool has_documents() const { return documents_; }
@@ -96,6 +107,7 @@ class RingMask {
   RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query) const {
     RowRange const rows = pieces_[piece];
     if (form_ == BoundsForm::none) return rows;
+    if (!given_.empty()) return given_[piece][static_cast<std::size_t>(query)];
     RankRows const& queries = queries_[static_cast<std::size_t>(me)];
     Segment const& segment = segment_at(queries, query);
     Tile const tile = tile_of(owner, piece);
@@ -131,15 +143,17 @@ class RingMask {
     return joined;
   }
 
-  /// band: for rank `me` [owner of all groups][query piece][key piece][lo, hi): row i of its query piece sees key rows
-  /// max(piece.begin, i + lo) <= j < min(piece.end, i + hi), i counted from the shard's first row.
-  std::vector<float> offsets(int me, int groups) const {
+  /// band: for rank `me` [other rank of all groups][query piece][key piece][lo, hi): row i of a query piece sees key rows
+  /// max(piece.begin, i + lo) <= j < min(piece.end, i + hi), i counted from the shard's first row. The other rank owns the
+  /// keys or, where queries travel, the queries.
+  std::vector<float> offsets(int me, int groups, bool queries_travel = false) const {
     std::vector<float> table;
-    for (int owner = 0; owner < ranks() * groups; ++owner)
+    for (int other = 0; other < ranks() * groups; ++other)
       for (RowRange query_piece : query_pieces_)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-          Tile const tile = tile_of(owner % ranks(), piece);
-          Segment const& segment = segment_at(queries_[static_cast<std::size_t>(me)], query_piece.begin);
+          auto const [querying, owner] = pair_of(me, other, queries_travel);
+          Tile const tile = tile_of(owner, piece);
+          Segment const& segment = segment_at(queries_[static_cast<std::size_t>(querying)], query_piece.begin);
           PositionRange const visible = mask_.keys_of(position_at(segment, query_piece.begin), tile.sink);
           Index const shift = pieces_[piece].begin - query_piece.begin;
           table.push_back(offset(visible.begin, tile, shift));
@@ -148,16 +162,17 @@ class RingMask {
     return table;
   }
 
-  /// ranges: for rank `me` [owner of all groups][batch or 1][key piece][begin, end][rows].
-  std::vector<float> ranges(int me, int groups) const {
+  /// ranges: for rank `me` [other rank of all groups][batch or 1][key piece][begin, end][rows].
+  std::vector<float> ranges(int me, int groups, bool queries_travel = false) const {
     std::vector<float> table;
     Index const rows = rows_of(queries_.front().segments);
-    for (int owner = 0; owner < ranks() * groups; ++owner)
+    for (int other = 0; other < ranks() * groups; ++other)
       for (Index b = 0; b < batch(); ++b)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          auto const [querying, owner] = pair_of(me, other, queries_travel);
           std::vector<float> ends;
           for (Index i = 0; i < rows; ++i) {
-            RowRange const range = seen(me, owner % ranks(), b, piece, i);
+            RowRange const range = seen(querying, owner, b, piece, i);
             table.push_back(static_cast<float>(range.begin));
             ends.push_back(static_cast<float>(range.end));
           }
@@ -167,6 +182,11 @@ class RingMask {
   }
 
  private:
+  /// Who asks and who owns the keys.
+  std::pair<int, int> pair_of(int me, int other, bool queries_travel) const {
+    return queries_travel ? std::pair{other % ranks(), me} : std::pair{me, other % ranks()};
+  }
+
   static Segment const& segment_at(RankRows const& rows, Index row) {
     for (Segment const& segment : rows.segments)
       if (row < segment.local_begin + segment.length) return segment;
@@ -228,10 +248,11 @@ class RingMask {
 
   Mask mask_;
   std::vector<RankRows> queries_, keys_;
-  Index query_offset_;
+  Index query_offset_ = 0;
   bool documents_ = false;
   BoundsForm form_ = BoundsForm::none;
   std::vector<RowRange> pieces_, query_pieces_;
+  std::vector<std::vector<RowRange>> given_;
   std::map<std::array<Index, 3>, DocumentRuns> runs_;
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };

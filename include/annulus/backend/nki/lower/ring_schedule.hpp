@@ -1,6 +1,7 @@
 #pragma once
-// The order of a round: steps of the ring, sections of keys, units of work, and when the next section is fetched.
+// The order of a round: steps of the ring, sections of keys, units of work, and when keys are copied, sent and fetched.
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -12,7 +13,8 @@ namespace annulus::nki {
 class RingSchedule {
  public:
   /// Steps that no rank needs are left out: step 0 is the rank's own, all others may meet any other rank.
-  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys, Index group_keys, int ranks)
+  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys, ForwardTuning const& tuning,
+               int ranks)
       : heads_(spec.query_heads_per_item()), tile_count_(tiles.size()) {
     for (int step = 0; step < ranks; ++step) {
       bool any = false;
@@ -24,79 +26,88 @@ class RingSchedule {
         for (Index head = 0; head < spec.query_heads_per_item(); ++head)
           for (std::size_t i = 0; i < tiles.size(); ++i) {
             std::size_t const tile = falling ? tiles.size() - 1 - i : i;
-            add_units(mask, step == 0, head, tile, tiles[tile].rows_of_all_cores, rows, group_keys);
+            add_units(mask, step == 0, head, tile, tiles[tile].rows_of_all_cores, rows, tuning.group_keys);
           }
         if (units_.size() == first) continue;
         any = true;
         sections_.push_back({.rows = rows});
-        firsts_.push_back(first);
+        first_slots_.push_back(slots_.size());
         step_of_.push_back(step);
+        add_slots(first, std::min(tuning.group_keys, section_keys), tuning.slot_keys);
       }
       if (!any && step > 0) break;
       steps_ = step + 1;
     }
-    firsts_.push_back(units_.size());
+    first_slots_.push_back(slots_.size());
   }
 
   int steps() const { return steps_; }
   int step_of(std::size_t section) const { return step_of_[section]; }
   std::vector<KeySection>& sections() { return sections_; }
 
-  /// copy(part, parts) for the parts of what the rank sends first, spread over the first half of the first section, as a long
-  /// copy would hold up what units wait for; send(step) once those are there, or a quarter into the first section of a later
-  /// step; load(section) once per section, the next one three quarters through the one before it.
-  /// finish(head, tiles) as soon as the last unit of some tiles has been through the pipeline, so that results leave while
-  /// others are computed.
+  /// copy(part, parts): a part of what the rank sends first; send(step, part): its keys (0) or values (1) start to travel;
+  /// load(section, part, parts): a part of a section's keys and values. All are spread over the work of a section, as units
+  /// wait where much moves at once.
+  /// finish(head, tiles, drained) as soon as the last unit of some tiles has been through the pipeline, so that results leave
+  /// while others are computed; drained: nothing else is left to do.
   template <class Copy, class Send, class Load, class Finish>
   void write(Builder& builder, ForwardUnits& stages, Copy&& copy, Send&& send, Load&& load, Finish&& finish) {
-    std::multimap<std::size_t, Batch> ending = batches();
+    Events events;
+    for (std::size_t section = 0; section < sections_.size(); ++section) {
+      int const step = step_of_[section];
+      bool const begins_step = section == 0 || step_of_[section - 1] != step;
+      auto const spread = [&](double begin, double end, Index parts, auto const& act) {
+        for (Index part = 0; part < parts; ++part)
+          events.insert({slot_at(section, begin + (end - begin) * static_cast<double>(part) / static_cast<double>(parts)),
+                         [=] { act(part, parts); }});
+      };
+      if (begins_step && step == 0) spread(copy_begin, copy_end, copy_parts, copy);
+      if (begins_step) spread(step == 0 ? send_own : send_others, step == 0 ? send_own_end : send_others_end, 2, [&send, step](Index part, Index) { send(step, part); });
+      if (section + 1 < sections_.size())
+        spread(load_begin, load_end, load_parts, [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
+    }
+    for (auto const& [slot, batch] : batches())
+      events.insert({slot, [&finish, batch = batch, drained = slot >= slots_.size() + depth - 1] { finish(batch.head, batch.tiles, drained); }});
+
     std::vector<Body> steps;
-    std::size_t section = 0, loaded = 0;
+    std::size_t section = 0, at = 0;
     for (int step = 0; step < steps_; ++step)
       steps.push_back(builder.collect([&] {
         builder.section("step", step);
-        bool sent = false;
-        if (step == 0 && !sections_.empty()) {
-          stages.slot(&units_[0], nullptr, nullptr, nullptr, nullptr, sections_);
-          load(loaded++);
+        std::size_t const first = section;
+        while (section < sections_.size() && step_of_[section] == step) ++section;
+        if (section == first) {
+          if (step == 0) copy(0, 1);
+          for (Index part : {0, 1}) send(step, part);
+        } else if (first == 0) {
+          stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
+          load(0, 0, 1);
         }
-        for (; section < sections_.size() && step_of_[section] == step; ++section) {
-          std::size_t const first = firsts_[section], end = firsts_[section + 1], count = end - first;
-          std::size_t at = first;
-          auto const go_to = [&](std::size_t slot) {
-            while (at < slot) {
-              // A batch ends with the slot in which its last unit is summed.
-              std::size_t const stop = ending.empty() ? slot : std::min(slot, std::max(at, ending.begin()->first));
-              write_slots(builder, stages, at, stop);
-              at = stop;
-              for (; !ending.empty() && ending.begin()->first <= at; ending.erase(ending.begin()))
-                finish(ending.begin()->second.head, ending.begin()->second.tiles);
-            }
-          };
-          std::size_t const parts = std::clamp<std::size_t>(count / 4, 1, 8);
-          for (std::size_t part = 0; step == 0 && !sent && part < parts; ++part) {
-            go_to(first + 1 + count * part / (2 * parts));
-            copy(static_cast<Index>(part), static_cast<Index>(parts));
-          }
-          go_to(first + count / (step == 0 ? 2 : 4));
-          if (!sent) send(step);
-          sent = true;
-          go_to(first + count * 3 / 4);
-          if (loaded < sections_.size()) load(loaded++);
-          go_to(end);
+        bool const drains = step + 1 == steps_ && !slots_.empty();
+        std::size_t const end = first_slots_[section] + (drains ? depth - 1 : 0);
+        while (at < end || (!events.empty() && events.begin()->first <= at)) {
+          for (; !events.empty() && events.begin()->first <= at; events.erase(events.begin())) events.begin()->second();
+          std::size_t const stop = events.empty() ? end : std::clamp(events.begin()->first, at, end);
+          write_slots(builder, stages, at, stop);
+          at = stop;
         }
-        if (step == 0 && !sent) copy(0, 1);
-        if (!sent) send(step);
-        if (step + 1 == steps_) write_slots(builder, stages, units_.size(), units_.empty() ? 0 : units_.size() + depth - 1);
-        if (step + 1 == steps_)
-          for (auto const& [slot, batch] : ending) finish(batch.head, batch.tiles);
       }));
     append_rolled(builder, "steps", std::move(steps), 2);
   }
 
  private:
   static constexpr std::size_t depth = 4;
-  static constexpr std::size_t batch_tiles = 8;
+  static constexpr std::size_t batch_tiles = 4;
+
+  // Parts of a section's work, and in how many pieces.
+  static constexpr double copy_begin = 0.05, copy_end = 0.4;
+  static constexpr double send_own = 0.5, send_own_end = 0.6;
+  static constexpr double send_others = 0.2, send_others_end = 0.3;
+  static constexpr double load_begin = 0.7, load_end = 0.95;
+  static constexpr Index copy_parts = 8, load_parts = 4;
+
+  /// What happens before a slot.
+  using Events = std::multimap<std::size_t, std::function<void()>>;
 
   struct Batch {
     Index head = 0;
@@ -107,8 +118,8 @@ class RingSchedule {
   std::multimap<std::size_t, Batch> batches() const {
     std::size_t const per_head = (tile_count_ + batch_tiles - 1) / batch_tiles;
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_) * per_head, 0);
-    for (std::size_t i = 0; i < units_.size(); ++i)
-      ends[static_cast<std::size_t>(units_[i].head) * per_head + units_[i].tile / batch_tiles] = i + depth;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot)
+      for (ForwardUnit const& unit : slot_units(slot)) ends[static_cast<std::size_t>(unit.head) * per_head + unit.tile / batch_tiles] = slot + depth;
     std::multimap<std::size_t, Batch> found;
     for (std::size_t i = 0; i < ends.size(); ++i) {
       auto const first = static_cast<Index>(i % per_head * batch_tiles);
@@ -117,17 +128,28 @@ class RingSchedule {
     return found;
   }
 
+  /// The first slot of a section before which this part of its work is done.
+  std::size_t slot_at(std::size_t section, double part) const {
+    std::size_t const first = first_slots_[section], last = first_slots_[section + 1];
+    Index all = 0, done = 0;
+    for (std::size_t slot = first; slot < last; ++slot) all += slots_[slot].keys;
+    std::size_t slot = first;
+    for (; slot < last && static_cast<double>(done) < part * static_cast<double>(all); ++slot) done += slots_[slot].keys;
+    return slot;
+  }
+
+  ForwardSlot slot_units(std::size_t slot) const { return {units_.data() + slots_[slot].first, slots_[slot].count}; }
+
   void write_slots(Builder& builder, ForwardUnits& stages, std::size_t begin, std::size_t end) {
-    std::vector<Body> slots;
-    auto const unit = [&](std::size_t slot, std::size_t stage) -> ForwardUnit const* {
-      return slot >= stage && slot - stage < units_.size() ? &units_[slot - stage] : nullptr;
+    std::vector<Body> bodies;
+    auto const units = [&](std::size_t slot, std::size_t stage) {
+      return slot >= stage && slot - stage < slots_.size() ? slot_units(slot - stage) : ForwardSlot{};
     };
     for (std::size_t slot = begin; slot < end; ++slot)
-      slots.push_back(builder.collect([&] {
-        ForwardUnit const* const coming = slot + 1 < units_.size() ? &units_[slot + 1] : nullptr;
-        stages.slot(coming, unit(slot, 0), unit(slot, 1), unit(slot, 2), unit(slot, 3), sections_);
+      bodies.push_back(builder.collect([&] {
+        stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, 3), sections_);
       }));
-    append_rolled(builder, "slot", std::move(slots), 4);
+    append_rolled(builder, "slot", std::move(bodies), 4);
   }
 
   void add_units(RingMask const& mask, bool own_step, Index head, std::size_t tile, RowRange queries, RowRange section, Index group_keys) {
@@ -151,11 +173,30 @@ class RingSchedule {
     units_.back().last = true;
   }
 
+  /// Joins short units from `first` on until a slot has `enough` keys, up to `most`.
+  void add_slots(std::size_t first, Index most, Index enough) {
+    bool open = false;
+    for (std::size_t i = first; i < units_.size(); ++i) {
+      Index const keys = ceil_divide(units_[i].keys.size(), tile_rows) * tile_rows;
+      if (!open || slots_.back().keys >= enough || slots_.back().keys + keys > most) slots_.push_back({.first = i});
+      open = true;
+      units_[i].column = slots_.back().keys;
+      slots_.back().keys += keys;
+      ++slots_.back().count;
+    }
+  }
+
+  struct Slot {
+    std::size_t first = 0, count = 0;  ///< of units_
+    Index keys = 0;                    ///< in whole blocks of 128
+  };
+
   Index heads_;
   std::size_t tile_count_;
   std::vector<ForwardUnit> units_;
+  std::vector<Slot> slots_;
   std::vector<KeySection> sections_;
-  std::vector<std::size_t> firsts_;
+  std::vector<std::size_t> first_slots_;  ///< of each section, and the number of slots
   std::vector<int> step_of_;
   int steps_ = 0;
 };

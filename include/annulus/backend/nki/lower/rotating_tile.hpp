@@ -25,6 +25,7 @@ class RotatingTile {
     return newest_.before(age);
   }
   TileHandle newest() const { return newest_; }
+  Index newest_number() const { return made_ - 1; }
 
  private:
   Builder* builder_ = nullptr;

@@ -23,7 +23,8 @@ struct Arrangement {
     check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ", cores);
     if (ring.empty()) return;
     std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
-    check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks, " ranks");
+    check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
+                            " ranks");
     for (int worker : ring) {
       bool const fits = worker >= 0 && worker < ranks && !seen[static_cast<std::size_t>(worker)];
       check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");

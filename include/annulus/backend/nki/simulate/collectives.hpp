@@ -45,9 +45,10 @@ inline void meet(CoreState& core, RingPlace const& place, CollectivePermute cons
 inline void meet(CoreState& core, RingPlace const& place, CollectivePermuteReduce const& i) {
   Operand const src0 = core.read(i.src0, "srcs0_by_channel"), src1 = core.read(i.src1, "srcs1_by_channel");
   Buffer const& to = core.program.buffer(i.dst);
-  check<Error>(src0.size() == i.dst.size() && src1.size() == i.dst.size() && src0.type == to.type && src1.type == to.type,
-               "sources have ", src0.size(), " and ", src1.size(), " elements of ", name_of(src0.type), " and ",
-               name_of(src1.type), ", dst ", i.dst.size(), " of ", name_of(to.type));
+  check<Error>(
+      src0.size() == i.dst.size() && src1.size() == i.dst.size() && src0.type == to.type && src1.type == to.type,
+      "sources have ", src0.size(), " and ", src1.size(), " elements of ", name_of(src0.type), " and ",
+      name_of(src1.type), ", dst ", i.dst.size(), " of ", name_of(to.type));
   auto const a = elements_of(src0, core.scratch[0]), b = elements_of(src1, core.scratch[1]);
   float* const joined = core.scratch[2].of(src0.size());
   apply(i.op, a.data(), b.data(), joined, src0.size());

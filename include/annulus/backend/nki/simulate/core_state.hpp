@@ -19,7 +19,11 @@ using Column = std::array<float, most_partitions>;
 
 struct CoreState {
   CoreState(Program const& of, Hardware const& on, int core, std::vector<Place>& shared_tensors)
-      : program(of), hardware(on), walk(of, core), shared(shared_tensors), places(of.buffers.size()),
+      : program(of),
+        hardware(on),
+        walk(of, core),
+        shared(shared_tensors),
+        places(of.buffers.size()),
         registers(static_cast<std::size_t>(of.registers), -1) {
     scalar_sums.fill(poison);
     vector_results.fill(poison);
@@ -56,11 +60,11 @@ struct CoreState {
   Program const& program;
   Hardware const& hardware;
   Walk walk;
-  std::vector<Place>& shared;               ///< by buffer: those in shared HBM
-  std::vector<std::vector<Place>> places;   ///< by buffer: the others
-  std::vector<Index> registers;             ///< -1 until set
-  Column scalar_sums;     ///< ScalarE; poison until reset
-  Column vector_results;  ///< VectorE; poison until reset
+  std::vector<Place>& shared;              ///< by buffer: those in shared HBM
+  std::vector<std::vector<Place>> places;  ///< by buffer: the others
+  std::vector<Index> registers;            ///< -1 until set
+  Column scalar_sums;                      ///< ScalarE; poison until reset
+  Column vector_results;                   ///< VectorE; poison until reset
   std::array<Scratch, 4> scratch;
   Scratch packed;  ///< factors of a product
   Section const* section = nullptr;

@@ -15,9 +15,12 @@ inline void execute(CoreState& core, DmaCopy const& i) {
   check<Error>(src.size() == dst.size(), "src has ", src.size(), " elements, dst ", dst.size());
   bool const exact = src.type == dst.type;
   if (src.rows == dst.rows) {
-    transform_rows<1>(core, dst, {{{src, "src"}}}, [&](Index, float* out, auto const& in) {
-      if (in[0] != out) std::copy(in[0], in[0] + dst.elements, out);
-    }, exact);
+    transform_rows<1>(
+        core, dst, {{{src, "src"}}},
+        [&](Index, float* out, auto const& in) {
+          if (in[0] != out) std::copy(in[0], in[0] + dst.elements, out);
+        },
+        exact);
     return;
   }
   float* const all = core.scratch[0].of(src.size());
@@ -55,8 +58,8 @@ inline void execute(CoreState& core, DmaTranspose const& i) {
   for (Index j = 0; j < j_from.count; ++j)
     for (Index k = 0; k < k_from.count; ++k)
       swap_axes({base + j * j_from.stride + k * k_from.stride, from.front().stride, from.back().stride},
-                {dst.base + j * j_to.stride + k * k_to.stride, to.front().stride, to.back().stride},
-                from.front().count, from.back().count);
+                {dst.base + j * j_to.stride + k * k_to.stride, to.front().stride, to.back().stride}, from.front().count,
+                from.back().count);
 }
 
 }  // namespace annulus::nki::simulator

@@ -33,7 +33,8 @@ struct Statistics {
 namespace simulator {
 
 template <class I>
-concept Meeting = std::same_as<I, CoreBarrier> || std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
+concept Meeting =
+    std::same_as<I, CoreBarrier> || std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
 
 class Machine {
  public:
@@ -65,12 +66,14 @@ class Machine {
       if (!nodes[0]) break;
       auto const& instruction = *nodes[0]->as<Instruction>();
       with_context(cores_[0], instruction, [&] {
-        std::visit([&]<class I>(I const& typed) {
-          if constexpr (Meeting<I>) {
-            if (cores_.size() == 2) check_shared(typed);
-            meet(cores_[0], place_, typed);
-          }
-        }, instruction);
+        std::visit(
+            [&]<class I>(I const& typed) {
+              if constexpr (Meeting<I>) {
+                if (cores_.size() == 2) check_shared(typed);
+                meet(cores_[0], place_, typed);
+              }
+            },
+            instruction);
       });
     }
     if (statistics) *statistics = counted;
@@ -103,7 +106,8 @@ class Machine {
     for (int number : program_.with_role(Role::input)) {
       Buffer const& buffer = program_.buffer(number);
       auto const found = inputs.find(buffer.name);
-      check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ", program_.name, " is missing");
+      check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ", program_.name,
+                              " is missing");
       check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name, " has ",
                         found->second.size(), " elements, expected ", buffer.size());
       check<Error>(buffer.memory == Memory::shared_hbm, "input ", buffer.name, " is in ", name_of(buffer.memory),
@@ -130,12 +134,14 @@ class Machine {
         ++counted.instructions[static_cast<std::size_t>(engine_of(*instruction))];
         if (is_meeting(*node)) return node;
         with_context(core, *instruction, [&] {
-          std::visit([&]<class I>(I const& typed) {
-            if constexpr (std::same_as<I, ProcessingRank>)
-              answer(core, place_, typed);
-            else if constexpr (!Meeting<I>)
-              execute(core, typed);
-          }, *instruction);
+          std::visit(
+              [&]<class I>(I const& typed) {
+                if constexpr (std::same_as<I, ProcessingRank>)
+                  answer(core, place_, typed);
+                else if constexpr (!Meeting<I>)
+                  execute(core, typed);
+              },
+              *instruction);
         });
       }
     }

@@ -1,6 +1,6 @@
 #pragma once
-// The product of TensorE: both factors have the contraction as their first axis. Every element of the result is one chain
-// of multiply-adds in the order of the contraction, so that it does not depend on the shapes around it.
+// The product of TensorE: both factors have the contraction as their first axis. Every element of the result is one
+// chain of multiply-adds in the order of the contraction, so that it does not depend on the shapes around it.
 
 #include <algorithm>
 #include <cstring>
@@ -26,18 +26,24 @@ inline constexpr Index lanes = 8, block_rows = 6;
 inline constexpr Index lanes = 4, block_rows = 6;
 #endif
 inline constexpr Index vectors = 2, block_columns = vectors * lanes;
+inline constexpr Index panels_at_once = 4;  // so that lines of the cache are used while they are there
 using Lanes [[gnu::vector_size(lanes * sizeof(float))]] = float;
 
-/// Columns [begin, begin + width) of a matrix, one row after the other; columns that it does not have are 0.
-template <Index width>
+/// `panels` times `width` columns from `begin` on: each panel row by row, one after the other; columns that the matrix
+/// does not have are 0.
+template <Index width, Index panels>
 void pack(ConstMatrix const& from, Index begin, float* out) {
-  Index const present = std::min(width, from.columns - begin);
-  float const* row = from.base + begin;
-  for (Index k = 0; k < from.rows; ++k, row += from.stride, out += width)
-    if (present == width)
-      std::memcpy(out, row, width * sizeof(float));
-    else
-      std::fill(std::copy(row, row + present, out), out + width, 0.0f);
+  bool const whole = begin + panels * width <= from.columns;
+  for (Index k = 0; k < from.rows; ++k)
+    for (Index panel = 0; panel < panels; ++panel) {
+      Index const column = begin + panel * width;
+      float const* const row = from.base + k * from.stride + column;
+      float* const to = out + (panel * from.rows + k) * width;
+      if (whole)
+        std::memcpy(to, row, width * sizeof(float));
+      else
+        for (Index j = 0; j < width; ++j) to[j] = column + j < from.columns ? row[j] : 0.0f;
+    }
 }
 
 /// out[block_rows, block_columns] = sum over k of a[k, row] * b[k, column], of packed columns.
@@ -45,7 +51,7 @@ inline void multiply_block(Index depth, float const* a, float const* b, float* o
   Lanes sums[block_rows][vectors] = {};
   for (Index k = 0; k < depth; ++k, a += block_rows, b += block_columns) {
     Lanes right[vectors];
-    std::memcpy(right, b, sizeof right);
+    for (Index v = 0; v < vectors; ++v) std::memcpy(&right[v], b + v * lanes, sizeof(Lanes));
     for (Index row = 0; row < block_rows; ++row)
       for (Index v = 0; v < vectors; ++v) sums[row][v] += a[row] * right[v];
   }
@@ -60,11 +66,13 @@ inline void multiply_transposed(ConstMatrix const& a, ConstMatrix const& b, bool
                                 Scratch& packed) {
   using namespace matrix_product_detail;
   Index const depth = a.rows, blocks = ceil_divide(a.columns, block_rows);
-  float* const a_packed = packed.of(depth * (blocks * block_rows + block_columns));
-  float* const b_packed = a_packed + depth * blocks * block_rows;
-  for (Index i = 0; i < blocks; ++i) pack<block_rows>(a, i * block_rows, a_packed + i * block_rows * depth);
+  Index const panels = ceil_divide(blocks, panels_at_once) * panels_at_once;
+  float* const a_packed = packed.of(depth * (panels * block_rows + block_columns));
+  float* const b_packed = a_packed + depth * panels * block_rows;
+  for (Index i = 0; i < panels; i += panels_at_once)
+    pack<block_rows, panels_at_once>(a, i * block_rows, a_packed + i * block_rows * depth);
   for (Index column = 0; column < b.columns; column += block_columns) {
-    pack<block_columns>(b, column, b_packed);
+    pack<block_columns, 1>(b, column, b_packed);
     Index const width = std::min(block_columns, b.columns - column);
     for (Index i = 0; i < blocks; ++i) {
       alignas(64) float block[block_rows * block_columns];

@@ -85,9 +85,7 @@ struct Operand {
   /// Are all elements next to each other?
   bool flat() const { return contiguous && (rows == 1 || row_stride == elements); }
   /// Has it all elements of its columns, in every partition?
-  bool fills_columns() const {
-    return place->partitions == 1 ? flat() : contiguous && rows == place->partitions;
-  }
+  bool fills_columns() const { return place->partitions == 1 ? flat() : contiguous && rows == place->partitions; }
   /// Do both name the same elements in the same order?
   bool same_as(Operand const& other) const {
     return base == other.base && rows == other.rows && elements == other.elements &&
@@ -145,7 +143,8 @@ inline void check_defined(Operand const& operand, Buffer const& buffer, std::str
     if (on_chip(buffer.memory))
       throw Error(message_of("operand ", keyword, " reads partition ", at / place.columns, ", element ",
                              at % place.columns, " of ", buffer.name, ", which was never written"));
-    throw Error(message_of("operand ", keyword, " reads element ", at, " of ", buffer.name, ", which was never written"));
+    throw Error(
+        message_of("operand ", keyword, " reads element ", at, " of ", buffer.name, ", which was never written"));
   };
   place.fill_undefined();
   for (Index p = 0; p < operand.rows; ++p) {

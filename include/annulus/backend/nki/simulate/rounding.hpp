@@ -35,15 +35,16 @@ inline float to_float16(float value) {
 /// beyond 2^24 a float does not hold them.
 inline float to_integer(float value, float lowest, float highest, ElementType type) {
   float const nearest = std::nearbyint(value);
-  check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type), ", which holds ", lowest,
-               " to ", highest, " here");
+  check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type), ", which holds ",
+               lowest, " to ", highest, " here");
   return nearest;
 }
 
 /// Rounds n values in place.
 inline void round_to(ElementType type, float* values, Index n) {
   switch (type) {
-    case ElementType::float32: return;
+    case ElementType::float32:
+      return;
     case ElementType::bfloat16:
       for (Index i = 0; i < n; ++i) values[i] = to_bfloat16(values[i]);
       return;

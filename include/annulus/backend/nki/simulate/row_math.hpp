@@ -30,19 +30,45 @@ template <class A, class B>
 void apply(Operator op, A const& a, B const& b, float* to, Index n) {
   Eigen::Map<Eigen::ArrayXf> out(to, n);
   switch (op) {
-    case Operator::add: out = a + b; return;
-    case Operator::subtract: out = a - b; return;
-    case Operator::multiply: out = a * b; return;
-    case Operator::maximum: choose(a, b, std::greater<float>(), to, n); return;
-    case Operator::minimum: choose(a, b, std::less<float>(), to, n); return;
-    case Operator::equal: out = (a == b).template cast<float>(); return;
-    case Operator::not_equal: out = (a != b).template cast<float>(); return;
-    case Operator::greater: out = (a > b).template cast<float>(); return;
-    case Operator::greater_equal: out = (a >= b).template cast<float>(); return;
-    case Operator::less: out = (a < b).template cast<float>(); return;
-    case Operator::less_equal: out = (a <= b).template cast<float>(); return;
-    case Operator::logical_and: out = (a != 0.0f && b != 0.0f).template cast<float>(); return;
-    case Operator::logical_or: out = (a != 0.0f || b != 0.0f).template cast<float>(); return;
+    case Operator::add:
+      out = a + b;
+      return;
+    case Operator::subtract:
+      out = a - b;
+      return;
+    case Operator::multiply:
+      out = a * b;
+      return;
+    case Operator::maximum:
+      choose(a, b, std::greater<float>(), to, n);
+      return;
+    case Operator::minimum:
+      choose(a, b, std::less<float>(), to, n);
+      return;
+    case Operator::equal:
+      out = (a == b).template cast<float>();
+      return;
+    case Operator::not_equal:
+      out = (a != b).template cast<float>();
+      return;
+    case Operator::greater:
+      out = (a > b).template cast<float>();
+      return;
+    case Operator::greater_equal:
+      out = (a >= b).template cast<float>();
+      return;
+    case Operator::less:
+      out = (a < b).template cast<float>();
+      return;
+    case Operator::less_equal:
+      out = (a <= b).template cast<float>();
+      return;
+    case Operator::logical_and:
+      out = (a != 0.0f && b != 0.0f).template cast<float>();
+      return;
+    case Operator::logical_or:
+      out = (a != 0.0f || b != 0.0f).template cast<float>();
+      return;
   }
 }
 
@@ -110,11 +136,16 @@ inline float reduce(Operator op, float const* values, Index n) {
 /// What a hidden result is after a reset.
 inline float identity_of(Operator op) {
   switch (op) {
-    case Operator::add: return 0.0f;
-    case Operator::multiply: return 1.0f;
-    case Operator::maximum: return -std::numeric_limits<float>::infinity();
-    case Operator::minimum: return std::numeric_limits<float>::infinity();
-    default: throw Error(message_of(name_of(op), " has no reset value"));
+    case Operator::add:
+      return 0.0f;
+    case Operator::multiply:
+      return 1.0f;
+    case Operator::maximum:
+      return -std::numeric_limits<float>::infinity();
+    case Operator::minimum:
+      return std::numeric_limits<float>::infinity();
+    default:
+      throw Error(message_of(name_of(op), " has no reset value"));
   }
 }
 
@@ -140,11 +171,16 @@ struct Domain {
 };
 inline Domain domain_of(Function function) {
   switch (function) {
-    case Function::log: return {0x1p-64f, 0x1p64f, false};
-    case Function::sqrt: return {0x1p-116f, 0x1p118f, false};
-    case Function::rsqrt: return {0x1p-87f, 0x1p97f, false};
-    case Function::reciprocal: return {0x1p-42f, 0x1p42f, true};
-    default: return {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), false};
+    case Function::log:
+      return {0x1p-64f, 0x1p64f, false};
+    case Function::sqrt:
+      return {0x1p-116f, 0x1p118f, false};
+    case Function::rsqrt:
+      return {0x1p-87f, 0x1p97f, false};
+    case Function::reciprocal:
+      return {0x1p-42f, 0x1p42f, true};
+    default:
+      return {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), false};
   }
 }
 
@@ -162,11 +198,21 @@ inline void evaluate(Function function, float const* in, float* out, Index n) {
     case Function::copy:
       if (in != out) std::copy(in, in + n, out);
       return;
-    case Function::exp: exp_of(in, out, n); return;
-    case Function::log: map_blocks(in, out, n, [](Block const& x) { return Block(x.log()); }); return;
-    case Function::tanh: map_blocks(in, out, n, [](Block const& x) { return Block(x.tanh()); }); return;
-    case Function::square: apply(Operator::multiply, in, in, out, n); return;
-    case Function::abs: Eigen::Map<Eigen::ArrayXf>(out, n) = RowView(in, n).abs(); return;
+    case Function::exp:
+      exp_of(in, out, n);
+      return;
+    case Function::log:
+      map_blocks(in, out, n, [](Block const& x) { return Block(x.log()); });
+      return;
+    case Function::tanh:
+      map_blocks(in, out, n, [](Block const& x) { return Block(x.tanh()); });
+      return;
+    case Function::square:
+      apply(Operator::multiply, in, in, out, n);
+      return;
+    case Function::abs:
+      Eigen::Map<Eigen::ArrayXf>(out, n) = RowView(in, n).abs();
+      return;
     case Function::sqrt:
       for (Index i = 0; i < n; ++i) out[i] = std::sqrt(in[i]);
       return;

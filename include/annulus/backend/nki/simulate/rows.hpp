@@ -94,7 +94,8 @@ void transform_rows(CoreState& core, Operand const& dst, std::array<Source, N> c
       compute(p, sink.row(p), std::array<float const*, N>{inputs[i].row(p)...});
       sink.finish_row(p);
     }
-  }(std::make_index_sequence<N>{});
+  }
+  (std::make_index_sequence<N>{});
   sink.finish();
 }
 
@@ -114,7 +115,8 @@ inline Column column_of(CoreState& core, Scalar const& scalar, Index rows, std::
 }
 
 /// Writes one value per partition to a [P, 1] operand.
-inline void write_column(CoreState& core, Access const& access, Column const& column, Index rows, std::string_view keyword) {
+inline void write_column(CoreState& core, Access const& access, Column const& column, Index rows,
+                         std::string_view keyword) {
   Operand const operand = core.write(access, keyword);
   check<Error>(operand.rows == rows && operand.elements == 1, "operand ", keyword, " has ", operand.rows, " x ",
                operand.elements, " elements, expected ", rows, " x 1");

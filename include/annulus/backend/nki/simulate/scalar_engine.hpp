@@ -10,8 +10,8 @@ inline void execute(CoreState& core, Activation const& i) {
   Operand const data = core.read(i.data, "data");
   Column const scale = column_of(core, i.scale, data.rows, "scale"), bias = column_of(core, i.bias, data.rows, "bias");
   Operand const dst = core.write(i.dst, "dst");
-  check<Error>(!i.reduce_op || *i.reduce_op == Operator::add, "reduce_op is ", name_of(i.reduce_op.value_or(Operator::add)),
-               "; activation only adds");
+  check<Error>(!i.reduce_op || *i.reduce_op == Operator::add, "reduce_op is ",
+               name_of(i.reduce_op.value_or(Operator::add)), "; activation only adds");
   bool const resets = i.reduce_cmd == ReduceCommand::reset || i.reduce_cmd == ReduceCommand::reset_reduce;
   bool const sums = i.reduce_cmd == ReduceCommand::reduce || i.reduce_cmd == ReduceCommand::reset_reduce;
   transform_rows<1>(core, dst, {{{data, "data"}}}, [&](Index p, float* out, auto const& in) {

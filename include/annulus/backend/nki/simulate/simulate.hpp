@@ -14,8 +14,8 @@ namespace annulus::nki {
 
 /// Runs the program of one rank, with values rounded as the device rounds them, and returns its outputs.
 ///
-///   inputs       every buffer of role input, by name, elements in row-major order; rounded to the buffer's type. Rank i
-///                of the ring plays worker arrangement.worker(i), and its inputs are that worker's.
+///   inputs       every buffer of role input, by name, elements in row-major order; rounded to the buffer's type. Rank
+///                i of the ring plays worker arrangement.worker(i), and its inputs are that worker's.
 ///   ring         size() == program.ranks; all ranks call simulate with the same program and arrangement.
 ///   arrangement  what the device may choose; a sound program gives the same outputs for every choice.
 ///   statistics   where given, receives what this rank executed.
@@ -26,9 +26,11 @@ namespace annulus::nki {
 /// outside ScalarE's domain, writes an integer that the type does not hold, leaves part of an output unwritten. What is
 /// a matter of form and limits alone is the validator's.
 template <Communicator C>
-  requires std::same_as<typename C::memory_space, HostMemory>
-Tensors simulate(Program const& program, Hardware const& hardware, Tensors const& inputs, C& ring,
-                 Arrangement const& arrangement = {}, Statistics* statistics = nullptr) {
+requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Program const& program,
+                                                                             Hardware const& hardware,
+                                                                             Tensors const& inputs, C& ring,
+                                                                             Arrangement const& arrangement = {},
+                                                                             Statistics* statistics = nullptr) {
   auto const shift = [&](std::span<float const> out, std::span<float> in) {
     if (ring.size() == 1) {
       std::ranges::copy(out, in.begin());

@@ -17,13 +17,19 @@ struct Plane {
 /// to(i, j) = from(i, j), in blocks that stay in the cache in both orders.
 inline void swap_axes(Plane<float const> from, Plane<float> to, Index i_count, Index j_count) {
   constexpr Index block = 8;
-  for (Index i0 = 0; i0 < i_count; i0 += block)
-    for (Index j0 = 0; j0 < j_count; j0 += block) {
-      Index const i_end = std::min(i_count, i0 + block), j_end = std::min(j_count, j0 + block);
-      for (Index j = j0; j < j_end; ++j)
-        for (Index i = i0; i < i_end; ++i)
-          to.base[i * to.i_stride + j * to.j_stride] = from.base[i * from.i_stride + j * from.j_stride];
-    }
+  auto const copy = [&](Index i_begin, Index j_begin, Index i_size, Index j_size) {
+    float const* const source = from.base + i_begin * from.i_stride + j_begin * from.j_stride;
+    float* const target = to.base + i_begin * to.i_stride + j_begin * to.j_stride;
+    for (Index j = 0; j < j_size; ++j)
+      for (Index i = 0; i < i_size; ++i)
+        target[i * to.i_stride + j * to.j_stride] = source[i * from.i_stride + j * from.j_stride];
+  };
+  for (Index i = 0; i < i_count; i += block)
+    for (Index j = 0; j < j_count; j += block)
+      if (i + block <= i_count && j + block <= j_count)
+        copy(i, j, block, block);  // of known size: unrolled
+      else
+        copy(i, j, std::min(block, i_count - i), std::min(block, j_count - j));
 }
 
 }  // namespace annulus::nki::simulator

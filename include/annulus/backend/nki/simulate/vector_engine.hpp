@@ -16,9 +16,15 @@ inline float& at(Column& column, Index p) { return column[static_cast<std::size_
 /// Joins `value` of row p to the hidden results. An instruction that does not reduce leaves nothing usable in them.
 inline void reduce_into(Column& results, ReduceCommand command, Operator op, Index p, float value) {
   switch (command) {
-    case ReduceCommand::idle: at(results, p) = poison; return;
-    case ReduceCommand::reset: at(results, p) = identity_of(op); return;
-    case ReduceCommand::reset_reduce: at(results, p) = apply(op, identity_of(op), value); return;
+    case ReduceCommand::idle:
+      at(results, p) = poison;
+      return;
+    case ReduceCommand::reset:
+      at(results, p) = identity_of(op);
+      return;
+    case ReduceCommand::reset_reduce:
+      at(results, p) = apply(op, identity_of(op), value);
+      return;
     case ReduceCommand::reduce:
       check<Error>(!is_poison(at(results, p)), "reduce_cmd reduce continues a hidden result that no reset began");
       at(results, p) = apply(op, at(results, p), value);
@@ -45,12 +51,18 @@ inline Interval passing(Operator op, Index start, float bound, Index n) {
   auto const below = [&](float index) { return index < bound; };
   auto const up_to = [&](float index) { return index <= bound; };
   switch (op) {
-    case Operator::less: return {0, first_without(below)};
-    case Operator::less_equal: return {0, first_without(up_to)};
-    case Operator::greater: return {first_without([&](float index) { return !(index > bound); }), n};
-    case Operator::greater_equal: return {first_without([&](float index) { return !(index >= bound); }), n};
-    case Operator::equal: return {first_without(below), first_without(up_to)};
-    default: throw Error(message_of("range_select does not compare by ", name_of(op)));
+    case Operator::less:
+      return {0, first_without(below)};
+    case Operator::less_equal:
+      return {0, first_without(up_to)};
+    case Operator::greater:
+      return {first_without([&](float index) { return !(index > bound); }), n};
+    case Operator::greater_equal:
+      return {first_without([&](float index) { return !(index >= bound); }), n};
+    case Operator::equal:
+      return {first_without(below), first_without(up_to)};
+    default:
+      throw Error(message_of("range_select does not compare by ", name_of(op)));
   }
 }
 
@@ -59,9 +71,8 @@ inline Interval passing(Operator op, Index start, float bound, Index n) {
 inline void execute(CoreState& core, TensorTensor const& i) {
   Operand const data1 = core.read(i.data1, "data1"), data2 = core.read(i.data2, "data2");
   Operand const dst = core.write(i.dst, "dst");
-  transform_rows<2>(core, dst, {{{data1, "data1"}, {data2, "data2"}}}, [&](Index, float* out, auto const& in) {
-    apply(i.op, in[0], in[1], out, dst.elements);
-  });
+  transform_rows<2>(core, dst, {{{data1, "data1"}, {data2, "data2"}}},
+                    [&](Index, float* out, auto const& in) { apply(i.op, in[0], in[1], out, dst.elements); });
 }
 
 /// On VectorE, ScalarE or GpSimdE.
@@ -127,15 +138,19 @@ inline void execute(CoreState& core, TensorReduce const& i) {
 inline void execute(CoreState& core, TensorCopy const& i) {
   Operand const src = core.read(i.src, "src");
   Operand const dst = core.write(i.dst, "dst");
-  transform_rows<1>(core, dst, {{{src, "src"}}}, [&](Index, float* out, auto const& in) {
-    if (in[0] != out) std::copy(in[0], in[0] + dst.elements, out);
-  }, src.type == dst.type);
+  transform_rows<1>(
+      core, dst, {{{src, "src"}}},
+      [&](Index, float* out, auto const& in) {
+        if (in[0] != out) std::copy(in[0], in[0] + dst.elements, out);
+      },
+      src.type == dst.type);
 }
 
 inline void execute(CoreState& core, RangeSelect const& i) {
   using namespace vector_engine_detail;
   Operand const data = core.read(i.on_true_tile, "on_true_tile");
-  Column const low = column_of(core, i.bound0, data.rows, "bound0"), high = column_of(core, i.bound1, data.rows, "bound1");
+  Column const low = column_of(core, i.bound0, data.rows, "bound0"),
+               high = column_of(core, i.bound1, data.rows, "bound1");
   Operand const dst = core.write(i.dst, "dst");
   Index const start = core.walk.at(i.range_start);
   bool const reduces = i.reduce_cmd == ReduceCommand::reduce || i.reduce_cmd == ReduceCommand::reset_reduce;

@@ -24,18 +24,20 @@ class BufferRules {
  private:
   template <class... Parts>
   bool require(bool holds, std::string_view rule, std::string_view operand, Parts const&... parts) {
-    if (!holds) faults_.add(&program_, rule, "program", [] { return std::string(); }, operand, parts...);
+    if (!holds)
+      faults_.add(
+          &program_, rule, "program", [] { return std::string(); }, operand, parts...);
     return holds;
   }
 
   bool check_head() {
     bool const targets = require(program_.target == target_, "form", "target", "is ", name_of(program_.target),
                                  "; the hardware is ", name_of(target_));
-    bool const cores = require(program_.cores == 1 || program_.cores == 2, "form", "cores", program_.cores,
-                               "; accepted: 1 or 2");
+    bool const cores =
+        require(program_.cores == 1 || program_.cores == 2, "form", "cores", program_.cores, "; accepted: 1 or 2");
     bool const ranks = require(program_.ranks >= 1, "form", "ranks", program_.ranks, "; at least 1");
-    bool const variables = require(!program_.variables.empty(), "form", "variables",
-                                   "none; the first is that of the core");
+    bool const variables =
+        require(!program_.variables.empty(), "form", "variables", "none; the first is that of the core");
     bool const registers = require(program_.registers >= 0, "form", "registers", program_.registers, "; at least 0");
     return targets && cores && ranks && variables && registers;
   }
@@ -46,9 +48,11 @@ class BufferRules {
     for (Buffer const& buffer : program_.buffers) {
       require(!buffer.name.empty() && names.insert(buffer.name).second, "form", buffer.name,
               "two buffers of this name, or none at all; names are unique");
-      bool const extents = require(!buffer.shape.empty() && std::ranges::all_of(buffer.shape, [](Index n) { return n >= 1; }),
-                                   "form", buffer.name, "has shape ", buffer.shape, "; extents of at least 1 are accepted");
-      bool const rotation = require(buffer.rotation >= 1, "form", buffer.name, "rotation ", buffer.rotation, "; at least 1");
+      bool const extents =
+          require(!buffer.shape.empty() && std::ranges::all_of(buffer.shape, [](Index n) { return n >= 1; }), "form",
+                  buffer.name, "has shape ", buffer.shape, "; extents of at least 1 are accepted");
+      bool const rotation =
+          require(buffer.rotation >= 1, "form", buffer.name, "rotation ", buffer.rotation, "; at least 1");
       sound = sound && extents && rotation;
       if (extents && rotation) sound = check_buffer(buffer) && sound;
     }

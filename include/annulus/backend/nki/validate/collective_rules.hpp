@@ -40,8 +40,8 @@ inline void check(CoreBarrier const& i, Site const& site) {
   require_whole_tensor("data", i.data, site);
 }
 
-inline void require_permute(std::initializer_list<std::pair<std::string_view, Access const*>> sources, Access const& dst,
-                            int channel, Site const& site) {
+inline void require_permute(std::initializer_list<std::pair<std::string_view, Access const*>> sources,
+                            Access const& dst, int channel, Site const& site) {
   site.require(site.program.ranks >= 2, "R19", "", "in a program for ", site.program.ranks,
                " rank; a ring has at least 2");
   require_all_cores(site);

@@ -18,7 +18,8 @@ class Runs {
     std::ranges::sort(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_), {}, &Axis::stride);
     std::size_t joined = 0;
     while (joined < count_ && axes_[joined].stride == length_) length_ *= axes_[joined++].count;
-    std::shift_left(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_), static_cast<std::ptrdiff_t>(joined));
+    std::shift_left(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_),
+                    static_cast<std::ptrdiff_t>(joined));
     count_ -= joined;
   }
 

@@ -76,9 +76,9 @@ inline void check(Memset const& i, Site const& site) {
   check_reach(i, i.engine, site);
   ElementType const type = site.type(i.dst);
   auto const* integer = std::get_if<int>(&i.value);
-  bool const fits = site.require((integer == nullptr) == is_floating(type), "R11", "value", "is ",
-                                 integer ? "an integer" : "a float", " and dst ", name_of(type),
-                                 "; integers fill integer types, floats floating ones");
+  bool const fits =
+      site.require((integer == nullptr) == is_floating(type), "R11", "value", "is ", integer ? "an integer" : "a float",
+                   " and dst ", name_of(type), "; integers fill integer types, floats floating ones");
   if (fits && type == ElementType::uint8)
     site.require(*integer >= 0 && *integer <= 255, "R11", "value", *integer, "; uint8 holds 0 to 255");
 }

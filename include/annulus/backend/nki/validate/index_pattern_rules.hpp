@@ -11,8 +11,8 @@ namespace annulus::nki::validate_detail {
 inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const& offset, Index channel_multiplier,
                                   Access const& dst, Site const& site) {
   auto const axes = static_cast<Index>(pattern.size());
-  site.require(axes >= 1 && axes <= site.limits.free_axes, "R17", "pattern", axes, " axes; 1 to ", site.limits.free_axes,
-               " are accepted");
+  site.require(axes >= 1 && axes <= site.limits.free_axes, "R17", "pattern", axes, " axes; 1 to ",
+               site.limits.free_axes, " are accepted");
   Index elements = 1;
   ValueRange range = site.scope.range_of(offset);
   auto const reach_by = [&](Index reach) { (reach < 0 ? range.low : range.high) += reach; };
@@ -21,8 +21,8 @@ inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const
     reach_by(axis.stride * (axis.count - 1));
   }
   reach_by(channel_multiplier * (dst.partitions() - 1));
-  site.require(elements == dst.elements(), "shape", "pattern", "counts ", elements, " elements; dst has ", dst.elements(),
-               " per partition");
+  site.require(elements == dst.elements(), "shape", "pattern", "counts ", elements, " elements; dst has ",
+               dst.elements(), " per partition");
   using Int32 = std::numeric_limits<std::int32_t>;
   site.require(range.low >= Int32::min() && range.high <= Int32::max(), "R17", "offset", "values ", range.low, "..",
                range.high, "; they are counted in int32");
@@ -44,14 +44,16 @@ inline void check(StreamShuffle const& i, Site const& site) {
   check_reach(i, Engine::vector, site);
   ElementType const from = site.type(i.src), to = site.type(i.dst);
   site.require(from == to, "shape", "dst", "is ", name_of(to), "; src is ", name_of(from), ", and both must be equal");
-  site.require(i.src.elements() == i.dst.elements(), "shape", "dst", i.dst.elements(), " elements per partition; src has ",
-               i.src.elements(), ", and both must be equal");
+  site.require(i.src.elements() == i.dst.elements(), "shape", "dst", i.dst.elements(),
+               " elements per partition; src has ", i.src.elements(), ", and both must be equal");
   Index const rounded = (std::max(i.src.partitions(), i.dst.partitions()) + 31) / 32 * 32;
   if (i.src.start_partition % start_partition_step(i.src.partitions()) == 0)
     require_start_partition(i.src.start_partition, rounded, "src", site);
   if (i.dst.start_partition % start_partition_step(i.dst.partitions()) == 0)
     require_start_partition(i.dst.start_partition, rounded, "dst", site);
-  if (!site.require(i.shuffle_mask.size() == 32, "shape", "shuffle_mask", i.shuffle_mask.size(), " entries; accepted: 32")) return;
+  if (!site.require(i.shuffle_mask.size() == 32, "shape", "shuffle_mask", i.shuffle_mask.size(),
+                    " entries; accepted: 32"))
+    return;
   for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
     int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
     Index const quadrant = partition / 32 * 32;

@@ -28,8 +28,8 @@ struct NumberRules {
            ", which no loop around it counts; accepted: 0 (the core) and the variables of those loops");
   }
   template <class Value>
-    requires(!std::same_as<Value, Affine> && !std::same_as<Value, Scalar>)
-  void operator()(std::string_view, Value const&) {}
+  requires(!std::same_as<Value, Affine> && !std::same_as<Value, Scalar>) void operator()(std::string_view,
+                                                                                         Value const&) {}
 
  private:
   void operator()(std::string_view keyword, Access const& access) {
@@ -86,9 +86,10 @@ inline void check_tile_operand(std::string_view keyword, Use use, Access const& 
   bool const starts = start == StartPartition::any ||
                       require_start_partition(access.start_partition, access.partitions(), keyword, site);
   if (fits && starts)
-    site.require(access.start_partition >= 0 && access.start_partition + access.partitions() <= buffer.partitions(), "R2", keyword, "partitions ",
-                 access.start_partition, "..", access.start_partition + access.partitions() - 1, " of tile ", buffer.name,
-                 ", which has ", buffer.partitions());
+    site.require(access.start_partition >= 0 && access.start_partition + access.partitions() <= buffer.partitions(),
+                 "R2", keyword, "partitions ", access.start_partition, "..",
+                 access.start_partition + access.partitions() - 1, " of tile ", buffer.name, ", which has ",
+                 buffer.partitions());
   auto const free_axes = static_cast<Index>(access.free_axes().size());
   site.require(free_axes >= 1 && free_axes <= limits.free_axes, "R17", keyword, free_axes, " free axes; 1 to ",
                limits.free_axes, " are accepted");
@@ -97,7 +98,8 @@ inline void check_tile_operand(std::string_view keyword, Use use, Access const& 
     site.require(axis.count <= limits.axis_count, "R17", keyword, "an axis of ", axis.count, " elements; at most ",
                  limits.axis_count);
     strides_fit = site.require(axis.stride >= 0 && axis.stride <= limits.axis_stride, "R17", keyword, "stride ",
-                               axis.stride, "; accepted: 0 to ", limits.axis_stride) && strides_fit;
+                               axis.stride, "; accepted: 0 to ", limits.axis_stride) &&
+                  strides_fit;
   }
   Index const most = buffer.memory == Memory::psum ? limits.psum_elements : limits.sbuf_elements;
   site.require(access.elements() <= most, "R17", keyword, access.elements(), " elements per partition in ",
@@ -116,7 +118,8 @@ inline void check_tile_operand(std::string_view keyword, Use use, Access const& 
 inline void check_tensor_operand(std::string_view keyword, Use use, Access const& access, Site const& site) {
   Buffer const& buffer = site.buffer(access);
   site.require(access.age == 0 && access.start_partition == 0, "form", keyword, "age ", access.age,
-               " and start partition ", access.start_partition, " of tensor ", buffer.name, "; tensors in HBM have neither");
+               " and start partition ", access.start_partition, " of tensor ", buffer.name,
+               "; tensors in HBM have neither");
   if (use == Use::write)
     site.require(buffer.role != Role::input, "R16", keyword, "writes input ", buffer.name,
                  "; kernels are functions of their inputs");
@@ -130,19 +133,21 @@ inline void check_tensor_operand(std::string_view keyword, Use use, Access const
                       buffer.shape.size()))
       return;
     Index stride = 1;
-    for (std::size_t i = static_cast<std::size_t>(dimension) + 1; i < buffer.shape.size(); ++i) stride *= buffer.shape[i];
+    for (std::size_t i = static_cast<std::size_t>(dimension) + 1; i < buffer.shape.size(); ++i)
+      stride *= buffer.shape[i];
     offset.high += stride * (site.program.ranks - 1);
   }
   Index const last = offset.high + access.extremes(0).second;
-  site.require(offset.low >= 0 && last < buffer.size(), "R17", keyword, "elements ", offset.low, "..", last, " of tensor ",
-               buffer.name, ", which has ", buffer.size(),
+  site.require(offset.low >= 0 && last < buffer.size(), "R17", keyword, "elements ", offset.low, "..", last,
+               " of tensor ", buffer.name, ", which has ", buffer.size(),
                access.register_offset ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
   if (use == Use::write)
     site.require(names_each_element_once(access.axes()), "R17", keyword,
                  "the pattern names an element twice; a destination names each once");
 }
 
-inline void check_operand(std::string_view keyword, Use use, Access const& access, StartPartition start, Site const& site) {
+inline void check_operand(std::string_view keyword, Use use, Access const& access, StartPartition start,
+                          Site const& site) {
   if (on_chip(site.memory(access)))
     check_tile_operand(keyword, use, access, start, site);
   else
@@ -165,9 +170,9 @@ inline bool require_reach(Engine engine, std::string_view keyword, Access const&
 /// Narrow results in PSUM: from the generation on that has them. Transposes, which pass bits on, do not ask.
 inline void require_psum_type(std::string_view keyword, Access const& access, Site const& site) {
   ElementType const type = site.type(access);
-  site.require(site.memory(access) != Memory::psum || bytes_of(type) == 4 || site.limits.has_bfloat16_psum, "R18", keyword,
-               "writes ", name_of(type), " to psum tile ", site.buffer(access).name, "; ", name_of(site.program.target),
-               " writes 4-byte types there, narrower ones by nc_transpose only");
+  site.require(site.memory(access) != Memory::psum || bytes_of(type) == 4 || site.limits.has_bfloat16_psum, "R18",
+               keyword, "writes ", name_of(type), " to psum tile ", site.buffer(access).name, "; ",
+               name_of(site.program.target), " writes 4-byte types there, narrower ones by nc_transpose only");
 }
 
 }  // namespace annulus::nki::validate_detail

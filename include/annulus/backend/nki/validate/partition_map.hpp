@@ -1,7 +1,7 @@
 #pragma once
 // PartitionMap: in which partitions each element of a tile has a property, such as being defined.
 //
-// Most tiles are written and read whole, or filled from left to right: a few sets of partitions then stand for all elements.
+// Most tiles are written and read whole, or filled from left to right: a few sets then stand for all elements.
 
 #include <algorithm>
 #include <cstdint>

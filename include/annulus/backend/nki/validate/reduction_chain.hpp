@@ -20,8 +20,8 @@ struct ChainUse {
 
 class ReductionChain {
  public:
-  /// `shortest_meant`: a chain fed so often is meant to be read. 1 for ScalarE, where feeding is asked for; 2 for VectorE,
-  /// where range_select feeds a chain of one unless told otherwise.
+  /// `shortest_meant`: a chain fed so often is meant to be read. 1 for ScalarE, where feeding is asked for; 2 for
+  /// VectorE, where range_select feeds a chain of one unless told otherwise.
   explicit ReductionChain(int shortest_meant) : shortest_meant_(shortest_meant) {}
 
   /// Why the use is refused; empty if it is not.
@@ -31,7 +31,8 @@ class ReductionChain {
     std::string refusal;
     if (begins) {
       if (state_ == State::open && fed_ >= shortest_meant_)
-        refusal = message_of(name_of(use.command), " while the sums of ", text(), " were not read; chains must not interleave");
+        refusal = message_of(name_of(use.command), " while the sums of ", text(),
+                             " were not read; chains must not interleave");
       begin(use);
     } else if (use.command == ReduceCommand::reduce) {
       refusal = refusal_to_go_on(use);
@@ -63,10 +64,11 @@ class ReductionChain {
     if (state_ == State::none)
       return message_of(name_of(use.command), " before any reset; chains begin with reset_reduce");
     if (state_ == State::clobbered)
-      return message_of(name_of(use.command), " after an idle use that may have changed the sums; chains begin with reset_reduce");
+      return message_of(name_of(use.command),
+                        " after an idle use that may have changed the sums; chains begin with reset_reduce");
     if (use.op != op_ || use.start != start_ || use.partitions != partitions_)
-      return message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions, " partitions from ", use.start,
-                        "; the sums hold ", text());
+      return message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions, " partitions from ",
+                        use.start, "; the sums hold ", text());
     return {};
   }
   std::string text() const {

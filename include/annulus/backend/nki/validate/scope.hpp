@@ -49,7 +49,8 @@ class Scope {
 
   bool on_one_core() const { return on_one_core_; }
   bool knows(Variable variable) const {
-    return variable >= 0 && static_cast<std::size_t>(variable) < open_.size() && open_[static_cast<std::size_t>(variable)];
+    return variable >= 0 && static_cast<std::size_t>(variable) < open_.size() &&
+           open_[static_cast<std::size_t>(variable)];
   }
   bool knows_all_of(Affine const& affine) const {
     for (Affine::Term const& term : affine.terms())

@@ -51,8 +51,9 @@ class ShadowPass {
   template <class... Parts>
   void report(Core const& core, std::string_view rule, std::string_view operand, Parts const&... parts) {
     auto const* instruction = core.node ? core.node->as<Instruction>() : nullptr;
-    faults_.add(core.node, rule, instruction ? name_of(*instruction) : "program",
-                [&] { return place_of(program_, core.walk, core.node, core.section, core.section_number); }, operand, parts...);
+    faults_.add(
+        core.node, rule, instruction ? name_of(*instruction) : "program",
+        [&] { return place_of(program_, core.walk, core.node, core.section, core.section_number); }, operand, parts...);
   }
 
   /// False at the end of the program, and once there are faults enough.
@@ -103,7 +104,9 @@ class ShadowPass {
     }
   }
 
-  void execute(Core& core, ProcessingRank const& i) { core.register_set[static_cast<std::size_t>(i.register_number)] = true; }
+  void execute(Core& core, ProcessingRank const& i) {
+    core.register_set[static_cast<std::size_t>(i.register_number)] = true;
+  }
 
   /// Null, and reported, where the tile is gone or not made yet.
   TileState* tile_of(Core& core, std::string_view keyword, Access const& access) {
@@ -188,7 +191,8 @@ class ShadowPass {
     int const number = access.register_offset->register_number;
     if (!core.register_set[static_cast<std::size_t>(number)])
       report(core, "R14", keyword, "register ", number,
-             " is used before a rank was read into it; accepted after collective_permute_implicit_current_processing_rank_id");
+             " is used before a rank was read into it; accepted after "
+             "collective_permute_implicit_current_processing_rank_id");
     Buffer const& buffer = program_.buffer(access);
     Index step = 1;
     for (std::size_t i = static_cast<std::size_t>(access.register_offset->dimension) + 1; i < buffer.shape.size(); ++i)
@@ -204,8 +208,8 @@ class ShadowPass {
              " was never written; what is read must have been written",
              program_.cores == 2 ? ", by the other core before a barrier" : "");
     else if (answer.fault == TensorFault::unseen_write)
-      report(core, what == "overwritten" ? "R21" : "R20", keyword, "element ", answer.element, " of tensor ", name, " is ", what,
-             " after a core wrote it; between them a core_barrier on the tensor is needed");
+      report(core, what == "overwritten" ? "R21" : "R20", keyword, "element ", answer.element, " of tensor ", name,
+             " is ", what, " after a core wrote it; between them a core_barrier on the tensor is needed");
     else
       report(core, "R21", keyword, "element ", answer.element, " of tensor ", name, " is ", what, " after ",
              answer.fault == TensorFault::unseen_sending ? "a collective sent it" : "a core read it",
@@ -215,7 +219,8 @@ class ShadowPass {
   template <class I>
   void use_sums(Core&, I const&) {}
   void use_sums(Core& core, Activation const& i) {
-    bool const takes = i.reduce_res.has_value(), feeds_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
+    bool const takes = i.reduce_res.has_value(),
+               feeds_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
     if (i.reduce_cmd != ReduceCommand::idle || takes || feeds_idly)
       follow(core, core.scalar_sums, i.dst, Operator::add, i.reduce_cmd, takes, feeds_idly);
   }
@@ -264,8 +269,9 @@ class ShadowPass {
       Buffer const& buffer = program_.buffer(number);
       Index const element = tensors_[first_tensor_[static_cast<std::size_t>(number)]].first_undefined();
       if (element >= 0)
-        faults_.add(&buffer, "R16", "program", [] { return std::string("end"); }, buffer.name, "element ", element, " of ",
-                    buffer.size(), " was never written; outputs are written whole");
+        faults_.add(
+            &buffer, "R16", "program", [] { return std::string("end"); }, buffer.name, "element ", element, " of ",
+            buffer.size(), " was never written; outputs are written whole");
     }
   }
 

@@ -11,9 +11,9 @@ namespace annulus::nki::validate_detail {
 /// Same partitions, same elements per partition; free axes may be split differently.
 inline void require_same_shape(std::string_view keyword, Access const& access, std::string_view than_keyword,
                                Access const& than, Site const& site) {
-  site.require(access.partitions() == than.partitions() && access.elements() == than.elements(), "shape", keyword, "is ",
-               access.partitions(), " x ", access.elements(), "; ", than_keyword, " is ", than.partitions(), " x ",
-               than.elements(), ", and both must be equal");
+  site.require(access.partitions() == than.partitions() && access.elements() == than.elements(), "shape", keyword,
+               "is ", access.partitions(), " x ", access.elements(), "; ", than_keyword, " is ", than.partitions(),
+               " x ", than.elements(), ", and both must be equal");
 }
 
 /// One element in each of `partitions` partitions.
@@ -38,8 +38,8 @@ inline void require_scalar(std::string_view keyword, Scalar const& scalar, Index
 
 inline void require_not_both_psum(std::string_view first_keyword, Access const& first, std::string_view second_keyword,
                                   Access const& second, Site const& site) {
-  site.require(site.memory(first) != Memory::psum || site.memory(second) != Memory::psum, "R7", second_keyword, "is in psum (",
-               site.buffer(second).name, "), and so is ", first_keyword, " (", site.buffer(first).name,
+  site.require(site.memory(first) != Memory::psum || site.memory(second) != Memory::psum, "R7", second_keyword,
+               "is in psum (", site.buffer(second).name, "), and so is ", first_keyword, " (", site.buffer(first).name,
                "); at most one of the two may be");
 }
 
@@ -54,7 +54,8 @@ inline bool require_operator(std::string_view keyword, Operator op, std::initial
                              Site const& site, std::string_view rule = "operator") {
   std::string names;
   for (Operator one : accepted) names += (names.empty() ? "" : ", ") + std::string(name_of(one));
-  return site.require(std::ranges::find(accepted, op) != accepted.end(), rule, keyword, name_of(op), "; accepted: ", names);
+  return site.require(std::ranges::find(accepted, op) != accepted.end(), rule, keyword, name_of(op),
+                      "; accepted: ", names);
 }
 
 /// For instructions of Vector-, Scalar- and GpSimdE: memories of all operands, types of what goes to PSUM.

@@ -9,7 +9,8 @@ namespace annulus::nki::validate_detail {
 
 class Site {
  public:
-  Site(Program const& of, Hardware const& on, Scope const& in, FaultList& faults, void const* node, std::string_view name)
+  Site(Program const& of, Hardware const& on, Scope const& in, FaultList& faults, void const* node,
+       std::string_view name)
       : program(of), limits(on.limits), scope(in), faults_(&faults), node_(node), name_(name) {}
 
   Program const& program;
@@ -24,7 +25,9 @@ class Site {
   /// Reports what `parts` say unless the rule holds; returns whether it does.
   template <class... Parts>
   bool require(bool holds, std::string_view rule, std::string_view operand, Parts const&... parts) const {
-    if (!holds) faults_->add(node_, rule, name_, [&] { return scope.place(); }, operand, parts...);
+    if (!holds)
+      faults_->add(
+          node_, rule, name_, [&] { return scope.place(); }, operand, parts...);
     return holds;
   }
 

@@ -8,7 +8,8 @@ namespace annulus::nki::validate_detail {
 inline void require_tensor_engine_memory(std::string_view rule, std::string_view keyword, Access const& access,
                                          Memory memory, Site const& site) {
   site.require(site.memory(access) == memory, rule, keyword, site.buffer(access).name, " is in ",
-               name_of(site.memory(access)), "; TensorE ", memory == Memory::psum ? "writes psum" : "reads sbuf", " only");
+               name_of(site.memory(access)), "; TensorE ", memory == Memory::psum ? "writes psum" : "reads sbuf",
+               " only");
 }
 
 inline void check(MatMul const& i, Site const& site) {
@@ -19,21 +20,22 @@ inline void check(MatMul const& i, Site const& site) {
                " partitions; stationary has ", i.stationary.partitions(), ", and both must be equal");
   site.require(i.stationary.elements() <= site.limits.stationary_columns, "R3", "stationary", i.stationary.elements(),
                " columns; at most ", site.limits.stationary_columns);
-  site.require(i.moving.elements() <= site.limits.moving_columns, "R3", "moving", i.moving.elements(), " columns; at most ",
-               site.limits.moving_columns);
-  site.require(i.dst.partitions() == i.stationary.elements() && i.dst.elements() == i.moving.elements(), "R3", "dst", "is ",
-               i.dst.partitions(), " x ", i.dst.elements(), "; the product is ", i.stationary.elements(), " x ",
+  site.require(i.moving.elements() <= site.limits.moving_columns, "R3", "moving", i.moving.elements(),
+               " columns; at most ", site.limits.moving_columns);
+  site.require(i.dst.partitions() == i.stationary.elements() && i.dst.elements() == i.moving.elements(), "R3", "dst",
+               "is ", i.dst.partitions(), " x ", i.dst.elements(), "; the product is ", i.stationary.elements(), " x ",
                i.moving.elements());
   ElementType const type = site.type(i.dst);
   bool const narrow = type == ElementType::bfloat16 && site.limits.has_bfloat16_psum;
   site.require(type == ElementType::float32 || narrow, "R3", "dst", "is ", name_of(type), "; accepted: float32",
                site.limits.has_bfloat16_psum ? ", bfloat16" : "");
   ElementType const left = site.type(i.stationary), right = site.type(i.moving);
-  bool const floating = site.require(is_floating(left), "R4", "stationary", "is ", name_of(left), "; accepted: floating types") &&
-                        site.require(is_floating(right), "R4", "moving", "is ", name_of(right), "; accepted: floating types");
+  bool const floating =
+      site.require(is_floating(left), "R4", "stationary", "is ", name_of(left), "; accepted: floating types") &&
+      site.require(is_floating(right), "R4", "moving", "is ", name_of(right), "; accepted: floating types");
   if (floating)
-    site.require((left == ElementType::float32) == (right == ElementType::float32), "R4", "moving", "is ", name_of(right),
-                 " and stationary ", name_of(left), "; float32 goes with float32 only");
+    site.require((left == ElementType::float32) == (right == ElementType::float32), "R4", "moving", "is ",
+                 name_of(right), " and stationary ", name_of(left), "; float32 goes with float32 only");
 }
 
 inline void check(Transpose const& i, Site const& site) {
@@ -47,8 +49,8 @@ inline void check(Transpose const& i, Site const& site) {
     require_reach(i.engine, "data", i.data, site);
   }
   Index const most = on_tensor ? site.limits.transpose_extent : site.limits.vector_transpose_extent;
-  site.require(i.data.partitions() <= most && i.data.elements() <= most, "R13", "data", "is ", i.data.partitions(), " x ",
-               i.data.elements(), "; ", name_of(i.engine), " transposes at most ", most, " x ", most);
+  site.require(i.data.partitions() <= most && i.data.elements() <= most, "R13", "data", "is ", i.data.partitions(),
+               " x ", i.data.elements(), "; ", name_of(i.engine), " transposes at most ", most, " x ", most);
   site.require(i.dst.partitions() == i.data.elements() && i.dst.elements() == i.data.partitions(), "R13", "dst", "is ",
                i.dst.partitions(), " x ", i.dst.elements(), "; the transpose is ", i.data.elements(), " x ",
                i.data.partitions());

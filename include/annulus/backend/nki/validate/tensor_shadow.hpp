@@ -1,5 +1,5 @@
 #pragma once
-// TensorShadow: which elements of a tensor in HBM were written, and what each core did to them since both last met there.
+// TensorShadow: which elements of a tensor in HBM were written, and what each core did to them since both last met.
 
 #include <array>
 
@@ -10,14 +10,12 @@ namespace annulus::nki::validate_detail {
 
 /// What is not documented, each read in the safe way unless said otherwise.
 struct Assumptions {
-  /// Does a collective wait until both cores of a pair, not only the own one, are done with the tensors it overwrites, and
-  /// do both wait until it has sent a tensor before they overwrite it? If not, that takes a barrier.
+  /// Does a collective wait until both cores of a pair are done with the tensor it overwrites, and do both wait until
+  /// it has sent a tensor before they overwrite it? If not, each takes a barrier.
   bool collectives_wait_for_both_cores = false;
 };
 
-enum class TensorFault {
-  none, undefined, unseen_write, unseen_read, unseen_sending
-};
+enum class TensorFault { none, undefined, unseen_write, unseen_read, unseen_sending };
 
 struct TensorAnswer {
   TensorFault fault = TensorFault::none;
@@ -29,7 +27,9 @@ struct TensorAnswer {
 class TensorShadow {
  public:
   TensorShadow(Buffer const& buffer, int cores)
-      : size_(buffer.size()), shared_(cores == 2 && buffer.role != Role::input), complete_(buffer.role == Role::input),
+      : size_(buffer.size()),
+        shared_(cores == 2 && buffer.role != Role::input),
+        complete_(buffer.role == Role::input),
         written_(complete_ ? 0 : size_) {
     if (shared_)
       for (Trace& trace : traces_) trace.writes = trace.reads = ElementBits(size_);
@@ -42,7 +42,8 @@ class TensorShadow {
     Trace& own = traces_[static_cast<std::size_t>(core)];
     own.has_read = true;
     Runs(access.axes()).visit(begin, [&](Index first, Index count) {
-      if (shared_ && other.has_written && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer))
+      if (shared_ && other.has_written &&
+          found(other.writes.first_set(first, count), TensorFault::unseen_write, answer))
         return false;
       if (!complete_ && found(written_.first_clear(first, count), TensorFault::undefined, answer)) return false;
       if (shared_) own.reads.set(first, count);
@@ -60,8 +61,10 @@ class TensorShadow {
     own.has_written = true;
     Runs(access.axes()).visit(begin, [&](Index first, Index count) {
       if (shared_) {
-        if (other.has_written && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
-        if (other.has_read && found(other.reads.first_set(first, count), TensorFault::unseen_read, answer)) return false;
+        if (other.has_written && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer))
+          return false;
+        if (other.has_read && found(other.reads.first_set(first, count), TensorFault::unseen_read, answer))
+          return false;
         own.writes.set(first, count);
       }
       if (surely && !complete_) {
@@ -89,8 +92,9 @@ class TensorShadow {
     TensorAnswer answer;
     bool const waits = assumptions.collectives_wait_for_both_cores;
     for (Trace& trace : traces_)
-      if (shared_ && !waits && ((trace.has_written && found(trace.writes.first_set(0, size_), TensorFault::unseen_write, answer)) ||
-                                (trace.has_read && found(trace.reads.first_set(0, size_), TensorFault::unseen_read, answer))))
+      if (shared_ && !waits &&
+          ((trace.has_written && found(trace.writes.first_set(0, size_), TensorFault::unseen_write, answer)) ||
+           (trace.has_read && found(trace.reads.first_set(0, size_), TensorFault::unseen_read, answer))))
         break;
     complete_ = true;
     meet();

@@ -19,8 +19,9 @@ class TextPass {
     check_body(program_.body);
     int const gap = channels_.gap();
     if (gap >= 0 && faults_.empty())
-      faults_.add(&channels_, "R19", "program", [] { return std::string(); }, "channel_ids", "channel ", gap + 1,
-                  " is used and ", gap, " is not; channels are counted from 0 without a gap");
+      faults_.add(
+          &channels_, "R19", "program", [] { return std::string(); }, "channel_ids", "channel ", gap + 1,
+          " is used and ", gap, " is not; channels are counted from 0 without a gap");
   }
 
  private:
@@ -59,8 +60,8 @@ class TextPass {
   void check_node(Node const& node, Allocate const& made) {
     Site const site = site_of(node, "allocate");
     auto const count = static_cast<int>(program_.buffers.size());
-    if (site.require(made.buffer >= 0 && made.buffer < count, "form", "buffer", made.buffer, "; the program has ", count,
-                     " buffers"))
+    if (site.require(made.buffer >= 0 && made.buffer < count, "form", "buffer", made.buffer, "; the program has ",
+                     count, " buffers"))
       site.require(on_chip(program_.buffer(made.buffer).memory), "form", program_.buffer(made.buffer).name, "is in ",
                    name_of(program_.buffer(made.buffer).memory), "; tiles on chip are allocated, tensors are there");
   }

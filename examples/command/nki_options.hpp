@@ -1,0 +1,70 @@
+#pragma once
+// The options of `annulus nki`.
+
+#include <annulus/backend/nki/lower/kernel_spec.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attend_options.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace annulus_command {
+
+/// Which side travels in the backward pass, or no backward kernel at all.
+enum class NkiBackward { none, queries, keys };
+
+enum class NkiOnly { both, forward, backward };
+
+struct NkiOptions {
+  AttendOptions attend;  ///< files, mask, scale, cap, sharding, ranks, axes, out_dir and trace: as for attend
+
+  std::filesystem::path emit, listing;  ///< an empty path: not given
+  bool simulate = false;
+  bool cost_only = false;
+
+  std::optional<annulus::Index> tokens;  ///< per rank; unset: by the files
+  annulus::Index batch = 1;
+  annulus::Index query_heads = 1;
+  std::optional<annulus::Index> kv_heads;  ///< unset: as many as query_heads
+  annulus::Index head_dim = 128;
+  std::optional<annulus::Index> value_dim;  ///< unset: head_dim
+
+  annulus::nki::ElementType type = annulus::nki::ElementType::bfloat16;
+  std::optional<annulus::nki::ElementType> output_type;  ///< unset: type
+  annulus::nki::ElementType lse_type = annulus::nki::ElementType::float32;
+  std::string sinks;                      ///< a whole number: so many per query head; else a file; empty: none
+  std::vector<annulus::Index> documents;  ///< global starts, the first 0; empty: one document
+  bool queries_by_token = false;
+  bool keys_by_token = false;
+  bool training = true;
+  annulus::nki::DeadRow dead_row = annulus::nki::DeadRow::minus_infinity;
+  int cores = 2;  ///< LNC
+  annulus::nki::Target target = annulus::nki::Target::trn2;
+  int groups = 1;
+  std::optional<NkiBackward> backward;  ///< unset: queries, or none without training
+  NkiOnly only = NkiOnly::both;
+
+  std::optional<std::uint64_t> seed, ring_order;
+
+  int ranks() const { return attend.ranks.value_or(default_simulated_ranks); }
+  bool reads_files() const { return !attend.q.empty(); }
+  /// --sinks as a number; unset where it is not given or names a file.
+  std::optional<annulus::Index> sinks_per_head() const;
+  bool wants_forward() const { return only != NkiOnly::backward; }
+  bool wants_backward() const { return only != NkiOnly::forward && travels() != NkiBackward::none; }
+  NkiBackward travels() const { return backward.value_or(training ? NkiBackward::queries : NkiBackward::none); }
+};
+
+/// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
+CLI::App& add_nki(CLI::App& app, NkiOptions& options);
+
+/// Throws InputError or UnsupportedError for options that do not fit each other, whatever the files hold.
+void require_consistent(NkiOptions const& options);
+
+}  // namespace annulus_command

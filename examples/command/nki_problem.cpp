@@ -1,0 +1,169 @@
+#include "nki_problem.hpp"
+
+#include <algorithm>
+#include <annulus/backend/nki/simulate/rounding.hpp>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "input_error.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+using annulus::Index;
+using annulus::Side;
+using annulus::nki::ElementType;
+using annulus::nki::RankRows;
+
+annulus::DataType data_type_of(ElementType type) {
+  return type == ElementType::float32    ? annulus::DataType::float32
+         : type == ElementType::bfloat16 ? annulus::DataType::bfloat16
+                                         : annulus::DataType::float16;
+}
+
+AttendOptions file_options(NkiOptions const& options) {
+  AttendOptions files = options.attend;
+  files.dtype = data_type_of(options.type);
+  if (!options.sinks.empty() && !options.sinks_per_head()) files.sinks = options.sinks;
+  return files;
+}
+
+std::int32_t document_at(std::vector<Index> const& starts, Index position) {
+  return static_cast<std::int32_t>(std::upper_bound(starts.begin(), starts.end(), position) - starts.begin());
+}
+
+/// Rows of each rank, which must be the same number on all of them.
+std::vector<Index> equal_lengths(annulus::Sharding const& sharding, Side side, int ranks, Index length) {
+  std::vector<Index> lengths = sharding.lengths(side, ranks, length);
+  auto const [least, most] = std::minmax_element(lengths.begin(), lengths.end());
+  if (*least != *most || *least < 1)
+    throw InputError(std::to_string(length) + (side == Side::query ? " queries" : " keys") + " on " +
+                     std::to_string(ranks) + " ranks are " + std::to_string(*least) + " to " + std::to_string(*most) +
+                     " per rank; accepted: equally many on every rank, at least 1");
+  return lengths;
+}
+
+std::vector<RankRows> rows_of_ranks(NkiProblem const& problem, Side side, Index length) {
+  annulus::Sharding const& sharding = problem.call.options.sharding;
+  int const ranks = problem.spec.ranks;
+  std::vector<Index> const lengths = equal_lengths(sharding, side, ranks, length);
+  std::vector<RankRows> rows;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankRows mine{sharding.segments(side, rank, lengths), {}};
+    if (!problem.documents.empty()) {
+      auto& ids = mine.documents.emplace_back();
+      for (Index position : annulus::positions_of(mine.segments))
+        ids.push_back(document_at(problem.documents, position));
+    }
+    rows.push_back(std::move(mine));
+  }
+  return rows;
+}
+
+annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& shape) {
+  annulus::Options const& attention = options.attend.attention;
+  int const ranks = options.ranks();
+  return {.target = options.target,
+          .cores = options.cores,
+          .ranks = ranks,
+          .groups = options.groups,
+          .shape = shape.attention,
+          .local_queries = equal_lengths(attention.sharding, Side::query, ranks, shape.queries).front(),
+          .local_keys = equal_lengths(attention.sharding, Side::key, ranks, shape.keys).front(),
+          .type = options.type,
+          .output_type = options.output_type.value_or(options.type),
+          .lse_type = options.lse_type,
+          .softmax_scale =
+              attention.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.attention.head_dim))),
+          .logit_softcap = attention.logit_softcap,
+          .sinks = shape.sinks,
+          .queries_by_token = options.queries_by_token,
+          .keys_by_token = options.keys_by_token,
+          .training = options.training,
+          .dead_row = options.dead_row,
+          .travels = options.travels() == NkiBackward::keys ? annulus::nki::Travels::keys
+                                                            : annulus::nki::Travels::queries};
+}
+
+void require_documents(NkiOptions const& options, CallShape const& shape) {
+  if (options.documents.empty()) return;
+  if (shape.queries != shape.keys)
+    throw InputError("--documents with " + std::to_string(shape.queries) + " queries and " + std::to_string(shape.keys) +
+                     " keys; accepted: equally many");
+  if (options.documents.back() >= shape.keys)
+    throw InputError("--documents: the last one starts at " + std::to_string(options.documents.back()) +
+                     "; accepted: below the number of tokens, " + std::to_string(shape.keys));
+}
+
+}  // namespace
+
+std::optional<AttendFiles> read_nki_files(NkiOptions const& options) {
+  if (!options.reads_files()) return std::nullopt;
+  return read_files(file_options(options));
+}
+
+CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const& files) {
+  CallShape shape;
+  if (files) {
+    shape = shape_of(*files, file_options(options));
+  } else {
+    Index const length = *options.tokens * options.ranks();
+    shape.attention = {.batch = options.batch,
+                       .query_heads = options.query_heads,
+                       .kv_heads = options.kv_heads.value_or(options.query_heads),
+                       .head_dim = options.head_dim,
+                       .value_dim = options.value_dim.value_or(options.head_dim)};
+    shape.queries = shape.keys = length;
+    shape.sinks = options.sinks_per_head().value_or(0);
+    shape.backward = options.wants_backward();
+  }
+  shape.dtype = data_type_of(options.type);
+  shape.segments = !options.documents.empty();
+  return shape;
+}
+
+NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
+  require_documents(options, shape);
+  auto const spec = spec_of(options, shape);
+  annulus::nki::check_spec(spec);
+  NkiProblem problem{
+      .call = {.shape = shape, .options = options.attend.attention, .axes = options.attend.axes},
+      .spec = spec,
+      .mask = annulus::nki::RingMask({}, {RankRows{}}, {RankRows{}}),
+      .documents = options.documents};
+  problem.mask = annulus::nki::RingMask(options.attend.attention.mask,
+                                        rows_of_ranks(problem, Side::query, shape.queries),
+                                        rows_of_ranks(problem, Side::key, shape.keys),
+                                        options.attend.attention.query_offset);
+  return problem;
+}
+
+Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files) {
+  CallShape const& shape = problem.call.shape;
+  Inputs<float> inputs = files ? inputs_of<float>(std::move(*files), shape)
+                               : make_inputs<float>(problem.call, {shape.queries, shape.keys});
+  std::mt19937_64 generator(options.seed.value_or(0));
+  std::normal_distribution<float> normal;
+  auto const fill = [&](auto& tensor, ElementType type) {
+    if (!options.reads_files())
+      std::generate(tensor.data(), tensor.data() + tensor.size(), [&] { return normal(generator); });
+    annulus::nki::simulator::round_to(type, tensor.data(), tensor.size());
+  };
+  for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v}) fill(*tensor, problem.spec.type);
+  if (inputs.dout) fill(*inputs.dout, problem.spec.type);
+  if (inputs.sinks) fill(*inputs.sinks, ElementType::float32);
+  if (!problem.documents.empty()) {
+    // make_inputs has made room for ids; inputs from files have none.
+    inputs.query_segments.emplace(shape.attention.batch, shape.queries);
+    inputs.key_segments.emplace(shape.attention.batch, shape.keys);
+    for (auto* ids : {&*inputs.query_segments, &*inputs.key_segments})
+      for (Index b = 0; b < ids->dimension(0); ++b)
+        for (Index i = 0; i < ids->dimension(1); ++i) (*ids)(b, i) = document_at(problem.documents, i);
+  }
+  return inputs;
+}
+
+}  // namespace annulus_command

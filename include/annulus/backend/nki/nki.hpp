@@ -1,0 +1,196 @@
+#pragma once
+// The Trainium backend: each step runs as a tile program, on simulated NeuronCores.
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "annulus/backend/backend.hpp"
+#include "annulus/backend/host_operations.hpp"
+#include "annulus/backend/nki/kernel_cache.hpp"
+#include "annulus/backend/nki/lower/forward_kernel.hpp"
+#include "annulus/backend/nki/packing.hpp"
+#include "annulus/backend/nki/simulate/simulate.hpp"
+#include "annulus/backend/nki/step_rows.hpp"
+#include "annulus/backend/nki/validate/validate.hpp"
+
+namespace annulus {
+
+struct NkiOptions {
+  nki::Target target = nki::Target::trn2;
+  int cores = 2;                ///< LNC: 1 or 2 physical cores share a rank
+  bool validate = true;         ///< every program, once, against the limits of the hardware
+  std::size_t kept_kernels = 64;  ///< programs that are kept for steps like those before
+};
+
+/// Computes what a NeuronCore would, in host memory: products of the operands' own type with fp32 sums, probabilities rounded
+/// to that type as they multiply the values.
+///
+/// Supported: float, half and bfloat16; every mask of positions, packed documents, soft cap, sinks, grouped heads, dims up
+/// to 512. Keys that nobody sees never reach a product, so they may hold anything; a key that one query sees and another
+/// does not must be finite, as on the device.
+class NkiBackend : public HostOperations {
+ public:
+  template <class T>
+  using accumulator = Accumulator<T>;
+
+  explicit NkiBackend(NkiOptions const& options = {})
+      : options_(options), hardware_(nki::hardware_of(options.target)), kernels_(options.kept_kernels) {
+    check<UnsupportedError>(options.cores == 1 || options.cores == 2, "nki: lnc is ", options.cores,
+                            "; a logical core is 1 or 2 physical cores");
+  }
+
+  NkiOptions const& options() const { return options_; }
+  nki::KernelCache const& kernels() const { return kernels_; }
+
+  Support supports(Problem const& problem) const {
+    auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
+    if (problem.data_type == DataType::float64) return no("operands of float64; accepted are float32, float16, bfloat16");
+    if (problem.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
+    if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
+    if (problem.boolean_mask) return no("a mask operand: kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments");
+    if (problem.predicate) return no("a predicate: kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments");
+    if (problem.pass == Pass::backward) return no("the backward pass; accepted: the forward pass");
+    try {
+      nki::KernelSpec spec = spec_of(problem);
+      // Shards of other ranks may be longer; from one group of keys on, the room that a kernel needs grows with its queries alone.
+      spec.local_queries = std::max(spec.local_queries, Index{1});
+      spec.local_keys = std::max(spec.local_keys, longest_group);
+      std::vector<Segment> keys;
+      Index const length = spec.local_keys / static_cast<Index>(nki::most_step_pieces);
+      for (Index piece = 0; piece < static_cast<Index>(nki::most_step_pieces); ++piece) append_segment(keys, length, 2 * piece * length, 1);
+      nki::RingMask const widest(causal(), {{{{0, spec.local_queries, 0, 1}}}}, {{std::move(keys)}});
+      nki::ForwardKernel(spec, widest);
+    } catch (Error const& error) {
+      return Support::no(error.what());
+    }
+    return Support::yes();
+  }
+
+  template <class T, class Predicate, class A>
+  void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+            RunningState<A, HostMemory> state) {
+    for_each_part(Pass::forward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
+      auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
+      auto const accumulator_part = part(state.accumulator);
+      auto const maximum = part(state.maximum), sum = part(state.sum);
+      nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
+      inputs["old_negated_maximum"] = nki::packed_columns<A>(maximum, rows.queries, nki::empty_negated_maximum, [](A value) {
+        return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value;
+      });
+      inputs["old_sum"] = nki::packed_columns<A>(sum, rows.queries, 0.0f, [](A value) { return value; });
+      inputs["old_accumulator"] = nki::packed<A>(accumulator_part, rows.queries, nki::LastAxis::dim);
+      nki::Tensors const results = run(Pass::forward, spec_of(problem_of(Pass::forward, step, operands), rows, items), rows, inputs);
+      nki::unpack_columns(results.at("new_negated_maximum"), rows.queries, maximum, [](float value) { return -value; });
+      nki::unpack_columns(results.at("new_sum"), rows.queries, sum, [](float value) { return value; });
+      nki::unpack(results.at("new_accumulator"), rows.queries, nki::LastAxis::dim, accumulator_part);
+    });
+  }
+
+  template <class T, class L, class Predicate, class A>
+  void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+                     BackwardOperands<T, L, A, HostMemory> const&, StepGradients<A, HostMemory>) {
+    for_each_part(Pass::backward, step, operands, [&](nki::StepRows const&, Index, Index) {});
+  }
+
+ private:
+  static constexpr Index longest_group = 4096;
+
+  static nki::ElementType element_type(DataType type) {
+    return type == DataType::float16 ? nki::ElementType::float16
+           : type == DataType::bfloat16 ? nki::ElementType::bfloat16
+                                        : nki::ElementType::float32;
+  }
+
+  template <class T, class Predicate>
+  static Problem problem_of(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands) {
+    return {.pass = pass,
+            .data_type = data_type<T>,
+            .shape = {.batch = operands.q.extent(axis::batch),
+                      .query_heads = operands.q.extent(axis::heads),
+                      .kv_heads = operands.k.extent(axis::heads),
+                      .head_dim = operands.q.extent(axis::dim),
+                      .value_dim = operands.v.extent(axis::dim)},
+            .local_queries = operands.q.extent(axis::sequence),
+            .local_keys = operands.k.extent(axis::sequence),
+            .mask = step.mask,
+            .softmax_scale = step.softmax_scale,
+            .logit_softcap = step.logit_softcap,
+            .dropout = step.dropout,
+            .bias = step.bias.data() != nullptr,
+            .boolean_mask = step.boolean_mask.data() != nullptr,
+            .predicate = !std::same_as<Predicate, EveryPair>,
+            .segments = step.has_segments()};
+  }
+
+  nki::KernelSpec spec_of(Problem const& problem) const {
+    nki::KernelSpec spec;
+    spec.target = options_.target;
+    spec.cores = options_.cores;
+    spec.shape = problem.shape;
+    spec.shape.batch = std::max(spec.shape.batch, Index{1});
+    spec.local_queries = problem.local_queries;
+    spec.local_keys = problem.local_keys;
+    spec.type = element_type(problem.data_type);
+    spec.output_type = spec.type;
+    spec.softmax_scale = problem.softmax_scale;
+    spec.logit_softcap = problem.logit_softcap;
+    return spec;
+  }
+  nki::KernelSpec spec_of(Problem const& problem, nki::StepRows const& rows, Index items) const {
+    nki::KernelSpec spec = spec_of(problem);
+    spec.shape.batch = items;
+    spec.local_queries = std::ssize(rows.queries);
+    spec.local_keys = std::ssize(rows.keys);
+    return spec;
+  }
+
+  /// function(rows, first batch item, batch items): all items at once, or one after the other where each has documents of its own.
+  template <class T, class Predicate, class Function>
+  void for_each_part(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+                     Function&& function) const {
+    if (step.tiles.empty()) return;
+    Support const support = supports(problem_of(pass, step, operands));
+    check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    Index const batch = operands.q.extent(axis::batch);
+    Index const items = step.has_segments() ? 1 : batch;
+    for (Index first = 0; first < batch; first += items) {
+      nki::StepPositions positions{step.query_positions, step.key_positions};
+      if (step.has_segments()) {
+        for (Index i = 0; i < step.query_segments.extent(1); ++i) positions.query_documents.push_back(step.query_segments(first, i));
+        for (Index j = 0; j < step.key_segments.extent(1); ++j) positions.key_documents.push_back(step.key_segments(first, j));
+      }
+      if (auto const rows = nki::step_rows(step.mask, positions)) function(*rows, first, items);
+    }
+  }
+
+  template <class T>
+  static nki::Tensors operands_of(nki::StepRows const& rows, TensorView<T const, 4> q, TensorView<T const, 4> k, TensorView<T const, 4> v) {
+    nki::Tensors inputs;
+    inputs["q"] = nki::packed(q, rows.queries, nki::LastAxis::rows);
+    inputs["k"] = nki::packed(k, rows.keys, nki::LastAxis::rows);
+    inputs["v"] = nki::packed(v, rows.keys, nki::LastAxis::dim);
+    if (rows.mask.form() == nki::BoundsForm::band) inputs["mask_offsets"] = rows.mask.offsets(0, 1);
+    if (rows.mask.form() == nki::BoundsForm::ranges) inputs["mask_ranges"] = rows.mask.ranges(0, 1);
+    return inputs;
+  }
+
+  nki::Tensors run(Pass pass, nki::KernelSpec const& spec, nki::StepRows const& rows, nki::Tensors const& inputs) {
+    nki::Program const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
+      nki::Program built = nki::ForwardKernel(spec, rows.mask).step();
+      if (options_.validate) nki::validate(built, hardware_);
+      return built;
+    });
+    return nki::simulate(program, hardware_, inputs);
+  }
+
+  NkiOptions options_;
+  nki::Hardware hardware_;
+  nki::KernelCache kernels_;
+};
+
+static_assert(Backend<NkiBackend>);
+
+}  // namespace annulus

@@ -1,0 +1,118 @@
+// annulus_nki_emit FOLDER [key=value...]: writes into FOLDER, which exists, what a test needs to execute a printed kernel and to compare:
+//   kernel.py                  the printed program
+//   NAME.WORKER.npy            inputs of each worker, float32 that hold values of the element type
+//   NAME.WORKER.simulated.npy  outputs of the simulator
+// Keys: see kernel_case.hpp. Exit status 1, with one line on stderr, where no kernel can be built or it is not valid.
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <random>
+
+#include "annulus/backend/nki/lower/forward_kernel.hpp"
+#include "annulus/backend/nki/print/to_python.hpp"
+#include "annulus/backend/nki/validate/validate.hpp"
+#include "nki/emit/kernel_case.hpp"
+#include "nki/emit/npy_file.hpp"
+#include "nki/simulated_launch.hpp"
+
+namespace {
+
+using namespace annulus;
+using namespace annulus::nki;
+using annulus_test::KernelCase;
+
+std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, size);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::ranges::generate(values, [&] { return normal(generator); });
+  return values;
+}
+
+/// The values of one input buffer for one worker of all groups. Names as the kernels declare them.
+std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, Buffer const& buffer, int worker, Tensors const& forward) {
+  int const rank = worker % problem.spec.ranks;
+  if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups);
+  if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups);
+  if (auto const found = forward.find(buffer.name); found != forward.end()) return found->second;
+  std::uint32_t place = 0;
+  for (char letter : buffer.name) place = 31 * place + static_cast<unsigned char>(letter);
+  if (buffer.name == "sinks") {  // the same for every worker and batch item
+    std::vector<float> const of_heads = random_values(buffer.size() / buffer.shape[0], 1, {problem.seed, place});
+    std::vector<float> all;
+    for (Index item = 0; item < buffer.shape[0]; ++item) all.insert(all.end(), of_heads.begin(), of_heads.end());
+    return all;
+  }
+  return random_values(buffer.size(), buffer.name == "q" ? problem.query_size : 1.0f,
+                       {problem.seed, place, static_cast<std::uint32_t>(worker)});
+}
+
+struct Run {
+  Program program;
+  std::vector<Tensors> inputs, outputs;  // of each worker
+};
+
+/// forward: results of another kernel that are inputs of this one, of each worker; empty: none.
+Run run(Program program, KernelCase const& problem, RingMask const& mask, std::vector<Tensors> const& forward) {
+  validate(program, hardware_of(program.target));
+  int const ranks = problem.spec.ranks;
+  Run result{std::move(program), {}, {}};
+  for (int group = 0; group < problem.spec.groups; ++group) {
+    std::vector<Tensors> inputs;
+    for (int worker = group * ranks; worker < (group + 1) * ranks; ++worker) {
+      Tensors& tensors = inputs.emplace_back();
+      for (int number : result.program.with_role(Role::input)) {
+        Buffer const& buffer = result.program.buffer(number);
+        auto values = input_values(problem, mask, buffer, worker, forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
+        simulator::round_to(buffer.type, values.data(), static_cast<Index>(values.size()));
+        tensors[buffer.name] = std::move(values);
+      }
+    }
+    Arrangement const arrangement{.ring = problem.ring,
+                                  .ids = problem.global_ids ? Arrangement::Ids::global : Arrangement::Ids::position,
+                                  .group_begin = group * ranks,
+                                  .first_core = problem.spec.cores - 1};
+    auto outputs = annulus_test::launch(result.program, inputs, arrangement);
+    std::ranges::move(inputs, std::back_inserter(result.inputs));
+    std::ranges::move(outputs, std::back_inserter(result.outputs));
+  }
+  return result;
+}
+
+Run run_case(KernelCase const& problem, RingMask const& mask) {
+  return run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
+}
+
+void write(Run const& run, std::filesystem::path const& folder) {
+  std::ofstream(folder / "kernel.py") << to_python(run.program);
+  for (std::size_t worker = 0; worker < run.inputs.size(); ++worker) {
+    auto const file = [&](Buffer const& buffer, char const* ending) {
+      return folder / (buffer.name + "." + std::to_string(worker) + ending);
+    };
+    for (int number : run.program.with_role(Role::input)) {
+      Buffer const& buffer = run.program.buffer(number);
+      annulus_test::write_npy(file(buffer, ".npy"), buffer.shape, run.inputs[worker].at(buffer.name));
+    }
+    for (int number : run.program.with_role(Role::output)) {
+      Buffer const& buffer = run.program.buffer(number);
+      annulus_test::write_npy(file(buffer, ".simulated.npy"), buffer.shape, run.outputs[worker].at(buffer.name));
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    check<Error>(argc >= 2, "usage: annulus_nki_emit FOLDER [key=value...]");
+    KernelCase const problem = annulus_test::read_kernel_case(annulus_test::Words(argc - 2, argv + 2));
+    RingMask const mask = problem.ring_mask();
+    write(run_case(problem, mask), argv[1]);
+  } catch (std::exception const& error) {
+    std::cerr << "annulus_nki_emit: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,61 @@
+"""The cases: keys that differ from their defaults (problem.py), under a name that says what the case is for."""
+
+PACKED = (((3, 100), (1, 7), (9, 149)),)
+
+
+def _forward():
+    cases = {}
+
+    def add(name, **keys):
+        cases["forward " + name] = keys
+
+    for sharding in ("contiguous", "striped", "zigzag"):
+        for lnc in (1, 2):
+            add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, sharding=sharding, causal=1, lnc=lnc)
+            add(f"{sharding} causal, 4 ranks, lnc {lnc}, bfloat16, 3 heads", ranks=4, rows=128, heads=3, dim=32,
+                sharding=sharding, causal=1, lnc=lnc, type="bfloat16")
+    add("one rank", rows=256)
+    add("one rank, lnc 2, one head split by sequence", rows=384, dim=128, lnc=2, causal=1)
+    add("one rank, ragged, lnc 2, 3 items", rows=300, heads=3, dim=32, lnc=2, causal=1)
+    add("one row", rows=1, dim=1)
+    add("one row on each of 2 ranks", ranks=2, rows=1, dim=3, value_dim=2, causal=1, lnc=2)
+    add("8 ranks, striped, lnc 2", ranks=8, rows=128, heads=1, dim=32, sharding="striped", causal=1, lnc=2)
+    add("8 ranks, full, lnc 1, bfloat16", ranks=8, rows=128, heads=2, dim=16, type="bfloat16")
+    add("3 ranks, ragged, by token, GQA, values of their own width", ranks=3, rows=200, heads=4, kv_heads=2, dim=32,
+        value_dim=48, sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1)
+    add("by token, bfloat16, head_dim above a tile", ranks=2, rows=160, dim=160, value_dim=72, type="bfloat16",
+        queries_by_token=1, keys_by_token=1, lnc=2)
+    add("queries by token alone", ranks=2, rows=128, dim=32, type="bfloat16", queries_by_token=1)
+    add("head_dim 160, values 200, window", ranks=4, rows=130, heads=3, kv_heads=1, dim=160, value_dim=200,
+        sharding="striped", window=(50, 0), queries_by_token=1, lnc=2)
+    add("head_dim 16, bfloat16, soft cap, sinks", ranks=2, rows=256, batch=2, heads=2, dim=16, type="bfloat16",
+        sharding="striped", causal=1, softcap=5.0, sinks=2, lnc=2)
+    add("packed", ranks=2, rows=128, dim=16, documents=PACKED, causal=1)
+    add("packed, striped, 2 batch items, a sink, lnc 2", ranks=2, rows=128, batch=2, dim=16, sharding="striped",
+        documents=PACKED + (((5, 256),),), causal=1, sinks=1, lnc=2)
+    add("packed, not causal, bfloat16", ranks=4, rows=64, heads=2, dim=16, sharding="striped", documents=PACKED,
+        type="bfloat16", lnc=2)
+    add("padding, lse -inf", ranks=2, rows=128, dim=16, documents=(((0, 40), (2, 150), (-1, 66)),), causal=1)
+    add("padding, lse 0, bfloat16", ranks=4, rows=64, heads=2, dim=16, documents=(((2, 190), (0, 66)),), causal=1,
+        dead_row="zero", type="bfloat16", lnc=2)
+    add("causal with queries before the first key", ranks=2, rows=128, dim=16, query_offset=-50, causal=1,
+        dead_row="zero", lnc=2)
+    add("queries behind the keys", ranks=2, rows=64, keys=160, dim=16, query_offset=256, causal=1)
+    add("window and sink tokens", ranks=4, rows=64, dim=16, causal=1, window=(20, -1), sink_tokens=5, lnc=2)
+    add("window to both sides", ranks=4, rows=96, heads=2, dim=16, sharding="zigzag", window=(30, 40), lnc=2)
+    add("chunks, negative scale", ranks=4, rows=100, heads=2, kv_heads=1, dim=16, chunk=33, scale=-0.3)
+    add("scale 0", ranks=2, rows=128, dim=16, causal=1, scale=0.0)
+    add("large scores", ranks=4, rows=128, dim=64, sharding="striped", causal=1, query_size=8.0, lnc=2)
+    add("float16", ranks=2, rows=256, heads=3, dim=64, sharding="striped", causal=1, type="float16", lnc=2)
+    add("bfloat16 output, no lse", ranks=2, rows=128, heads=2, dim=64, causal=1, type="bfloat16",
+        output_type="bfloat16", training=0)
+    add("bfloat16 output", ranks=2, rows=300, heads=1, dim=64, sharding="zigzag", causal=1, type="bfloat16",
+        output_type="bfloat16", lnc=2)
+    for ids in ("position", "global"):
+        add(f"two groups, ids by {ids}", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids=ids, lnc=2)
+    add("trn3", ranks=2, rows=256, dim=64, causal=1, target="trn3", type="bfloat16", lnc=2)
+    add("keys of two groups in PSUM", ranks=1, rows=128, keys=1400, dim=32, type="bfloat16", lnc=1)
+    return cases
+
+
+CASES = _forward()

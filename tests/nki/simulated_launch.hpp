@@ -1,0 +1,23 @@
+#pragma once
+// Runs a tile program on all workers of a ring, each a thread.
+
+#include <vector>
+
+#include "annulus/backend/nki/simulate/simulate.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+
+namespace annulus_test {
+
+/// inputs[worker] -> outputs[worker]. `arrangement` says where on the ring each worker stands.
+inline std::vector<annulus::nki::Tensors> launch(annulus::nki::Program const& program, std::vector<annulus::nki::Tensors> const& inputs,
+                                                 annulus::nki::Arrangement const& arrangement = {}) {
+  std::vector<annulus::nki::Tensors> outputs(inputs.size());
+  annulus::nki::Hardware const hardware = annulus::nki::hardware_of(program.target);
+  annulus::run_ring(static_cast<int>(inputs.size()), [&](annulus::SimulatedRing& ring) {
+    auto const worker = static_cast<std::size_t>(arrangement.worker(ring.rank()));
+    outputs[worker] = annulus::nki::simulate(program, hardware, inputs[worker], ring, arrangement);
+  });
+  return outputs;
+}
+
+}  // namespace annulus_test
