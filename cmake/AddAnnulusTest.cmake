@@ -1,6 +1,8 @@
 # annulus_add_test(<name> SOURCES <file>... [LABELS <label>...] [LIBRARIES <target>...])
 #     A Catch2 executable annulus_<name>_tests and its ctest entry unit.<name>; test cases tagged [slow] run in an entry
-#     of their own, unit.<name>.slow. All but the slow ones carry the label quick.
+#     of their own, unit.<name>.slow. All but the slow ones carry the label quick. Test cases tagged [.long], which take
+#     many minutes, are the entry unit.<name>.long, which runs in the test configuration long alone:
+#     ctest -C long -L long
 # annulus_add_mpi_test(<name> SOURCES <file>... RANKS <count>... [LIBRARIES <target>...])
 #     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> for each count.
 
@@ -43,12 +45,12 @@ function(annulus_reuse_precompiled target)
   endif()
 endfunction()
 
-# Whether a test case of these files has the tag [slow]; a change of a file asks again.
-function(annulus_find_slow_tests result)
+# Whether a test case of these files has a tag of this regular expression; a change of a file asks again.
+function(annulus_find_tag result tag)
   set(${result} FALSE PARENT_SCOPE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
   foreach(source IN LISTS ARGN)
-    file(STRINGS "${source}" tagged REGEX "\\[slow\\]" LIMIT_COUNT 1)
+    file(STRINGS "${source}" tagged REGEX "${tag}" LIMIT_COUNT 1)
     if(tagged)
       set(${result} TRUE PARENT_SCOPE)
     endif()
@@ -62,14 +64,20 @@ function(annulus_add_test name)
   target_link_libraries(${executable} PRIVATE ${annulus_catch_main} annulus_test_support ${test_LIBRARIES})
   annulus_reuse_precompiled(${executable})
 
-  annulus_find_slow_tests(has_slow ${test_SOURCES})
-  add_test(NAME unit.${name} COMMAND ${executable} "~[slow]" ${annulus_catch_arguments})
+  annulus_find_tag(has_slow "\\[slow\\]" ${test_SOURCES})
+  annulus_find_tag(has_long "\\[[.]long\\]" ${test_SOURCES})
+  add_test(NAME unit.${name} COMMAND ${executable} "~[slow]~[long]" ${annulus_catch_arguments})
   set_tests_properties(unit.${name} PROPERTIES TIMEOUT ${ANNULUS_TEST_TIMEOUT} LABELS "unit;quick;${test_LABELS}")
   if(has_slow)
     add_test(NAME unit.${name}.slow COMMAND ${executable} "[slow]" ${annulus_catch_arguments})
     math(EXPR seconds "3 * ${ANNULUS_TEST_TIMEOUT}")
     # COST: with several jobs the long ones start first.
     set_tests_properties(unit.${name}.slow PROPERTIES TIMEOUT ${seconds} LABELS "unit;slow;${test_LABELS}" COST 1000)
+  endif()
+  if(has_long)
+    add_test(NAME unit.${name}.long COMMAND ${executable} "[long]" ${annulus_catch_arguments} CONFIGURATIONS long)
+    math(EXPR seconds "12 * ${ANNULUS_TEST_TIMEOUT}")
+    set_tests_properties(unit.${name}.long PROPERTIES TIMEOUT ${seconds} LABELS "unit;long;${test_LABELS}")
   endif()
 endfunction()
 

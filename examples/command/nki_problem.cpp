@@ -46,17 +46,18 @@ std::vector<Index> equal_lengths(annulus::Sharding const& sharding, Side side, i
   return lengths;
 }
 
-std::vector<RankRows> rows_of_ranks(NkiProblem const& problem, Side side, Index length) {
-  annulus::Sharding const& sharding = problem.call.options.sharding;
-  int const ranks = problem.spec.ranks;
+std::vector<RankRows> rows_of_ranks(NkiOptions const& options, Side side, Index length) {
+  annulus::Sharding const& sharding = options.attend.attention.sharding;
+  int const ranks = options.ranks();
   std::vector<Index> const lengths = equal_lengths(sharding, side, ranks, length);
   std::vector<RankRows> rows;
   for (int rank = 0; rank < ranks; ++rank) {
     RankRows mine{sharding.segments(side, rank, lengths), {}};
-    if (!problem.documents.empty()) {
+    if (!options.documents.empty()) {
+      // One list stands for all batch items, and makes a mask input that has but one.
       auto& ids = mine.documents.emplace_back();
       for (Index position : annulus::positions_of(mine.segments))
-        ids.push_back(document_at(problem.documents, position));
+        ids.push_back(document_at(options.documents, position));
     }
     rows.push_back(std::move(mine));
   }
@@ -127,18 +128,14 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
 
 NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   require_documents(options, shape);
-  auto const spec = spec_of(options, shape);
+  annulus::nki::KernelSpec const spec = spec_of(options, shape);
   annulus::nki::check_spec(spec);
-  NkiProblem problem{
-      .call = {.shape = shape, .options = options.attend.attention, .axes = options.attend.axes},
-      .spec = spec,
-      .mask = annulus::nki::RingMask({}, {RankRows{}}, {RankRows{}}),
-      .documents = options.documents};
-  problem.mask = annulus::nki::RingMask(options.attend.attention.mask,
-                                        rows_of_ranks(problem, Side::query, shape.queries),
-                                        rows_of_ranks(problem, Side::key, shape.keys),
-                                        options.attend.attention.query_offset);
-  return problem;
+  annulus::Options const& attention = options.attend.attention;
+  return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
+          .spec = spec,
+          .mask = annulus::nki::RingMask(attention.mask, rows_of_ranks(options, Side::query, shape.queries),
+                                         rows_of_ranks(options, Side::key, shape.keys), attention.query_offset),
+          .documents = options.documents};
 }
 
 Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files) {

@@ -71,6 +71,13 @@ class OneProgram {
   nki::Target target_;
 };
 
+/// Can the type hold these values?
+inline bool all_held(nki::ElementType type, std::vector<float> values) {
+  std::vector<float> const before = values;
+  nki::simulator::round_to(type, values.data(), static_cast<Index>(values.size()));
+  return values == before;
+}
+
 /// The library's rounding is tested by itself; here half of the distance between neighbours of this size is enough.
 inline double rounding_of(nki::ElementType type, double size) {
   double const units = type == f32 ? 0x1p-24 : type == bf16 ? 0x1p-9 : type == f16 ? 0x1p-12 : 0.5;

@@ -76,6 +76,7 @@ void check_all_layouts(nki::ElementType type, double largest,
           expected[at] = got[at];
         }
       CHECK(close);
+      CHECK(all_held(type, got));
       CHECK(got == expected);
     }
 }
@@ -359,24 +360,28 @@ TEST_CASE("reciprocal, and exponential where the hardware has it") {
 
 TEST_CASE("dst may be an operand, in the same place or another") {
   OneProgram one;
-  auto const x = one.load("x", 64, 20, random_values(64 * 20, 11)),
-             y = one.load("y", 64, 20, random_values(64 * 20, 12)),
-             z = one.load("z", 64, 20, random_values(64 * 20, 13));
+  Index const width = 40;
+  auto const load = [&](char const* name, unsigned seed) {
+    return one.load(name, 96, width, random_values(96 * width, seed));
+  };
+  auto const x = load("x", 11), y = load("y", 12), copied = load("copied", 13), doubled = load("doubled", 14);
   one.builder.emit(nki::TensorTensor{x.whole(), x.whole(), x.whole(), Operator::multiply});
   one.builder.emit(nki::ScalarTensorTensor{
       .dst = y.whole(), .data = x.whole(), .operand0 = 2.0f, .op1 = Operator::subtract, .operand1 = y.whole()});
-  one.builder.emit(nki::TensorCopy{z.columns(1, 19), z.columns(0, 19)});           // moves columns
-  one.builder.emit(nki::TensorCopy{z.part(32, 32, 0, 20), z.part(0, 32, 0, 20)});  // moves partitions
-  one.store("x", x);
-  one.store("y", y);
-  one.store("z", z);
+  one.builder.emit(nki::TensorCopy{copied.part(32, 64, 0, width), copied.part(0, 64, 0, width)});
+  one.builder.emit(
+      nki::TensorScalar{.dst = doubled.columns(1, width - 1), .data = doubled.columns(0, width - 1), .operand0 = 2.0f});
+  for (auto const& [name, tile] : {std::pair{"x", x}, {"y", y}, {"copied", copied}, {"doubled", doubled}})
+    one.store(name, tile);
   one.run();
-  for (std::size_t p = 0; p < 64; ++p)
-    for (std::size_t i = 0; i < 20; ++i) {
-      std::size_t const at = p * 20 + i, from = (p % 32) * 20 + (i == 0 ? 0 : i - 1);
+  for (std::size_t p = 0; p < 96; ++p)
+    for (std::size_t i = 0; i < 40; ++i) {
+      std::size_t const at = p * 40 + i;
       float const square = one.inputs["x_in"][at] * one.inputs["x_in"][at];
       CHECK(one.result("x")[at] == square);
       CHECK(std::abs(one.result("y")[at] - (2 * square - one.inputs["y_in"][at])) <= 2 * rounding_of(f32, 8));
-      CHECK(one.result("z")[at] == one.inputs["z_in"][from]);
+      CHECK(one.result("copied")[at] == one.inputs["copied_in"][(p < 32 ? p : p - 32) * 40 + i]);
+      CHECK(one.result("doubled")[at] ==
+            (i == 0 ? one.inputs["doubled_in"][at] : 2 * one.inputs["doubled_in"][at - 1]));
     }
 }

@@ -160,6 +160,19 @@ TEST_CASE("A tile is undefined again when it is made again; older ones stay whil
   CHECK_THROWS_WITH(gone.run(), ContainsSubstring("whose place a newer one has taken"));
 }
 
+TEST_CASE("A new tile does not hold what was written to the one before, bit by bit") {
+  OneProgram one;
+  auto const tile = one.builder.tile("tile", Memory::sbuf, 2, 2, f32),
+             copy = one.builder.tile("copy", Memory::sbuf, 2, 2, f32);
+  for (Index p = 0; p < 2; ++p) one.builder.emit(nki::Memset{tile.part(p, 1, 0, 2), 1.0f});
+  one.builder.emit(nki::TensorCopy{copy.whole(), tile.whole()});
+  one.run();
+  one.builder.allocate(tile);
+  one.builder.emit(nki::Memset{tile.part(0, 1, 0, 2), 1.0f});
+  one.builder.emit(nki::TensorCopy{copy.whole(), tile.whole()});
+  CHECK_THROWS_WITH(one.run(), ContainsSubstring("partition 1, element 0 of tile, which was never written"));
+}
+
 TEST_CASE("Definedness follows single elements, in every order of writing") {
   // Columns 0..3, 6..7, then 4: column 5 stays undefined until the end.
   OneProgram one;

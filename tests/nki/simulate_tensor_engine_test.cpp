@@ -88,6 +88,7 @@ TEST_CASE("nc_matmul on strided operands and into a part of a tile, narrower too
         expected[at] = one.result("dst")[at];
       }
     }
+  CHECK(all_held(type, one.result("dst")));
   CHECK(one.result("dst") == expected);
 }
 

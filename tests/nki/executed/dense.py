@@ -32,6 +32,8 @@ class Dense:
         self.output = self.weights @ self.v
         self.lse = np.where(self.dead, 0.0 if problem.dead_row == "zero" else -np.inf, lse)
         self.output_terms = self.weights @ np.abs(self.v)
+        seen = np.where(np.isneginf(product), 0, np.abs(self.q) @ np.abs(self.k).swapaxes(2, 3))
+        self.score_terms = abs(problem.scale) * seen.max(-1, keepdims=True)
 
     def largest_term(self):
         """A bound of each output's largest term, weight times value."""

@@ -5,8 +5,10 @@ from .dense import Dense
 
 # The largest relative error of one rounding to the type of the operands.
 ROUNDING = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-# Sums of some hundred float32 terms, a float32 exponential and what a few others add.
+# Of the terms of a sum: sums of some hundred float32 terms, a float32 exponential and what a few others add.
 FLOAT32 = 2.0**-18
+# Of the terms of a score, by how much a few float32 roundings change its weight and, through the others, their sum.
+SCORE = 2.0**-22
 # Simulator and text round the same values at the same places, but their float32 sums differ in the last bits. Where a
 # weight stands so near the middle of two values of the type that this decides, it differs by one step of the type, 2
 # roundings: in about one weight of 2^12. Few rows have more than a few of the some hundred weights of these cases.
@@ -62,7 +64,8 @@ def _compare_forward(problem, inputs, simulated, executed, used):
     dense = _dense(problem, inputs)
     rounding, narrow = ROUNDING[problem.type], ROUNDING[problem.output_type]
     outputs = [problem.gathered([of["output"] for of in results], problem.rows) for results in (simulated, executed)]
-    bound = (rounding + FLOAT32) * dense.output_terms + narrow * (1 + rounding) * np.abs(dense.output)
+    float32 = FLOAT32 + SCORE * dense.score_terms
+    bound = (rounding + float32) * dense.output_terms + narrow * (1 + rounding) * np.abs(dense.output)
     for name, output in zip(("simulated", "executed"), outputs):
         if (output[dense.dead[..., 0]] != 0).any():
             raise AssertionError(f"{name}: a row that sees nothing has an output other than 0")
@@ -70,7 +73,7 @@ def _compare_forward(problem, inputs, simulated, executed, used):
     if problem.type == "float32" and problem.output_type == "float32":
         apart = 1e-6 * largest(dense.output)
     else:
-        apart = FEW * 2 * rounding * dense.largest_term() + FLOAT32 * dense.output_terms + 2 * narrow * np.abs(dense.output)
+        apart = FEW * 2 * rounding * dense.largest_term() + float32 * dense.output_terms + 2 * narrow * np.abs(dense.output)
     _use(used, "apart", within(distance(*outputs), apart, "executed output against simulated"))
     if not problem.training:
         return

@@ -10,6 +10,7 @@
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/backend/nki/kernel_cache.hpp"
+#include "annulus/backend/nki/lower/backward_kernel.hpp"
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
 #include "annulus/backend/nki/packing.hpp"
 #include "annulus/backend/nki/simulate/simulate.hpp"
@@ -52,7 +53,6 @@ class NkiBackend : public HostOperations {
     if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
     if (problem.boolean_mask) return no("a mask operand: kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments");
     if (problem.predicate) return no("a predicate: kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments");
-    if (problem.pass == Pass::backward) return no("the backward pass; accepted: the forward pass");
     try {
       nki::KernelSpec spec = spec_of(problem);
       // Shards of other ranks may be longer; from one group of keys on, the room that a kernel needs grows with its queries alone.
@@ -62,7 +62,7 @@ class NkiBackend : public HostOperations {
       Index const length = spec.local_keys / static_cast<Index>(nki::most_step_pieces);
       for (Index piece = 0; piece < static_cast<Index>(nki::most_step_pieces); ++piece) append_segment(keys, length, 2 * piece * length, 1);
       nki::RingMask const widest(causal(), {{{{0, spec.local_queries, 0, 1}}}}, {{std::move(keys)}});
-      nki::ForwardKernel(spec, widest);
+      problem.pass == Pass::forward ? void(nki::ForwardKernel(spec, widest)) : void(nki::BackwardKernel(spec, widest));
     } catch (Error const& error) {
       return Support::no(error.what());
     }
@@ -91,8 +91,23 @@ class NkiBackend : public HostOperations {
 
   template <class T, class L, class Predicate, class A>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-                     BackwardOperands<T, L, A, HostMemory> const&, StepGradients<A, HostMemory>) {
-    for_each_part(Pass::backward, step, operands, [&](nki::StepRows const&, Index, Index) {});
+                     BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
+    for_each_part(Pass::backward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
+      auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
+      auto const dq = part(gradients.dq), dk = part(gradients.dk), dv = part(gradients.dv);
+      auto const same = [](auto value) { return value; };
+      nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
+      inputs["dout"] = nki::packed(part(backward.dout), rows.queries, nki::LastAxis::dim);
+      inputs["lse"] = nki::packed_columns(part(backward.lse), rows.queries, 0.0f, same);
+      inputs["delta"] = nki::packed_columns(part(backward.delta), rows.queries, 0.0f, same);
+      inputs["dq"] = nki::packed<A>(dq, rows.queries, nki::LastAxis::dim);
+      inputs["dk"] = nki::packed<A>(dk, rows.keys, nki::LastAxis::dim);
+      inputs["dv"] = nki::packed<A>(dv, rows.keys, nki::LastAxis::dim);
+      nki::Tensors const results = run(Pass::backward, spec_of(problem_of(Pass::backward, step, operands), rows, items), rows, inputs);
+      nki::unpack(results.at("new_dq"), rows.queries, nki::LastAxis::dim, dq);
+      nki::unpack(results.at("new_dk"), rows.keys, nki::LastAxis::dim, dk);
+      nki::unpack(results.at("new_dv"), rows.keys, nki::LastAxis::dim, dv);
+    });
   }
 
  private:
@@ -179,7 +194,7 @@ class NkiBackend : public HostOperations {
 
   nki::Tensors run(Pass pass, nki::KernelSpec const& spec, nki::StepRows const& rows, nki::Tensors const& inputs) {
     nki::Program const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
-      nki::Program built = nki::ForwardKernel(spec, rows.mask).step();
+      nki::Program built = pass == Pass::forward ? nki::ForwardKernel(spec, rows.mask).step() : nki::BackwardKernel(spec, rows.mask).step();
       if (options_.validate) nki::validate(built, hardware_);
       return built;
     });

@@ -5,9 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/backend/nki/lower/column_moves.hpp"
 #include "annulus/backend/nki/lower/forward_finish.hpp"
-#include "annulus/backend/nki/lower/key_exchange.hpp"
 #include "annulus/backend/nki/lower/ring_schedule.hpp"
+#include "annulus/backend/nki/lower/travel_buffers.hpp"
 
 namespace annulus::nki {
 
@@ -36,7 +37,7 @@ class ForwardKernel {
     write(builder,
           [&](State& state, Round const&) { clear(builder, state); },
           [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
-            finish.finish(state, round.tiles, round.item, head, tiles, round.shared, outputs, drained);
+            finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
           },
           [](State&, Round const&) {});
     return std::move(builder).finish();
@@ -82,7 +83,7 @@ class ForwardKernel {
   /// One item per core, or one that the cores of a pair share.
   struct Round {
     Affine item;
-    bool shared = false;
+    RoundKind kind;
     std::vector<RowTile> tiles;
   };
 
@@ -158,9 +159,10 @@ class ForwardKernel {
     Index const paired = spec_.items() / spec_.cores;
     if (paired > 0)
       builder.loop("round", paired, [&](Affine const& round) {
-        run({round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0)), false, row_tiles(spec_.local_queries, false)}, "bounds");
+        Affine const item = round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0));
+        run({item, {false, paired > 1}, row_tiles(spec_.local_queries, false)}, "bounds");
       });
-    if (spec_.items() % spec_.cores == 1) run({spec_.items() - 1, true, row_tiles(spec_.local_queries, true)}, "shared_bounds");
+    if (spec_.items() % spec_.cores == 1) run({spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, "shared_bounds");
   }
 
   HeadSource queries_of(Affine const& item) const {
@@ -171,20 +173,35 @@ class ForwardKernel {
   template <class Finish>
   void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
     RingSchedule schedule(spec_, *mask_, round.tiles, section_keys_, tuning_, builder.program().ranks);
-    KeyExchange exchange(builder, spec_, {k_, v_}, round.item, round.shared, !round.shared && spec_.items() / spec_.cores > 1,
-                         schedule.steps());
+    int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
+    Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
+    Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
+    TravelBuffers travel(builder, spec_, round.kind, {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}}, steps);
+    auto const keys = [&](int step) {
+      return HeadSource{step == 0 ? k_ : travel.at(0, step), step == 0 ? round.item * k_size : travel.offset(0), spec_.local_keys, dim, spec_.keys_by_token};
+    };
+    auto const values = [&](int step) {
+      return HeadSource{step == 0 ? v_ : travel.at(1, step), step == 0 ? round.item * v_size : travel.offset(1), spec_.local_keys, value_dim, true};
+    };
     std::vector<KeySection>& sections = schedule.sections();
     Index bounds_number = -1;
     auto const load = [&](std::size_t index, Index part, Index parts) {
       KeySection& section = sections[index];
       int const step = schedule.step_of(index);
-      if (bounds.needed() && part == 0 && (index == 0 || schedule.step_of(index - 1) != step))
-        bounds_number = bounds.load(exchange.owner(step), batch_of(round.item));
+      if (part == 0 && bounds.needed() && (index == 0 || schedule.step_of(index - 1) != step)) {
+        if (owner >= 0) builder.emit(ProcessingRank{owner, step, 0});
+        bounds_number = bounds.load(owner, batch_of(round.item));
+      }
       section.bounds_number = bounds_number;
-      units.load_section(section, exchange.keys(step), exchange.values(step), part, parts);
+      units.load_section(section, keys(step), values(step), part, parts);
     };
-    schedule.write(builder, units, [&](Index part, Index parts) { exchange.copy(part, parts); },
-                   [&](int step, Index part) { part == 0 ? exchange.send_keys(step) : exchange.send_values(step); }, load, finish);
+    auto const copy = [&](Index part, Index parts) {
+      if (part == 0) travel.before_filling();
+      Index const first = spec_.local_keys * part / parts, count = spec_.local_keys * (part + 1) / parts - first;
+      travel.fill(0, k_, round.item * k_size, dim, first, count);
+      travel.fill(1, v_, round.item * v_size, value_dim, first, count);
+    };
+    schedule.write(builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); }, load, finish);
   }
 
   /// Items count kv heads of one batch item after the other. Only documents ask for the batch item.
@@ -218,22 +235,13 @@ class ForwardKernel {
   void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round, bool in) {
     auto const count = static_cast<Index>(round.tiles.size());
     if (in) builder.emit(Memset{columns_tile.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < spec_.query_heads_per_item(); ++head)
-      for (TileRun const& run : runs_of(round.tiles)) {
-        RowTile const& tile = round.tiles[run.first];
-        auto const length = static_cast<Index>(run.last - run.first);
-        auto const move = [&](Index first, Index rows) {
-          Affine const head_begin = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns());
-          Access const far = tensor.pattern(head_begin + (tile.first_partition + first) * columns() + tile.column,
-                                            {{columns(), rows}, {run.stride / tile_rows, length}});
-          Access const near = columns_tile.part(first, rows, head * count + static_cast<Index>(run.first), length);
-          in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
-        };
-        in ? move(0, tile.count) : store_once(builder, tile, move);
-      }
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      ColumnSource const far{tensor, (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()), columns()};
+      in ? load_columns(builder, far, round.tiles, columns_tile, head * count) : store_columns(builder, columns_tile, head * count, round.tiles, far);
+    }
     Index const rest = spec_.local_queries % tile_rows;
     if (in || rest == 0) return;
-    TileHandle const padding = builder.tile(columns_tile.buffer == 0 ? "padding" : "padding_" + std::to_string(columns_tile.buffer) + (round.shared ? "_shared" : ""),
+    TileHandle const padding = builder.tile(columns_tile.buffer == 0 ? "padding" : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
                                             Memory::sbuf, tile_rows, 1, ElementType::float32);
     builder.emit(Memset{padding.whole(), 0.0f, Engine::gpsimd});
     for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
@@ -241,7 +249,7 @@ class ForwardKernel {
         Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) + rest * columns() + columns() - 1;
         builder.emit(DmaCopy{tensor.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}), padding.part(0, tile_rows - rest, 0, 1)});
       };
-      round.shared ? builder.on_core(0, pad) : pad();
+      round.kind.shared ? builder.on_core(0, pad) : pad();
     }
   }
 

@@ -47,7 +47,8 @@ class TravelBuffers {
 
   /// Before what the rank holds is written to where it is sent from.
   void before_filling() {
-    if (travels() && kind_.repeated) meet(0);
+    if (travels() && kind_.repeated)
+      for (auto const& sides : buffers_) meet(sides[0]);
   }
 
   /// Copies rows of an operand, each `row` elements long, to where it is sent from. Whether a collective may read a
@@ -63,20 +64,20 @@ class TravelBuffers {
 
   /// What step `step` works on starts to travel on to the next.
   void send(int step) {
+    for (std::size_t operand = 0; operand < operands_.size(); ++operand) send(step, operand);
+  }
+  void send(int step, std::size_t operand) {
     if (step + 1 >= steps_) return;
-    if (step == 0) meet(0);
+    TensorHandle const &here = at(operand, step), &next = at(operand, step + 1);
+    if (step == 0) meet(here);
     // The other core may still be reading what is about to be overwritten.
-    meet(step + 1);
-    for (auto const& sides : buffers_) {
-      auto const here = static_cast<std::size_t>(step % 2);
-      builder_->emit(CollectivePermute{sides[here].whole(), sides[1 - here].whole(), 0});
-    }
+    if (step > 0 || kind_.repeated) meet(next);
+    builder_->emit(CollectivePermute{here.whole(), next.whole(), 0});
   }
 
  private:
-  void meet(int step) {
-    if (spec_->cores == 1) return;
-    for (auto const& sides : buffers_) builder_->emit(CoreBarrier{sides[static_cast<std::size_t>(step % 2)].whole()});
+  void meet(TensorHandle const& tensor) {
+    if (spec_->cores == 2) builder_->emit(CoreBarrier{tensor.whole()});
   }
 
   Builder* builder_;

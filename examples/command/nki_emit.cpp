@@ -1,0 +1,91 @@
+#include "nki_emit.hpp"
+
+#include <annulus/backend/nki/print/to_python.hpp>
+#include <cstdio>
+#include <span>
+
+#include "nki_readme.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+constexpr char const* readme = "README.md";
+
+std::vector<std::string> names_of_files(NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
+  std::vector<std::string> names{readme};
+  for (NkiKernel const& kernel : kernels) {
+    names.push_back(kernel.file(".py"));
+    NkiMaskFiles const mask = nki_mask_files(problem, kernel);
+    names.insert(names.end(), mask.names.begin(), mask.names.end());
+  }
+  return names;
+}
+
+std::vector<std::filesystem::path> files_read_by(NkiOptions const& options) {
+  return {options.attend.q, options.attend.k, options.attend.v, options.attend.dout, options.sinks};
+}
+
+}  // namespace
+
+NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) {
+  NkiMaskFiles files{.input = mask_input_of(kernel.program)};
+  if (files.input.empty()) return files;
+  auto const ranks = static_cast<std::size_t>(problem.spec.ranks);
+  annulus::nki::Buffer const& buffer = kernel.program.buffer(kernel.program.find(files.input));
+  files.shape.assign(buffer.shape.begin(), buffer.shape.end());
+  files.bytes = ranks * static_cast<std::size_t>(buffer.bytes());
+  files.written = files.bytes <= most_mask_bytes;
+  if (!files.written) return files;
+  std::string const stem = kernel.program.name + "." + files.input;
+  if (files.input == "mask_offsets")
+    files.names.push_back(stem + ".npy");
+  else
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      files.names.push_back(stem + ".rank" + std::to_string(rank) + ".npy");
+  return files;
+}
+
+NkiFolder::NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels)
+    : folder_(options.emit, names_of_files(problem, kernels), files_read_by(options)) {}
+
+void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
+  std::vector<PendingText> texts;
+  std::vector<PendingNpy> arrays;
+  std::string list;
+  auto const add_text = [&](std::string const& name, std::string const& text) {
+    PendingText& file = texts.emplace_back(folder_ / name);
+    file.stream() << text;
+    file.close();
+    list += file.path().string() + "\n";
+  };
+  auto const add_array = [&](std::string const& name, std::vector<std::size_t> const& shape,
+                             std::vector<float> const& values) {
+    arrays.emplace_back(folder_ / name, shape, std::span<float const>(values));
+    list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
+  };
+  for (NkiKernel const& kernel : kernels) {
+    add_text(kernel.file(".py"), annulus::nki::to_python(kernel.program));
+    NkiMaskFiles const mask = nki_mask_files(problem, kernel);
+    if (mask.names.empty()) continue;
+    if (mask.input == "mask_offsets") {
+      std::vector<float> all;
+      for (int rank = 0; rank < problem.spec.ranks; ++rank) {
+        std::vector<float> const table = mask_table(problem, kernel, rank);
+        all.insert(all.end(), table.begin(), table.end());
+      }
+      std::vector<std::size_t> shape = mask.shape;
+      shape.insert(shape.begin(), static_cast<std::size_t>(problem.spec.ranks));
+      add_array(mask.names.front(), shape, all);
+    } else {
+      for (int rank = 0; rank < problem.spec.ranks; ++rank)
+        add_array(mask.names[static_cast<std::size_t>(rank)], mask.shape, mask_table(problem, kernel, rank));
+    }
+  }
+  add_text(readme, nki_readme(options, problem, kernels));
+  for (PendingText& file : texts) file.commit();
+  for (PendingNpy& file : arrays) file.commit();
+  std::fputs(list.c_str(), stdout);
+}
+
+}  // namespace annulus_command

@@ -1,0 +1,41 @@
+#pragma once
+// The folder that `annulus nki --emit` writes: kernels, masks and how to call them.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "npy.hpp"
+#include "nki_kernels.hpp"
+#include "output_folder.hpp"
+#include "pending_text.hpp"
+
+namespace annulus_command {
+
+/// Masks larger than this, of all ranks of a ring together, are described in the README instead.
+inline constexpr std::size_t most_mask_bytes = std::size_t{256} << 20;
+
+/// What --emit writes for the mask of one kernel.
+struct NkiMaskFiles {
+  std::string input;                 ///< mask_offsets or mask_ranges; empty: the kernel has none
+  std::vector<std::size_t> shape{};  ///< of one rank
+  std::size_t bytes = 0;             ///< of all ranks of the ring
+  bool written = false;
+  std::vector<std::string> names{};  ///< one file, whose first axis is the rank in its ring, or one for each rank
+};
+NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel);
+
+/// Made before anything is computed, so that a folder that cannot be written ends the command at once.
+class NkiFolder {
+ public:
+  NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
+
+  /// All files under temporary names first, so that a full disk leaves none of them. Lists them on stdout.
+  void write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
+
+ private:
+  OutputFolder folder_;
+};
+
+}  // namespace annulus_command

@@ -1,0 +1,34 @@
+#pragma once
+// The tile programs of `annulus nki`: built, and checked by the validator's rules.
+
+#include <annulus/backend/nki/hardware/hardware.hpp>
+#include <annulus/backend/nki/program/program.hpp>
+#include <annulus/core/shape.hpp>
+#include <string>
+#include <vector>
+
+#include "nki_problem.hpp"
+
+namespace annulus_command {
+
+struct NkiKernel {
+  annulus::Pass pass = annulus::Pass::forward;
+  annulus::nki::Program program;
+  double build_seconds = 0, validate_seconds = 0;
+
+  std::string title() const { return pass == annulus::Pass::forward ? "forward" : "backward"; }
+  /// Names of files that are there once for each kernel.
+  std::string file(std::string const& extension) const { return program.name + extension; }
+};
+
+/// The kernels that the options ask for, all of them valid. Throws ShapeError or UnsupportedError where the library
+/// cannot build one, or where one breaks a rule of the hardware.
+std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem);
+
+/// Name of the input that carries the mask of a program; empty where it has none.
+std::string mask_input_of(annulus::nki::Program const& program);
+
+/// What rank `rank` of a ring gives as that input.
+std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank);
+
+}  // namespace annulus_command
