@@ -12,6 +12,7 @@
 #include "demo.hpp"
 #include "exit_status.hpp"
 #include "mpi_session.hpp"
+#include "nki.hpp"
 #include "plan.hpp"
 
 namespace {
@@ -45,9 +46,11 @@ int run(int argc, char** argv, MpiSession* session) {
   AttendOptions attend_options;
   DemoOptions demo_options;
   PlanOptions plan_options;
+  NkiOptions nki_options;
   CLI::App const& attend = add_attend(app, attend_options);
   CLI::App const& demo = add_demo(app, demo_options);
-  add_plan(app, plan_options);
+  CLI::App const& plan = add_plan(app, plan_options);
+  add_nki(app, nki_options);
   app.require_subcommand(1);
   try {
     app.parse(argc, argv);
@@ -61,8 +64,10 @@ int run(int argc, char** argv, MpiSession* session) {
       run_attend(attend_options, session);
     else if (demo.parsed())
       return run_demo(demo_options);
-    else
+    else if (plan.parsed())
       run_plan(plan_options);
+    else
+      run_nki_command(nki_options);
     return success;
   } catch (...) {
     return end_with(ending_of(std::current_exception()), speaks);

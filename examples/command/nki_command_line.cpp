@@ -1,6 +1,7 @@
 #include <charconv>
 
 #include "nki_readme.hpp"
+#include "ring_options.hpp"
 
 namespace annulus_command {
 
@@ -20,7 +21,7 @@ std::string digits(double value) {
 }
 
 /// A side of a window; unbounded ones are negative.
-std::string side(Index reach) { return std::to_string(reach < 0 ? Index{-1} : reach); }
+std::string side(Index reach) { return std::to_string(reach < annulus::unbounded ? reach : Index{-1}); }
 
 }  // namespace
 
@@ -33,6 +34,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   auto const number = [&](char const* option, Index value) { add(option, std::to_string(value)); };
   number("--ranks", spec.ranks);
   number("--tokens", spec.local_queries);
+  if (spec.local_keys != spec.local_queries) number("--keys", spec.local_keys);
   number("--batch", spec.shape.batch);
   number("--query-heads", spec.shape.query_heads);
   number("--kv-heads", spec.shape.kv_heads);
@@ -41,10 +43,10 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   add("--dtype", word(spec.type));
   add("--output-dtype", word(spec.output_type));
   add("--lse-dtype", word(spec.lse_type));
-  for (auto const& [name, sharding] : shardings_by_name())
+  for (auto const& [name, sharding] : shardings)
     if (sharding == attention.sharding) add("--sharding", name);
   if (mask.causal) line += " --causal";
-  if (!(mask.window == annulus::Window{})) add("--window", side(mask.window.left) + "," + side(mask.window.right));
+  if (mask.window.bounded()) add("--window", side(mask.window.reach_left()) + "," + side(mask.window.reach_right()));
   if (mask.sink_tokens > 0) number("--sink-tokens", mask.sink_tokens);
   if (mask.chunk > 0) number("--chunk", mask.chunk);
   if (attention.query_offset != 0) number("--query-offset", attention.query_offset);

@@ -76,7 +76,10 @@ void add_inputs(CLI::App& app, NkiOptions& options) {
   add_file(app, "--dout", attend.dout, "gradient of the output")->needs(q);
   add_axes(app, attend.axes)->needs(q);
   add_file(app, "--out-dir", attend.out_dir, "write the results as attend does")->type_name("DIR");
-  add_extent(app, "--tokens", options.tokens, most_tokens, "queries and keys of each rank")->excludes(q);
+  add_extent(app, "--tokens", options.tokens, most_tokens, "queries of each rank")->excludes(q);
+  add_extent(app, "--keys", options.keys, most_tokens, "keys of each rank")
+      ->excludes(q)
+      ->default_str("as many as --tokens");
   add_extent(app, "--batch", options.batch, most_heads, "batch")->excludes(q)->capture_default_str();
   add_extent(app, "--query-heads", options.query_heads, most_heads, "query heads")->excludes(q)->capture_default_str();
   add_extent(app, "--kv-heads", options.kv_heads, most_heads, "key and value heads")

@@ -28,7 +28,8 @@ struct NkiOptions {
   bool simulate = false;
   bool cost_only = false;
 
-  std::optional<annulus::Index> tokens;  ///< per rank; unset: by the files
+  std::optional<annulus::Index> tokens;  ///< queries per rank; unset: by the files
+  std::optional<annulus::Index> keys;    ///< per rank; unset: as many as tokens
   annulus::Index batch = 1;
   annulus::Index query_heads = 1;
   std::optional<annulus::Index> kv_heads;  ///< unset: as many as query_heads

@@ -111,13 +111,13 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
   if (files) {
     shape = shape_of(*files, file_options(options));
   } else {
-    Index const length = *options.tokens * options.ranks();
     shape.attention = {.batch = options.batch,
                        .query_heads = options.query_heads,
                        .kv_heads = options.kv_heads.value_or(options.query_heads),
                        .head_dim = options.head_dim,
                        .value_dim = options.value_dim.value_or(options.head_dim)};
-    shape.queries = shape.keys = length;
+    shape.queries = *options.tokens * options.ranks();
+    shape.keys = options.keys.value_or(*options.tokens) * options.ranks();
     shape.sinks = options.sinks_per_head().value_or(0);
     shape.backward = options.wants_backward();
   }

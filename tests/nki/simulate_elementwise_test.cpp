@@ -360,7 +360,6 @@ TEST_CASE("reciprocal, and exponential where the hardware has it") {
 
 TEST_CASE("dst may be an operand, in the same place or another") {
   OneProgram one;
-  Index const width = 40;
   auto const load = [&](char const* name, unsigned seed) {
     return one.load(name, 96, width, random_values(96 * width, seed));
   };

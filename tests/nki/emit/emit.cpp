@@ -11,6 +11,7 @@
 #include <iostream>
 #include <random>
 
+#include "annulus/backend/nki/lower/backward_kernel.hpp"
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
 #include "annulus/backend/nki/print/to_python.hpp"
 #include "annulus/backend/nki/validate/validate.hpp"
@@ -33,10 +34,11 @@ std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
 }
 
 /// The values of one input buffer for one worker of all groups. Names as the kernels declare them.
-std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, Buffer const& buffer, int worker, Tensors const& forward) {
+std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_travel, Buffer const& buffer, int worker,
+                                Tensors const& forward) {
   int const rank = worker % problem.spec.ranks;
-  if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups);
-  if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups);
+  if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_travel);
+  if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_travel);
   if (auto const found = forward.find(buffer.name); found != forward.end()) return found->second;
   std::uint32_t place = 0;
   for (char letter : buffer.name) place = 31 * place + static_cast<unsigned char>(letter);
@@ -59,6 +61,7 @@ struct Run {
 Run run(Program program, KernelCase const& problem, RingMask const& mask, std::vector<Tensors> const& forward) {
   validate(program, hardware_of(program.target));
   int const ranks = problem.spec.ranks;
+  bool const queries_travel = !forward.empty() && problem.spec.travels == Travels::queries;
   Run result{std::move(program), {}, {}};
   for (int group = 0; group < problem.spec.groups; ++group) {
     std::vector<Tensors> inputs;
@@ -66,7 +69,7 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
       Tensors& tensors = inputs.emplace_back();
       for (int number : result.program.with_role(Role::input)) {
         Buffer const& buffer = result.program.buffer(number);
-        auto values = input_values(problem, mask, buffer, worker, forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
+        auto values = input_values(problem, mask, queries_travel, buffer, worker, forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
         simulator::round_to(buffer.type, values.data(), static_cast<Index>(values.size()));
         tensors[buffer.name] = std::move(values);
       }
@@ -83,7 +86,9 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
 }
 
 Run run_case(KernelCase const& problem, RingMask const& mask) {
-  return run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
+  Run forward = run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
+  if (!problem.backward) return forward;
+  return run(BackwardKernel(problem.spec, mask).ring(), problem, mask, forward.outputs);
 }
 
 void write(Run const& run, std::filesystem::path const& folder) {

@@ -58,4 +58,40 @@ def _forward():
     return cases
 
 
-CASES = _forward()
+def _backward():
+    cases = {}
+
+    def add(name, **keys):
+        for travels in ("queries", "keys"):
+            cases[f"backward {name}, {travels} travel"] = dict(keys, travels=travels, **{"pass": "backward"})
+
+    add("one rank", rows=128)
+    add("one rank, ragged, lnc 2, one head split by sequence", rows=300, dim=32, causal=1, lnc=2)
+    for sharding in ("contiguous", "striped"):
+        for lnc in (1, 2):
+            add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, dim=32, sharding=sharding, causal=1,
+                lnc=lnc)
+        add(f"{sharding} causal, 4 ranks, lnc 2, bfloat16, 3 heads", ranks=4, rows=128, heads=3, dim=32,
+            sharding=sharding, causal=1, lnc=2, type="bfloat16")
+    add("zigzag, ragged, by token, GQA, values of their own width", ranks=3, rows=200, heads=4, kv_heads=2, dim=32,
+        value_dim=48, sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1)
+    add("8 ranks, striped, lnc 2, bfloat16", ranks=8, rows=128, dim=16, sharding="striped", causal=1, lnc=2,
+        type="bfloat16")
+    add("head_dim 160, window", ranks=2, rows=130, heads=3, kv_heads=1, dim=160, value_dim=72, sharding="striped",
+        window=(50, 0), lnc=2)
+    add("head_dim 16, float16, soft cap, sinks", ranks=2, rows=256, batch=2, dim=16, type="float16", sharding="striped",
+        causal=1, softcap=5.0, sinks=2, lnc=2)
+    add("packed with padding, bfloat16", ranks=2, rows=128, heads=2, dim=16, sharding="striped",
+        documents=(((3, 100), (0, 16), (9, 140)),), causal=1, type="bfloat16", lnc=2)
+    add("padding, 2 batch items", ranks=4, rows=64, batch=2, dim=16, causal=1, dead_row="zero",
+        documents=(((0, 40), (2, 150), (-1, 66)), ((1, 256),)))
+    add("causal with queries before the first key", ranks=2, rows=128, dim=16, query_offset=-50, causal=1, lnc=2)
+    add("window and sink tokens, negative scale", ranks=4, rows=64, dim=16, causal=1, window=(20, -1), sink_tokens=5,
+        scale=-0.3)
+    add("bfloat16 output", ranks=2, rows=300, dim=64, sharding="zigzag", causal=1, type="bfloat16",
+        output_type="bfloat16", lnc=2)
+    add("two groups, global ids", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids="global", lnc=2)
+    return cases
+
+
+CASES = {**_forward(), **_backward()}

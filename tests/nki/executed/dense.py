@@ -38,3 +38,36 @@ class Dense:
     def largest_term(self):
         """A bound of each output's largest term, weight times value."""
         return self.weights.max(-1, keepdims=True) * np.abs(self.v).max(2, keepdims=True)
+
+    def by_kv_head(self, of_query_heads):
+        """Sums over the query heads that share a kv head."""
+        batch, heads, keys, dim = of_query_heads.shape
+        kv_heads = self.problem.kv_heads
+        return of_query_heads.reshape(batch, kv_heads, heads // kv_heads, keys, dim).sum(2)
+
+    def differentiate(self, dout):
+        """Sets gradients {name: [batch, heads, rows, dim]}, and what bounds of their errors are made of."""
+        scale = self.problem.scale
+        dout = dout.astype(np.float64)
+        delta = (dout * self.output).sum(-1, keepdims=True)
+        dweights = dout @ self.v.swapaxes(2, 3)
+        dproduct = scale * self.weights * self.slope * (dweights - delta)
+        turned, shares = dproduct.swapaxes(2, 3), self.weights.swapaxes(2, 3)
+        self.gradients = dict(dq=dproduct @ self.k, dk=self.by_kv_head(turned @ self.q), dv=self.by_kv_head(shares @ dout))
+
+        sizes = {name: np.abs(x) for name, x in dict(q=self.q, k=self.k, dout=dout).items()}
+        absolute = np.abs(dproduct)
+        # By how much dproduct changes per relative change of delta, and of all that its difference is made of.
+        delta_terms = abs(scale) * self.weights * (sizes["dout"] * self.output_terms).sum(-1, keepdims=True)
+        terms = delta_terms + abs(scale) * self.weights * (sizes["dout"] @ np.abs(self.v).swapaxes(2, 3))
+
+        def sums(of_pairs):
+            return dict(dq=of_pairs @ sizes["k"], dk=self.by_kv_head(of_pairs.swapaxes(2, 3) @ sizes["q"]))
+
+        self.rounded = dict(sums(absolute), dv=self.by_kv_head(shares @ sizes["dout"]))
+        self.from_delta = dict(sums(delta_terms), dv=np.zeros(1))
+        self.gradient_terms = dict(sums(terms), dv=self.rounded["dv"])
+        self.largest_terms = dict(
+            dq=absolute.max(-1, keepdims=True) * sizes["k"].max(2, keepdims=True),
+            dk=self.by_kv_head(absolute.max(2)[..., None] * sizes["q"].max(2, keepdims=True)),
+            dv=self.by_kv_head(self.weights.max(2)[..., None] * sizes["dout"].max(2, keepdims=True)))

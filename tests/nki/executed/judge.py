@@ -45,7 +45,8 @@ def compare(emitted, executed):
     used = {}
     for begin in range(0, emitted.workers, size):
         group = slice(begin, begin + size)
-        _compare_forward(problem, emitted.inputs[group], emitted.simulated[group], executed[group], used)
+        compare_one = _compare_backward if problem.backward else _compare_forward
+        compare_one(problem, emitted.inputs[group], emitted.simulated[group], executed[group], used)
     return ", ".join(f"{name} {share:.2f}" for name, share in used.items())
 
 
@@ -70,14 +71,39 @@ def _compare_forward(problem, inputs, simulated, executed, used):
         if (output[dense.dead[..., 0]] != 0).any():
             raise AssertionError(f"{name}: a row that sees nothing has an output other than 0")
         _use(used, name, within(distance(output, dense.output), bound, f"{name} output"))
-    if problem.type == "float32" and problem.output_type == "float32":
+    if rounding == narrow == 0:
         apart = 1e-6 * largest(dense.output)
     else:
-        apart = FEW * 2 * rounding * dense.largest_term() + float32 * dense.output_terms + 2 * narrow * np.abs(dense.output)
+        apart = FEW * 2 * rounding * dense.largest_term() + float32 * dense.output_terms
+        apart = apart + 2 * narrow * np.abs(dense.output)
     _use(used, "apart", within(distance(*outputs), apart, "executed output against simulated"))
     if not problem.training:
         return
     statistics = [problem.gathered_lse([of["lse"] for of in results]) for results in (simulated, executed)]
+    # 1e-5 for scores of usual size; a score of some hundreds has float32 neighbours farther apart.
+    bound = np.maximum(1e-5, SCORE * dense.score_terms)
     for name, lse in zip(("simulated", "executed"), statistics):
-        _use(used, "lse", within(distance(lse, dense.lse), 1e-5, f"{name} lse"))
+        _use(used, "lse", within(distance(lse, dense.lse), bound, f"{name} lse"))
     _use(used, "lse apart", within(distance(*statistics), 1e-6 * largest(dense.lse), "executed lse against simulated"))
+
+
+def _compare_backward(problem, inputs, simulated, executed, used):
+    dense = _dense(problem, inputs)
+    dense.differentiate(problem.gathered([given["dout"] for given in inputs], problem.rows))
+    rounding, narrow = ROUNDING[problem.type], ROUNDING[problem.output_type]
+    float32 = FLOAT32 + SCORE * dense.score_terms.max()
+    for name, exact in dense.gradients.items():
+        rows = problem.rows if name == "dq" else problem.keys
+        both = [problem.gathered([of[name] for of in results], rows) for results in (simulated, executed)]
+        # dv: weights are rounded once. dq, dk: weights, and their gradients once more; delta comes from an output whose
+        # weights were rounded, and itself.
+        roundings = rounding if name == "dv" else 2.02 * rounding
+        bound = roundings * dense.rounded[name] + 1.01 * (rounding + narrow) * dense.from_delta[name]
+        bound = bound + float32 * dense.gradient_terms[name]
+        for which, gradient in zip(("simulated", "executed"), both):
+            _use(used, name, within(distance(gradient, exact), bound, f"{which} {name}"))
+        # Both start from the same output and lse.
+        apart = 1e-6 * largest(exact)
+        if rounding > 0:
+            apart = FEW * 2 * roundings * dense.largest_terms[name] + float32 * dense.gradient_terms[name]
+        _use(used, f"{name} apart", within(distance(*both), apart, f"executed {name} against simulated"))

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "annulus/backend/nki/lower/backward_schedule.hpp"
-#include "annulus/backend/nki/lower/column_moves.hpp"
 #include "annulus/backend/nki/lower/gradient_rows.hpp"
+#include "annulus/backend/nki/lower/row_numbers.hpp"
 #include "annulus/backend/nki/lower/travel_buffers.hpp"
 
 namespace annulus::nki {
@@ -71,24 +71,13 @@ class BackwardKernel {
     OperandLoads loads;
     BackwardUnits units;
     GradientRows gradients;
-    RotatingTile negated_lse, delta, dead, own_delta, product, row_output, row_dout;
+    RowNumbers numbers;
 
     Parts(Builder& builder, KernelSpec const& spec, Index section_tiles, Index key_rows, Index columns)
         : transposer(builder, spec.type), loads(builder, transposer, spec.type, std::max(spec.shape.head_dim, spec.shape.value_dim)),
           units(builder, spec, transposer, loads, section_tiles, key_rows),
-          gradients(builder, std::max(spec.shape.head_dim, spec.shape.value_dim), key_rows / tile_rows) {
-      auto const rotating = [&](char const* name, Index elements, ElementType type) {
-        return RotatingTile(builder, name, Memory::sbuf, tile_rows, elements, type, 2);
-      };
-      negated_lse = rotating("negated_lse", columns, ElementType::float32);
-      delta = rotating("row_delta", columns, ElementType::float32);
-      dead = rotating("dead_rows", columns, ElementType::float32);
-      if (builder.program().find("output") < 0) return;
-      own_delta = rotating("own_row_delta", columns, ElementType::float32);
-      product = rotating("dout_times_output", spec.shape.value_dim, ElementType::float32);
-      row_output = rotating("row_output", spec.shape.value_dim, spec.output_type);
-      row_dout = rotating("row_dout", spec.shape.value_dim, spec.type);
-    }
+          gradients(builder, std::max(spec.shape.head_dim, spec.shape.value_dim), key_rows / tile_rows),
+          numbers(builder, spec, columns) {}
   };
 
   bool queries_travel() const { return spec_.travels == Travels::queries; }
@@ -111,6 +100,7 @@ class BackwardKernel {
 
   void declare_operands(Builder& builder) {
     auto const& shape = spec_.shape;
+    mask_->check_for(spec_, builder.program().ranks);
     auto const operand = [&](char const* name, Index head_count, Index rows, bool by_token) {
       return builder.tensor(name, {shape.batch, head_count, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows}, spec_.type, Role::input);
     };
@@ -170,7 +160,8 @@ class BackwardKernel {
     BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, bounds_name);
     bounds.prepare();
     travel.before_filling();
-    if (own_delta.buffer >= 0) write_delta(builder, parts, round, travel.travels() && queries_travel() ? travel.at(3, 0) : own_delta);
+    if (own_delta.buffer >= 0)
+      parts.numbers.write_delta(dout_, output_, round.item, round.kind, round.tiles, travel.travels() && queries_travel() ? travel.at(3, 0) : own_delta);
     // A row that both cores compute was stored by one.
     if (own_delta.buffer >= 0 && round.kind.shared && !(travel.travels() && queries_travel())) builder.emit(CoreBarrier{own_delta.whole()});
     fill(travel, round);
@@ -281,12 +272,12 @@ class BackwardKernel {
 
   void work(Builder& builder, Parts& parts, BackwardStep step, StepContext const& context) {
     auto const& tiles = context.round.tiles;
-    parts.units.begin_step(tiles, context.bounds, context.bounds_number, parts.negated_lse, parts.delta);
+    parts.units.begin_step(tiles, context.bounds, context.bounds_number, parts.numbers.negated_lse(), parts.numbers.delta());
     std::size_t unit = 0, visit = 0;
     Index numbers = -1;
     for (std::size_t s = 0; s < step.sections.size(); ++s) {
       QuerySection& section = step.sections[s];
-      if (s == 0 || step.sections[s - 1].head != section.head) numbers = load_numbers(builder, parts, tiles, context.lse(section.head), context.delta(section.head));
+      if (s == 0 || step.sections[s - 1].head != section.head) numbers = parts.numbers.load(tiles, context.lse(section.head), context.delta(section.head));
       section.numbers = numbers;
       std::size_t unit_end = unit, visit_end = visit;
       for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end) visit_end = step.units[unit_end].key_tile + 1;
@@ -337,64 +328,6 @@ class BackwardKernel {
       Index const begin = static_cast<Index>(i) * key_rows_, count = std::min(key_rows_, spec_.local_keys - begin);
       parts.gradients.clear(context.dk, begin, count);
       parts.gradients.clear(context.dv, begin, count);
-    }
-  }
-
-  /// Minus lse, -1e30 for rows that saw nothing so that all their probabilities are zero, and delta.
-  Index load_numbers(Builder& builder, Parts& parts, std::vector<RowTile> const& tiles, ColumnSource const& lse, ColumnSource const& delta) {
-    Index const number = parts.negated_lse.make();
-    parts.delta.make();
-    parts.dead.make();
-    TileHandle const negated = parts.negated_lse.newest(), dead = parts.dead.newest();
-    builder.emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
-    load_columns(builder, lse, tiles, negated, 0);
-    load_columns(builder, delta, tiles, parts.delta.newest(), 0);
-    builder.emit(TensorScalar{dead.whole(), negated.whole(), Operator::less, -dead_lse, false, Operator::multiply, -2 * dead_lse, false, Engine::vector});
-    builder.emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum, dead_lse, false, Engine::vector});
-    builder.emit(TensorTensor{negated.whole(), negated.whole(), dead.whole(), Operator::add, Engine::vector});
-    for (std::size_t i = 0; i < tiles.size(); ++i)
-      if (tiles[i].overlaps)  // the row is the other core's too: it must count once
-        builder.on_core(1, [&] { builder.emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -dead_lse, Engine::gpsimd}); });
-    return number;
-  }
-  static constexpr float dead_lse = 1e30f;
-
-  /// delta = rowsum(dout * output).
-  void write_delta(Builder& builder, Parts& parts, Round const& round, TensorHandle const& to) {
-    Index const dim = spec_.shape.value_dim;
-    for (Index head = 0; head < heads(); ++head) {
-      parts.own_delta.make();
-      std::vector<Body> bodies;
-      for (std::size_t i = 0; i < round.tiles.size(); ++i)
-        bodies.push_back(builder.collect([&] {
-          RowTile const& tile = round.tiles[i];
-          Affine const offset = round.item * (heads() * spec_.local_queries * dim) + (head * spec_.local_queries + tile.begin) * dim;
-          for (RotatingTile* rows : {&parts.row_output, &parts.row_dout, &parts.product}) rows->make();
-          Access const outputs = parts.row_output.newest().part(0, tile.count, 0, dim), douts = parts.row_dout.newest().part(0, tile.count, 0, dim);
-          Access const products = parts.product.newest().part(0, tile.count, 0, dim);
-          builder.emit(DmaCopy{outputs, output_.pattern(offset, {{dim, tile.count}, {1, dim}})});
-          builder.emit(DmaCopy{douts, dout_.pattern(offset, {{dim, tile.count}, {1, dim}})});
-          builder.emit(TensorTensor{products, outputs, douts, Operator::multiply, Engine::vector});
-          builder.emit(TensorReduce{parts.own_delta.newest().part(0, tile.count, static_cast<Index>(i), 1), Operator::add, products, 1, false});
-        }));
-      append_rolled(builder, "row_tile", std::move(bodies));
-      store_columns(builder, parts.own_delta.newest(), 0, round.tiles, {to, round.kind.part(spec_) * column_size() + head * tile_rows * columns(), columns()});
-    }
-    pad(builder, round, to);
-  }
-
-  /// What travels must be written whole.
-  void pad(Builder& builder, Round const& round, TensorHandle const& to) {
-    Index const rest = spec_.local_queries % tile_rows;
-    if (rest == 0) return;
-    TileHandle const zeros = builder.tile("delta_padding" + round.kind.suffix(), Memory::sbuf, tile_rows, 1, ElementType::float32);
-    builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < heads(); ++head) {
-      auto const write_padding = [&] {
-        Affine const offset = round.kind.part(spec_) * column_size() + head * tile_rows * columns() + rest * columns() + columns() - 1;
-        builder.emit(DmaCopy{to.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}), zeros.part(0, tile_rows - rest, 0, 1)});
-      };
-      round.kind.shared ? builder.on_core(0, write_padding) : write_padding();
     }
   }
 

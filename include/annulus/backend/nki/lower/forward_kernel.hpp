@@ -121,6 +121,7 @@ class ForwardKernel {
 
   void declare_operands(Builder& builder) {
     auto const& shape = spec_.shape;
+    mask_->check_for(spec_, builder.program().ranks);
     auto const operand = [&](char const* name, Index heads, Index rows, bool by_token) {
       return builder.tensor(name, {shape.batch, heads, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows}, spec_.type, Role::input);
     };

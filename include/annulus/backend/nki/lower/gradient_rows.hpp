@@ -75,8 +75,14 @@ class GradientRows {
         builder_->emit(DmaCopy{sum, a.block(tile.begin, tile.count)});
         builder_->emit(DmaCopy{before_[right].part(0, tile.count, 0, to.dim), b.block(tile.begin, tile.count)});
         builder_->emit(TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
-        TileHandle const joined = before_[left];
-        store(to, tile, joined, add);
+        if (add) {
+          // Into a tile that is there already: a new one would change which tile `left` is.
+          store_once(*builder_, tile, [&](Index row, Index rows) {
+            builder_->emit(DmaCopy{before_[right].part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
+          });
+          builder_->emit(TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
+        }
+        store(to, tile, before_[left], false);
       }));
     append_rolled(*builder_, "row_tile", std::move(bodies));
   }

@@ -41,6 +41,7 @@ struct KernelSpec {
 };
 
 inline constexpr Index tile_rows = 128;
+inline constexpr Index most_rows = Index{1} << 21;
 inline constexpr Index widest_dim = 512;  ///< one PSUM bank of fp32
 
 /// Throws UnsupportedError or ShapeError for what no kernel can be built for.
@@ -51,6 +52,8 @@ inline void check_spec(KernelSpec const& spec) {
   check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 && spec.local_queries >= 1 && spec.local_keys >= 1,
                     "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ", shape.kv_heads, ", queries ",
                     spec.local_queries, ", keys ", spec.local_keys, "; a kernel needs at least 1 of each");
+  check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows, "nki: ", spec.local_queries, " queries and ", spec.local_keys,
+                    " keys per rank; range_select counts in fp32, so at most ", most_rows, " of each");
   check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads, " query heads are no multiple of ", shape.kv_heads, " kv heads");
   check<ShapeError>(shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
                     "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim, ", one PSUM bank");

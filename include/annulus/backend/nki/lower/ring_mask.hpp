@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "annulus/backend/nki/lower/kernel_spec.hpp"
 #include "annulus/core/check.hpp"
 #include "annulus/mask/document_runs.hpp"
 #include "annulus/mask/tile.hpp"
@@ -64,6 +65,7 @@ class RingMask {
   /// queries[rank], keys[rank]; query positions count from query_offset.
   RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
       : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
+    check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
     documents_ = !keys_.front().documents.empty();
     if (mask_ == full() && !documents_) {
       pieces_ = {{0, rows_of(keys_.front().segments)}};
@@ -93,6 +95,17 @@ class RingMask {
     query_pieces_ = {{0, queries}};
     queries_ = {{{{0, queries, 0, 1}}}};
     keys_ = {{{{0, pieces_.back().end, 0, 1}}}};
+  }
+
+  /// Throws ShapeError unless this mask is that of a ring of `ranks` with the rows of the spec.
+  void check_for(KernelSpec const& spec, int expected_ranks) const {
+    check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ", expected_ranks, " ranks, but a mask for ",
+                      queries_.size(), " ranks of queries and ", keys_.size(), " of keys");
+    for (std::size_t rank = 0; rank < queries_.size(); ++rank)
+      check<ShapeError>(rows_of(queries_[rank].segments) == spec.local_queries && rows_of(keys_[rank].segments) == spec.local_keys, "nki: rank ", rank,
+                        " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments), " keys in the mask, expected ",
+                        spec.local_queries, " and ", spec.local_keys, "; all ranks of a kernel hold equally many");
+    check<ShapeError>(!documents_ || batch() == spec.shape.batch, "nki: documents of ", batch(), " batch items, expected ", spec.shape.batch);
   }
 
   BoundsForm form() const { return form_; }

@@ -1,0 +1,158 @@
+#include "nki.hpp"
+
+#include <annulus/backend/nki/cost/table.hpp>
+#include <annulus/backend/nki/cost/trace.hpp>
+#include <annulus/backend/nki/program/listing.hpp>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <optional>
+#include <vector>
+
+#include <sys/resource.h>
+
+#include "nki_check.hpp"
+#include "nki_emit.hpp"
+#include "nki_kernels.hpp"
+#include "nki_simulation.hpp"
+#include "result_files.hpp"
+#include "verification.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+/// The file of an option that there is once for each kernel: its own name for one kernel, else with the name of the
+/// pass before the extension.
+std::filesystem::path file_of(std::filesystem::path const& given, NkiKernel const& kernel, std::size_t kernels) {
+  if (kernels == 1) return given;
+  std::filesystem::path path = given;
+  path.replace_filename(given.stem().string() + (kernel.pass == annulus::Pass::forward ? "_fwd" : "_bwd") +
+                        given.extension().string());
+  return path;
+}
+
+/// Opened before anything is computed.
+class KernelTexts {
+ public:
+  KernelTexts(std::filesystem::path const& given, NkiOptions const& options, std::vector<NkiKernel> const& kernels) {
+    if (given.empty()) return;
+    AttendOptions const& attend = options.attend;
+    for (NkiKernel const& kernel : kernels) {
+      std::filesystem::path const path = file_of(given, kernel, kernels.size());
+      OutputFolder::require_free(path, {attend.q, attend.k, attend.v, attend.dout, options.sinks});
+      files_.emplace_back(path);
+    }
+  }
+
+  template <class Write>
+  void write(std::vector<NkiKernel> const& kernels, Write&& write) {
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      write(files_[i].stream(), kernels[i].program);
+      files_[i].close();
+    }
+    for (PendingText& file : files_) {
+      file.commit();
+      std::cout << file.path().string() << '\n';
+    }
+  }
+
+ private:
+  std::vector<PendingText> files_;
+};
+
+double megabytes_at_most() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;  // Linux counts in KiB
+}
+
+void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
+  auto const hardware = annulus::nki::hardware_of(problem.spec.target);
+  for (NkiKernel const& kernel : kernels) {
+    auto const begin = std::chrono::steady_clock::now();
+    std::string const table = annulus::nki::table(annulus::nki::cost_report(kernel.program, hardware));
+    double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    char line[160];
+    std::snprintf(line, sizeof line, "%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n",
+                  kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds,
+                  megabytes_at_most());
+    std::cout << line << table << '\n';
+  }
+}
+
+bool simulated(NkiProblem const& problem, NkiKernel const& kernel) {
+  return kernel.pass == annulus::Pass::forward || problem.call.shape.backward;
+}
+
+/// Output and lse as a backward kernel takes them, where no forward kernel makes them.
+void take_forward(NkiProblem const& problem, Results<double> const& reference, Results<float>& results) {
+  using annulus::nki::simulator::round_to;
+  std::transform(reference.out.data(), reference.out.data() + reference.out.size(), results.out.data(),
+                 [](double x) { return static_cast<float>(x); });
+  std::transform(reference.lse.data(), reference.lse.data() + reference.lse.size(), results.lse.data(), [&](double x) {
+    return std::isinf(x) && problem.spec.dead_row == annulus::nki::DeadRow::zero ? 0.0f : static_cast<float>(x);
+  });
+  round_to(problem.spec.output_type, results.out.data(), results.out.size());
+  round_to(problem.spec.lse_type, results.lse.data(), results.lse.size());
+}
+
+/// Returns the errors, so that all is written before they end the command.
+std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& problem,
+                               std::vector<NkiKernel> const& kernels, Inputs<float> const& inputs,
+                               std::optional<ResultFiles>& files) {
+  bool const forward = options.wants_forward();
+  Results<double> const reference = reference_results(inputs, problem.call);
+  Results<float> results = make_results<float>(problem.call, {problem.call.shape.queries, problem.call.shape.keys});
+  if (!forward) take_forward(problem, reference, results);
+  std::vector<int> const order = nki_ring_order(options);
+  for (NkiKernel const& kernel : kernels) {
+    if (!simulated(problem, kernel)) {
+      std::cout << kernel.program.name << ": not simulated, since --dout is not given\n";
+      continue;
+    }
+    NkiRun const run = run_nki(problem, kernel, order, inputs, results);
+    char line[160];
+    std::snprintf(line, sizeof line, "%s: %d ranks simulated in %.2f s, %lld instructions\n",
+                  kernel.program.name.c_str(), problem.spec.ranks, run.seconds, static_cast<long long>(run.instructions));
+    std::cout << line;
+  }
+  std::vector<NkiError> errors = nki_errors(problem, inputs, results, reference, forward);
+  print_errors(std::cout, errors);
+  std::cout << '\n' << std::flush;
+  if (files) files->write(results, {});
+  return errors;
+}
+
+}  // namespace
+
+void run_nki_command(NkiOptions const& options) {
+  require_consistent(options);
+  std::optional<AttendFiles> files = read_nki_files(options);
+  NkiProblem const problem = nki_problem(options, nki_shape(options, files));
+  std::vector<NkiKernel> const kernels = nki_kernels(options, problem);
+
+  std::optional<NkiFolder> folder;
+  if (!options.emit.empty()) folder.emplace(options, problem, kernels);
+  AttendOptions result_options = options.attend;
+  result_options.trace.clear();  // a trace of modelled time, which is not the one that attend writes
+  std::optional<ResultFiles> results;
+  if (!options.attend.out_dir.empty()) results.emplace(result_options, problem.call.shape);
+  KernelTexts traces(options.attend.trace, options, kernels), listings(options.listing, options, kernels);
+
+  std::vector<NkiError> errors;
+  if (options.simulate) errors = simulate(options, problem, kernels, nki_inputs(options, problem, std::move(files)), results);
+  if (options.simulate || options.cost_only) print_costs(problem, kernels);
+  std::cout << std::flush;
+  traces.write(kernels, [&](std::ostream& out, annulus::nki::Program const& program) {
+    annulus::nki::write_trace(out, program, annulus::nki::hardware_of(problem.spec.target));
+  });
+  listings.write(kernels, [](std::ostream& out, annulus::nki::Program const& program) {
+    out << annulus::nki::listing(program);
+  });
+  std::cout << std::flush;
+  require_good(errors);
+  if (folder) folder->write(options, problem, kernels);
+}
+
+}  // namespace annulus_command

@@ -1,0 +1,223 @@
+#include "nki_readme.hpp"
+
+#include <map>
+
+#include "nki_emit.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+using annulus::Index;
+using annulus::nki::Buffer;
+using annulus::nki::Program;
+using annulus::nki::Role;
+
+std::string number(Index value) { return std::to_string(value); }
+
+/// What an operand is, axis by axis.
+struct Meaning {
+  std::string axes, text;
+};
+
+class Readme {
+ public:
+  Readme(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels)
+      : options_(options), problem_(problem), spec_(problem.spec), kernels_(kernels) {}
+
+  std::string text() && {
+    files();
+    sequence();
+    for (NkiKernel const& kernel : kernels_) call(kernel);
+    environment();
+    checked();
+    line("## How these files were made", "");
+    line("```sh", nki_command_line(options_, problem_) + " --emit .", "```");
+    return std::move(text_);
+  }
+
+ private:
+  template <class... Lines>
+  void line(Lines const&... lines) {
+    ((text_ += lines, text_ += '\n'), ...);
+  }
+
+  void files() {
+    line("# Ring attention kernels for " + std::string(name_of(spec_.target)), "");
+    line("Printed from tile programs by annulus. Nothing here depends on a launcher: any that starts one process per",
+         "rank, gives each its tensors in HBM and calls an NKI kernel will do.", "");
+    line("| file | what it is |", "|---|---|");
+    for (NkiKernel const& kernel : kernels_) {
+      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program.name + "` |");
+      NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
+      std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
+      if (mask.written && mask.names.size() == 1)
+        line("| `" + mask.names.front() + "` " + is + " of all ranks of a ring: the first axis is the place of the rank in its ring |");
+      else if (mask.written)
+        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is + ", one file for each place in a ring |");
+    }
+    line("");
+  }
+
+  void sequence() {
+    auto const& shape = spec_.shape;
+    line("## Who holds what", "");
+    line(number(spec_.ranks) + (spec_.ranks == 1 ? " rank" : " ranks in a ring") +
+             (spec_.groups > 1 ? ", " + number(spec_.groups) + " rings side by side" : "") + "; each rank holds " +
+             number(spec_.local_queries) + " queries and " + number(spec_.local_keys) + " keys of",
+         number(problem_.call.shape.queries) + " queries and " + number(problem_.call.shape.keys) + " keys. Batch " +
+             number(shape.batch) + ", " + number(shape.query_heads) + " query heads, " + number(shape.kv_heads) +
+             " key and value heads (query head h reads",
+         "head h / " + number(shape.group()) + "), head_dim " + number(shape.head_dim) + ", value_dim " +
+             number(shape.value_dim) + ".",
+         "");
+    std::string const sharding = problem_.call.options.sharding.name();
+    std::string const rows = number(spec_.local_queries), ranks = number(spec_.ranks);
+    line("Sharding: " + sharding + ". Place r in a ring of " + ranks + ", row i of its queries (keys alike, with their own number of rows):", "");
+    if (sharding == "contiguous")
+      line("- position r * " + rows + " + i");
+    else if (sharding == "striped")
+      line("- position i * " + ranks + " + r");
+    else
+      for (int rank = 0; rank < spec_.ranks; ++rank) line("- place " + number(rank) + ": " + segments(rank));
+    line("");
+    if (problem_.call.options.query_offset != 0)
+      line("The mask counts query 0 as position " + number(problem_.call.options.query_offset) + ".", "");
+  }
+
+  std::string segments(int rank) const {
+    annulus::Sharding const& sharding = problem_.call.options.sharding;
+    auto const lengths = sharding.lengths(annulus::Side::query, spec_.ranks, problem_.call.shape.queries);
+    std::string text;
+    for (annulus::Segment const& segment : sharding.segments(annulus::Side::query, rank, lengths))
+      text += (text.empty() ? "rows " : "; rows ") + number(segment.local_begin) + " to " +
+              number(segment.local_begin + segment.length - 1) + " are positions " + number(segment.global_begin) +
+              " to " + number(segment.global_begin + (segment.length - 1) * segment.global_stride);
+    return text;
+  }
+
+  void call(NkiKernel const& kernel) {
+    Program const& program = kernel.program;
+    line("## `" + program.name + "`", "");
+    table("argument", program, Role::input);
+    if (program.ranks > 1)
+      line("| `replica_groups` | tuple of tuples | | rank ids: rings of " + number(program.ranks) +
+           " consecutive ranks, the first a multiple of " + number(program.ranks) + " |");
+    line("");
+    table("result", program, Role::output);
+    line("", "The call on rank `rank`:", "", "```python", "from " + program.name + " import " + program.name, "");
+    std::string const mask = mask_input_of(program);
+    if (!mask.empty()) mask_lines(kernel);
+    if (program.ranks > 1) line("replica_groups = " + replica_groups());
+    std::string results, arguments;
+    for (int buffer : program.with_role(Role::output)) results += (results.empty() ? "" : ", ") + program.buffer(buffer).name;
+    for (int buffer : program.with_role(Role::input)) arguments += (arguments.empty() ? "" : ", ") + program.buffer(buffer).name;
+    if (program.ranks > 1) arguments += ", replica_groups";
+    line(results + " = " + program.name + (spec_.cores > 1 ? "[" + number(spec_.cores) + "](" : "(") + arguments + ")");
+    line("```", "");
+    if (kernel.pass == annulus::Pass::backward && spec_.sinks > 0)
+      line("The gradient of a sink is not returned: it is the negative sum over the rows of exp(sink - lse) times",
+           "rowsum(dout * output).", "");
+  }
+
+  void table(char const* what, Program const& program, Role role) {
+    line(std::string("| ") + what + " | element type | shape | what it is |", "|---|---|---|---|");
+    for (int index : program.with_role(role)) {
+      Buffer const& buffer = program.buffer(index);
+      std::string shape;
+      for (Index extent : buffer.shape) shape += (shape.empty() ? "" : ", ") + number(extent);
+      Meaning const meaning = meaning_of(buffer.name);
+      line("| `" + buffer.name + "` | " + std::string(name_of(buffer.type)) + " | [" + shape + "] | " + meaning.axes +
+           (meaning.axes.empty() ? "" : ": ") + meaning.text + " |");
+    }
+  }
+
+  Meaning meaning_of(std::string const& name) const {
+    std::string const by_token = "[batch, heads, rows, dim]", by_dim = "[batch, heads, dim, rows]";
+    std::string const lse = "[batch, query heads, 128, columns]";
+    std::string const dead = spec_.dead_row == annulus::nki::DeadRow::zero ? "0" : "-inf";
+    std::map<std::string, Meaning> const known{
+        {"q", {spec_.queries_by_token ? by_token : by_dim, "queries of this rank, not scaled"}},
+        {"k", {spec_.keys_by_token ? by_token : by_dim, "keys of this rank"}},
+        {"v", {by_token, "values of this rank"}},
+        {"dout", {by_token, "gradient of the output"}},
+        {"output", {by_token, "the output; 0 in rows that see nothing"}},
+        {"lse", {lse, "log-sum-exp of row c * 128 + p at (p, c), natural logarithm; " + dead + " in rows that see nothing, 0 beyond the last row"}},
+        {"sinks", {"[batch, query heads, n]", "logits that take part in the normalisation alone, the same for each batch item"}},
+        {"dq", {by_token, "gradient of q"}},
+        {"dk", {by_token, "gradient of k"}},
+        {"dv", {by_token, "gradient of v"}},
+        {"mask_offsets", {"[ranks of all rings, query pieces * key pieces * 2]", "the band of keys that a row sees of each owner; from the file"}},
+        {"mask_ranges", {"[ranks of all rings, batch or 1, key pieces, begin or end, rows]", "the range of keys that each row sees of each owner"}}};
+    auto const found = known.find(name);
+    return found == known.end() ? Meaning{} : found->second;
+  }
+
+  void mask_lines(NkiKernel const& kernel) {
+    NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
+    std::string const place = "rank % " + number(spec_.ranks);
+    if (!mask.written) {
+      line("# " + mask.input + ": " + std::to_string(mask.bytes) + " bytes for all ranks, more than is written to files. In C++, for",
+           "# place " + place + " in the ring: annulus::nki::RingMask(mask, queries, keys)." +
+               (mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " + number(problem_.groups()) + ")");
+    } else if (mask.names.size() == 1) {
+      line(mask.input + " = numpy.load(\"" + mask.names.front() + "\")[" + place + "]");
+    } else {
+      std::string const first = mask.names.front();
+      std::string const stem = first.substr(0, first.rfind("rank") + 4);
+      line(mask.input + " = numpy.load(\"" + stem + "%d.npy\" % (" + place + "))");
+    }
+  }
+
+  std::string replica_groups() const {
+    if (spec_.groups > 4 || spec_.ranks > 16)
+      return "tuple(tuple(range(g * " + number(spec_.ranks) + ", (g + 1) * " + number(spec_.ranks) + ")) for g in range(" +
+             number(spec_.groups) + "))";
+    std::string groups;
+    for (int group = 0; group < spec_.groups; ++group) {
+      groups += "(";
+      for (int rank = 0; rank < spec_.ranks; ++rank)
+        groups += (rank > 0 ? ", " : "") + number(Index{group} * spec_.ranks + rank);
+      groups += group + 1 < spec_.groups || spec_.groups == 1 ? "), " : ")";
+    }
+    if (spec_.groups == 1) groups.pop_back();
+    return "(" + groups + ")";
+  }
+
+  void environment() {
+    line("## Environment", "");
+    line("- `NEURON_LOGICAL_NC_CONFIG=" + number(spec_.cores) + "`, and `-lnc " + number(spec_.cores) +
+             "` where the compiler is called by hand: both must agree with the call above",
+         "- `NEURON_PLATFORM_TARGET_OVERRIDE=" + std::string(name_of(spec_.target)) + "` where the kernel is compiled without such a device",
+         "- a rank of `replica_groups` is a logical core: " +
+             (spec_.cores == 2 ? std::string("two physical cores, which run the kernel together") : std::string("one physical core")),
+         "- stochastic rounding off (`NEURON_RT_STOCHASTIC_ROUNDING_EN`), if results are to be compared with the simulator's",
+         "");
+  }
+
+  void checked() {
+    line("## What was checked, and what only a device can tell", "");
+    line("Before these files were written, every instruction was held against the limits that the vendor documents for",
+         std::string(name_of(spec_.target)) + ": capacity, partitions, access patterns, memories of each engine, element types, matmul shapes,",
+         "reads of what was never written, races between the two cores, the order of collectives. `annulus nki --simulate`",
+         "with the options below runs the same programs on a simulated ring and compares with attention in double.", "");
+    line("Not known without a device: whether the compiler takes a kernel of this length and places its tiles as asked;",
+         "the order in which the runtime links the ranks of a ring (the kernels ask for it at run time, and work with any);",
+         "whether a permute waits for what the partner core still reads (the kernels have barriers there); how exact the",
+         "device's exp, log and tanh are; and every time: the cost model's are estimates.", "");
+  }
+
+  NkiOptions const& options_;
+  NkiProblem const& problem_;
+  annulus::nki::KernelSpec const& spec_;
+  std::vector<NkiKernel> const& kernels_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string nki_readme(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
+  return Readme(options, problem, kernels).text();
+}
+
+}  // namespace annulus_command
