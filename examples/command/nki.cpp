@@ -1,9 +1,12 @@
 #include "nki.hpp"
 
+#include <algorithm>
 #include <annulus/backend/nki/cost/table.hpp>
 #include <annulus/backend/nki/cost/trace.hpp>
 #include <annulus/backend/nki/program/listing.hpp>
+#include <annulus/backend/nki/simulate/rounding.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <optional>
@@ -35,12 +38,19 @@ std::filesystem::path file_of(std::filesystem::path const& given, NkiKernel cons
 /// Opened before anything is computed.
 class KernelTexts {
  public:
-  KernelTexts(std::filesystem::path const& given, NkiOptions const& options, std::vector<NkiKernel> const& kernels) {
+  /// taken: files that are written beside them; those of this object are added.
+  KernelTexts(std::filesystem::path const& given, NkiOptions const& options, std::vector<NkiKernel> const& kernels,
+              std::vector<std::filesystem::path>& taken) {
     if (given.empty()) return;
     AttendOptions const& attend = options.attend;
     for (NkiKernel const& kernel : kernels) {
       std::filesystem::path const path = file_of(given, kernel, kernels.size());
       OutputFolder::require_free(path, {attend.q, attend.k, attend.v, attend.dout, options.sinks});
+      std::error_code error;
+      for (std::filesystem::path const& other : taken)
+        if (std::filesystem::weakly_canonical(path, error) == std::filesystem::weakly_canonical(other, error))
+          throw InputError(path.string() + ": two files of this call have that name; accepted: names that differ");
+      taken.push_back(path);
       files_.emplace_back(path);
     }
   }
@@ -138,7 +148,13 @@ void run_nki_command(NkiOptions const& options) {
   result_options.trace.clear();  // a trace of modelled time, which is not the one that attend writes
   std::optional<ResultFiles> results;
   if (!options.attend.out_dir.empty()) results.emplace(result_options, problem.call.shape);
-  KernelTexts traces(options.attend.trace, options, kernels), listings(options.listing, options, kernels);
+  std::vector<std::filesystem::path> taken;
+  if (folder) taken = folder->paths();
+  if (results)
+    for (char const* name : {"out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy"})
+      taken.push_back(options.attend.out_dir / name);
+  KernelTexts traces(options.attend.trace, options, kernels, taken);
+  KernelTexts listings(options.listing, options, kernels, taken);
 
   std::vector<NkiError> errors;
   if (options.simulate) errors = simulate(options, problem, kernels, nki_inputs(options, problem, std::move(files)), results);

@@ -47,7 +47,9 @@ NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) 
 }
 
 NkiFolder::NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels)
-    : folder_(options.emit, names_of_files(problem, kernels), files_read_by(options)) {}
+    : folder_(options.emit, names_of_files(problem, kernels), files_read_by(options)) {
+  for (std::string const& name : names_of_files(problem, kernels)) paths_.push_back(folder_ / name);
+}
 
 void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
   std::vector<PendingText> texts;

@@ -31,11 +31,14 @@ class NkiFolder {
  public:
   NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
+  std::vector<std::filesystem::path> const& paths() const { return paths_; }
+
   /// All files under temporary names first, so that a full disk leaves none of them. Lists them on stdout.
   void write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
  private:
   OutputFolder folder_;
+  std::vector<std::filesystem::path> paths_;
 };
 
 }  // namespace annulus_command

@@ -13,7 +13,7 @@ namespace annulus_command {
 
 struct NkiKernel {
   annulus::Pass pass = annulus::Pass::forward;
-  annulus::nki::Program program;
+  annulus::nki::Program program{};
   double build_seconds = 0, validate_seconds = 0;
 
   std::string title() const { return pass == annulus::Pass::forward ? "forward" : "backward"; }

@@ -1,6 +1,7 @@
 // annulus_nki_emit FOLDER [key=value...]: writes into FOLDER, which exists, what a test needs to execute a printed kernel and to compare:
 //   kernel.py                  the printed program
-//   NAME.WORKER.npy            inputs of each worker, float32 that hold values of the element type
+//   NAME.WORKER.npy            inputs of each worker, float32 that hold values of the element type; of the backward pass
+//                              those of the forward pass too
 //   NAME.WORKER.simulated.npy  outputs of the simulator
 // Keys: see kernel_case.hpp. Exit status 1, with one line on stderr, where no kernel can be built or it is not valid.
 
@@ -85,12 +86,6 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
   return result;
 }
 
-Run run_case(KernelCase const& problem, RingMask const& mask) {
-  Run forward = run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
-  if (!problem.backward) return forward;
-  return run(BackwardKernel(problem.spec, mask).ring(), problem, mask, forward.outputs);
-}
-
 void write(Run const& run, std::filesystem::path const& folder) {
   std::ofstream(folder / "kernel.py") << to_python(run.program);
   for (std::size_t worker = 0; worker < run.inputs.size(); ++worker) {
@@ -115,7 +110,9 @@ int main(int argc, char** argv) {
     check<Error>(argc >= 2, "usage: annulus_nki_emit FOLDER [key=value...]");
     KernelCase const problem = annulus_test::read_kernel_case(annulus_test::Words(argc - 2, argv + 2));
     RingMask const mask = problem.ring_mask();
-    write(run_case(problem, mask), argv[1]);
+    Run const forward = run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
+    write(forward, argv[1]);
+    if (problem.backward) write(run(BackwardKernel(problem.spec, mask).ring(), problem, mask, forward.outputs), argv[1]);
   } catch (std::exception const& error) {
     std::cerr << "annulus_nki_emit: " << error.what() << '\n';
     return 1;

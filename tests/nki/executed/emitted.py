@@ -27,9 +27,10 @@ class Emitted:
         self.arguments = self._described(arguments)
         self.results = self._described(results)
         self.workers = problem.ranks * problem.groups
-        self.inputs = [{name: self._load(name, worker, "npy") for name in self.arguments} for worker in range(self.workers)]
-        self.simulated = [{name: self._load(name, worker, "simulated.npy") for name in self.results}
-                          for worker in range(self.workers)]
+        workers = range(self.workers)
+        self.inputs = [{name: self._load(name, worker, "npy") for name in self.arguments} for worker in workers]
+        self.simulated = [{name: self._load(name, worker, "simulated.npy") for name in self.results} for worker in workers]
+        self.sinks = np.load(self.folder / "sinks.0.npy")[0] if problem.sinks else None  # [heads, n]
 
     @staticmethod
     def _described(text):

@@ -46,7 +46,7 @@ def compare(emitted, executed):
     for begin in range(0, emitted.workers, size):
         group = slice(begin, begin + size)
         compare_one = _compare_backward if problem.backward else _compare_forward
-        compare_one(problem, emitted.inputs[group], emitted.simulated[group], executed[group], used)
+        compare_one(problem, emitted.inputs[group], emitted.sinks, emitted.simulated[group], executed[group], used)
     return ", ".join(f"{name} {share:.2f}" for name, share in used.items())
 
 
@@ -54,15 +54,14 @@ def _use(used, name, share):
     used[name] = max(used.get(name, 0), share)
 
 
-def _dense(problem, inputs):
+def _dense(problem, inputs, sinks):
     operand = lambda name, rows, rows_last: problem.gathered([given[name] for given in inputs], rows, rows_last)
-    sinks = inputs[0]["sinks"][0] if problem.sinks else None
     return Dense(problem, operand("q", problem.rows, not problem.queries_by_token),
                  operand("k", problem.keys, not problem.keys_by_token), operand("v", problem.keys, False), sinks)
 
 
-def _compare_forward(problem, inputs, simulated, executed, used):
-    dense = _dense(problem, inputs)
+def _compare_forward(problem, inputs, sinks, simulated, executed, used):
+    dense = _dense(problem, inputs, sinks)
     rounding, narrow = ROUNDING[problem.type], ROUNDING[problem.output_type]
     outputs = [problem.gathered([of["output"] for of in results], problem.rows) for results in (simulated, executed)]
     float32 = FLOAT32 + SCORE * dense.score_terms
@@ -87,8 +86,8 @@ def _compare_forward(problem, inputs, simulated, executed, used):
     _use(used, "lse apart", within(distance(*statistics), 1e-6 * largest(dense.lse), "executed lse against simulated"))
 
 
-def _compare_backward(problem, inputs, simulated, executed, used):
-    dense = _dense(problem, inputs)
+def _compare_backward(problem, inputs, sinks, simulated, executed, used):
+    dense = _dense(problem, inputs, sinks)
     dense.differentiate(problem.gathered([given["dout"] for given in inputs], problem.rows))
     rounding, narrow = ROUNDING[problem.type], ROUNDING[problem.output_type]
     float32 = FLOAT32 + SCORE * dense.score_terms.max()

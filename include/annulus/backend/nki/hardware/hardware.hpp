@@ -12,24 +12,24 @@ namespace annulus::nki {
 
 /// What programs must fit.
 struct Limits {
-  Index partitions = 128;                 // D
-  Index sbuf_bytes = 0;                   // usable, per partition; I: physical - 16 KiB - 8 (S uses this margin on trn2)
-  Index psum_banks = 8;                   // D; 7 where DMA transposes run on TensorE
-  Index psum_bank_bytes = 2048;           // D, per partition
-  Index stationary_columns = 128;         // D: M of a matmul
-  Index moving_columns = 512;             // D: N of a matmul (trn3: all of PSUM)
-  bool matmul_may_span_banks = false;     // D: v4 only
-  Index transpose_extent = 128;           // D: TensorE
-  Index vector_transpose_extent = 32;     // D: VectorE
-  Index free_axes = 4;                    // D
-  Index axis_count = 65535;               // D: uint16
-  Index axis_stride = 32767;              // D: int16, on chip
-  Index sbuf_elements = 65536;            // D: per partition and operand
-  Index psum_elements = 4096;             // D: per partition and operand
-  Index exact_index = Index{1} << 24;     // D: range_select counts in fp32
-  int collective_channels = 4;            // D: whole node; 2 for parts of one
-  bool has_exponential = false;           // D: v4 only
-  bool has_bfloat16_psum = false;         // D: v4 only; v3 has it for transposes alone
+  Index partitions = 128;              // D
+  Index sbuf_bytes = 0;                // usable, per partition; I: physical - 16 KiB - 8 (S uses this margin on trn2)
+  Index psum_banks = 8;                // D; 7 where DMA transposes run on TensorE
+  Index psum_bank_bytes = 2048;        // D, per partition
+  Index stationary_columns = 128;      // D: M of a matmul
+  Index moving_columns = 512;          // D: N of a matmul (trn3: all of PSUM)
+  bool matmul_may_span_banks = false;  // D: v4 only
+  Index transpose_extent = 128;        // D: TensorE
+  Index vector_transpose_extent = 32;  // D: VectorE
+  Index free_axes = 4;                 // D
+  Index axis_count = 65535;            // D: uint16
+  Index axis_stride = 32767;           // D: int16, on chip
+  Index sbuf_elements = 65536;         // D: per partition and operand
+  Index psum_elements = 4096;          // D: per partition and operand
+  Index exact_index = Index{1} << 24;  // D: range_select counts in fp32
+  int collective_channels = 4;         // D: whole node; 2 for parts of one
+  bool has_exponential = false;        // D: v4 only
+  bool has_bfloat16_psum = false;      // D: v4 only; v3 has it for transposes alone
 };
 
 /// What its parts take. Times in seconds, rates in bytes or cycles per second.
@@ -47,16 +47,16 @@ struct Costs {
   int dma_generators = 2;                    // D: per core
   int dma_engines = 16;                      // D: per core
   double dma_engine_rate = 0;                // D: bytes per second of one engine
-  double dma_row_overhead = 256;             // I: bytes; a row of b contiguous bytes moves at b / (b + this) of the rate
-  double dma_piece = 4096;                   // I: bytes; HBM to HBM is cut into such pieces, so that all engines share it
-  double dma_transpose_share = 0.5;          // D: upper bound of the copy rate, SBUF to SBUF
-  double dma_transpose_share_hbm = 0.9;      // D: upper bound, HBM to SBUF
-  double hbm_rate = 0;                       // D: one stack, which a pair of cores shares; chip / 4
-  double barrier = 1.3e-6;                   // I: one semaphore round between cores
-  double register_load = 2.0e-6;             // I
-  double permute_latency = 1.5e-6;           // D: 1 to 2 us per hop inside a node
-  double permute_rate = 0;                   // I: bytes per second to one neighbour
-  double tensor_peak = 0;                    // D: bf16 operations per second
+  double dma_row_overhead = 256;         // I: bytes; a row of b contiguous bytes moves at b / (b + this) of the rate
+  double dma_piece = 4096;               // I: bytes; HBM to HBM is cut into such pieces, so that all engines share it
+  double dma_transpose_share = 0.5;      // D: upper bound of the copy rate, SBUF to SBUF
+  double dma_transpose_share_hbm = 0.9;  // D: upper bound, HBM to SBUF
+  double hbm_rate = 0;                   // D: one stack, which a pair of cores shares; chip / 4
+  double barrier = 1.3e-6;               // I: one semaphore round between cores
+  double register_load = 2.0e-6;         // I
+  double permute_latency = 1.5e-6;       // D: 1 to 2 us per hop inside a node
+  double permute_rate = 0;               // I: bytes per second to one neighbour
+  double tensor_peak = 0;                // D: bf16 operations per second
 };
 
 struct Hardware {

@@ -29,11 +29,16 @@ class BackwardKernel {
     Builder builder("ring_attention_bwd", spec_.target, spec_.cores, spec_.ranks);
     declare_operands(builder);
     auto const& shape = spec_.shape;
-    output_ = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim}, spec_.output_type, Role::input);
-    lse_ = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, ElementType::float32, Role::input);
-    dq_ = builder.tensor("dq", {shape.batch, shape.query_heads, spec_.local_queries, shape.head_dim}, ElementType::float32, Role::output);
-    dk_ = builder.tensor("dk", {shape.batch, shape.kv_heads, spec_.local_keys, shape.head_dim}, ElementType::float32, Role::output);
-    dv_ = builder.tensor("dv", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, ElementType::float32, Role::output);
+    output_ = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
+                             spec_.output_type, Role::input);
+    lse_ = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, ElementType::float32,
+                          Role::input);
+    dq_ = builder.tensor("dq", {shape.batch, shape.query_heads, spec_.local_queries, shape.head_dim},
+                         ElementType::float32, Role::output);
+    dk_ = builder.tensor("dk", {shape.batch, shape.kv_heads, spec_.local_keys, shape.head_dim}, ElementType::float32,
+                         Role::output);
+    dv_ = builder.tensor("dv", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, ElementType::float32,
+                         Role::output);
     write(builder, false);
     return std::move(builder).finish();
   }
@@ -74,7 +79,8 @@ class BackwardKernel {
     RowNumbers numbers;
 
     Parts(Builder& builder, KernelSpec const& spec, Index section_tiles, Index key_rows, Index columns)
-        : transposer(builder, spec.type), loads(builder, transposer, spec.type, std::max(spec.shape.head_dim, spec.shape.value_dim)),
+        : transposer(builder, spec.type),
+          loads(builder, transposer, spec.type, std::max(spec.shape.head_dim, spec.shape.value_dim)),
           units(builder, spec, transposer, loads, section_tiles, key_rows),
           gradients(builder, std::max(spec.shape.head_dim, spec.shape.value_dim), key_rows / tile_rows),
           numbers(builder, spec, columns) {}
@@ -88,27 +94,36 @@ class BackwardKernel {
   void fit() {
     Index const widest = std::max(spec_.shape.head_dim, spec_.shape.value_dim);
     // Sums of dK and dV of a key tile take a PSUM bank each.
-    key_rows_ = std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}), ceil_divide(spec_.local_keys, tile_rows)) * tile_rows;
+    key_rows_ =
+        std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}), ceil_divide(spec_.local_keys, tile_rows)) *
+        tile_rows;
     Index const budget = hardware_of(spec_.target).limits.sbuf_bytes - 48 * 1024, element = bytes_of(spec_.type);
-    Index const features = (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
+    Index const features =
+        (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed = columns() * 4 * 2 * (3 + 4 * static_cast<Index>(mask_->pieces().size())) + key_rows_ / tile_rows * widest * 4 * 8;
+    Index const fixed = columns() * 4 * 2 * (3 + 4 * static_cast<Index>(mask_->pieces().size())) +
+                        key_rows_ / tile_rows * widest * 4 * 8;
     section_tiles_ = std::min(columns(), (budget - fixed) / (2 * (features + tokens + sums)));
-    check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
-                      spec_.local_queries, " queries of ", name_of(spec_.type), " does not fit ", budget, " bytes of each SBUF partition");
+    check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim, ", value_dim ",
+                      spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ", name_of(spec_.type),
+                      " does not fit ", budget, " bytes of each SBUF partition");
   }
 
   void declare_operands(Builder& builder) {
     auto const& shape = spec_.shape;
     mask_->check_for(spec_, builder.program().ranks);
     auto const operand = [&](char const* name, Index head_count, Index rows, bool by_token) {
-      return builder.tensor(name, {shape.batch, head_count, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows}, spec_.type, Role::input);
+      return builder.tensor(
+          name, {shape.batch, head_count, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows},
+          spec_.type, Role::input);
     };
     q_ = operand("q", shape.query_heads, spec_.local_queries, spec_.queries_by_token);
     k_ = operand("k", shape.kv_heads, spec_.local_keys, spec_.keys_by_token);
     v_ = builder.tensor("v", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, spec_.type, Role::input);
-    dout_ = builder.tensor("dout", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim}, spec_.type, Role::input);
-    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries, builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
+    dout_ = builder.tensor("dout", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim}, spec_.type,
+                           Role::input);
+    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries,
+                                     builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
   }
 
   void write(Builder& builder, bool adds) {
@@ -120,10 +135,12 @@ class BackwardKernel {
         run(builder, parts, {item, {false, paired > 1}, row_tiles(spec_.local_queries, false)}, adds, "bounds");
       });
     if (spec_.items() % spec_.cores == 1)
-      run(builder, parts, {spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, adds, "shared_bounds");
+      run(builder, parts, {spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, adds,
+          "shared_bounds");
   }
 
-  GradientTarget home(TensorHandle const& tensor, Round const& round, Index head, Index rows, Index dim, Index heads_per_item) const {
+  GradientTarget home(TensorHandle const& tensor, Round const& round, Index head, Index rows, Index dim,
+                      Index heads_per_item) const {
     return {tensor, round.item * (heads_per_item * rows * dim) + head * rows * dim, rows, dim};
   }
 
@@ -132,11 +149,15 @@ class BackwardKernel {
     BackwardStep others = backward_step(spec_, *mask_, round.tiles, section_tiles_, key_rows_, false);
     int const steps = builder.program().ranks > 1 && !others.units.empty() ? builder.program().ranks : 1;
     auto const& shape = spec_.shape;
-    Index const q_size = heads() * spec_.local_queries * shape.head_dim, dout_size = heads() * spec_.local_queries * shape.value_dim;
+    Index const q_size = heads() * spec_.local_queries * shape.head_dim,
+                dout_size = heads() * spec_.local_queries * shape.value_dim;
     Index const k_size = spec_.local_keys * shape.head_dim, v_size = spec_.local_keys * shape.value_dim;
     std::vector<TravelBuffers::Operand> travelling;
     if (queries_travel())
-      travelling = {{"q", q_size, spec_.type}, {"dout", dout_size, spec_.type}, {"lse", column_size(), ElementType::float32}, {"delta", column_size(), ElementType::float32}};
+      travelling = {{"q", q_size, spec_.type},
+                    {"dout", dout_size, spec_.type},
+                    {"lse", column_size(), ElementType::float32},
+                    {"delta", column_size(), ElementType::float32}};
     else
       travelling = {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}};
     TravelBuffers travel(builder, spec_, round.kind, travelling, steps);
@@ -154,16 +175,20 @@ class BackwardKernel {
       dv_parts = builder.tensor("dv_parts", {2, v_size}, ElementType::float32);
     }
     TensorHandle own_delta;
-    if (delta_.buffer < 0) own_delta = builder.tensor("own_delta" + round.kind.suffix(), {round.kind.parts(spec_), column_size()}, ElementType::float32);
+    if (delta_.buffer < 0)
+      own_delta = builder.tensor("own_delta" + round.kind.suffix(), {round.kind.parts(spec_), column_size()},
+                                 ElementType::float32);
 
     if (adds) copy_old(builder, round);
     BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, bounds_name);
     bounds.prepare();
     travel.before_filling();
     if (own_delta.buffer >= 0)
-      parts.numbers.write_delta(dout_, output_, round.item, round.kind, round.tiles, travel.travels() && queries_travel() ? travel.at(3, 0) : own_delta);
+      parts.numbers.write_delta(dout_, output_, round.item, round.kind, round.tiles,
+                                travel.travels() && queries_travel() ? travel.at(3, 0) : own_delta);
     // A row that both cores compute was stored by one.
-    if (own_delta.buffer >= 0 && round.kind.shared && !(travel.travels() && queries_travel())) builder.emit(CoreBarrier{own_delta.whole()});
+    if (own_delta.buffer >= 0 && round.kind.shared && !(travel.travels() && queries_travel()))
+      builder.emit(CoreBarrier{own_delta.whole()});
     fill(travel, round);
     int const owner = builder.program().ranks > 1 ? builder.make_register() : -1;
 
@@ -184,18 +209,24 @@ class BackwardKernel {
           return std::pair{travel.at(operand, step), travel.offset(operand) + head * head_size};
         };
         context.queries = [&](Index head) {
-          auto const [tensor, offset] = queries_travel() && from_buffers ? travelled(0, spec_.local_queries * shape.head_dim, head)
-                                                                         : std::pair{q_, round.item * q_size + head * spec_.local_queries * shape.head_dim};
+          auto const [tensor, offset] =
+              queries_travel() && from_buffers
+                  ? travelled(0, spec_.local_queries * shape.head_dim, head)
+                  : std::pair{q_, round.item * q_size + head * spec_.local_queries * shape.head_dim};
           return HeadSource{tensor, offset, spec_.local_queries, shape.head_dim, spec_.queries_by_token};
         };
         context.dout = [&](Index head) {
-          auto const [tensor, offset] = queries_travel() && from_buffers ? travelled(1, spec_.local_queries * shape.value_dim, head)
-                                                                         : std::pair{dout_, round.item * dout_size + head * spec_.local_queries * shape.value_dim};
+          auto const [tensor, offset] =
+              queries_travel() && from_buffers
+                  ? travelled(1, spec_.local_queries * shape.value_dim, head)
+                  : std::pair{dout_, round.item * dout_size + head * spec_.local_queries * shape.value_dim};
           return HeadSource{tensor, offset, spec_.local_queries, shape.value_dim, true};
         };
         context.lse = [&](Index head) {
-          auto const [tensor, offset] = queries_travel() && from_buffers ? travelled(2, tile_rows * columns(), head)
-                                                                         : std::pair{lse_, round.item * column_size() + head * tile_rows * columns()};
+          auto const [tensor, offset] =
+              queries_travel() && from_buffers
+                  ? travelled(2, tile_rows * columns(), head)
+                  : std::pair{lse_, round.item * column_size() + head * tile_rows * columns()};
           return ColumnSource{tensor, offset, columns()};
         };
         context.delta = [&](Index head) {
@@ -203,27 +234,39 @@ class BackwardKernel {
             auto const [tensor, offset] = travelled(3, tile_rows * columns(), head);
             return ColumnSource{tensor, offset, columns()};
           }
-          if (delta_.buffer >= 0) return ColumnSource{delta_, round.item * column_size() + head * tile_rows * columns(), columns()};
-          return ColumnSource{own_delta, round.kind.part(spec_) * column_size() + head * tile_rows * columns(), columns()};
+          if (delta_.buffer >= 0)
+            return ColumnSource{delta_, round.item * column_size() + head * tile_rows * columns(), columns()};
+          return ColumnSource{own_delta, round.kind.part(spec_) * column_size() + head * tile_rows * columns(),
+                              columns()};
         };
         bool const keys_from_buffers = !queries_travel() && from_buffers;
-        context.keys = {keys_from_buffers ? travel.at(0, step) : k_, keys_from_buffers ? travel.offset(0) : round.item * k_size, spec_.local_keys, shape.head_dim,
+        context.keys = {keys_from_buffers ? travel.at(0, step) : k_,
+                        keys_from_buffers ? travel.offset(0) : round.item * k_size, spec_.local_keys, shape.head_dim,
                         spec_.keys_by_token};
-        context.values = {keys_from_buffers ? travel.at(1, step) : v_, keys_from_buffers ? travel.offset(1) : round.item * v_size, spec_.local_keys,
-                          shape.value_dim, true};
+        context.values = {keys_from_buffers ? travel.at(1, step) : v_,
+                          keys_from_buffers ? travel.offset(1) : round.item * v_size, spec_.local_keys, shape.value_dim,
+                          true};
 
         bool const carries = steps > 1;
         bool const dq_carried = carries && queries_travel(), keys_carried = carries && !queries_travel();
         context.dq = [&](Index head) {
-          return dq_carried ? GradientTarget{carried[0].target(step), carried[0].offset() + head * spec_.local_queries * shape.head_dim, spec_.local_queries, shape.head_dim}
+          return dq_carried ? GradientTarget{carried[0].target(step),
+                                             carried[0].offset() + head * spec_.local_queries * shape.head_dim,
+                                             spec_.local_queries, shape.head_dim}
                             : home(dq_, round, head, spec_.local_queries, shape.head_dim, heads());
         };
-        context.dk = round.kind.shared ? GradientTarget{dk_parts, Affine::of(core_variable) * k_size, spec_.local_keys, shape.head_dim}
-                     : keys_carried    ? GradientTarget{carried[0].target(step), carried[0].offset(), spec_.local_keys, shape.head_dim}
-                                       : home(dk_, round, 0, spec_.local_keys, shape.head_dim, 1);
-        context.dv = round.kind.shared ? GradientTarget{dv_parts, Affine::of(core_variable) * v_size, spec_.local_keys, shape.value_dim}
-                     : keys_carried    ? GradientTarget{carried[1].target(step), carried[1].offset(), spec_.local_keys, shape.value_dim}
-                                       : home(dv_, round, 0, spec_.local_keys, shape.value_dim, 1);
+        context.dk =
+            round.kind.shared
+                ? GradientTarget{dk_parts, Affine::of(core_variable) * k_size, spec_.local_keys, shape.head_dim}
+            : keys_carried
+                ? GradientTarget{carried[0].target(step), carried[0].offset(), spec_.local_keys, shape.head_dim}
+                : home(dk_, round, 0, spec_.local_keys, shape.head_dim, 1);
+        context.dv =
+            round.kind.shared
+                ? GradientTarget{dv_parts, Affine::of(core_variable) * v_size, spec_.local_keys, shape.value_dim}
+            : keys_carried
+                ? GradientTarget{carried[1].target(step), carried[1].offset(), spec_.local_keys, shape.value_dim}
+                : home(dv_, round, 0, spec_.local_keys, shape.value_dim, 1);
         context.dq_adds = !dq_carried && touched_queries;
         bool const fresh_keys = keys_carried || (step == 0 && (round.kind.shared || !adds));
         if (fresh_keys) std::ranges::fill(touched_keys, false);
@@ -240,9 +283,11 @@ class BackwardKernel {
         if (round.kind.shared && (keys_carried || step + 1 == steps)) {
           builder.emit(CoreBarrier{dk_parts.whole()});
           builder.emit(CoreBarrier{dv_parts.whole()});
-          GradientTarget const dk = keys_carried ? GradientTarget{carried[0].target(step), carried[0].offset(), spec_.local_keys, shape.head_dim}
+          GradientTarget const dk = keys_carried ? GradientTarget{carried[0].target(step), carried[0].offset(),
+                                                                  spec_.local_keys, shape.head_dim}
                                                  : home(dk_, round, 0, spec_.local_keys, shape.head_dim, 1);
-          GradientTarget const dv = keys_carried ? GradientTarget{carried[1].target(step), carried[1].offset(), spec_.local_keys, shape.value_dim}
+          GradientTarget const dv = keys_carried ? GradientTarget{carried[1].target(step), carried[1].offset(),
+                                                                  spec_.local_keys, shape.value_dim}
                                                  : home(dv_, round, 0, spec_.local_keys, shape.value_dim, 1);
           auto const part = [](TensorHandle const& tensor, Index number, Index size, GradientTarget like) {
             return GradientTarget{tensor, number * size, like.rows, like.dim};
@@ -272,15 +317,18 @@ class BackwardKernel {
 
   void work(Builder& builder, Parts& parts, BackwardStep step, StepContext const& context) {
     auto const& tiles = context.round.tiles;
-    parts.units.begin_step(tiles, context.bounds, context.bounds_number, parts.numbers.negated_lse(), parts.numbers.delta());
+    parts.units.begin_step(tiles, context.bounds, context.bounds_number, parts.numbers.negated_lse(),
+                           parts.numbers.delta());
     std::size_t unit = 0, visit = 0;
     Index numbers = -1;
     for (std::size_t s = 0; s < step.sections.size(); ++s) {
       QuerySection& section = step.sections[s];
-      if (s == 0 || step.sections[s - 1].head != section.head) numbers = parts.numbers.load(tiles, context.lse(section.head), context.delta(section.head));
+      if (s == 0 || step.sections[s - 1].head != section.head)
+        numbers = parts.numbers.load(tiles, context.lse(section.head), context.delta(section.head));
       section.numbers = numbers;
       std::size_t unit_end = unit, visit_end = visit;
-      for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end) visit_end = step.units[unit_end].key_tile + 1;
+      for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end)
+        visit_end = step.units[unit_end].key_tile + 1;
       if (unit == unit_end && context.dq_adds) continue;
       parts.units.load_section(section, context.queries(section.head), context.dout(section.head));
       if (visit < visit_end) parts.units.load_keys(step.key_tiles[visit], context.keys, context.values);
@@ -307,7 +355,8 @@ class BackwardKernel {
       std::vector<Body> rows;
       for (std::size_t tile = section.first_tile; tile < section.last_tile; ++tile)
         rows.push_back(builder.collect([&] {
-          parts.gradients.store(context.dq(section.head), tiles[tile], parts.units.query_gradient(section, tile), context.dq_adds);
+          parts.gradients.store(context.dq(section.head), tiles[tile], parts.units.query_gradient(section, tile),
+                                context.dq_adds);
         }));
       append_rolled(builder, "row_tile", std::move(rows));
     }
@@ -345,10 +394,12 @@ class BackwardKernel {
   }
 
   /// A core's share of a whole gradient of an item, from one tensor to another.
-  void copy_item(Builder& builder, Round const& round, TensorHandle const& from, Affine const& from_offset, TensorHandle const& to, Index rows, Index dim) {
+  void copy_item(Builder& builder, Round const& round, TensorHandle const& from, Affine const& from_offset,
+                 TensorHandle const& to, Index rows, Index dim) {
     Affine const to_offset = round.item * (rows * dim);
     auto const copy = [&](Affine const& first, Index count) {
-      builder.emit(DmaCopy{to.pattern(to_offset + first * dim, {{dim, count}, {1, dim}}), from.pattern(from_offset + first * dim, {{dim, count}, {1, dim}})});
+      builder.emit(DmaCopy{to.pattern(to_offset + first * dim, {{dim, count}, {1, dim}}),
+                           from.pattern(from_offset + first * dim, {{dim, count}, {1, dim}})});
     };
     if (!round.kind.shared) {
       copy(0, rows);
@@ -372,7 +423,8 @@ class BackwardKernel {
   void bring_home(Builder& builder, Round const& round, std::vector<CarriedGradient> const& carried) {
     auto const& shape = spec_.shape;
     if (queries_travel()) {
-      copy_item(builder, round, carried[0].home(), carried[0].offset(), dq_, heads() * spec_.local_queries, shape.head_dim);
+      copy_item(builder, round, carried[0].home(), carried[0].offset(), dq_, heads() * spec_.local_queries,
+                shape.head_dim);
     } else {
       copy_item(builder, round, carried[0].home(), carried[0].offset(), dk_, spec_.local_keys, shape.head_dim);
       copy_item(builder, round, carried[1].home(), carried[1].offset(), dv_, spec_.local_keys, shape.value_dim);
@@ -381,8 +433,8 @@ class BackwardKernel {
 
   Affine batch_of(Affine const& item) const {
     if (!mask_->has_documents() || spec_.shape.batch == 1) return 0;
-    check<UnsupportedError>(spec_.shape.kv_heads == 1, "nki: packed documents with batch ", spec_.shape.batch, " and ", spec_.shape.kv_heads,
-                            " kv heads; give each batch item a call of its own");
+    check<UnsupportedError>(spec_.shape.kv_heads == 1, "nki: packed documents with batch ", spec_.shape.batch, " and ",
+                            spec_.shape.kv_heads, " kv heads; give each batch item a call of its own");
     return item;
   }
 

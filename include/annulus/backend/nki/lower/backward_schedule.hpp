@@ -11,18 +11,20 @@ namespace annulus::nki {
 
 struct BackwardStep {
   std::vector<QuerySection> sections;
-  std::vector<KeyTile> key_tiles;     ///< one for each visit by a section
-  std::vector<BackwardUnit> units;    ///< by section, then key tile
+  std::vector<KeyTile> key_tiles;             ///< one for each visit by a section
+  std::vector<BackwardUnit> units;            ///< by section, then key tile
   std::vector<std::size_t> key_tile_of_rows;  ///< by visit: number of the key tile among all
 };
 
 /// Units with anything visible. `own`: the rank's own keys; else any other rank's.
-inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_tiles, Index key_rows,
-                                  bool own) {
+inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles,
+                                  Index section_tiles, Index key_rows, bool own) {
   BackwardStep step;
   for (Index head = 0; head < spec.query_heads_per_item(); ++head)
     for (std::size_t first = 0; first < tiles.size(); first += static_cast<std::size_t>(section_tiles)) {
-      QuerySection section{.head = head, .first_tile = first, .last_tile = std::min(tiles.size(), first + static_cast<std::size_t>(section_tiles))};
+      QuerySection section{.head = head,
+                           .first_tile = first,
+                           .last_tile = std::min(tiles.size(), first + static_cast<std::size_t>(section_tiles))};
       for (Index begin = 0; begin < spec.local_keys; begin += key_rows) {
         RowRange const keys{begin, std::min(begin + key_rows, spec.local_keys)};
         std::size_t const before = step.units.size();
@@ -31,7 +33,10 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
             Cover const cover = mask.cover(own, tiles[tile].rows_of_all_cores, piece);
             RowRange const seen = cover.seen();
             if (std::max(seen.begin, keys.begin) >= std::min(seen.end, keys.end)) continue;
-            step.units.push_back({.section = step.sections.size(), .key_tile = step.key_tiles.size(), .tile = tile, .piece = piece,
+            step.units.push_back({.section = step.sections.size(),
+                                  .key_tile = step.key_tiles.size(),
+                                  .tile = tile,
+                                  .piece = piece,
                                   .select = !cover.full(keys)});
           }
         if (step.units.size() == before) continue;

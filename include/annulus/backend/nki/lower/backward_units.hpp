@@ -36,8 +36,14 @@ struct BackwardUnit {
 
 class BackwardUnits {
  public:
-  BackwardUnits(Builder& builder, KernelSpec const& spec, Transposer& transposer, OperandLoads& loads, Index section_tiles, Index key_rows)
-      : builder_(&builder), spec_(&spec), transposer_(&transposer), loads_(&loads), factors_(logit_factors(spec)), section_tiles_(section_tiles),
+  BackwardUnits(Builder& builder, KernelSpec const& spec, Transposer& transposer, OperandLoads& loads,
+                Index section_tiles, Index key_rows)
+      : builder_(&builder),
+        spec_(&spec),
+        transposer_(&transposer),
+        loads_(&loads),
+        factors_(logit_factors(spec)),
+        section_tiles_(section_tiles),
         key_rows_(key_rows) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, blocks = ceil_divide(key_rows, tile_rows);
     Chunks const chunks{dim}, value_chunks{value_dim};
@@ -74,8 +80,8 @@ class BackwardUnits {
   }
 
   /// Minus lse and delta of all row tiles of a head: columns of two tiles.
-  void begin_step(std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number, RotatingTile const& negated_lse,
-                  RotatingTile const& delta) {
+  void begin_step(std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number,
+                  RotatingTile const& negated_lse, RotatingTile const& delta) {
     tiles_ = &tiles;
     bounds_ = &bounds;
     bounds_number_ = bounds_number;
@@ -91,8 +97,10 @@ class BackwardUnits {
     for (std::size_t i = section.first_tile; i < section.last_tile; ++i) {
       auto const place = static_cast<Index>(i - section.first_tile);
       RowTile const& tile = (*tiles_)[i];
-      both_forms(queries, tile.begin, tile.count, q_features_.newest(), section_tiles_ * tile_rows, place, q_tokens_.newest(), factors_.query_factor);
-      both_forms(dout, tile.begin, tile.count, dout_features_.newest(), section_tiles_ * tile_rows, place, dout_tokens_.newest(), 1);
+      both_forms(queries, tile.begin, tile.count, q_features_.newest(), section_tiles_ * tile_rows, place,
+                 q_tokens_.newest(), factors_.query_factor);
+      both_forms(dout, tile.begin, tile.count, dout_features_.newest(), section_tiles_ * tile_rows, place,
+                 dout_tokens_.newest(), 1);
     }
   }
 
@@ -102,13 +110,15 @@ class BackwardUnits {
     v_features_.make();
     for (Index begin = 0; begin < keys.rows.size(); begin += tile_rows) {
       Index const count = std::min(tile_rows, keys.rows.size() - begin);
-      both_forms(k, keys.rows.begin + begin, count, k_features_.newest(), key_rows_, begin / tile_rows, k_tokens_.newest(), 1);
+      both_forms(k, keys.rows.begin + begin, count, k_features_.newest(), key_rows_, begin / tile_rows,
+                 k_tokens_.newest(), 1);
     }
     loads_->by_feature(v, keys.rows.begin, keys.rows.size(), v_features_.newest(), key_rows_);
   }
 
   /// One slot of the pipeline; either unit may be missing.
-  void slot(BackwardUnit const* sloped, BackwardUnit const* summed, std::vector<QuerySection> const& sections, std::vector<KeyTile>& keys) {
+  void slot(BackwardUnit const* sloped, BackwardUnit const* summed, std::vector<QuerySection> const& sections,
+            std::vector<KeyTile>& keys) {
     if (sloped) slope(*sloped, sections[sloped->section], keys[sloped->key_tile]);
     if (summed) sum(*summed, sections[summed->section], keys[summed->key_tile]);
   }
@@ -120,11 +130,12 @@ class BackwardUnits {
     Index const dim = spec_->shape.head_dim, value_dim = spec_->shape.value_dim;
     for (Index block = 0; block * tile_rows < keys.rows.size(); ++block) {
       Index const rows = std::min(tile_rows, keys.rows.size() - block * tile_rows);
-      builder_->emit(Activation{dk_scaled_.newest().part(0, rows, block * dim, dim), Function::copy, dk_sums_[keys.sums].part(0, rows, block * dim, dim), 0.0f,
-                                product_slope(), std::nullopt, std::nullopt, ReduceCommand::idle});
+      builder_->emit(Activation{dk_scaled_.newest().part(0, rows, block * dim, dim), Function::copy,
+                                dk_sums_[keys.sums].part(0, rows, block * dim, dim), 0.0f, product_slope(),
+                                std::nullopt, std::nullopt, ReduceCommand::idle});
       builder_->emit(Activation{dv_copied_.newest().part(0, rows, block * value_dim, value_dim), Function::copy,
-                                dv_sums_[keys.sums].part(0, rows, block * value_dim, value_dim), 0.0f, 1.0f, std::nullopt, std::nullopt,
-                                ReduceCommand::idle});
+                                dv_sums_[keys.sums].part(0, rows, block * value_dim, value_dim), 0.0f, 1.0f,
+                                std::nullopt, std::nullopt, ReduceCommand::idle});
     }
     return {dk_scaled_.newest(), dv_copied_.newest()};
   }
@@ -133,9 +144,10 @@ class BackwardUnits {
   TileHandle query_gradient(QuerySection const& section, std::size_t tile) {
     dq_scaled_.make();
     Index const dim = spec_->shape.head_dim, rows = (*tiles_)[tile].count;
-    builder_->emit(TensorScalar{dq_scaled_.newest().part(0, rows, 0, dim),
-                                dq_sums_[section.sums].part(0, rows, static_cast<Index>(tile - section.first_tile) * dim, dim), Operator::multiply,
-                                product_slope() * factors_.query_factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
+    builder_->emit(TensorScalar{
+        dq_scaled_.newest().part(0, rows, 0, dim),
+        dq_sums_[section.sums].part(0, rows, static_cast<Index>(tile - section.first_tile) * dim, dim),
+        Operator::multiply, product_slope() * factors_.query_factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
     return dq_scaled_.newest();
   }
 
@@ -144,24 +156,30 @@ class BackwardUnits {
   float product_slope() const { return factors_.multiplier * factors_.inner; }
 
   /// Loads rows in the form that HBM has and makes the other one with TensorE.
-  void both_forms(HeadSource const& source, Affine const& begin, Index rows, TileHandle const& features, Index pitch, Index block,
-                  TileHandle const& tokens, float factor) {
+  void both_forms(HeadSource const& source, Affine const& begin, Index rows, TileHandle const& features, Index pitch,
+                  Index block, TileHandle const& tokens, float factor) {
     Chunks const chunks{source.dim};
     auto const feature = [&](Index c) { return features.part(0, chunks.size(c), c * pitch + block * tile_rows, rows); };
-    auto const token = [&](Index c) { return tokens.part(0, rows, block * source.dim + c * tile_rows, chunks.size(c)); };
+    auto const token = [&](Index c) {
+      return tokens.part(0, rows, block * source.dim + c * tile_rows, chunks.size(c));
+    };
     auto const scale = [&](Access const& part) {
-      if (factor != 1) builder_->emit(TensorScalar{part, part, Operator::multiply, factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
+      if (factor != 1)
+        builder_->emit(
+            TensorScalar{part, part, Operator::multiply, factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
     };
     if (source.by_token) {
       loads_->by_token(source, begin, rows, tokens, block);
       scale(tokens.part(0, rows, block * source.dim, source.dim));
       for (Index c = 0; c < chunks.count(); ++c)
-        transposer_->run(rows, chunks.size(c), 1, [&](Index) { return token(c); }, feature(c), Engine::scalar);
+        transposer_->run(
+            rows, chunks.size(c), 1, [&](Index) { return token(c); }, feature(c), Engine::scalar);
     } else {
       loads_->by_feature(source, begin, rows, features, pitch, block * tile_rows);
       for (Index c = 0; c < chunks.count(); ++c) {
         scale(feature(c));
-        transposer_->run(chunks.size(c), rows, 1, [&](Index) { return feature(c); }, token(c), Engine::scalar);
+        transposer_->run(
+            chunks.size(c), rows, 1, [&](Index) { return feature(c); }, token(c), Engine::scalar);
       }
     }
   }
@@ -170,54 +188,65 @@ class BackwardUnits {
     Index const rows = (*tiles_)[unit.tile].count, count = keys.rows.size();
     Index const place = static_cast<Index>(unit.tile - section.first_tile), pitch = section_tiles_ * tile_rows;
     raw_scores_.make();
-    product(raw_scores_.newest(), rows, count, {spec_->shape.head_dim}, q_features_[section.operands], pitch, place, k_features_[keys.operands]);
+    product(raw_scores_.newest(), rows, count, {spec_->shape.head_dim}, q_features_[section.operands], pitch, place,
+            k_features_[keys.operands]);
     raw_slopes_.make();
-    product(raw_slopes_.newest(), rows, count, {spec_->shape.value_dim}, dout_features_[section.operands], pitch, place, v_features_[keys.operands]);
+    product(raw_slopes_.newest(), rows, count, {spec_->shape.value_dim}, dout_features_[section.operands], pitch, place,
+            v_features_[keys.operands]);
 
     Access source = raw_scores_.newest().part(0, rows, 0, count);
     if (factors_.capped) {
       tangents_.make();
       Access const tangent = tangents_.newest().part(0, rows, 0, count);
-      builder_->emit(Activation{tangent, Function::tanh, source, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
+      builder_->emit(Activation{tangent, Function::tanh, source, 0.0f, factors_.inner, std::nullopt, std::nullopt,
+                                ReduceCommand::idle});
       source = tangent;
     }
     if (unit.select) {
       scores_.make();
       Access const selected = scores_.newest().part(0, rows, 0, count);
-      builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less, bounds_->begin(bounds_number_, unit.piece, unit.tile),
-                                 bounds_->end(bounds_number_, unit.piece, unit.tile), ReduceCommand::reset_reduce, std::nullopt, Operator::maximum,
-                                 keys.rows.begin, lowest_float});
+      builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
+                                 bounds_->begin(bounds_number_, unit.piece, unit.tile),
+                                 bounds_->end(bounds_number_, unit.piece, unit.tile), ReduceCommand::reset_reduce,
+                                 std::nullopt, Operator::maximum, keys.rows.begin, lowest_float});
       source = selected;
     }
-    auto const number = [&](RotatingTile const& of) { return of[section.numbers].part(0, rows, static_cast<Index>(unit.tile), 1); };
+    auto const number = [&](RotatingTile const& of) {
+      return of[section.numbers].part(0, rows, static_cast<Index>(unit.tile), 1);
+    };
     Index const probabilities = probabilities_.make();
     Access const weights = probabilities_[probabilities].part(0, rows, 0, count);
-    builder_->emit(Activation{weights, Function::exp, source, number(*negated_lse_), factors_.multiplier, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(Activation{weights, Function::exp, source, number(*negated_lse_), factors_.multiplier, std::nullopt,
+                              std::nullopt, ReduceCommand::idle});
     Index const slopes = slopes_.make();
     Access const slope = slopes_[slopes].part(0, rows, 0, count);
-    builder_->emit(ScalarTensorTensor{slope, raw_slopes_.newest().part(0, rows, 0, count), Operator::subtract, number(*delta_), Operator::multiply, weights,
-                                      false, false});
+    builder_->emit(ScalarTensorTensor{slope, raw_slopes_.newest().part(0, rows, 0, count), Operator::subtract,
+                                      number(*delta_), Operator::multiply, weights, false, false});
     if (factors_.capped) {
       cap_slopes_.make();
-      Access const tangent = tangents_.newest().part(0, rows, 0, count), of_cap = cap_slopes_.newest().part(0, rows, 0, count);
+      Access const tangent = tangents_.newest().part(0, rows, 0, count),
+                   of_cap = cap_slopes_.newest().part(0, rows, 0, count);
       builder_->emit(TensorTensor{of_cap, tangent, tangent, Operator::multiply, Engine::gpsimd});
-      builder_->emit(TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::gpsimd});
+      builder_->emit(
+          TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::gpsimd});
       builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply, Engine::vector});
     }
     flights_[&unit] = {probabilities, slopes};
   }
 
   /// to[rows, count] = sum over the features of queries (tile `place`) times keys.
-  void product(TileHandle const& to, Index rows, Index count, Chunks const& chunks, TileHandle const& queries, Index pitch, Index place,
-               TileHandle const& keys) {
+  void product(TileHandle const& to, Index rows, Index count, Chunks const& chunks, TileHandle const& queries,
+               Index pitch, Index place, TileHandle const& keys) {
     for (Index c = 0; c < chunks.count(); ++c)
-      builder_->emit(MatMul{to.part(0, rows, 0, count), queries.part(0, chunks.size(c), c * pitch + place * tile_rows, rows),
+      builder_->emit(MatMul{to.part(0, rows, 0, count),
+                            queries.part(0, chunks.size(c), c * pitch + place * tile_rows, rows),
                             keys.part(0, chunks.size(c), c * key_rows_, count), c > 0});
   }
 
   void sum(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
     Index const rows = (*tiles_)[unit.tile].count, count = keys.rows.size(), blocks = ceil_divide(count, tile_rows);
-    Index const dim = spec_->shape.head_dim, value_dim = spec_->shape.value_dim, place = static_cast<Index>(unit.tile - section.first_tile);
+    Index const dim = spec_->shape.head_dim, value_dim = spec_->shape.value_dim,
+                place = static_cast<Index>(unit.tile - section.first_tile);
     auto const in_block = [&](Index block) { return std::min(tile_rows, count - block * tile_rows); };
     InFlight const now = flights_[&unit];
     flights_.erase(&unit);
@@ -231,21 +260,26 @@ class BackwardUnits {
                             probabilities.part(0, rows, block * tile_rows, in_block(block)),
                             dout_tokens_[section.operands].part(0, rows, place * value_dim, value_dim), !unit.first});
     for (Index block = 0; block < blocks; ++block)
-      builder_->emit(MatMul{dk_sums_[keys.sums].part(0, in_block(block), block * dim, dim), slopes.part(0, rows, block * tile_rows, in_block(block)),
+      builder_->emit(MatMul{dk_sums_[keys.sums].part(0, in_block(block), block * dim, dim),
+                            slopes.part(0, rows, block * tile_rows, in_block(block)),
                             q_tokens_[section.operands].part(0, rows, place * dim, dim), !unit.first});
 
     transposed_.make();
     TileHandle const turned = transposed_.newest();
     Index const whole = count / tile_rows;
     if (whole > 0)
-      transposer_->run(rows, tile_rows, whole, [&](Index block) { return slopes.part(0, rows, block * tile_rows, tile_rows); },
-                       rows == tile_rows ? turned.part(0, tile_rows, 0, whole * tile_rows) : turned.pattern(0, tile_rows, 0, {{tile_rows, whole}, {1, rows}}),
-                       Engine::scalar);
+      transposer_->run(
+          rows, tile_rows, whole, [&](Index block) { return slopes.part(0, rows, block * tile_rows, tile_rows); },
+          rows == tile_rows ? turned.part(0, tile_rows, 0, whole * tile_rows)
+                            : turned.pattern(0, tile_rows, 0, {{tile_rows, whole}, {1, rows}}),
+          Engine::scalar);
     if (whole < blocks)
-      transposer_->run(rows, in_block(whole), 1, [&](Index) { return slopes.part(0, rows, whole * tile_rows, in_block(whole)); },
-                       turned.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
+      transposer_->run(
+          rows, in_block(whole), 1, [&](Index) { return slopes.part(0, rows, whole * tile_rows, in_block(whole)); },
+          turned.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
     dq_product_.make();
-    Access const step = dq_product_.newest().part(0, rows, 0, dim), total = dq_sums_[section.sums].part(0, rows, place * dim, dim);
+    Access const step = dq_product_.newest().part(0, rows, 0, dim),
+                 total = dq_sums_[section.sums].part(0, rows, place * dim, dim);
     for (Index block = 0; block < blocks; ++block)
       builder_->emit(MatMul{step, turned.part(0, in_block(block), block * tile_rows, rows),
                             k_tokens_[keys.operands].part(0, in_block(block), block * dim, dim), block > 0});
@@ -262,8 +296,9 @@ class BackwardUnits {
   OperandLoads* loads_;
   LogitFactors factors_;
   Index section_tiles_, key_rows_;
-  RotatingTile q_features_, q_tokens_, dout_features_, dout_tokens_, k_features_, k_tokens_, v_features_, dq_sums_, raw_scores_, raw_slopes_,
-      dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_, probabilities_, slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;
+  RotatingTile q_features_, q_tokens_, dout_features_, dout_tokens_, k_features_, k_tokens_, v_features_, dq_sums_,
+      raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_, probabilities_,
+      slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;

@@ -14,7 +14,8 @@ namespace annulus::nki {
 inline TensorHandle declare_mask_input(Builder& builder, RingMask const& mask, Index rows, int world) {
   auto const pieces = static_cast<Index>(mask.pieces().size());
   if (mask.form() == BoundsForm::band)
-    return builder.tensor("mask_offsets", {world, static_cast<Index>(mask.query_pieces().size()) * pieces * 2}, ElementType::float32, Role::input);
+    return builder.tensor("mask_offsets", {world, static_cast<Index>(mask.query_pieces().size()) * pieces * 2},
+                          ElementType::float32, Role::input);
   if (mask.form() == BoundsForm::ranges)
     return builder.tensor("mask_ranges", {world, mask.batch(), pieces, 2, rows}, ElementType::float32, Role::input);
   return {};
@@ -23,13 +24,15 @@ inline TensorHandle declare_mask_input(Builder& builder, RingMask const& mask, I
 /// Bounds of the row tiles of one list: begin (inclusive) and end (exclusive) of the keys that each row sees.
 class BoundsTiles {
  public:
-  BoundsTiles(Builder& builder, RingMask const& mask, TensorHandle input, std::vector<RowTile> const& tiles, std::string const& name)
+  BoundsTiles(Builder& builder, RingMask const& mask, TensorHandle input, std::vector<RowTile> const& tiles,
+              std::string const& name)
       : builder_(&builder), mask_(&mask), input_(std::move(input)), tiles_(&tiles) {
     if (mask.form() == BoundsForm::none) return;
     begins_ = RotatingTile(builder, name + "_begin", Memory::sbuf, tile_rows, columns(), ElementType::float32, 2);
     ends_ = RotatingTile(builder, name + "_end", Memory::sbuf, tile_rows, columns(), ElementType::float32, 2);
     if (mask.form() != BoundsForm::band) return;
-    rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, static_cast<Index>(tiles.size()), ElementType::float32);
+    rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, static_cast<Index>(tiles.size()),
+                            ElementType::float32);
     Index const width = input_.shape[1];
     offset_row_ = RotatingTile(builder, name + "_offset_row", Memory::sbuf, 1, width, ElementType::float32, 2);
     offsets_ = RotatingTile(builder, name + "_offsets", Memory::sbuf, tile_rows, width, ElementType::float32, 2);
@@ -82,7 +85,8 @@ class BoundsTiles {
     auto const& query_pieces = mask_->query_pieces();
     for (std::size_t q = 0; q < query_pieces.size(); ++q) {
       auto const inside = [&](RowTile const& tile) {
-        return tile.rows_of_all_cores.begin >= query_pieces[q].begin && tile.rows_of_all_cores.end <= query_pieces[q].end;
+        return tile.rows_of_all_cores.begin >= query_pieces[q].begin &&
+               tile.rows_of_all_cores.end <= query_pieces[q].end;
       };
       auto const first = static_cast<Index>(std::ranges::find_if(*tiles_, inside) - tiles_->begin());
       auto const count = static_cast<Index>(std::ranges::count_if(*tiles_, inside));
@@ -91,9 +95,11 @@ class BoundsTiles {
         Index const column = static_cast<Index>(piece * tiles_->size()) + first;
         auto const limit = [](Index row_number) { return Scalar{static_cast<float>(row_number)}; };
         builder_->emit(TensorScalar{begins_.newest().columns(column, count), rows_.columns(first, count), Operator::add,
-                                    all.column(at), false, Operator::maximum, limit(mask_->pieces()[piece].begin), false, Engine::vector});
+                                    all.column(at), false, Operator::maximum, limit(mask_->pieces()[piece].begin),
+                                    false, Engine::vector});
         builder_->emit(TensorScalar{ends_.newest().columns(column, count), rows_.columns(first, count), Operator::add,
-                                    all.column(at + 1), false, Operator::minimum, limit(mask_->pieces()[piece].end), false, Engine::vector});
+                                    all.column(at + 1), false, Operator::minimum, limit(mask_->pieces()[piece].end),
+                                    false, Engine::vector});
       }
     }
   }
@@ -108,9 +114,10 @@ class BoundsTiles {
           auto const count = static_cast<Index>(run.last - run.first);
           Affine const item = mask_->batch() > 1 ? batch : Affine(0);
           TileHandle const to = which == 0 ? begins_.newest() : ends_.newest();
-          builder_->emit(DmaCopy{to.part(0, tile.count, piece * static_cast<Index>(tiles_->size()) + static_cast<Index>(run.first), count),
-                                 from_table(owner_register, item * (pieces * 2 * rows) + (piece * 2 + which) * rows + tile.begin,
-                                            {{1, tile.count}, {run.stride, count}})});
+          builder_->emit(DmaCopy{
+              to.part(0, tile.count, piece * static_cast<Index>(tiles_->size()) + static_cast<Index>(run.first), count),
+              from_table(owner_register, item * (pieces * 2 * rows) + (piece * 2 + which) * rows + tile.begin,
+                         {{1, tile.count}, {run.stride, count}})});
         }
   }
 

@@ -15,12 +15,14 @@ struct ColumnSource {
   Index columns = 0;
 
   Access rows(RowTile const& tile, Index first, Index count, Index tiles, Index stride) const {
-    return tensor.pattern(offset + (tile.first_partition + first) * columns + tile.column, {{columns, count}, {stride / tile_rows, tiles}});
+    return tensor.pattern(offset + (tile.first_partition + first) * columns + tile.column,
+                          {{columns, count}, {stride / tile_rows, tiles}});
   }
 };
 
 /// HBM to columns [first_column, first_column + tiles) of `tile`.
-inline void load_columns(Builder& builder, ColumnSource const& source, std::vector<RowTile> const& tiles, TileHandle const& tile, Index first_column) {
+inline void load_columns(Builder& builder, ColumnSource const& source, std::vector<RowTile> const& tiles,
+                         TileHandle const& tile, Index first_column) {
   for (TileRun const& run : runs_of(tiles)) {
     RowTile const& first = tiles[run.first];
     auto const count = static_cast<Index>(run.last - run.first);
@@ -30,7 +32,8 @@ inline void load_columns(Builder& builder, ColumnSource const& source, std::vect
 }
 
 /// Columns of `tile` to HBM, each row by one core.
-inline void store_columns(Builder& builder, TileHandle const& tile, Index first_column, std::vector<RowTile> const& tiles, ColumnSource const& to) {
+inline void store_columns(Builder& builder, TileHandle const& tile, Index first_column,
+                          std::vector<RowTile> const& tiles, ColumnSource const& to) {
   for (TileRun const& run : runs_of(tiles)) {
     RowTile const& first = tiles[run.first];
     auto const count = static_cast<Index>(run.last - run.first);

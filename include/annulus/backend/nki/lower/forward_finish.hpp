@@ -20,7 +20,7 @@ class ForwardFinish {
 
   static constexpr Index most_tiles = 8;
 
-  /// Ends some row tiles of a head of an item, which the cores of a pair may share.
+  /// Ends some row tiles of a head of an item, which the cores of a pair may share. drained: no unit is left to be scored.
   void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head, RowRange tile_range, bool shared,
               ForwardOutputs const& outputs, bool drained) {
     declare(state.resident);

@@ -93,7 +93,8 @@ class ForwardKernel {
   Index sbuf_bytes(Index group, Index section, bool resident) const {
     Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim;
     Index const keys = 2 * Chunks{spec_.shape.head_dim}.count() * section * element, values = 2 * ceil_divide(section, tile_rows) * dim * element;
-    Index const working = group * (2 * 4 + 4 * element), small = 24 * 1024;
+    Index const queries = 2 * Chunks{spec_.shape.head_dim}.count() * tuning_.query_tiles * tile_rows * element;
+    Index const working = group * (2 * 4 + 5 * element) + queries, small = 24 * 1024;
     Index const state = spec_.query_heads_per_item() * columns() * (resident ? dim + 2 : 2) * 4 + (resident ? 0 : 6 * dim * 4);
     Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
     return keys + values + working + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;

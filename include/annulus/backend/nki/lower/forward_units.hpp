@@ -8,6 +8,8 @@
 
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,10 +22,11 @@ namespace annulus::nki {
 /// How the work is spread over engines and buffers; found with the cost model.
 struct ForwardTuning {
   Index group_keys = 4096;     ///< keys between two corrections of the accumulator
-  Index slot_keys = 3072;      ///< short units go through the pipeline together until they have so many keys
+  Index slot_keys = 2304;      ///< short units go through the pipeline together until they have so many keys
+  Index query_tiles = 2;       ///< row tiles whose queries one DMA brings, where they are neighbours
   Index load_keys = 1024;      ///< keys that one DMA brings
   Index span_keys = 512;       ///< keys that leave PSUM in one instruction: a bank
-  Index dma_transposed = 10;   ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
+  Index dma_transposed = 9;    ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
   Index vector_share = 3;      ///< of the others, VectorE takes one of so many out of PSUM, ScalarE the rest
   Index dma_shortest = 2048;   ///< keys; shorter slots would wait for DMA's latency
 };
@@ -76,7 +79,7 @@ class ForwardUnits {
     };
     keys_ = RotatingTile(builder, "keys", Memory::sbuf, chunks.largest(), chunks.count() * section_keys, spec.type, 2);
     values_ = rotating("values", Memory::sbuf, ceil_divide(section_keys, tile_rows) * value_dim, spec.type, 2);
-    queries_ = RotatingTile(builder, "queries", Memory::sbuf, chunks.largest(), chunks.count() * tile_rows, spec.type, 3);
+    queries_ = RotatingTile(builder, "queries", Memory::sbuf, chunks.largest(), chunks.count() * panel_rows(), spec.type, 2);
     raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512), ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
     scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
     span_maximum_ = rotating("span_maximum", Memory::sbuf, ceil_divide(group, tuning.span_keys), ElementType::float32, 2);
@@ -95,6 +98,8 @@ class ForwardUnits {
     tiles_ = &tiles;
     bounds_ = &bounds;
     query_source_ = std::move(queries);
+    panels_ = query_panels(tiles);
+    panel_in_flight_.reset();
     if (!state.resident && !spill_declared_) {
       spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows, spec_->shape.value_dim, ElementType::float32, 6);
       spill_declared_ = true;
@@ -120,11 +125,13 @@ class ForwardUnits {
   /// `coming` is scored in the next slot: what it needs from HBM starts to move.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot turned, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
+    // At the end of a pipeline the engine that is busiest before, VectorE, has nothing to do: less waits for others.
+    draining_ = scored.empty();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
     if (!scored.empty()) scores_.make();
     for (ForwardUnit const& unit : scored) score(stages[0], unit, sections);
-    for (ForwardUnit const& unit : summed) sum(stages[1], unit, sections);
+    sum(stages[1], summed, sections);
     turn(stages[2], turned);
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
@@ -138,7 +145,7 @@ class ForwardUnits {
 
   /// Numbers of the tiles of a unit.
   struct InFlight {
-    Index queries = -1, scores = -1, spans = -1, maximum_before = -1, negated_maximum = -1, correction = -1, row_sum = -1, probabilities = -1,
+    Index queries = -1, query_column = 0, scores = -1, spans = -1, maximum_before = -1, negated_maximum = -1, correction = -1, row_sum = -1, probabilities = -1,
           transposed = -1, accumulator = -1;
   };
   /// An accumulator on the chip that has still to be stored, by so many units.
@@ -164,10 +171,10 @@ class ForwardUnits {
 
   void fetch(ForwardUnit const& unit) {
     if (unit.first) {
-      load_queries(unit);
+      find_queries(unit);
       if (!state_.resident) load_accumulator(unit);
     }
-    flights_[&unit] = {.queries = query_number_, .accumulator = accumulator_number_};
+    flights_[&unit] = {.queries = query_number_, .query_column = query_column_, .accumulator = accumulator_number_};
   }
 
   /// Rows that the pipeline still works on are not in HBM yet.
@@ -186,15 +193,38 @@ class ForwardUnits {
     if (--rows_in_flight->second.units == 0) unstored_.erase(rows_in_flight);
   }
 
-  void load_queries(ForwardUnit const& unit) {
+  Index panel_rows() const { return tuning_.query_tiles * tile_rows; }
+
+  /// Runs of neighbouring row tiles, cut into panels.
+  std::vector<TileRun> query_panels(std::vector<RowTile> const& tiles) const {
+    std::vector<TileRun> panels;
+    auto const most = static_cast<std::size_t>(tuning_.query_tiles);
+    for (TileRun const& run : runs_of(tiles)) {
+      std::size_t const length = run.stride == tile_rows ? most : 1;
+      for (std::size_t first = run.first; first < run.last; first += length) panels.push_back({first, std::min(run.last, first + length), run.stride});
+    }
+    return panels;
+  }
+
+  void find_queries(ForwardUnit const& unit) {
+    auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return unit.tile < run.last; });
+    std::pair const wanted{unit.head, panel->first};
+    if (panel_in_flight_ != wanted) load_queries(unit.head, *panel);
+    panel_in_flight_ = wanted;
+    query_column_ = static_cast<Index>(unit.tile - panel->first) * tile_rows;
+  }
+
+  void load_queries(Index head, TileRun const& panel) {
     query_number_ = queries_.make();
     HeadSource source = query_source_;
-    source.offset += Affine(unit.head * source.rows * source.dim);
-    loads_->by_feature(source, tile(unit).begin, rows(unit), queries_.newest(), tile_rows);
+    source.offset += Affine(head * source.rows * source.dim);
+    RowTile const& first = (*tiles_)[panel.first];
+    Index const count = static_cast<Index>(panel.last - panel.first - 1) * tile_rows + (*tiles_)[panel.last - 1].count;
+    loads_->by_feature(source, first.begin, count, queries_.newest(), panel_rows());
     if (factors_.query_factor == 1) return;
     Chunks const chunks{source.dim};
     for (Index c = 0; c < chunks.count(); ++c) {
-      Access const part = queries_.newest().part(0, chunks.size(c), c * tile_rows, rows(unit));
+      Access const part = queries_.newest().part(0, chunks.size(c), c * panel_rows(), count);
       builder_->emit(TensorScalar{part, part, Operator::multiply, factors_.query_factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
     }
   }
@@ -225,7 +255,7 @@ class ForwardUnits {
     for (Index at = 0; at < count; at += 512)
       for (Index c = 0; c < chunks.count(); ++c) {
         Index const width = std::min(Index{512}, count - at);
-        builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries.part(0, chunks.size(c), c * tile_rows, rows(unit)),
+        builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries.part(0, chunks.size(c), c * panel_rows() + flight(unit).query_column, rows(unit)),
                               keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width), c > 0});
       }
     Access const from = raw.part(0, rows(unit), 0, count), to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
@@ -315,7 +345,7 @@ class ForwardUnits {
         if (blocks.back().whole()) ++whole;
       }
     }
-    bool const long_enough = static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
+    bool const long_enough = !draining_ && static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
     Index const by_tensor = bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
     // Products take the blocks in order, so those that come by DMA, later, are the last whole ones.
     whole = 0;
@@ -340,32 +370,47 @@ class ForwardUnits {
     transposer_->run(block.rows, block.keys, count, [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
                      block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
                                    : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
-                     ++turned_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+                     draining_ || ++turned_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
   }
 
-  void sum(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
-    KeySection const& section = sections[unit.section];
-    Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows, dim = spec_->shape.value_dim;
-    for (Index begin = 0; begin < blocks; begin += per_part)
-      parts.push_back([this, &unit, &section, begin, per_part, blocks, dim] {
-        Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, end = std::min(blocks, begin + per_part);
-        Access const total = accumulator(unit);
-        if (begin == 0) {
-          weighted_.make();
-          builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false,
-                                      std::nullopt, 0.0f, false, Engine::gpsimd});
-        }
-        Access const product = weighted_.newest().part(0, rows(unit), 0, dim);
-        for (Index block = begin; block < end; ++block) {
-          Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
-          builder_->emit(MatMul{product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
-                                values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
-        }
-        if (end < blocks) return;
-        builder_->emit(TensorTensor{total, total, product, Operator::add, Engine::vector});
-        if (unit.last && !state_.resident) store_accumulator(unit);
-        flights_.erase(&unit);
-      });
+  void sum(Parts& parts, ForwardSlot units, std::vector<KeySection> const& sections) {
+    std::set<Index> scaled;
+    for (ForwardUnit const& unit : units) {
+      // At once, unless the rows have another unit before in this slot: GpSimdE would wait for other stages first.
+      bool const early = scaled.insert(state_column(unit)).second;
+      if (early) scale_accumulator(unit);
+      Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
+      KeySection const& section = sections[unit.section];
+      for (Index begin = 0; begin < blocks; begin += per_part)
+        parts.push_back([this, &unit, &section, begin, end = std::min(blocks, begin + per_part), blocks, early] {
+          if (begin == 0) weighted_.make();
+          if (begin == 0 && !early) scale_accumulator(unit);
+          Access const product = weighted_.newest().part(0, rows(unit), 0, spec_->shape.value_dim);
+          sum_blocks(unit, section, begin, end, product);
+          if (end == blocks) add_product(unit, product);
+        });
+    }
+  }
+
+  void scale_accumulator(ForwardUnit const& unit) {
+    Access const total = accumulator(unit);
+    builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false, std::nullopt, 0.0f, false, draining_ ? Engine::vector : Engine::gpsimd});
+  }
+
+  void sum_blocks(ForwardUnit const& unit, KeySection const& section, Index begin, Index end, Access const& product) {
+    Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, dim = spec_->shape.value_dim;
+    for (Index block = begin; block < end; ++block) {
+      Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
+      builder_->emit(MatMul{product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
+                            values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
+    }
+  }
+
+  void add_product(ForwardUnit const& unit, Access const& product) {
+    Access const total = accumulator(unit);
+    builder_->emit(TensorTensor{total, total, product, Operator::add, Engine::vector});
+    if (unit.last && !state_.resident) store_accumulator(unit);
+    flights_.erase(&unit);
   }
 
   static constexpr Index dma_blocks = 8;  ///< of P^T that one DMA brings: each takes a while to begin
@@ -386,7 +431,10 @@ class ForwardUnits {
   HeadSource query_source_;
   std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
   std::map<Index, Unstored> unstored_;     // by state column
-  Index turned_ = 0, query_number_ = -1, accumulator_number_ = -1;
+  std::vector<TileRun> panels_;
+  std::optional<std::pair<Index, std::size_t>> panel_in_flight_;  // head, first tile
+  bool draining_ = false;
+  Index turned_ = 0, query_number_ = -1, query_column_ = 0, accumulator_number_ = -1;
   std::map<ForwardUnit const*, InFlight> flights_;
 };
 

@@ -17,14 +17,17 @@ struct GradientTarget {
   Affine offset;
   Index rows = 0, dim = 0;
 
-  Access block(Affine const& begin, Index count) const { return tensor.pattern(offset + begin * dim, {{dim, count}, {1, dim}}); }
+  Access block(Affine const& begin, Index count) const {
+    return tensor.pattern(offset + begin * dim, {{dim, count}, {1, dim}});
+  }
 };
 
 class GradientRows {
  public:
   GradientRows(Builder& builder, Index widest, Index key_tile_blocks)
       : builder_(&builder),
-        before_(builder, "gradient_before", Memory::sbuf, tile_rows, widest * key_tile_blocks, ElementType::float32, 3) {
+        before_(builder, "gradient_before", Memory::sbuf, tile_rows, widest * key_tile_blocks, ElementType::float32,
+                3) {
     zeros_ = builder.declare("gradient_zeros", Memory::sbuf, tile_rows, widest, ElementType::float32);
   }
 
@@ -33,7 +36,8 @@ class GradientRows {
   void store(GradientTarget const& to, Index begin, Index count, TileHandle const& gradient, bool add) {
     for (auto const& [first, rows, blocks] : parts_of(count)) {
       Access const here = gradient.pattern(0, rows, first / tile_rows * to.dim, {{to.dim, blocks}, {1, to.dim}});
-      Access const there = to.tensor.pattern(to.offset + (begin + first) * to.dim, {{to.dim, rows}, {tile_rows * to.dim, blocks}, {1, to.dim}});
+      Access const there = to.tensor.pattern(to.offset + (begin + first) * to.dim,
+                                             {{to.dim, rows}, {tile_rows * to.dim, blocks}, {1, to.dim}});
       if (add) add_from(there, here, rows, first / tile_rows * to.dim, blocks, to.dim);
       builder_->emit(DmaCopy{there, here});
     }
@@ -74,13 +78,15 @@ class GradientRows {
         Access const sum = before_[left].part(0, tile.count, 0, to.dim);
         builder_->emit(DmaCopy{sum, a.block(tile.begin, tile.count)});
         builder_->emit(DmaCopy{before_[right].part(0, tile.count, 0, to.dim), b.block(tile.begin, tile.count)});
-        builder_->emit(TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
+        builder_->emit(
+            TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
         if (add) {
           // Into a tile that is there already: a new one would change which tile `left` is.
           store_once(*builder_, tile, [&](Index row, Index rows) {
             builder_->emit(DmaCopy{before_[right].part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
           });
-          builder_->emit(TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
+          builder_->emit(
+              TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
         }
         store(to, tile, before_[left], false);
       }));

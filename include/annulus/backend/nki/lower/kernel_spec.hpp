@@ -28,8 +28,8 @@ struct KernelSpec {
   ElementType output_type = ElementType::bfloat16;
   ElementType lse_type = ElementType::float32;
   double softmax_scale = 1;
-  double logit_softcap = 0;  ///< 0: none
-  Index sinks = 0;           ///< sinks per query head
+  double logit_softcap = 0;       ///< 0: none
+  Index sinks = 0;                ///< sinks per query head
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse
@@ -47,23 +47,33 @@ inline constexpr Index widest_dim = 512;  ///< one PSUM bank of fp32
 /// Throws UnsupportedError or ShapeError for what no kernel can be built for.
 inline void check_spec(KernelSpec const& spec) {
   auto const& shape = spec.shape;
-  check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores, "; a logical core is 1 or 2 physical cores");
-  check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks, " ranks; at least 1 each");
-  check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 && spec.local_queries >= 1 && spec.local_keys >= 1,
-                    "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ", shape.kv_heads, ", queries ",
-                    spec.local_queries, ", keys ", spec.local_keys, "; a kernel needs at least 1 of each");
-  check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows, "nki: ", spec.local_queries, " queries and ", spec.local_keys,
-                    " keys per rank; range_select counts in fp32, so at most ", most_rows, " of each");
-  check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads, " query heads are no multiple of ", shape.kv_heads, " kv heads");
-  check<ShapeError>(shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
-                    "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim, ", one PSUM bank");
+  check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
+                          "; a logical core is 1 or 2 physical cores");
+  check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks,
+                          " ranks; at least 1 each");
+  check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 && spec.local_queries >= 1 &&
+                        spec.local_keys >= 1,
+                    "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ", shape.kv_heads,
+                    ", queries ", spec.local_queries, ", keys ", spec.local_keys,
+                    "; a kernel needs at least 1 of each");
+  check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows, "nki: ", spec.local_queries,
+                    " queries and ", spec.local_keys, " keys per rank; range_select counts in fp32, so at most ",
+                    most_rows, " of each");
+  check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
+                    " query heads are no multiple of ", shape.kv_heads, " kv heads");
+  check<ShapeError>(
+      shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
+      "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
+      ", one PSUM bank");
   for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
-    check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type), "; accepted are float32, bfloat16, float16");
+    check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
+                            "; accepted are float32, bfloat16, float16");
   double const scale = std::abs(spec.softmax_scale);
-  check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,
+  check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ",
+                          spec.softmax_scale,
                           "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
-  check<UnsupportedError>(spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20), "nki: logit_softcap is ",
-                          spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+  check<UnsupportedError>(spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
+                          "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
 }
 
 /// A logit is multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is positive:

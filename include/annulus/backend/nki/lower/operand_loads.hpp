@@ -49,7 +49,8 @@ class OperandLoads {
       : builder_(&builder), transposer_(&transposer), type_(type), widest_(widest) {}
 
   /// Rows [begin, begin + count) by feature: chunk c of 128 features at columns c * pitch of `tile`, from `column` on.
-  void by_feature(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch, Index column = 0) {
+  void by_feature(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch,
+                  Index column = 0) {
     Chunks const chunks{source.dim};
     if (!source.by_token) {
       for (Index c = 0; c < chunks.count(); ++c)
@@ -61,25 +62,30 @@ class OperandLoads {
     for (Index block = 0; block < count; block += tile_rows) {
       Index const rows = std::min(tile_rows, count - block);
       TileHandle const staged = stage();
-      builder_->emit(DmaCopy{staged.part(0, rows, 0, source.dim),
-                             source.tensor.pattern(source.offset + (begin + block) * source.dim, {{source.dim, rows}, {1, source.dim}})});
+      builder_->emit(DmaCopy{
+          staged.part(0, rows, 0, source.dim),
+          source.tensor.pattern(source.offset + (begin + block) * source.dim, {{source.dim, rows}, {1, source.dim}})});
       for (Index c = 0; c < chunks.count(); ++c)
-        transposer_->run(rows, chunks.size(c), 1, [&](Index) { return staged.part(0, rows, c * tile_rows, chunks.size(c)); },
-                         tile.part(0, chunks.size(c), c * pitch + column + block, rows), Engine::vector);
+        transposer_->run(
+            rows, chunks.size(c), 1, [&](Index) { return staged.part(0, rows, c * tile_rows, chunks.size(c)); },
+            tile.part(0, chunks.size(c), c * pitch + column + block, rows), Engine::vector);
     }
   }
 
   /// Rows [begin, begin + count) by token: block b of 128 rows at columns (first_block + b) * dim of
   /// `tile`.
-  void by_token(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index first_block = 0) {
+  void by_token(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile,
+                Index first_block = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;
     if (source.by_token) {
       if (whole > 0)
         builder_->emit(DmaCopy{tile.pattern(0, tile_rows, first_block * dim, {{dim, whole}, {1, dim}}),
-                               source.tensor.pattern(source.offset + begin * dim, {{dim, tile_rows}, {tile_rows * dim, whole}, {1, dim}})});
+                               source.tensor.pattern(source.offset + begin * dim,
+                                                     {{dim, tile_rows}, {tile_rows * dim, whole}, {1, dim}})});
       if (rest > 0)
-        builder_->emit(DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim),
-                               source.tensor.pattern(source.offset + (begin + whole * tile_rows) * dim, {{dim, rest}, {1, dim}})});
+        builder_->emit(
+            DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim),
+                    source.tensor.pattern(source.offset + (begin + whole * tile_rows) * dim, {{dim, rest}, {1, dim}})});
       return;
     }
     Chunks const chunks{dim};
@@ -90,8 +96,10 @@ class OperandLoads {
         builder_->emit(DmaCopy{staged.part(0, chunks.size(c), 0, rows),
                                source.tensor.pattern(source.offset + begin + block + c * tile_rows * source.rows,
                                                      {{source.rows, chunks.size(c)}, {1, rows}})});
-        transposer_->run(chunks.size(c), rows, 1, [&](Index) { return staged.part(0, chunks.size(c), 0, rows); },
-                         tile.part(0, rows, (first_block + block / tile_rows) * dim + c * tile_rows, chunks.size(c)), Engine::vector);
+        transposer_->run(
+            chunks.size(c), rows, 1, [&](Index) { return staged.part(0, chunks.size(c), 0, rows); },
+            tile.part(0, rows, (first_block + block / tile_rows) * dim + c * tile_rows, chunks.size(c)),
+            Engine::vector);
       }
     }
   }

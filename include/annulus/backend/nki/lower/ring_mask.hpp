@@ -81,7 +81,8 @@ class RingMask {
       for (auto const& key : keys_)
         for (RowRange query_piece : query_pieces_)
           for (RowRange piece : pieces_)
-            banded = banded && segment_at(query, query_piece.begin).global_stride == segment_at(key, piece.begin).global_stride;
+            banded = banded &&
+                     segment_at(query, query_piece.begin).global_stride == segment_at(key, piece.begin).global_stride;
     form_ = banded ? BoundsForm::band : BoundsForm::ranges;
     find_runs();
   }
@@ -90,7 +91,8 @@ class RingMask {
   /// inside its piece.
   RingMask(std::vector<RowRange> pieces, std::vector<std::vector<RowRange>> ranges)
       : form_(BoundsForm::ranges), pieces_(std::move(pieces)), given_(std::move(ranges)) {
-    check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(), " pieces for ", pieces_.size(), "; at least one each");
+    check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(),
+                      " pieces for ", pieces_.size(), "; at least one each");
     auto const queries = static_cast<Index>(given_.front().size());
     query_pieces_ = {{0, queries}};
     queries_ = {{{{0, queries, 0, 1}}}};
@@ -99,13 +101,17 @@ class RingMask {
 
   /// Throws ShapeError unless this mask is that of a ring of `ranks` with the rows of the spec.
   void check_for(KernelSpec const& spec, int expected_ranks) const {
-    check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ", expected_ranks, " ranks, but a mask for ",
-                      queries_.size(), " ranks of queries and ", keys_.size(), " of keys");
+    check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ",
+                      expected_ranks, " ranks, but a mask for ", queries_.size(), " ranks of queries and ",
+                      keys_.size(), " of keys");
     for (std::size_t rank = 0; rank < queries_.size(); ++rank)
-      check<ShapeError>(rows_of(queries_[rank].segments) == spec.local_queries && rows_of(keys_[rank].segments) == spec.local_keys, "nki: rank ", rank,
-                        " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments), " keys in the mask, expected ",
-                        spec.local_queries, " and ", spec.local_keys, "; all ranks of a kernel hold equally many");
-    check<ShapeError>(!documents_ || batch() == spec.shape.batch, "nki: documents of ", batch(), " batch items, expected ", spec.shape.batch);
+      check<ShapeError>(
+          rows_of(queries_[rank].segments) == spec.local_queries && rows_of(keys_[rank].segments) == spec.local_keys,
+          "nki: rank ", rank, " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments),
+          " keys in the mask, expected ", spec.local_queries, " and ", spec.local_keys,
+          "; all ranks of a kernel hold equally many");
+    check<ShapeError>(!documents_ || batch() == spec.shape.batch, "nki: documents of ", batch(),
+                      " batch items, expected ", spec.shape.batch);
   }
 
   BoundsForm form() const { return form_; }
@@ -125,8 +131,9 @@ class RingMask {
     Segment const& segment = segment_at(queries, query);
     Tile const tile = tile_of(owner, piece);
     PositionRange const visible = mask_.keys_of(position_at(segment, query), tile.sink);
-    RowRange range{std::clamp(ceil_divide(visible.begin - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin,
-                   std::clamp(ceil_divide(visible.end - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin};
+    RowRange range{
+        std::clamp(ceil_divide(visible.begin - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin,
+        std::clamp(ceil_divide(visible.end - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin};
     if (documents_) {
       std::int32_t const id = queries.documents[static_cast<std::size_t>(batch)][static_cast<std::size_t>(query)];
       RowRange const document = runs_.at({owner, batch, static_cast<Index>(piece)}).rows_of(id);
@@ -150,7 +157,8 @@ class RingMask {
         for (int owner = 0; owner < ranks(); ++owner)
           if ((me == owner) == own_step)
             for (Index b = 0; b < batch(); ++b)
-              for (std::size_t i = 0; i < rows.size(); ++i) rows[i].add(seen(me, owner, b, piece, static_cast<Index>(i)));
+              for (std::size_t i = 0; i < rows.size(); ++i)
+                rows[i].add(seen(me, owner, b, piece, static_cast<Index>(i)));
     }
     for (Index i = queries.begin; i < queries.end; ++i) joined.add(rows[static_cast<std::size_t>(i)]);
     return joined;
@@ -230,10 +238,12 @@ class RingMask {
         Index const sinks = ceil_divide(mask_.sink_tokens - segment.global_begin, segment.global_stride);
         if (sinks > 0 && sinks < segment.length) cuts.insert(segment.local_begin + sinks);
       }
-    check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries", " of a rank stand in ",
-                            cuts.size() - 1, " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
+    check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries",
+                            " of a rank stand in ", cuts.size() - 1,
+                            " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
     std::vector<RowRange> pieces;
-    for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end) pieces.push_back({*begin, *end});
+    for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end)
+      pieces.push_back({*begin, *end});
     return pieces;
   }
 
@@ -243,9 +253,10 @@ class RingMask {
       for (Index b = 0; b < batch(); ++b)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
           auto const& ids = keys_[static_cast<std::size_t>(owner)].documents[static_cast<std::size_t>(b)];
-          DocumentRuns runs(pieces_[piece].size(), [&](Index row) { return ids[static_cast<std::size_t>(pieces_[piece].begin + row)]; });
-          check<UnsupportedError>(runs.consecutive(), "nki: the keys of a document are interrupted by others on rank ", owner,
-                                  ", batch item ", b, "; a query must see one range of keys");
+          DocumentRuns runs(pieces_[piece].size(),
+                            [&](Index row) { return ids[static_cast<std::size_t>(pieces_[piece].begin + row)]; });
+          check<UnsupportedError>(runs.consecutive(), "nki: the keys of a document are interrupted by others on rank ",
+                                  owner, ", batch item ", b, "; a query must see one range of keys");
           runs_.emplace(std::array<Index, 3>{Index{owner}, b, static_cast<Index>(piece)}, std::move(runs));
         }
   }
@@ -255,9 +266,9 @@ class RingMask {
     constexpr Index far = Index{1} << 22;
     if (position <= -unbounded / 2) return -static_cast<float>(far);
     if (position >= unbounded / 2) return static_cast<float>(far);
-    return static_cast<float>(std::clamp(ceil_divide(position - tile.key_position, tile.key_stride) + shift, -far, far));
+    return static_cast<float>(
+        std::clamp(ceil_divide(position - tile.key_position, tile.key_stride) + shift, -far, far));
   }
-
 
   Mask mask_;
   std::vector<RankRows> queries_, keys_;

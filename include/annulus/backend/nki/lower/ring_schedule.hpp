@@ -49,7 +49,7 @@ class RingSchedule {
   /// load(section, part, parts): a part of a section's keys and values. All are spread over the work of a section, as units
   /// wait where much moves at once.
   /// finish(head, tiles, drained) as soon as the last unit of some tiles has been through the pipeline, so that results leave
-  /// while others are computed; drained: nothing else is left to do.
+  /// while others are computed; drained: no unit is left to be scored.
   template <class Copy, class Send, class Load, class Finish>
   void write(Builder& builder, ForwardUnits& stages, Copy&& copy, Send&& send, Load&& load, Finish&& finish) {
     Events events;
@@ -67,7 +67,7 @@ class RingSchedule {
         spread(load_begin, load_end, load_parts, [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
     for (auto const& [slot, batch] : batches())
-      events.insert({slot, [&finish, batch = batch, drained = slot >= slots_.size() + depth - 1] { finish(batch.head, batch.tiles, drained); }});
+      events.insert({slot, [&finish, batch = batch, drained = slot > slots_.size()] { finish(batch.head, batch.tiles, drained); }});
 
     std::vector<Body> steps;
     std::size_t section = 0, at = 0;
@@ -96,7 +96,7 @@ class RingSchedule {
   }
 
  private:
-  static constexpr std::size_t depth = 4;
+  static constexpr std::size_t depth = 5;
   static constexpr std::size_t batch_tiles = 4;
 
   // Parts of a section's work, and in how many pieces.
@@ -147,7 +147,7 @@ class RingSchedule {
     };
     for (std::size_t slot = begin; slot < end; ++slot)
       bodies.push_back(builder.collect([&] {
-        stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, 3), sections_);
+        stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, depth - 1), sections_);
       }));
     append_rolled(builder, "slot", std::move(bodies), 4);
   }

@@ -10,7 +10,8 @@ namespace annulus::nki {
 class RotatingTile {
  public:
   RotatingTile() = default;
-  RotatingTile(Builder& builder, std::string name, Memory memory, Index partitions, Index elements, ElementType type, int rotation)
+  RotatingTile(Builder& builder, std::string name, Memory memory, Index partitions, Index elements, ElementType type,
+               int rotation)
       : builder_(&builder), newest_(builder.declare(std::move(name), memory, partitions, elements, type, rotation)) {}
 
   /// Allocates a tile and returns its number.

@@ -12,7 +12,8 @@ namespace annulus::nki {
 
 class RowNumbers {
  public:
-  RowNumbers(Builder& builder, KernelSpec const& spec, Index columns) : builder_(&builder), spec_(&spec), columns_(columns) {
+  RowNumbers(Builder& builder, KernelSpec const& spec, Index columns)
+      : builder_(&builder), spec_(&spec), columns_(columns) {
     auto const rotating = [&](char const* name, Index elements, ElementType type) {
       return RotatingTile(builder, name, Memory::sbuf, tile_rows, elements, type, 2);
     };
@@ -39,18 +40,22 @@ class RowNumbers {
     builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
     load_columns(*builder_, lse, tiles, negated, 0);
     load_columns(*builder_, delta, tiles, delta_.newest(), 0);
-    builder_->emit(TensorScalar{dead.whole(), negated.whole(), Operator::less, -dead_lse, false, Operator::multiply, -2 * dead_lse, false, Engine::vector});
-    builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum, dead_lse, false, Engine::vector});
+    builder_->emit(TensorScalar{dead.whole(), negated.whole(), Operator::less, -dead_lse, false, Operator::multiply,
+                                -2 * dead_lse, false, Engine::vector});
+    builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
+                                dead_lse, false, Engine::vector});
     builder_->emit(TensorTensor{negated.whole(), negated.whole(), dead.whole(), Operator::add, Engine::vector});
     for (std::size_t i = 0; i < tiles.size(); ++i)
       if (tiles[i].overlaps)  // the row is the other core's too: it must count once
-        builder_->on_core(1, [&] { builder_->emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -dead_lse, Engine::gpsimd}); });
+        builder_->on_core(1, [&] {
+          builder_->emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -dead_lse, Engine::gpsimd});
+        });
     return number;
   }
 
   /// Writes delta of all heads of an item to the core's part of `to`; dout and output [.., heads, rows, value_dim].
-  void write_delta(TensorHandle const& dout, TensorHandle const& output, Affine const& item, RoundKind kind, std::vector<RowTile> const& tiles,
-                   TensorHandle const& to) {
+  void write_delta(TensorHandle const& dout, TensorHandle const& output, Affine const& item, RoundKind kind,
+                   std::vector<RowTile> const& tiles, TensorHandle const& to) {
     Index const dim = spec_->shape.value_dim, heads = spec_->query_heads_per_item(), head_size = tile_rows * columns_;
     for (Index head = 0; head < heads; ++head) {
       own_delta_.make();
@@ -58,17 +63,21 @@ class RowNumbers {
       for (std::size_t i = 0; i < tiles.size(); ++i)
         bodies.push_back(builder_->collect([&] {
           RowTile const& tile = tiles[i];
-          Affine const offset = item * (heads * spec_->local_queries * dim) + (tile.begin + head * spec_->local_queries) * dim;
+          Affine const offset =
+              item * (heads * spec_->local_queries * dim) + (tile.begin + head * spec_->local_queries) * dim;
           for (RotatingTile* rows : {&row_output_, &row_dout_, &product_}) rows->make();
-          Access const outputs = row_output_.newest().part(0, tile.count, 0, dim), douts = row_dout_.newest().part(0, tile.count, 0, dim);
+          Access const outputs = row_output_.newest().part(0, tile.count, 0, dim),
+                       douts = row_dout_.newest().part(0, tile.count, 0, dim);
           Access const products = product_.newest().part(0, tile.count, 0, dim);
           builder_->emit(DmaCopy{outputs, output.pattern(offset, {{dim, tile.count}, {1, dim}})});
           builder_->emit(DmaCopy{douts, dout.pattern(offset, {{dim, tile.count}, {1, dim}})});
           builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply, Engine::vector});
-          builder_->emit(TensorReduce{own_delta_.newest().part(0, tile.count, static_cast<Index>(i), 1), Operator::add, products, 1, false});
+          builder_->emit(TensorReduce{own_delta_.newest().part(0, tile.count, static_cast<Index>(i), 1), Operator::add,
+                                      products, 1, false});
         }));
       append_rolled(*builder_, "row_tile", std::move(bodies));
-      store_columns(*builder_, own_delta_.newest(), 0, tiles, {to, kind.part(*spec_) * (heads * head_size) + head * head_size, columns_});
+      store_columns(*builder_, own_delta_.newest(), 0, tiles,
+                    {to, kind.part(*spec_) * (heads * head_size) + head * head_size, columns_});
     }
     pad(kind, to);
   }
@@ -78,14 +87,18 @@ class RowNumbers {
 
   /// What travels must be written whole, beyond the last row too.
   void pad(RoundKind kind, TensorHandle const& to) {
-    Index const rest = spec_->local_queries % tile_rows, heads = spec_->query_heads_per_item(), head_size = tile_rows * columns_;
+    Index const rest = spec_->local_queries % tile_rows, heads = spec_->query_heads_per_item(),
+                head_size = tile_rows * columns_;
     if (rest == 0) return;
-    TileHandle const zeros = builder_->tile("delta_padding" + kind.suffix(), Memory::sbuf, tile_rows, 1, ElementType::float32);
+    TileHandle const zeros =
+        builder_->tile("delta_padding" + kind.suffix(), Memory::sbuf, tile_rows, 1, ElementType::float32);
     builder_->emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
     for (Index head = 0; head < heads; ++head) {
       auto const write_padding = [&] {
-        Affine const offset = kind.part(*spec_) * (heads * head_size) + head * head_size + rest * columns_ + columns_ - 1;
-        builder_->emit(DmaCopy{to.pattern(offset, {{columns_, tile_rows - rest}, {1, 1}}), zeros.part(0, tile_rows - rest, 0, 1)});
+        Affine const offset =
+            kind.part(*spec_) * (heads * head_size) + head * head_size + rest * columns_ + columns_ - 1;
+        builder_->emit(
+            DmaCopy{to.pattern(offset, {{columns_, tile_rows - rest}, {1, 1}}), zeros.part(0, tile_rows - rest, 0, 1)});
       };
       kind.shared ? builder_->on_core(0, write_padding) : write_padding();
     }

@@ -60,7 +60,8 @@ inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
   std::vector<TileRun> runs;
   for (std::size_t i = 0; i < tiles.size(); ++i) {
     Index const stride = tiles[i].rows_of_all_cores.size();
-    bool const joins = !runs.empty() && tiles[i].count == tile_rows && tiles[i - 1].count == tile_rows && runs.back().stride == stride;
+    bool const joins =
+        !runs.empty() && tiles[i].count == tile_rows && tiles[i - 1].count == tile_rows && runs.back().stride == stride;
     if (joins)
       ++runs.back().last;
     else

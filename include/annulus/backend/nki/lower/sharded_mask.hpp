@@ -14,18 +14,20 @@ namespace annulus::nki {
 /// What the ranks of a ring see of each other. Every rank holds local_queries and local_keys rows, whose positions follow from
 /// the sharding; query positions count from query_offset. query_documents and key_documents, [batch][global position], are the ids
 /// of packed documents, 0 and negative for padding; empty: none.
-inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ranks, Index local_queries, Index local_keys, Index query_offset = 0,
+inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ranks, Index local_queries,
+                             Index local_keys, Index query_offset = 0,
                              std::span<std::vector<std::int32_t> const> query_documents = {},
                              std::span<std::vector<std::int32_t> const> key_documents = {}) {
-  check<ShapeError>(query_documents.size() == key_documents.size(), "nki: documents of ", query_documents.size(), " batch items for queries and of ",
-                    key_documents.size(), " for keys");
+  check<ShapeError>(query_documents.size() == key_documents.size(), "nki: documents of ", query_documents.size(),
+                    " batch items for queries and of ", key_documents.size(), " for keys");
   auto const rows = [&](Side side, Index local, std::span<std::vector<std::int32_t> const> documents) {
     std::vector<Index> const held(static_cast<std::size_t>(ranks), local);
     std::vector<RankRows> all;
     for (int rank = 0; rank < ranks; ++rank) {
       RankRows own{sharding.segments(side, rank, held)};
       for (std::vector<std::int32_t> const& ids : documents) {
-        check<ShapeError>(static_cast<Index>(ids.size()) == ranks * local, "nki: ", ids.size(), " document ids for ", ranks * local, " positions");
+        check<ShapeError>(static_cast<Index>(ids.size()) == ranks * local, "nki: ", ids.size(), " document ids for ",
+                          ranks * local, " positions");
         auto& local_ids = own.documents.emplace_back();
         for (Index position : positions_of(own.segments)) local_ids.push_back(ids[static_cast<std::size_t>(position)]);
       }
@@ -34,7 +36,8 @@ inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ran
     return all;
   };
   check<ShapeError>(ranks >= 1, "nki: a ring of ", ranks, " ranks; at least one is needed");
-  return RingMask(mask, rows(Side::query, local_queries, query_documents), rows(Side::key, local_keys, key_documents), query_offset);
+  return RingMask(mask, rows(Side::query, local_queries, query_documents), rows(Side::key, local_keys, key_documents),
+                  query_offset);
 }
 
 }  // namespace annulus::nki

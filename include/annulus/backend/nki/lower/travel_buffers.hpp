@@ -17,7 +17,9 @@ struct RoundKind {
   bool repeated = false;
 
   Index parts(KernelSpec const& spec) const { return shared || spec.cores == 1 ? 1 : 2; }
-  Affine part(KernelSpec const& spec) const { return shared || spec.cores == 1 ? Affine(0) : Affine::of(core_variable); }
+  Affine part(KernelSpec const& spec) const {
+    return shared || spec.cores == 1 ? Affine(0) : Affine::of(core_variable);
+  }
   std::string suffix() const { return shared ? "_shared" : ""; }
 };
 
@@ -36,13 +38,16 @@ class TravelBuffers {
     for (Operand const& operand : operands_) {
       std::array<TensorHandle, 2> sides;
       for (std::size_t side = 0; side < 2; ++side)
-        sides[side] = builder.tensor(operand.name + kind.suffix() + (side == 0 ? "_a" : "_b"), {kind.parts(spec), operand.size}, operand.type);
+        sides[side] = builder.tensor(operand.name + kind.suffix() + (side == 0 ? "_a" : "_b"),
+                                     {kind.parts(spec), operand.size}, operand.type);
       buffers_.push_back(std::move(sides));
     }
   }
 
   bool travels() const { return steps_ > 1; }
-  TensorHandle const& at(std::size_t operand, int step) const { return buffers_[operand][static_cast<std::size_t>(step % 2)]; }
+  TensorHandle const& at(std::size_t operand, int step) const {
+    return buffers_[operand][static_cast<std::size_t>(step % 2)];
+  }
   Affine offset(std::size_t operand) const { return kind_.part(*spec_) * operands_[operand].size; }
 
   /// Before what the rank holds is written to where it is sent from.
@@ -53,7 +58,8 @@ class TravelBuffers {
 
   /// Copies rows of an operand, each `row` elements long, to where it is sent from. Whether a collective may read a
   /// kernel's argument is nowhere said. Cores that share an item copy different operands.
-  void fill(std::size_t operand, TensorHandle const& from, Affine const& from_offset, Index row, Index first, Index count) {
+  void fill(std::size_t operand, TensorHandle const& from, Affine const& from_offset, Index row, Index first,
+            Index count) {
     if (!travels() || count == 0) return;
     auto const copy = [&] {
       builder_->emit(DmaCopy{at(operand, 0).pattern(offset(operand) + first * row, {{row, count}, {1, row}}),
@@ -93,11 +99,13 @@ class TravelBuffers {
 class CarriedGradient {
  public:
   CarriedGradient() = default;
-  CarriedGradient(Builder& builder, KernelSpec const& spec, RoundKind kind, std::string const& name, Index size, int steps)
+  CarriedGradient(Builder& builder, KernelSpec const& spec, RoundKind kind, std::string const& name, Index size,
+                  int steps)
       : builder_(&builder), spec_(&spec), kind_(kind), size_(size), steps_(steps) {
     if (steps_ <= 1) return;
     for (std::size_t side = 0; side < 2; ++side)
-      carried_[side] = builder.tensor(name + kind.suffix() + (side == 0 ? "_a" : "_b"), {kind.parts(spec), size}, ElementType::float32);
+      carried_[side] = builder.tensor(name + kind.suffix() + (side == 0 ? "_a" : "_b"), {kind.parts(spec), size},
+                                      ElementType::float32);
     share_ = builder.tensor(name + "_share" + kind.suffix(), {kind.parts(spec), size}, ElementType::float32);
   }
 
@@ -122,7 +130,8 @@ class CarriedGradient {
     if (step == 0)
       builder_->emit(CollectivePermute{carried_[0].whole(), carried_[1].whole(), 0});
     else
-      builder_->emit(CollectivePermuteReduce{share_.whole(), carried_[here].whole(), carried_[next].whole(), Operator::add, 0});
+      builder_->emit(
+          CollectivePermuteReduce{share_.whole(), carried_[here].whole(), carried_[next].whole(), Operator::add, 0});
   }
 
   /// Where it is after the last step.

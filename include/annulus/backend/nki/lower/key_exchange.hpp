@@ -1,0 +1,292 @@
+#pragma once
+// Forward attention kernels: the whole SPMD ring, and the step that folds one owner's keys into a running state.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/backend/nki/lower/column_moves.hpp"
+#include "annulus/backend/nki/lower/forward_finish.hpp"
+#include "annulus/backend/nki/lower/ring_schedule.hpp"
+#include "annulus/backend/nki/lower/travel_buffers.hpp"
+
+namespace annulus::nki {
+
+class ForwardKernel {
+ public:
+  /// Throws UnsupportedError or ShapeError where no kernel can be built. `mask` knows the rows of all ranks of the ring.
+  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {}) : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+    check_spec(spec_);
+    fit();
+  }
+
+  /// q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows, head_dim]), k alike, v [batch, kv_heads, keys, value_dim],
+  /// the mask's input if it has one, sinks [batch, query_heads, n] (the same
+  /// for each batch item) -> output [batch, query_heads, rows, value_dim] and, in training,
+  /// lse [batch, query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row.
+  Program ring() && {
+    Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
+    declare_operands(builder);
+    ForwardOutputs outputs;
+    auto const& shape = spec_.shape;
+    if (spec_.sinks > 0) outputs.sinks = builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
+    outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim}, spec_.output_type, Role::output);
+    if (spec_.training)
+      outputs.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, spec_.lse_type, Role::output);
+    ForwardFinish finish(builder, spec_);
+    write(builder,
+          [&](State& state, Round const&) { clear(builder, state); },
+          [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
+            finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
+          },
+          [](State&, Round const&) {});
+    return std::move(builder).finish();
+  }
+
+  /// As ring(), for one owner's keys, without collectives: inputs old_negated_maximum and old_sum [batch * query_heads, 128, columns] and
+  /// old_accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
+  /// A row that has seen nothing has the negated maximum 1e30, the sum 0 and an accumulator of zeros.
+  Program step() && {
+    Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
+    declare_operands(builder);
+    Index const heads = spec_.shape.batch * spec_.shape.query_heads, dim = spec_.shape.value_dim;
+    auto const columns_tensor = [&](char const* name, Role role) {
+      return builder.tensor(name, {heads, tile_rows, columns()}, ElementType::float32, role);
+    };
+    TensorHandle const maximum = columns_tensor("old_negated_maximum", Role::input), sum = columns_tensor("old_sum", Role::input);
+    TensorHandle const accumulator = builder.tensor("old_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
+    TensorHandle const new_maximum = columns_tensor("new_negated_maximum", Role::output), new_sum = columns_tensor("new_sum", Role::output);
+    TensorHandle const new_accumulator = builder.tensor("new_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::output);
+    write(
+        builder,
+        [&](State& state, Round const& round) {
+          move_columns(builder, state.negated_maximum, maximum, round, true);
+          move_columns(builder, state.sum, sum, round, true);
+          move_accumulator(builder, state, accumulator, round, true);
+        },
+        [](State&, Round const&, Index, RowRange, bool) {},
+        [&](State& state, Round const& round) {
+          move_columns(builder, state.negated_maximum, new_maximum, round, false);
+          move_columns(builder, state.sum, new_sum, round, false);
+          move_accumulator(builder, state, new_accumulator, round, false);
+        });
+    return std::move(builder).finish();
+  }
+
+  /// Keys that are in SBUF together, and whether accumulators stay there too.
+  Index section_keys() const { return section_keys_; }
+  bool resident() const { return resident_; }
+
+ private:
+  using State = ForwardUnits::State;
+
+  /// One item per core, or one that the cores of a pair share.
+  struct Round {
+    Affine item;
+    RoundKind kind;
+    std::vector<RowTile> tiles;
+  };
+
+  Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
+
+  /// Bytes per partition of what scales with the choices below; the rest is small.
+  Index sbuf_bytes(Index group, Index section, bool resident) const {
+    Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim;
+    Index const keys = 2 * Chunks{spec_.shape.head_dim}.count() * section * element, values = 2 * ceil_divide(section, tile_rows) * dim * element;
+    Index const queries = 2 * Chunks{spec_.shape.head_dim}.count() * tuning_.query_tiles * tile_rows * element;
+    Index const working = group * (2 * 4 + 5 * element) + queries, small = 24 * 1024;
+    Index const state = spec_.query_heads_per_item() * columns() * (resident ? dim + 2 : 2) * 4 + (resident ? 0 : 6 * dim * 4);
+    Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
+    return keys + values + working + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
+  }
+
+  void fit() {
+    Index const budget = hardware_of(spec_.target).limits.sbuf_bytes, keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows;
+    Index const longest_group = tuning_.group_keys;
+    for (bool resident : {true, false})
+      for (Index group = longest_group; group >= 512; group /= 2)
+        for (Index section = keys;; section = ceil_divide(section / 2, group) * group) {
+          Index const used_group = std::min(group, section);
+          if (sbuf_bytes(used_group, section, resident) <= budget) {
+            tuning_.group_keys = used_group;
+            section_keys_ = section;
+            resident_ = resident;
+            return;
+          }
+          if (section <= group) break;
+        }
+    throw ShapeError(message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries and ",
+                                spec_.local_keys, " keys of ", name_of(spec_.type), " need ", sbuf_bytes(512, 512, false),
+                                " bytes of each SBUF partition at least; ", budget, " are usable"));
+  }
+
+  void declare_operands(Builder& builder) {
+    auto const& shape = spec_.shape;
+    mask_->check_for(spec_, builder.program().ranks);
+    auto const operand = [&](char const* name, Index heads, Index rows, bool by_token) {
+      return builder.tensor(name, {shape.batch, heads, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows}, spec_.type, Role::input);
+    };
+    q_ = operand("q", shape.query_heads, spec_.local_queries, spec_.queries_by_token);
+    k_ = operand("k", shape.kv_heads, spec_.local_keys, spec_.keys_by_token);
+    v_ = builder.tensor("v", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, spec_.type, Role::input);
+    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries, builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
+  }
+
+  template <class Begin, class Finish, class End>
+  void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
+    Transposer transposer(builder, spec_.type);
+    OperandLoads loads(builder, transposer, spec_.type, std::max(spec_.shape.head_dim, spec_.shape.value_dim));
+    ForwardUnits units(builder, spec_, tuning_, transposer, loads, section_keys_);
+    State state;
+    Index const state_columns = spec_.query_heads_per_item() * columns(), dim = spec_.shape.value_dim;
+    state.resident = resident_;
+    state.negated_maximum = builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
+    state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
+    if (resident_)
+      state.accumulator = builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
+    else
+      state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim}, ElementType::float32,
+                                     Role::internal, Memory::private_hbm);
+
+    auto const run = [&](Round const& round, char const* name) {
+      for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
+      if (resident_) builder.allocate(state.accumulator);
+      BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, name);
+      bounds.prepare();
+      begin(state, round);
+      units.begin_round(state, round.tiles, bounds, queries_of(round.item));
+      ring(builder, units, bounds, round, [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
+      end(state, round);
+    };
+    Index const paired = spec_.items() / spec_.cores;
+    if (paired > 0)
+      builder.loop("round", paired, [&](Affine const& round) {
+        Affine const item = round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0));
+        run({item, {false, paired > 1}, row_tiles(spec_.local_queries, false)}, "bounds");
+      });
+    if (spec_.items() % spec_.cores == 1) run({spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, "shared_bounds");
+  }
+
+  HeadSource queries_of(Affine const& item) const {
+    return {q_, item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim), spec_.local_queries, spec_.shape.head_dim,
+            spec_.queries_by_token};
+  }
+
+  template <class Finish>
+  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
+    RingSchedule schedule(spec_, *mask_, round.tiles, section_keys_, tuning_, builder.program().ranks);
+    int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
+    Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
+    Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
+    TravelBuffers travel(builder, spec_, round.kind, {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}}, steps);
+    auto const keys = [&](int step) {
+      return HeadSource{step == 0 ? k_ : travel.at(0, step), step == 0 ? round.item * k_size : travel.offset(0), spec_.local_keys, dim, spec_.keys_by_token};
+    };
+    auto const values = [&](int step) {
+      return HeadSource{step == 0 ? v_ : travel.at(1, step), step == 0 ? round.item * v_size : travel.offset(1), spec_.local_keys, value_dim, true};
+    };
+    std::vector<KeySection>& sections = schedule.sections();
+    Index bounds_number = -1;
+    auto const load = [&](std::size_t index, Index part, Index parts) {
+      KeySection& section = sections[index];
+      int const step = schedule.step_of(index);
+      if (part == 0 && bounds.needed() && (index == 0 || schedule.step_of(index - 1) != step)) {
+        if (owner >= 0) builder.emit(ProcessingRank{owner, step, 0});
+        bounds_number = bounds.load(owner, batch_of(round.item));
+      }
+      section.bounds_number = bounds_number;
+      units.load_section(section, keys(step), values(step), part, parts);
+    };
+    auto const copy = [&](Index part, Index parts) {
+      if (part == 0) travel.before_filling();
+      Index const first = spec_.local_keys * part / parts, count = spec_.local_keys * (part + 1) / parts - first;
+      travel.fill(0, k_, round.item * k_size, dim, first, count);
+      travel.fill(1, v_, round.item * v_size, value_dim, first, count);
+    };
+    schedule.write(builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); }, load, finish);
+  }
+
+  /// Items count kv heads of one batch item after the other. Only documents ask for the batch item.
+  Affine batch_of(Affine const& item) const {
+    if (!mask_->has_documents() || spec_.shape.batch == 1) return 0;
+    check<UnsupportedError>(spec_.shape.kv_heads == 1, "nki: packed documents with batch ", spec_.shape.batch, " and ", spec_.shape.kv_heads,
+                            " kv heads; give each batch item a call of its own");
+    return item;
+  }
+
+  void clear(Builder& builder, State& state) {
+    builder.emit(Memset{state.negated_maximum.whole(), empty_negated_maximum, Engine::gpsimd});
+    builder.emit(Memset{state.sum.whole(), 0.0f, Engine::gpsimd});
+    if (state.resident) {
+      builder.emit(Memset{state.accumulator.whole(), 0.0f, Engine::gpsimd});
+      return;
+    }
+    Index const dim = spec_.shape.value_dim, rows = spec_.query_heads_per_item() * spec_.local_queries;
+    TileHandle const zeros = builder.tile("zeros", Memory::sbuf, tile_rows, dim, ElementType::float32);
+    builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
+    std::vector<Body> bodies;
+    for (Index begin = 0; begin < rows; begin += tile_rows)
+      bodies.push_back(builder.collect([&] {
+        Index const count = std::min(tile_rows, rows - begin);
+        builder.emit(DmaCopy{state.spilled.pattern(begin * dim, {{dim, count}, {1, dim}}), zeros.part(0, count, 0, dim)});
+      }));
+    append_rolled(builder, "row_block", std::move(bodies));
+  }
+
+  /// Columns of all heads of the round between HBM and the chip. Rows beyond the last are made empty first.
+  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round, bool in) {
+    auto const count = static_cast<Index>(round.tiles.size());
+    if (in) builder.emit(Memset{columns_tile.whole(), 0.0f, Engine::gpsimd});
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      ColumnSource const far{tensor, (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()), columns()};
+      in ? load_columns(builder, far, round.tiles, columns_tile, head * count) : store_columns(builder, columns_tile, head * count, round.tiles, far);
+    }
+    Index const rest = spec_.local_queries % tile_rows;
+    if (in || rest == 0) return;
+    TileHandle const padding = builder.tile(columns_tile.buffer == 0 ? "padding" : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
+                                            Memory::sbuf, tile_rows, 1, ElementType::float32);
+    builder.emit(Memset{padding.whole(), 0.0f, Engine::gpsimd});
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      auto const pad = [&] {
+        Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) + rest * columns() + columns() - 1;
+        builder.emit(DmaCopy{tensor.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}), padding.part(0, tile_rows - rest, 0, 1)});
+      };
+      round.kind.shared ? builder.on_core(0, pad) : pad();
+    }
+  }
+
+  void move_accumulator(Builder& builder, State& state, TensorHandle const& tensor, Round const& round, bool in) {
+    Index const dim = spec_.shape.value_dim;
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      std::vector<Body> bodies;
+      for (std::size_t i = 0; i < round.tiles.size(); ++i)
+        bodies.push_back(builder.collect([&] {
+          RowTile const& tile = round.tiles[i];
+          Index const column = head * static_cast<Index>(round.tiles.size()) + static_cast<Index>(i);
+          auto const move = [&](Index first, Index rows) {
+            RowTile part = tile;
+            part.begin += first;
+            part.count = rows;
+            State other = state;
+            other.spilled = tensor;
+            Access far = other.in_hbm(head, part, spec_.local_queries, dim);
+            far.offset += round.item * (spec_.query_heads_per_item() * spec_.local_queries * dim);
+            Access const near = state.resident ? state.accumulator.part(first, rows, column * dim, dim)
+                                               : state.in_hbm(head, part, spec_.local_queries, dim);
+            in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+          };
+          in ? move(0, tile.count) : store_once(builder, tile, move);
+        }));
+      append_rolled(builder, "row_tile", std::move(bodies));
+    }
+  }
+
+  KernelSpec spec_;
+  RingMask const* mask_;
+  ForwardTuning tuning_;
+  Index section_keys_ = 0;
+  bool resident_ = true;
+  TensorHandle q_, k_, v_, mask_input_;
+};
+
+}  // namespace annulus::nki

@@ -1,0 +1,144 @@
+// The ranges that kernels work with say the same as the mask, pair by pair.
+
+#include <random>
+
+#include "annulus/backend/nki/lower/row_tiles.hpp"
+#include "annulus/backend/nki/lower/sharded_mask.hpp"
+#include "support/catch.hpp"
+
+namespace {
+
+using namespace annulus;
+using namespace annulus::nki;
+
+std::vector<Mask> masks() {
+  return {full(), causal(), sliding_window(5, 2), sliding_window(9, 0), {.causal = true, .window = {.left = 6}, .sink_tokens = 5}, {.chunk = 7}, {.causal = true, .chunk = 12}};
+}
+
+std::vector<std::int32_t> documents(Index length, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> ids;
+  for (std::int32_t id = 1; static_cast<Index>(ids.size()) < length; ++id) {
+    std::size_t const size = 1 + random() % 13;
+    ids.insert(ids.end(), size, random() % 4 == 0 ? 0 : id);
+  }
+  ids.resize(static_cast<std::size_t>(length));
+  return ids;
+}
+
+TEST_CASE("Every pair is in a range iff the mask shows it", "[nki][ring_mask]") {
+  Index pairs = 0;
+  for (Sharding const& sharding : {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Striped{.block = 3}), Sharding(Zigzag{})})
+    for (Mask const& mask : masks())
+      for (bool packed : {false, true})
+        for (int ranks : {1, 2, 3}) {
+          Index const rows = 18, length = rows * ranks;
+          std::vector<std::vector<std::int32_t>> const ids(packed ? 1 : 0, documents(length, 3));
+          RingMask const ring = sharded_mask(mask, sharding, ranks, rows, rows, 0, ids, ids);
+          std::vector<Index> const held(static_cast<std::size_t>(ranks), rows);
+          for (int me = 0; me < ranks; ++me)
+            for (int owner = 0; owner < ranks; ++owner) {
+              auto const queries = positions_of(sharding.segments(Side::query, me, held)), keys = positions_of(sharding.segments(Side::key, owner, held));
+              for (Index i = 0; i < rows; ++i) {
+                std::vector<char> seen(static_cast<std::size_t>(rows), 0);
+                for (std::size_t piece = 0; piece < ring.pieces().size(); ++piece) {
+                  RowRange const range = ring.seen(me, owner, 0, piece, i);
+                  REQUIRE(range.begin >= ring.pieces()[piece].begin);
+                  REQUIRE(range.end <= ring.pieces()[piece].end);
+                  for (Index j = range.begin; j < range.end; ++j) ++seen[static_cast<std::size_t>(j)];
+                  Cover const cover = ring.cover(me == owner, {i, i + 1}, piece);
+                  if (!range.empty()) REQUIRE((cover.seen().begin <= range.begin && cover.seen().end >= range.end));
+                  if (cover.full(ring.pieces()[piece])) REQUIRE(range == ring.pieces()[piece]);
+                }
+                for (Index j = 0; j < rows; ++j) {
+                  auto const at = [](auto const& list, Index index) { return list[static_cast<std::size_t>(index)]; };
+                  Index const q = at(queries, i), k = at(keys, j);
+                  bool const expected = mask.visible(q, k) && (!packed || same_document(at(ids[0], q), at(ids[0], k)));
+                  REQUIRE(at(seen, j) == expected);
+                  ++pairs;
+                }
+              }
+            }
+        }
+  REQUIRE(pairs > 100000);
+}
+
+TEST_CASE("Tables give back the ranges, whoever travels", "[nki][ring_mask]") {
+  int bands = 0;
+  for (Sharding const& sharding : {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Zigzag{})})
+    for (Mask const& mask : masks())
+      for (bool queries_travel : {false, true}) {
+        int const ranks = 3;
+        Index const rows = 512;
+        RingMask const ring = sharded_mask(mask, sharding, ranks, rows, rows);
+        if (ring.form() == BoundsForm::none) continue;
+        for (int me = 0; me < ranks; ++me) {
+          auto const band = ring.form() == BoundsForm::band ? ring.offsets(me, 2, queries_travel) : std::vector<float>{};
+          auto const ranges = ring.ranges(me, 2, queries_travel);
+          bands += !band.empty();
+          std::size_t const pieces = ring.pieces().size();
+          for (int other = 0; other < 2 * ranks; ++other)
+            for (std::size_t q = 0; q < ring.query_pieces().size(); ++q)
+              for (std::size_t piece = 0; piece < pieces; ++piece)
+                for (Index i = ring.query_pieces()[q].begin; i < ring.query_pieces()[q].end; i += 37) {
+                  int const querying = queries_travel ? other % ranks : me, owner = queries_travel ? me : other % ranks;
+                  RowRange const seen = ring.seen(querying, owner, 0, piece, i);
+                  std::size_t const at = ((static_cast<std::size_t>(other) * pieces + piece) * 2) * static_cast<std::size_t>(rows) + static_cast<std::size_t>(i);
+                  REQUIRE(ranges[at] == static_cast<float>(seen.begin));
+                  REQUIRE(ranges[at + static_cast<std::size_t>(rows)] == static_cast<float>(seen.end));
+                  if (band.empty()) continue;
+                  std::size_t const offset = ((static_cast<std::size_t>(other) * ring.query_pieces().size() + q) * pieces + piece) * 2;
+                  RowRange const keys = ring.pieces()[piece];
+                  auto const begin = std::max<Index>(keys.begin, i + static_cast<Index>(band[offset]));
+                  auto const end = std::min<Index>(keys.end, i + static_cast<Index>(band[offset + 1]));
+                  if (seen.empty())
+                    REQUIRE(begin >= end);
+                  else
+                    REQUIRE((begin == seen.begin && end == seen.end));
+                }
+        }
+      }
+  REQUIRE(bands > 10);
+}
+
+TEST_CASE("A mask that does not fit the kernel or has too many runs is refused", "[nki][ring_mask]") {
+  KernelSpec spec{.ranks = 2, .shape = {}, .local_queries = 64, .local_keys = 64};
+  RingMask const mask = sharded_mask(causal(), Contiguous{}, 2, 64, 64);
+  REQUIRE_NOTHROW(mask.check_for(spec, 2));
+  REQUIRE_THROWS_AS(mask.check_for(spec, 4), ShapeError);
+  spec.local_keys = 65;
+  REQUIRE_THROWS_AS(mask.check_for(spec, 2), ShapeError);
+  REQUIRE_THROWS_AS(sharded_mask(causal(), Striped{.block = 1}, 1, 64, 64, 0, std::vector<std::vector<std::int32_t>>(1, std::vector<std::int32_t>(64, 1))), ShapeError);
+  REQUIRE_THROWS_AS(sharded_mask(causal(), Striped{.block = 2}, 2, 128, 128), UnsupportedError);
+  std::vector<std::vector<std::int32_t>> const interrupted(1, {1, 2, 1, 2});
+  REQUIRE_THROWS_AS(sharded_mask(full(), Contiguous{}, 1, 4, 4, 0, interrupted, interrupted), UnsupportedError);
+}
+
+TEST_CASE("Row tiles hold every row once, or twice where an odd row is shared", "[nki][row_tiles]") {
+  for (Index rows : {1, 2, 3, 63, 127, 128, 129, 200, 255, 256, 257, 300, 511, 513, 1000})
+    for (bool shared : {false, true}) {
+      std::vector<int> count(static_cast<std::size_t>(rows), 0);
+      Index odd = 0;
+      for (RowTile const& tile : row_tiles(rows, shared)) {
+        odd += tile.overlaps;
+        for (Index core = 0; core < (shared ? 2 : 1); ++core) {
+          std::vector<Index> const values{core};
+          Index const begin = tile.begin.at(values);
+          REQUIRE(begin % tile_rows == tile.first_partition.at(values));
+          REQUIRE(begin / tile_rows == tile.column.at(values));
+          REQUIRE(begin % tile_rows + tile.count <= tile_rows);
+          REQUIRE((begin >= tile.rows_of_all_cores.begin && begin + tile.count <= tile.rows_of_all_cores.end));
+          for (Index i = 0; i < tile.count; ++i) ++count[static_cast<std::size_t>(begin + i)];
+        }
+      }
+      Index total = 0;
+      for (int c : count) {
+        REQUIRE((c == 1 || c == 2));
+        total += c;
+      }
+      REQUIRE(total == rows + odd);
+      REQUIRE(odd <= (rows % 2 == 1 && shared ? 1 : 0));
+    }
+}
+
+}  // namespace
