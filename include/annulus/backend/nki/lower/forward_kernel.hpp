@@ -192,7 +192,7 @@ class ForwardKernel {
       int const step = schedule.step_of(index);
       if (part == 0 && bounds.needed() && (index == 0 || schedule.step_of(index - 1) != step)) {
         if (owner >= 0) builder.emit(ProcessingRank{owner, step, 0});
-        bounds_number = bounds.load(owner, batch_of(round.item));
+        bounds_number = bounds.load(owner, batch_of(spec_, *mask_, round.item));
       }
       section.bounds_number = bounds_number;
       units.load_section(section, keys(step), values(step), part, parts);
@@ -204,14 +204,6 @@ class ForwardKernel {
       travel.fill(1, v_, round.item * v_size, value_dim, first, count);
     };
     schedule.write(builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); }, load, finish);
-  }
-
-  /// Items count kv heads of one batch item after the other. Only documents ask for the batch item.
-  Affine batch_of(Affine const& item) const {
-    if (!mask_->has_documents() || spec_.shape.batch == 1) return 0;
-    check<UnsupportedError>(spec_.shape.kv_heads == 1, "nki: packed documents with batch ", spec_.shape.batch, " and ", spec_.shape.kv_heads,
-                            " kv heads; give each batch item a call of its own");
-    return item;
   }
 
   void clear(Builder& builder, State& state) {

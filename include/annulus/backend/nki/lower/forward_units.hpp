@@ -82,7 +82,7 @@ class ForwardUnits {
     queries_ = RotatingTile(builder, "queries", Memory::sbuf, chunks.largest(), chunks.count() * panel_rows(), spec.type, 2);
     raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512), ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
     scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
-    span_maximum_ = rotating("span_maximum", Memory::sbuf, ceil_divide(group, tuning.span_keys), ElementType::float32, 2);
+    score_maximum_ = rotating("score_maximum", Memory::sbuf, 1, ElementType::float32, 2);
     negated_maximum_ = rotating("raised_maximum", Memory::sbuf, 1, ElementType::float32, 3);
     correction_ = rotating("correction", Memory::sbuf, 1, ElementType::float32, 4);
     probabilities_ = rotating("probabilities", Memory::sbuf, group, spec.type, 2);
@@ -90,6 +90,10 @@ class ForwardUnits {
     transposed_ = rotating("transposed_probabilities", Memory::sbuf, ceil_divide(group, tile_rows) * tile_rows, spec.type, 2);
     weighted_ = rotating("weighted_values", Memory::psum, value_dim, ElementType::float32, 2);
     section_keys_ = section_keys;
+    // A span that all rows see goes the same way as others, with bounds of its own.
+    all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
+    builder.emit(Memset{all_of_span_.column(0), 0.0f, Engine::gpsimd});
+    builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
   }
 
   /// For the units that follow: where state, row tiles, bounds and the queries of the item's first head are.
@@ -145,7 +149,7 @@ class ForwardUnits {
 
   /// Numbers of the tiles of a unit.
   struct InFlight {
-    Index queries = -1, query_column = 0, scores = -1, spans = -1, maximum_before = -1, negated_maximum = -1, correction = -1, row_sum = -1, probabilities = -1,
+    Index queries = -1, query_column = 0, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1, row_sum = -1, probabilities = -1,
           transposed = -1, accumulator = -1;
   };
   /// An accumulator on the chip that has still to be stored, by so many units.
@@ -232,7 +236,7 @@ class ForwardUnits {
   void score(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
     InFlight& now = flight(unit);
     now.scores = scores_.newest_number();
-    now.spans = span_maximum_.make();
+    now.score_maximum = score_maximum_.make();
     now.negated_maximum = negated_maximum_.make();
     auto const before = unsaved_maxima_.find(state_column(unit));
     if (before != unsaved_maxima_.end()) now.maximum_before = before->second;
@@ -243,7 +247,7 @@ class ForwardUnits {
     for (Index span = 0; span < spans; ++span)
       parts.push_back([this, &unit, &section, span, spans] {
         score_span(unit, section, span, spans);
-        if (span == spans - 1) raise_maximum(unit, spans);
+        if (span == spans - 1) raise_maximum(unit);
       });
   }
 
@@ -259,32 +263,26 @@ class ForwardUnits {
                               keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width), c > 0});
       }
     Access const from = raw.part(0, rows(unit), 0, count), to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
-    TileHandle const maxima = span_maximum_[flight(unit).spans];
     Access source = from;
     if (factors_.capped) {
       builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
       source = to;
     }
-    if (unit.select) {
-      // The maximum of all spans is chained in VectorE and read out once.
-      std::optional<Access> result;
-      if (span == spans - 1) result = maxima.part(0, rows(unit), 0, 1);
-      builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, bounds_->begin(section.bounds_number, unit.piece, unit.tile),
-                                 bounds_->end(section.bounds_number, unit.piece, unit.tile),
-                                 span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result, Operator::maximum,
-                                 unit.keys.begin + begin, lowest_float});
-    } else {
-      builder_->emit(TensorScalarReduce{to, source, Operator::multiply, 1.0f, Operator::maximum, maxima.part(0, rows(unit), span, 1)});
-    }
+    // The maximum of all spans is chained in VectorE and read out once.
+    std::optional<Access> result;
+    if (span == spans - 1) result = score_maximum(unit);
+    Access const first_seen = unit.select ? bounds_->begin(section.bounds_number, unit.piece, unit.tile) : all_of_span_.part(0, rows(unit), 0, 1);
+    Access const end_seen = unit.select ? bounds_->end(section.bounds_number, unit.piece, unit.tile) : all_of_span_.part(0, rows(unit), 1, 1);
+    builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, first_seen, end_seen,
+                               span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result, Operator::maximum,
+                               unit.select ? unit.keys.begin + begin : 0, lowest_float});
   }
 
-  void raise_maximum(ForwardUnit const& unit, Index spans) {
-    TileHandle const maxima = span_maximum_[flight(unit).spans], raised = negated_maximum_[flight(unit).negated_maximum];
-    Access const now = raised.part(0, rows(unit), 0, 1);
-    Index const maximum_count = unit.select ? 1 : spans;
-    Access highest = maxima.part(0, rows(unit), 0, 1);
-    if (maximum_count > 1) builder_->emit(TensorReduce{highest, Operator::maximum, maxima.part(0, rows(unit), 0, maximum_count), 1, false});
-    builder_->emit(TensorScalar{now, highest, Operator::multiply, -factors_.multiplier, false, Operator::minimum, maximum_before(unit), false, Engine::gpsimd});
+  Access score_maximum(ForwardUnit const& unit) { return score_maximum_[flight(unit).score_maximum].part(0, rows(unit), 0, 1); }
+
+  void raise_maximum(ForwardUnit const& unit) {
+    builder_->emit(TensorScalar{negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), 0, 1), score_maximum(unit), Operator::multiply,
+                                -factors_.multiplier, false, Operator::minimum, maximum_before(unit), false, Engine::gpsimd});
   }
 
   /// The state gets a new maximum one slot after it is known; a unit of the same rows may need it before.
@@ -422,8 +420,9 @@ class ForwardUnits {
   OperandLoads* loads_;
   LogitFactors factors_;
   Index section_keys_ = 0;
-  RotatingTile keys_, values_, queries_, raw_scores_, scores_, span_maximum_, negated_maximum_, correction_, probabilities_, row_sum_, transposed_,
+  RotatingTile keys_, values_, queries_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_, row_sum_, transposed_,
       weighted_, spilled_accumulator_;
+  TileHandle all_of_span_;
   bool spill_declared_ = false;
   State state_;
   std::vector<RowTile> const* tiles_ = nullptr;

@@ -281,4 +281,12 @@ class RingMask {
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };
 
+/// Items count the kv heads of one batch item after the other. Only documents ask for the batch item.
+inline Affine batch_of(KernelSpec const& spec, RingMask const& mask, Affine const& item) {
+  if (!mask.has_documents() || spec.shape.batch == 1) return 0;
+  check<UnsupportedError>(spec.shape.kv_heads == 1, "nki: packed documents with batch ", spec.shape.batch, " and ",
+                          spec.shape.kv_heads, " kv heads; give each batch item a call of its own");
+  return item;
+}
+
 }  // namespace annulus::nki

@@ -32,6 +32,7 @@ class TravelBuffers {
     ElementType type = ElementType::float32;
   };
 
+  TravelBuffers() = default;
   TravelBuffers(Builder& builder, KernelSpec const& spec, RoundKind kind, std::vector<Operand> operands, int steps)
       : builder_(&builder), spec_(&spec), kind_(kind), operands_(std::move(operands)), steps_(steps) {
     if (steps_ <= 1) return;
@@ -86,11 +87,11 @@ class TravelBuffers {
     if (spec_->cores == 2) builder_->emit(CoreBarrier{tensor.whole()});
   }
 
-  Builder* builder_;
-  KernelSpec const* spec_;
+  Builder* builder_ = nullptr;
+  KernelSpec const* spec_ = nullptr;
   RoundKind kind_;
   std::vector<Operand> operands_;
-  int steps_;
+  int steps_ = 1;
   std::vector<std::array<TensorHandle, 2>> buffers_;
 };
 

@@ -1,0 +1,122 @@
+// What the Trainium backend supports, and what it says of the rest.
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include "annulus/attention/ring_attention.hpp"
+#include "annulus/backend/nki/nki.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+
+using annulus::DataType;
+using annulus::Index;
+using annulus::NkiBackend;
+using annulus::Pass;
+using annulus::Problem;
+
+namespace {
+
+Problem problem_with(std::function<void(Problem&)> const& change) {
+  Problem problem;
+  problem.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64};
+  problem.ranks = 4;
+  problem.local_queries = problem.local_keys = 128;
+  problem.softmax_scale = 0.125;
+  change(problem);
+  return problem;
+}
+
+std::string reason(std::function<void(Problem&)> const& change, annulus::NkiOptions const& options = {}) {
+  Problem const forward = problem_with(change);
+  Problem backward = forward;
+  backward.pass = Pass::backward;
+  NkiBackend const backend(options);
+  std::string const first = backend.supports(forward).reason(), second = backend.supports(backward).reason();
+  return first == second ? first : "forward: " + first + "; backward: " + second;
+}
+
+}  // namespace
+
+TEST_CASE("NkiBackend supports float types, every mask of positions, and empty shards", "[nki]") {
+  std::map<std::string, std::function<void(Problem&)>> const supported{
+      {"plain", [](Problem&) {}},
+      {"float16", [](Problem& p) { p.data_type = DataType::float16; }},
+      {"bfloat16", [](Problem& p) { p.data_type = DataType::bfloat16; }},
+      {"one rank", [](Problem& p) { p.ranks = 1; }},
+      {"no queries", [](Problem& p) { p.local_queries = 0; }},
+      {"no keys", [](Problem& p) { p.local_keys = 0; }},
+      {"no batch items", [](Problem& p) { p.shape.batch = 0; }},
+      {"odd dims", [](Problem& p) { p.shape.head_dim = 7, p.shape.value_dim = 3; }},
+      {"widest dims", [](Problem& p) { p.shape.head_dim = p.shape.value_dim = 512; }},
+      {"causal", [](Problem& p) { p.mask = annulus::causal(); }},
+      {"window", [](Problem& p) { p.mask = annulus::sliding_window(3, 0); }},
+      {"sink tokens", [](Problem& p) { p.mask = {.window = {.left = 3}, .sink_tokens = 2}; }},
+      {"chunk", [](Problem& p) { p.mask.chunk = 5; }},
+      {"soft cap", [](Problem& p) { p.logit_softcap = 30; }},
+      {"documents", [](Problem& p) { p.segments = true; }},
+      {"sinks", [](Problem& p) { p.sinks = 3; }},
+      {"scale 0", [](Problem& p) { p.softmax_scale = 0; }},
+      {"negative scale", [](Problem& p) { p.softmax_scale = -2; }},
+      {"the vendor's headline", [](Problem& p) {
+         p.local_queries = p.local_keys = 16384;
+         p.ranks = 64;
+         p.shape.head_dim = p.shape.value_dim = 128;
+         p.data_type = DataType::bfloat16;
+       }}};
+  for (auto const& [name, change] : supported)
+    for (auto target : {annulus::nki::Target::trn2, annulus::nki::Target::trn3})
+      for (int cores : {1, 2}) {
+        INFO(name);
+        CHECK(reason(change, {.target = target, .cores = cores}) == "");
+      }
+}
+
+TEST_CASE("NkiBackend names what it does not support", "[nki]") {
+  using Catch::Matchers::ContainsSubstring;
+  CHECK_THAT(reason([](Problem& p) { p.data_type = DataType::float64; }), ContainsSubstring("float64; accepted are float32, float16, bfloat16"));
+  CHECK_THAT(reason([](Problem& p) { p.dropout = {0.1, 7}; }), ContainsSubstring("dropout"));
+  CHECK_THAT(reason([](Problem& p) { p.bias = true; }), ContainsSubstring("a bias"));
+  CHECK_THAT(reason([](Problem& p) { p.bias = p.bias_gradient = true; }), ContainsSubstring("a bias"));
+  CHECK_THAT(reason([](Problem& p) { p.boolean_mask = true; }), ContainsSubstring("a mask operand"));
+  CHECK_THAT(reason([](Problem& p) { p.predicate = true; }), ContainsSubstring("a predicate"));
+  CHECK_THAT(reason([](Problem& p) { p.shape.head_dim = 513; }), ContainsSubstring("head_dim 513") && ContainsSubstring("1 to 512"));
+  CHECK_THAT(reason([](Problem& p) { p.shape.value_dim = 513; }), ContainsSubstring("value_dim 513") && ContainsSubstring("1 to 512"));
+  CHECK_THAT(reason([](Problem& p) { p.softmax_scale = 1e-7; }), ContainsSubstring("softmax_scale is") && ContainsSubstring("2^-20 to 2^20"));
+  CHECK_THAT(reason([](Problem& p) { p.logit_softcap = 3e7; }), ContainsSubstring("logit_softcap is 30000000"));
+  // Statistics of all rows of a head group stay on the chip.
+  std::string const large = reason([](Problem& p) { p.local_queries = 1 << 22; });
+  CHECK_THAT(large, ContainsSubstring("4194304 queries") && ContainsSubstring("SBUF partition"));
+  CHECK_THROWS_AS(NkiBackend({.cores = 3}), annulus::UnsupportedError);
+}
+
+TEST_CASE("a ring of Trainium backends refuses before anything is sent, with the reason, on every rank", "[nki]") {
+  std::vector<std::string> const said = annulus::run_ring(3, [](annulus::SimulatedRing& ring) {
+    Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 4, 1, 8);
+    q.setConstant(1);
+    NkiBackend backend;
+    annulus::RingAttention attention(ring, backend, {.dropout = {0.5, 1}});
+    try {
+      attention.forward(q, q, q);
+    } catch (annulus::UnsupportedError const& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  });
+  for (std::string const& text : said) CHECK_THAT(text, Catch::Matchers::ContainsSubstring("nki: dropout"));
+}
+
+TEST_CASE("a step with what the backend does not support is refused, not computed without it", "[nki]") {
+  std::vector<double> values(64, 1.0);
+  annulus::TensorView<double const, 4> const rows(values.data(), {1, 2, 1, 4});
+  std::vector<float> state(64);
+  std::vector<Index> const positions{0, 1};
+  std::vector<annulus::Tile> const tiles{{.query_count = 2, .key_count = 2, .coverage = annulus::Coverage::full}};
+  annulus::EveryPair const every_pair;
+  NkiBackend backend;
+  annulus::Step<double, annulus::EveryPair, annulus::HostMemory> const step{
+      .tiles = tiles, .query_positions = positions, .key_positions = positions, .predicate = &every_pair};
+  annulus::RunningState<double, annulus::HostMemory> const none{};
+  CHECK_THROWS_AS(backend.fold(step, annulus::StepOperands<double, annulus::HostMemory>{rows, rows, rows}, none), annulus::UnsupportedError);
+}
