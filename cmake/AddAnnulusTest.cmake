@@ -1,8 +1,9 @@
-# annulus_add_test(<name> SOURCES <file>... [LABELS <label>...] [LIBRARIES <target>...])
+# annulus_add_test(<name> SOURCES <file>... [JOIN <word>...] [LABELS <label>...] [LIBRARIES <target>...])
 #     A Catch2 executable annulus_<name>_tests and its ctest entry unit.<name>; test cases tagged [slow] run in an entry
 #     of their own, unit.<name>.slow. All but the slow ones carry the label quick. Test cases tagged [.long], which take
 #     many minutes, are the entry unit.<name>.long, which runs in the test configuration long alone:
 #     ctest -C long -L long
+#     JOIN: files whose names begin with the same one of these words are compiled together.
 # annulus_add_mpi_test(<name> SOURCES <file>... RANKS <count>... [LIBRARIES <target>...])
 #     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> for each count.
 
@@ -10,6 +11,7 @@ include(MpiLaunch)
 
 set(ANNULUS_TEST_TIMEOUT 600 CACHE STRING "Seconds after which ctest ends a test")
 option(ANNULUS_PRECOMPILE_TESTS "Compile Eigen's tensors and Catch2 once for all tests" ON)
+option(ANNULUS_JOIN_TESTS "Compile together the test files that a test joins" ON)
 
 # Catch2 2 is a header, version 3 a library.
 get_target_property(annulus_catch_type Catch2::Catch2 TYPE)
@@ -45,6 +47,20 @@ function(annulus_reuse_precompiled target)
   endif()
 endfunction()
 
+# What the files of a group instantiate is instantiated once; their names must not collide.
+function(annulus_join_sources target words)
+  if(ANNULUS_JOIN_TESTS AND words)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+    foreach(source IN LISTS ARGN)
+      cmake_path(GET source STEM name)
+      string(REGEX MATCH "^[^_]+" word "${name}")
+      if(word IN_LIST words)
+        set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${word}")
+      endif()
+    endforeach()
+  endif()
+endfunction()
+
 # Whether a test case of these files has a tag of this regular expression; a change of a file asks again.
 function(annulus_find_tag result tag)
   set(${result} FALSE PARENT_SCOPE)
@@ -58,11 +74,12 @@ function(annulus_find_tag result tag)
 endfunction()
 
 function(annulus_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;LABELS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;JOIN;LABELS;LIBRARIES")
   set(executable annulus_${name}_tests)
   add_executable(${executable} ${test_SOURCES})
   target_link_libraries(${executable} PRIVATE ${annulus_catch_main} annulus_test_support ${test_LIBRARIES})
   annulus_reuse_precompiled(${executable})
+  annulus_join_sources(${executable} "${test_JOIN}" ${test_SOURCES})
 
   annulus_find_tag(has_slow "\\[slow\\]" ${test_SOURCES})
   annulus_find_tag(has_long "\\[[.]long\\]" ${test_SOURCES})
@@ -76,7 +93,7 @@ function(annulus_add_test name)
   endif()
   if(has_long)
     add_test(NAME unit.${name}.long COMMAND ${executable} "[long]" ${annulus_catch_arguments} CONFIGURATIONS long)
-    math(EXPR seconds "12 * ${ANNULUS_TEST_TIMEOUT}")
+    math(EXPR seconds "24 * ${ANNULUS_TEST_TIMEOUT}")
     set_tests_properties(unit.${name}.long PROPERTIES TIMEOUT ${seconds} LABELS "unit;long;${test_LABELS}")
   endif()
 endfunction()

@@ -1,6 +1,7 @@
-# annulus_add_readme_programs(<markdown file>)
-#     Each ```cpp block with a main function becomes a program and a ctest entry readme.program_<n>; those that use MPI
-#     run on two ranks, and only where it is. A block that starts with an include but has no main function is compiled.
+# annulus_add_readme_programs(<markdown file> [<prefix>])
+#     Each ```cpp block with a main function becomes a program and a ctest entry readme.<prefix>program_<n>; those that
+#     use MPI run on two ranks, and only where it is. A block that starts with an include but has no main function is
+#     compiled. Programs run in the folder of their page. Pages after the first need a prefix.
 #     The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt beside the first program, under
 #     the name that it asks for: folder ANNULUS_README_PACKAGE, which the package test builds, and runs
 #     ANNULUS_README_PROGRAM. Folder ANNULUS_README_MPI_PACKAGE is the same for the first program that uses MPI, with
@@ -59,7 +60,7 @@ function(annulus_add_readme_program name text folder)
       add_test(NAME readme.${name} COMMAND ${command})
       annulus_mpi_test_properties(readme.${name} 2)
     else()
-      add_test(NAME readme.${name} COMMAND annulus_readme_${name})
+      add_test(NAME readme.${name} COMMAND annulus_readme_${name} WORKING_DIRECTORY "${folder}")
     endif()
     set_tests_properties(readme.${name} PROPERTIES TIMEOUT 300 LABELS "readme;quick")
   endif()
@@ -79,7 +80,8 @@ endfunction()
 
 function(annulus_add_readme_programs readme)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${readme}")
-  set(folder "${CMAKE_CURRENT_BINARY_DIR}/readme")
+  set(prefix "${ARGN}")
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/readme/${prefix}")
   file(READ "${readme}" text)
   annulus_fenced_blocks("${text}" cpp cpp)
   annulus_fenced_blocks("${text}" cmake cmake)
@@ -91,14 +93,14 @@ function(annulus_add_readme_programs readme)
     set(block "${cpp_${number}}")
     math(EXPR number "${number} + 1")
     if(block MATCHES "int main\\(")
-      annulus_add_readme_program(program_${number} "${block}" "${folder}")
+      annulus_add_readme_program(${prefix}program_${number} "${block}" "${folder}")
       if(block MATCHES "${annulus_uses_mpi}" AND NOT first_mpi_program)
         set(first_mpi_program "${block}")
       elseif(NOT first_program)
         set(first_program "${block}")
       endif()
     elseif(block MATCHES "^#include")
-      annulus_add_readme_program(fragment_${number} "${block}" "${folder}")
+      annulus_add_readme_program(${prefix}fragment_${number} "${block}" "${folder}")
     endif()
   endwhile()
   if(NOT first_program)

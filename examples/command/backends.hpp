@@ -1,6 +1,7 @@
 #pragma once
 // The backends of the command, in one list: a new one is one line of it.
 
+#include <annulus/backend/nki/nki.hpp>
 #include <annulus/backend/reference/reference.hpp>
 #include <string>
 #include <string_view>
@@ -35,7 +36,7 @@ struct Absent {
 inline constexpr std::tuple backends{
     BuiltIn<annulus::ReferenceBackend>{"reference"},
     Absent{"cpu", "this build has no fast CPU backend"},
-    Absent{"nki", "this build has no Trainium backend"},
+    BuiltIn<annulus::NkiBackend>{"nki"},
 };
 
 /// Calls function(entry) for each backend of the list.

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 
 #include "nki_check.hpp"
+#include "nki_dense.hpp"
 #include "nki_emit.hpp"
 #include "nki_kernels.hpp"
 #include "nki_simulation.hpp"
@@ -84,9 +85,9 @@ void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernel
     std::string const table = annulus::nki::table(annulus::nki::cost_report(kernel.program, hardware));
     double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     char line[160];
-    std::snprintf(line, sizeof line, "%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n",
-                  kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds,
-                  megabytes_at_most());
+    std::snprintf(
+        line, sizeof line, "%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n",
+        kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds, megabytes_at_most());
     std::cout << line << table << '\n';
   }
 }
@@ -124,9 +125,11 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
     NkiRun const run = run_nki(problem, kernel, order, inputs, results);
     char line[160];
     std::snprintf(line, sizeof line, "%s: %d ranks simulated in %.2f s, %lld instructions\n",
-                  kernel.program.name.c_str(), problem.spec.ranks, run.seconds, static_cast<long long>(run.instructions));
+                  kernel.program.name.c_str(), problem.spec.ranks, run.seconds,
+                  static_cast<long long>(run.instructions));
     std::cout << line;
   }
+  add_sink_gradients(problem, inputs, results);
   std::vector<NkiError> errors = nki_errors(problem, inputs, results, reference, forward);
   print_errors(std::cout, errors);
   std::cout << '\n' << std::flush;
@@ -151,21 +154,21 @@ void run_nki_command(NkiOptions const& options) {
   std::vector<std::filesystem::path> taken;
   if (folder) taken = folder->paths();
   if (results)
-    for (char const* name : {"out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy"})
+    for (char const* name : {"out.npy", "lse.npy", "dq.npy", "dk.npy", "dv.npy", "dsinks.npy"})
       taken.push_back(options.attend.out_dir / name);
   KernelTexts traces(options.attend.trace, options, kernels, taken);
   KernelTexts listings(options.listing, options, kernels, taken);
 
   std::vector<NkiError> errors;
-  if (options.simulate) errors = simulate(options, problem, kernels, nki_inputs(options, problem, std::move(files)), results);
+  if (options.simulate)
+    errors = simulate(options, problem, kernels, nki_inputs(options, problem, std::move(files)), results);
   if (options.simulate || options.cost_only) print_costs(problem, kernels);
   std::cout << std::flush;
   traces.write(kernels, [&](std::ostream& out, annulus::nki::Program const& program) {
     annulus::nki::write_trace(out, program, annulus::nki::hardware_of(problem.spec.target));
   });
-  listings.write(kernels, [](std::ostream& out, annulus::nki::Program const& program) {
-    out << annulus::nki::listing(program);
-  });
+  listings.write(
+      kernels, [](std::ostream& out, annulus::nki::Program const& program) { out << annulus::nki::listing(program); });
   std::cout << std::flush;
   require_good(errors);
   if (folder) folder->write(options, problem, kernels);

@@ -51,7 +51,8 @@ double largest_difference(A const& found, B const& reference) {
 Tensor<float, 3> with_infinities(NkiProblem const& problem, Tensor<float, 3> lse, Tensor<double, 3> const& reference) {
   if (problem.spec.dead_row == annulus::nki::DeadRow::zero)
     for (Eigen::Index i = 0; i < lse.size(); ++i)
-      if (std::isinf(reference.data()[i]) && lse.data()[i] == 0) lse.data()[i] = static_cast<float>(reference.data()[i]);
+      if (std::isinf(reference.data()[i]) && lse.data()[i] == 0)
+        lse.data()[i] = static_cast<float>(reference.data()[i]);
   return lse;
 }
 
@@ -80,6 +81,7 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
     add("dq", *found.dq, *dense.dq, *reference.dq, 2);
     add("dk", *found.dk, *dense.dk, *reference.dk, 2);
     add("dv", *found.dv, *dense.dv, *reference.dv, 2);
+    if (found.dsinks) add("dsinks", *found.dsinks, *dense.dsinks, *reference.dsinks, 2);
   }
   return errors;
 }
@@ -88,11 +90,11 @@ void print_errors(std::ostream& out, std::vector<NkiError> const& errors) {
   char line[160];
   out << "against the reference backend on one rank, in double; distance: relative, in the Frobenius norm, of lse the\n"
          "largest absolute one; dense: the distance of dense attention that rounds where the kernel does\n";
-  std::snprintf(line, sizeof line, "  %-5s %22s %10s %10s %14s\n", "", "largest relative error", "distance", "dense",
+  std::snprintf(line, sizeof line, "  %-6s %22s %10s %10s %14s\n", "", "largest relative error", "distance", "dense",
                 "accepted up to");
   out << line;
   for (NkiError const& error : errors) {
-    std::snprintf(line, sizeof line, "  %-5s %22.3g %10.3g %10.3g %14.3g%s\n", error.name.c_str(), error.largest,
+    std::snprintf(line, sizeof line, "  %-6s %22.3g %10.3g %10.3g %14.3g%s\n", error.name.c_str(), error.largest,
                   error.distance, error.dense, error.accepted, error.good() ? "" : "  exceeded");
     out << line;
   }

@@ -30,7 +30,9 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   annulus::Options const& attention = options.attend.attention;
   annulus::Mask const& mask = attention.mask;
   std::string line = "annulus nki";
-  auto const add = [&](char const* option, std::string const& value) { line += std::string(" ") + option + " " + value; };
+  auto const add = [&](char const* option, std::string const& value) {
+    line += std::string(" ") + option + " " + value;
+  };
   auto const number = [&](char const* option, Index value) { add(option, std::to_string(value)); };
   number("--ranks", spec.ranks);
   number("--tokens", spec.local_queries);

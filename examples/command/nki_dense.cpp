@@ -5,6 +5,7 @@
 #include <annulus/backend/nki/simulate/rounding.hpp>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace annulus_command {
 
@@ -114,7 +115,8 @@ class Dense {
 
   void add_gradients(Where const& at, Forward const& forward, Eigen::VectorXf const& lse) {
     Matrix const dout = rows_of(view(*inputs_.dout), at.batch, at.head, at.begin, forward.q.rows());
-    Eigen::VectorXf const finite = (lse.array() == nothing).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
+    Eigen::VectorXf const finite =
+        (lse.array() == nothing).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
     Matrix weights = (forward.logits.colwise() - finite).array().exp().matrix();
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
     Matrix dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);
@@ -137,7 +139,29 @@ class Dense {
 }  // namespace
 
 Results<float> dense_in_kernel_rounding(NkiProblem const& problem, Inputs<float> const& inputs) {
-  return Dense(problem, inputs).compute();
+  Results<float> results = Dense(problem, inputs).compute();
+  add_sink_gradients(problem, inputs, results);
+  return results;
+}
+
+void add_sink_gradients(NkiProblem const& problem, Inputs<float> const& inputs, Results<float>& results) {
+  if (!results.dsinks) return;
+  auto const dout = annulus::view_of(with_axes(*inputs.dout, problem.call.axes));
+  auto const output = annulus::view_of(with_axes(results.out, problem.call.axes));
+  for (Index head = 0; head < problem.spec.shape.query_heads; ++head) {
+    std::vector<double> sums(static_cast<std::size_t>(problem.spec.sinks), 0.0);
+    for (Index batch = 0; batch < problem.spec.shape.batch; ++batch)
+      for (Index i = 0; i < problem.call.shape.queries; ++i) {
+        double delta = 0;
+        for (Index e = 0; e < output.extent(3); ++e)
+          delta += double{dout(batch, i, head, e)} * double{output(batch, i, head, e)};
+        for (std::size_t s = 0; s < sums.size(); ++s)
+          sums[s] -= delta * std::exp(double{(*inputs.sinks)(head, static_cast<Index>(s))} -
+                                      double{results.lse(batch, head, i)});
+      }
+    for (std::size_t s = 0; s < sums.size(); ++s)
+      (*results.dsinks)(head, static_cast<Index>(s)) = static_cast<float>(sums[s]);
+  }
 }
 
 }  // namespace annulus_command

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "npy.hpp"
 #include "nki_kernels.hpp"
+#include "npy.hpp"
 #include "output_folder.hpp"
 #include "pending_text.hpp"
 

@@ -1,5 +1,6 @@
 #include "nki_kernels.hpp"
 
+#include <annulus/backend/nki/lower/backward_kernel.hpp>
 #include <annulus/backend/nki/lower/forward_kernel.hpp>
 #include <annulus/backend/nki/validate/validate.hpp>
 #include <chrono>
@@ -36,6 +37,9 @@ std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& 
   if (options.wants_forward())
     kernels.push_back(built(annulus::Pass::forward, problem,
                             [&] { return annulus::nki::ForwardKernel(problem.spec, problem.mask).ring(); }));
+  if (options.wants_backward())
+    kernels.push_back(built(annulus::Pass::backward, problem,
+                            [&] { return annulus::nki::BackwardKernel(problem.spec, problem.mask).ring(); }));
   return kernels;
 }
 
@@ -46,8 +50,10 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 }
 
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
-  return mask_input_of(kernel.program) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups())
-                                                         : problem.mask.ranges(rank, problem.groups());
+  bool const queries_travel =
+      kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::Travels::queries;
+  return mask_input_of(kernel.program) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_travel)
+                                                         : problem.mask.ranges(rank, problem.groups(), queries_travel);
 }
 
 }  // namespace annulus_command

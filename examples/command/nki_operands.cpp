@@ -76,9 +76,8 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
 void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own) {
   auto const take = [&](char const* name, Tensor<float, 4>& tensor) {
     if (auto const found = outputs.find(name); found != outputs.end())
-      for_each_place(annulus::view_of(with_axes(tensor, problem.call.axes)), true, [&](float& element, Index place) {
-        element = found->second[static_cast<std::size_t>(place)];
-      });
+      for_each_place(annulus::view_of(with_axes(tensor, problem.call.axes)), true,
+                     [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
   };
   take("output", own.out);
   if (own.dq) take("dq", *own.dq);

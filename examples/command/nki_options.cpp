@@ -56,7 +56,8 @@ CLI::Validator documents_check() {
 }
 
 void add_actions(CLI::App& app, NkiOptions& options) {
-  add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")->type_name("DIR");
+  add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")
+      ->type_name("DIR");
   CLI::Option* const simulate =
       app.add_flag("--simulate", options.simulate, "run the kernels here and compare with the reference backend");
   app.add_flag("--cost-only", options.cost_only, "build, validate and cost the kernels without running them")
@@ -106,7 +107,8 @@ void add_attention(CLI::App& app, NkiOptions& options) {
   app.add_option("--sinks", options.sinks, "sinks of each query head: how many, or a file as for attend")
       ->type_name("N|FILE");
   auto const take_documents = [&options](std::string const& text) { parse_documents(text, options.documents); };
-  app.add_option_function<std::string>("--documents", take_documents, "packed documents: where each starts, the first at 0")
+  app.add_option_function<std::string>("--documents", take_documents,
+                                       "packed documents: where each starts, the first at 0")
       ->check(documents_check())
       ->type_name("N,N,...");
 }
@@ -126,7 +128,8 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_choice(app, "--output-dtype", options.output_type, element_types, "element type of the output")
       ->default_str("that of --dtype");
   add_choice(app, "--lse-dtype", options.lse_type, element_types, "element type of lse")->default_str("f32");
-  app.add_flag("--tp-q", options.queries_by_token, "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
+  app.add_flag("--tp-q", options.queries_by_token,
+               "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
   app.add_flag("--tp-k", options.keys_by_token, "the same for k");
   app.add_flag("--training,!--no-training", options.training, "the forward kernel returns lse too (default)");
   add_choice(app, "--dead-row", options.dead_row,
@@ -138,10 +141,10 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_choice(app, "--target", options.target, Choices<Target>{{"trn2", Target::trn2}, {"trn3", Target::trn3}},
              "the generation")
       ->default_str("trn2");
-  add_choice(app, "--backward", options.backward,
-             Choices<NkiBackward>{
-                 {"none", NkiBackward::none}, {"queries", NkiBackward::queries}, {"keys", NkiBackward::keys}},
-             "the backward kernel, by who travels")
+  add_choice(
+      app, "--backward", options.backward,
+      Choices<NkiBackward>{{"none", NkiBackward::none}, {"queries", NkiBackward::queries}, {"keys", NkiBackward::keys}},
+      "the backward kernel, by who travels")
       ->default_str("queries; without training none");
   add_choice(app, "--only", options.only, Choices<NkiOnly>{{"fwd", NkiOnly::forward}, {"bwd", NkiOnly::backward}},
              "one of the two kernels")
@@ -169,7 +172,8 @@ void require_consistent(NkiOptions const& options) {
   annulus::validate_options(options.attend.attention);
   auto const refuse = [](std::string const& message) { throw InputError(message); };
   auto const needs_simulate = [&](bool given, char const* option) {
-    if (given && !options.simulate) refuse(std::string(option) + " is given without --simulate, which it is for; accepted: both");
+    if (given && !options.simulate)
+      refuse(std::string(option) + " is given without --simulate, which it is for; accepted: both");
   };
   if (options.emit.empty() && !options.simulate && !options.cost_only)
     refuse("nothing is to be done; accepted: --emit DIR, --simulate or --cost-only, --emit with either of them");
@@ -193,7 +197,8 @@ void require_consistent(NkiOptions const& options) {
       refuse("--sinks " + std::to_string(*count) + "; accepted: a whole number, 0 to " + std::to_string(most_sinks) +
              ", or a file");
     if (!count && !options.reads_files())
-      refuse("--sinks names the file '" + excerpt(options.sinks) + "' without --q; accepted: a number of sinks, or files for all");
+      refuse("--sinks names the file '" + excerpt(options.sinks) +
+             "' without --q; accepted: a number of sinks, or files for all");
     if (count && *count > 0 && options.reads_files())
       refuse("--sinks is a number beside --q, --k and --v; accepted: a file, whose values they are");
   }

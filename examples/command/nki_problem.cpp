@@ -1,6 +1,7 @@
 #include "nki_problem.hpp"
 
 #include <algorithm>
+#include <annulus/backend/nki/lower/sharded_mask.hpp>
 #include <annulus/backend/nki/simulate/rounding.hpp>
 #include <cmath>
 #include <cstdint>
@@ -16,7 +17,6 @@ namespace {
 using annulus::Index;
 using annulus::Side;
 using annulus::nki::ElementType;
-using annulus::nki::RankRows;
 
 annulus::DataType data_type_of(ElementType type) {
   return type == ElementType::float32    ? annulus::DataType::float32
@@ -35,65 +35,54 @@ std::int32_t document_at(std::vector<Index> const& starts, Index position) {
   return static_cast<std::int32_t>(std::upper_bound(starts.begin(), starts.end(), position) - starts.begin());
 }
 
-/// Rows of each rank, which must be the same number on all of them.
-std::vector<Index> equal_lengths(annulus::Sharding const& sharding, Side side, int ranks, Index length) {
-  std::vector<Index> lengths = sharding.lengths(side, ranks, length);
+/// Rows of each rank, the same number on all of them.
+Index local_length(annulus::Sharding const& sharding, Side side, int ranks, Index length) {
+  std::vector<Index> const lengths = sharding.lengths(side, ranks, length);
   auto const [least, most] = std::minmax_element(lengths.begin(), lengths.end());
   if (*least != *most || *least < 1)
     throw InputError(std::to_string(length) + (side == Side::query ? " queries" : " keys") + " on " +
                      std::to_string(ranks) + " ranks are " + std::to_string(*least) + " to " + std::to_string(*most) +
                      " per rank; accepted: equally many on every rank, at least 1");
-  return lengths;
+  return *least;
 }
 
-std::vector<RankRows> rows_of_ranks(NkiOptions const& options, Side side, Index length) {
-  annulus::Sharding const& sharding = options.attend.attention.sharding;
-  int const ranks = options.ranks();
-  std::vector<Index> const lengths = equal_lengths(sharding, side, ranks, length);
-  std::vector<RankRows> rows;
-  for (int rank = 0; rank < ranks; ++rank) {
-    RankRows mine{sharding.segments(side, rank, lengths), {}};
-    if (!options.documents.empty()) {
-      // One list stands for all batch items, and makes a mask input that has but one.
-      auto& ids = mine.documents.emplace_back();
-      for (Index position : annulus::positions_of(mine.segments))
-        ids.push_back(document_at(options.documents, position));
-    }
-    rows.push_back(std::move(mine));
-  }
-  return rows;
+/// [batch][position]; empty where there is one document.
+std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, CallShape const& shape) {
+  if (options.documents.empty()) return {};
+  std::vector<std::int32_t> ids;
+  for (Index position = 0; position < shape.keys; ++position) ids.push_back(document_at(options.documents, position));
+  return std::vector(static_cast<std::size_t>(shape.attention.batch), ids);
 }
 
 annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& shape) {
   annulus::Options const& attention = options.attend.attention;
   int const ranks = options.ranks();
-  return {.target = options.target,
-          .cores = options.cores,
-          .ranks = ranks,
-          .groups = options.groups,
-          .shape = shape.attention,
-          .local_queries = equal_lengths(attention.sharding, Side::query, ranks, shape.queries).front(),
-          .local_keys = equal_lengths(attention.sharding, Side::key, ranks, shape.keys).front(),
-          .type = options.type,
-          .output_type = options.output_type.value_or(options.type),
-          .lse_type = options.lse_type,
-          .softmax_scale =
-              attention.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.attention.head_dim))),
-          .logit_softcap = attention.logit_softcap,
-          .sinks = shape.sinks,
-          .queries_by_token = options.queries_by_token,
-          .keys_by_token = options.keys_by_token,
-          .training = options.training,
-          .dead_row = options.dead_row,
-          .travels = options.travels() == NkiBackward::keys ? annulus::nki::Travels::keys
-                                                            : annulus::nki::Travels::queries};
+  return {
+      .target = options.target,
+      .cores = options.cores,
+      .ranks = ranks,
+      .groups = options.groups,
+      .shape = shape.attention,
+      .local_queries = local_length(attention.sharding, Side::query, ranks, shape.queries),
+      .local_keys = local_length(attention.sharding, Side::key, ranks, shape.keys),
+      .type = options.type,
+      .output_type = options.output_type.value_or(options.type),
+      .lse_type = options.lse_type,
+      .softmax_scale = attention.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.attention.head_dim))),
+      .logit_softcap = attention.logit_softcap,
+      .sinks = shape.sinks,
+      .queries_by_token = options.queries_by_token,
+      .keys_by_token = options.keys_by_token,
+      .training = options.training,
+      .dead_row = options.dead_row,
+      .travels = options.travels() == NkiBackward::keys ? annulus::nki::Travels::keys : annulus::nki::Travels::queries};
 }
 
 void require_documents(NkiOptions const& options, CallShape const& shape) {
   if (options.documents.empty()) return;
   if (shape.queries != shape.keys)
-    throw InputError("--documents with " + std::to_string(shape.queries) + " queries and " + std::to_string(shape.keys) +
-                     " keys; accepted: equally many");
+    throw InputError("--documents with " + std::to_string(shape.queries) + " queries and " +
+                     std::to_string(shape.keys) + " keys; accepted: equally many");
   if (options.documents.back() >= shape.keys)
     throw InputError("--documents: the last one starts at " + std::to_string(options.documents.back()) +
                      "; accepted: below the number of tokens, " + std::to_string(shape.keys));
@@ -131,10 +120,11 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   annulus::nki::KernelSpec const spec = spec_of(options, shape);
   annulus::nki::check_spec(spec);
   annulus::Options const& attention = options.attend.attention;
+  auto const ids = document_ids(options, shape);
   return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
           .spec = spec,
-          .mask = annulus::nki::RingMask(attention.mask, rows_of_ranks(options, Side::query, shape.queries),
-                                         rows_of_ranks(options, Side::key, shape.keys), attention.query_offset),
+          .mask = annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries,
+                                             spec.local_keys, attention.query_offset, ids, ids),
           .documents = options.documents};
 }
 

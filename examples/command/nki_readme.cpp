@@ -48,13 +48,16 @@ class Readme {
          "rank, gives each its tensors in HBM and calls an NKI kernel will do.", "");
     line("| file | what it is |", "|---|---|");
     for (NkiKernel const& kernel : kernels_) {
-      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program.name + "` |");
+      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program.name +
+           "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
       if (mask.written && mask.names.size() == 1)
-        line("| `" + mask.names.front() + "` " + is + " of all ranks of a ring: the first axis is the place of the rank in its ring |");
+        line("| `" + mask.names.front() + "` " + is +
+             " of all ranks of a ring: the first axis is the place of the rank in its ring |");
       else if (mask.written)
-        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is + ", one file for each place in a ring |");
+        line("| `" + mask.names.front() + "` to `" + mask.names.back() + "` " + is +
+             ", one file for each place in a ring |");
     }
     line("");
   }
@@ -73,7 +76,9 @@ class Readme {
          "");
     std::string const sharding = problem_.call.options.sharding.name();
     std::string const rows = number(spec_.local_queries), ranks = number(spec_.ranks);
-    line("Sharding: " + sharding + ". Place r in a ring of " + ranks + ", row i of its queries (keys alike, with their own number of rows):", "");
+    line("Sharding: " + sharding + ". Place r in a ring of " + ranks +
+             ", row i of its queries (keys alike, with their own number of rows):",
+         "");
     if (sharding == "contiguous")
       line("- position r * " + rows + " + i");
     else if (sharding == "striped")
@@ -105,13 +110,17 @@ class Readme {
            " consecutive ranks, the first a multiple of " + number(program.ranks) + " |");
     line("");
     table("result", program, Role::output);
-    line("", "The call on rank `rank`:", "", "```python", "from " + program.name + " import " + program.name, "");
+    line("", "The call on rank `rank`:", "", "```python");
     std::string const mask = mask_input_of(program);
+    if (!mask.empty() && nki_mask_files(problem_, kernel).written) line("import numpy", "");
+    line("from " + program.name + " import " + program.name, "");
     if (!mask.empty()) mask_lines(kernel);
     if (program.ranks > 1) line("replica_groups = " + replica_groups());
     std::string results, arguments;
-    for (int buffer : program.with_role(Role::output)) results += (results.empty() ? "" : ", ") + program.buffer(buffer).name;
-    for (int buffer : program.with_role(Role::input)) arguments += (arguments.empty() ? "" : ", ") + program.buffer(buffer).name;
+    for (int buffer : program.with_role(Role::output))
+      results += (results.empty() ? "" : ", ") + program.buffer(buffer).name;
+    for (int buffer : program.with_role(Role::input))
+      arguments += (arguments.empty() ? "" : ", ") + program.buffer(buffer).name;
     if (program.ranks > 1) arguments += ", replica_groups";
     line(results + " = " + program.name + (spec_.cores > 1 ? "[" + number(spec_.cores) + "](" : "(") + arguments + ")");
     line("```", "");
@@ -126,7 +135,9 @@ class Readme {
       Buffer const& buffer = program.buffer(index);
       std::string shape;
       for (Index extent : buffer.shape) shape += (shape.empty() ? "" : ", ") + number(extent);
-      Meaning const meaning = meaning_of(buffer.name);
+      Meaning meaning = meaning_of(buffer.name);
+      if (buffer.name == "lse" && role == Role::input && spec_.lse_type != buffer.type)
+        meaning.text += "; the forward kernel returns " + std::string(name_of(spec_.lse_type)) + ": convert it";
       line("| `" + buffer.name + "` | " + std::string(name_of(buffer.type)) + " | [" + shape + "] | " + meaning.axes +
            (meaning.axes.empty() ? "" : ": ") + meaning.text + " |");
     }
@@ -142,13 +153,20 @@ class Readme {
         {"v", {by_token, "values of this rank"}},
         {"dout", {by_token, "gradient of the output"}},
         {"output", {by_token, "the output; 0 in rows that see nothing"}},
-        {"lse", {lse, "log-sum-exp of row c * 128 + p at (p, c), natural logarithm; " + dead + " in rows that see nothing, 0 beyond the last row"}},
-        {"sinks", {"[batch, query heads, n]", "logits that take part in the normalisation alone, the same for each batch item"}},
+        {"lse",
+         {lse, "log-sum-exp of row c * 128 + p at (p, c), natural logarithm; " + dead +
+                   " in rows that see nothing, 0 beyond the last row"}},
+        {"sinks",
+         {"[batch, query heads, n]", "logits that take part in the normalisation alone, the same for each batch item"}},
         {"dq", {by_token, "gradient of q"}},
         {"dk", {by_token, "gradient of k"}},
         {"dv", {by_token, "gradient of v"}},
-        {"mask_offsets", {"[ranks of all rings, query pieces * key pieces * 2]", "the band of keys that a row sees of each owner; from the file"}},
-        {"mask_ranges", {"[ranks of all rings, batch or 1, key pieces, begin or end, rows]", "the range of keys that each row sees of each owner"}}};
+        {"mask_offsets",
+         {"[ranks of all rings, query pieces * key pieces * 2]",
+          "the band of keys that a row sees of each owner; from the file"}},
+        {"mask_ranges",
+         {"[ranks of all rings, batch or 1, key pieces, begin or end, rows]",
+          "the range of keys that each row sees of each owner"}}};
     auto const found = known.find(name);
     return found == known.end() ? Meaning{} : found->second;
   }
@@ -157,9 +175,12 @@ class Readme {
     NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
     std::string const place = "rank % " + number(spec_.ranks);
     if (!mask.written) {
-      line("# " + mask.input + ": " + std::to_string(mask.bytes) + " bytes for all ranks, more than is written to files. In C++, for",
-           "# place " + place + " in the ring: annulus::nki::RingMask(mask, queries, keys)." +
-               (mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " + number(problem_.groups()) + ")");
+      bool const travel = kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::Travels::queries;
+      line("# " + mask.input + ": " + std::to_string(mask.bytes) +
+               " bytes for all ranks, more than is written to files. In C++ each rank",
+           "# makes its own: annulus::nki::sharded_mask(mask, sharding, ranks, queries, keys)." +
+               std::string(mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " +
+               number(problem_.groups()) + (travel ? ", true)" : ")"));
     } else if (mask.names.size() == 1) {
       line(mask.input + " = numpy.load(\"" + mask.names.front() + "\")[" + place + "]");
     } else {
@@ -171,8 +192,8 @@ class Readme {
 
   std::string replica_groups() const {
     if (spec_.groups > 4 || spec_.ranks > 16)
-      return "tuple(tuple(range(g * " + number(spec_.ranks) + ", (g + 1) * " + number(spec_.ranks) + ")) for g in range(" +
-             number(spec_.groups) + "))";
+      return "tuple(tuple(range(g * " + number(spec_.ranks) + ", (g + 1) * " + number(spec_.ranks) +
+             ")) for g in range(" + number(spec_.groups) + "))";
     std::string groups;
     for (int group = 0; group < spec_.groups; ++group) {
       groups += "(";
@@ -188,23 +209,31 @@ class Readme {
     line("## Environment", "");
     line("- `NEURON_LOGICAL_NC_CONFIG=" + number(spec_.cores) + "`, and `-lnc " + number(spec_.cores) +
              "` where the compiler is called by hand: both must agree with the call above",
-         "- `NEURON_PLATFORM_TARGET_OVERRIDE=" + std::string(name_of(spec_.target)) + "` where the kernel is compiled without such a device",
-         "- a rank of `replica_groups` is a logical core: " +
-             (spec_.cores == 2 ? std::string("two physical cores, which run the kernel together") : std::string("one physical core")),
-         "- stochastic rounding off (`NEURON_RT_STOCHASTIC_ROUNDING_EN`), if results are to be compared with the simulator's",
+         "- `NEURON_PLATFORM_TARGET_OVERRIDE=" + std::string(name_of(spec_.target)) +
+             "` where the kernel is compiled without such a device",
+         std::string("- a rank is a logical core: ") +
+             (spec_.cores == 2 ? "two physical cores, which run the kernel together" : "one physical core"),
+         "- stochastic rounding off (`NEURON_RT_STOCHASTIC_ROUNDING_EN`), if results are to be compared with the "
+         "simulator's",
          "");
   }
 
   void checked() {
     line("## What was checked, and what only a device can tell", "");
     line("Before these files were written, every instruction was held against the limits that the vendor documents for",
-         std::string(name_of(spec_.target)) + ": capacity, partitions, access patterns, memories of each engine, element types, matmul shapes,",
-         "reads of what was never written, races between the two cores, the order of collectives. `annulus nki --simulate`",
-         "with the options below runs the same programs on a simulated ring and compares with attention in double.", "");
-    line("Not known without a device: whether the compiler takes a kernel of this length and places its tiles as asked;",
-         "the order in which the runtime links the ranks of a ring (the kernels ask for it at run time, and work with any);",
-         "whether a permute waits for what the partner core still reads (the kernels have barriers there); how exact the",
-         "device's exp, log and tanh are; and every time: the cost model's are estimates.", "");
+         std::string(name_of(spec_.target)) +
+             ": capacity, partitions, access patterns, memories of each engine, element types, matmul shapes,",
+         "reads of what was never written, races between the two cores, the order of collectives. `annulus nki "
+         "--simulate`",
+         "with the options below runs the same programs on a simulated ring and compares with attention in double.",
+         "");
+    line(
+        "Not known without a device: whether the compiler takes a kernel of this length and places its tiles as asked;",
+        "the order in which the runtime links the ranks of a ring (the kernels ask for it at run time, and work with "
+        "any);",
+        "whether a permute waits for what the partner core still reads (the kernels have barriers there); how exact "
+        "the",
+        "device's exp, log and tanh are; and every time: the cost model's are estimates.", "");
   }
 
   NkiOptions const& options_;

@@ -58,8 +58,9 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     Results<float> own = own_results(problem, share, results, forward);
     DeviceTensors const given = device_inputs(problem, kernel, worker, scatter(inputs, call, share), own);
     auto const hardware = annulus::nki::hardware_of(problem.spec.target);
-    take_outputs(problem, annulus::nki::simulate(kernel.program, hardware, given, ring, arrangement,
-                                                 &statistics[static_cast<std::size_t>(ring.rank())]),
+    take_outputs(problem,
+                 annulus::nki::simulate(kernel.program, hardware, given, ring, arrangement,
+                                        &statistics[static_cast<std::size_t>(ring.rank())]),
                  own);
     gather(own, call, share, false, results);
   });

@@ -5,6 +5,4 @@
 
 using namespace annulus_test;
 
-TEST_CASE("NkiBackend is a backend", "[backend][nki]") {
-  backend_suite(HostImplementation<annulus::NkiBackend>{});
-}
+TEST_CASE("NkiBackend is a backend", "[backend][nki]") { backend_suite(HostImplementation<annulus::NkiBackend>{}); }

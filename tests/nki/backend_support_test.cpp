@@ -75,19 +75,23 @@ TEST_CASE("NkiBackend supports float types, every mask of positions, and empty s
 
 TEST_CASE("NkiBackend names what it does not support", "[nki]") {
   using Catch::Matchers::ContainsSubstring;
-  CHECK_THAT(reason([](Problem& p) { p.data_type = DataType::float64; }), ContainsSubstring("float64; accepted are float32, float16, bfloat16"));
+  CHECK_THAT(reason([](Problem& p) { p.data_type = DataType::float64; }),
+             ContainsSubstring("float64; accepted are float32, float16, bfloat16"));
   CHECK_THAT(reason([](Problem& p) { p.dropout = {0.1, 7}; }), ContainsSubstring("dropout"));
   CHECK_THAT(reason([](Problem& p) { p.bias = true; }), ContainsSubstring("a bias"));
   CHECK_THAT(reason([](Problem& p) { p.bias = p.bias_gradient = true; }), ContainsSubstring("a bias"));
   CHECK_THAT(reason([](Problem& p) { p.boolean_mask = true; }), ContainsSubstring("a mask operand"));
   CHECK_THAT(reason([](Problem& p) { p.predicate = true; }), ContainsSubstring("a predicate"));
-  CHECK_THAT(reason([](Problem& p) { p.shape.head_dim = 513; }), ContainsSubstring("head_dim 513") && ContainsSubstring("1 to 512"));
-  CHECK_THAT(reason([](Problem& p) { p.shape.value_dim = 513; }), ContainsSubstring("value_dim 513") && ContainsSubstring("1 to 512"));
-  CHECK_THAT(reason([](Problem& p) { p.softmax_scale = 1e-7; }), ContainsSubstring("softmax_scale is") && ContainsSubstring("2^-20 to 2^20"));
+  CHECK_THAT(reason([](Problem& p) { p.shape.head_dim = 513; }),
+             ContainsSubstring("head_dim 513") && ContainsSubstring("1 to 512"));
+  CHECK_THAT(reason([](Problem& p) { p.shape.value_dim = 513; }),
+             ContainsSubstring("value_dim 513") && ContainsSubstring("1 to 512"));
+  CHECK_THAT(reason([](Problem& p) { p.softmax_scale = 1e-7; }),
+             ContainsSubstring("softmax_scale is") && ContainsSubstring("2^-20 to 2^20"));
   CHECK_THAT(reason([](Problem& p) { p.logit_softcap = 3e7; }), ContainsSubstring("logit_softcap is 30000000"));
   // Statistics of all rows of a head group stay on the chip.
-  std::string const large = reason([](Problem& p) { p.local_queries = 1 << 22; });
-  CHECK_THAT(large, ContainsSubstring("4194304 queries") && ContainsSubstring("SBUF partition"));
+  std::string const large = reason([](Problem& p) { p.local_queries = 1 << 21; });
+  CHECK_THAT(large, ContainsSubstring("2097152 queries") && ContainsSubstring("SBUF partition"));
   CHECK_THROWS_AS(NkiBackend({.cores = 3}), annulus::UnsupportedError);
 }
 
@@ -118,5 +122,6 @@ TEST_CASE("a step with what the backend does not support is refused, not compute
   annulus::Step<double, annulus::EveryPair, annulus::HostMemory> const step{
       .tiles = tiles, .query_positions = positions, .key_positions = positions, .predicate = &every_pair};
   annulus::RunningState<double, annulus::HostMemory> const none{};
-  CHECK_THROWS_AS(backend.fold(step, annulus::StepOperands<double, annulus::HostMemory>{rows, rows, rows}, none), annulus::UnsupportedError);
+  CHECK_THROWS_AS(backend.fold(step, annulus::StepOperands<double, annulus::HostMemory>{rows, rows, rows}, none),
+                  annulus::UnsupportedError);
 }

@@ -1,4 +1,4 @@
-"""Executes printed attention kernels on the numpy model; compares with the library's simulator and with dense attention.
+"""Executes printed attention kernels on the numpy model; compares with the simulator and with dense attention.
 
     python3 executed_kernels_test.py EMIT [PART]    EMIT: annulus_nki_emit; only cases whose name holds PART
 
@@ -42,7 +42,11 @@ def run(emit, name, case):
     simulated_ring, executed_ring = ring_orders(problem.ranks, name)
     with tempfile.TemporaryDirectory() as folder:
         emitted = Emitted(emit, folder, problem, simulated_ring)
-    return compare(emitted, emitted.execute(executed_ring))
+    executed = alike = emitted.execute(executed_ring)
+    if problem.ranks > 2 and problem.type != "float32":
+        # A weight is relative to the maximum so far, which depends on the order in which keys come; so is its rounding.
+        alike = emitted.execute(simulated_ring)
+    return compare(emitted, executed, alike)
 
 
 def main():

@@ -31,19 +31,19 @@ Lines printed(Builder const& b) {
   return kept;
 }
 
-struct Bench {
+struct TileBench {
   int cores;
   Builder b{"bench", Target::trn2, cores, 1};
   TensorHandle out = b.tensor("out", {1}, ElementType::float32, Role::output);
   TileHandle x = b.declare("x", Memory::sbuf, 1, 1, ElementType::float32, 4);
 
-  explicit Bench(int on_cores = 1) : cores(on_cores) {}
+  explicit TileBench(int on_cores = 1) : cores(on_cores) {}
   void make() { b.allocate(x); }
   void use(int age = 0) { b.emit(Memset{x.before(age).whole(), 0.0f}); }
 };
 
 TEST_CASE("tiles that nobody asks for again are not handed on") {
-  Bench t;
+  TileBench t;
   t.b.loop("i", 3, [&](Affine const&) {
     t.make();
     t.use();
@@ -54,7 +54,7 @@ TEST_CASE("tiles that nobody asks for again are not handed on") {
 }
 
 TEST_CASE("a tile of the pass at hand: handed on where the next one is made") {
-  Bench t;
+  TileBench t;
   t.b.loop("i", 3, [&](Affine const&) {
     t.make();
     t.make();
@@ -64,7 +64,7 @@ TEST_CASE("a tile of the pass at hand: handed on where the next one is made") {
 }
 
 TEST_CASE("a tile made before the loop, then by each pass for the next") {
-  Bench t;
+  TileBench t;
   t.make();
   t.b.loop("i", 3, [&](Affine const&) {
     t.make();
@@ -77,20 +77,20 @@ TEST_CASE("a tile made before the loop, then by each pass for the next") {
 }
 
 TEST_CASE("the first tile is made inside a loop") {
-  Bench t;
+  TileBench t;
   t.b.loop("i", 3, [&](Affine const&) { t.make(); });
   t.use(1);
   CHECK(printed(t.b) == Lines{"for i_1 in range(3):", "    if i_1 >= 1:", "        x_1 = x", "    new x", "use x_1"});
 }
 
 TEST_CASE("cores that made the same number of tiles share a line, others have their own") {
-  Bench t(2);
+  TileBench t(2);
   t.b.on_core(0, [&] { t.make(); });
   t.make();
   t.b.on_core(0, [&] { t.use(1); });
   CHECK(printed(t.b) == Lines{"core = nl.program_id(0)", "if core == 0:", "    new x", "if core == 0:", "    x_1 = x",
                               "new x", "if core == 0:", "    use x_1"});
-  Bench both(2);
+  TileBench both(2);
   both.b.on_core(0, [&] { both.make(); });
   both.b.on_core(1, [&] { both.make(); });
   both.make();
@@ -100,7 +100,7 @@ TEST_CASE("cores that made the same number of tiles share a line, others have th
 }
 
 TEST_CASE("names of older tiles give way to buffers of that name") {
-  Bench t;
+  TileBench t;
   auto const other = t.b.declare("x_1", Memory::sbuf, 1, 1, ElementType::float32);
   t.b.allocate(other);
   t.make();

@@ -11,14 +11,14 @@
 namespace annulus::nki {
 namespace {
 
-struct Bench {
+struct OperandBench {
   int cores;
   Builder b{"bench", Target::trn2, cores, 1};
   TensorHandle out = b.tensor("out", {4, 128}, ElementType::float32, Role::output);
   TileHandle x = b.declare("x", Memory::sbuf, 128, 512, ElementType::float32);
   TileHandle y = b.declare("y", Memory::sbuf, 128, 512, ElementType::float32);
 
-  explicit Bench(int on_cores = 2) : cores(on_cores) {}
+  explicit OperandBench(int on_cores = 2) : cores(on_cores) {}
 
   /// How `access` reads as the source of a copy on chip.
   std::string operand(Access const& access) {
@@ -37,7 +37,7 @@ struct Bench {
 };
 
 TEST_CASE("next to each other: a slice") {
-  Bench t;
+  OperandBench t;
   CHECK(t.operand(t.x.whole()) == "x[0:128, 0:512]");
   CHECK(t.operand(t.x.part(64, 32, 128, 128)) == "x[64:96, 128:256]");
   CHECK(t.operand(t.x.column(511)) == "x[0:128, 511:512]");
@@ -49,7 +49,7 @@ TEST_CASE("next to each other: a slice") {
 }
 
 TEST_CASE("anything else on chip: a pattern from the start of the whole tile") {
-  Bench t;
+  OperandBench t;
   CHECK(t.operand(t.x.pattern(0, 128, 3, {{2, 64}})) == "x.ap(pattern=[[512, 128], [2, 64]], offset=3)");
   CHECK(t.operand(t.x.pattern(32, 32, 3, {{0, 64}})) == "x.ap(pattern=[[512, 32], [0, 64]], offset=16387)");
   CHECK(t.operand(t.x.pattern(0, 64, 0, {{1, 16}, {16, 16}})) ==
@@ -59,7 +59,7 @@ TEST_CASE("anything else on chip: a pattern from the start of the whole tile") {
 }
 
 TEST_CASE("indices in loop variables and the core") {
-  Bench t;
+  OperandBench t;
   std::vector<std::string> found;
   t.b.loop("i", 3, [&](Affine const& i) {
     t.b.loop("j", 4, [&](Affine const& j) {
@@ -80,13 +80,13 @@ TEST_CASE("indices in loop variables and the core") {
 }
 
 TEST_CASE("with one core, the core is 0") {
-  Bench t(1);
+  OperandBench t(1);
   CHECK(t.operand(t.x.columns(Affine::of(core_variable, 64) + 3, 16)) == "x[0:128, 3:19]");
   CHECK_THAT(to_python(t.b.program()), !Catch::Matchers::ContainsSubstring("core"));
 }
 
 TEST_CASE("numbers that Python reads back as the same floats") {
-  Bench t;
+  OperandBench t;
   CHECK(t.number(1.0f) == "1.0");
   CHECK(t.number(-0.0f) == "-0.0");
   CHECK(t.number(0.1f) == "0.1");
@@ -100,7 +100,7 @@ TEST_CASE("numbers that Python reads back as the same floats") {
     CHECK(static_cast<float>(std::stod(text)) == value);
   }
   for (float value : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    Bench fresh;
+    OperandBench fresh;
     CHECK_THROWS_AS(fresh.number(value), UnsupportedError);
   }
 }

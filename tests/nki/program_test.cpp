@@ -67,7 +67,8 @@ TEST_CASE("A walk counts loops out, follows one core and finds older tiles", "[n
 
 TEST_CASE("Cores meet at barriers and collectives only", "[nki][program]") {
   Builder builder("p", Target::trn2, 2, 2);
-  TensorHandle const a = builder.tensor("a", {4}, ElementType::float32), b = builder.tensor("b", {4}, ElementType::float32);
+  TensorHandle const a = builder.tensor("a", {4}, ElementType::float32),
+                     b = builder.tensor("b", {4}, ElementType::float32);
   REQUIRE(is_meeting({Instruction{CoreBarrier{a.whole()}}}));
   REQUIRE(is_meeting({Instruction{CollectivePermute{a.whole(), b.whole()}}}));
   REQUIRE(is_meeting({Instruction{CollectivePermuteReduce{a.whole(), a.whole(), b.whole()}}}));
@@ -79,7 +80,9 @@ TEST_CASE("Programs are equal iff all they hold is", "[nki][program]") {
   auto const make = [](Index offset, bool accumulate) {
     Builder builder("p", Target::trn2, 1, 1);
     TileHandle const tile = builder.tile("t", Memory::psum, 128, 64, ElementType::float32);
-    builder.loop("i", 4, [&](Affine const& i) { builder.emit(MatMul{tile.column(i + offset), tile.whole(), tile.whole(), accumulate}); });
+    builder.loop("i", 4, [&](Affine const& i) {
+      builder.emit(MatMul{tile.column(i + offset), tile.whole(), tile.whole(), accumulate});
+    });
     return std::move(builder).finish();
   };
   REQUIRE(make(1, true) == make(1, true));

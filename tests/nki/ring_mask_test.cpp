@@ -12,7 +12,13 @@ using namespace annulus;
 using namespace annulus::nki;
 
 std::vector<Mask> masks() {
-  return {full(), causal(), sliding_window(5, 2), sliding_window(9, 0), {.causal = true, .window = {.left = 6}, .sink_tokens = 5}, {.chunk = 7}, {.causal = true, .chunk = 12}};
+  return {full(),
+          causal(),
+          sliding_window(5, 2),
+          sliding_window(9, 0),
+          {.causal = true, .window = {.left = 6}, .sink_tokens = 5},
+          {.chunk = 7},
+          {.causal = true, .chunk = 12}};
 }
 
 std::vector<std::int32_t> documents(Index length, unsigned seed) {
@@ -28,7 +34,8 @@ std::vector<std::int32_t> documents(Index length, unsigned seed) {
 
 TEST_CASE("Every pair is in a range iff the mask shows it", "[nki][ring_mask]") {
   Index pairs = 0;
-  for (Sharding const& sharding : {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Striped{.block = 3}), Sharding(Zigzag{})})
+  for (Sharding const& sharding :
+       {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Striped{.block = 3}), Sharding(Zigzag{})})
     for (Mask const& mask : masks())
       for (bool packed : {false, true})
         for (int ranks : {1, 2, 3}) {
@@ -38,7 +45,8 @@ TEST_CASE("Every pair is in a range iff the mask shows it", "[nki][ring_mask]") 
           std::vector<Index> const held(static_cast<std::size_t>(ranks), rows);
           for (int me = 0; me < ranks; ++me)
             for (int owner = 0; owner < ranks; ++owner) {
-              auto const queries = positions_of(sharding.segments(Side::query, me, held)), keys = positions_of(sharding.segments(Side::key, owner, held));
+              auto const queries = positions_of(sharding.segments(Side::query, me, held)),
+                         keys = positions_of(sharding.segments(Side::key, owner, held));
               for (Index i = 0; i < rows; ++i) {
                 std::vector<char> seen(static_cast<std::size_t>(rows), 0);
                 for (std::size_t piece = 0; piece < ring.pieces().size(); ++piece) {
@@ -73,7 +81,8 @@ TEST_CASE("Tables give back the ranges, whoever travels", "[nki][ring_mask]") {
         RingMask const ring = sharded_mask(mask, sharding, ranks, rows, rows);
         if (ring.form() == BoundsForm::none) continue;
         for (int me = 0; me < ranks; ++me) {
-          auto const band = ring.form() == BoundsForm::band ? ring.offsets(me, 2, queries_travel) : std::vector<float>{};
+          auto const band =
+              ring.form() == BoundsForm::band ? ring.offsets(me, 2, queries_travel) : std::vector<float>{};
           auto const ranges = ring.ranges(me, 2, queries_travel);
           bands += !band.empty();
           std::size_t const pieces = ring.pieces().size();
@@ -83,11 +92,14 @@ TEST_CASE("Tables give back the ranges, whoever travels", "[nki][ring_mask]") {
                 for (Index i = ring.query_pieces()[q].begin; i < ring.query_pieces()[q].end; i += 37) {
                   int const querying = queries_travel ? other % ranks : me, owner = queries_travel ? me : other % ranks;
                   RowRange const seen = ring.seen(querying, owner, 0, piece, i);
-                  std::size_t const at = ((static_cast<std::size_t>(other) * pieces + piece) * 2) * static_cast<std::size_t>(rows) + static_cast<std::size_t>(i);
+                  std::size_t const at =
+                      ((static_cast<std::size_t>(other) * pieces + piece) * 2) * static_cast<std::size_t>(rows) +
+                      static_cast<std::size_t>(i);
                   REQUIRE(ranges[at] == static_cast<float>(seen.begin));
                   REQUIRE(ranges[at + static_cast<std::size_t>(rows)] == static_cast<float>(seen.end));
                   if (band.empty()) continue;
-                  std::size_t const offset = ((static_cast<std::size_t>(other) * ring.query_pieces().size() + q) * pieces + piece) * 2;
+                  std::size_t const offset =
+                      ((static_cast<std::size_t>(other) * ring.query_pieces().size() + q) * pieces + piece) * 2;
                   RowRange const keys = ring.pieces()[piece];
                   auto const begin = std::max<Index>(keys.begin, i + static_cast<Index>(band[offset]));
                   auto const end = std::min<Index>(keys.end, i + static_cast<Index>(band[offset + 1]));
@@ -108,7 +120,9 @@ TEST_CASE("A mask that does not fit the kernel or has too many runs is refused",
   REQUIRE_THROWS_AS(mask.check_for(spec, 4), ShapeError);
   spec.local_keys = 65;
   REQUIRE_THROWS_AS(mask.check_for(spec, 2), ShapeError);
-  REQUIRE_THROWS_AS(sharded_mask(causal(), Striped{.block = 1}, 1, 64, 64, 0, std::vector<std::vector<std::int32_t>>(1, std::vector<std::int32_t>(64, 1))), ShapeError);
+  REQUIRE_THROWS_AS(sharded_mask(causal(), Striped{.block = 1}, 1, 64, 64, 0,
+                                 std::vector<std::vector<std::int32_t>>(1, std::vector<std::int32_t>(64, 1))),
+                    ShapeError);
   REQUIRE_THROWS_AS(sharded_mask(causal(), Striped{.block = 2}, 2, 128, 128), UnsupportedError);
   std::vector<std::vector<std::int32_t>> const interrupted(1, {1, 2, 1, 2});
   REQUIRE_THROWS_AS(sharded_mask(full(), Contiguous{}, 1, 4, 4, 0, interrupted, interrupted), UnsupportedError);

@@ -58,7 +58,8 @@ TEST_CASE("Bodies that differ in more than indices stay apart", "[nki][roll]") {
 TEST_CASE("A period of two is found", "[nki][roll]") {
   Writer writer;
   std::vector<Body> bodies;
-  for (Index i = 0; i < 9; ++i) bodies.push_back(writer.memset(i % 2 == 0 ? i : 1000 - 5 * i, static_cast<float>(i % 2)));
+  for (Index i = 0; i < 9; ++i)
+    bodies.push_back(writer.memset(i % 2 == 0 ? i : 1000 - 5 * i, static_cast<float>(i % 2)));
   append_rolled(writer.builder, "i", std::move(bodies), 2);
   Program const program = std::move(writer.builder).finish();
   REQUIRE(program.body.size() == 2);  // four turns of two, and the last
@@ -95,6 +96,34 @@ TEST_CASE("Random nested code rolls to what it was", "[nki][roll]") {
     REQUIRE(executed(a) == executed(b));
   }
   REQUIRE(loops > 100);
+}
+
+TEST_CASE("A roller says the same as rolling all at once, and holds little", "[nki][roll]") {
+  std::mt19937 random(11);
+  int loops = 0;
+  for (int round = 0; round < 300; ++round) {
+    Writer plain, rolled;
+    std::size_t const period = 1 + random() % 3;
+    Roller roller(rolled.builder, "step", period);
+    Index position = 0;
+    for (int run = 0; run < 3; ++run) {
+      std::vector<Index> steps(period);
+      for (Index& step : steps) step = static_cast<Index>(random() % 50);
+      std::size_t const count = random() % 20;
+      for (std::size_t i = 0; i < count; ++i) {
+        Index const offset =
+            position + static_cast<Index>(i / period) * steps[i % period] + 1000 * static_cast<Index>(i % period);
+        plain.builder.append(plain.memset(offset));
+        roller.add(rolled.memset(offset));
+      }
+      position += 13;
+    }
+    roller.flush();
+    Program const a = std::move(plain.builder).finish(), b = std::move(rolled.builder).finish();
+    for (Node const& node : b.body) loops += node.as<Loop>() != nullptr;
+    REQUIRE(executed(a) == executed(b));
+  }
+  REQUIRE(loops > 300);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@
 namespace annulus_test {
 
 /// inputs[worker] -> outputs[worker]. `arrangement` says where on the ring each worker stands.
-inline std::vector<annulus::nki::Tensors> launch(annulus::nki::Program const& program, std::vector<annulus::nki::Tensors> const& inputs,
+inline std::vector<annulus::nki::Tensors> launch(annulus::nki::Program const& program,
+                                                 std::vector<annulus::nki::Tensors> const& inputs,
                                                  annulus::nki::Arrangement const& arrangement = {}) {
   std::vector<annulus::nki::Tensors> outputs(inputs.size());
   annulus::nki::Hardware const hardware = annulus::nki::hardware_of(program.target);

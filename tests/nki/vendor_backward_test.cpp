@@ -1,7 +1,5 @@
-// The vendor's test matrix of its ring kernels, backward: rows of a table, at an eighth of the sequence; at full size with
-// the tag [.long].
-
-#include <chrono>
+// The vendor's test matrix of its ring kernels, backward: rows of a table, at an eighth of the sequence; at full size
+// with the tag [.long].
 
 #include "annulus/backend/nki/lower/backward_kernel.hpp"
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
@@ -15,9 +13,6 @@ namespace {
 using namespace annulus_test;
 using annulus::RowRange;
 namespace nki = annulus::nki;
-
-constexpr auto full = Order::full, contiguous = Order::contiguous, striped = Order::striped;
-constexpr auto fp16 = nki::ElementType::float16, bf16 = nki::ElementType::bfloat16;
 
 /// The vendor gives the tokens of all ranks.
 std::vector<VendorCase> causal_and_not() {
@@ -46,15 +41,16 @@ std::vector<VendorCase> longest() {
           {full, 1, 2, 32768 / 4, 128, 4, 2, fp16}};
 }
 
-/// Gradients of one head, in Scalar; weights as they multiply dout, logit gradients as they multiply q and k, and the output
-/// that delta is made of are narrowed by `narrow`, gradients are not: nor are those of the kernels.
+/// Gradients of one head, in Scalar; weights as they multiply dout, logit gradients as they multiply q and k, and the
+/// output that delta is made of are narrowed by `narrow`, gradients are not: nor are those of the kernels.
 template <class Scalar>
 struct HeadGradients {
   Rows<Scalar> dq, dk, dv;
 
   template <class Narrow>
   HeadGradients(VendorProblem const& problem, VendorProblem::Head const& head, Narrow&& narrow) {
-    Rows<Scalar> const q = head.q.cast<Scalar>(), k = head.k.cast<Scalar>(), v = head.v.cast<Scalar>(), dout = head.dout.cast<Scalar>();
+    Rows<Scalar> const q = head.q.cast<Scalar>(), k = head.k.cast<Scalar>(), v = head.v.cast<Scalar>(),
+                       dout = head.dout.cast<Scalar>();
     auto const scale = static_cast<Scalar>(problem.scale());
     for (Rows<Scalar>* gradient : {&dq, &dk, &dv}) gradient->setZero(q.rows(), q.cols());
     constexpr Index block = 128;
@@ -82,7 +78,8 @@ struct HeadGradients {
       narrow(narrowed.data(), narrowed.size());
       Rows<Scalar> output = narrowed * v(keys, Eigen::all);
       narrow(output.data(), output.size());
-      Eigen::Array<Scalar, Eigen::Dynamic, 1> const delta = (output.array() * dout(rows, Eigen::all).array()).rowwise().sum();
+      Eigen::Array<Scalar, Eigen::Dynamic, 1> const delta =
+          (output.array() * dout(rows, Eigen::all).array()).rowwise().sum();
       Rows<Scalar> dlogits = dout(rows, Eigen::all) * v(keys, Eigen::all).transpose();
       dlogits = weights.array() * (dlogits.array().colwise() - delta);
       narrow(dlogits.data(), dlogits.size());
@@ -103,14 +100,17 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
   std::vector<nki::Tensors> inputs = problem.inputs(mask);
   std::vector<nki::Tensors> backward_inputs = inputs;
   for (nki::Tensors& tensors : inputs) tensors.erase("dout");
-  std::vector<nki::Tensors> const forward = launch(nki::ForwardKernel(spec, mask).ring(), inputs, {.ring = {2, 0, 3, 1}});
+  std::vector<nki::Tensors> const forward =
+      launch(nki::ForwardKernel(spec, mask).ring(), inputs, {.ring = {2, 0, 3, 1}});
   nki::Program const program = nki::BackwardKernel(spec, mask).ring();
   nki::validate(program, nki::hardware_of(program.target));
   for (std::size_t rank = 0; rank < forward.size(); ++rank) {
     nki::Tensors& tensors = backward_inputs[rank];
     tensors.insert(forward[rank].begin(), forward[rank].end());
-    if (mask.form() == nki::BoundsForm::band) tensors["mask_offsets"] = mask.offsets(static_cast<int>(rank), 1, queries_travel);
-    if (mask.form() == nki::BoundsForm::ranges) tensors["mask_ranges"] = mask.ranges(static_cast<int>(rank), 1, queries_travel);
+    if (mask.form() == nki::BoundsForm::band)
+      tensors["mask_offsets"] = mask.offsets(static_cast<int>(rank), 1, queries_travel);
+    if (mask.form() == nki::BoundsForm::ranges)
+      tensors["mask_ranges"] = mask.ranges(static_cast<int>(rank), 1, queries_travel);
   }
   std::vector<nki::Tensors> const results = launch(program, backward_inputs, {.ring = {1, 3, 0, 2}});
 
@@ -121,7 +121,8 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
   for (Index h : checked) {
     VendorProblem::Head const& head = problem.heads()[static_cast<std::size_t>(h)];
     HeadGradients<double> const exact(problem, head, [](double*, Index) {});
-    HeadGradients<float> const dense(problem, head, [&](float* values, Index n) { nki::simulator::round_to(vendor_case.type, values, n); });
+    HeadGradients<float> const dense(
+        problem, head, [&](float* values, Index n) { nki::simulator::round_to(vendor_case.type, values, n); });
     auto const check = [&](char const* name, Rows<double> const& wanted, Rows<float> const& yardstick) {
       CAPTURE(name, h);
       Rows<double> const seen = problem.gathered(results, name, h).cast<double>();
@@ -136,29 +137,30 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
   }
 }
 
-void check_all(std::vector<VendorCase> const& cases) {
-  for (VendorCase const& vendor_case : cases) check_backward(vendor_case.eighth(), nki::Travels::queries);
-}
-
-void check_all_long(std::vector<VendorCase> const& cases) {
-  for (VendorCase const& vendor_case : cases) {
-    auto const begin = std::chrono::steady_clock::now();
-    check_backward(vendor_case, nki::Travels::queries);
-    WARN(vendor_case.text() << ": " << std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() << " s");
-  }
-}
+auto const with_queries_that_travel = [](VendorCase const& vendor_case) {
+  check_backward(vendor_case, nki::Travels::queries);
+};
 
 }  // namespace
 
-TEST_CASE("the vendor's backward cases, causal and not") { check_all(causal_and_not()); }
-TEST_CASE("the vendor's backward cases, striped and packed") { check_all(striped_and_packed()); }
-TEST_CASE("the vendor's backward cases, the longest") { check_all(longest()); }
+TEST_CASE("the vendor's backward cases, causal and not") { at_an_eighth(causal_and_not(), with_queries_that_travel); }
+TEST_CASE("the vendor's backward cases, striped and packed") {
+  at_an_eighth(striped_and_packed(), with_queries_that_travel);
+}
+TEST_CASE("the vendor's backward cases, the longest") { at_an_eighth(longest(), with_queries_that_travel); }
 TEST_CASE("the vendor's backward cases with keys that travel") {
   check_backward(VendorCase{contiguous, 3, 1, 8192 / 4, 128, 4, 2, bf16}.eighth(), nki::Travels::keys);
-  check_backward(VendorCase{striped, 1, 2, 16384 / 4, 128, 4, 2, bf16, {0, 1024, 4096, 6144, 10240, 12288, 15360, 16384}}.eighth(),
-                 nki::Travels::keys);
+  check_backward(
+      VendorCase{striped, 1, 2, 16384 / 4, 128, 4, 2, bf16, {0, 1024, 4096, 6144, 10240, 12288, 15360, 16384}}.eighth(),
+      nki::Travels::keys);
 }
 
-TEST_CASE("the vendor's backward cases at full size, causal and not", "[.long]") { check_all_long(causal_and_not()); }
-TEST_CASE("the vendor's backward cases at full size, striped and packed", "[.long]") { check_all_long(striped_and_packed()); }
-TEST_CASE("the vendor's backward cases at full size, the longest", "[.long]") { check_all_long(longest()); }
+TEST_CASE("the vendor's backward cases at full size, causal and not", "[.long]") {
+  at_full_size(causal_and_not(), with_queries_that_travel);
+}
+TEST_CASE("the vendor's backward cases at full size, striped and packed", "[.long]") {
+  at_full_size(striped_and_packed(), with_queries_that_travel);
+}
+TEST_CASE("the vendor's backward cases at full size, the longest", "[.long]") {
+  at_full_size(longest(), with_queries_that_travel);
+}

@@ -1,7 +1,5 @@
-// The vendor's test matrix of its ring kernels, forward: rows of a table, at an eighth of the sequence; at full size with
-// the tag [.long].
-
-#include <chrono>
+// The vendor's test matrix of its ring kernels, forward: rows of a table, at an eighth of the sequence; at full size
+// with the tag [.long].
 
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
 #include "annulus/backend/nki/validate/validate.hpp"
@@ -14,9 +12,6 @@ namespace {
 using namespace annulus_test;
 using annulus::RowRange;
 namespace nki = annulus::nki;
-
-constexpr auto full = Order::full, contiguous = Order::contiguous, striped = Order::striped;
-constexpr auto bf16 = nki::ElementType::bfloat16;
 
 std::vector<VendorCase> whole_rows() {
   std::vector<VendorCase> cases;
@@ -64,14 +59,16 @@ std::vector<VendorCase> dead_rows() {
   return cases;
 }
 
-/// softmax(q k^T) v for one row, in Scalar; weights as they multiply the values and the output are narrowed by `narrow`.
+/// softmax(q k^T) v for one row, in Scalar; weights as they multiply the values and the output are narrowed by
+/// `narrow`.
 template <class Scalar>
 struct RowResult {
   Eigen::Matrix<Scalar, 1, Eigen::Dynamic> output;
   Scalar lse = 0;
 
   template <class Narrow>
-  RowResult(Rows<Scalar> const& q, Rows<Scalar> const& k, Rows<Scalar> const& v, RowRange keys, Index row, double scale, Narrow&& narrow) {
+  RowResult(Rows<Scalar> const& q, Rows<Scalar> const& k, Rows<Scalar> const& v, RowRange keys, Index row, double scale,
+            Narrow&& narrow) {
     output.setZero(v.cols());
     if (keys.empty()) return;
     Eigen::Matrix<Scalar, Eigen::Dynamic, 1> weights =
@@ -92,7 +89,8 @@ std::vector<Index> sampled(Index tokens, Index count) {
   std::mt19937 generator(3);
   std::vector<Index> rows{0, 1, 2, tokens - 2, tokens - 1};
   for (Index part = 0; part < count; ++part)
-    rows.push_back(tokens * part / count + static_cast<Index>(generator() % static_cast<std::uint32_t>(std::max<Index>(1, tokens / count))));
+    rows.push_back(tokens * part / count +
+                   static_cast<Index>(generator() % static_cast<std::uint32_t>(std::max<Index>(1, tokens / count))));
   return rows;
 }
 
@@ -147,25 +145,16 @@ void check_forward(VendorCase const& vendor_case, Index samples) {
   CHECK(std::sqrt(error) <= 1.5 * std::sqrt(dense_error));
 }
 
-void check_all(std::vector<VendorCase> const& cases) {
-  for (VendorCase const& vendor_case : cases) check_forward(vendor_case.eighth(), 192);
-}
-
-void check_all_long(std::vector<VendorCase> const& cases) {
-  for (VendorCase const& vendor_case : cases) {
-    auto const begin = std::chrono::steady_clock::now();
-    check_forward(vendor_case, 64);
-    WARN(vendor_case.text() << ": " << std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() << " s");
-  }
-}
+auto const some_rows = [](VendorCase const& vendor_case) { check_forward(vendor_case, 192); };
+auto const few_rows = [](VendorCase const& vendor_case) { check_forward(vendor_case, 64); };
 
 }  // namespace
 
-TEST_CASE("the vendor's forward cases, whole tiles") { check_all(whole_rows()); }
-TEST_CASE("the vendor's forward cases, packed documents") { check_all(packed()); }
-TEST_CASE("the vendor's forward cases, ragged lengths") { check_all(ragged()); }
-TEST_CASE("the vendor's forward cases, rows that see nothing") { check_all(dead_rows()); }
+TEST_CASE("the vendor's forward cases, whole tiles") { at_an_eighth(whole_rows(), some_rows); }
+TEST_CASE("the vendor's forward cases, packed documents") { at_an_eighth(packed(), some_rows); }
+TEST_CASE("the vendor's forward cases, ragged lengths") { at_an_eighth(ragged(), some_rows); }
+TEST_CASE("the vendor's forward cases, rows that see nothing") { at_an_eighth(dead_rows(), some_rows); }
 
-TEST_CASE("the vendor's forward cases at full size, whole tiles", "[.long]") { check_all_long(whole_rows()); }
-TEST_CASE("the vendor's forward cases at full size, packed documents", "[.long]") { check_all_long(packed()); }
-TEST_CASE("the vendor's forward cases at full size, ragged lengths", "[.long]") { check_all_long(ragged()); }
+TEST_CASE("the vendor's forward cases at full size, whole tiles", "[.long]") { at_full_size(whole_rows(), few_rows); }
+TEST_CASE("the vendor's forward cases at full size, packed documents", "[.long]") { at_full_size(packed(), few_rows); }
+TEST_CASE("the vendor's forward cases at full size, ragged lengths", "[.long]") { at_full_size(ragged(), few_rows); }

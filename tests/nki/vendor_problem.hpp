@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -16,6 +17,7 @@
 #include "annulus/backend/nki/simulate/machine.hpp"
 #include "annulus/backend/nki/simulate/rounding.hpp"
 #include "annulus/sharding/sharding.hpp"
+#include "support/catch.hpp"
 
 namespace annulus_test {
 
@@ -24,6 +26,10 @@ template <class Scalar>
 using Rows = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 enum class Order { full, contiguous, striped };  ///< not causal; causal over contiguous or striped shards
+
+// As the tables of cases write them.
+inline constexpr auto full = Order::full, contiguous = Order::contiguous, striped = Order::striped;
+inline constexpr auto fp16 = annulus::nki::ElementType::float16, bf16 = annulus::nki::ElementType::bfloat16;
 
 struct VendorCase {
   Order order = Order::full;
@@ -47,10 +53,26 @@ struct VendorCase {
 
   std::string text() const {
     char const* const orders[] = {"full", "contiguous", "striped"};
-    return annulus::message_of(orders[static_cast<int>(order)], boundaries.empty() ? "" : " packed", query_offset == 0 ? "" : " offset", " batch ",
-                               batch, " heads ", heads, " rows ", rows, " dim ", dim, " ranks ", ranks, " lnc ", cores, " ", name_of(type));
+    return annulus::message_of(orders[static_cast<int>(order)], boundaries.empty() ? "" : " packed",
+                               query_offset == 0 ? "" : " offset", " batch ", batch, " heads ", heads, " rows ", rows,
+                               " dim ", dim, " ranks ", ranks, " lnc ", cores, " ", name_of(type));
   }
 };
+
+template <class Check>
+void at_an_eighth(std::vector<VendorCase> const& cases, Check&& check) {
+  for (VendorCase const& vendor_case : cases) check(vendor_case.eighth());
+}
+
+template <class Check>
+void at_full_size(std::vector<VendorCase> const& cases, Check&& check) {
+  for (VendorCase const& vendor_case : cases) {
+    auto const begin = std::chrono::steady_clock::now();
+    check(vendor_case);
+    WARN(vendor_case.text() << ": " << std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()
+                            << " s");
+  }
+}
 
 class VendorProblem {
  public:
@@ -60,7 +82,8 @@ class VendorProblem {
 
   /// Normal values: q and k of deviation 1, dout too, v of deviation 1/4, so that an absolute tolerance of 1e-3 says
   /// something about rows that see few keys, whose outputs are as large as values.
-  explicit VendorProblem(VendorCase const& vendor_case) : case_(vendor_case), tokens_(vendor_case.ranks * vendor_case.rows) {
+  explicit VendorProblem(VendorCase const& vendor_case)
+      : case_(vendor_case), tokens_(vendor_case.ranks * vendor_case.rows) {
     std::mt19937 generator(7);
     std::normal_distribution<float> normal;
     auto const matrix = [&](float deviation) {
@@ -69,12 +92,14 @@ class VendorProblem {
       annulus::nki::simulator::round_to(case_.type, values.data(), values.size());
       return values;
     };
-    for (Index head = 0; head < case_.batch * case_.heads; ++head) heads_.push_back({matrix(1), matrix(1), matrix(0.25f), matrix(1)});
+    for (Index head = 0; head < case_.batch * case_.heads; ++head)
+      heads_.push_back({matrix(1), matrix(1), matrix(0.25f), matrix(1)});
     for (std::size_t i = 0; i + 1 < case_.boundaries.size(); ++i)
       ids_.insert(ids_.end(), static_cast<std::size_t>(case_.boundaries[i + 1] - case_.boundaries[i]),
                   case_.ids.empty() ? static_cast<std::int32_t>(i + 1) : case_.ids[i]);
     std::vector<Index> const held(static_cast<std::size_t>(case_.ranks), case_.rows);
-    annulus::Sharding const sharding = case_.order == Order::striped ? annulus::Sharding(annulus::Striped{}) : annulus::Sharding();
+    annulus::Sharding const sharding =
+        case_.order == Order::striped ? annulus::Sharding(annulus::Striped{}) : annulus::Sharding();
     for (int rank = 0; rank < case_.ranks; ++rank) {
       annulus::nki::RankRows& rows = ranks_.emplace_back();
       rows.segments = sharding.segments(annulus::Side::query, rank, held);
@@ -141,8 +166,8 @@ class VendorProblem {
   Rows<float> gathered(std::vector<annulus::nki::Tensors> const& results, char const* name, Index head) const {
     Rows<float> all(tokens_, case_.dim);
     for (std::size_t rank = 0; rank < results.size(); ++rank)
-      all(positions_[rank], Eigen::all) =
-          Eigen::Map<Rows<float> const>(results[rank].at(name).data() + head * case_.rows * case_.dim, case_.rows, case_.dim);
+      all(positions_[rank], Eigen::all) = Eigen::Map<Rows<float> const>(
+          results[rank].at(name).data() + head * case_.rows * case_.dim, case_.rows, case_.dim);
     return all;
   }
 

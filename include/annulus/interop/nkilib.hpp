@@ -139,7 +139,7 @@ Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
 
 template <class C, class B>
 inline constexpr bool in_host_memory =
-    std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>;
+    std::same_as<typename C::memory_space, HostMemory>&& std::same_as<typename B::memory_space, HostMemory>;
 
 }  // namespace detail
 

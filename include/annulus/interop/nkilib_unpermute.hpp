@@ -52,9 +52,8 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   try {
     for (int hop = 0; hop < ranks; ++hop) {
       Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
-      for_each_element(leaving, [&](T& element, Index b, Index i, Index d) {
-        element = striped(b, to * share + i, d);
-      });
+      for_each_element(leaving,
+                       [&](T& element, Index b, Index i, Index d) { element = striped(b, to * share + i, d); });
       if (hop == 0) {
         coming = leaving;
       } else {
@@ -63,9 +62,8 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
         communicator.start_shift(Channel::prefetched, hop, out, in).wait();
       }
       // Every ranks-th position is from the same rank.
-      for_each_element(coming, [&](T& element, Index b, Index i, Index d) {
-        contiguous(b, i * ranks + from, d) = element;
-      });
+      for_each_element(coming,
+                       [&](T& element, Index b, Index i, Index d) { contiguous(b, i * ranks + from, d) = element; });
     }
   } catch (std::exception const& error) {
     communicator.abandon(error.what());

@@ -1,7 +1,8 @@
-// annulus_nki_emit FOLDER [key=value...]: writes into FOLDER, which exists, what a test needs to execute a printed kernel and to compare:
+// annulus_nki_emit FOLDER [key=value...]: writes into FOLDER, which exists, what a test needs to execute a printed
+// kernel and to compare:
 //   kernel.py                  the printed program
-//   NAME.WORKER.npy            inputs of each worker, float32 that hold values of the element type; of the backward pass
-//                              those of the forward pass too
+//   NAME.WORKER.npy            inputs of each worker, float32 that hold values of the element type; of the backward
+//                              pass those of the forward pass too
 //   NAME.WORKER.simulated.npy  outputs of the simulator
 // Keys: see kernel_case.hpp. Exit status 1, with one line on stderr, where no kernel can be built or it is not valid.
 
@@ -35,8 +36,8 @@ std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
 }
 
 /// The values of one input buffer for one worker of all groups. Names as the kernels declare them.
-std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_travel, Buffer const& buffer, int worker,
-                                Tensors const& forward) {
+std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_travel,
+                                Buffer const& buffer, int worker, Tensors const& forward) {
   int const rank = worker % problem.spec.ranks;
   if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_travel);
   if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_travel);
@@ -70,7 +71,8 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
       Tensors& tensors = inputs.emplace_back();
       for (int number : result.program.with_role(Role::input)) {
         Buffer const& buffer = result.program.buffer(number);
-        auto values = input_values(problem, mask, queries_travel, buffer, worker, forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
+        auto values = input_values(problem, mask, queries_travel, buffer, worker,
+                                   forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
         simulator::round_to(buffer.type, values.data(), static_cast<Index>(values.size()));
         tensors[buffer.name] = std::move(values);
       }
@@ -112,7 +114,8 @@ int main(int argc, char** argv) {
     RingMask const mask = problem.ring_mask();
     Run const forward = run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});
     write(forward, argv[1]);
-    if (problem.backward) write(run(BackwardKernel(problem.spec, mask).ring(), problem, mask, forward.outputs), argv[1]);
+    if (problem.backward)
+      write(run(BackwardKernel(problem.spec, mask).ring(), problem, mask, forward.outputs), argv[1]);
   } catch (std::exception const& error) {
     std::cerr << "annulus_nki_emit: " << error.what() << '\n';
     return 1;

@@ -38,7 +38,8 @@ struct KernelCase {
       here.segments = sharding.segments(side, rank, held);
       for (auto const& ids : documents) {
         auto& local = here.documents.emplace_back();
-        for (annulus::Index position : annulus::positions_of(here.segments)) local.push_back(ids[static_cast<std::size_t>(position)]);
+        for (annulus::Index position : annulus::positions_of(here.segments))
+          local.push_back(ids[static_cast<std::size_t>(position)]);
       }
     }
     return ranks;
@@ -86,7 +87,8 @@ class Words {
   static T parse(std::string const& key, std::string const& value) {
     T result{};
     auto const [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    annulus::check<annulus::Error>(error == std::errc{} && end == value.data() + value.size(), key, ": seen '", value, "', accepted: a number");
+    annulus::check<annulus::Error>(error == std::errc{} && end == value.data() + value.size(), key, ": seen '", value,
+                                   "', accepted: a number");
     return result;
   }
 
@@ -101,7 +103,8 @@ class Words {
   }
 
   void check_all_read() const {
-    annulus::check<annulus::Error>(words_.empty(), "no key of a case is named '", words_.empty() ? "" : words_.begin()->first, "'");
+    annulus::check<annulus::Error>(words_.empty(), "no key of a case is named '",
+                                   words_.empty() ? "" : words_.begin()->first, "'");
   }
 
  private:
@@ -143,9 +146,12 @@ inline KernelCase read_kernel_case(Words words) {
   std::map<std::string, ElementType> const types{
       {"float32", ElementType::float32}, {"bfloat16", ElementType::bfloat16}, {"float16", ElementType::float16}};
   std::map<std::string, bool> const flags{{"0", false}, {"1", true}};
-  auto const flag = [&](std::string const& key, char const* otherwise) { return one_of(key, words.text(key, otherwise), flags); };
+  auto const flag = [&](std::string const& key, char const* otherwise) {
+    return one_of(key, words.text(key, otherwise), flags);
+  };
 
-  spec.target = one_of<Target>("target", words.text("target", "trn2"), {{"trn2", Target::trn2}, {"trn3", Target::trn3}});
+  spec.target =
+      one_of<Target>("target", words.text("target", "trn2"), {{"trn2", Target::trn2}, {"trn3", Target::trn3}});
   spec.cores = words.number("lnc", 1);
   spec.ranks = words.number("ranks", 1);
   spec.groups = words.number("groups", 1);
@@ -167,7 +173,8 @@ inline KernelCase read_kernel_case(Words words) {
   spec.training = flag("training", "1");
   spec.dead_row = one_of<DeadRow>("dead_row", words.text("dead_row", "minus_infinity"),
                                   {{"minus_infinity", DeadRow::minus_infinity}, {"zero", DeadRow::zero}});
-  spec.travels = one_of<Travels>("travels", words.text("travels", "queries"), {{"queries", Travels::queries}, {"keys", Travels::keys}});
+  spec.travels = one_of<Travels>("travels", words.text("travels", "queries"),
+                                 {{"queries", Travels::queries}, {"keys", Travels::keys}});
 
   result.mask.causal = flag("causal", "0");
   auto const window = words.numbers<Index>("window");
@@ -186,11 +193,11 @@ inline KernelCase read_kernel_case(Words words) {
   words.check_all_read();
 
   Index const positions = static_cast<Index>(spec.ranks) * spec.local_keys;
-  check<Error>(result.documents.empty() || static_cast<Index>(result.documents.size()) == spec.shape.batch, "documents: ",
-               result.documents.size(), " batch items of ", spec.shape.batch);
+  check<Error>(result.documents.empty() || static_cast<Index>(result.documents.size()) == spec.shape.batch,
+               "documents: ", result.documents.size(), " batch items of ", spec.shape.batch);
   for (auto const& ids : result.documents)
-    check<Error>(static_cast<Index>(ids.size()) == positions && spec.local_queries == spec.local_keys, "documents: ", ids.size(),
-                 " positions of ", positions, ", as many of queries as of keys");
+    check<Error>(static_cast<Index>(ids.size()) == positions && spec.local_queries == spec.local_keys,
+                 "documents: ", ids.size(), " positions of ", positions, ", as many of queries as of keys");
   return result;
 }
 

@@ -1,1 +1,1 @@
-"""Kernels that the library printed, executed on the numpy model and compared with its simulator and with dense attention."""
+"""Printed kernels executed on the numpy model, compared with the library's simulator and with dense attention."""

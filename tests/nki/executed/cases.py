@@ -11,7 +11,8 @@ def _forward():
 
     for sharding in ("contiguous", "striped", "zigzag"):
         for lnc in (1, 2):
-            add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, sharding=sharding, causal=1, lnc=lnc)
+            add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, sharding=sharding, causal=1,
+                lnc=lnc)
             add(f"{sharding} causal, 4 ranks, lnc {lnc}, bfloat16, 3 heads", ranks=4, rows=128, heads=3, dim=32,
                 sharding=sharding, causal=1, lnc=lnc, type="bfloat16")
     add("one rank", rows=256)
@@ -52,7 +53,8 @@ def _forward():
     add("bfloat16 output", ranks=2, rows=300, heads=1, dim=64, sharding="zigzag", causal=1, type="bfloat16",
         output_type="bfloat16", lnc=2)
     for ids in ("position", "global"):
-        add(f"two groups, ids by {ids}", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids=ids, lnc=2)
+        add(f"two groups, ids by {ids}", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids=ids,
+            lnc=2)
     add("trn3", ranks=2, rows=256, dim=64, causal=1, target="trn3", type="bfloat16", lnc=2)
     add("keys of two groups in PSUM", ranks=1, rows=128, keys=1400, dim=32, type="bfloat16", lnc=1)
     return cases
@@ -69,8 +71,8 @@ def _backward():
     add("one rank, ragged, lnc 2, one head split by sequence", rows=300, dim=32, causal=1, lnc=2)
     for sharding in ("contiguous", "striped"):
         for lnc in (1, 2):
-            add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, dim=32, sharding=sharding, causal=1,
-                lnc=lnc)
+            add(f"{sharding} causal, 2 ranks, lnc {lnc}", ranks=2, rows=256, heads=2, dim=32, sharding=sharding,
+                causal=1, lnc=lnc)
         add(f"{sharding} causal, 4 ranks, lnc 2, bfloat16, 3 heads", ranks=4, rows=128, heads=3, dim=32,
             sharding=sharding, causal=1, lnc=2, type="bfloat16")
     add("zigzag, ragged, by token, GQA, values of their own width", ranks=3, rows=200, heads=4, kv_heads=2, dim=32,
@@ -90,7 +92,8 @@ def _backward():
         scale=-0.3)
     add("bfloat16 output", ranks=2, rows=300, dim=64, sharding="zigzag", causal=1, type="bfloat16",
         output_type="bfloat16", lnc=2)
-    add("two groups, global ids", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids="global", lnc=2)
+    add("two groups, global ids", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids="global",
+        lnc=2)
     return cases
 
 

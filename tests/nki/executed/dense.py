@@ -53,7 +53,8 @@ class Dense:
         dweights = dout @ self.v.swapaxes(2, 3)
         dproduct = scale * self.weights * self.slope * (dweights - delta)
         turned, shares = dproduct.swapaxes(2, 3), self.weights.swapaxes(2, 3)
-        self.gradients = dict(dq=dproduct @ self.k, dk=self.by_kv_head(turned @ self.q), dv=self.by_kv_head(shares @ dout))
+        self.gradients = dict(dq=dproduct @ self.k, dk=self.by_kv_head(turned @ self.q),
+                              dv=self.by_kv_head(shares @ dout))
 
         sizes = {name: np.abs(x) for name, x in dict(q=self.q, k=self.k, dout=dout).items()}
         absolute = np.abs(dproduct)

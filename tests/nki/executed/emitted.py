@@ -29,7 +29,8 @@ class Emitted:
         self.workers = problem.ranks * problem.groups
         workers = range(self.workers)
         self.inputs = [{name: self._load(name, worker, "npy") for name in self.arguments} for worker in workers]
-        self.simulated = [{name: self._load(name, worker, "simulated.npy") for name in self.results} for worker in workers]
+        self.simulated = [{name: self._load(name, worker, "simulated.npy") for name in self.results}
+                          for worker in workers]
         self.sinks = np.load(self.folder / "sinks.0.npy")[0] if problem.sinks else None  # [heads, n]
 
     @staticmethod

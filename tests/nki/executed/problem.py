@@ -28,7 +28,7 @@ class Problem:
         if self.sharding == "zigzag":
             half = rows // 2
             late = 2 * self.ranks - 1 - rank
-            return np.concatenate([np.arange(rank * half, (rank + 1) * half), np.arange(late * half, (late + 1) * half)])
+            return np.concatenate([np.arange(chunk * half, (chunk + 1) * half) for chunk in (rank, late)])
         return np.arange(rank * rows, (rank + 1) * rows)
 
     def visible(self):
@@ -52,7 +52,7 @@ class Problem:
         return items
 
     def gathered(self, shards, rows, rows_last=False):
-        """Per rank [batch, heads, rows, x], or [batch, heads, x, rows] -> [batch, heads, ranks * rows, x] by position."""
+        """Per rank [batch, heads, rows, x], or [.., x, rows] -> [batch, heads, ranks * rows, x] by position."""
         shards = [shard.swapaxes(2, 3) if rows_last else shard for shard in shards]
         whole = np.full(shards[0].shape[:2] + (self.ranks * rows,) + shards[0].shape[3:], np.nan, shards[0].dtype)
         for rank, shard in enumerate(shards):
@@ -71,7 +71,10 @@ class Problem:
         """The case as words key=value."""
         words = []
         for key in DEFAULTS.keys() | FOLLOWING.keys() | {"scale"}:
-            value = "backward" if key == "pass" and self.backward else "forward" if key == "pass" else getattr(self, key)
+            if key == "pass":
+                value = "backward" if self.backward else "forward"
+            else:
+                value = getattr(self, key)
             if key == "documents" and value is not None:
                 value = "/".join(",".join(f"{number}:{length}" for number, length in runs) for runs in value)
             elif isinstance(value, tuple):

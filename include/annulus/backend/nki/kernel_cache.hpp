@@ -19,9 +19,18 @@ using KernelKey = std::vector<std::int64_t>;
 
 inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask) {
   auto const& shape = spec.shape;
-  KernelKey key{pass == Pass::backward, shape.batch, shape.query_heads, shape.kv_heads, shape.head_dim, shape.value_dim,
-                spec.local_queries, spec.local_keys, static_cast<int>(spec.type), std::bit_cast<std::int64_t>(spec.softmax_scale),
-                std::bit_cast<std::int64_t>(spec.logit_softcap), static_cast<int>(mask.form())};
+  KernelKey key{pass == Pass::backward,
+                shape.batch,
+                shape.query_heads,
+                shape.kv_heads,
+                shape.head_dim,
+                shape.value_dim,
+                spec.local_queries,
+                spec.local_keys,
+                static_cast<int>(spec.type),
+                std::bit_cast<std::int64_t>(spec.softmax_scale),
+                std::bit_cast<std::int64_t>(spec.logit_softcap),
+                static_cast<int>(mask.form())};
   auto const add = [&](RowRange range) {
     key.push_back(range.begin);
     key.push_back(range.end);

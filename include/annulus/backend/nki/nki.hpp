@@ -1,8 +1,10 @@
 #pragma once
 // The Trainium backend: each step runs as a tile program, on simulated NeuronCores.
 
+#include <algorithm>
 #include <concepts>
-#include <cstdint>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,17 +23,17 @@ namespace annulus {
 
 struct NkiOptions {
   nki::Target target = nki::Target::trn2;
-  int cores = 2;                ///< LNC: 1 or 2 physical cores share a rank
-  bool validate = true;         ///< every program, once, against the limits of the hardware
+  int cores = 2;                  ///< LNC: 1 or 2 physical cores share a rank
+  bool validate = true;           ///< every program, once, against the limits of the hardware
   std::size_t kept_kernels = 64;  ///< programs that are kept for steps like those before
 };
 
-/// Computes what a NeuronCore would, in host memory: products of the operands' own type with fp32 sums, probabilities rounded
-/// to that type as they multiply the values.
+/// Computes what a NeuronCore would, in host memory: products of the operands' own type with fp32 sums, probabilities
+/// rounded to that type as they multiply the values.
 ///
-/// Supported: float, half and bfloat16; every mask of positions, packed documents, soft cap, sinks, grouped heads, dims up
-/// to 512. Keys that nobody sees never reach a product, so they may hold anything; a key that one query sees and another
-/// does not must be finite, as on the device.
+/// Supported: float, half and bfloat16; every mask of positions, packed documents, soft cap, sinks, grouped heads, dims
+/// up to 512. Keys that nobody sees never reach a product, so they may hold anything; a key that one query sees and
+/// another does not must be finite, as on the device.
 class NkiBackend : public HostOperations {
  public:
   template <class T>
@@ -48,19 +50,23 @@ class NkiBackend : public HostOperations {
 
   Support supports(Problem const& problem) const {
     auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
-    if (problem.data_type == DataType::float64) return no("operands of float64; accepted are float32, float16, bfloat16");
+    if (problem.data_type == DataType::float64)
+      return no("operands of float64; accepted are float32, float16, bfloat16");
     if (problem.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
     if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
-    if (problem.boolean_mask) return no("a mask operand: kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments");
-    if (problem.predicate) return no("a predicate: kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments");
+    std::string_view const by_position =
+        ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments";
+    if (problem.boolean_mask) return no("a mask operand" + std::string(by_position));
+    if (problem.predicate) return no("a predicate" + std::string(by_position));
     try {
       nki::KernelSpec spec = spec_of(problem);
-      // Shards of other ranks may be longer; from one group of keys on, the room that a kernel needs grows with its queries alone.
+      // Shards of other ranks may be longer: beyond one group of keys, a kernel's needs grow with its queries alone.
       spec.local_queries = std::max(spec.local_queries, Index{1});
       spec.local_keys = std::max(spec.local_keys, longest_group);
       std::vector<Segment> keys;
       Index const length = spec.local_keys / static_cast<Index>(nki::most_step_pieces);
-      for (Index piece = 0; piece < static_cast<Index>(nki::most_step_pieces); ++piece) append_segment(keys, length, 2 * piece * length, 1);
+      for (Index piece = 0; piece < static_cast<Index>(nki::most_step_pieces); ++piece)
+        append_segment(keys, length, 2 * piece * length, 1);
       nki::RingMask const widest(causal(), {{{{0, spec.local_queries, 0, 1}}}}, {{std::move(keys)}});
       problem.pass == Pass::forward ? void(nki::ForwardKernel(spec, widest)) : void(nki::BackwardKernel(spec, widest));
     } catch (Error const& error) {
@@ -77,12 +83,13 @@ class NkiBackend : public HostOperations {
       auto const accumulator_part = part(state.accumulator);
       auto const maximum = part(state.maximum), sum = part(state.sum);
       nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
-      inputs["old_negated_maximum"] = nki::packed_columns<A>(maximum, rows.queries, nki::empty_negated_maximum, [](A value) {
-        return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value;
-      });
+      inputs["old_negated_maximum"] = nki::packed_columns<A>(
+          maximum, rows.queries, nki::empty_negated_maximum,
+          [](A value) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; });
       inputs["old_sum"] = nki::packed_columns<A>(sum, rows.queries, 0.0f, [](A value) { return value; });
       inputs["old_accumulator"] = nki::packed<A>(accumulator_part, rows.queries, nki::LastAxis::dim);
-      nki::Tensors const results = run(Pass::forward, spec_of(problem_of(Pass::forward, step, operands), rows, items), rows, inputs);
+      nki::Tensors const results =
+          run(Pass::forward, spec_of(problem_of(Pass::forward, step, operands), rows, items), rows, inputs);
       nki::unpack_columns(results.at("new_negated_maximum"), rows.queries, maximum, [](float value) { return -value; });
       nki::unpack_columns(results.at("new_sum"), rows.queries, sum, [](float value) { return value; });
       nki::unpack(results.at("new_accumulator"), rows.queries, nki::LastAxis::dim, accumulator_part);
@@ -103,7 +110,8 @@ class NkiBackend : public HostOperations {
       inputs["dq"] = nki::packed<A>(dq, rows.queries, nki::LastAxis::dim);
       inputs["dk"] = nki::packed<A>(dk, rows.keys, nki::LastAxis::dim);
       inputs["dv"] = nki::packed<A>(dv, rows.keys, nki::LastAxis::dim);
-      nki::Tensors const results = run(Pass::backward, spec_of(problem_of(Pass::backward, step, operands), rows, items), rows, inputs);
+      nki::Tensors const results =
+          run(Pass::backward, spec_of(problem_of(Pass::backward, step, operands), rows, items), rows, inputs);
       nki::unpack(results.at("new_dq"), rows.queries, nki::LastAxis::dim, dq);
       nki::unpack(results.at("new_dk"), rows.keys, nki::LastAxis::dim, dk);
       nki::unpack(results.at("new_dv"), rows.keys, nki::LastAxis::dim, dv);
@@ -114,13 +122,14 @@ class NkiBackend : public HostOperations {
   static constexpr Index longest_group = 4096;
 
   static nki::ElementType element_type(DataType type) {
-    return type == DataType::float16 ? nki::ElementType::float16
+    return type == DataType::float16    ? nki::ElementType::float16
            : type == DataType::bfloat16 ? nki::ElementType::bfloat16
                                         : nki::ElementType::float32;
   }
 
   template <class T, class Predicate>
-  static Problem problem_of(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands) {
+  static Problem problem_of(Pass pass, Step<T, Predicate, HostMemory> const& step,
+                            StepOperands<T, HostMemory> const& operands) {
     return {.pass = pass,
             .data_type = data_type<T>,
             .shape = {.batch = operands.q.extent(axis::batch),
@@ -162,7 +171,8 @@ class NkiBackend : public HostOperations {
     return spec;
   }
 
-  /// function(rows, first batch item, batch items): all items at once, or one after the other where each has documents of its own.
+  /// function(rows, first batch item, batch items): all items at once, or one after the other where each has documents
+  /// of its own.
   template <class T, class Predicate, class Function>
   void for_each_part(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      Function&& function) const {
@@ -174,15 +184,18 @@ class NkiBackend : public HostOperations {
     for (Index first = 0; first < batch; first += items) {
       nki::StepPositions positions{step.query_positions, step.key_positions};
       if (step.has_segments()) {
-        for (Index i = 0; i < step.query_segments.extent(1); ++i) positions.query_documents.push_back(step.query_segments(first, i));
-        for (Index j = 0; j < step.key_segments.extent(1); ++j) positions.key_documents.push_back(step.key_segments(first, j));
+        for (Index i = 0; i < step.query_segments.extent(1); ++i)
+          positions.query_documents.push_back(step.query_segments(first, i));
+        for (Index j = 0; j < step.key_segments.extent(1); ++j)
+          positions.key_documents.push_back(step.key_segments(first, j));
       }
       if (auto const rows = nki::step_rows(step.mask, positions)) function(*rows, first, items);
     }
   }
 
   template <class T>
-  static nki::Tensors operands_of(nki::StepRows const& rows, TensorView<T const, 4> q, TensorView<T const, 4> k, TensorView<T const, 4> v) {
+  static nki::Tensors operands_of(nki::StepRows const& rows, TensorView<T const, 4> q, TensorView<T const, 4> k,
+                                  TensorView<T const, 4> v) {
     nki::Tensors inputs;
     inputs["q"] = nki::packed(q, rows.queries, nki::LastAxis::rows);
     inputs["k"] = nki::packed(k, rows.keys, nki::LastAxis::rows);
@@ -194,7 +207,8 @@ class NkiBackend : public HostOperations {
 
   nki::Tensors run(Pass pass, nki::KernelSpec const& spec, nki::StepRows const& rows, nki::Tensors const& inputs) {
     nki::Program const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
-      nki::Program built = pass == Pass::forward ? nki::ForwardKernel(spec, rows.mask).step() : nki::BackwardKernel(spec, rows.mask).step();
+      nki::Program built = pass == Pass::forward ? nki::ForwardKernel(spec, rows.mask).step()
+                                                 : nki::BackwardKernel(spec, rows.mask).step();
       if (options_.validate) nki::validate(built, hardware_);
       return built;
     });

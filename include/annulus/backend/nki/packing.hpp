@@ -1,6 +1,7 @@
 #pragma once
-// Between the views of the library and the layouts of kernels. Rows without a place in the step (no_row) are zeros there.
+// Between the views of the library and the layouts of kernels, in which rows that take no part (no_row) are zeros.
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace packing_detail {
 
 /// function(place in the layout, batch, row of the view, head, element) for all rows that take part.
 template <class Function>
-void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> rows, LastAxis last, Function&& function) {
+void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> rows, LastAxis last,
+                    Function&& function) {
   Index const count = std::ssize(rows), dim = extents[axis::dim];
   for (Index b = 0; b < extents[axis::batch]; ++b)
     for (Index h = 0; h < extents[axis::heads]; ++h)
@@ -29,7 +31,7 @@ void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> 
         }
 }
 
-/// As above, for layouts [batch * heads, 128, columns]: row c * 128 + p is at (p, c). `heads` counts those of all items.
+/// As above, for layouts [batch * heads, 128, columns]: row c * 128 + p is at (p, c).
 template <class Function>
 void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index const> rows, Function&& function) {
   Index const count = std::ssize(rows), columns = ceil_divide(count, tile_rows);
@@ -37,8 +39,9 @@ void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index 
     for (Index h = 0; h < extents[1]; ++h)
       for (Index i = 0; i < count; ++i)
         if (rows[static_cast<std::size_t>(i)] != no_row)
-          function(static_cast<std::size_t>(((b * extents[1] + h) * tile_rows + i % tile_rows) * columns + i / tile_rows), b, h,
-                   rows[static_cast<std::size_t>(i)]);
+          function(
+              static_cast<std::size_t>(((b * extents[1] + h) * tile_rows + i % tile_rows) * columns + i / tile_rows), b,
+              h, rows[static_cast<std::size_t>(i)]);
 }
 
 }  // namespace packing_detail
@@ -47,7 +50,8 @@ void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index 
 template <class T>
 std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last) {
   auto const& extents = view.extents();
-  std::vector<float> values(static_cast<std::size_t>(extents[axis::batch] * extents[axis::heads] * std::ssize(rows) * extents[axis::dim]));
+  std::vector<float> values(
+      static_cast<std::size_t>(extents[axis::batch] * extents[axis::heads] * std::ssize(rows) * extents[axis::dim]));
   packing_detail::for_each_place(extents, rows, last, [&](std::size_t place, Index b, Index row, Index h, Index d) {
     values[place] = static_cast<float>(view(b, row, h, d));
   });
@@ -56,14 +60,16 @@ std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> ro
 
 template <class A>
 void unpack(std::span<float const> values, std::span<Index const> rows, LastAxis last, TensorView<A, 4> view) {
-  packing_detail::for_each_place(view.extents(), rows, last, [&](std::size_t place, Index b, Index row, Index h, Index d) {
-    view(b, row, h, d) = static_cast<A>(values[place]);
-  });
+  packing_detail::for_each_place(view.extents(), rows, last,
+                                 [&](std::size_t place, Index b, Index row, Index h, Index d) {
+                                   view(b, row, h, d) = static_cast<A>(values[place]);
+                                 });
 }
 
 /// view [batch, heads, rows]; encode(element) is what the kernel gets for it, `absent` what it gets where no row is.
 template <class A, class Encode>
-std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index const> rows, float absent, Encode&& encode) {
+std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index const> rows, float absent,
+                                  Encode&& encode) {
   Index const columns = ceil_divide(std::ssize(rows), tile_rows);
   std::vector<float> values(static_cast<std::size_t>(view.extent(0) * view.extent(1) * tile_rows * columns), absent);
   packing_detail::for_each_column_place(view.extents(), rows, [&](std::size_t place, Index b, Index h, Index row) {
@@ -73,7 +79,8 @@ std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index c
 }
 
 template <class A, class Decode>
-void unpack_columns(std::span<float const> values, std::span<Index const> rows, TensorView<A, 3> view, Decode&& decode) {
+void unpack_columns(std::span<float const> values, std::span<Index const> rows, TensorView<A, 3> view,
+                    Decode&& decode) {
   packing_detail::for_each_column_place(view.extents(), rows, [&](std::size_t place, Index b, Index h, Index row) {
     view(b, h, row) = static_cast<A>(decode(values[place]));
   });

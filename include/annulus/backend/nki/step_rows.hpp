@@ -90,7 +90,8 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
 
   std::vector<std::vector<RowRange>> ranges(pieces.size());
   for (std::size_t p = 0; p < pieces.size(); ++p) {
-    std::span<Key const> const piece = std::span<Key const>(keys).subspan(static_cast<std::size_t>(pieces[p].begin), static_cast<std::size_t>(pieces[p].size()));
+    std::span<Key const> const piece = std::span<Key const>(keys).subspan(static_cast<std::size_t>(pieces[p].begin),
+                                                                          static_cast<std::size_t>(pieces[p].size()));
     bool const in_window = piece.front().in_window;
     for (std::size_t i = 0; i < at.queries.size(); ++i) {
       std::int32_t const document = at.packed() ? at.query_documents[i] : 1;
@@ -99,7 +100,8 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
         return std::ranges::lower_bound(piece, Key{in_window, document, position, 0}) - piece.begin() + pieces[p].begin;
       };
       RowRange const seen{first_from(visible.begin), first_from(visible.end)};
-      ranges[p].push_back(same_document(document, document) && !seen.empty() ? seen : RowRange{pieces[p].begin, pieces[p].begin});
+      ranges[p].push_back(
+          same_document(document, document) && !seen.empty() ? seen : RowRange{pieces[p].begin, pieces[p].begin});
     }
   }
   StepRows rows{RingMask(std::move(pieces), std::move(ranges)), {}, {}};

@@ -71,7 +71,8 @@ class Observer {
     event += "\"operands\":{";
     bool first = true;
     for_each_access(*execution.plan.instruction, [&](std::string_view keyword, Use, Access const& access) {
-      event += (first ? "" : ",") + json_text(keyword) + ":" + json_text(program_.buffer(access).name);
+      if (!first) event += ",";
+      event += json_text(keyword) + ":" + json_text(program_.buffer(access).name);
       first = false;
     });
     write(event + "}}}");

@@ -85,9 +85,9 @@ class BackwardRound {
     int const owner = builder_->program().ranks > 1 ? builder_->make_register() : -1;
     touched_keys_.assign(static_cast<std::size_t>(ceil_divide(spec_->local_keys, parts_->key_rows)),
                          adds_ && !kind_.shared);
-    std::vector<Body> bodies;
+    Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
-      bodies.push_back(builder_->collect([&] {
+      steps.add(builder_->collect([&] {
         builder_->section("step", step);
         travel_.send(step);
         for (std::size_t i = 0; i < carried_count(); ++i) carried_[i].begin_step(step);
@@ -99,7 +99,7 @@ class BackwardRound {
         if (keys_carried() || step + 1 == steps_) end_keys(step);
         for (std::size_t i = 0; i < carried_count(); ++i) carried_[i].send(step);
       }));
-    append_rolled(*builder_, "steps", std::move(bodies), 2);
+    steps.flush();
     if (steps_ > 1) bring_home();
   }
 

@@ -21,21 +21,24 @@ class ForwardFinish {
   static constexpr Index most_tiles = 8;
 
   /// Ends some row tiles of a head of an item, which the cores of a pair may share. drained: no unit is left to be scored.
-  void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head, RowRange tile_range, bool shared,
-              ForwardOutputs const& outputs, bool drained) {
+  void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head,
+              RowRange tile_range, bool shared, ForwardOutputs const& outputs, bool drained) {
     declare(state.resident);
     std::vector<RowTile> const tiles(all_tiles.begin() + tile_range.begin, all_tiles.begin() + tile_range.end);
     count_ = tile_range.size();
     first_column_ = head * static_cast<Index>(all_tiles.size()) + tile_range.begin;
-    Access const negated_maximum = state.negated_maximum.columns(first_column_, count_), sum = state.sum.columns(first_column_, count_);
+    Access const negated_maximum = state.negated_maximum.columns(first_column_, count_),
+                 sum = state.sum.columns(first_column_, count_);
     Affine const query_head = item * spec_->query_heads_per_item() + head;
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, query_head, outputs.sinks);
     sum_.make();
     scale_.make();
     // A row that saw nothing has the sum 0 and an accumulator of zeros: any finite factor will do.
-    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, std::nullopt, 0.0f, false, Engine::vector});
+    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, std::nullopt, 0.0f, false,
+                                Engine::vector});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
-    if (spec_->sinks > 0) builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
+    if (spec_->sinks > 0)
+      builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
     // VectorE is the busiest engine until the last units have left it.
     write_output(state, tiles, head, query_head, outputs.output, drained ? Engine::vector : Engine::gpsimd);
     bool const last = tile_range.end == static_cast<Index>(all_tiles.size());
@@ -69,47 +72,55 @@ class ForwardFinish {
       correction_ = tile("sink_correction");
       sink_sum_ = tile("sink_sum");
     }
-    output_ = RotatingTile(*builder_, "output_tile", Memory::sbuf, tile_rows, static_cast<Index>(batched_tiles) * spec_->shape.value_dim, spec_->output_type, 3);
+    output_ = RotatingTile(*builder_, "output_tile", Memory::sbuf, tile_rows,
+                           static_cast<Index>(batched_tiles) * spec_->shape.value_dim, spec_->output_type, 3);
     if (!resident)
-      accumulator_ = RotatingTile(*builder_, "finished_accumulator", Memory::sbuf, tile_rows, spec_->shape.value_dim, ElementType::float32, 8);
+      accumulator_ = RotatingTile(*builder_, "finished_accumulator", Memory::sbuf, tile_rows, spec_->shape.value_dim,
+                                  ElementType::float32, 8);
   }
 
   Access some(RotatingTile const& tile) const { return tile.newest().columns(0, count_); }
 
   /// Sinks are logits that take part in the sum alone.
-  void add_sinks(Access const& negated_maximum, Access const& sum, Affine const& query_head, TensorHandle const& sinks) {
+  void add_sinks(Access const& negated_maximum, Access const& sum, Affine const& query_head,
+                 TensorHandle const& sinks) {
     for (RotatingTile* tile : {&sink_, &sink_maximum_, &correction_, &sink_sum_}) tile->make();
-    builder_->emit(DmaCopy{sink_.newest().whole(), sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
+    builder_->emit(
+        DmaCopy{sink_.newest().whole(), sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
     builder_->emit(TensorReduce{sink_maximum_.newest().whole(), Operator::maximum, sink_.newest().whole(), 1, true});
     builder_->emit(TensorCopy{some(correction_), negated_maximum, Engine::vector});
-    builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole(), false, std::nullopt, 0.0f, false,
-                                Engine::vector});
-    builder_->emit(TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract, Engine::vector});
-    builder_->emit(Activation{some(correction_), Function::exp, some(correction_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole(),
+                                false, std::nullopt, 0.0f, false, Engine::vector});
+    builder_->emit(
+        TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract, Engine::vector});
+    builder_->emit(Activation{some(correction_), Function::exp, some(correction_), 0.0f, 1.0f, std::nullopt,
+                              std::nullopt, ReduceCommand::idle});
     for (Index column = 0; column < count_; ++column) {
       sink_weights_.make();
       Access maximum(negated_maximum.buffer, {negated_maximum.axis(0), {1, 1}});
       maximum.offset = negated_maximum.offset + column;
-      builder_->emit(Activation{sink_weights_.newest().whole(), Function::exp, sink_.newest().whole(), maximum, 1.0f, Operator::add, sink_sum_.newest().column(column),
-                                ReduceCommand::reset_reduce});
+      builder_->emit(Activation{sink_weights_.newest().whole(), Function::exp, sink_.newest().whole(), maximum, 1.0f,
+                                Operator::add, sink_sum_.newest().column(column), ReduceCommand::reset_reduce});
     }
     builder_->emit(TensorTensor{sum, sum, some(correction_), Operator::multiply, Engine::vector});
     builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add, Engine::vector});
   }
 
   /// lse = log(sum) + maximum.
-  void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, Affine const& query_head, bool last, bool shared,
-                 TensorHandle const& lse) {
+  void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, Affine const& query_head, bool last,
+                 bool shared, TensorHandle const& lse) {
     for (RotatingTile* tile : {&logarithm_, &dead_, &lse_}) tile->make();
     Access const result = some(logarithm_), dead = some(dead_);
-    builder_->emit(Activation{result, Function::log, some(sum_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(
+        Activation{result, Function::log, some(sum_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
     builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
     if (spec_->dead_row == DeadRow::zero) {
-      builder_->emit(TensorScalar{dead, negated_maximum, Operator::less, dead_limit, false, std::nullopt, 0.0f, false, Engine::gpsimd});
+      builder_->emit(TensorScalar{dead, negated_maximum, Operator::less, dead_limit, false, std::nullopt, 0.0f, false,
+                                  Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, dead, Operator::multiply, Engine::gpsimd});
     } else {
-      builder_->emit(TensorScalar{dead, negated_maximum, Operator::greater_equal, dead_limit, false, Operator::multiply, lowest_float, false,
-                                  Engine::gpsimd});
+      builder_->emit(TensorScalar{dead, negated_maximum, Operator::greater_equal, dead_limit, false, Operator::multiply,
+                                  lowest_float, false, Engine::gpsimd});
       // Twice the lowest float is -inf; a product with -inf itself would make NaN of every other row.
       builder_->emit(TensorTensor{result, result, dead, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, dead, Operator::add, Engine::gpsimd});
@@ -119,9 +130,10 @@ class ForwardFinish {
       RowTile const& tile = tiles[run.first];
       auto const count = static_cast<Index>(run.last - run.first);
       store_once(*builder_, tile, [&](Index first, Index rows) {
-        builder_->emit(DmaCopy{lse.pattern(query_head * head_size + (tile.first_partition + first) * columns + tile.column,
-                                           {{columns, rows}, {run.stride / tile_rows, count}}),
-                               lse_.newest().part(first, rows, static_cast<Index>(run.first), count)});
+        builder_->emit(
+            DmaCopy{lse.pattern(query_head * head_size + (tile.first_partition + first) * columns + tile.column,
+                                {{columns, rows}, {run.stride / tile_rows, count}}),
+                    lse_.newest().part(first, rows, static_cast<Index>(run.first), count)});
       });
     }
     Index const rest = spec_->local_queries % tile_rows;
@@ -129,15 +141,16 @@ class ForwardFinish {
     padding_.make();
     builder_->emit(Memset{padding_.newest().whole(), 0.0f, Engine::gpsimd});
     auto const pad = [&] {
-      builder_->emit(DmaCopy{lse.pattern(query_head * head_size + rest * columns + columns - 1, {{columns, tile_rows - rest}, {1, 1}}),
-                             padding_.newest().part(0, tile_rows - rest, 0, 1)});
+      builder_->emit(DmaCopy{
+          lse.pattern(query_head * head_size + rest * columns + columns - 1, {{columns, tile_rows - rest}, {1, 1}}),
+          padding_.newest().part(0, tile_rows - rest, 0, 1)});
     };
     shared ? builder_->on_core(0, pad) : pad();
   }
 
   /// A few tiles at a time: each DMA takes a while to begin.
-  void write_output(ForwardUnits::State const& state, std::vector<RowTile> const& tiles, Index head, Affine const& query_head,
-                    TensorHandle const& output, Engine engine) {
+  void write_output(ForwardUnits::State const& state, std::vector<RowTile> const& tiles, Index head,
+                    Affine const& query_head, TensorHandle const& output, Engine engine) {
     Index const dim = spec_->shape.value_dim;
     std::vector<Body> bodies;
     for (TileRun const& run : runs_of(tiles))
@@ -153,14 +166,16 @@ class ForwardFinish {
               source = accumulator_.newest().part(0, rows, 0, dim);
               builder_->emit(DmaCopy{source, state.in_hbm(head, tiles[i], spec_->local_queries, dim)});
             }
-            builder_->emit(TensorScalar{output_.newest().part(0, rows, static_cast<Index>(i - first) * dim, dim), source, Operator::multiply,
-                                        scale_.newest().part(0, rows, static_cast<Index>(i), 1), false, std::nullopt, 0.0f, false, engine});
+            builder_->emit(TensorScalar{
+                output_.newest().part(0, rows, static_cast<Index>(i - first) * dim, dim), source, Operator::multiply,
+                scale_.newest().part(0, rows, static_cast<Index>(i), 1), false, std::nullopt, 0.0f, false, engine});
           }
           store_once(*builder_, tiles[first], [&](Index row, Index rows) {
             auto const count = static_cast<Index>(end - first);
-            builder_->emit(DmaCopy{output.pattern(query_head * (spec_->local_queries * dim) + (tiles[first].begin + row) * dim,
-                                                  {{dim, rows}, {run.stride * dim, count}, {1, dim}}),
-                                   output_.newest().pattern(row, rows, 0, {{dim, count}, {1, dim}})});
+            builder_->emit(
+                DmaCopy{output.pattern(query_head * (spec_->local_queries * dim) + (tiles[first].begin + row) * dim,
+                                       {{dim, rows}, {run.stride * dim, count}, {1, dim}}),
+                        output_.newest().pattern(row, rows, 0, {{dim, count}, {1, dim}})});
           });
         }));
     append_rolled(*builder_, "row_tiles", std::move(bodies));
@@ -172,7 +187,8 @@ class ForwardFinish {
   KernelSpec const* spec_;
   bool declared_ = false;
   Index first_column_ = 0, count_ = 0;
-  RotatingTile sum_, scale_, logarithm_, dead_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_, padding_, output_, accumulator_;
+  RotatingTile sum_, scale_, logarithm_, dead_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_,
+      padding_, output_, accumulator_;
 };
 
 }  // namespace annulus::nki

@@ -15,7 +15,8 @@ namespace annulus::nki {
 class ForwardKernel {
  public:
   /// Throws UnsupportedError or ShapeError where no kernel can be built. `mask` knows the rows of all ranks of the ring.
-  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {}) : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {})
+      : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
     fit();
   }
@@ -29,17 +30,21 @@ class ForwardKernel {
     declare_operands(builder);
     ForwardOutputs outputs;
     auto const& shape = spec_.shape;
-    if (spec_.sinks > 0) outputs.sinks = builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
-    outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim}, spec_.output_type, Role::output);
+    if (spec_.sinks > 0)
+      outputs.sinks =
+          builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
+    outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
+                                    spec_.output_type, Role::output);
     if (spec_.training)
-      outputs.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, spec_.lse_type, Role::output);
+      outputs.lse =
+          builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, spec_.lse_type, Role::output);
     ForwardFinish finish(builder, spec_);
-    write(builder,
-          [&](State& state, Round const&) { clear(builder, state); },
-          [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
-            finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
-          },
-          [](State&, Round const&) {});
+    write(
+        builder, [&](State& state, Round const&) { clear(builder, state); },
+        [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
+          finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
+        },
+        [](State&, Round const&) {});
     return std::move(builder).finish();
   }
 
@@ -53,10 +58,14 @@ class ForwardKernel {
     auto const columns_tensor = [&](char const* name, Role role) {
       return builder.tensor(name, {heads, tile_rows, columns()}, ElementType::float32, role);
     };
-    TensorHandle const maximum = columns_tensor("old_negated_maximum", Role::input), sum = columns_tensor("old_sum", Role::input);
-    TensorHandle const accumulator = builder.tensor("old_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
-    TensorHandle const new_maximum = columns_tensor("new_negated_maximum", Role::output), new_sum = columns_tensor("new_sum", Role::output);
-    TensorHandle const new_accumulator = builder.tensor("new_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::output);
+    TensorHandle const maximum = columns_tensor("old_negated_maximum", Role::input),
+                       sum = columns_tensor("old_sum", Role::input);
+    TensorHandle const accumulator =
+        builder.tensor("old_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
+    TensorHandle const new_maximum = columns_tensor("new_negated_maximum", Role::output),
+                       new_sum = columns_tensor("new_sum", Role::output);
+    TensorHandle const new_accumulator =
+        builder.tensor("new_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::output);
     write(
         builder,
         [&](State& state, Round const& round) {
@@ -92,16 +101,20 @@ class ForwardKernel {
   /// Bytes per partition of what scales with the choices below; the rest is small.
   Index sbuf_bytes(Index group, Index section, bool resident) const {
     Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim;
-    Index const keys = 2 * Chunks{spec_.shape.head_dim}.count() * section * element, values = 2 * ceil_divide(section, tile_rows) * dim * element;
+    Index const keys = 2 * Chunks{spec_.shape.head_dim}.count() * section * element,
+                values = 2 * ceil_divide(section, tile_rows) * dim * element;
     Index const queries = 2 * Chunks{spec_.shape.head_dim}.count() * tuning_.query_tiles * tile_rows * element;
     Index const working = group * (2 * 4 + 5 * element) + queries, small = 24 * 1024;
-    Index const state = spec_.query_heads_per_item() * columns() * (resident ? dim + 2 : 2) * 4 + (resident ? 0 : 6 * dim * 4);
-    Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
+    Index const state =
+        spec_.query_heads_per_item() * columns() * (resident ? dim + 2 : 2) * 4 + (resident ? 0 : 6 * dim * 4);
+    Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 *
+                         (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
     return keys + values + working + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
   }
 
   void fit() {
-    Index const budget = hardware_of(spec_.target).limits.sbuf_bytes, keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows;
+    Index const budget = hardware_of(spec_.target).limits.sbuf_bytes,
+                keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows;
     Index const longest_group = tuning_.group_keys;
     for (bool resident : {true, false})
       for (Index group = longest_group; group >= 512; group /= 2)
@@ -115,8 +128,9 @@ class ForwardKernel {
           }
           if (section <= group) break;
         }
-    throw ShapeError(message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ", spec_.local_queries, " queries and ",
-                                spec_.local_keys, " keys of ", name_of(spec_.type), " need ", sbuf_bytes(512, 512, false),
+    throw ShapeError(message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
+                                spec_.local_queries, " queries and ", spec_.local_keys, " keys of ",
+                                name_of(spec_.type), " need ", sbuf_bytes(512, 512, false),
                                 " bytes of each SBUF partition at least; ", budget, " are usable"));
   }
 
@@ -124,12 +138,15 @@ class ForwardKernel {
     auto const& shape = spec_.shape;
     mask_->check_for(spec_, builder.program().ranks);
     auto const operand = [&](char const* name, Index heads, Index rows, bool by_token) {
-      return builder.tensor(name, {shape.batch, heads, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows}, spec_.type, Role::input);
+      return builder.tensor(name,
+                            {shape.batch, heads, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows},
+                            spec_.type, Role::input);
     };
     q_ = operand("q", shape.query_heads, spec_.local_queries, spec_.queries_by_token);
     k_ = operand("k", shape.kv_heads, spec_.local_keys, spec_.keys_by_token);
     v_ = builder.tensor("v", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, spec_.type, Role::input);
-    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries, builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
+    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries,
+                                     builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
   }
 
   template <class Begin, class Finish, class End>
@@ -140,13 +157,15 @@ class ForwardKernel {
     State state;
     Index const state_columns = spec_.query_heads_per_item() * columns(), dim = spec_.shape.value_dim;
     state.resident = resident_;
-    state.negated_maximum = builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
+    state.negated_maximum =
+        builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
     state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
     if (resident_)
-      state.accumulator = builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
+      state.accumulator =
+          builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
     else
-      state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim}, ElementType::float32,
-                                     Role::internal, Memory::private_hbm);
+      state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim},
+                                     ElementType::float32, Role::internal, Memory::private_hbm);
 
     auto const run = [&](Round const& round, char const* name) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
@@ -155,7 +174,8 @@ class ForwardKernel {
       bounds.prepare();
       begin(state, round);
       units.begin_round(state, round.tiles, bounds, queries_of(round.item));
-      ring(builder, units, bounds, round, [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
+      ring(builder, units, bounds, round,
+           [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
       end(state, round);
     };
     Index const paired = spec_.items() / spec_.cores;
@@ -164,12 +184,13 @@ class ForwardKernel {
         Affine const item = round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0));
         run({item, {false, paired > 1}, row_tiles(spec_.local_queries, false)}, "bounds");
       });
-    if (spec_.items() % spec_.cores == 1) run({spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, "shared_bounds");
+    if (spec_.items() % spec_.cores == 1)
+      run({spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, "shared_bounds");
   }
 
   HeadSource queries_of(Affine const& item) const {
-    return {q_, item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim), spec_.local_queries, spec_.shape.head_dim,
-            spec_.queries_by_token};
+    return {q_, item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim), spec_.local_queries,
+            spec_.shape.head_dim, spec_.queries_by_token};
   }
 
   template <class Finish>
@@ -180,10 +201,12 @@ class ForwardKernel {
     Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
     TravelBuffers travel(builder, spec_, round.kind, {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}}, steps);
     auto const keys = [&](int step) {
-      return HeadSource{step == 0 ? k_ : travel.at(0, step), step == 0 ? round.item * k_size : travel.offset(0), spec_.local_keys, dim, spec_.keys_by_token};
+      return HeadSource{step == 0 ? k_ : travel.at(0, step), step == 0 ? round.item * k_size : travel.offset(0),
+                        spec_.local_keys, dim, spec_.keys_by_token};
     };
     auto const values = [&](int step) {
-      return HeadSource{step == 0 ? v_ : travel.at(1, step), step == 0 ? round.item * v_size : travel.offset(1), spec_.local_keys, value_dim, true};
+      return HeadSource{step == 0 ? v_ : travel.at(1, step), step == 0 ? round.item * v_size : travel.offset(1),
+                        spec_.local_keys, value_dim, true};
     };
     std::vector<KeySection>& sections = schedule.sections();
     Index bounds_number = -1;
@@ -203,7 +226,9 @@ class ForwardKernel {
       travel.fill(0, k_, round.item * k_size, dim, first, count);
       travel.fill(1, v_, round.item * v_size, value_dim, first, count);
     };
-    schedule.write(builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); }, load, finish);
+    schedule.write(
+        builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); },
+        load, finish);
   }
 
   void clear(Builder& builder, State& state) {
@@ -220,28 +245,37 @@ class ForwardKernel {
     for (Index begin = 0; begin < rows; begin += tile_rows)
       bodies.push_back(builder.collect([&] {
         Index const count = std::min(tile_rows, rows - begin);
-        builder.emit(DmaCopy{state.spilled.pattern(begin * dim, {{dim, count}, {1, dim}}), zeros.part(0, count, 0, dim)});
+        builder.emit(
+            DmaCopy{state.spilled.pattern(begin * dim, {{dim, count}, {1, dim}}), zeros.part(0, count, 0, dim)});
       }));
     append_rolled(builder, "row_block", std::move(bodies));
   }
 
   /// Columns of all heads of the round between HBM and the chip. Rows beyond the last are made empty first.
-  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round, bool in) {
+  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round,
+                    bool in) {
     auto const count = static_cast<Index>(round.tiles.size());
     if (in) builder.emit(Memset{columns_tile.whole(), 0.0f, Engine::gpsimd});
     for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
-      ColumnSource const far{tensor, (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()), columns()};
-      in ? load_columns(builder, far, round.tiles, columns_tile, head * count) : store_columns(builder, columns_tile, head * count, round.tiles, far);
+      ColumnSource const far{tensor, (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()),
+                             columns()};
+      in ? load_columns(builder, far, round.tiles, columns_tile, head * count)
+         : store_columns(builder, columns_tile, head * count, round.tiles, far);
     }
     Index const rest = spec_.local_queries % tile_rows;
     if (in || rest == 0) return;
-    TileHandle const padding = builder.tile(columns_tile.buffer == 0 ? "padding" : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
-                                            Memory::sbuf, tile_rows, 1, ElementType::float32);
+    TileHandle const padding =
+        builder.tile(columns_tile.buffer == 0
+                         ? "padding"
+                         : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
+                     Memory::sbuf, tile_rows, 1, ElementType::float32);
     builder.emit(Memset{padding.whole(), 0.0f, Engine::gpsimd});
     for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
       auto const pad = [&] {
-        Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) + rest * columns() + columns() - 1;
-        builder.emit(DmaCopy{tensor.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}), padding.part(0, tile_rows - rest, 0, 1)});
+        Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) +
+                              rest * columns() + columns() - 1;
+        builder.emit(DmaCopy{tensor.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}),
+                             padding.part(0, tile_rows - rest, 0, 1)});
       };
       round.kind.shared ? builder.on_core(0, pad) : pad();
     }

@@ -10,84 +10,46 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "annulus/backend/nki/lower/bounds_tiles.hpp"
-#include "annulus/backend/nki/lower/operand_loads.hpp"
+#include "annulus/backend/nki/lower/forward_unit.hpp"
+#include "annulus/backend/nki/lower/query_panels.hpp"
 
 namespace annulus::nki {
 
-/// How the work is spread over engines and buffers; found with the cost model.
-struct ForwardTuning {
-  Index group_keys = 4096;     ///< keys between two corrections of the accumulator
-  Index slot_keys = 2304;      ///< short units go through the pipeline together until they have so many keys
-  Index query_tiles = 2;       ///< row tiles whose queries one DMA brings, where they are neighbours
-  Index load_keys = 1024;      ///< keys that one DMA brings
-  Index span_keys = 512;       ///< keys that leave PSUM in one instruction: a bank
-  Index dma_transposed = 9;    ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
-  Index vector_share = 3;      ///< of the others, VectorE takes one of so many out of PSUM, ScalarE the rest
-  Index dma_shortest = 2048;   ///< keys; shorter slots would wait for DMA's latency
-};
-
-/// A negated maximum that says: nothing seen yet. Scores that were masked, which are the lowest float times the
-/// multiplier, stay far below its opposite.
-inline constexpr float empty_negated_maximum = 1e30f;
-
-struct ForwardUnit {
-  Index head = 0;          ///< query head inside the item's group
-  std::size_t tile = 0;    ///< row tile
-  RowRange keys;           ///< rows of the shard
-  std::size_t piece = 0;
-  bool select = false;     ///< some row does not see some key
-  bool first = false, last = false;  ///< of the units of this head and tile in this section
-  std::size_t section = 0;
-  Index column = 0;  ///< where its keys begin in the tiles of its slot; a multiple of 128
-};
-
-/// Units that go through the stages together.
-using ForwardSlot = std::span<ForwardUnit const>;
-
-/// Where the keys and values of a unit lie.
-struct KeySection {
-  RowRange rows;
-  Index key_number = -1, value_number = -1, bounds_number = -1;
-};
-
 class ForwardUnits {
  public:
-  struct State {
-    bool resident = true;
-    TileHandle negated_maximum, sum;  ///< [128, heads * tiles]
-    TileHandle accumulator;           ///< resident: [128, heads * tiles * value_dim]
-    TensorHandle spilled;             ///< else in the core's own HBM [heads, rows, value_dim]
+  using State = ForwardState;
 
-    /// The accumulator rows of a tile in HBM.
-    Access in_hbm(Index head, RowTile const& tile, Index rows, Index dim) const {
-      return spilled.pattern(tile.begin * dim + head * rows * dim, {{dim, tile.count}, {1, dim}});
-    }
-  };
-
-  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Transposer& transposer, OperandLoads& loads,
-               Index section_keys)
-      : builder_(&builder), spec_(&spec), tuning_(tuning), transposer_(&transposer), loads_(&loads), factors_(logit_factors(spec)) {
-    Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, group = std::min(tuning.group_keys, section_keys);
+  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Transposer& transposer,
+               OperandLoads& loads, Index section_keys)
+      : builder_(&builder),
+        spec_(&spec),
+        tuning_(tuning),
+        transposer_(&transposer),
+        loads_(&loads),
+        factors_(logit_factors(spec)),
+        queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
+    Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
+                group = std::min(tuning.group_keys, section_keys);
     Chunks const chunks{dim};
     auto const rotating = [&](char const* name, Memory memory, Index elements, ElementType type, int rotation) {
       return RotatingTile(builder, name, memory, tile_rows, elements, type, rotation);
     };
     keys_ = RotatingTile(builder, "keys", Memory::sbuf, chunks.largest(), chunks.count() * section_keys, spec.type, 2);
     values_ = rotating("values", Memory::sbuf, ceil_divide(section_keys, tile_rows) * value_dim, spec.type, 2);
-    queries_ = RotatingTile(builder, "queries", Memory::sbuf, chunks.largest(), chunks.count() * panel_rows(), spec.type, 2);
-    raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512), ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
+    raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512),
+                           ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
     scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
     score_maximum_ = rotating("score_maximum", Memory::sbuf, 1, ElementType::float32, 2);
     negated_maximum_ = rotating("raised_maximum", Memory::sbuf, 1, ElementType::float32, 3);
     correction_ = rotating("correction", Memory::sbuf, 1, ElementType::float32, 4);
     probabilities_ = rotating("probabilities", Memory::sbuf, group, spec.type, 2);
     row_sum_ = rotating("row_sum", Memory::sbuf, 1, ElementType::float32, 2);
-    transposed_ = rotating("transposed_probabilities", Memory::sbuf, ceil_divide(group, tile_rows) * tile_rows, spec.type, 2);
+    transposed_ =
+        rotating("transposed_probabilities", Memory::sbuf, ceil_divide(group, tile_rows) * tile_rows, spec.type, 2);
     weighted_ = rotating("weighted_values", Memory::psum, value_dim, ElementType::float32, 2);
     section_keys_ = section_keys;
     // A span that all rows see goes the same way as others, with bounds of its own.
@@ -96,16 +58,19 @@ class ForwardUnits {
     builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
   }
 
+  /// Steps that do the same are to say the same, so that they roll.
+  void begin_step() { turned_ = 0; }
+
   /// For the units that follow: where state, row tiles, bounds and the queries of the item's first head are.
-  void begin_round(State const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds, HeadSource queries) {
+  void begin_round(State const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
+                   HeadSource queries) {
     state_ = state;
     tiles_ = &tiles;
     bounds_ = &bounds;
-    query_source_ = std::move(queries);
-    panels_ = query_panels(tiles);
-    panel_in_flight_.reset();
+    queries_.begin_round(std::move(queries), tiles);
     if (!state.resident && !spill_declared_) {
-      spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows, spec_->shape.value_dim, ElementType::float32, 6);
+      spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows,
+                                          spec_->shape.value_dim, ElementType::float32, 6);
       spill_declared_ = true;
     }
   }
@@ -139,7 +104,8 @@ class ForwardUnits {
     turn(stages[2], turned);
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
-    for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); }); ++part)
+    for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); });
+         ++part)
       for (Parts const& parts : stages)
         if (part < parts.size()) parts[part]();
   }
@@ -149,8 +115,9 @@ class ForwardUnits {
 
   /// Numbers of the tiles of a unit.
   struct InFlight {
-    Index queries = -1, query_column = 0, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1, row_sum = -1, probabilities = -1,
-          transposed = -1, accumulator = -1;
+    QueryPanels::Place queries;
+    Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
+          row_sum = -1, probabilities = -1, transposed = -1;
   };
   /// An accumulator on the chip that has still to be stored, by so many units.
   struct Unstored {
@@ -160,8 +127,12 @@ class ForwardUnits {
 
   RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[unit.tile]; }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
-  Index state_column(ForwardUnit const& unit) const { return unit.head * static_cast<Index>(tiles_->size()) + static_cast<Index>(unit.tile); }
-  Access state_of(TileHandle const& columns, ForwardUnit const& unit) const { return columns.part(0, rows(unit), state_column(unit), 1); }
+  Index state_column(ForwardUnit const& unit) const {
+    return unit.head * static_cast<Index>(tiles_->size()) + static_cast<Index>(unit.tile);
+  }
+  Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
+    return columns.part(0, rows(unit), state_column(unit), 1);
+  }
   Access correction(ForwardUnit const& unit) { return correction_[flight(unit).correction].part(0, rows(unit), 0, 1); }
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
@@ -175,10 +146,10 @@ class ForwardUnits {
 
   void fetch(ForwardUnit const& unit) {
     if (unit.first) {
-      find_queries(unit);
+      query_place_ = queries_.fetch(unit.head, unit.tile);
       if (!state_.resident) load_accumulator(unit);
     }
-    flights_[&unit] = {.queries = query_number_, .query_column = query_column_, .accumulator = accumulator_number_};
+    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_};
   }
 
   /// Rows that the pipeline still works on are not in HBM yet.
@@ -186,7 +157,8 @@ class ForwardUnits {
     Unstored& rows_in_flight = unstored_[state_column(unit)];
     if (rows_in_flight.units++ == 0) {
       rows_in_flight.accumulator = spilled_accumulator_.make();
-      builder_->emit(DmaCopy{spilled_accumulator_.newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
+      builder_->emit(
+          DmaCopy{spilled_accumulator_.newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
     }
     accumulator_number_ = rows_in_flight.accumulator;
   }
@@ -195,42 +167,6 @@ class ForwardUnits {
     builder_->emit(DmaCopy{spilled(unit), accumulator(unit)});
     auto const rows_in_flight = unstored_.find(state_column(unit));
     if (--rows_in_flight->second.units == 0) unstored_.erase(rows_in_flight);
-  }
-
-  Index panel_rows() const { return tuning_.query_tiles * tile_rows; }
-
-  /// Runs of neighbouring row tiles, cut into panels.
-  std::vector<TileRun> query_panels(std::vector<RowTile> const& tiles) const {
-    std::vector<TileRun> panels;
-    auto const most = static_cast<std::size_t>(tuning_.query_tiles);
-    for (TileRun const& run : runs_of(tiles)) {
-      std::size_t const length = run.stride == tile_rows ? most : 1;
-      for (std::size_t first = run.first; first < run.last; first += length) panels.push_back({first, std::min(run.last, first + length), run.stride});
-    }
-    return panels;
-  }
-
-  void find_queries(ForwardUnit const& unit) {
-    auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return unit.tile < run.last; });
-    std::pair const wanted{unit.head, panel->first};
-    if (panel_in_flight_ != wanted) load_queries(unit.head, *panel);
-    panel_in_flight_ = wanted;
-    query_column_ = static_cast<Index>(unit.tile - panel->first) * tile_rows;
-  }
-
-  void load_queries(Index head, TileRun const& panel) {
-    query_number_ = queries_.make();
-    HeadSource source = query_source_;
-    source.offset += Affine(head * source.rows * source.dim);
-    RowTile const& first = (*tiles_)[panel.first];
-    Index const count = static_cast<Index>(panel.last - panel.first - 1) * tile_rows + (*tiles_)[panel.last - 1].count;
-    loads_->by_feature(source, first.begin, count, queries_.newest(), panel_rows());
-    if (factors_.query_factor == 1) return;
-    Chunks const chunks{source.dim};
-    for (Index c = 0; c < chunks.count(); ++c) {
-      Access const part = queries_.newest().part(0, chunks.size(c), c * panel_rows(), count);
-      builder_->emit(TensorScalar{part, part, Operator::multiply, factors_.query_factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
-    }
   }
 
   void score(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
@@ -255,34 +191,43 @@ class ForwardUnits {
     Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
     Chunks const chunks{spec_->shape.head_dim};
     raw_scores_.make();
-    TileHandle const raw = raw_scores_.newest(), keys = keys_[section.key_number], queries = queries_[flight(unit).queries];
+    TileHandle const raw = raw_scores_.newest(), keys = keys_[section.key_number];
     for (Index at = 0; at < count; at += 512)
       for (Index c = 0; c < chunks.count(); ++c) {
         Index const width = std::min(Index{512}, count - at);
-        builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries.part(0, chunks.size(c), c * panel_rows() + flight(unit).query_column, rows(unit)),
-                              keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width), c > 0});
+        builder_->emit(MatMul{
+            raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
+            keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width),
+            c > 0});
       }
-    Access const from = raw.part(0, rows(unit), 0, count), to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
+    Access const from = raw.part(0, rows(unit), 0, count),
+                 to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
     Access source = from;
     if (factors_.capped) {
-      builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
+      builder_->emit(
+          Activation{to, Function::tanh, from, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
       source = to;
     }
     // The maximum of all spans is chained in VectorE and read out once.
     std::optional<Access> result;
     if (span == spans - 1) result = score_maximum(unit);
-    Access const first_seen = unit.select ? bounds_->begin(section.bounds_number, unit.piece, unit.tile) : all_of_span_.part(0, rows(unit), 0, 1);
-    Access const end_seen = unit.select ? bounds_->end(section.bounds_number, unit.piece, unit.tile) : all_of_span_.part(0, rows(unit), 1, 1);
+    Access const first_seen = unit.select ? bounds_->begin(section.bounds_number, unit.piece, unit.tile)
+                                          : all_of_span_.part(0, rows(unit), 0, 1);
+    Access const end_seen = unit.select ? bounds_->end(section.bounds_number, unit.piece, unit.tile)
+                                        : all_of_span_.part(0, rows(unit), 1, 1);
     builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, first_seen, end_seen,
-                               span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result, Operator::maximum,
-                               unit.select ? unit.keys.begin + begin : 0, lowest_float});
+                               span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result,
+                               Operator::maximum, unit.select ? unit.keys.begin + begin : 0, lowest_float});
   }
 
-  Access score_maximum(ForwardUnit const& unit) { return score_maximum_[flight(unit).score_maximum].part(0, rows(unit), 0, 1); }
+  Access score_maximum(ForwardUnit const& unit) {
+    return score_maximum_[flight(unit).score_maximum].part(0, rows(unit), 0, 1);
+  }
 
   void raise_maximum(ForwardUnit const& unit) {
-    builder_->emit(TensorScalar{negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), 0, 1), score_maximum(unit), Operator::multiply,
-                                -factors_.multiplier, false, Operator::minimum, maximum_before(unit), false, Engine::gpsimd});
+    builder_->emit(TensorScalar{negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), 0, 1),
+                                score_maximum(unit), Operator::multiply, -factors_.multiplier, false, Operator::minimum,
+                                maximum_before(unit), false, Engine::gpsimd});
   }
 
   /// The state gets a new maximum one slot after it is known; a unit of the same rows may need it before.
@@ -302,9 +247,10 @@ class ForwardUnits {
         // The sum of all spans is chained in ScalarE and read out once.
         std::optional<Access> result;
         if (span == spans - 1) result = row_sum_[now.row_sum].part(0, rows(unit), 0, 1);
-        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count), Function::exp,
-                                  scores_[now.scores].part(0, rows(unit), unit.column + begin, count),
-                                  negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1), factors_.multiplier, Operator::add, result,
+        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count),
+                                  Function::exp, scores_[now.scores].part(0, rows(unit), unit.column + begin, count),
+                                  negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1), factors_.multiplier,
+                                  Operator::add, result,
                                   span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
         if (span == spans - 1) save_maximum_and_sum(unit);
       });
@@ -314,7 +260,8 @@ class ForwardUnits {
   void save_maximum_and_sum(ForwardUnit const& unit) {
     InFlight const& now = flight(unit);
     Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
-    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt,
+                              std::nullopt, ReduceCommand::idle});
     builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
     Access const sum = state_of(state_.sum, unit);
     builder_->emit(TensorScalar{sum, sum, Operator::multiply, correction(unit), false, Operator::add,
@@ -328,7 +275,9 @@ class ForwardUnits {
     Index rows, keys, column;
 
     bool whole() const { return rows == tile_rows && keys == tile_rows; }
-    bool continues(Block const& before) const { return whole() && before.whole() && column == before.column + tile_rows; }
+    bool continues(Block const& before) const {
+      return whole() && before.whole() && column == before.column + tile_rows;
+    }
   };
 
   void turn(Parts& parts, ForwardSlot units) {
@@ -344,13 +293,18 @@ class ForwardUnits {
       }
     }
     bool const long_enough = !draining_ && static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
-    Index const by_tensor = bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
+    Index const by_tensor =
+        bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
     // Products take the blocks in order, so those that come by DMA, later, are the last whole ones.
     whole = 0;
     for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
       bool const by_dma = blocks[first].whole() && whole >= by_tensor;
-      auto const most = static_cast<std::size_t>(by_dma ? dma_blocks : blocks[first].whole() ? std::min(Transposer::blocks, by_tensor - whole) : 1);
-      for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);) ++last;
+      auto const most =
+          static_cast<std::size_t>(by_dma                  ? dma_blocks
+                                   : blocks[first].whole() ? std::min(Transposer::blocks, by_tensor - whole)
+                                                           : 1);
+      for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);)
+        ++last;
       Block const block = blocks[first];
       auto const count = static_cast<Index>(last - first);
       if (block.whole()) whole += count;
@@ -359,16 +313,20 @@ class ForwardUnits {
         builder_->emit(DmaTranspose{transposed_.newest().pattern(0, tile_rows, block.column, columns),
                                     probabilities_[probabilities].pattern(0, tile_rows, block.column, columns)});
       } else {
-        parts.push_back([this, number, probabilities, block, count] { turn_by_tensor(transposed_[number], probabilities_[probabilities], block, count); });
+        parts.push_back([this, number, probabilities, block, count] {
+          turn_by_tensor(transposed_[number], probabilities_[probabilities], block, count);
+        });
       }
     }
   }
 
   void turn_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
-    transposer_->run(block.rows, block.keys, count, [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
-                     block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
-                                   : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
-                     draining_ || ++turned_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+    transposer_->run(
+        block.rows, block.keys, count,
+        [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
+        block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
+                      : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
+        draining_ || ++turned_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
   }
 
   void sum(Parts& parts, ForwardSlot units, std::vector<KeySection> const& sections) {
@@ -392,15 +350,17 @@ class ForwardUnits {
 
   void scale_accumulator(ForwardUnit const& unit) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false, std::nullopt, 0.0f, false, draining_ ? Engine::vector : Engine::gpsimd});
+    builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false, std::nullopt, 0.0f, false,
+                                draining_ ? Engine::vector : Engine::gpsimd});
   }
 
   void sum_blocks(ForwardUnit const& unit, KeySection const& section, Index begin, Index end, Access const& product) {
     Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, dim = spec_->shape.value_dim;
     for (Index block = begin; block < end; ++block) {
       Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
-      builder_->emit(MatMul{product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
-                            values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
+      builder_->emit(MatMul{
+          product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
+          values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
     }
   }
 
@@ -411,7 +371,7 @@ class ForwardUnits {
     flights_.erase(&unit);
   }
 
-  static constexpr Index dma_blocks = 8;  ///< of P^T that one DMA brings: each takes a while to begin
+  static constexpr Index dma_blocks = 4;  ///< of P^T that one DMA brings: each takes a while to begin
 
   Builder* builder_;
   KernelSpec const* spec_;
@@ -419,21 +379,20 @@ class ForwardUnits {
   Transposer* transposer_;
   OperandLoads* loads_;
   LogitFactors factors_;
+  QueryPanels queries_;
+  QueryPanels::Place query_place_;
   Index section_keys_ = 0;
-  RotatingTile keys_, values_, queries_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_, row_sum_, transposed_,
-      weighted_, spilled_accumulator_;
+  RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
+      row_sum_, transposed_, weighted_, spilled_accumulator_;
   TileHandle all_of_span_;
   bool spill_declared_ = false;
   State state_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
-  HeadSource query_source_;
   std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
   std::map<Index, Unstored> unstored_;     // by state column
-  std::vector<TileRun> panels_;
-  std::optional<std::pair<Index, std::size_t>> panel_in_flight_;  // head, first tile
   bool draining_ = false;
-  Index turned_ = 0, query_number_ = -1, query_column_ = 0, accumulator_number_ = -1;
+  Index turned_ = 0, accumulator_number_ = -1;
   std::map<ForwardUnit const*, InFlight> flights_;
 };
 

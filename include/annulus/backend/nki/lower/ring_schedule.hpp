@@ -13,8 +13,8 @@ namespace annulus::nki {
 class RingSchedule {
  public:
   /// Steps that no rank needs are left out: step 0 is the rank's own, all others may meet any other rank.
-  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys, ForwardTuning const& tuning,
-               int ranks)
+  RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys,
+               ForwardTuning const& tuning, int ranks)
       : heads_(spec.query_heads_per_item()), tile_count_(tiles.size()) {
     for (int step = 0; step < ranks; ++step) {
       bool any = false;
@@ -58,22 +58,29 @@ class RingSchedule {
       bool const begins_step = section == 0 || step_of_[section - 1] != step;
       auto const spread = [&](double begin, double end, Index parts, auto const& act) {
         for (Index part = 0; part < parts; ++part)
-          events.insert({slot_at(section, begin + (end - begin) * static_cast<double>(part) / static_cast<double>(parts)),
-                         [=] { act(part, parts); }});
+          events.insert(
+              {slot_at(section, begin + (end - begin) * static_cast<double>(part) / static_cast<double>(parts)),
+               [=] { act(part, parts); }});
       };
       if (begins_step && step == 0) spread(copy_begin, copy_end, copy_parts, copy);
-      if (begins_step) spread(step == 0 ? send_own : send_others, step == 0 ? send_own_end : send_others_end, 2, [&send, step](Index part, Index) { send(step, part); });
+      if (begins_step)
+        spread(step == 0 ? send_own : send_others, step == 0 ? send_own_end : send_others_end, 2,
+               [&send, step](Index part, Index) { send(step, part); });
       if (section + 1 < sections_.size())
-        spread(load_begin, load_end, load_parts, [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
+        spread(step == 0 ? load_own : load_others, load_end, load_parts,
+               [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
     for (auto const& [slot, batch] : batches())
-      events.insert({slot, [&finish, batch = batch, drained = slot > slots_.size()] { finish(batch.head, batch.tiles, drained); }});
+      events.insert({slot, [&finish, batch = batch, drained = slot > slots_.size()] {
+                       finish(batch.head, batch.tiles, drained);
+                     }});
 
-    std::vector<Body> steps;
+    Roller steps(builder, "steps", 2);
     std::size_t section = 0, at = 0;
     for (int step = 0; step < steps_; ++step)
-      steps.push_back(builder.collect([&] {
+      steps.add(builder.collect([&] {
         builder.section("step", step);
+        stages.begin_step();
         std::size_t const first = section;
         while (section < sections_.size() && step_of_[section] == step) ++section;
         if (section == first) {
@@ -92,19 +99,21 @@ class RingSchedule {
           at = stop;
         }
       }));
-    append_rolled(builder, "steps", std::move(steps), 2);
+    steps.flush();
   }
 
  private:
-  static constexpr std::size_t depth = 5;
-  static constexpr std::size_t batch_tiles = 4;
+  static constexpr std::size_t depth = 5;  // four stages, and a slot for what DMA transposes to arrive
+  static constexpr std::size_t batch_tiles =
+      4;  // fewer would end in more short instructions, more hold up the next unit
 
-  // Parts of a section's work, and in how many pieces.
-  static constexpr double copy_begin = 0.05, copy_end = 0.4;
-  static constexpr double send_own = 0.5, send_own_end = 0.6;
-  static constexpr double send_others = 0.2, send_others_end = 0.3;
-  static constexpr double load_begin = 0.7, load_end = 0.95;
-  static constexpr Index copy_parts = 8, load_parts = 4;
+  // How much of a section's work is done before; the rank's own keys are copied first, those of others are there.
+  static constexpr double copy_begin = 0.05, copy_end = 0.4;         // not at once: the first units wait for loads
+  static constexpr double send_own = 0.4, send_own_end = 0.5;        // the copies are there
+  static constexpr double send_others = 0.2, send_others_end = 0.3;  // the other core has begun the step too
+  static constexpr double load_own = 0.65, load_others = 0.5;        // a permute of a long shard is over
+  static constexpr double load_end = 0.95;                           // the next section is about to begin
+  static constexpr Index copy_parts = 8, load_parts = 8;             // a longer DMA would hold up transposes
 
   /// What happens before a slot.
   using Events = std::multimap<std::size_t, std::function<void()>>;
@@ -119,11 +128,14 @@ class RingSchedule {
     std::size_t const per_head = (tile_count_ + batch_tiles - 1) / batch_tiles;
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_) * per_head, 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
-      for (ForwardUnit const& unit : slot_units(slot)) ends[static_cast<std::size_t>(unit.head) * per_head + unit.tile / batch_tiles] = slot + depth;
+      for (ForwardUnit const& unit : slot_units(slot))
+        ends[static_cast<std::size_t>(unit.head) * per_head + unit.tile / batch_tiles] = slot + depth;
     std::multimap<std::size_t, Batch> found;
     for (std::size_t i = 0; i < ends.size(); ++i) {
       auto const first = static_cast<Index>(i % per_head * batch_tiles);
-      found.insert({ends[i], {static_cast<Index>(i / per_head), {first, std::min<Index>(first + batch_tiles, static_cast<Index>(tile_count_))}}});
+      found.insert({ends[i],
+                    {static_cast<Index>(i / per_head),
+                     {first, std::min<Index>(first + batch_tiles, static_cast<Index>(tile_count_))}}});
     }
     return found;
   }
@@ -134,7 +146,8 @@ class RingSchedule {
     Index all = 0, done = 0;
     for (std::size_t slot = first; slot < last; ++slot) all += slots_[slot].keys;
     std::size_t slot = first;
-    for (; slot < last && static_cast<double>(done) < part * static_cast<double>(all); ++slot) done += slots_[slot].keys;
+    for (; slot < last && static_cast<double>(done) < part * static_cast<double>(all); ++slot)
+      done += slots_[slot].keys;
     return slot;
   }
 
@@ -147,12 +160,14 @@ class RingSchedule {
     };
     for (std::size_t slot = begin; slot < end; ++slot)
       bodies.push_back(builder.collect([&] {
-        stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, depth - 1), sections_);
+        stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, depth - 1),
+                    sections_);
       }));
     append_rolled(builder, "slot", std::move(bodies), 4);
   }
 
-  void add_units(RingMask const& mask, bool own_step, Index head, std::size_t tile, RowRange queries, RowRange section, Index group_keys) {
+  void add_units(RingMask const& mask, bool own_step, Index head, std::size_t tile, RowRange queries, RowRange section,
+                 Index group_keys) {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
       Cover const cover = mask.cover(own_step, queries, piece);
@@ -161,11 +176,18 @@ class RingSchedule {
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values lie in SBUF by such blocks.
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;
-      Index const end = std::min(section.end, section.begin + ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
+      Index const end =
+          std::min(section.end, section.begin + ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
       Index const groups = ceil_divide(end - begin, group_keys), blocks = ceil_divide(end - begin, tile_rows);
       for (Index group = 0; group < groups; ++group) {
-        RowRange const keys{begin + blocks * group / groups * tile_rows, std::min(end, begin + blocks * (group + 1) / groups * tile_rows)};
-        units_.push_back({.head = head, .tile = tile, .keys = keys, .piece = piece, .select = !cover.full(keys), .section = sections_.size()});
+        RowRange const keys{begin + blocks * group / groups * tile_rows,
+                            std::min(end, begin + blocks * (group + 1) / groups * tile_rows)};
+        units_.push_back({.head = head,
+                          .tile = tile,
+                          .keys = keys,
+                          .piece = piece,
+                          .select = !cover.full(keys),
+                          .section = sections_.size()});
       }
     }
     if (units_.size() == before) return;

@@ -72,7 +72,8 @@ class Builder {
   }
 
   /// Declares an on-chip buffer; allocate() makes its tiles.
-  TileHandle declare(std::string name, Memory memory, Index partitions, Index elements, ElementType type, int rotation = 1) {
+  TileHandle declare(std::string name, Memory memory, Index partitions, Index elements, ElementType type,
+                     int rotation = 1) {
     program_.buffers.push_back({std::move(name), memory, type, {partitions, elements}, Role::internal, rotation});
     return {last_buffer(), partitions, elements, 0};
   }

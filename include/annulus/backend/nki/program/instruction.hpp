@@ -21,10 +21,10 @@ using Scalar = std::variant<float, Access>;
 /// The fill of masked scores, the only one that range_select takes: the lowest float.
 inline constexpr float lowest_float = -3.4028235e38f;
 
-#define ANNULUS_NKI_FIELDS(...)                        \
-  template <class Self, class Visit>                   \
-  static void fields(Self& self, Visit&& visit) {      \
-    __VA_ARGS__                                        \
+#define ANNULUS_NKI_FIELDS(...)                   \
+  template <class Self, class Visit>              \
+  static void fields(Self& self, Visit&& visit) { \
+    __VA_ARGS__                                   \
   }
 
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
@@ -43,7 +43,8 @@ struct Transpose {
   static constexpr std::string_view name = "nc_transpose";
   Access dst, data;
   Engine engine = Engine::tensor;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("engine", self.engine);)
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data);
+                     visit("engine", self.engine);)
   bool operator==(Transpose const&) const = default;
 };
 
@@ -117,8 +118,9 @@ struct ScalarTensorTensor {
   Access operand1;
   bool reverse0 = false, reverse1 = false;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
-                     visit("operand0", self.operand0); visit("op1", self.op1); visit("operand1", Use::read, self.operand1);
-                     visit("reverse0", self.reverse0); visit("reverse1", self.reverse1);)
+                     visit("operand0", self.operand0); visit("op1", self.op1);
+                     visit("operand1", Use::read, self.operand1); visit("reverse0", self.reverse0);
+                     visit("reverse1", self.reverse1);)
   bool operator==(ScalarTensorTensor const&) const = default;
 };
 
@@ -154,7 +156,8 @@ struct TensorCopy {
   static constexpr std::string_view name = "tensor_copy";
   Access dst, src;
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src); visit("engine", self.engine);)
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
+                     visit("engine", self.engine);)
   bool operator==(TensorCopy const&) const = default;
 };
 
@@ -274,7 +277,8 @@ struct CollectivePermuteReduce {
   Operator op = Operator::add;
   int channel = 0;
   ANNULUS_NKI_FIELDS(visit("srcs0_by_channel", Use::read, self.src0); visit("srcs1_by_channel", Use::read, self.src1);
-                     visit("dsts_by_channel", Use::write, self.dst); visit("op", self.op); visit("channel_ids", self.channel);)
+                     visit("dsts_by_channel", Use::write, self.dst); visit("op", self.op);
+                     visit("channel_ids", self.channel);)
   bool operator==(CollectivePermuteReduce const&) const = default;
 };
 

@@ -112,8 +112,13 @@ class Listing {
   void field(std::string_view keyword, std::vector<int> const& numbers) {
     bool const alike = std::ranges::all_of(numbers, [&](int number) { return number == numbers.front(); });
     std::string text;
-    for (int number : numbers)
-      if (!alike || text.empty()) text += (text.empty() ? "" : ",") + std::to_string(number);
+    for (int number : numbers) {
+      if (!text.empty()) {
+        if (alike) break;
+        text += ',';
+      }
+      text += std::to_string(number);
+    }
     write(keyword, alike ? text + " x " + std::to_string(numbers.size()) : text);
   }
   void field(std::string_view keyword, Affine const& affine) { write(keyword, index(affine)); }
@@ -133,8 +138,10 @@ class Listing {
 
   static std::string axes(std::span<Axis const> all) {
     std::string text;
-    for (Axis const& axis : all)
-      text += (text.empty() ? "" : " ") + std::to_string(axis.stride) + "x" + std::to_string(axis.count);
+    for (Axis const& axis : all) {
+      if (!text.empty()) text += ' ';
+      text += std::to_string(axis.stride) + "x" + std::to_string(axis.count);
+    }
     return text;
   }
 

@@ -14,11 +14,24 @@ constexpr std::string_view name_of(Engine engine) {
 }
 
 enum class Operator {
-  add, subtract, multiply, maximum, minimum, equal, not_equal, greater, greater_equal, less, less_equal, logical_and, logical_or
+  add,
+  subtract,
+  multiply,
+  maximum,
+  minimum,
+  equal,
+  not_equal,
+  greater,
+  greater_equal,
+  less,
+  less_equal,
+  logical_and,
+  logical_or
 };
 constexpr std::string_view name_of(Operator op) {
-  constexpr std::string_view names[] = {"add", "subtract", "multiply", "maximum", "minimum", "equal", "not_equal",
-                                        "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_or"};
+  constexpr std::string_view names[] = {"add",        "subtract",    "multiply",  "maximum",       "minimum",
+                                        "equal",      "not_equal",   "greater",   "greater_equal", "less",
+                                        "less_equal", "logical_and", "logical_or"};
   return names[static_cast<int>(op)];
 }
 constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }

@@ -23,8 +23,7 @@ struct IndexFinder {
   }
   void operator()(std::string_view, Affine& index) { found.push_back(&index); }
   template <class Value>
-    requires(!std::same_as<Value, Affine> && !std::same_as<Value, Scalar>)
-  void operator()(std::string_view, Value&) {}
+  requires(!std::same_as<Value, Affine> && !std::same_as<Value, Scalar>) void operator()(std::string_view, Value&) {}
 };
 
 inline void find_indices(Body& body, std::vector<Affine*>& found) {
@@ -128,5 +127,91 @@ inline void append_rolled(Builder& builder, std::string const& loop_name, std::v
     first += count * period;
   }
 }
+
+/// Rolls bodies as they come, where they repeat with one known period, so that a long row of large ones is never held: of a
+/// run only its first turn and its last are.
+class Roller {
+ public:
+  Roller(Builder& builder, std::string loop_name, std::size_t period)
+      : builder_(&builder), name_(std::move(loop_name)), period_(period) {}
+
+  void add(Body body) {
+    if (count_ >= period_ && !continues(body)) {
+      if (count_ >= least()) {
+        flush();
+      } else {
+        // Not a run from its first body on; perhaps from its second.
+        std::vector<Body> rest = std::move(held_);
+        begin_run();
+        builder_->append(std::move(rest.front()));
+        for (std::size_t i = 1; i < rest.size(); ++i) add(std::move(rest[i]));
+        add(std::move(body));
+        return;
+      }
+    }
+    // Beyond the shortest run, a body takes the place of the one a period before it.
+    if (count_ < least())
+      held_.push_back(std::move(body));
+    else
+      held_[least() - period_ + (count_ - least()) % period_] = std::move(body);
+    ++count_;
+  }
+
+  /// After the last body.
+  void flush() {
+    std::size_t const turns = count_ / period_, rest = count_ % period_;
+    if (count_ < least()) {
+      for (Body& body : held_) builder_->append(std::move(body));
+      begin_run();
+      return;
+    }
+    std::vector<Body> after;
+    for (std::size_t i = 0; i < rest; ++i) after.push_back(std::move(held_[place_of(turns * period_ + i)]));
+    Variable const variable = builder_->make_variable(name_);
+    Loop loop{variable, static_cast<Index>(turns), {}};
+    for (std::size_t place = 0; place < period_; ++place) {
+      std::vector<Affine*> const indices = roll_detail::indices_of(held_[place]);
+      for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps_[place][i]);
+      for (Node& node : held_[place]) loop.body.push_back(std::move(node));
+    }
+    Body rolled;
+    rolled.emplace_back().content = std::move(loop);
+    builder_->append(std::move(rolled));
+    for (Body& body : after) builder_->append(std::move(body));
+    begin_run();
+  }
+
+ private:
+  /// Three turns.
+  std::size_t least() const { return 3 * period_; }
+  /// Where the number-th body of the run is held, if it still is.
+  std::size_t place_of(std::size_t number) const {
+    return number < least() ? number : least() - period_ + (number - least()) % period_;
+  }
+
+  bool continues(Body& body) {
+    auto found = roll_detail::steps_between(held_[place_of(count_ - period_)], body);
+    if (!found) return false;
+    std::size_t const place = count_ % period_;
+    if (count_ < 2 * period_)
+      steps_.push_back(std::move(*found));
+    else if (steps_[place] != *found)
+      return false;
+    return true;
+  }
+
+  void begin_run() {
+    held_.clear();
+    steps_.clear();
+    count_ = 0;
+  }
+
+  Builder* builder_;
+  std::string name_;
+  std::size_t period_;
+  std::vector<Body> held_;
+  std::vector<std::vector<Index>> steps_;
+  std::size_t count_ = 0;
+};
 
 }  // namespace annulus::nki

@@ -13,9 +13,13 @@ namespace annulus::nki::validate_detail {
 class Runs {
  public:
   explicit Runs(std::span<Axis const> axes) {
-    for (Axis const& axis : axes)
-      if (axis.count > 1 && axis.stride != 0) axes_[count_++] = axis;
-    std::ranges::sort(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_), {}, &Axis::stride);
+    // By stride, smallest first: each of the few is moved in front of those with a larger one.
+    for (Axis const& axis : axes) {
+      if (axis.count <= 1 || axis.stride == 0) continue;
+      std::size_t place = count_++;
+      for (; place > 0 && axes_[place - 1].stride > axis.stride; --place) axes_[place] = axes_[place - 1];
+      axes_[place] = axis;
+    }
     std::size_t joined = 0;
     while (joined < count_ && axes_[joined].stride == length_) length_ *= axes_[joined++].count;
     std::shift_left(axes_.begin(), axes_.begin() + static_cast<std::ptrdiff_t>(count_),

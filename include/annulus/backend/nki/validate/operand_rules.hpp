@@ -62,12 +62,13 @@ inline bool require_start_partition(Index start, Index partitions, std::string_v
 /// Writes that name an element twice have no defined result.
 inline bool names_each_element_once(std::span<Axis const> axes) {
   std::array<Axis, Access::most_axes> sorted{};
-  auto const end = std::ranges::copy_if(axes, sorted.begin(), [](Axis const& axis) { return axis.count > 1; }).out;
-  std::ranges::sort(sorted.begin(), end, {}, &Axis::stride);
+  std::ranges::copy(axes, sorted.begin());
+  std::ranges::sort(sorted, {}, &Axis::stride);
   Index reach = 0;
-  for (auto axis = sorted.begin(); axis != end; ++axis) {
-    if (axis->stride <= reach) return false;
-    reach += axis->stride * (axis->count - 1);
+  for (Axis const& axis : sorted) {
+    if (axis.count <= 1) continue;
+    if (axis.stride <= reach) return false;
+    reach += axis.stride * (axis.count - 1);
   }
   return true;
 }

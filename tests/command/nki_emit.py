@@ -1,0 +1,160 @@
+"""What annulus nki --emit writes: files that are the same each time, Python that NKI reads, kernels that compute attention."""
+
+import os
+import re
+import shlex
+import sys
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "support"))
+sys.path.insert(0, os.path.join(HERE, "..", "nki"))
+from command import Folder, run  # noqa: E402
+from dense_attention import attend as dense  # noqa: E402
+from dense_attention import relative_error  # noqa: E402
+import nki_model  # noqa: E402
+
+nki_model.install()
+
+# Every product and sum of the kernels is float32, in another order than the oracle's.
+EXACT = 3e-6
+
+
+def emit(folder, *arguments):
+    """What the folder holds then, by name."""
+    done = run("nki", "--emit", folder, *arguments)
+    assert done.returncode == 0 and done.stderr == "", (arguments, done)
+    listed = [os.path.basename(line.split()[0]) for line in done.stdout.splitlines()]
+    assert sorted(listed) == sorted(os.listdir(folder)), (listed, os.listdir(folder))
+    return {name: open(os.path.join(folder, name), "rb").read() for name in os.listdir(folder)}
+
+
+def kernel(files, name):
+    text = files[name + ".py"].decode()
+    assert nki_model.subset.check(text) == []
+    assert max(map(len, text.splitlines())) <= 120
+    module = {}
+    exec(compile(text, name + ".py", "exec"), module)
+    return module[name]
+
+
+def positions(sharding, ranks, length):
+    """[rank][row], as the README says."""
+    local = length // ranks
+    if sharding == "contiguous":
+        return [np.arange(rank * local, (rank + 1) * local) for rank in range(ranks)]
+    if sharding == "striped":
+        return [np.arange(rank, length, ranks) for rank in range(ranks)]
+    half = local // 2
+    chunks = np.arange(length).reshape(2 * ranks, half)
+    return [np.concatenate([chunks[rank], chunks[2 * ranks - 1 - rank]]) for rank in range(ranks)]
+
+
+def lse_rows(lse, rows):
+    """[batch, heads, rows] of the kernel's [batch, heads, 128, columns]."""
+    return lse.transpose(0, 1, 3, 2).reshape(*lse.shape[:2], -1)[:, :, :rows]
+
+
+def execute(folder, files, sharding, *, ranks, lnc, q, k, v, dout, ring_order, by_token=()):
+    """Both kernels on the numpy model of NKI; the results of the whole sequence in the order bshd."""
+    length = q.shape[1]
+    own = positions(sharding, ranks, length)
+    group = (tuple(range(ranks)),)
+
+    def layout(x, rank, token):
+        return np.ascontiguousarray(x[:, own[rank]].transpose(0, 2, 1, 3) if token else x[:, own[rank]].transpose(0, 2, 3, 1)).astype(np.float32)
+
+    def mask(name, rank):
+        whole = os.path.join(folder, f"ring_attention_{name}.mask_offsets.npy")
+        if os.path.exists(whole):
+            return (np.load(whole)[rank],)
+        single = os.path.join(folder, f"ring_attention_{name}.mask_ranges.rank{rank}.npy")
+        return (np.load(single),) if os.path.exists(single) else ()
+
+    operands = [(layout(q, r, "q" in by_token), layout(k, r, "k" in by_token), layout(v, r, True)) for r in range(ranks)]
+    ring = (group,) if ranks > 1 else ()
+    forward = nki_model.launch(kernel(files, "ring_attention_fwd"), lnc, [(*operands[r], *mask("fwd", r), *ring) for r in range(ranks)],
+                               ring_order=ring_order)
+    backward = nki_model.launch(kernel(files, "ring_attention_bwd"), lnc,
+                                [order_backward(files, operands[r], layout(dout, r, True), forward[r], mask("bwd", r), ring) for r in range(ranks)],
+                                ring_order=ring_order)
+    results = {"out": np.empty((*q.shape[:3], v.shape[3])), "lse": np.empty((q.shape[0], q.shape[2], length)),
+               "dq": np.empty(q.shape), "dk": np.empty(k.shape), "dv": np.empty(v.shape)}
+    for rank in range(ranks):
+        results["out"][:, own[rank]] = forward[rank][0].transpose(0, 2, 1, 3)
+        results["lse"][:, :, own[rank]] = lse_rows(forward[rank][1], length // ranks)
+        for name, gradient in zip(("dq", "dk", "dv"), backward[rank]):
+            results[name][:, own[rank]] = gradient.transpose(0, 2, 1, 3)
+    return results
+
+
+def order_backward(files, operands, dout, forward, mask, ring):
+    """Arguments by name, in the order of the call in the README."""
+    named = dict(zip("qkv", operands)) | {"dout": dout, "output": forward[0], "lse": forward[1]}
+    text = files["README.md"].decode()
+    call = re.search(r"^dq, dk, dv = ring_attention_bwd(?:\[2\])?\((.*)\)$", text, re.M).group(1).split(", ")
+    arguments = []
+    for name in call:
+        arguments += [named[name]] if name in named else ring if name == "replica_groups" else mask
+    return tuple(arguments)
+
+
+with Folder():
+    random = np.random.default_rng(3)
+    cases = [
+        # ranks, tokens per rank, batch, query heads, kv heads, dims, sharding, lnc, options, what the oracle is told, ring order
+        (4, 40, 1, 2, 1, 16, 16, "striped", 2, ["--causal"], {"causal": True}, [2, 0, 3, 1]),
+        (2, 130, 1, 3, 3, 24, 8, "contiguous", 2, ["--causal", "--backward", "keys", "--tp-q", "--tp-k"], {"causal": True}, None),
+        (3, 20, 2, 2, 1, 8, 8, "zigzag", 1, ["--window", "9,4", "--softcap", "3"], {"window": (9, 4), "softcap": 3.0}, [1, 0, 2]),
+        (2, 64, 1, 2, 2, 16, 16, "striped", 2, ["--causal", "--documents", "0,30,96"], {"causal": True, "starts": [0, 30, 96]}, None),
+        (1, 50, 1, 1, 1, 8, 8, "contiguous", 1, [], {}, None),
+    ]
+    for number, (ranks, tokens, batch, heads, kv_heads, dim, value_dim, sharding, lnc, options, told, ring_order) in enumerate(cases):
+        length = ranks * tokens
+        arguments = ["--ranks", ranks, "--tokens", tokens, "--batch", batch, "--query-heads", heads, "--kv-heads", kv_heads, "--head-dim", dim,
+                     "--value-dim", value_dim, "--sharding", sharding, "--lnc", lnc, "--dtype", "f32", *options]
+        folder = f"kernels{number}"
+        files = emit(folder, *arguments)
+        assert {"README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"} <= set(files)
+
+        # The same from the same options, and from the command line that the README tells.
+        assert emit(f"again{number}", *arguments) == files
+        told_line = re.findall(r"^annulus (nki .*)$", files["README.md"].decode(), re.M)
+        assert len(told_line) == 1 and told_line[0].endswith(" --emit .")
+        done = run(*shlex.split(told_line[0])[:-1], f"told{number}")
+        assert done.returncode == 0, done
+        assert {name: open(os.path.join(f"told{number}", name), "rb").read() for name in os.listdir(f"told{number}")} == files
+
+        q, k = random.standard_normal((batch, length, heads, dim)), random.standard_normal((batch, length, kv_heads, dim))
+        v, dout = random.standard_normal((batch, length, kv_heads, value_dim)), random.standard_normal((batch, length, heads, value_dim))
+        q, k, v, dout = (x.astype(np.float32) for x in (q, k, v, dout))
+        by_token = [side for side in "qk" if f"--tp-{side}" in options]
+        found = execute(folder, files, sharding, ranks=ranks, lnc=lnc, q=q, k=k, v=v, dout=dout, ring_order=ring_order, by_token=by_token)
+        starts = told.pop("starts", None)
+        if starts:
+            ids = np.broadcast_to(np.searchsorted(starts, np.arange(length), side="right"), (batch, length))
+            told["segments"] = (ids, ids)
+        expected = dense(q, k, v, dout, **told)
+        for name in expected:
+            error = relative_error(found[name], expected[name])
+            assert error <= EXACT, (number, name, error)
+
+    # The README says how many cores a call takes, the ranks of each ring, what to convert.
+    text = emit("groups", "--ranks", 2, "--tokens", 64, "--groups", 2, "--lse-dtype", "bf16", "--causal")["README.md"].decode()
+    for words in ("ring_attention_fwd[2](", "replica_groups = ((0, 1), (2, 3))", "NEURON_LOGICAL_NC_CONFIG=2", "returns bfloat16: convert it",
+                  "NEURON_PLATFORM_TARGET_OVERRIDE=trn2", "[rank % 2]"):
+        assert words in text, words
+    assert np.load("groups/ring_attention_fwd.mask_offsets.npy").shape == (2, 4, 2)
+    text = emit("single", "--ranks", 1, "--tokens", 64, "--lnc", 1, "--target", "trn3", "--no-training")["README.md"].decode()
+    assert "replica_groups" not in text and "output = ring_attention_fwd(q, k, v)" in text and "trn3" in text
+    assert set(os.listdir("single")) == {"README.md", "ring_attention_fwd.py"}
+    assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == {"README.md", "ring_attention_bwd.py"}
+    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == {"README.md", "ring_attention_fwd.py"}
+
+    # Tables that would fill the disk are not written; the README says how to make them.
+    files = emit("large", "--ranks", 32, "--groups", 64, "--tokens", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
+    assert set(files) == {"README.md", "ring_attention_fwd.py"}
+    assert "sharded_mask(" in files["README.md"].decode() and ".ranges(rank % 32, 64)" in files["README.md"].decode()
+
+print("ok")

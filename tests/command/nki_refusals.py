@@ -1,0 +1,94 @@
+"""Bad calls of annulus nki end with status 2 and one line on stderr that says what is wrong, and leave nothing behind."""
+
+import os
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import Folder, save_operands  # noqa: E402
+from refusals import calls, refused  # noqa: E402
+
+random = np.random.default_rng(13)
+
+with Folder():
+    q, k = random.standard_normal((1, 12, 4, 8)), random.standard_normal((1, 12, 2, 8))
+    v, dout = random.standard_normal((1, 12, 2, 8)), random.standard_normal((1, 12, 4, 8))
+    files = save_operands(q, k, v)
+    np.save("dout.npy", dout)
+    np.save("sinks.npy", np.zeros(4))
+
+    def bad(*arguments, says):
+        refused("nki", *arguments, says=says)
+
+    def bad_kernel(*arguments, says):
+        """Of kernels that are to be written: nothing is."""
+        refused("nki", "--emit", "new", "--tokens", "64", *arguments, says=says)
+
+    # What is to be done, and on what.
+    bad(says=["--emit", "--simulate", "--cost-only"])
+    bad("--tokens", "64", says=["--emit", "--simulate", "--cost-only"])
+    bad("--simulate", says=["--tokens", "--q"])
+    bad("--simulate", "--cost-only", "--tokens", "64", says="--cost-only")
+    bad("--simulate", *files, "--tokens", "3", says="--tokens")
+    bad("--simulate", *files, "--head-dim", "8", says="--head-dim")
+    bad("--simulate", *files, "--seed", "1", says="--seed")
+    bad("--simulate", "--q", "q.npy", says="--q")
+    bad("--simulate", "--tokens", "8", "--dout", "dout.npy", says="--dout")
+    bad("--simulate", "--tokens", "8", "--axes", "bhsd", says="--axes")
+    for option in ("--out-dir", "--seed", "--ring-order"):
+        bad_kernel(option, "1", says=[option, "--simulate"])
+    bad("--simulate", *files, "--backward", "queries", says=["--dout", "--only fwd"])
+    bad("--simulate", *files, "--only", "bwd", says=["--dout", "--only fwd"])
+    bad("--simulate", *files, "--dout", "dout.npy", "--only", "fwd", says=["--dout", "backward"])
+    bad_kernel("--only", "bwd", "--backward", "none", says=["--only bwd", "queries|keys"])
+    bad_kernel("--no-training", "--backward", "keys", says=["--no-training", "lse"])
+    bad_kernel("--no-training", "--only", "bwd", says=["--no-training", "lse"])
+
+    # Words and numbers.
+    for option, words in (("--dtype", "bf16|f16|f32"), ("--output-dtype", "bf16|f16|f32"), ("--lse-dtype", "bf16|f16|f32"), ("--lnc", "1|2"),
+                          ("--target", "trn2|trn3"), ("--dead-row", "-inf|zero"), ("--backward", "none|queries|keys"), ("--only", "fwd|bwd"),
+                          ("--sharding", "contiguous|striped|zigzag")):
+        bad_kernel(option, "f64", says=["'f64'", words])
+    for option in ("--ranks", "--groups", "--batch", "--query-heads", "--kv-heads", "--head-dim", "--value-dim", "--keys"):
+        for value in ("0", "-1", "many", "1.5", "99999999999999999999"):
+            bad_kernel(option, value, says=[option, "accepted: a whole number"])
+    for value in ("5", "0,0", "0,9,4", "0,", "0,x", "", "-1,0", "0,1,"):
+        bad_kernel("--documents", value, says=["--documents", "accepted"])
+    bad_kernel("--documents", "0,256", says=["--documents", "256"])
+    bad_kernel("--documents", "0,4", "--query-offset", "3", says=["--documents", "--query-offset"])
+    bad_kernel("--documents", "0,4", "--keys", "32", says=["--documents", "equally many"])
+    bad_kernel("--sinks", "-1", says=["--sinks", "0 to 1024"])
+    bad_kernel("--sinks", "sinks.npy", says=["--sinks", "--q"])
+    bad("--simulate", *files, "--ranks", "2", "--sinks", "2", says=["--sinks", "file"])
+    bad("--simulate", *files, "--ranks", "2", "--sinks", "missing.npy", says=["missing.npy", "does not exist"])
+    bad_kernel("--softcap", "-1", says=["softcap", "accepted"])
+    bad_kernel("--sink-tokens", "2", says=["--sink-tokens", "--window"])
+    bad_kernel("--backend", "nki", says="--backend")
+
+    # What no kernel can be built for, by the rule.
+    bad_kernel("--query-heads", "3", "--kv-heads", "2", says=["3 query heads", "2 kv heads"])
+    bad_kernel("--head-dim", "513", says=["head_dim 513", "512"])
+    bad_kernel("--value-dim", "600", says=["value_dim 600", "512"])
+    bad_kernel("--scale", "1e9", says=["softmax_scale", "2^20"])
+    bad_kernel("--softcap", "1e9", says=["logit_softcap", "2^20"])
+    bad_kernel("--keys", "64", "--tokens", "64", says="--tokens")
+    bad("--cost-only", "--tokens", "65536", "--query-heads", "64", "--kv-heads", "1", "--ranks", "1", says=["nki", "bytes"])
+    bad("--simulate", *files, "--ranks", "5", says=["12 queries", "5 ranks", "equally many"])
+    bad("--simulate", *save_operands(q[:, :, :3], k, v), "--ranks", "2", says=["k.npy", "2 heads", "divides"])
+    files = save_operands(q, k, v)
+
+    # Places that cannot be written, found before anything is computed.
+    open("plain", "w").close()
+    bad("--simulate", *files, "--ranks", "2", "--emit", "plain", says=["plain", "not a folder"])
+    bad("--simulate", *files, "--ranks", "2", "--out-dir", "plain", says=["plain", "not a folder"])
+    for option in ("--trace", "--listing"):
+        bad("--cost-only", "--tokens", "8", "--only", "fwd", option, "missing/file", says=["missing/file", "cannot be written"])
+        bad("--cost-only", *files, "--ranks", "2", "--only", "fwd", option, "q.npy", says=["q.npy", "is an input"])
+        bad_kernel("--only", "fwd", option, "new/README.md", says=["README.md", "differ"])
+        bad_kernel(option, "", says=[option, "accepted"])
+    bad("--cost-only", "--tokens", "8", "--trace", "a.txt", "--listing", "a.txt", says=["a_fwd.txt", "differ"])
+    os.makedirs("taken/ring_attention_fwd.py")
+    bad("--emit", "taken", "--tokens", "8", says=["ring_attention_fwd.py", "not a regular file"])
+
+print(f"ok: {len(calls)} bad calls")

@@ -1,0 +1,162 @@
+"""annulus nki --simulate and --cost-only: kernels on simulated cores against the oracle, what is printed and written."""
+
+import json
+import os
+import re
+import shutil
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import AXES, Folder, load, run, save_operands  # noqa: E402
+from dense_attention import attend as dense  # noqa: E402
+from dense_attention import relative_error  # noqa: E402
+
+# float32 throughout, in another order of the sums.
+EXACT = 3e-6
+
+
+def simulate(*arguments, out="out"):
+    """A call that must succeed; what it prints and its results."""
+    done = run("nki", "--simulate", *arguments, *(["--out-dir", out] if out else []))
+    assert done.returncode == 0 and done.stderr == "", (arguments, done.stdout[-3000:], done.stderr)
+    results = load(out) if out else {}
+    if out:
+        shutil.rmtree(out)
+    return done.stdout, results
+
+
+def errors_of(text):
+    """{name: (largest relative error, distance, dense, accepted)} of the table that is printed."""
+    number = r"\s+([-+.0-9a-z]+)"
+    rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks)" + number * 4 + "$", text, re.M)
+    return {name: tuple(map(float, numbers)) for name, *numbers in rows}
+
+
+def rounded_bfloat16(x):
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16).astype(np.uint32).view(np.float32).astype(np.float64)
+
+
+random = np.random.default_rng(12)
+
+with Folder():
+    # Files in, files out, against the oracle; any order of the ring and of the axes gives the same numbers.
+    length = 4 * 50
+    q, k = random.standard_normal((1, length, 3, 16)), random.standard_normal((1, length, 3, 16))
+    v, dout = random.standard_normal((1, length, 3, 24)), random.standard_normal((1, length, 3, 24))
+    expected = dense(*(x.astype(np.float32) for x in (q, k, v, dout)), causal=True)
+    call = ["--dtype", "f32", "--causal", "--sharding", "striped", "--lnc", "2"]
+    files = save_operands(q, k, v, dout)
+    text, natural = simulate(*files, *call)
+    assert set(natural) == set(expected)
+    assert set(errors_of(text)) == set(expected)
+    for name in expected:
+        assert natural[name].dtype == np.float32
+        assert relative_error(natural[name], expected[name]) <= EXACT, name
+    for seed in (1, 2, 7):
+        _, shuffled = simulate(*files, *call, "--ring-order", seed)
+        for name in ("out", "lse", "dq", "dk", "dv"):
+            # Other owners come first, and sums are made in another order.
+            assert relative_error(shuffled[name], expected[name]) <= EXACT, (seed, name)
+    assert any(not np.array_equal(shuffled[name], natural[name]) for name in natural)
+    for axes in ("bhsd", "bhds"):
+        _, found = simulate(*save_operands(q, k, v, dout, axes=axes), *call)
+        for name in expected:
+            other = natural[name] if name == "lse" else natural[name].transpose(AXES[axes])
+            assert np.array_equal(found[name], other), (axes, name)
+
+    # The other options, alone and together.
+    sinks = random.standard_normal((4, 2)).astype(np.float32)
+    np.save("sinks.npy", sinks)
+    q, k = random.standard_normal((2, 66, 4, 8)), random.standard_normal((2, 66, 2, 8))
+    v, dout = random.standard_normal((2, 66, 2, 8)), random.standard_normal((2, 66, 4, 8))
+    files = save_operands(q, k, v, dout)
+    single = [x.astype(np.float32) for x in (q, k, v, dout)]
+    for options, told in [(["--scale", "-0.7", "--ranks", "2"], {"scale": -0.7}), (["--softcap", "2", "--sharding", "zigzag", "--ranks", "3"], {"softcap": 2.0}),
+                          (["--window", "5,2", "--lnc", "1", "--ranks", "2"], {"window": (5, 2)}),
+                          (["--causal", "--window", "9,-1", "--sink-tokens", "3", "--ranks", "2"], {"causal": True, "window": (9, -1), "sink_tokens": 3}),
+                          (["--chunk", "20", "--ranks", "3", "--backward", "keys"], {"chunk": 20}), (["--ranks", "1", "--target", "trn3"], {}),
+                          (["--sinks", "sinks.npy", "--ranks", "2", "--tp-q", "--tp-k", "--groups", "3"], {"sinks": sinks}),
+                          (["--causal", "--query-offset", "-7", "--ranks", "2"], {"causal": True, "query_offset": -7})]:
+        _, found = simulate(*files, "--dtype", "f32", *options)
+        expected = dense(*single, **told)
+        for name in found:
+            assert relative_error(found[name], expected[name]) <= EXACT, (options, name, relative_error(found[name], expected[name]))
+        assert set(found) == set(expected)
+
+    # Rows that see nothing: zeros, and an lse that is said.
+    for word, value in (("-inf", -np.inf), ("zero", 0)):
+        _, found = simulate(*files, "--dtype", "f32", "--ranks", "2", "--causal", "--query-offset", "-7", "--dead-row", word)
+        assert np.all(found["lse"][:, :, :7] == value) and np.all(np.isfinite(found["lse"][:, :, 7:]))
+        assert np.all(found["out"][:, :7] == 0) and np.all(found["dq"][:, :7] == 0)
+
+    # Packed documents are segments.
+    starts = [0, 10, 47]
+    ids = np.broadcast_to(np.searchsorted(starts, np.arange(66), side="right"), (1, 66))
+    one = save_operands(*(x[:1] for x in (q, k, v, dout)))
+    for sharding in ("contiguous", "striped", "zigzag"):
+        _, found = simulate(*one, "--dtype", "f32", "--causal", "--ranks", "2", "--sharding", sharding, "--documents", "0,10,47")
+        expected = dense(*(x[:1] for x in single), causal=True, segments=(ids, ids))
+        for name in found:
+            assert relative_error(found[name], expected[name]) <= EXACT, (sharding, name)
+
+    # bfloat16 by default: as near as dense attention that rounds alike, within what is printed.
+    half = [rounded_bfloat16(x) for x in (q, k, v, dout)]
+    files = save_operands(q, k, v, dout)
+    text, found = simulate(*files, "--causal", "--ranks", "2")
+    expected = dense(*half, causal=True)
+    for name, (largest, distance, naive, accepted) in errors_of(text).items():
+        assert distance <= accepted and (name == "lse" or 1e-4 < distance < 2e-2), (name, distance)
+        measured = relative_error(found[name], expected[name])
+        if name != "lse":
+            assert abs(measured - distance) <= 0.02 * distance, (name, measured, distance)
+        else:
+            assert np.abs(found[name] - expected[name]).max() <= accepted
+        assert naive > 0 and largest > 0
+
+    # Without dout the backward kernel has nothing to run on, and --no-training keeps no lse to look at.
+    text, found = simulate(*save_operands(q, k, v), "--ranks", "2")
+    assert set(found) == {"out", "lse"} and set(errors_of(text)) == {"out", "lse"}
+    assert "ring_attention_bwd: not simulated" in text
+    text, _ = simulate(*save_operands(q, k, v), "--ranks", "2", "--no-training", out=None)
+    assert set(errors_of(text)) == {"out"}
+
+    # Random input: the seed decides. One kernel alone; the backward one takes output and lse of the reference.
+    small = ["--tokens", "40", "--head-dim", "16", "--query-heads", "2", "--causal"]
+    _, first = simulate(*small, out="first")
+    for seed, same in (("0", True), ("1", False)):
+        _, other = simulate(*small, "--seed", seed, out="other" + seed)
+        assert np.array_equal(first["out"], other["out"]) == same and np.array_equal(first["dk"], other["dk"]) == same
+    text, _ = simulate(*small, "--only", "bwd", out=None)
+    assert set(errors_of(text)) == {"dq", "dk", "dv"} and "ring_attention_fwd" not in text
+
+    # What is printed and written beside the results.
+    text, _ = simulate(*small, "--emit", "kernels", "--trace", "trace.json", "--listing", "programs.txt", out=None)
+    assert {"README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"} <= set(os.listdir("kernels"))
+    for kernel in ("fwd", "bwd"):
+        assert f"ring_attention_{kernel}: 4 ranks simulated" in text and f"ring_attention_{kernel}: one rank of trn2, 2 cores" in text
+        with open(f"trace_{kernel}.json") as file:
+            events = json.load(file)["traceEvents"]
+        spans = [event for event in events if event["ph"] == "X"]
+        assert {event["pid"] for event in spans} == {0, 1} and all(event["dur"] >= 0 for event in spans)
+        assert any("matmul" in event["name"] for event in spans)
+        assert open(f"programs_{kernel}.txt").read().startswith(f"program ring_attention_{kernel}: trn2, 2 cores, 4 ranks")
+    assert "tensor engine utilisation" in text and "estimate" in text
+    simulate(*small, "--only", "fwd", "--trace", "one.json", out=None)
+    assert json.load(open("one.json"))["traceEvents"]
+
+    # Costs alone, of more than anyone would run here.
+    done = run("nki", "--cost-only", "--ranks", "64", "--tokens", "4096", "--causal", "--sharding", "striped", "--only", "fwd")
+    assert done.returncode == 0 and done.stderr == "", done
+    assert re.search(r"built in [\d.]+ s, validated in [\d.]+ s, costed in [\d.]+ s; memory so far \d+ MiB", done.stdout)
+    assert "simulated" not in done.stdout and errors_of(done.stdout) == {}
+
+    # Operands that are no numbers end with status 1, after the results are written and before any kernel is.
+    q[0, 5, 1, 2] = np.nan
+    done = run("nki", "--simulate", *save_operands(q, k, v), "--ranks", "2", "--emit", "bad", "--only", "fwd")
+    assert done.returncode == 1 and done.stderr.startswith("annulus: ") and done.stderr.count("\n") == 1, done
+    assert not os.path.exists("bad"), os.listdir("bad")
+
+print("ok")
