@@ -88,8 +88,10 @@ def _compare_forward(problem, inputs, sinks, results, used):
         if (output[dense.dead[..., 0]] != 0).any():
             raise AssertionError(f"{name}: a row that sees nothing has an output other than 0")
         _use(used, name, within(distance(output, dense.output), bound, f"{name} output"))
+    # Scores of usual size leave no mark beyond 1e-6; one of some hundreds has float32 neighbours farther apart.
+    score = SCORE * dense.score_terms
     if rounding == narrow == 0:
-        apart = 1e-6 * largest(dense.output)
+        apart = np.maximum(1e-6 * largest(dense.output), np.where(score > 1e-5, score, 0) * dense.output_terms)
     else:
         apart = FEW * 2 * rounding * dense.largest_term() + float32 * dense.output_terms
         apart = apart + 2 * narrow * np.abs(dense.output)
@@ -99,8 +101,7 @@ def _compare_forward(problem, inputs, sinks, results, used):
     if not problem.training:
         return
     statistics = {name: problem.gathered_lse([of["lse"] for of in each]) for name, each in results.items()}
-    # 1e-5 for scores of usual size; a score of some hundreds has float32 neighbours farther apart.
-    bound = np.maximum(1e-5, SCORE * dense.score_terms)
+    bound = np.maximum(1e-5, score)
     for name, lse in statistics.items():
         _use(used, "lse", within(distance(lse, dense.lse), bound, f"{name} lse"))
     gap = distance(statistics["executed"], statistics["simulated"])
