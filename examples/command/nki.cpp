@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <sys/resource.h>
@@ -143,6 +144,8 @@ void run_nki_command(NkiOptions const& options) {
   require_consistent(options);
   std::optional<AttendFiles> files = read_nki_files(options);
   NkiProblem const problem = nki_problem(options, nki_shape(options, files));
+  std::optional<Inputs<float>> inputs;  // first: bad numbers end the command before anything is built
+  if (options.simulate) inputs = nki_inputs(options, problem, std::move(files));
   std::vector<NkiKernel> const kernels = nki_kernels(options, problem);
 
   std::optional<NkiFolder> folder;
@@ -160,8 +163,7 @@ void run_nki_command(NkiOptions const& options) {
   KernelTexts listings(options.listing, options, kernels, taken);
 
   std::vector<NkiError> errors;
-  if (options.simulate)
-    errors = simulate(options, problem, kernels, nki_inputs(options, problem, std::move(files)), results);
+  if (options.simulate) errors = simulate(options, problem, kernels, *inputs, results);
   if (options.simulate || options.cost_only) print_costs(problem, kernels);
   std::cout << std::flush;
   traces.write(kernels, [&](std::ostream& out, annulus::nki::Program const& program) {

@@ -11,10 +11,11 @@ namespace annulus_command {
 
 struct NkiError {
   std::string name;
-  double largest = 0;   ///< largest difference over the largest magnitude of the reference
-  double distance = 0;  ///< relative, in the Frobenius norm; lse: the largest absolute difference
-  double dense = 0;     ///< the distance of dense attention that rounds where the kernel does
-  double accepted = 0;  ///< distances up to here
+  double largest = 0;     ///< largest difference over the largest magnitude of the reference; lse: over 1 at least
+  double distance = 0;    ///< relative, in the Frobenius norm; lse: the largest absolute difference; never NaN
+  double dense = 0;       ///< the distance of dense attention that rounds where the kernel does
+  double accepted = 0;    ///< distances up to here; always finite
+  bool of_terms = false;  ///< relative to the terms of the sums, which cancel, instead of to the reference
 
   bool good() const { return distance <= accepted; }
 };

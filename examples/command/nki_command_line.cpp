@@ -44,7 +44,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   number("--value-dim", spec.shape.value_dim);
   add("--dtype", word(spec.type));
   add("--output-dtype", word(spec.output_type));
-  add("--lse-dtype", word(spec.lse_type));
+  if (spec.training) add("--lse-dtype", word(spec.lse_type));
   for (auto const& [name, sharding] : shardings)
     if (sharding == attention.sharding) add("--sharding", name);
   if (mask.causal) line += " --causal";
@@ -63,13 +63,15 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";
   if (!spec.training) line += " --no-training";
-  if (spec.dead_row == annulus::nki::DeadRow::zero) add("--dead-row", "zero");
+  if (spec.training && spec.dead_row == annulus::nki::DeadRow::zero) add("--dead-row", "zero");
   number("--lnc", spec.cores);
   add("--target", std::string(name_of(spec.target)));
+  add("--nki-version", std::string(options.spelling().version));
   if (spec.groups > 1) number("--groups", spec.groups);
-  add("--backward", options.travels() == NkiBackward::none   ? "none"
-                    : options.travels() == NkiBackward::keys ? "keys"
-                                                             : "queries");
+  if (options.only != NkiOnly::forward)
+    add("--backward", options.travels() == NkiBackward::none   ? "none"
+                      : options.travels() == NkiBackward::keys ? "keys"
+                                                               : "queries");
   if (options.only != NkiOnly::both) add("--only", options.only == NkiOnly::forward ? "fwd" : "bwd");
   return line;
 }

@@ -26,6 +26,12 @@ Matrix rows_of(View const& view, Index batch, Index head, Index begin, Index cou
   return rows;
 }
 
+/// Eigen's own exp makes a tiny number of -inf, not 0.
+template <class Logits>
+Matrix exponentials(Logits const& logits) {
+  return logits.unaryExpr([](float x) { return std::exp(x); });
+}
+
 template <class View>
 void add_to(View const& view, Index batch, Index head, Index begin, Matrix const& rows) {
   for (Index i = 0; i < rows.rows(); ++i)
@@ -92,7 +98,7 @@ class Dense {
         lse(i) = nothing;
         continue;
       }
-      Matrix weights = (logits.row(i).array() - maximum).exp().matrix();
+      Matrix weights = exponentials((logits.row(i).array() - maximum).matrix());
       float sum = weights.sum();
       for (Index s = 0; s < spec_.sinks; ++s) sum += std::exp((*inputs_.sinks)(head, s) - maximum);
       round_to(spec_.type, weights.data(), weights.size());
@@ -117,7 +123,7 @@ class Dense {
     Matrix const dout = rows_of(view(*inputs_.dout), at.batch, at.head, at.begin, forward.q.rows());
     Eigen::VectorXf const finite =
         (lse.array() == nothing).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
-    Matrix weights = (forward.logits.colwise() - finite).array().exp().matrix();
+    Matrix weights = exponentials(forward.logits.colwise() - finite);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
     Matrix dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);
     if (forward.slope.size() > 0) dlogits = dlogits.cwiseProduct(forward.slope);

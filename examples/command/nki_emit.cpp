@@ -67,7 +67,7 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
-    add_text(kernel.file(".py"), annulus::nki::to_python(kernel.program));
+    add_text(kernel.file(".py"), annulus::nki::to_python(kernel.program, options.spelling()));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     if (mask.names.empty()) continue;
     if (mask.input == "mask_offsets") {

@@ -4,6 +4,7 @@
 #include <annulus/attention/validate.hpp>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "choice_option.hpp"
 #include "file_option.hpp"
@@ -25,6 +26,15 @@ constexpr Index most_heads = Index{1} << 16;
 constexpr Index most_dim = Index{1} << 16;  // the library refuses less, and says why
 constexpr Index most_sinks = 1024;
 constexpr int most_groups = 1024;
+
+/// By the names that the table of spellings has for them.
+Choices<annulus::nki::Version> nki_versions() {
+  using annulus::nki::Version;
+  Choices<Version> versions;
+  for (Version version : {Version::nki_0_3, Version::nki_0_4, Version::nki_0_5, Version::nki_0_6})
+    versions.emplace_back(annulus::nki::spelling_of(version).version, version);
+  return versions;
+}
 
 Choices<ElementType> const element_types{
     {"bf16", ElementType::bfloat16}, {"f16", ElementType::float16}, {"f32", ElementType::float32}};
@@ -141,6 +151,8 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_choice(app, "--target", options.target, Choices<Target>{{"trn2", Target::trn2}, {"trn3", Target::trn3}},
              "the generation")
       ->default_str("trn2");
+  add_choice(app, "--nki-version", options.version, nki_versions(), "the oldest NKI that is to take the printed text")
+      ->default_str("0.3");
   add_choice(
       app, "--backward", options.backward,
       Choices<NkiBackward>{{"none", NkiBackward::none}, {"queries", NkiBackward::queries}, {"keys", NkiBackward::keys}},
@@ -184,6 +196,14 @@ void require_consistent(NkiOptions const& options) {
   needs_simulate(options.ring_order.has_value(), "--ring-order");
   if (!options.training && (options.wants_backward() || options.only == NkiOnly::backward))
     refuse("--no-training with a backward kernel, which needs the lse that training keeps; accepted: --backward none");
+  if (!options.training)
+    for (auto const& [given, option] :
+         {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.dead_row.has_value(), "--dead-row"}})
+      if (given) refuse(std::string(option) + " with --no-training, which keeps no lse; accepted: one of the two");
+  if (options.only == NkiOnly::forward && options.backward && options.travels() != NkiBackward::none)
+    refuse("--backward queries|keys with --only fwd, which leaves no backward kernel; accepted: one of the two");
+  if (options.version && options.emit.empty())
+    refuse("--nki-version is given without --emit, whose text it is of; accepted: both");
   if (options.only == NkiOnly::backward && !options.wants_backward())
     refuse("--only bwd with --backward none; accepted: --backward queries|keys");
   bool const asks_for_backward = options.only == NkiOnly::backward || (options.backward && options.wants_backward());

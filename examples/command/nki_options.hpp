@@ -2,6 +2,7 @@
 // The options of `annulus nki`.
 
 #include <annulus/backend/nki/lower/kernel_spec.hpp>
+#include <annulus/backend/nki/print/spelling.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -38,21 +39,25 @@ struct NkiOptions {
 
   annulus::nki::ElementType type = annulus::nki::ElementType::bfloat16;
   std::optional<annulus::nki::ElementType> output_type;  ///< unset: type
-  annulus::nki::ElementType lse_type = annulus::nki::ElementType::float32;
+  std::optional<annulus::nki::ElementType> lse_type;     ///< unset: float32
   std::string sinks;                      ///< a whole number: so many per query head; else a file; empty: none
   std::vector<annulus::Index> documents;  ///< global starts, the first 0; empty: one document
   bool queries_by_token = false;
   bool keys_by_token = false;
   bool training = true;
-  annulus::nki::DeadRow dead_row = annulus::nki::DeadRow::minus_infinity;
-  int cores = 2;  ///< LNC
+  std::optional<annulus::nki::DeadRow> dead_row;  ///< unset: minus_infinity
+  int cores = 2;                                  ///< LNC
   annulus::nki::Target target = annulus::nki::Target::trn2;
+  std::optional<annulus::nki::Version> version;  ///< of the printed text; unset: nki_0_3
   int groups = 1;
   std::optional<NkiBackward> backward;  ///< unset: queries, or none without training
   NkiOnly only = NkiOnly::both;
 
   std::optional<std::uint64_t> seed, ring_order;
 
+  annulus::nki::Spelling spelling() const {
+    return annulus::nki::spelling_of(version.value_or(annulus::nki::Version::nki_0_3));
+  }
   int ranks() const { return attend.ranks.value_or(default_simulated_ranks); }
   bool reads_files() const { return !attend.q.empty(); }
   /// --sinks as a number; unset where it is not given or names a file.

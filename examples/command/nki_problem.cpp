@@ -67,14 +67,14 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
       .local_keys = local_length(attention.sharding, Side::key, ranks, shape.keys),
       .type = options.type,
       .output_type = options.output_type.value_or(options.type),
-      .lse_type = options.lse_type,
+      .lse_type = options.lse_type.value_or(ElementType::float32),
       .softmax_scale = attention.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.attention.head_dim))),
       .logit_softcap = attention.logit_softcap,
       .sinks = shape.sinks,
       .queries_by_token = options.queries_by_token,
       .keys_by_token = options.keys_by_token,
       .training = options.training,
-      .dead_row = options.dead_row,
+      .dead_row = options.dead_row.value_or(annulus::nki::DeadRow::minus_infinity),
       .travels = options.travels() == NkiBackward::keys ? annulus::nki::Travels::keys : annulus::nki::Travels::queries};
 }
 
@@ -86,6 +86,20 @@ void require_documents(NkiOptions const& options, CallShape const& shape) {
   if (options.documents.back() >= shape.keys)
     throw InputError("--documents: the last one starts at " + std::to_string(options.documents.back()) +
                      "; accepted: below the number of tokens, " + std::to_string(shape.keys));
+}
+
+/// operand: as the option that names its file.
+template <class Operand>
+void require_finite(char const* operand, Operand const& tensor, ElementType type) {
+  auto const end = tensor.data() + tensor.size();
+  auto const found = std::find_if_not(tensor.data(), end, [](float x) { return std::isfinite(x); });
+  if (found != end)
+    throw InputError(std::string("--") + operand + ": element " + std::to_string(found - tensor.data()) +
+                     " in memory order is " +
+                     (std::isnan(*found) ? "nan"
+                      : *found > 0       ? "inf"
+                                         : "-inf") +
+                     " as " + std::string(name_of(type)) + "; accepted: numbers that are finite in that type");
 }
 
 }  // namespace
@@ -134,14 +148,17 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
                                : make_inputs<float>(problem.call, {shape.queries, shape.keys});
   std::mt19937_64 generator(options.seed.value_or(0));
   std::normal_distribution<float> normal;
-  auto const fill = [&](auto& tensor, ElementType type) {
+  auto const fill = [&](char const* operand, auto& tensor, ElementType type) {
     if (!options.reads_files())
       std::generate(tensor.data(), tensor.data() + tensor.size(), [&] { return normal(generator); });
     annulus::nki::simulator::round_to(type, tensor.data(), tensor.size());
+    require_finite(operand, tensor, type);
   };
-  for (auto* tensor : {&inputs.q, &inputs.k, &inputs.v}) fill(*tensor, problem.spec.type);
-  if (inputs.dout) fill(*inputs.dout, problem.spec.type);
-  if (inputs.sinks) fill(*inputs.sinks, ElementType::float32);
+  fill("q", inputs.q, problem.spec.type);
+  fill("k", inputs.k, problem.spec.type);
+  fill("v", inputs.v, problem.spec.type);
+  if (inputs.dout) fill("dout", *inputs.dout, problem.spec.type);
+  if (inputs.sinks) fill("sinks", *inputs.sinks, ElementType::float32);
   if (!problem.documents.empty()) {
     // make_inputs has made room for ids; inputs from files have none.
     inputs.query_segments.emplace(shape.attention.batch, shape.queries);

@@ -44,6 +44,8 @@ class Readme {
 
   void files() {
     line("# Ring attention kernels for " + std::string(name_of(spec_.target)), "");
+    annulus::nki::Spelling const spelling = options_.spelling();
+    line("For NKI " + std::string(spelling.version) + " (Neuron SDK " + std::string(spelling.sdk) + ") and later.", "");
     line("Printed from tile programs by annulus. Nothing here depends on a launcher: any that starts one process per",
          "rank, gives each its tensors in HBM and calls an NKI kernel will do.", "");
     line("| file | what it is |", "|---|---|");

@@ -152,6 +152,20 @@ with Folder():
     assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == {"README.md", "ring_attention_bwd.py"}
     assert set(emit("forward", "--tokens", 64, "--backward", "none")) == {"README.md", "ring_attention_fwd.py"}
 
+    # The version of NKI decides the text, and is told in every file.
+    for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32")):
+        folder = "nki" + version
+        files = emit(folder, "--tokens", 64, "--head-dim", 16, "--causal", "--nki-version", version)
+        for name in ("README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"):
+            assert f"NKI {version} (Neuron SDK {sdk}) and later" in files[name].decode(), (version, name)
+        assert f" --nki-version {version} " in files["README.md"].decode()
+        if version == "0.3":
+            assert emit("oldest", "--tokens", 64, "--head-dim", 16, "--causal") == files
+
+    # A kernel that is left out leaves its options out of the command that is told.
+    told = emit("told-forward", "--tokens", 64, "--only", "fwd", "--no-training")["README.md"].decode()
+    assert "--backward" not in told and "--lse-dtype" not in told and "--only fwd --emit ." in told
+
     # Tables that would fill the disk are not written; the README says how to make them.
     files = emit("large", "--ranks", 32, "--groups", 64, "--tokens", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
     assert set(files) == {"README.md", "ring_attention_fwd.py"}

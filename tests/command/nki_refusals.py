@@ -45,10 +45,17 @@ with Folder():
     bad_kernel("--no-training", "--backward", "keys", says=["--no-training", "lse"])
     bad_kernel("--no-training", "--only", "bwd", says=["--no-training", "lse"])
 
+    for option, word in (("--lse-dtype", "bf16"), ("--lse-dtype", "f32"), ("--dead-row", "zero")):
+        bad_kernel("--no-training", option, word, says=[option, "--no-training", "no lse"])
+    for word in ("keys", "queries"):
+        bad_kernel("--only", "fwd", "--backward", word, says=["--backward", "--only fwd", "no backward kernel"])
+    for action in ("--cost-only", "--simulate"):
+        bad(action, "--tokens", "8", "--nki-version", "0.4", says=["--nki-version", "--emit"])
+
     # Words and numbers.
     for option, words in (("--dtype", "bf16|f16|f32"), ("--output-dtype", "bf16|f16|f32"), ("--lse-dtype", "bf16|f16|f32"), ("--lnc", "1|2"),
                           ("--target", "trn2|trn3"), ("--dead-row", "-inf|zero"), ("--backward", "none|queries|keys"), ("--only", "fwd|bwd"),
-                          ("--sharding", "contiguous|striped|zigzag")):
+                          ("--sharding", "contiguous|striped|zigzag"), ("--nki-version", "0.3|0.4|0.5|0.6")):
         bad_kernel(option, "f64", says=["'f64'", words])
     for option in ("--ranks", "--groups", "--batch", "--query-heads", "--kv-heads", "--head-dim", "--value-dim", "--keys"):
         for value in ("0", "-1", "many", "1.5", "99999999999999999999"):
@@ -77,6 +84,17 @@ with Folder():
     bad("--simulate", *files, "--ranks", "5", says=["12 queries", "5 ranks", "equally many"])
     bad("--simulate", *save_operands(q[:, :, :3], k, v), "--ranks", "2", says=["k.npy", "2 heads", "divides"])
     files = save_operands(q, k, v)
+
+    # Operands that are not finite, in the element type that the kernel takes, before anything runs.
+    operands = {"q": q, "k": k, "v": v, "dout": dout}
+    for name in operands:
+        for value, dtype, seen in ((np.nan, "f32", "nan"), (np.inf, "bf16", "inf"), (-np.inf, "bf16", "-inf"), (1e6, "f16", "inf as float16")):
+            wrong = {other: array.copy() for other, array in operands.items()}
+            wrong[name][0, 5, 1, 2] = value
+            bad("--simulate", *save_operands(*wrong.values()), "--ranks", "2", "--dtype", dtype, "--emit", "new", "--out-dir", "results",
+                says=[f"--{name}: ", seen, "finite"])
+    np.save("nan_sinks.npy", np.full(4, np.nan))
+    bad("--simulate", *save_operands(q, k, v), "--ranks", "2", "--sinks", "nan_sinks.npy", says=["--sinks: ", "nan", "finite"])
 
     # Places that cannot be written, found before anything is computed.
     open("plain", "w").close()

@@ -30,7 +30,7 @@ def simulate(*arguments, out="out"):
 def errors_of(text):
     """{name: (largest relative error, distance, dense, accepted)} of the table that is printed."""
     number = r"\s+([-+.0-9a-z]+)"
-    rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks)" + number * 4 + "$", text, re.M)
+    rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks)" + number * 4 + "(?:  of terms)?$", text, re.M)
     return {name: tuple(map(float, numbers)) for name, *numbers in rows}
 
 
@@ -153,9 +153,35 @@ with Folder():
     assert re.search(r"built in [\d.]+ s, validated in [\d.]+ s, costed in [\d.]+ s; memory so far \d+ MiB", done.stdout)
     assert "simulated" not in done.stdout and errors_of(done.stdout) == {}
 
-    # Operands that are no numbers end with status 1, after the results are written and before any kernel is.
-    q[0, 5, 1, 2] = np.nan
-    done = run("nki", "--simulate", *save_operands(q, k, v), "--ranks", "2", "--emit", "bad", "--only", "fwd")
+    # Exact results of 0, or what is left where all terms cancel: errors are relative to the terms, bounds are numbers.
+    dead = ["--causal", "--query-offset", "-100000"]
+    for options, cancel in [(["--ranks", "4", "--tokens", "130", "--head-dim", "32", *dead, "--sinks", "1"], set()),
+                            (["--ranks", "2", "--tokens", "40", "--head-dim", "16", *dead], set()),
+                            (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--chunk", "20", "--query-offset", "1000", "--sinks", "2"], set()),
+                            (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--chunk", "1"], {"dq", "dk"}),
+                            (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--window", "0,0"], {"dq", "dk"}),
+                            (["--ranks", "2", "--tokens", "24", "--head-dim", "16", "--causal", "--window", "0,3", "--chunk", "200"], {"dq", "dk"}),
+                            (["--ranks", "5", "--tokens", "1", "--head-dim", "16", "--documents", "0,1,2,3,4", "--seed", "1"], {"dq", "dk"})]:
+        for dtype in ("bf16", "f32"):
+            text, found = simulate(*options, "--dtype", dtype)
+            assert set(re.findall(r"^  (\w+) .*  of terms$", text, re.M)) == cancel, (options, text[-3000:])
+            for name, (largest, distance, naive, accepted) in errors_of(text).items():
+                assert np.isfinite([largest, distance, naive, accepted]).all() and accepted < 0.03, (options, dtype, name)
+                assert name not in cancel or distance <= 1e-6, (options, dtype, name, distance)
+                if "-100000" in options:
+                    assert distance == naive == 0 or name == "lse", (options, dtype, name)
+            if "-100000" in options:
+                assert all(np.all(found[name] == 0) for name in found if name != "lse")
+
+    # lse: 1e-5 for scores of usual size, their own rounding where they are of some hundreds.
+    for scale, least, most in (("0.25", 1e-5, 1e-5), ("25", 1e-5, 4e-4)):
+        text, _ = simulate("--ranks", "2", "--tokens", "200", "--head-dim", "16", "--scale", scale, "--only", "fwd", out=None)
+        _, distance, _, accepted = errors_of(text)["lse"]
+        assert distance <= accepted and least <= accepted <= most and (scale != "25" or accepted > 2e-5), (scale, accepted)
+
+    # Scores beyond float32 end with status 1 and leave no kernel, however large the error of dense attention is.
+    huge = np.full((1, 4, 1, 8), 1e30)
+    done = run("nki", "--simulate", *save_operands(huge, huge, huge), "--ranks", "2", "--emit", "bad", "--only", "fwd")
     assert done.returncode == 1 and done.stderr.startswith("annulus: ") and done.stderr.count("\n") == 1, done
     assert not os.path.exists("bad"), os.listdir("bad")
 

@@ -172,8 +172,83 @@ TEST_CASE("every place of every tile counts towards the chip's memory", "[nki][c
   CHECK(report.on_chip.psum == 2 * 2048);
   CHECK(report.on_chip.sbuf_limit == 256 * 1024 - 16 * 1024 - 8);
   CHECK(report.on_chip.psum_limit == 16 * 1024);
+  CHECK(report.on_chip.psum_banks == 2);
+  CHECK(report.on_chip.psum_banks_limit == 8);
   CHECK(report.seconds == 0);
   CHECK(report.tensor_utilisation == 0);
+}
+
+TEST_CASE("a tile in PSUM counts by whole banks", "[nki][cost]") {
+  Builder builder("banks", Target::trn2, 1, 1);
+  builder.declare("narrow", Memory::psum, 128, 8, f32, 3);
+  builder.declare("wide", Memory::psum, 128, 513, f32, 2);
+  CostReport const report = report_of(std::move(builder).finish());
+  CHECK(report.on_chip.psum_banks == 3 + 2 * 2);
+  CHECK(report.on_chip.psum == 3 * 32 + 2 * 2052);
+  CHECK(table(report).find("7 of 8 banks  87.5 %") != std::string::npos);
+}
+
+TEST_CASE("a program that names what it does not declare is refused", "[nki][cost]") {
+  auto const refusal = [](auto const& change) -> std::string {
+    Builder builder("broken", Target::trn2, 1, 1);
+    TileHandle const tile = builder.tile("tile", Memory::sbuf, 32, 8, f32);
+    builder.emit(Memset{tile.whole(), 0.0f});
+    Program program = std::move(builder).finish();
+    change(program, std::get<Memset>(std::get<Instruction>(program.body.back().content)));
+    try {
+      report_of(program);
+    } catch (annulus::Error const& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  auto const contains = [](char const* text) { return Catch::Matchers::ContainsSubstring(text); };
+  CHECK(refusal([](Program&, Memset&) {}) == "none");
+  CHECK_THAT(refusal([](Program&, Memset& memset) { memset.dst.buffer = -1; }),
+             contains("cost of program broken: memset: operand dst names buffer -1 of 1; accepted is a program that "
+                      "passes validation"));
+  CHECK_THAT(refusal([](Program&, Memset& memset) { memset.dst.buffer = 1; }), contains("buffer 1 of 1"));
+  CHECK_THAT(refusal([](Program&, Memset& memset) { memset.dst = Access(0, {}); }), contains("dst has no axes"));
+  CHECK_THAT(refusal([](Program&, Memset& memset) { memset.dst.offset = Affine::of(7); }), contains("variable 7 of 1"));
+  CHECK_THAT(refusal([](Program&, Memset& memset) {
+               memset.dst.register_offset = RegisterOffset{0, 0};
+             }),
+             contains("register 0 of 0"));
+  CHECK_THAT(refusal([](Program& program, Memset&) { program.body.push_back({Allocate{3}}); }),
+             contains("allocate names buffer 3 of 1"));
+  CHECK_THAT(refusal([](Program& program, Memset&) {
+               program.body.push_back({Loop{4, 2, {}}});
+             }),
+             contains("a loop names variable 4 of 1"));
+  CHECK_THAT(refusal([](Program& program, Memset&) {
+               program.body.push_back({OnCore{0, {Node{Instruction{ProcessingRank{2, 0, 0}}}}}});
+             }),
+             contains("names register 2 of 0"));
+}
+
+TEST_CASE("shares of an estimated time are marked one by one", "[nki][cost]") {
+  std::string const estimated = table(report_of(ring(2, 2)));
+  auto const line_of = [](std::string const& text, std::string const& with) {
+    auto const begin = text.find("\n" + with) + 1;
+    return text.substr(begin, text.find('\n', begin) - begin);
+  };
+  // The busy time of VectorE is none, its part of the time is one.
+  std::string const engine = line_of(estimated, "  vector ");
+  CHECK(engine.find("~ ") < engine.find('%'));
+  std::string const kind = line_of(estimated, "  reciprocal ");
+  CHECK(kind.find("~ ") < kind.find('%'));
+  // What a section begins with has waited for estimates, even where it holds none.
+  Builder builder("sections", Target::trn2, 1, 1);
+  TensorHandle const from = builder.tensor("from", {128, 512}, f32);
+  TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
+  builder.emit(DmaCopy{tile.whole(), from.pattern(0, {{512, 128}, {1, 512}})});
+  builder.section("exact", 0);
+  builder.emit(Reciprocal{tile.whole(), tile.whole()});
+  CHECK(table(report_of(std::move(builder).finish())).find("\n~ exact 0") != std::string::npos);
+  // Nothing of that in a program without estimates.
+  std::string const exact = table(report_of(matmuls(3)));
+  CHECK(exact.find("100.0 %") != std::string::npos);
+  CHECK(exact.find("~ 100.0 %") == std::string::npos);
 }
 
 TEST_CASE("the table marks what rests on inferred constants", "[nki][cost]") {

@@ -112,6 +112,37 @@ TEST_CASE("a trace holds every instruction once, side by side on each engine", "
                     {"dma_copy", 16}, {"tensor_tensor", 16}, {"core_barrier", 2}, {"collective_permute_implicit", 1}});
 }
 
+TEST_CASE("a trace says which begins rest on estimates", "[nki][cost]") {
+  ElementType const f32 = ElementType::float32;
+  Builder builder("mixed", Target::trn2, 2, 2);
+  TensorHandle const a = builder.tensor("a", {128, 512}, f32), b = builder.tensor("b", {128, 512}, f32);
+  TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
+  builder.emit(Reciprocal{tile.whole(), tile.whole()});
+  builder.on_core(0, [&] { builder.emit(DmaCopy{tile.whole(), a.pattern(0, {{512, 128}, {1, 512}})}); });
+  builder.emit(TensorTensor{tile.whole(), tile.whole(), tile.whole()});
+  builder.emit(CollectivePermute{a.whole(), b.whole()});
+  builder.emit(Memset{tile.whole(), 0.0f});
+  nlohmann::json const trace = traced(std::move(builder).finish(), 1000);
+  CHECK(trace.at("otherData").at("program") == "mixed");
+  CHECK(trace.at("otherData").at("target") == "trn2");
+  CHECK(trace.at("otherData").contains("estimate"));
+  CHECK(trace.at("otherData").contains("begin estimate"));
+  auto const marked = [&](std::string_view name, int core) {
+    for (auto const& event : trace.at("traceEvents"))
+      if (event.at("ph") == "X" && event.at("name") == name && event.at("pid") == core)
+        return event.at("args").contains("begin estimate");
+    FAIL("no event " << name << " of core " << core);
+    return false;
+  };
+  // Before anything inferred has run; behind it on the same core; on the other core, which has met it.
+  CHECK_FALSE(marked(Reciprocal::name, 0));
+  CHECK_FALSE(marked(DmaCopy::name, 0));
+  CHECK(marked(TensorTensor::name, 0));
+  CHECK_FALSE(marked(TensorTensor::name, 1));
+  CHECK(marked(Memset::name, 0));
+  CHECK(marked(Memset::name, 1));
+}
+
 TEST_CASE("a trace says how many events it leaves out", "[nki][cost]") {
   nlohmann::json const events = traced(pair_of_cores(), 10).at("traceEvents");
   CHECK(std::count_if(events.begin(), events.end(), [](auto const& event) { return event.at("ph") == "X"; }) == 10);

@@ -1,4 +1,4 @@
-"""Executes the kernels kept in golden/ on the numpy model of NKI.
+"""Executes the kernels kept in golden/ on the numpy model of NKI, but for those of ring attention.
 
 Exit status 0: all stay inside the Python subset of NKI, run, and give what their programs are for.
 """
@@ -74,9 +74,18 @@ def ring_weighted_sum():
             require(np.array_equal(total, wanted), f"rank {rank}, ring order {ring_order}: wrong total")
 
 
+def ring_attention_fwd():
+    """Its text alone: executed_kernels_test.py executes kernels like it, fresh from the printer."""
+    kernel("ring_attention_fwd")
+
+
+def ring_attention_bwd():
+    kernel("ring_attention_bwd")
+
+
 def main():
     failed = []
-    checks = (attention_tiles, newest_tiles, ring_weighted_sum)
+    checks = (attention_tiles, newest_tiles, ring_weighted_sum, ring_attention_fwd, ring_attention_bwd)
     untested = {path.stem for path in GOLDEN.glob("*.py")} - {check.__name__ for check in checks}
     require(not untested, f"no check executes {sorted(untested)}")
     for check in checks:

@@ -259,3 +259,19 @@ TEST_CASE("Accesses outside a buffer, and inputs that do not fit, are refused") 
                   annulus::UnsupportedError);
   nki::simulate(one.builder.program(), hardware, good);
 }
+
+TEST_CASE("Tensors that no machine holds are refused by name") {
+  for (std::vector<Index> const& shape : {std::vector<Index>{Index{1} << 40, 4}, {Index{1} << 40, Index{1} << 40}}) {
+    OneProgram one;
+    one.builder.tensor("large", shape, f32);
+    CHECK_THROWS_WITH(one.run(), ContainsSubstring("buffer large has [1099511627776, ") &&
+                                     ContainsSubstring("more memory than this machine gives"));
+  }
+}
+
+TEST_CASE("Numbers that name nothing are refused before anything runs") {
+  OneProgram one;
+  auto const tile = one.builder.tile("tile", Memory::sbuf, 4, 4, f32);
+  one.builder.emit(nki::TensorCopy{tile.whole(), nki::Access()});
+  CHECK_THROWS_WITH(one.run(), ContainsSubstring("tensor_copy: operand src names buffer -1 of 1"));
+}

@@ -90,3 +90,13 @@ TEST_CASE("R15: the sums of VectorE are shared by its reductions", "[nki][valida
       {"R15", "range_select", "reduce_cmd", "reduce by maximum on 64 partitions from 0; the sums hold a chain by add"});
   check_accepted(Chains().sum(reset_reduce, false).maximum(reset_reduce, true).sum(reduce, true).done());
 }
+
+TEST_CASE("R15: a chain goes on with the kind of instruction that began it", "[nki][validate]") {
+  // The maxima that the select was to go on from are gone; what is there is the product's.
+  check_refused(Chains().maximum(reset_reduce, false).scaled_reduce(Operator::maximum).maximum(reduce, true).done(),
+                {"R15", "range_select", "reduce_cmd",
+                 "the sums hold a chain by maximum on 64 partitions from 0, begun by tensor_scalar_reduce"});
+  check_refused(Chains().scaled_reduce(Operator::maximum).maximum(reduce, true).done(),
+                {"R15", "range_select", "reduce_cmd", "begun by tensor_scalar_reduce"});
+  check_accepted(Chains().scaled_reduce(Operator::maximum).maximum(reset_reduce, false).maximum(reduce, true).done());
+}

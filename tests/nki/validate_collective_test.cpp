@@ -100,10 +100,45 @@ TEST_CASE("R19: hops of the rank query", "[nki][validate]") {
   auto const program = [](Index steps) {
     Draft draft(1, 4);
     int const number = draft.make_register();
+    TensorHandle const src = draft.input("src", {16, 8}), dst = draft.scratch("dst", {16, 8});
+    draft.emit(CollectivePermute{src.whole(), dst.whole(), 0});
     draft.loop("step", steps, [&](Affine step) { draft.emit(ProcessingRank{number, step, 0}); });
     return draft.done();
   };
   check_refused(program(5), {"R19", "collective_permute_implicit_current_processing_rank_id", "iteration_id",
                              "0..4; accepted: 0 to 3"});
   check_accepted(program(4));
+}
+
+TEST_CASE("R19: whose data came is asked on the channel that brought them", "[nki][validate]") {
+  struct Ring {
+    int keys = 0, values = 0;
+    std::vector<int> asked{};
+    Index hops = 1;
+    bool permutes = true;
+
+    Program program() const {
+      Draft draft(1, 4);
+      TensorHandle const own = draft.input("own", {16, 8});
+      TensorHandle const k = draft.scratch("k", {16, 8}), v = draft.scratch("v", {16, 8});
+      if (permutes) draft.emit(CollectivePermute{own.whole(), k.whole(), keys});
+      if (permutes) draft.emit(CollectivePermute{own.whole(), v.whole(), values});
+      for (int channel : asked) draft.emit(ProcessingRank{draft.make_register(), hops, channel});
+      return draft.done();
+    }
+  };
+  check_refused(
+      Ring{.values = 1, .asked = {0}}.program(),
+      {"R19", "program", "channel_ids", "permutes on channel 1, but asks whose data are here on other channels only"});
+  check_refused(
+      Ring{.asked = {0, 1}}.program(),
+      {"R19", "program", "channel_id", "asks whose data are here by channel 1, on which nothing is permuted"});
+  check_refused(Ring{.asked = {0}, .permutes = false}.program(),
+                {"R19", "program", "channel_id", "asks whose data are here by channel 0"});
+  check_accepted(Ring{.asked = {0}}.program());
+  check_accepted(Ring{.values = 1, .asked = {0, 1}}.program());
+  // All ranks alike, or the own rank, which no order changes.
+  check_accepted(Ring{.values = 1}.program());
+  check_accepted(Ring{.asked = {1}, .hops = 0}.program());
+  check_accepted(Ring{.asked = {0}, .hops = 0, .permutes = false}.program());
 }

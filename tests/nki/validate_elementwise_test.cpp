@@ -135,7 +135,7 @@ TEST_CASE("R11: integers fill integer tiles, floats floating ones", "[nki][valid
   check_accepted(program(ElementType::uint8, 255));
 }
 
-TEST_CASE("R18: what trn2 lacks", "[nki][validate]") {
+TEST_CASE("R18: what a generation lacks", "[nki][validate]") {
   auto const exponential = [](Target target) {
     Draft draft(1, 1, target);
     TileHandle const tile = draft.filled("tile", 32, 8);
@@ -158,6 +158,11 @@ TEST_CASE("R18: what trn2 lacks", "[nki][validate]") {
                 {"R18", "tensor_copy", "dst", "writes bfloat16 to psum tile to; trn2 writes 4-byte types there"});
   check_accepted(narrow(Target::trn2, ElementType::float32));
   check_accepted(narrow(Target::trn3, ElementType::bfloat16));
+  for (ElementType const type : {ElementType::float16, ElementType::uint8})
+    check_refused(
+        narrow(Target::trn3, type),
+        {"R18", "tensor_copy", "dst",
+         message_of("writes ", name_of(type), " to psum tile to; trn3 writes 4-byte types and bfloat16 there")});
 }
 
 TEST_CASE("Engines execute what they can", "[nki][validate]") {
@@ -271,6 +276,11 @@ TEST_CASE("Patterns of iota and nc_stream_shuffle fit their tiles", "[nki][valid
   check_refused(iota({{4, 3}, {1, 3}}, 0), {"shape", "iota", "pattern", "counts 9 elements; dst has 12 per partition"});
   check_refused(iota({{1, 12}}, 2147483647 - 41),
                 {"R17", "iota", "offset", "2147483606..2147483648; they are counted in int32"});
+  // Counts whose product is right, and steps whose reach wraps around to 0.
+  check_refused(iota({{1, -3}, {1, -4}}, 0),
+                {"R17", "iota", "pattern", "an axis of -3 elements; at least 1 is needed"});
+  check_refused(iota({{1, 0}, {1, 12}}, 0), {"R17", "iota", "pattern", "an axis of 0 elements"});
+  check_refused(iota({{Index{1} << 62, 12}}, 0), {"R17", "iota", "offset", "they are counted in int32"});
   check_accepted(iota({{4, 3}, {1, 4}}, 0));
   check_accepted(iota({{1, 12}}, 2147483647 - 42));
 

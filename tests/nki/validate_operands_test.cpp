@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -101,6 +103,42 @@ TEST_CASE("R2: every place of a PSUM tile takes whole banks", "[nki][validate]")
   };
   check_refused(program(1025), {"R2", "program", "small", "take 10 banks; at most 8"});
   check_accepted(program(1024));
+}
+
+TEST_CASE("R2: extents whose product no number holds are too large, not small", "[nki][validate]") {
+  auto const program = [](Memory memory, std::vector<Index> shape) {
+    Draft draft;
+    draft.tensor("large", std::move(shape), ElementType::float32, Role::internal, memory);
+    return draft.done();
+  };
+  constexpr Index large = Index{1} << 40;
+  check_refused(program(Memory::shared_hbm, {large, large}),
+                {"R2", "program", "large", "all tensors in HBM take 9223372036854775807 bytes; at most 103079215104"});
+  check_refused(program(Memory::private_hbm, {large, 4}),
+                {"R2", "program", "large", "all tensors in HBM take 17592186044416 bytes; at most 103079215104"});
+  check_accepted(program(Memory::shared_hbm, {1024, 1024}));
+  Draft sbuf;
+  sbuf.declare("large", Memory::sbuf, 128, Index{1} << 61, ElementType::float32);
+  check_refused(sbuf.done(), {"R2", "program", "large", "bytes per partition; at most 212984"});
+  Draft psum;
+  psum.declare("large", Memory::psum, 128, Index{1} << 61, ElementType::float32);
+  check_refused(psum.done(), {"R2", "program", "large", "banks; at most 8"});
+}
+
+TEST_CASE("R17: a pattern that reaches farther than numbers do leaves its tensor", "[nki][validate]") {
+  auto const program = [](Index stride, Index factor) {
+    Draft draft;
+    TensorHandle const q = draft.input("q", {4, 8});
+    TileHandle const tile = draft.tile("tile", Memory::sbuf, 4, 8, ElementType::float32);
+    draft.loop("i", 2, [&](Affine i) {
+      draft.emit(DmaCopy{tile.whole(), q.pattern(i * factor, {{stride, 4}, {1, 8}})});
+    });
+    return draft.done();
+  };
+  check_accepted(program(8, 0));
+  check_refused(program(Index{1} << 62, 0), {"R17", "dma_copy", "src", "elements 0..9223372036854775807"});
+  check_refused(program(8, std::numeric_limits<Index>::max()),
+                {"R17", "dma_copy", "src", "elements 0..9223372036854775807"});
 }
 
 TEST_CASE("R17: strides, counts, axes and elements of a pattern", "[nki][validate]") {

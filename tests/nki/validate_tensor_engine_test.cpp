@@ -75,6 +75,19 @@ TEST_CASE("R3: extents of a matmul", "[nki][validate]") {
 TEST_CASE("R3: moving columns, by generation", "[nki][validate]") {
   check_refused(Product{.columns = 513}.program(), {"R3", "nc_matmul", "moving", "513 columns; at most 512"});
   check_accepted(Product{.columns = 513, .target = Target::trn3}.program());
+  check_accepted(Product{.columns = 4096, .target = Target::trn3}.program());
+  // Half as wide a result: all of PSUM holds twice as many.
+  Product const wide{.columns = 8192, .dst_type = ElementType::bfloat16, .target = Target::trn3};
+  check_accepted(wide.program());
+  auto const refusals = [](Product const& product) {
+    std::string text;
+    for (Finding const& finding : findings(product.program(), hardware_of(Target::trn3)))
+      if (finding.rule == "R3") text += finding.message;
+    return text;
+  };
+  CHECK(refusals({.columns = 4097, .target = Target::trn3}) == "4097 columns; at most 4096");
+  CHECK(refusals({.columns = 8193, .dst_type = ElementType::bfloat16, .target = Target::trn3}) ==
+        "8193 columns; at most 8192");
 }
 
 TEST_CASE("R3: a product stays in one bank, in every turn of its loops", "[nki][validate]") {

@@ -6,6 +6,7 @@
 
 #include "annulus/backend/nki/cost/cost_of.hpp"
 #include "annulus/backend/nki/cost/footprint.hpp"
+#include "annulus/backend/nki/program/dangling.hpp"
 #include "annulus/backend/nki/program/walk.hpp"
 
 namespace annulus::nki {
@@ -28,7 +29,11 @@ struct InstructionPlan {
 /// Refers to the program, which outlives it.
 class CostPlan {
  public:
+  /// Throws Error where the program names what it does not declare.
   CostPlan(Program const& program, Hardware const& hardware) : pieces_(program.buffers.size(), 0) {
+    std::string const missing = dangling(program);
+    check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
+                 "; accepted is a program that passes validation");
     add(program, hardware, program.body);
     for (std::size_t i = 0; i < pieces_.size(); ++i) limit(program.buffers[i], pieces_[i]);
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "annulus/backend/nki/cost/timeline.hpp"
+#include "annulus/backend/nki/hardware/tile_space.hpp"
 #include "annulus/backend/nki/program/count.hpp"
 
 namespace annulus::nki {
@@ -55,10 +56,11 @@ struct KindCost {
   bool estimate = false;
 };
 
-/// Bytes per partition of one core.
+/// What the tiles of one core take, all places of all buffers at once.
 struct OnChipCost {
-  Index sbuf = 0, sbuf_limit = 0;  ///< all places of all buffers at once
-  Index psum = 0, psum_limit = 0;
+  Index sbuf = 0, sbuf_limit = 0;              ///< bytes per partition
+  Index psum = 0, psum_limit = 0;              ///< bytes per partition
+  Index psum_banks = 0, psum_banks_limit = 0;  ///< what decides: every place begins a bank
 };
 
 struct CostReport {
@@ -176,11 +178,15 @@ class Observer {
 };
 
 inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
-  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes, .psum_limit = limits.psum_banks * limits.psum_bank_bytes};
-  for (Buffer const& buffer : program.buffers)
-    if (on_chip(buffer.memory))
-      (buffer.memory == Memory::sbuf ? cost.sbuf : cost.psum) +=
-          buffer.rotation * buffer.elements_per_partition() * bytes_of(buffer.type);
+  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes,
+                  .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
+                  .psum_banks_limit = limits.psum_banks};
+  for (Buffer const& buffer : program.buffers) {
+    if (!on_chip(buffer.memory)) continue;
+    Index& bytes = buffer.memory == Memory::sbuf ? cost.sbuf : cost.psum;
+    bytes = saturating_add(bytes, bytes_per_partition(buffer));
+    if (buffer.memory == Memory::psum) cost.psum_banks = saturating_add(cost.psum_banks, psum_banks(buffer, limits));
+  }
   return cost;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "annulus/backend/nki/cost/decimal.hpp"
@@ -12,7 +13,8 @@ namespace annulus::nki {
 
 namespace table_detail {
 
-/// Rows of cells. The first column is aligned to the left, the others to the right; an estimate begins with ~.
+/// Rows of cells. The first column is aligned to the left, the others to the right; a row of estimates begins with ~, and
+/// so does a cell that is one in another row.
 class Rows {
  public:
   void add(bool estimate, std::vector<std::string> cells) { rows_.push_back({estimate, std::move(cells)}); }
@@ -49,6 +51,11 @@ inline std::string percent(double part, double whole) {
   return whole > 0 ? decimal(100 * part / whole, 1) + " %" : "-";
 }
 
+/// A part of the report's time, which rests on whatever the time rests on.
+inline std::string share(CostReport const& report, double part, double time) {
+  return (report.estimate && time > 0 ? "~ " : "") + percent(part, time);
+}
+
 inline std::string totals(CostReport const& report) {
   Rows rows;
   Counts const& counts = report.counts;
@@ -63,13 +70,13 @@ inline std::string totals(CostReport const& report) {
   rows.add(false, {"HBM written by DMA", std::to_string(counts.hbm_written) + " bytes"});
   rows.add(false, {"sent to the successor", std::to_string(counts.permuted) + " bytes"});
   OnChipCost const& chip = report.on_chip;
-  auto const of = [](Index used, Index limit) {
-    return std::to_string(used) + " of " + std::to_string(limit) + " bytes";
+  auto const of = [](Index used, Index limit, std::string_view unit) {
+    return std::to_string(used) + " of " + std::to_string(limit) + ' ' + std::string(unit);
   };
-  rows.add(true,
-           {"SBUF per partition", of(chip.sbuf, chip.sbuf_limit), percent(double(chip.sbuf), double(chip.sbuf_limit))});
-  rows.add(false,
-           {"PSUM per partition", of(chip.psum, chip.psum_limit), percent(double(chip.psum), double(chip.psum_limit))});
+  rows.add(true, {"SBUF per partition", of(chip.sbuf, chip.sbuf_limit, "bytes"),
+                  percent(double(chip.sbuf), double(chip.sbuf_limit))});
+  rows.add(false, {"PSUM", of(chip.psum_banks, chip.psum_banks_limit, "banks"),
+                   percent(double(chip.psum_banks), double(chip.psum_banks_limit))});
   return rows.text();
 }
 
@@ -82,7 +89,7 @@ inline std::string engines(CostReport const& report) {
       if (engine.instructions == 0) continue;
       rows.add(engine.estimate,
                {std::string(name_of(static_cast<Engine>(e))), std::to_string(core), microseconds(engine.busy),
-                percent(engine.busy, report.seconds), std::to_string(engine.instructions)});
+                share(report, engine.busy, report.seconds), std::to_string(engine.instructions)});
     }
   }
   return rows.text();
@@ -110,23 +117,23 @@ inline std::string kinds(CostReport const& report) {
   double const time = report.seconds * static_cast<double>(report.cores.size());
   for (KindCost const& kind : report.kinds)
     rows.add(kind.estimate, {kind.name, std::string(name_of(kind.engine)), microseconds(kind.busy),
-                             percent(kind.busy, time), std::to_string(kind.instructions)});
+                             share(report, kind.busy, time), std::to_string(kind.instructions)});
   return rows.text();
 }
 
-/// Busy times as parts of the section's time on all cores.
+/// Busy times as parts of the section's time on all cores. When a section begins and ends rests on all that ran before.
 inline std::string sections(CostReport const& report) {
   Rows rows;
   rows.add(false, {"section", "us", "tensor", "vector", "scalar", "gpsimd", "dma", "permute us", "exposed us",
                    "instructions"});
   for (SectionCost const& section : report.sections) {
     double const time = section.seconds * static_cast<double>(report.cores.size());
-    auto const share = [&](Engine engine) { return percent(section.busy[static_cast<std::size_t>(engine)], time); };
-    rows.add(section.estimate,
+    auto const part_of = [&](Engine engine) { return percent(section.busy[static_cast<std::size_t>(engine)], time); };
+    rows.add(section.estimate || report.estimate,
              {section.name.empty() ? "before the first" : section.name + " " + std::to_string(section.number),
-              microseconds(section.seconds), share(Engine::tensor), share(Engine::vector), share(Engine::scalar),
-              share(Engine::gpsimd), share(Engine::dma), microseconds(section.permute), microseconds(section.exposed),
-              std::to_string(section.instructions)});
+              microseconds(section.seconds), part_of(Engine::tensor), part_of(Engine::vector), part_of(Engine::scalar),
+              part_of(Engine::gpsimd), part_of(Engine::dma), microseconds(section.permute),
+              microseconds(section.exposed), std::to_string(section.instructions)});
   }
   return rows.text();
 }

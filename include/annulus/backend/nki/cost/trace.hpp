@@ -64,7 +64,13 @@ class Observer {
                         ",\"ts\":" + microseconds(execution.begin) +
                         ",\"dur\":" + microseconds(execution.end - execution.begin) + ",\"args\":{";
     if (!core.section.empty()) event += "\"section\":" + core.section + ",";
-    if (execution.plan.cost.estimate) event += "\"estimate\":true,";
+    if (core.begins_by_estimate) event += "\"begin estimate\":true,";
+    if (execution.plan.cost.estimate) {
+      event += "\"estimate\":true,";
+      // What comes later in a program may wait for it; a collective is the work of all cores.
+      for (Core& other : cores_)
+        other.begins_by_estimate = other.begins_by_estimate || engine == Engine::collective || &other == &core;
+    }
     if (execution.waited > 0)
       event += "\"idle before\":" + decimal(execution.waited * 1e6, 4) +
                ",\"waiting for\":" + json_text(name_of(execution.waited_for)) + ",";
@@ -88,8 +94,9 @@ class Observer {
   static constexpr int first_lane = 100;
 
   struct Core {
-    std::string section;        // as JSON
-    std::vector<double> lanes;  // when each is free
+    std::string section;              // as JSON
+    std::vector<double> lanes;        // when each is free
+    bool begins_by_estimate = false;  // may what comes now have waited for an estimated time?
   };
 
   std::string microseconds(double seconds) {
@@ -134,12 +141,17 @@ class Observer {
 
 }  // namespace trace_detail
 
-/// Processes are cores, threads are engines (DMA: lanes), times are in microseconds. At most so many instructions are
+/// Processes are cores, threads are engines (DMA: lanes), times are in microseconds. Events whose durations or begins
+/// rest on inferred constants say so in their args; the trace's otherData says how. At most so many instructions are
 /// written, the first of the program; a last event then says how many were left out.
 inline void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
                         Index most_events = 200000) {
   Timeline timeline(program, hardware);
-  out << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
+  out << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"program\":" << trace_detail::json_text(program.name)
+      << ",\"target\":" << trace_detail::json_text(name_of(hardware.target))
+      << ",\"estimate\":\"the duration rests on inferred constants\""
+      << ",\"begin estimate\":\"when it begins, and how long its engine was idle before, may rest on them\"},\n"
+      << "\"traceEvents\":[\n";
   trace_detail::Observer observer(out, program, most_events);
   timeline.run(observer);
   observer.finish();

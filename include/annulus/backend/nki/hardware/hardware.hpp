@@ -14,10 +14,11 @@ namespace annulus::nki {
 struct Limits {
   Index partitions = 128;              // D
   Index sbuf_bytes = 0;                // usable, per partition; I: physical - 16 KiB - 8 (S uses this margin on trn2)
+  Index hbm_bytes = 0;                 // D: of the whole chip
   Index psum_banks = 8;                // D; 7 where DMA transposes run on TensorE
   Index psum_bank_bytes = 2048;        // D, per partition
   Index stationary_columns = 128;      // D: M of a matmul
-  Index moving_columns = 512;          // D: N of a matmul (trn3: all of PSUM)
+  Index moving_columns = 512;          // D: N of a matmul with a result of 4 bytes (trn3: all of PSUM)
   bool matmul_may_span_banks = false;  // D: v4 only
   Index transpose_extent = 128;        // D: TensorE
   Index vector_transpose_extent = 32;  // D: VectorE
@@ -69,6 +70,7 @@ inline Hardware hardware_of(Target target) {
   Hardware core{.target = target};
   if (target == Target::trn2) {
     core.limits.sbuf_bytes = 224 * 1024 - 16 * 1024 - 8;  // D: 224 KiB
+    core.limits.hbm_bytes = Index{96} << 30;
     core.costs.clock = {2.4e9, 0.96e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
     core.costs.dma_engine_rate = 23e9;
     core.costs.hbm_rate = 2.9e12 / 4;
@@ -76,6 +78,7 @@ inline Hardware hardware_of(Target target) {
     core.costs.tensor_peak = 79e12;
   } else {
     core.limits.sbuf_bytes = 256 * 1024 - 16 * 1024 - 8;  // D: 256 KiB
+    core.limits.hbm_bytes = Index{144} << 30;
     core.limits.moving_columns = 4096;
     core.limits.matmul_may_span_banks = true;
     core.limits.has_exponential = true;

@@ -14,6 +14,8 @@ class BackwardKernel {
   /// Throws UnsupportedError or ShapeError where no kernel can be built. `mask` knows the rows of all ranks of the ring.
   BackwardKernel(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
     check_spec(spec_);
+    check<UnsupportedError>(spec_.training,
+                            "nki: a backward kernel for no training; it needs the forward kernel's lse");
     fit();
   }
 

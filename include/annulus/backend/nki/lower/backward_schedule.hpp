@@ -39,6 +39,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
                                   .piece = piece,
                                   .select = !cover.full(keys)});
           }
+        check_units(step.units.size());
         if (step.units.size() == before) continue;
         step.units[before].first = true;
         step.units.back().last = true;

@@ -19,6 +19,7 @@ class ForwardFinish {
   ForwardFinish(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec) {}
 
   static constexpr Index most_tiles = 8;
+  static constexpr std::size_t batched_tiles = 4;  ///< whose rows one DMA stores
 
   /// Ends some row tiles of a head of an item, which the cores of a pair may share. drained: no unit is left to be scored.
   void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head,
@@ -180,8 +181,6 @@ class ForwardFinish {
         }));
     append_rolled(*builder_, "row_tiles", std::move(bodies));
   }
-
-  static constexpr std::size_t batched_tiles = 4;
 
   Builder* builder_;
   KernelSpec const* spec_;

@@ -18,7 +18,8 @@ class ForwardKernel {
   ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {})
       : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
-    fit();
+    check_tuning(tuning_);
+    find_rooms();
   }
 
   /// q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows, head_dim]), k alike, v [batch, kv_heads, keys, value_dim],
@@ -26,6 +27,38 @@ class ForwardKernel {
   /// for each batch item) -> output [batch, query_heads, rows, value_dim] and, in training,
   /// lse [batch, query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row.
   Program ring() && {
+    return in_the_first_room_that_holds([this] { return write_ring(); });
+  }
+
+  /// As ring(), for one owner's keys, without collectives: inputs old_negated_maximum and old_sum [batch * query_heads, 128, columns] and
+  /// old_accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
+  /// A row that has seen nothing has the negated maximum 1e30, the sum 0 and an accumulator of zeros.
+  Program step() && {
+    return in_the_first_room_that_holds([this] { return write_step(); });
+  }
+
+  /// Keys that are in SBUF together, and whether accumulators stay there too: of the room tried last.
+  Index section_keys() const { return room_.section; }
+  bool resident() const { return room_.resident; }
+
+ private:
+  using State = ForwardUnits::State;
+
+  /// One item per core, or one that the cores of a pair share.
+  struct Round {
+    Affine item;
+    RoundKind kind;
+    std::vector<RowTile> tiles;
+  };
+
+  /// A way to share SBUF out.
+  struct Room {
+    Index group = 0;    ///< keys between two corrections of the accumulator
+    Index section = 0;  ///< keys that are there together
+    bool resident = true;
+  };
+
+  Program write_ring() {
     Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
     declare_operands(builder);
     ForwardOutputs outputs;
@@ -48,10 +81,7 @@ class ForwardKernel {
     return std::move(builder).finish();
   }
 
-  /// As ring(), for one owner's keys, without collectives: inputs old_negated_maximum and old_sum [batch * query_heads, 128, columns] and
-  /// old_accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
-  /// A row that has seen nothing has the negated maximum 1e30, the sum 0 and an accumulator of zeros.
-  Program step() && {
+  Program write_step() {
     Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
     declare_operands(builder);
     Index const heads = spec_.shape.batch * spec_.shape.query_heads, dim = spec_.shape.value_dim;
@@ -82,56 +112,68 @@ class ForwardKernel {
     return std::move(builder).finish();
   }
 
-  /// Keys that are in SBUF together, and whether accumulators stay there too.
-  Index section_keys() const { return section_keys_; }
-  bool resident() const { return resident_; }
-
- private:
-  using State = ForwardUnits::State;
-
-  /// One item per core, or one that the cores of a pair share.
-  struct Round {
-    Affine item;
-    RoundKind kind;
-    std::vector<RowTile> tiles;
-  };
-
   Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
 
-  /// Bytes per partition of what scales with the choices below; the rest is small.
-  Index sbuf_bytes(Index group, Index section, bool resident) const {
-    Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim;
-    Index const keys = 2 * Chunks{spec_.shape.head_dim}.count() * section * element,
-                values = 2 * ceil_divide(section, tile_rows) * dim * element;
-    Index const queries = 2 * Chunks{spec_.shape.head_dim}.count() * tuning_.query_tiles * tile_rows * element;
-    Index const working = group * (2 * 4 + 5 * element) + queries, small = 24 * 1024;
-    Index const state =
-        spec_.query_heads_per_item() * columns() * (resident ? dim + 2 : 2) * 4 + (resident ? 0 : 6 * dim * 4);
+  /// An estimate of the bytes per partition: how often a tile rotates is known when the program is written.
+  Index sbuf_bytes(Room const& room) const {
+    Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
+                head_chunks = Chunks{spec_.shape.head_dim}.count();
+    Index const keys = 2 * head_chunks * room.section * element,
+                values = 2 * ceil_divide(room.section, tile_rows) * dim * element;
+    Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
+    Index const working = room.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
+    Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
+    Index const state = spec_.query_heads_per_item() * columns() * (room.resident ? dim + 2 : 2) * 4 +
+                        (room.resident ? 0 : 15 * dim * 4);
     Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 *
                          (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
-    return keys + values + working + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
+    return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
   }
 
-  void fit() {
-    Index const budget = hardware_of(spec_.target).limits.sbuf_bytes,
-                keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows;
-    Index const longest_group = tuning_.group_keys;
+  /// With the group that there is room for.
+  ForwardTuning tuning() const {
+    ForwardTuning tuned = tuning_;
+    tuned.group_keys = room_.group;
+    return tuned;
+  }
+
+  Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
+
+  /// Best first: accumulators that stay, then long groups, then long sections.
+  void find_rooms() {
+    Index const keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
+                shortest_group = std::min(tuning_.group_keys, Index{512});
     for (bool resident : {true, false})
-      for (Index group = longest_group; group >= 512; group /= 2)
+      for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = ceil_divide(section / 2, group) * group) {
-          Index const used_group = std::min(group, section);
-          if (sbuf_bytes(used_group, section, resident) <= budget) {
-            tuning_.group_keys = used_group;
-            section_keys_ = section;
-            resident_ = resident;
-            return;
-          }
+          Room const room{std::min(group, section), section, resident};
+          if (sbuf_bytes(room) <= budget()) rooms_.push_back(room);
           if (section <= group) break;
         }
+    if (rooms_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
+    room_ = rooms_.front();
+  }
+
+  template <class Write>
+  Program in_the_first_room_that_holds(Write&& write_program) {
+    Index needed = 0;
+    for (Room const& room : rooms_) {
+      room_ = room;
+      Program program = write_program();
+      needed = 0;
+      for (Buffer const& buffer : program.buffers)
+        if (buffer.memory == Memory::sbuf)
+          needed += buffer.elements_per_partition() * bytes_of(buffer.type) * buffer.rotation;
+      if (needed <= budget()) return program;
+    }
+    refuse(needed);
+  }
+
+  [[noreturn]] void refuse(Index needed) const {
     throw ShapeError(message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
                                 spec_.local_queries, " queries and ", spec_.local_keys, " keys of ",
-                                name_of(spec_.type), " need ", sbuf_bytes(512, 512, false),
-                                " bytes of each SBUF partition at least; ", budget, " are usable"));
+                                name_of(spec_.type), " need ", needed, " bytes of each SBUF partition at least; ",
+                                budget(), " are usable"));
   }
 
   void declare_operands(Builder& builder) {
@@ -153,14 +195,14 @@ class ForwardKernel {
   void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
     Transposer transposer(builder, spec_.type);
     OperandLoads loads(builder, transposer, spec_.type, std::max(spec_.shape.head_dim, spec_.shape.value_dim));
-    ForwardUnits units(builder, spec_, tuning_, transposer, loads, section_keys_);
+    ForwardUnits units(builder, spec_, tuning(), transposer, loads, room_.section);
     State state;
     Index const state_columns = spec_.query_heads_per_item() * columns(), dim = spec_.shape.value_dim;
-    state.resident = resident_;
+    state.resident = room_.resident;
     state.negated_maximum =
         builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
     state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
-    if (resident_)
+    if (room_.resident)
       state.accumulator =
           builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
     else
@@ -169,7 +211,7 @@ class ForwardKernel {
 
     auto const run = [&](Round const& round, char const* name) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
-      if (resident_) builder.allocate(state.accumulator);
+      if (room_.resident) builder.allocate(state.accumulator);
       BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, name);
       bounds.prepare();
       begin(state, round);
@@ -195,7 +237,7 @@ class ForwardKernel {
 
   template <class Finish>
   void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
-    RingSchedule schedule(spec_, *mask_, round.tiles, section_keys_, tuning_, builder.program().ranks);
+    RingSchedule schedule(spec_, *mask_, round.tiles, room_.section, tuning(), builder.program().ranks);
     int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
     Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
     Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
@@ -310,8 +352,8 @@ class ForwardKernel {
   KernelSpec spec_;
   RingMask const* mask_;
   ForwardTuning tuning_;
-  Index section_keys_ = 0;
-  bool resident_ = true;
+  std::vector<Room> rooms_;
+  Room room_;
   TensorHandle q_, k_, v_, mask_input_;
 };
 

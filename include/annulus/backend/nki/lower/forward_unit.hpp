@@ -7,7 +7,7 @@
 
 namespace annulus::nki {
 
-/// How the work is spread over engines and buffers; found with the cost model.
+/// How the work is spread over engines and buffers; found with the cost model. Numbers of keys are multiples of 128.
 struct ForwardTuning {
   Index group_keys = 4096;    ///< keys between two corrections of the accumulator
   Index slot_keys = 2304;     ///< short units go through the pipeline together until they have so many keys
@@ -17,7 +17,29 @@ struct ForwardTuning {
   Index dma_transposed = 9;   ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
   Index vector_share = 3;     ///< of the others, VectorE takes one of so many out of PSUM, ScalarE the rest
   Index dma_shortest = 2048;  ///< keys; shorter slots would wait for DMA's latency
+  Index dma_blocks = 4;       ///< of P^T that one DMA brings, as in published kernels: each takes a while to begin
 };
+
+/// Throws UnsupportedError.
+inline void check_tuning(ForwardTuning const& tuning) {
+  auto const keys = [](char const* name, Index value, Index least) {
+    check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows, "nki: ", name, " is ",
+                            value, "; it must be a multiple of ", tile_rows, " from ", least, " to ", most_rows);
+  };
+  keys("group_keys", tuning.group_keys, tile_rows);
+  keys("slot_keys", tuning.slot_keys, 0);
+  keys("load_keys", tuning.load_keys, tile_rows);
+  keys("dma_shortest", tuning.dma_shortest, 0);
+  check<UnsupportedError>(tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048,
+                          "nki: span_keys is ", tuning.span_keys, "; PSUM has banks of 512 scores: 512, 1024 or 2048");
+  check<UnsupportedError>(tuning.query_tiles >= 1 && tuning.query_tiles <= 16, "nki: query_tiles is ",
+                          tuning.query_tiles, "; 1 to 16");
+  check<UnsupportedError>(tuning.dma_transposed >= 0 && tuning.dma_transposed <= 16, "nki: dma_transposed is ",
+                          tuning.dma_transposed, "; 0 to 16, as it counts of 16 blocks");
+  check<UnsupportedError>(tuning.vector_share >= 1, "nki: vector_share is ", tuning.vector_share, "; at least 1");
+  check<UnsupportedError>(tuning.dma_blocks >= 1 && tuning.dma_blocks <= 16, "nki: dma_blocks is ", tuning.dma_blocks,
+                          "; 1 to 16");
+}
 
 /// A negated maximum that says: nothing seen yet. Scores that were masked, which are the lowest float times the
 /// multiplier, stay far below its opposite.

@@ -58,9 +58,6 @@ class ForwardUnits {
     builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
   }
 
-  /// Steps that do the same are to say the same, so that they roll.
-  void begin_step() { turned_ = 0; }
-
   /// For the units that follow: where state, row tiles, bounds and the queries of the item's first head are.
   void begin_round(State const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
                    HeadSource queries) {
@@ -94,6 +91,7 @@ class ForwardUnits {
   /// `coming` is scored in the next slot: what it needs from HBM starts to move.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot turned, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
+    turned_ = 0;  // slots that do the same are to say the same, so that they roll
     // At the end of a pipeline the engine that is busiest before, VectorE, has nothing to do: less waits for others.
     draining_ = scored.empty();
     for (ForwardUnit const& unit : coming) fetch(unit);
@@ -300,7 +298,7 @@ class ForwardUnits {
     for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
       bool const by_dma = blocks[first].whole() && whole >= by_tensor;
       auto const most =
-          static_cast<std::size_t>(by_dma                  ? dma_blocks
+          static_cast<std::size_t>(by_dma                  ? tuning_.dma_blocks
                                    : blocks[first].whole() ? std::min(Transposer::blocks, by_tensor - whole)
                                                            : 1);
       for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);)
@@ -370,8 +368,6 @@ class ForwardUnits {
     if (unit.last && !state_.resident) store_accumulator(unit);
     flights_.erase(&unit);
   }
-
-  static constexpr Index dma_blocks = 4;  ///< of P^T that one DMA brings: each takes a while to begin
 
   Builder* builder_;
   KernelSpec const* spec_;

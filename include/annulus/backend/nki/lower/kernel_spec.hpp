@@ -68,12 +68,22 @@ inline void check_spec(KernelSpec const& spec) {
   for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
     check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
                             "; accepted are float32, bfloat16, float16");
+  check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks, " sinks per query head; 0 (none) or more");
   double const scale = std::abs(spec.softmax_scale);
   check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ",
                           spec.softmax_scale,
                           "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
   check<UnsupportedError>(spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
                           "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+}
+
+/// Units of work: a tile of queries with a group of keys. Throws UnsupportedError for a kernel with too many.
+inline void check_units(std::size_t units) {
+  constexpr std::size_t most = std::size_t{1} << 19;
+  check<UnsupportedError>(
+      units <= most, "nki: a kernel of more than ", most,
+      " pairs of query tile and key group; its program would fill the memory of this machine, and no "
+      "compiler would take it: use more ranks, or fewer heads to a kernel");
 }
 
 /// A logit is multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is positive:

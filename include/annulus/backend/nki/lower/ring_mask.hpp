@@ -67,6 +67,7 @@ class RingMask {
       : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
     check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
     documents_ = !keys_.front().documents.empty();
+    if (documents_) join_batch_items();
     if (mask_ == full() && !documents_) {
       pieces_ = {{0, rows_of(keys_.front().segments)}};
       query_pieces_ = {{0, rows_of(queries_.front().segments)}};
@@ -110,8 +111,8 @@ class RingMask {
           "nki: rank ", rank, " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments),
           " keys in the mask, expected ", spec.local_queries, " and ", spec.local_keys,
           "; all ranks of a kernel hold equally many");
-    check<ShapeError>(!documents_ || batch() == spec.shape.batch, "nki: documents of ", batch(),
-                      " batch items, expected ", spec.shape.batch);
+    check<ShapeError>(!documents_ || batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
+                      " batch items, expected 1 or ", spec.shape.batch);
   }
 
   BoundsForm form() const { return form_; }
@@ -203,6 +204,16 @@ class RingMask {
   }
 
  private:
+  /// Batch items that have the same documents on all ranks count as one.
+  void join_batch_items() {
+    for (auto const* side : {&queries_, &keys_})
+      for (RankRows const& rank : *side)
+        for (auto const& item : rank.documents)
+          if (item != rank.documents.front()) return;
+    for (auto* side : {&queries_, &keys_})
+      for (RankRows& rank : *side) rank.documents.resize(1);
+  }
+
   /// Who asks and who owns the keys.
   std::pair<int, int> pair_of(int me, int other, bool queries_travel) const {
     return queries_travel ? std::pair{other % ranks(), me} : std::pair{me, other % ranks()};
@@ -283,9 +294,10 @@ class RingMask {
 
 /// Items count the kv heads of one batch item after the other. Only documents ask for the batch item.
 inline Affine batch_of(KernelSpec const& spec, RingMask const& mask, Affine const& item) {
-  if (!mask.has_documents() || spec.shape.batch == 1) return 0;
-  check<UnsupportedError>(spec.shape.kv_heads == 1, "nki: packed documents with batch ", spec.shape.batch, " and ",
-                          spec.shape.kv_heads, " kv heads; give each batch item a call of its own");
+  if (mask.batch() == 1) return 0;
+  check<UnsupportedError>(spec.shape.kv_heads == 1, "nki: documents that differ between ", spec.shape.batch,
+                          " batch items, and ", spec.shape.kv_heads,
+                          " kv heads; give each batch item a kernel of its own, or all the same documents");
   return item;
 }
 

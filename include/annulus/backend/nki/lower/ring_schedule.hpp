@@ -80,7 +80,6 @@ class RingSchedule {
     for (int step = 0; step < steps_; ++step)
       steps.add(builder.collect([&] {
         builder.section("step", step);
-        stages.begin_step();
         std::size_t const first = section;
         while (section < sections_.size() && step_of_[section] == step) ++section;
         if (section == first) {
@@ -190,6 +189,7 @@ class RingSchedule {
                           .section = sections_.size()});
       }
     }
+    check_units(units_.size());
     if (units_.size() == before) return;
     units_[before].first = true;
     units_.back().last = true;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "annulus/backend/nki/program/affine.hpp"
+#include "annulus/backend/nki/program/saturating.hpp"
 #include "annulus/core/index.hpp"
 
 namespace annulus::nki {
@@ -47,13 +48,14 @@ struct Buffer {
 
   bool operator==(Buffer const&) const = default;
   Index partitions() const { return on_chip(memory) ? shape[0] : 1; }
+  /// The largest Index where there are more.
   Index size() const {
     Index product = 1;
-    for (Index extent : shape) product *= extent;
+    for (Index extent : shape) product = saturating_multiply(product, extent);
     return product;
   }
   Index elements_per_partition() const { return size() / partitions(); }
-  Index bytes() const { return size() * bytes_of(type); }
+  Index bytes() const { return saturating_multiply(size(), bytes_of(type)); }
 };
 
 /// One axis of an access pattern: [stride, count], in elements.
@@ -99,10 +101,10 @@ struct Access {
   /// Elements per partition.
   Index elements() const {
     Index product = 1;
-    for (Axis const& axis : free_axes()) product *= axis.count;
+    for (Axis const& axis : free_axes()) product = saturating_multiply(product, axis.count);
     return product;
   }
-  Index size() const { return partitions() * elements(); }
+  Index size() const { return saturating_multiply(partitions(), elements()); }
   /// Are the elements of a partition next to each other?
   bool contiguous() const {
     Index expected = 1;
@@ -114,8 +116,9 @@ struct Access {
   std::pair<Index, Index> extremes(std::size_t from) const {
     std::pair<Index, Index> range{0, 0};
     for (std::size_t i = from; i < axis_count_; ++i) {
-      Index const reach = axes_[i].stride * (axes_[i].count - 1);
-      (reach < 0 ? range.first : range.second) += reach;
+      Index const reach = saturating_multiply(axes_[i].stride, axes_[i].count - 1);
+      Index& end = reach < 0 ? range.first : range.second;
+      end = saturating_add(end, reach);
     }
     return range;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/backend/nki/program/dangling.hpp"
 #include "annulus/backend/nki/simulate/collectives.hpp"
 #include "annulus/backend/nki/simulate/data_movement.hpp"
 #include "annulus/backend/nki/simulate/gpsimd_engine.hpp"
@@ -47,6 +48,8 @@ class Machine {
     check<UnsupportedError>(program.ranks == place_.ranks, "a program for ", program.ranks, " ranks on a ring of ",
                             place_.ranks);
     place_.arrangement.check_for(program.ranks, program.cores);
+    std::string const missing = dangling(program);
+    check<Error>(missing.empty(), "program ", program.name, ": ", missing, "; accepted is what the program declares");
     for (std::size_t i = 0; i < shared_.size(); ++i)
       if (program.buffers[i].memory == Memory::shared_hbm) shared_[i].forget(program.buffers[i]);
     for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, hardware, core, shared_);

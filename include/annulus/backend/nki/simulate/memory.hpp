@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <new>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -54,9 +56,19 @@ struct Place {
   Index defined_columns = 0;
   bool filled = false;
 
-  /// All elements are undefined.
+  /// All elements are undefined. Throws Error where they do not fit this machine.
   void forget(Buffer const& buffer) {
-    elements.resize(static_cast<std::size_t>(buffer.size()));
+    auto const refuse = [&] {
+      throw Error(message_of("buffer ", buffer.name, " has ", buffer.shape,
+                             " elements of 4 bytes in the simulator; that is more memory than this machine gives"));
+    };
+    try {
+      elements.resize(static_cast<std::size_t>(buffer.size()));
+    } catch (std::bad_alloc const&) {
+      refuse();
+    } catch (std::length_error const&) {
+      refuse();
+    }
     partitions = buffer.partitions();
     columns = buffer.elements_per_partition();
     defined_columns = 0;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "annulus/backend/nki/hardware/hardware.hpp"
+#include "annulus/backend/nki/hardware/tile_space.hpp"
 #include "annulus/backend/nki/validate/fault_list.hpp"
 
 namespace annulus::nki::validate_detail {
@@ -74,27 +74,37 @@ class BufferRules {
                           " partitions; at most ", limits_.partitions);
   }
 
-  /// Every place of a PSUM tile begins a bank: only then is it certain that results do not cross one.
-  void check_capacity() {
-    Index sbuf_bytes = 0, banks = 0;
-    Buffer const* last_in_sbuf = nullptr;
-    Buffer const* last_in_psum = nullptr;
-    for (Buffer const& buffer : program_.buffers) {
-      Index const bytes = buffer.elements_per_partition() * bytes_of(buffer.type);
-      if (buffer.memory == Memory::sbuf) {
-        sbuf_bytes += bytes * buffer.rotation;
-        if (sbuf_bytes > limits_.sbuf_bytes && !last_in_sbuf) last_in_sbuf = &buffer;
-      } else if (buffer.memory == Memory::psum) {
-        banks += (bytes + limits_.psum_bank_bytes - 1) / limits_.psum_bank_bytes * buffer.rotation;
-        if (banks > limits_.psum_banks && !last_in_psum) last_in_psum = &buffer;
-      }
+  /// What buffers of a kind take together, and the first of them that goes beyond what there is.
+  struct Taken {
+    Index limit;
+    Index sum = 0;
+    Buffer const* first_beyond = nullptr;
+
+    void add(Buffer const& buffer, Index amount) {
+      sum = saturating_add(sum, amount);
+      if (sum > limit && !first_beyond) first_beyond = &buffer;
     }
-    if (last_in_sbuf)
-      require(false, "R2", last_in_sbuf->name, "all sbuf tiles take ", sbuf_bytes, " bytes per partition; at most ",
-              limits_.sbuf_bytes, ", which this tile exceeds");
-    if (last_in_psum)
-      require(false, "R2", last_in_psum->name, "all psum tiles take ", banks, " banks; at most ", limits_.psum_banks,
-              ", which this tile exceeds");
+  };
+
+  void check_capacity() {
+    Taken sbuf{limits_.sbuf_bytes}, psum{limits_.psum_banks}, hbm{limits_.hbm_bytes};
+    for (Buffer const& buffer : program_.buffers) {
+      if (buffer.memory == Memory::sbuf)
+        sbuf.add(buffer, bytes_per_partition(buffer));
+      else if (buffer.memory == Memory::psum)
+        psum.add(buffer, psum_banks(buffer, limits_));
+      else
+        hbm.add(buffer, saturating_multiply(buffer.bytes(), buffer.memory == Memory::private_hbm ? program_.cores : 1));
+    }
+    require_room(sbuf, "sbuf tiles", "bytes per partition");
+    require_room(psum, "psum tiles", "banks");
+    require_room(hbm, "tensors in HBM", "bytes");
+  }
+
+  void require_room(Taken const& taken, std::string_view what, std::string_view unit) {
+    if (taken.first_beyond)
+      require(false, "R2", taken.first_beyond->name, "all ", what, " take ", taken.sum, ' ', unit, "; at most ",
+              taken.limit, ", which this one exceeds");
   }
 
   Program const& program_;

@@ -1,6 +1,7 @@
 #pragma once
 // Where cores and ranks meet: barriers, permutes, and the question whose data is here.
 
+#include <algorithm>
 #include <array>
 
 #include "annulus/backend/nki/validate/shape_rules.hpp"
@@ -77,21 +78,46 @@ inline void check(ProcessingRank const& i, Site const& site) {
   require_channel("channel_id", i.channel, site);
 }
 
-/// Which channels the collectives of a program use; they must be counted from 0 without a gap.
+/// Which channels the collectives of a program use. They are counted from 0 without a gap; the order of the ranks is a
+/// matter of each, so that whose data came by a permute is asked on its channel.
 class ChannelsUsed {
  public:
-  void note(int channel) {
-    if (channel >= 0 && channel < static_cast<int>(used_.size())) used_[static_cast<std::size_t>(channel)] = true;
-  }
+  void note_permute(int channel) { note(channel, &Channel::permuted); }
+  /// `moved`: after at least one hop. The own rank is the same on all channels.
+  void note_rank(int channel, bool moved) { note(channel, moved ? &Channel::asked : &Channel::named); }
+
   /// The first number that is missing below a used one, -1 if none is.
   int gap() const {
-    for (std::size_t i = 0; i + 1 < used_.size(); ++i)
-      if (!used_[i] && used_[i + 1]) return static_cast<int>(i);
+    for (std::size_t i = 0; i + 1 < channels_.size(); ++i)
+      if (!channels_[i].used() && channels_[i + 1].used()) return static_cast<int>(i);
     return -1;
+  }
+  int asked_without_permute() const {
+    return first([](Channel const& channel) { return channel.asked && !channel.permuted; });
+  }
+  /// Programs that ask nowhere treat all ranks alike.
+  int permuted_without_asking() const {
+    if (first([](Channel const& channel) { return channel.asked; }) < 0) return -1;
+    return first([](Channel const& channel) { return channel.permuted && !channel.asked; });
   }
 
  private:
-  std::array<bool, 16> used_{};
+  struct Channel {
+    bool permuted = false, asked = false, named = false;
+    bool used() const { return permuted || asked || named; }
+  };
+
+  void note(int channel, bool Channel::*use) {
+    if (channel >= 0 && channel < static_cast<int>(channels_.size()))
+      channels_[static_cast<std::size_t>(channel)].*use = true;
+  }
+  template <class Test>
+  int first(Test&& test) const {
+    auto const found = std::ranges::find_if(channels_, test);
+    return found == channels_.end() ? -1 : static_cast<int>(found - channels_.begin());
+  }
+
+  std::array<Channel, 16> channels_{};
 };
 
 }  // namespace annulus::nki::validate_detail

@@ -15,12 +15,18 @@ inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const
                site.limits.free_axes, " are accepted");
   Index elements = 1;
   ValueRange range = site.scope.range_of(offset);
-  auto const reach_by = [&](Index reach) { (reach < 0 ? range.low : range.high) += reach; };
+  auto const reach_by = [&](Index step, Index count) {
+    Index const reach = saturating_multiply(step, count - 1);
+    Index& end = reach < 0 ? range.low : range.high;
+    end = saturating_add(end, reach);
+  };
   for (Axis const& axis : pattern) {
-    elements *= axis.count;
-    reach_by(axis.stride * (axis.count - 1));
+    if (!site.require(axis.count >= 1, "R17", "pattern", "an axis of ", axis.count, " elements; at least 1 is needed"))
+      return;
+    elements = saturating_multiply(elements, axis.count);
+    reach_by(axis.stride, axis.count);
   }
-  reach_by(channel_multiplier * (dst.partitions() - 1));
+  reach_by(channel_multiplier, dst.partitions());
   site.require(elements == dst.elements(), "shape", "pattern", "counts ", elements, " elements; dst has ",
                dst.elements(), " per partition");
   using Int32 = std::numeric_limits<std::int32_t>;

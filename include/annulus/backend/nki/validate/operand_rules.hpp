@@ -68,15 +68,16 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
   for (Axis const& axis : sorted) {
     if (axis.count <= 1) continue;
     if (axis.stride <= reach) return false;
-    reach += axis.stride * (axis.count - 1);
+    reach = saturating_add(reach, saturating_multiply(axis.stride, axis.count - 1));
   }
   return true;
 }
 
-/// Engines read and write whole quadrants of partitions; DMA, which goes by addresses, begins anywhere.
-enum class StartPartition { of_engine, any };
+/// Engines read and write whole quadrants of partitions; DMA, which goes by addresses, begins anywhere. The columns of a
+/// product have a limit of their own.
+enum class OperandOf { engine, dma, product };
 
-inline void check_tile_operand(std::string_view keyword, Use use, Access const& access, StartPartition start,
+inline void check_tile_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose,
                                Site const& site) {
   Buffer const& buffer = site.buffer(access);
   Limits const& limits = site.limits;
@@ -84,8 +85,8 @@ inline void check_tile_operand(std::string_view keyword, Use use, Access const& 
                access.age, " allocations ago; the last ", buffer.rotation, " are kept");
   bool const fits = site.require(access.partitions() <= limits.partitions, "R1", keyword, access.partitions(),
                                  " partitions; at most ", limits.partitions);
-  bool const starts = start == StartPartition::any ||
-                      require_start_partition(access.start_partition, access.partitions(), keyword, site);
+  bool const starts =
+      whose == OperandOf::dma || require_start_partition(access.start_partition, access.partitions(), keyword, site);
   if (fits && starts)
     site.require(access.start_partition >= 0 && access.start_partition + access.partitions() <= buffer.partitions(),
                  "R2", keyword, "partitions ", access.start_partition, "..",
@@ -103,12 +104,12 @@ inline void check_tile_operand(std::string_view keyword, Use use, Access const& 
                   strides_fit;
   }
   Index const most = buffer.memory == Memory::psum ? limits.psum_elements : limits.sbuf_elements;
-  site.require(access.elements() <= most, "R17", keyword, access.elements(), " elements per partition in ",
-               name_of(buffer.memory), "; at most ", most);
+  site.require(access.elements() <= most || whose == OperandOf::product, "R17", keyword, access.elements(),
+               " elements per partition in ", name_of(buffer.memory), "; at most ", most);
   site.require(!access.register_offset, "R17", keyword, "a register in the offset of a tile; accepted in HBM only");
   if (!strides_fit) return;
   ValueRange const offset = site.scope.range_of(access.offset);
-  Index const last = offset.high + access.extremes(1).second;
+  Index const last = saturating_add(offset.high, access.extremes(1).second);
   site.require(offset.low >= 0 && last < buffer.elements_per_partition(), "R2", keyword, "elements ", offset.low, "..",
                last, " of a partition of tile ", buffer.name, ", which has ", buffer.elements_per_partition());
   if (use != Use::read)
@@ -135,10 +136,10 @@ inline void check_tensor_operand(std::string_view keyword, Use use, Access const
       return;
     Index stride = 1;
     for (std::size_t i = static_cast<std::size_t>(dimension) + 1; i < buffer.shape.size(); ++i)
-      stride *= buffer.shape[i];
-    offset.high += stride * (site.program.ranks - 1);
+      stride = saturating_multiply(stride, buffer.shape[i]);
+    offset.high = saturating_add(offset.high, saturating_multiply(stride, site.program.ranks - 1));
   }
-  Index const last = offset.high + access.extremes(0).second;
+  Index const last = saturating_add(offset.high, access.extremes(0).second);
   site.require(offset.low >= 0 && last < buffer.size(), "R17", keyword, "elements ", offset.low, "..", last,
                " of tensor ", buffer.name, ", which has ", buffer.size(),
                access.register_offset ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
@@ -147,10 +148,9 @@ inline void check_tensor_operand(std::string_view keyword, Use use, Access const
                  "the pattern names an element twice; a destination names each once");
 }
 
-inline void check_operand(std::string_view keyword, Use use, Access const& access, StartPartition start,
-                          Site const& site) {
+inline void check_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose, Site const& site) {
   if (on_chip(site.memory(access)))
-    check_tile_operand(keyword, use, access, start, site);
+    check_tile_operand(keyword, use, access, whose, site);
   else
     check_tensor_operand(keyword, use, access, site);
 }
@@ -168,12 +168,14 @@ inline bool require_reach(Engine engine, std::string_view keyword, Access const&
                       name_of(engine), " reaches sbuf and psum");
 }
 
-/// Narrow results in PSUM: from the generation on that has them. Transposes, which pass bits on, do not ask.
+/// Narrow results in PSUM: bfloat16, from the generation on that has them. Transposes, which pass bits on, do not ask.
 inline void require_psum_type(std::string_view keyword, Access const& access, Site const& site) {
   ElementType const type = site.type(access);
-  site.require(site.memory(access) != Memory::psum || bytes_of(type) == 4 || site.limits.has_bfloat16_psum, "R18",
-               keyword, "writes ", name_of(type), " to psum tile ", site.buffer(access).name, "; ",
-               name_of(site.program.target), " writes 4-byte types there, narrower ones by nc_transpose only");
+  bool const accepted = bytes_of(type) == 4 || (type == ElementType::bfloat16 && site.limits.has_bfloat16_psum);
+  site.require(site.memory(access) != Memory::psum || accepted, "R18", keyword, "writes ", name_of(type),
+               " to psum tile ", site.buffer(access).name, "; ", name_of(site.program.target), " writes 4-byte types ",
+               site.limits.has_bfloat16_psum ? "and bfloat16 " : "", "there, ",
+               site.limits.has_bfloat16_psum ? "others" : "narrower ones", " by nc_transpose only");
 }
 
 }  // namespace annulus::nki::validate_detail

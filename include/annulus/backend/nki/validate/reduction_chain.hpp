@@ -2,6 +2,7 @@
 // ReductionChain: what the hidden sums of an engine hold, one per partition: a chain of instructions feeds them.
 
 #include <string>
+#include <string_view>
 
 #include "annulus/backend/nki/program/access.hpp"
 #include "annulus/backend/nki/program/operators.hpp"
@@ -11,6 +12,7 @@ namespace annulus::nki::validate_detail {
 
 /// One use of the hidden sums by an instruction.
 struct ChainUse {
+  std::string_view instruction;  ///< its kind
   Operator op = Operator::add;
   Index start = 0, partitions = 0;  ///< of dst
   ReduceCommand command = ReduceCommand::idle;
@@ -54,6 +56,7 @@ class ReductionChain {
 
   void begin(ChainUse const& use) {
     state_ = State::open;
+    begun_by_ = use.instruction;
     op_ = use.op;
     start_ = use.start;
     partitions_ = use.partitions;
@@ -66,9 +69,10 @@ class ReductionChain {
     if (state_ == State::clobbered)
       return message_of(name_of(use.command),
                         " after an idle use that may have changed the sums; chains begin with reset_reduce");
-    if (use.op != op_ || use.start != start_ || use.partitions != partitions_)
+    // Of instructions that share the sums, each feeds its own: another kind means a chain that has been overwritten.
+    if (use.instruction != begun_by_ || use.op != op_ || use.start != start_ || use.partitions != partitions_)
       return message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions, " partitions from ",
-                        use.start, "; the sums hold ", text());
+                        use.start, "; the sums hold ", text(), ", begun by ", begun_by_);
     return {};
   }
   std::string text() const {
@@ -77,6 +81,7 @@ class ReductionChain {
 
   int shortest_meant_;
   State state_ = State::none;
+  std::string_view begun_by_;
   Operator op_ = Operator::add;
   Index start_ = 0, partitions_ = 0, fed_ = 0;
 };

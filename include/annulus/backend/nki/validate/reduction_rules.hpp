@@ -51,8 +51,8 @@ inline void check(RangeSelect const& i, Site const& site) {
   site.require(i.on_false_value == lowest_float, "R9", "on_false_value", i.on_false_value,
                "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
-  Index const last = start.high + i.dst.elements() - 1;
-  site.require(-start.low < site.limits.exact_index && last < site.limits.exact_index, "R9", "range_start",
+  Index const last = saturating_add(start.high, i.dst.elements() - 1);
+  site.require(start.low > -site.limits.exact_index && last < site.limits.exact_index, "R9", "range_start",
                "counts elements ", start.low, "..", last, " in float32; exact below ", site.limits.exact_index);
 }
 

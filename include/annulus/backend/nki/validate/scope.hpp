@@ -61,8 +61,9 @@ class Scope {
     ValueRange range{affine.constant(), affine.constant()};
     for (Affine::Term const& term : affine.terms()) {
       ValueRange const values = ranges_[static_cast<std::size_t>(term.variable)];
-      range.low += term.coefficient * (term.coefficient < 0 ? values.high : values.low);
-      range.high += term.coefficient * (term.coefficient < 0 ? values.low : values.high);
+      bool const falls = term.coefficient < 0;
+      range.low = saturating_add(range.low, saturating_multiply(term.coefficient, falls ? values.high : values.low));
+      range.high = saturating_add(range.high, saturating_multiply(term.coefficient, falls ? values.low : values.high));
     }
     return range;
   }

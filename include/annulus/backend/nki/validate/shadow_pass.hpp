@@ -235,7 +235,8 @@ class ShadowPass {
   }
   void follow(Core& core, ReductionChain& sums, Access const& dst, Operator op, ReduceCommand command, bool takes,
               bool clobbers) {
-    std::string const refusal = sums.follow({op, dst.start_partition, dst.partitions(), command, takes, clobbers});
+    std::string const refusal = sums.follow(
+        {name_of(*core.node->as<Instruction>()), op, dst.start_partition, dst.partitions(), command, takes, clobbers});
     if (!refusal.empty()) report(core, "R15", "reduce_cmd", refusal);
   }
 

@@ -20,13 +20,13 @@ inline void check(MatMul const& i, Site const& site) {
                " partitions; stationary has ", i.stationary.partitions(), ", and both must be equal");
   site.require(i.stationary.elements() <= site.limits.stationary_columns, "R3", "stationary", i.stationary.elements(),
                " columns; at most ", site.limits.stationary_columns);
-  site.require(i.moving.elements() <= site.limits.moving_columns, "R3", "moving", i.moving.elements(),
-               " columns; at most ", site.limits.moving_columns);
+  ElementType const type = site.type(i.dst);
+  bool const narrow = type == ElementType::bfloat16 && site.limits.has_bfloat16_psum;
+  Index const columns = site.limits.moving_columns * (narrow ? 2 : 1);
+  site.require(i.moving.elements() <= columns, "R3", "moving", i.moving.elements(), " columns; at most ", columns);
   site.require(i.dst.partitions() == i.stationary.elements() && i.dst.elements() == i.moving.elements(), "R3", "dst",
                "is ", i.dst.partitions(), " x ", i.dst.elements(), "; the product is ", i.stationary.elements(), " x ",
                i.moving.elements());
-  ElementType const type = site.type(i.dst);
-  bool const narrow = type == ElementType::bfloat16 && site.limits.has_bfloat16_psum;
   site.require(type == ElementType::float32 || narrow, "R3", "dst", "is ", name_of(type), "; accepted: float32",
                site.limits.has_bfloat16_psum ? ", bfloat16" : "");
   ElementType const left = site.type(i.stationary), right = site.type(i.moving);

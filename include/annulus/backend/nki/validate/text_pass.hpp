@@ -17,11 +17,7 @@ class TextPass {
 
   void run() {
     check_body(program_.body);
-    int const gap = channels_.gap();
-    if (gap >= 0 && faults_.empty())
-      faults_.add(
-          &channels_, "R19", "program", [] { return std::string(); }, "channel_ids", "channel ", gap + 1,
-          " is used and ", gap, " is not; channels are counted from 0 without a gap");
+    if (faults_.empty()) check_channels();
   }
 
  private:
@@ -48,13 +44,39 @@ class TextPass {
     if (!numbers.hold) return;
     constexpr bool by_dma = std::same_as<I, DmaCopy> || std::same_as<I, DmaTranspose>;
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
-      check_operand(keyword, use, access, by_dma ? StartPartition::any : StartPartition::of_engine, site);
+      bool const product = std::same_as<I, MatMul> && use != Use::read;
+      check_operand(keyword, use, access,
+                    by_dma    ? OperandOf::dma
+                    : product ? OperandOf::product
+                              : OperandOf::engine,
+                    site);
       if constexpr (!std::same_as<I, DmaCopy>)
         site.require(!access.register_offset || on_chip(site.memory(access)), "R17", keyword,
                      "a register in its offset; accepted in dma_copy only");
     });
-    if constexpr (requires { instruction.channel; }) channels_.note(instruction.channel);
+    if constexpr (std::same_as<I, ProcessingRank>)
+      channels_.note_rank(instruction.channel, scope_.range_of(instruction.iteration_id).high > 0);
+    else if constexpr (requires { instruction.channel; })
+      channels_.note_permute(instruction.channel);
     check(instruction, site);
+  }
+
+  void check_channels() {
+    auto const refuse = [&](std::string_view operand, auto const&... parts) {
+      faults_.add(
+          &channels_, "R19", "program", [] { return std::string(); }, operand, parts...);
+    };
+    if (int const gap = channels_.gap(); gap >= 0)
+      refuse("channel_ids", "channel ", gap + 1, " is used and ", gap,
+             " is not; channels are counted from 0 without a gap");
+    if (int const still = channels_.asked_without_permute(); still >= 0)
+      refuse(
+          "channel_id", "asks whose data are here by channel ", still,
+          ", on which nothing is permuted; accepted: the channel of the permute, as each has its own order of ranks");
+    if (int const blind = channels_.permuted_without_asking(); blind >= 0)
+      refuse("channel_ids", "permutes on channel ", blind,
+             ", but asks whose data are here on other channels only; each has its own order of ranks, so that what is "
+             "used together travels on the channel that is asked");
   }
 
   void check_node(Node const& node, Allocate const& made) {

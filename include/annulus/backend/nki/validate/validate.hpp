@@ -1,6 +1,7 @@
 #pragma once
 // validate: may this program run on that hardware? Nothing is executed; faults are found before anything is.
 
+#include <new>
 #include <vector>
 
 #include "annulus/backend/nki/validate/buffer_rules.hpp"
@@ -20,12 +21,19 @@ using validate_detail::Assumptions;
 /// Registers count as any rank of the ring. Domains of ScalarE's functions depend on data and are not seen here.
 ///
 /// Time: some 0.1 to 0.2 microseconds per executed instruction; memory: at most five bits per element of HBM tensors.
+/// Throws Error where that does not fit this machine.
 inline std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most = 20,
                                      Assumptions const& assumptions = {}) {
   validate_detail::FaultList faults(most);
   bool const sound = validate_detail::BufferRules(program, hardware, faults).check();
   if (sound) validate_detail::TextPass(program, hardware, faults).run();
-  if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
+  try {
+    if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
+  } catch (std::bad_alloc const&) {
+    throw Error(message_of("validation of program ", program.name,
+                           " needs five bits per element of its tensors in HBM; ",
+                           "that is more memory than this machine gives"));
+  }
   return std::move(faults).take();
 }
 

@@ -1,0 +1,118 @@
+// What kernels are written for at the edges of SBUF, and what is refused before one is written.
+
+#include <cmath>
+#include <functional>
+
+#include "annulus/backend/nki/lower/backward_kernel.hpp"
+#include "annulus/backend/nki/lower/forward_kernel.hpp"
+#include "annulus/backend/nki/lower/sharded_mask.hpp"
+#include "annulus/backend/nki/validate/validate.hpp"
+#include "support/catch.hpp"
+
+namespace {
+
+using annulus::Index;
+namespace nki = annulus::nki;
+
+struct Shape {
+  annulus::Sharding sharding;
+  annulus::Mask mask;
+  int cores;
+  Index rows, query_heads, kv_heads, dim;
+  nki::ElementType type;
+};
+
+nki::KernelSpec spec_of(Shape const& shape) {
+  nki::KernelSpec spec;
+  spec.ranks = 2;
+  spec.cores = shape.cores;
+  spec.shape = {1, shape.query_heads, shape.kv_heads, shape.dim, shape.dim};
+  spec.local_queries = spec.local_keys = shape.rows;
+  spec.type = spec.output_type = shape.type;
+  spec.softmax_scale = 1 / std::sqrt(static_cast<double>(shape.dim));
+  return spec;
+}
+
+nki::RingMask mask_of(Shape const& shape) {
+  return nki::sharded_mask(shape.mask, shape.sharding, 2, shape.rows, shape.rows);
+}
+
+Shape const small{annulus::Contiguous{}, annulus::causal(), 1, 256, 1, 1, 64, nki::ElementType::bfloat16};
+
+nki::RingMask packed(std::vector<std::vector<std::int32_t>> const& documents) {
+  std::vector<nki::RankRows> const rows{{{{0, 4, 0, 1}}, documents}};
+  return {annulus::causal(), rows, rows};
+}
+
+}  // namespace
+
+TEST_CASE("kernels that nearly fill SBUF stay inside") {
+  constexpr auto f32 = nki::ElementType::float32, bf16 = nki::ElementType::bfloat16;
+  for (Shape const& shape : {Shape{annulus::Striped{}, annulus::causal(), 2, 4096, 1, 1, 512, f32},
+                             Shape{annulus::Zigzag{}, annulus::causal(), 2, 2048, 1, 1, 384, f32},
+                             Shape{annulus::Striped{}, annulus::causal(), 1, 16384, 1, 1, 384, bf16},
+                             Shape{annulus::Contiguous{}, annulus::full(), 2, 2048, 16, 1, 512, f32}}) {
+    CAPTURE(shape.rows, shape.dim, shape.query_heads);
+    nki::Program const program = nki::ForwardKernel(spec_of(shape), mask_of(shape)).ring();
+    for (nki::Finding const& finding : nki::findings(program, nki::hardware_of(program.target)))
+      FAIL_CHECK(text_of(finding));
+  }
+}
+
+TEST_CASE("a tuning that cannot be is refused") {
+  auto const refused = [](std::function<void(nki::ForwardTuning&)> const& change) {
+    nki::ForwardTuning tuning;
+    change(tuning);
+    nki::RingMask const mask = mask_of(small);
+    CHECK_THROWS_AS(nki::ForwardKernel(spec_of(small), mask, tuning), annulus::UnsupportedError);
+  };
+  for (Index bad : {Index{-128}, Index{0}, Index{100}}) {
+    refused([&](auto& tuning) { tuning.group_keys = bad; });
+    refused([&](auto& tuning) { tuning.load_keys = bad; });
+    refused([&](auto& tuning) { tuning.span_keys = bad; });
+  }
+  for (Index bad : {-128, 100}) {
+    refused([&](auto& tuning) { tuning.slot_keys = bad; });
+    refused([&](auto& tuning) { tuning.dma_shortest = bad; });
+  }
+  for (Index bad : {-1, 17}) {
+    refused([&](auto& tuning) { tuning.dma_transposed = bad; });
+    refused([&](auto& tuning) { tuning.query_tiles = bad; });
+    refused([&](auto& tuning) { tuning.dma_blocks = bad; });
+  }
+  refused([](auto& tuning) { tuning.vector_share = 0; });
+  refused([](auto& tuning) { tuning.query_tiles = 0; });
+}
+
+TEST_CASE("specs that no kernel can have are refused") {
+  nki::RingMask const mask = mask_of(small);
+  nki::KernelSpec spec = spec_of(small);
+  spec.sinks = -1;
+  CHECK_THROWS_AS(nki::ForwardKernel(spec, mask), annulus::UnsupportedError);
+  spec.sinks = 0;
+  spec.training = false;
+  CHECK_THROWS_AS(nki::BackwardKernel(spec, mask), annulus::UnsupportedError);
+}
+
+TEST_CASE("a kernel longer than any memory is refused while it is planned") {
+  Shape long_shards = small;
+  long_shards.mask = annulus::full();
+  long_shards.rows = Index{1} << 20;
+  nki::RingMask const mask = mask_of(long_shards);
+  CHECK_THROWS_AS(nki::ForwardKernel(spec_of(long_shards), mask).ring(), annulus::UnsupportedError);
+  // A number per row and a few more fill SBUF before.
+  CHECK_THROWS_AS(nki::BackwardKernel(spec_of(long_shards), mask).ring(), annulus::ShapeError);
+}
+
+TEST_CASE("batch items with the same documents share the mask of one") {
+  nki::KernelSpec spec;
+  spec.cores = 1;
+  spec.shape = {2, 2, 2, 16, 16};
+  spec.local_queries = spec.local_keys = 4;
+  nki::RingMask const alike = packed({{1, 1, 2, 2}, {1, 1, 2, 2}}), different = packed({{1, 1, 2, 2}, {1, 2, 2, 2}});
+  CHECK(alike.batch() == 1);
+  nki::Program const program = nki::ForwardKernel(spec, alike).ring();
+  CHECK(nki::findings(program, nki::hardware_of(program.target)).empty());
+  CHECK(different.batch() == 2);
+  CHECK_THROWS_AS(nki::ForwardKernel(spec, different).ring(), annulus::UnsupportedError);
+}

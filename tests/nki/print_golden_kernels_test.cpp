@@ -1,0 +1,28 @@
+// The attention kernels themselves, small: a change of the lowering or of the printer is to be seen.
+
+#include "annulus/backend/nki/lower/backward_kernel.hpp"
+#include "annulus/backend/nki/lower/forward_kernel.hpp"
+#include "annulus/backend/nki/lower/sharded_mask.hpp"
+#include "annulus/backend/nki/print/to_python.hpp"
+#include "annulus/backend/nki/validate/validate.hpp"
+#include "nki/golden_text.hpp"
+
+namespace annulus::nki {
+
+TEST_CASE("printed ring kernels are those kept in golden/") {
+  // Two tiles of queries of one head: the cores of a rank share it.
+  constexpr Index rows = 256;
+  KernelSpec spec;
+  spec.cores = 2;
+  spec.ranks = 2;
+  spec.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16};
+  spec.local_queries = spec.local_keys = rows;
+  spec.softmax_scale = 0.25;
+  RingMask const mask = sharded_mask(causal(), Striped{}, spec.ranks, rows, rows);
+  for (Program const& kernel : {ForwardKernel(spec, mask).ring(), BackwardKernel(spec, mask).ring()}) {
+    CHECK(findings(kernel, hardware_of(kernel.target)).empty());
+    golden::check_as_kept(kernel.name + ".py", to_python(kernel));
+  }
+}
+
+}  // namespace annulus::nki
