@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <new>
 #include <span>
-#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -62,11 +61,11 @@ struct Place {
       throw Error(message_of("buffer ", buffer.name, " has ", buffer.shape,
                              " elements of 4 bytes in the simulator; that is more memory than this machine gives"));
     };
+    constexpr Index most_elements = Index{1} << 38;  // a TiB: not worth asking for
+    if (buffer.size() > most_elements) refuse();
     try {
       elements.resize(static_cast<std::size_t>(buffer.size()));
     } catch (std::bad_alloc const&) {
-      refuse();
-    } catch (std::length_error const&) {
       refuse();
     }
     partitions = buffer.partitions();
