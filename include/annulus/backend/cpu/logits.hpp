@@ -1,0 +1,111 @@
+#pragma once
+// What happens to the scores of a panel and a block of keys where they are not plain products: soft cap, bias, mask; and
+// which weights dropout keeps.
+
+#include <limits>
+
+#include "annulus/backend/cpu/query_panel.hpp"
+#include "annulus/backend/cpu/simd/exponential.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+/// Keys [begin, end) of a block of the step's keys that begins at block_begin. Row r of a block of scores is key
+/// `first` + r of the block of keys.
+struct BlockRows {
+  Index block_begin, first, begin, end;
+
+  Index row(Index j) const { return j - first; }
+  Index key(Index j) const { return block_begin + j; }
+};
+
+namespace detail {
+
+/// values[row][lane] = function(lane's DropoutRow or pointer, key) ... for the keys that each lane may see.
+template <class A, class Function>
+void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, Function&& function) {
+  for (int lane = 0; lane < panel.count; ++lane) {
+    Index const begin = std::max(rows.begin, keys.begin[lane] - rows.block_begin);
+    Index const end = std::min(rows.end, keys.end[lane] - rows.block_begin);
+    if (begin < end) function(lane, begin, end);
+  }
+}
+
+}  // namespace detail
+
+/// bias[row][lane] of all pairs within the lanes' bounds.
+template <class T, class A>
+void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, A* bias) {
+  Index const stride = step.bias.stride(3);
+  detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
+    T const* const row = step.bias.data() + step.bias.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
+    A* const column = bias + lane;
+    for (Index j = begin; j < end; ++j)
+      column[rows.row(j) * Blocking<A>::panel] =
+          static_cast<A>(row[step.key_positions[static_cast<std::size_t>(rows.key(j))] * stride]);
+  });
+}
+
+/// kept[row][lane] = 1 / (1 - probability), or 0 where dropout takes the pair out.
+template <class T, class A>
+void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, A* kept) {
+  A const scale = static_cast<A>(step.dropout.keep_scale());
+  detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
+    DropoutRow row(step.dropout, panel.rows->batch, panel.head(lane),
+                   step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
+    for (Index j = begin; j < end; ++j)
+      kept[rows.row(j) * Blocking<A>::panel + lane] =
+          row.keeps(step.key_positions[static_cast<std::size_t>(rows.key(j))]) ? scale : A(0);
+  });
+}
+
+/// Blocks of a panel's width that a unit of work needs; those that an option does not need are null.
+template <class A>
+struct UnitBlocks {
+  A* scores = nullptr;
+  A* bias = nullptr;
+  A* slope = nullptr;  ///< of the soft cap: d logit / d (product * scale)
+  A* kept = nullptr;   ///< factors of dropout
+};
+
+/// Turns scores, products times the softmax scale, into logits * unit; -inf for pairs that are not visible. Lifts
+/// largest[v], one for each vector of the panel.
+template <class T, class A>
+[[gnu::noinline]] void finish_logits(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
+                                     BlockRows const& rows, UnitBlocks<A> const& blocks, A unit, Vector<A>* largest) {
+  using V = Vector<A>;
+  using B = Blocking<A>;
+  V const softcap = V::of(static_cast<A>(step.logit_softcap)), inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
+  V const nothing = V::of(-std::numeric_limits<A>::infinity());
+  bool const capped = step.logit_softcap > 0, biased = step.bias.data() != nullptr, tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
+  if (biased) gather_bias(step, panel, keys, rows, blocks.bias);
+  BlockBounds<A> const bounds(keys, rows.block_begin);
+  for (Index j = rows.begin; j < rows.end; ++j) {
+    V const number = V::of(static_cast<A>(j));
+    for (int v = 0; v < B::panel_vectors; ++v) {
+      Index const place = rows.row(j) * B::panel + v * B::lanes;
+      V x = V::load(blocks.scores + place);
+      if (capped) {
+        V const t = hyperbolic_tangent(x * inverse);
+        x = softcap * t;
+        if (blocks.slope) (V::of(A(1)) - t * t).store(blocks.slope + place);
+      }
+      if (biased) x = x + V::load(blocks.bias + place);
+      x = x * V::of(unit);
+      if (tested) x = select(bounds.see(v, number), x, nothing);
+      x.store(blocks.scores + place);
+    }
+  }
+  if (keys.each)
+    detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
+      for (Index j = begin; j < end; ++j)
+        if (!step.visible(panel.rows->batch, panel.head(lane), panel.query(lane), rows.key(j)))
+          blocks.scores[rows.row(j) * B::panel + lane] = -std::numeric_limits<A>::infinity();
+    });
+  for (Index j = rows.begin; j < rows.end; ++j)
+    for (int v = 0; v < B::panel_vectors; ++v)
+      largest[v] = larger(V::load(blocks.scores + rows.row(j) * B::panel + v * B::lanes), largest[v]);
+}
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,147 @@
+#pragma once
+// From operands of any strides to the blocks that the products read.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/products.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+/// Where the rows of one head lie.
+template <class T>
+struct HeadRows {
+  T* data;
+  Index row_stride, dim_stride;
+
+  HeadRows(TensorView<T, 4> const& view, Index batch, Index head)
+      : data(view.data() + view.offset(batch, 0, head, 0)),
+        row_stride(view.stride(axis::sequence)),
+        dim_stride(view.stride(axis::dim)) {}
+
+  T* row(Index i) const { return data + i * row_stride; }
+};
+
+/// One bit for each row of a block.
+class RowSet {
+ public:
+  void clear() { words_ = {}; }
+  void insert(Index row) { words_[static_cast<std::size_t>(row / 64)] |= std::uint64_t{1} << (row % 64); }
+  bool empty() const { return (words_[0] | words_[1]) == 0; }
+
+  /// Calls function(row) for each row of the set in [begin, end).
+  template <class Function>
+  void for_each_in(Index begin, Index end, Function&& function) const {
+    for (std::size_t w = 0; w < words_.size(); ++w)
+      for (std::uint64_t rest = words_[w]; rest; rest &= rest - 1) {
+        Index const row = static_cast<Index>(w) * 64 + std::countr_zero(rest);
+        if (begin <= row && row < end) function(row);
+      }
+  }
+
+ private:
+  std::array<std::uint64_t, 2> words_{};
+};
+
+/// Is every element a number? Not a product by 0 of another row can then be NaN.
+template <class A, class T>
+bool all_finite(T const* row, Index dim_stride, Index dim) {
+  using Bits = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
+  Bits largest = 0;
+  auto const look = [&](T const& element) {
+    Bits const magnitude = std::bit_cast<Bits>(static_cast<A>(element)) << 1;
+    largest = largest < magnitude ? magnitude : largest;
+  };
+  if (dim_stride == 1)
+    for (Index d = 0; d < dim; ++d) look(row[d]);
+  else
+    for (Index d = 0; d < dim; ++d) look(row[d * dim_stride]);
+  return largest < std::bit_cast<Bits>(std::numeric_limits<A>::infinity()) << 1;
+}
+
+/// `count` > 0 rows from `first` in groups of micro_rows, [dim][micro_rows] each. Rows that the last group lacks are
+/// copies of its last row, so that a maximum over the group is one over its rows.
+template <class A, class T>
+void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
+  constexpr Index group = Blocking<A>::micro_rows;
+  for (Index begin = 0; begin < count; begin += group) {
+    T const* rows[group];
+    for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
+    for (Index d = 0; d < dim; ++d, to += group)
+      for (Index r = 0; r < group; ++r) to[r] = static_cast<A>(rows[r][d * from.dim_stride]);
+  }
+}
+
+/// `count` rows from `first` with micro_rows of their elements at a time: [dim / micro_rows][key_block][micro_rows]; dim
+/// is rounded up with zeros. Rows that hold NaN or infinity become zeros and are noted.
+template <class A, class T>
+void pack_column_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to, RowSet& not_finite) {
+  constexpr Index group = Blocking<A>::micro_rows, block = Blocking<A>::key_block;
+  not_finite.clear();
+  for (Index j = 0; j < count; ++j) {
+    T const* const row = from.row(first + j);
+    bool const finite = all_finite<A>(row, from.dim_stride, dim);
+    if (!finite) not_finite.insert(j);
+    for (Index d = 0; d < dim; d += group) {
+      A* const place = to + d * block + j * group;
+      if (finite && d + group <= dim)
+        for (Index r = 0; r < group; ++r) place[r] = static_cast<A>(row[(d + r) * from.dim_stride]);
+      else
+        for (Index r = 0; r < group; ++r) place[r] = finite && d + r < dim ? static_cast<A>(row[(d + r) * from.dim_stride]) : A(0);
+    }
+  }
+}
+
+/// Rows times `scale` in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros. A row
+/// pointer that is null, and a row that holds NaN or infinity, becomes zeros; the latter is noted.
+template <class A, class T>
+void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A scale, A* to, Index capacity, RowSet& not_finite) {
+  constexpr Index lanes = Blocking<A>::lanes;
+  not_finite.clear();
+  for (Index i = 0; i < count; ++i) {
+    T const* row = rows[i];
+    if (row && !all_finite<A>(row, dim_stride, dim)) {
+      not_finite.insert(i);
+      row = nullptr;
+    }
+    for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
+      A* const place = to + begin * capacity + i * Width * lanes;
+      Index const present = row ? std::min<Index>(dim - begin, Width * lanes) : 0;
+      if (dim_stride == 1)
+        for (Index d = 0; d < present; ++d) place[d] = scale * static_cast<A>(row[begin + d]);
+      else
+        for (Index d = 0; d < present; ++d) place[d] = scale * static_cast<A>(row[(begin + d) * dim_stride]);
+      for (Index d = present; d < Width * lanes; ++d) place[d] = A(0);
+    });
+  }
+}
+
+/// A panel of rows times `scale`, [dim][panel]: lane i is rows[i], zeros where that is null.
+template <class A, class T>
+void pack_panel(T const* const* rows, Index dim_stride, Index dim, A scale, A* to) {
+  constexpr Index panel = Blocking<A>::panel;
+  static constexpr T nothing{};
+  T const* from[panel];
+  Index step[panel];
+  bool whole = true;
+  for (Index i = 0; i < panel; ++i) {
+    from[i] = rows[i] ? rows[i] : &nothing;
+    step[i] = rows[i] ? dim_stride : 0;
+    whole = whole && rows[i];
+  }
+  for (Index d = 0; d < dim; ++d, to += panel) {
+    if (whole)
+      for (Index i = 0; i < panel; ++i) to[i] = scale * static_cast<A>(from[i][d * dim_stride]);
+    else
+      for (Index i = 0; i < panel; ++i) to[i] = scale * static_cast<A>(from[i][d * step[i]]);
+  }
+}
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu
