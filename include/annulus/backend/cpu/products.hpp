@@ -2,6 +2,7 @@
 // The matrix products of attention on packed blocks. Each keeps a rectangle of sums in registers and reads one vector
 // row and a few repeated elements per step.
 
+#include <algorithm>
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
@@ -29,6 +30,12 @@ struct Sums {
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < Width; ++v) of[r][v] = Vector<A>::load(from + r * stride + v * Vector<A>::lanes);
+  }
+  [[gnu::always_inline]] void add(A const* from, Index stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < Width; ++v) of[r][v] = of[r][v] + Vector<A>::load(from + r * stride + v * Vector<A>::lanes);
   }
   [[gnu::always_inline]] void store(A* to, Index stride) const {
 #pragma GCC unroll 16
@@ -68,9 +75,15 @@ template <bool Maximum, class A>
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = maximum[v];
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
-    sums.clear();
-    sums.add_product(rows + row * dim, 1, B::micro_rows, panel, B::panel, dim);
-    sums.store(result + row * B::panel, B::panel);
+    A* const place = result + row * B::panel;
+    // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
+    Index const part = dim > 2 * B::sum_length ? Index{B::sum_length} : dim;
+    for (Index d = 0; d < dim; d += part) {
+      sums.clear();
+      sums.add_product(rows + row * dim + d * B::micro_rows, 1, B::micro_rows, panel + d * B::panel, B::panel, std::min(part, dim - d));
+      if (d > 0) sums.add(place, B::panel);
+      sums.store(place, B::panel);
+    }
     if constexpr (Maximum) {
 #pragma GCC unroll 16
       for (int r = 0; r < B::micro_rows; ++r)
