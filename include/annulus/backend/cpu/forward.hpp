@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "annulus/backend/cpu/forward_panel.hpp"
+#include "annulus/backend/cpu/simd/small_numbers.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
 
 namespace annulus::cpu {
@@ -92,6 +93,7 @@ class ForwardFold {
   }
 
   void work(Team const& team, Scratch& scratch) {
+    SmallNumbersAreZero const guard;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
       Index const head = item / tiles_;
       PackedHead<A>& packed = packed_[head % places_];

@@ -92,39 +92,43 @@ class ForwardPanel {
     bool const plain = step.logit_softcap == 0 && !step.bias.data();
     unit_ = plain ? A(1) : static_cast<A>(log2_e);
     T const* rows[B::panel] = {};
-    for (int lane = 0; lane < panel_.count; ++lane)
-      rows[lane] = q.data() + q.offset(panel_.rows->batch, panel_.query(lane), panel_.head(lane), 0);
-    pack_panel(rows, q.stride(axis::dim), extents_.head_dim, static_cast<A>(plain ? step.softmax_scale * log2_e : step.softmax_scale), queries_);
-    std::fill_n(output_, extents_.values_padded() * B::panel, A(0));
+    A const* accumulated[B::panel] = {};
+    A scale[B::panel], factor[B::panel];
+    std::fill_n(scale, B::panel, static_cast<A>(plain ? step.softmax_scale * log2_e : step.softmax_scale));
     for (int lane = 0; lane < B::panel; ++lane) {
-      maximum_[lane] = natural_[lane] = empty_row<A>;
-      sum_[lane] = A(0);
+      maximum_[lane] = loaded_maximum_[lane] = natural_[lane] = empty_row<A>;
+      sum_[lane] = factor[lane] = A(0);
       if (lane >= panel_.count) continue;
       auto const [b, i, h] = place(lane);
+      rows[lane] = q.data() + q.offset(b, i, h, 0);
       natural_[lane] = state.maximum(b, h, i);
-      maximum_[lane] = loaded_maximum_[lane] = static_cast<A>(static_cast<double>(natural_[lane]) * log2_e);
       if (natural_[lane] == empty_row<A>) continue;
-      A const factor = base_change(natural_[lane], maximum_[lane]);
-      sum_[lane] = state.sum(b, h, i) * factor;
-      A const* const row = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
-      for (Index d = 0; d < extents_.value_dim; ++d) output_[d * B::panel + lane] = row[d] * factor;
+      maximum_[lane] = loaded_maximum_[lane] = static_cast<A>(static_cast<double>(natural_[lane]) * log2_e);
+      factor[lane] = base_change(natural_[lane], maximum_[lane]);
+      sum_[lane] = state.sum(b, h, i) * factor[lane];
+      accumulated[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
+    pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
+    pack_panel(accumulated, 1, extents_.value_dim, factor, output_);
+    std::fill_n(output_ + extents_.value_dim * B::panel, (extents_.values_padded() - extents_.value_dim) * B::panel, A(0));
   }
 
   void store(RunningState<A, HostMemory> const& state) const {
     if (!loaded_) return;
+    A* rows[B::panel] = {};
+    A factor[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {
       // A row that sees nothing of this step keeps its bits.
       if (!seen_[lane] || maximum_[lane] == empty_row<A>) continue;
       auto const [b, i, h] = place(lane);
       bool const unchanged = natural_[lane] != empty_row<A> && maximum_[lane] == loaded_maximum_[lane];
       A const natural = unchanged ? natural_[lane] : static_cast<A>(static_cast<double>(maximum_[lane]) * ln_2);
-      A const factor = A(1) / base_change(natural, maximum_[lane]);
+      factor[lane] = A(1) / base_change(natural, maximum_[lane]);
       state.maximum(b, h, i) = natural;
-      state.sum(b, h, i) = sum_[lane] * factor;
-      A* const row = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
-      for (Index d = 0; d < extents_.value_dim; ++d) row[d] = output_[d * B::panel + lane] * factor;
+      state.sum(b, h, i) = sum_[lane] * factor[lane];
+      rows[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
+    unpack_panel(output_, extents_.value_dim, factor, rows);
   }
 
   /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see.
@@ -134,12 +138,26 @@ class ForwardPanel {
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
     V largest[B::panel_vectors];
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::load(maximum_ + v * B::lanes);
-    bool const whole_groups = rows.first == rows.begin && (rows.end % B::micro_rows == 0 || rows.end == last);
-    if (whole_groups && unit_ == A(1) && keys_.covers({rows.key(rows.begin), rows.key(rows.end)})) {
-      multiply_rows<true>(head.keys(block, rows.first), rows.end - rows.first, queries_, extents_.head_dim, blocks.scores, largest);
+    auto const score = [&]<bool Maximum>(BlockRows const& part) {
+      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.head_dim,
+                             blocks.scores + rows.row(part.first) * B::panel, largest);
+    };
+    auto const score_with_care = [&](Index begin, Index end) {
+      if (begin >= end) return;
+      BlockRows const part{rows.block_begin, begin / B::micro_rows * B::micro_rows, begin, end};
+      score.template operator()<false>(part);
+      finish_logits(step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), unit_, largest);
+    };
+    // Groups of keys that all lanes see carry no test. The last group of the keys is filled up with copies.
+    RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
+    Index const full_begin = B::rows_padded(seen.begin - rows.block_begin), full_end = seen.end - rows.block_begin;
+    Index const whole_end = full_end == last ? last : full_end / B::micro_rows * B::micro_rows;
+    if (unit_ == A(1) && !keys_.each && full_begin < whole_end) {
+      score_with_care(rows.begin, full_begin);
+      score.template operator()<true>({rows.block_begin, full_begin, full_begin, whole_end});
+      score_with_care(whole_end, rows.end);
     } else {
-      multiply_rows<false>(head.keys(block, rows.first), rows.end - rows.first, queries_, extents_.head_dim, blocks.scores, largest);
-      finish_logits(step, panel_, keys_, rows, blocks, unit_, largest);
+      score_with_care(rows.begin, rows.end);
     }
     A* const weights = blocks.scores + rows.row(rows.begin) * B::panel;
     Index const count = rows.end - rows.begin;

@@ -66,6 +66,11 @@ struct UnitBlocks {
   A* bias = nullptr;
   A* slope = nullptr;  ///< of the soft cap: d logit / d (product * scale)
   A* kept = nullptr;   ///< factors of dropout
+
+  UnitBlocks from_row(Index row) const {
+    auto const moved = [&](A* block) { return block ? block + row * Blocking<A>::panel : nullptr; };
+    return {moved(scores), moved(bias), moved(slope), moved(kept)};
+  }
 };
 
 /// Turns scores, products times the softmax scale, into logits * unit; -inf for pairs that are not visible. Lifts
@@ -94,14 +99,15 @@ template <class T, class A>
       x = x * V::of(unit);
       if (tested) x = select(bounds.see(v, number), x, nothing);
       x.store(blocks.scores + place);
+      if (!keys.each) largest[v] = larger(x, largest[v]);
     }
   }
-  if (keys.each)
-    detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
+  if (!keys.each) return;
+  detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
       for (Index j = begin; j < end; ++j)
         if (!step.visible(panel.rows->batch, panel.head(lane), panel.query(lane), rows.key(j)))
           blocks.scores[rows.row(j) * B::panel + lane] = -std::numeric_limits<A>::infinity();
-    });
+  });
   for (Index j = rows.begin; j < rows.end; ++j)
     for (int v = 0; v < B::panel_vectors; ++v)
       largest[v] = larger(V::load(blocks.scores + rows.row(j) * B::panel + v * B::lanes), largest[v]);

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/products.hpp"
+#include "annulus/backend/cpu/simd/interleave.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus::cpu {
@@ -49,31 +51,46 @@ class RowSet {
   std::array<std::uint64_t, 2> words_{};
 };
 
+namespace detail {
+
+/// Largest magnitude of `count` elements, as the bits of the number without its sign.
+template <class A, class T>
+auto largest_magnitude(T const* row, Index stride, Index count) {
+  using Bits = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
+  Bits largest = 0;
+  for (Index d = 0; d < count; ++d) {
+    Bits const magnitude = std::bit_cast<Bits>(static_cast<A>(row[d * stride])) << 1;
+    largest = largest < magnitude ? magnitude : largest;
+  }
+  return largest;
+}
+
+}  // namespace detail
+
 /// Is every element a number? Not a product by 0 of another row can then be NaN.
 template <class A, class T>
 bool all_finite(T const* row, Index dim_stride, Index dim) {
-  using Bits = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
-  Bits largest = 0;
-  auto const look = [&](T const& element) {
-    Bits const magnitude = std::bit_cast<Bits>(static_cast<A>(element)) << 1;
-    largest = largest < magnitude ? magnitude : largest;
-  };
-  if (dim_stride == 1)
-    for (Index d = 0; d < dim; ++d) look(row[d]);
-  else
-    for (Index d = 0; d < dim; ++d) look(row[d * dim_stride]);
-  return largest < std::bit_cast<Bits>(std::numeric_limits<A>::infinity()) << 1;
+  auto const infinite = std::bit_cast<decltype(detail::largest_magnitude<A>(row, 1, 0))>(std::numeric_limits<A>::infinity()) << 1;
+  return (dim_stride == 1 ? detail::largest_magnitude<A>(row, 1, dim) : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
 }
 
 /// `count` > 0 rows from `first` in groups of micro_rows, [dim][micro_rows] each. Rows that the last group lacks are
 /// copies of its last row, so that a maximum over the group is one over its rows.
 template <class A, class T>
 void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
-  constexpr Index group = Blocking<A>::micro_rows;
+  constexpr Index group = Blocking<A>::micro_rows, lanes = Blocking<A>::lanes;
   for (Index begin = 0; begin < count; begin += group) {
     T const* rows[group];
     for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
-    for (Index d = 0; d < dim; ++d, to += group)
+    Index d = 0;
+    if (from.dim_stride == 1)
+      for (; d + lanes <= dim; d += lanes, to += group * lanes) {
+        Vector<A> block[group];
+        for (Index r = 0; r < group; ++r) block[r] = load_widened<A>(rows[r] + d);
+        interleave(block);
+        for (Index r = 0; r < group; ++r) block[r].store(to + r * lanes);
+      }
+    for (; d < dim; ++d, to += group)
       for (Index r = 0; r < group; ++r) to[r] = static_cast<A>(rows[r][d * from.dim_stride]);
   }
 }
@@ -88,13 +105,13 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
     T const* const row = from.row(first + j);
     bool const finite = all_finite<A>(row, from.dim_stride, dim);
     if (!finite) not_finite.insert(j);
-    for (Index d = 0; d < dim; d += group) {
-      A* const place = to + d * block + j * group;
-      if (finite && d + group <= dim)
-        for (Index r = 0; r < group; ++r) place[r] = static_cast<A>(row[(d + r) * from.dim_stride]);
-      else
-        for (Index r = 0; r < group; ++r) place[r] = finite && d + r < dim ? static_cast<A>(row[(d + r) * from.dim_stride]) : A(0);
-    }
+    Index d = 0;
+    if (finite && from.dim_stride == 1)
+      for (; d + group <= dim; d += group)
+        for (Index r = 0; r < group; ++r) to[d * block + j * group + r] = static_cast<A>(row[d + r]);
+    for (; d < dim; d += group)
+      for (Index r = 0; r < group; ++r)
+        to[d * block + j * group + r] = finite && d + r < dim ? static_cast<A>(row[(d + r) * from.dim_stride]) : A(0);
   }
 }
 
@@ -122,25 +139,40 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
   }
 }
 
-/// A panel of rows times `scale`, [dim][panel]: lane i is rows[i], zeros where that is null.
+/// Lane i of a panel [dim][panel] becomes rows[i] times scale[i]; zeros where that row is null.
 template <class A, class T>
-void pack_panel(T const* const* rows, Index dim_stride, Index dim, A scale, A* to) {
-  constexpr Index panel = Blocking<A>::panel;
-  static constexpr T nothing{};
-  T const* from[panel];
-  Index step[panel];
-  bool whole = true;
-  for (Index i = 0; i < panel; ++i) {
-    from[i] = rows[i] ? rows[i] : &nothing;
-    step[i] = rows[i] ? dim_stride : 0;
-    whole = whole && rows[i];
-  }
-  for (Index d = 0; d < dim; ++d, to += panel) {
-    if (whole)
-      for (Index i = 0; i < panel; ++i) to[i] = scale * static_cast<A>(from[i][d * dim_stride]);
-    else
-      for (Index i = 0; i < panel; ++i) to[i] = scale * static_cast<A>(from[i][d * step[i]]);
-  }
+void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scale, A* to) {
+  constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
+  static constexpr T zeros[lanes]{};
+  Index begin = 0;
+  if (dim_stride == 1)
+    for (; begin + lanes <= dim; begin += lanes)
+      for (Index first = 0; first < panel; first += lanes) {
+        Vector<A> block[lanes];
+        for (Index i = 0; i < lanes; ++i)
+          block[i] = load_widened<A>(rows[first + i] ? rows[first + i] + begin : zeros) * Vector<A>::of(scale[first + i]);
+        interleave(block);
+        for (Index d = 0; d < lanes; ++d) block[d].store(to + (begin + d) * panel + first);
+      }
+  for (Index d = begin; d < dim; ++d)
+    for (Index i = 0; i < panel; ++i) to[d * panel + i] = rows[i] ? scale[i] * static_cast<A>(rows[i][d * dim_stride]) : A(0);
+}
+
+/// The way back: rows[i], of unit stride, becomes lane i of the panel times scale[i]; null rows are left out.
+template <class A>
+void unpack_panel(A const* panel_block, Index dim, A const* scale, A* const* rows) {
+  constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
+  Index begin = 0;
+  for (; begin + lanes <= dim; begin += lanes)
+    for (Index first = 0; first < panel; first += lanes) {
+      Vector<A> block[lanes];
+      for (Index d = 0; d < lanes; ++d) block[d] = Vector<A>::load(panel_block + (begin + d) * panel + first);
+      interleave(block);
+      for (Index i = 0; i < lanes; ++i)
+        if (rows[first + i]) (block[i] * Vector<A>::of(scale[first + i])).store(rows[first + i] + begin);
+    }
+  for (Index i = 0; i < panel; ++i)
+    for (Index d = begin; rows[i] && d < dim; ++d) rows[i][d] = panel_block[d * panel + i] * scale[i];
 }
 
 }  // namespace ANNULUS_CPU_TARGET

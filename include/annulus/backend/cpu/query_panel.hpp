@@ -97,6 +97,12 @@ struct PanelKeys {
     for (int lane = panel.count; lane < width; ++lane) begin[lane] = end[lane] = 0;
   }
 
+  /// The part of `keys` that all lanes see, if nothing has to be asked; empty ranges may lie anywhere in it.
+  RowRange all_in(RowRange keys) const {
+    Index const begin = std::clamp(all.begin, keys.begin, keys.end);
+    return {begin, std::clamp(all.end, begin, keys.end)};
+  }
+
   /// Does a block that holds keys [begin, end), cut to those that any lane sees, need a test?
   bool covers(RowRange keys) const { return !each && all.begin <= keys.begin && keys.end <= all.end; }
 };

@@ -1,6 +1,7 @@
 #pragma once
 // 2^x and tanh, lane by lane.
 
+#include <cstddef>
 #include <limits>
 
 #include "annulus/backend/cpu/simd/vector.hpp"
@@ -13,6 +14,9 @@ namespace detail {
 /// 2^r for |r| <= 1/2, lowest power first. float: minimax in relative error (1.9e-9); double: Taylor (4e-18).
 inline constexpr float exponential_float[] = {1.000000000e+00f, 6.931471825e-01f, 2.402264625e-01f, 5.550328642e-02f,
                                               9.618489072e-03f, 1.339993090e-03f, 1.534581243e-04f};
+/// 2^u for 0 <= u < 1.
+inline constexpr float exponential_fraction[] = {1.000000000e+00f, 6.931470037e-01f, 2.402298301e-01f, 5.548334122e-02f,
+                                                 9.678840637e-03f, 1.243968727e-03f, 2.170225489e-04f};
 inline constexpr double exponential_double[] = {
     1.0,
     6.93147180559945309e-01,
@@ -41,14 +45,16 @@ inline constexpr int lowest_exponent = std::numeric_limits<A>::min_exponent - 1;
 template <class A>
 inline constexpr int mantissa_bits = std::numeric_limits<A>::digits - 1;
 
+template <class A, std::size_t N>
+[[gnu::always_inline]] inline Vector<A> polynomial(A const (&c)[N], Vector<A> r) {
+  Vector<A> p = Vector<A>::of(c[N - 1]);
+#pragma GCC unroll 16
+  for (int i = static_cast<int>(N) - 2; i >= 0; --i) p = multiply_add(p, r, Vector<A>::of(c[i]));
+  return p;
+}
 template <class A>
 [[gnu::always_inline]] inline Vector<A> polynomial(Vector<A> r) {
-  auto const& c = exponential_coefficients<A>;
-  constexpr int degree = sizeof c / sizeof c[0] - 1;
-  Vector<A> p = Vector<A>::of(c[degree]);
-#pragma GCC unroll 16
-  for (int i = degree - 1; i >= 0; --i) p = multiply_add(p, r, Vector<A>::of(c[i]));
-  return p;
+  return polynomial(exponential_coefficients<A>, r);
 }
 
 /// Adding and taking away 1.5 * 2^mantissa_bits rounds to the nearest integer, which then stands in the low bits.
@@ -65,26 +71,22 @@ template <class A>
 
 }  // namespace detail
 
-/// 2^x for x <= 0, within 2 units in the last place; 0 for -inf and below the smallest normal number; NaN for NaN.
+/// 2^x for x <= 0, within 2 units in the last place; 0 for -inf; NaN for NaN. Below the smallest normal number: 0, or on
+/// AVX-512 what the processor does with results that small.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> exponential2(Vector<A> x) {
   using V = Vector<A>;
-  auto const vanishes = less(x, V::of(static_cast<A>(detail::lowest_exponent<A>)));
-#if defined(__AVX512F__)
-  constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+#if defined(__AVX512DQ__)
   if constexpr (std::same_as<A, float>) {
     constexpr auto all = static_cast<__mmask16>(-1);
-    V const whole{_mm512_maskz_roundscale_ps(all, x.native, nearest)};
-    return select(vanishes, V::zero(), V{_mm512_maskz_scalef_ps(all, detail::polynomial(x - whole).native, whole.native)});
-  } else {
-    constexpr auto all = static_cast<__mmask8>(-1);
-    V const whole{_mm512_maskz_roundscale_pd(all, x.native, nearest)};
-    return select(vanishes, V::zero(), V{_mm512_maskz_scalef_pd(all, detail::polynomial(x - whole).native, whole.native)});
+    // What is above the floor of x (nothing for infinities); the scaling takes that floor itself.
+    V const fraction{_mm512_maskz_reduce_ps(all, x.native, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+    return {_mm512_maskz_scalef_ps(all, detail::polynomial(detail::exponential_fraction, fraction).native, x.native)};
   }
-#else
+#endif
+  auto const vanishes = less(x, V::of(static_cast<A>(detail::lowest_exponent<A>)));
   V const shift = V::of(detail::rounding_shift<A>), shifted = x + shift;
   return select(vanishes, V::zero(), detail::scaled_by_power(detail::polynomial(x - (shifted - shift)), shifted));
-#endif
 }
 
 /// e^x for x <= 0. What is lost is at most a unit in the last place of 1: this serves weights of at most 1 in a sum.
