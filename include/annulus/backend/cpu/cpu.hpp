@@ -5,9 +5,9 @@
 #include <cstddef>
 
 #include "annulus/backend/backend.hpp"
+#include "annulus/backend/cpu/backward.hpp"
 #include "annulus/backend/cpu/forward.hpp"
 #include "annulus/backend/host_operations.hpp"
-#include "annulus/backend/reference/backward.hpp"
 #include "annulus/backend/visible_keys.hpp"
 
 namespace annulus {
@@ -79,11 +79,14 @@ struct CpuBackend {
     ForwardFold<T>(any_step, operands, state, documents, threads).run();
   }
 
-  template <class T, class L, class Predicate>
+  template <class T, class Predicate>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
-                     BackwardOperands<T, L, Accumulator<T>, HostMemory> const& backward,
+                     BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
                      StepGradients<Accumulator<T>, HostMemory> gradients) {
-    reference::add_gradients(step, operands, backward, gradients);
+    documents.assign(step);
+    AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
+    HostStep<T> const any_step = with_any_predicate(step, predicate);
+    BackwardSum<T>(any_step, operands, backward, gradients, documents, threads).run();
   }
 };
 

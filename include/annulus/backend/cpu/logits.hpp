@@ -21,7 +21,7 @@ struct BlockRows {
 
 namespace detail {
 
-/// values[row][lane] = function(lane's DropoutRow or pointer, key) ... for the keys that each lane may see.
+/// Calls function(lane, begin, end) with the keys that each lane may see.
 template <class A, class Function>
 void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, Function&& function) {
   for (int lane = 0; lane < panel.count; ++lane) {
@@ -31,12 +31,20 @@ void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRo
   }
 }
 
+/// Zeros in the lanes that have no query, where nothing tests what is visible.
+template <class A>
+void clear_idle_lanes(QueryPanel<A> const& panel, BlockRows const& rows, A* block) {
+  for (Index j = rows.begin; panel.count < Blocking<A>::panel && j < rows.end; ++j)
+    std::fill(block + rows.row(j) * Blocking<A>::panel + panel.count, block + (rows.row(j) + 1) * Blocking<A>::panel, A(0));
+}
+
 }  // namespace detail
 
 /// bias[row][lane] of all pairs within the lanes' bounds.
 template <class T, class A>
 void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, A* bias) {
   Index const stride = step.bias.stride(3);
+  detail::clear_idle_lanes(panel, rows, bias);
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
     T const* const row = step.bias.data() + step.bias.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
     A* const column = bias + lane;
@@ -50,6 +58,7 @@ void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<
 template <class T, class A>
 void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, A* kept) {
   A const scale = static_cast<A>(step.dropout.keep_scale());
+  detail::clear_idle_lanes(panel, rows, kept);
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
     DropoutRow row(step.dropout, panel.rows->batch, panel.head(lane),
                    step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
@@ -104,9 +113,9 @@ template <class T, class A>
   }
   if (!keys.each) return;
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
-      for (Index j = begin; j < end; ++j)
-        if (!step.visible(panel.rows->batch, panel.head(lane), panel.query(lane), rows.key(j)))
-          blocks.scores[rows.row(j) * B::panel + lane] = -std::numeric_limits<A>::infinity();
+    for (Index j = begin; j < end; ++j)
+      if (!step.visible(panel.rows->batch, panel.head(lane), panel.query(lane), rows.key(j)))
+        blocks.scores[rows.row(j) * B::panel + lane] = -std::numeric_limits<A>::infinity();
   });
   for (Index j = rows.begin; j < rows.end; ++j)
     for (int v = 0; v < B::panel_vectors; ++v)

@@ -35,7 +35,9 @@ class RowSet {
  public:
   void clear() { words_ = {}; }
   void insert(Index row) { words_[static_cast<std::size_t>(row / 64)] |= std::uint64_t{1} << (row % 64); }
-  bool empty() const { return (words_[0] | words_[1]) == 0; }
+  void insert(RowSet const& other) {
+    for (std::size_t w = 0; w < words_.size(); ++w) words_[w] |= other.words_[w];
+  }
 
   /// Calls function(row) for each row of the set in [begin, end).
   template <class Function>
@@ -115,26 +117,46 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   }
 }
 
-/// Rows times `scale` in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros. A row
-/// pointer that is null, and a row that holds NaN or infinity, becomes zeros; the latter is noted.
+/// Rows times `scale` in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros, and so are
+/// the rows of null pointers. With `not_finite`, rows that hold NaN or infinity become zeros and are noted there.
 template <class A, class T>
-void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A scale, A* to, Index capacity, RowSet& not_finite) {
+void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A scale, A* to, Index capacity,
+                 RowSet* not_finite = nullptr) {
   constexpr Index lanes = Blocking<A>::lanes;
-  not_finite.clear();
+  if (not_finite) not_finite->clear();
   for (Index i = 0; i < count; ++i) {
     T const* row = rows[i];
-    if (row && !all_finite<A>(row, dim_stride, dim)) {
-      not_finite.insert(i);
+    if (not_finite && row && !all_finite<A>(row, dim_stride, dim)) {
+      not_finite->insert(i);
       row = nullptr;
     }
     for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
       A* const place = to + begin * capacity + i * Width * lanes;
       Index const present = row ? std::min<Index>(dim - begin, Width * lanes) : 0;
-      if (dim_stride == 1)
+      if (dim_stride == 1 && present == Width * lanes)
+        for (Index d = 0; d < Width; ++d) (load_widened<A>(row + begin + d * lanes) * Vector<A>::of(scale)).store(place + d * lanes);
+      else if (dim_stride == 1)
         for (Index d = 0; d < present; ++d) place[d] = scale * static_cast<A>(row[begin + d]);
       else
         for (Index d = 0; d < present; ++d) place[d] = scale * static_cast<A>(row[(begin + d) * dim_stride]);
       for (Index d = present; d < Width * lanes; ++d) place[d] = A(0);
+    });
+  }
+}
+
+/// Calls function(element of row_of(i), element of the strips) for the rows that are not null; rows have unit stride.
+template <class A, class RowOf, class Function>
+void unpack_strips(A const* from, Index capacity, Index count, Index dim, RowOf&& row_of, Function&& function) {
+  for (Index i = 0; i < count; ++i) {
+    A* const row = row_of(i);
+    if (!row) continue;
+    for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
+      constexpr Index width = Width * Blocking<A>::lanes;
+      A const* const place = from + begin * capacity + i * width;
+      if (begin + width <= dim)
+        for (Index d = 0; d < width; ++d) function(row[begin + d], place[d]);
+      else
+        for (Index d = 0; d < dim - begin; ++d) function(row[begin + d], place[d]);
     });
   }
 }

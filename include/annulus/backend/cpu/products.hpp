@@ -111,6 +111,17 @@ template <class A>
 
 /// How a matrix of rows is stored: cut into strips of one to three vectors of columns, each strip dense, so that a
 /// product runs through memory in order. Strip [d, d + width) of a matrix with `rows` rows begins at rows * d.
+/// Rows from `first` on of such a matrix.
+template <class A>
+struct StripRows {
+  A* data;
+  Index capacity;  ///< rows of the matrix
+  Index first = 0;
+
+  /// Strip of `width` columns from column d on.
+  A* strip(Index d, Index width) const { return data + d * capacity + first * width; }
+};
+
 /// Calls function(d, integral_constant<width in vectors>) for each strip of `dim` columns, a multiple of the lanes.
 template <class A, class Function>
 void for_each_strip(Index dim, Function&& function) {
@@ -148,13 +159,12 @@ template <int Width, bool Transposed, class A>
 }  // namespace detail
 
 /// result[row][d] += sum over k < depth of a(row, k) * b[k][d] with a(row, k) = a[row][k], or a[k][row] if Transposed;
-/// rows of a are a panel wide. b and the result are stored in strips of b_rows and result_rows rows; row_count is a
-/// multiple of micro_rows, dim of the lanes.
+/// rows of a are a panel wide. row_count is a multiple of micro_rows, dim of the lanes.
 template <bool Transposed, class A>
-void add_product_of_rows(A const* a, A const* b, Index b_rows, Index depth, A* result, Index result_rows,
-                         Index row_count, Index dim) {
+void add_product_of_rows(A const* a, StripRows<A const> b, Index depth, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
-    detail::add_product_to_strip<Width, Transposed>(a, b + d * b_rows, depth, result + d * result_rows, row_count);
+    constexpr Index width = Width * Blocking<A>::lanes;
+    detail::add_product_to_strip<Width, Transposed>(a, b.strip(d, width), depth, result.strip(d, width), row_count);
   });
 }
 

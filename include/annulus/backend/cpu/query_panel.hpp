@@ -99,8 +99,8 @@ struct PanelKeys {
 
   /// The part of `keys` that all lanes see, if nothing has to be asked; empty ranges may lie anywhere in it.
   RowRange all_in(RowRange keys) const {
-    Index const begin = std::clamp(all.begin, keys.begin, keys.end);
-    return {begin, std::clamp(all.end, begin, keys.end)};
+    Index const from = std::clamp(all.begin, keys.begin, keys.end);
+    return {from, std::clamp(all.end, from, keys.end)};
   }
 
   /// Does a block that holds keys [begin, end), cut to those that any lane sees, need a test?

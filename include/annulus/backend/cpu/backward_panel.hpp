@@ -1,0 +1,124 @@
+#pragma once
+// What the backward pass holds of a panel of queries and of a block of keys while they meet.
+
+#include <algorithm>
+#include <limits>
+
+#include "annulus/backend/cpu/logits.hpp"
+#include "annulus/backend/cpu/packing.hpp"
+#include "annulus/backend/cpu/workspace.hpp"
+#include "annulus/numerics/merge.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+/// Extents of head_dim and value_dim, as given and filled up to whole vectors.
+template <class A>
+struct GradientExtents {
+  Index head_dim, value_dim;
+
+  Index head_dim_padded() const { return Blocking<A>::dim_padded(head_dim); }
+  Index value_dim_padded() const { return Blocking<A>::dim_padded(value_dim); }
+};
+
+/// A block of keys: what the products read, and the gradients that grow while panel after panel passes.
+template <class T>
+struct KeyBlock {
+  using A = Accumulator<T>;
+  using B = Blocking<A>;
+
+  KeyBlock() = default;
+  KeyBlock(Dealer& dealer, GradientExtents<A> const& extents)
+      : key_groups(dealer.take<A>(B::key_block * extents.head_dim)),
+        value_groups(dealer.take<A>(B::key_block * extents.value_dim)),
+        key_rows(dealer.take<A>(B::key_block * extents.head_dim_padded())),
+        dk(dealer.take<A>(B::key_block * extents.head_dim_padded())),
+        dv(dealer.take<A>(B::key_block * extents.value_dim_padded())) {}
+
+  /// Keys [begin, begin + count) of the step.
+  void load(HeadRows<T const> const& k, HeadRows<T const> const& v, Index begin, Index count, A scale, GradientExtents<A> const& extents) {
+    pack_row_groups<A>(k, begin, count, extents.head_dim, key_groups);
+    pack_row_groups<A>(v, begin, count, extents.value_dim, value_groups);
+    T const* rows[B::key_block];
+    for (Index j = 0; j < count; ++j) rows[j] = k.row(begin + j);
+    pack_strips(rows, k.dim_stride, count, extents.head_dim, scale, key_rows, Index{B::key_block}, &not_finite);
+    std::fill_n(dk, B::key_block * extents.head_dim_padded(), A(0));
+    std::fill_n(dv, B::key_block * extents.value_dim_padded(), A(0));
+  }
+
+  A* key_groups = nullptr;
+  A* value_groups = nullptr;
+  A* key_rows = nullptr;  ///< times the softmax scale; in strips, as dk and dv
+  A* dk = nullptr;
+  A* dv = nullptr;
+  RowSet not_finite;  ///< rows of keys that key_rows holds as zeros
+};
+
+/// A panel of queries with their dout and dq.
+template <class T>
+class BackwardPanel {
+  using A = Accumulator<T>;
+  using B = Blocking<A>;
+
+ public:
+  BackwardPanel() = default;
+  BackwardPanel(Dealer& dealer, GradientExtents<A> const& extents)
+      : queries(dealer.take<A>(B::panel * extents.head_dim)),
+        douts(dealer.take<A>(B::panel * extents.value_dim)),
+        query_rows(dealer.take<A>(B::panel * extents.head_dim_padded())),
+        dout_rows(dealer.take<A>(B::panel * extents.value_dim_padded())),
+        dq(dealer.take<A>(B::panel * extents.head_dim_padded())) {}
+
+  void load(QueryPanel<A> const& loaded, GradientExtents<A> const& extents, A scale, TensorView<T const, 4> const& q,
+            BackwardOperands<T, A, A, HostMemory> const& backward, TensorView<A, 4> const& query_gradient) {
+    panel = loaded;
+    A ones[B::panel], scales[B::panel];
+    for (int lane = 0; lane < B::panel; ++lane) {
+      ones[lane] = A(1);
+      scales[lane] = scale;
+      query_row[lane] = dout_row[lane] = nullptr;
+      dq_row[lane] = nullptr;
+      // A row that saw nothing, and a lane without a row, has weight 2^-inf = 0 everywhere.
+      lse[lane] = std::numeric_limits<A>::infinity();
+      delta[lane] = A(0);
+      if (lane >= panel.count) continue;
+      Index const b = panel.rows->batch, i = panel.query(lane), h = panel.head(lane);
+      if (backward.lse(b, h, i) == empty_row<A>) continue;
+      lse[lane] = backward.lse(b, h, i);
+      delta[lane] = backward.delta(b, h, i);
+      query_row[lane] = q.data() + q.offset(b, i, h, 0);
+      dout_row[lane] = backward.dout.data() + backward.dout.offset(b, i, h, 0);
+      dq_row[lane] = query_gradient.data() + query_gradient.offset(b, i, h, 0);
+    }
+    query_stride = q.stride(axis::dim);
+    dout_stride = backward.dout.stride(axis::dim);
+    RowSet not_finite_douts;
+    pack_panel(query_row, query_stride, extents.head_dim, scales, queries);
+    pack_panel(dout_row, dout_stride, extents.value_dim, ones, douts);
+    pack_strips(query_row, query_stride, Index{B::panel}, extents.head_dim, scale, query_rows, Index{B::panel}, &not_finite);
+    pack_strips(dout_row, dout_stride, Index{B::panel}, extents.value_dim, A(1), dout_rows, Index{B::panel}, &not_finite_douts);
+    not_finite.insert(not_finite_douts);
+    pack_strips(dq_row, 1, Index{B::panel}, extents.head_dim, A(1), dq, Index{B::panel});
+  }
+
+  void store_gradient(GradientExtents<A> const& extents) const {
+    unpack_strips(dq, Index{B::panel}, Index{B::panel}, extents.head_dim, [&](Index lane) { return dq_row[lane]; },
+                  [](A& element, A value) { element = value; });
+  }
+
+  QueryPanel<A> panel;
+  alignas(64) A lse[B::panel], delta[B::panel];
+  A* queries = nullptr;     ///< times the softmax scale, lanes side by side
+  A* douts = nullptr;       ///< lanes side by side
+  A* query_rows = nullptr;  ///< times the softmax scale; in strips, as dout_rows and dq
+  A* dout_rows = nullptr;
+  A* dq = nullptr;
+  RowSet not_finite;  ///< rows of which query_rows or dout_rows holds zeros instead
+  T const* query_row[B::panel];
+  T const* dout_row[B::panel];
+  A* dq_row[B::panel];
+  Index query_stride = 1, dout_stride = 1;
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu
