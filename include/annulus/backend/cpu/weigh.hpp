@@ -20,18 +20,27 @@ template <class A>
 
 }  // namespace detail
 
-/// Lifts the maxima of a panel to `largest`, which are not below them, and rescales what was summed before.
+/// Weights may exceed 1 by this power of 2 before the maximum that they are relative to is lifted: small rises, of which
+/// there are many, then rescale nothing.
+inline constexpr int weight_headroom = 8;
+
+/// Lifts the maxima of those rows of a panel that need it to `largest`, which are not below them, and rescales what was
+/// summed before. What becomes of a row does not depend on the rows beside it.
 template <class A>
 [[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  Lanes<A> rises[vectors];
   bool rose = false;
-  for (int v = 0; v < vectors; ++v) rose = rose || any(less(V::load(maximum + v * lanes), largest[v]));
+  for (int v = 0; v < vectors; ++v) {
+    rises[v] = less(V::of(A(weight_headroom)), largest[v] - V::load(maximum + v * lanes));
+    rose = rose || any(rises[v]);
+  }
   if (!rose) return;
   V factor[vectors];
   for (int v = 0; v < vectors; ++v) {
     V const before = V::load(maximum + v * lanes);
-    largest[v].store(maximum + v * lanes);
+    select(rises[v], largest[v], before).store(maximum + v * lanes);
     factor[v] = exponential2(before - detail::finite_maximum(maximum + v * lanes));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }

@@ -71,7 +71,7 @@ template <class A>
 
 }  // namespace detail
 
-/// 2^x for x <= 0, within 2 units in the last place; 0 for -inf; NaN for NaN. Below the smallest normal number: 0, or on
+/// 2^x for x < 100, within 2 units in the last place; 0 for -inf; NaN for NaN. Below the smallest normal number: 0, or on
 /// AVX-512 what the processor does with results that small.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> exponential2(Vector<A> x) {
