@@ -59,7 +59,8 @@ struct CpuBackend {
     share(into.accumulator, [&](auto const& rows) { HostOperations().merge(rows(into), rows(from)); });
   }
   template <class A, class L, class T>
-  void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output, TensorView<L, 3> lse) {
+  void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
+                 TensorView<L, 3> lse) {
     share(output, [&](auto const& rows) { HostOperations().normalise(rows(state), sinks, rows(output), rows(lse)); });
   }
   template <class T, class A>
@@ -67,7 +68,8 @@ struct CpuBackend {
     share(output, [&](auto const& rows) { HostOperations().row_delta(rows(dout), rows(output), rows(delta)); });
   }
   template <class L, class A>
-  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks, TensorView<A, 2> dsinks) {
+  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks,
+                      TensorView<A, 2> dsinks) {
     HostOperations().sink_gradients(lse, delta, sinks, dsinks);
   }
 

@@ -83,7 +83,8 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
     for (Index k = 0; k < depth; k += part) {
       sums.clear();
-      sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel, std::min(part, depth - k));
+      sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel,
+                       std::min(part, depth - k));
       if (k > 0) sums.add(place, B::panel);
       sums.store(place, B::panel);
     }
@@ -166,7 +167,8 @@ template <int Width, bool Transposed, class E, class A = typename Operand<E>::Su
 /// of numbers wide, or a[k][row] if Transposed, where they are a panel of elements wide. row_count is a multiple of
 /// micro_rows, dim of the lanes.
 template <bool Transposed, class E, class A = typename Operand<E>::Sum>
-void add_product_of_rows(E const* a, StripRows<E const> b, Index depth, StripRows<A> result, Index row_count, Index dim) {
+void add_product_of_rows(E const* a, StripRows<E const> b, Index depth, StripRows<A> result, Index row_count,
+                         Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
     constexpr Index width = Width * Blocking<A>::lanes;
     detail::add_product_to_strip<Width, Transposed>(a, b.strip(d, width), depth, result.strip(d, width), row_count);

@@ -76,17 +76,20 @@ template <class A>
   if (scale == A(1))
     weigh_all([](V score, V maximum_of_row) { return score - maximum_of_row; });
   else
-    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) { return multiply_add(score, factor, V::zero() - maximum_of_row); });
+    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
+      return multiply_add(score, factor, V::zero() - maximum_of_row);
+    });
   for (int v = 0; v < vectors; ++v) sums[v].store(sum + v * lanes);
 }
 
 #if defined(__AVX512BF16__)
 /// As weigh, but the weights go to pairs of rows, rounded; the sums keep what the rounding takes. With lead 1 the first
 /// row is the second of its pair; what a pair lacks is 0.
-[[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale, float const* maximum, float* sum,
-                                             BfloatPair* pairs) {
+[[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
+                                             float const* maximum, float* sum, BfloatPair* pairs) {
   using V = Vector<float>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes, panel = Blocking<float>::panel;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
+                panel = Blocking<float>::panel;
   V low[vectors], sums[vectors];
   V const factor = V::of(scale);
   for (int v = 0; v < vectors; ++v) {
@@ -118,11 +121,13 @@ template <class A>
 /// Rows of a panel's width as pairs of rows, rounded.
 [[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
   using V = Vector<float>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes, panel = Blocking<float>::panel;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
+                panel = Blocking<float>::panel;
   for (Index j = -lead; j < rows; j += 2, pairs += panel)
     for (int v = 0; v < vectors; ++v) {
       float const* const place = block + j * panel + v * lanes;
-      store_pairs_of_rows(j < 0 ? V::zero() : V::load(place), j + 1 < rows ? V::load(place + panel) : V::zero(), pairs + v * lanes);
+      store_pairs_of_rows(j < 0 ? V::zero() : V::load(place), j + 1 < rows ? V::load(place + panel) : V::zero(),
+                          pairs + v * lanes);
     }
 }
 
