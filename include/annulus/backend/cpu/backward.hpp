@@ -111,7 +111,7 @@ class BackwardSum {
   }
 
   void work(Team const& team, Scratch& scratch) {
-    SmallNumbersAreZero const guard;
+    [[maybe_unused]] SmallNumbersAreZero const guard;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
       add_piece(team, scratch, item % heads_, item / heads_);
   }

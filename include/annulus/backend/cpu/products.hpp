@@ -81,13 +81,15 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     A* const place = result + row * B::panel;
     // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
     Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
-    for (Index k = 0; k < depth; k += part) {
+    Index k = 0;
+    do {
       sums.clear();
       sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel,
                        std::min(part, depth - k));
       if (k > 0) sums.add(place, B::panel);
       sums.store(place, B::panel);
-    }
+      k += part;
+    } while (k < depth);
     if constexpr (Maximum) {
 #pragma GCC unroll 16
       for (int r = 0; r < B::micro_rows; ++r)
