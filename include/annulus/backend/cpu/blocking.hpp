@@ -20,7 +20,7 @@ struct Blocking {
   static constexpr int key_block = 128;                ///< keys; a multiple of micro_rows
   /// Panels that share the pass over the keys: their queries and results stay in the second-level cache.
   static constexpr int panels_per_tile = 256 / panel;
-  static constexpr int sum_length = 32;  ///< products that are added up before the sum joins a longer one
+  static constexpr int sum_length = 64;  ///< products that are added up before the sum joins a longer one
 
   static_assert(panel % micro_rows == 0 && key_block % micro_rows == 0);
 
