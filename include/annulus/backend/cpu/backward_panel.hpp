@@ -2,7 +2,6 @@
 // What the backward pass holds of a panel of queries and of a block of keys while they meet.
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "annulus/backend/cpu/logits.hpp"
@@ -93,13 +92,13 @@ class BackwardPanel {
       scales[lane] = units.query_scale;
       query_row[lane] = dout_row[lane] = nullptr;
       dq_row[lane] = nullptr;
-      // A row that saw nothing, and a lane without a row, has weight 2^-inf = 0 everywhere.
-      lse_high[lane] = std::numeric_limits<A>::infinity();
-      lse_low[lane] = delta[lane] = A(0);
+      // A row that saw nothing, and a lane without a row, has weight e^-inf = 0 everywhere.
+      lse[lane] = std::numeric_limits<A>::infinity();
+      delta[lane] = A(0);
       if (lane >= panel.count) continue;
       Index const b = panel.rows->batch, i = panel.query(lane), h = panel.head(lane);
       if (backward.lse(b, h, i) == empty_row<A>) continue;
-      in_powers_of_two(backward.lse(b, h, i), lse_high[lane], lse_low[lane]);
+      lse[lane] = backward.lse(b, h, i);
       delta[lane] = backward.delta(b, h, i);
       query_row[lane] = q.data() + q.offset(b, i, h, 0);
       dout_row[lane] = backward.dout.data() + backward.dout.offset(b, i, h, 0);
@@ -127,21 +126,8 @@ class BackwardPanel {
         [](A& element, A value) { element = value; });
   }
 
-  /// natural * log2(e) = high + low.
-  static void in_powers_of_two(A natural, A& high, A& low) {
-    if constexpr (sizeof(A) == 8) {
-      high = natural * log2_e;
-      low = std::fma(natural, log2_e, -high);
-    } else {
-      double const exact = static_cast<double>(natural) * log2_e;
-      high = static_cast<A>(exact);
-      low = static_cast<A>(exact - static_cast<double>(high));
-    }
-  }
-
   QueryPanel<A> panel;
-  /// In powers of 2, as a sum that is more exact than its first term.
-  alignas(64) A lse_high[B::panel], lse_low[B::panel], delta[B::panel];
+  alignas(64) A lse[B::panel], delta[B::panel];
   E* queries = nullptr;     ///< times LogitUnits::query_scale, lanes side by side
   E* douts = nullptr;       ///< lanes side by side
   E* query_rows = nullptr;  ///< in strips, as dout_rows and dq

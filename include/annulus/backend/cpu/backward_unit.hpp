@@ -14,8 +14,8 @@ namespace detail {
 /// What the rows of a panel need beside their products.
 template <class A>
 struct RowTerms {
-  A const *lse_high, *lse_low, *delta;
-  A weight_scale;    ///< from products to powers of 2
+  A const *lse, *delta;
+  A weight_scale;    ///< from products to logits
   A gradient_scale;  ///< from gradients of logits to those of products of query and key
 };
 
@@ -24,10 +24,9 @@ template <class A>
 [[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V high[vectors], low[vectors], delta[vectors];
+  V negative_lse[vectors], delta[vectors];
   for (int v = 0; v < vectors; ++v) {
-    high[v] = V::load(terms.lse_high + v * lanes);
-    low[v] = V::load(terms.lse_low + v * lanes);
+    negative_lse[v] = V::zero() - V::load(terms.lse + v * lanes);
     delta[v] = V::load(terms.delta + v * lanes);
   }
   V const weight_scale = V::of(terms.weight_scale), gradient_scale = V::of(terms.gradient_scale);
@@ -36,8 +35,7 @@ template <class A>
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
       Index const place = j * panel + v * lanes;
-      V const weight =
-          exponential2(multiply_add(V::load(products + place), weight_scale, V::zero() - high[v]) - low[v]);
+      V const weight = exponential(multiply_add(V::load(products + place), weight_scale, negative_lse[v]));
       weight.store(products + place);
       (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
     }
@@ -57,8 +55,8 @@ template <class A>
       V const logit = V::load(logits + place), dweight = V::load(dweights + place);
       auto const hidden = less_or_equal(logit, nothing);
       V const factor = kept ? select(hidden, V::zero(), V::load(kept + place)) : V::of(A(1));
-      V const high = V::load(terms.lse_high + v * lanes), low = V::load(terms.lse_low + v * lanes);
-      V const weight = select(hidden, V::zero(), exponential2(multiply_add(logit, scale, V::zero() - high) - low));
+      V const lse = V::load(terms.lse + v * lanes);
+      V const weight = select(hidden, V::zero(), exponential(multiply_add(logit, scale, V::zero() - lse)));
       (weight * factor).store(logits + place);
       // Of a hidden pair nothing is used: its values may be NaN.
       V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
@@ -128,7 +126,7 @@ class BackwardUnit {
     Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     auto const units = LogitUnits<A>::of(step);
     A const scale = static_cast<A>(step.softmax_scale);
-    detail::RowTerms<A> const terms{queries.lse_high, queries.lse_low, queries.delta, units.weight_scale, scale};
+    detail::RowTerms<A> const terms{queries.lse, queries.delta, units.weight_scale, scale};
     if (units.finished && !step.dropout.active() && seen.covers({rows.key(rows.begin), rows.key(rows.end)})) {
       detail::differentiate(blocks_.scores + begin, dweights_ + begin, count, terms);
       return;

@@ -12,7 +12,6 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Inside, logits and maxima count in powers of 2; in the state of the step they are natural.
 template <class T>
 class ForwardPanel {
   using A = Accumulator<T>;
@@ -50,16 +49,15 @@ class ForwardPanel {
     A scale[B::panel], factor[B::panel];
     std::fill_n(scale, B::panel, units_.query_scale);
     for (int lane = 0; lane < B::panel; ++lane) {
-      maximum_[lane] = loaded_maximum_[lane] = natural_[lane] = empty_row<A>;
-      sum_[lane] = factor[lane] = A(0);
+      maximum_[lane] = empty_row<A>;
+      sum_[lane] = A(0);
+      factor[lane] = A(1);
       if (lane >= panel_.count) continue;
       auto const [b, i, h] = place(lane);
       rows[lane] = q.data() + q.offset(b, i, h, 0);
-      natural_[lane] = state.maximum(b, h, i);
-      if (natural_[lane] == empty_row<A>) continue;
-      maximum_[lane] = loaded_maximum_[lane] = static_cast<A>(static_cast<double>(natural_[lane]) * log2_e);
-      factor[lane] = base_change(natural_[lane], maximum_[lane]);
-      sum_[lane] = state.sum(b, h, i) * factor[lane];
+      maximum_[lane] = state.maximum(b, h, i);
+      if (maximum_[lane] == empty_row<A>) continue;
+      sum_[lane] = state.sum(b, h, i);
       accumulated[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
     if constexpr (is_pair<E>)
@@ -79,11 +77,9 @@ class ForwardPanel {
       // A row that sees nothing of this step keeps its bits.
       if (!seen_[lane] || maximum_[lane] == empty_row<A>) continue;
       auto const [b, i, h] = place(lane);
-      bool const unchanged = natural_[lane] != empty_row<A> && maximum_[lane] == loaded_maximum_[lane];
-      A const natural = unchanged ? natural_[lane] : static_cast<A>(static_cast<double>(maximum_[lane]) * ln_2);
-      factor[lane] = A(1) / base_change(natural, maximum_[lane]);
-      state.maximum(b, h, i) = natural;
-      state.sum(b, h, i) = sum_[lane] * factor[lane];
+      factor[lane] = A(1);
+      state.maximum(b, h, i) = maximum_[lane];
+      state.sum(b, h, i) = sum_[lane];
       rows[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
     unpack_panel(output_, extents_.value_dim, factor, rows);
@@ -168,18 +164,12 @@ class ForwardPanel {
         bool const weighed = !is_pair<E> || step.dropout.active();
         A const weight = weighed                 ? score
                          : score == empty_row<A> ? A(0)
-                                                 : std::exp2(score * units_.weight_scale - maximum_[lane]);
+                                                 : std::exp(score * units_.weight_scale - maximum_[lane]);
         if (weight == A(0)) continue;
         for (Index d = 0; d < extents_.value_dim; ++d)
           output_[d * B::panel + lane] += weight * static_cast<A>(row[d * values.dim_stride]);
       }
     });
-  }
-
-  /// e^natural / 2^binary: what makes a row that is relative to one maximum relative to the other. Near 1, since both are
-  /// the same number but for rounding.
-  static A base_change(A natural, A binary) {
-    return static_cast<A>(std::exp2(static_cast<double>(natural) * log2_e - static_cast<double>(binary)));
   }
 
   PackedExtents<E> extents_{};
@@ -188,7 +178,6 @@ class ForwardPanel {
   E* queries_ = nullptr;
   A* output_ = nullptr;
   alignas(64) A maximum_[B::panel], sum_[B::panel];
-  A natural_[B::panel], loaded_maximum_[B::panel];
   LogitUnits<A> units_{};
   bool seen_[B::panel] = {};
   bool loaded_ = false;

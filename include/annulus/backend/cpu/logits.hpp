@@ -11,27 +11,28 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-inline constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
-
-/// Logits are counted in powers of 2. The forward and the backward pass make them in the same way, to the bit: then a
+/// Where the softmax scale comes in. The forward and the backward pass make logits in the same way, to the bit: then a
 /// weight that is computed again fits the log-sum-exp, however large the logits and their rounding errors are.
 template <class A>
 struct LogitUnits {
   A query_scale = A(1);    ///< what queries are multiplied by when they are packed
   A product_scale = A(1);  ///< what finish_logits multiplies products by before the soft cap
-  A unit = A(1);           ///< and logits after the bias
-  A weight_scale = A(1);   ///< what the exponent is multiplied by last; not negative
+  A weight_scale = A(1);   ///< what makes logits of what is weighed; positive
   bool finished = true;    ///< products need finish_logits for nothing but the mask
 
   template <class T>
   static LogitUnits of(HostStep<T> const& step) {
     constexpr bool exact_queries = is_pair<PackedElement<T>>;
     bool const plain = step.logit_softcap == 0 && !step.bias.data();
-    A const scale = static_cast<A>(step.softmax_scale), binary_scale = static_cast<A>(step.softmax_scale * log2_e);
-    if (plain && !exact_queries) return {.query_scale = binary_scale};
-    if (plain && scale > A(0)) return {.weight_scale = binary_scale};
-    LogitUnits units{.unit = static_cast<A>(log2_e), .finished = false};
-    (exact_queries ? units.product_scale : units.query_scale) = scale;
+    A const scale = static_cast<A>(step.softmax_scale);
+    LogitUnits units;
+    if (!exact_queries)
+      units.query_scale = scale;
+    else if (plain && scale > A(0))
+      units.weight_scale = scale;
+    else
+      units.product_scale = scale;
+    units.finished = plain && units.product_scale == A(1);
     return units;
   }
 };
@@ -119,7 +120,7 @@ template <class T, class A>
                                      Vector<A>* largest) {
   using V = Vector<A>;
   using B = Blocking<A>;
-  V const product_scale = V::of(units.product_scale), unit = V::of(units.unit);
+  V const product_scale = V::of(units.product_scale);
   V const softcap = V::of(static_cast<A>(step.logit_softcap)),
           inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
   V const nothing = V::of(-std::numeric_limits<A>::infinity());
@@ -138,7 +139,6 @@ template <class T, class A>
         if (blocks.slope) (V::of(A(1)) - t * t).store(blocks.slope + place);
       }
       if (biased) x = x + V::load(blocks.bias + place);
-      x = x * unit;
       if (tested) x = select(bounds.see(v, number), x, nothing);
       x.store(blocks.scores + place);
       if (!keys.each) largest[v] = larger(x, largest[v]);

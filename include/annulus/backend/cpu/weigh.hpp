@@ -20,9 +20,9 @@ template <class A>
 
 }  // namespace detail
 
-/// Weights may exceed 1 by this power of 2 before the maximum that they are relative to is lifted: small rises, of which
+/// Weights may exceed 1 by this power of e before the maximum that they are relative to is lifted: small rises, of which
 /// there are many, then rescale nothing.
-inline constexpr int weight_headroom = 8;
+inline constexpr int weight_headroom = 6;
 
 /// Lifts the maxima of those rows of a panel that need it to `largest`, which are not below them, and rescales what was
 /// summed before. What becomes of a row does not depend on the rows beside it.
@@ -41,7 +41,7 @@ template <class A>
   for (int v = 0; v < vectors; ++v) {
     V const before = V::load(maximum + v * lanes);
     select(rises[v], largest[v], before).store(maximum + v * lanes);
-    factor[v] = exponential2(before - detail::finite_maximum(maximum + v * lanes));
+    factor[v] = exponential(before - detail::finite_maximum(maximum + v * lanes));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
   for (Index d = 0; d < dim; ++d)
@@ -52,7 +52,7 @@ template <class A>
     }
 }
 
-/// Turns rows of scores into weights 2^(score * scale - maximum), and adds them to the sums.
+/// Turns rows of scores into weights e^(score * scale - maximum), and adds them to the sums.
 template <class A>
 [[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
   using V = Vector<A>;
@@ -68,7 +68,7 @@ template <class A>
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
         A* const place = scores + j * panel + v * lanes;
-        V const weight = exponential2(exponent(V::load(place), high[v]));
+        V const weight = exponential(exponent(V::load(place), high[v]));
         sums[v] = sums[v] + weight;
         weight.store(place);
       }
@@ -97,7 +97,7 @@ template <class A>
     sums[v] = V::load(sum + v * lanes);
   }
   auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
-    V const result = exponential2(multiply_add(V::load(scores + j * panel + v * lanes), factor, low[v]));
+    V const result = exponential(multiply_add(V::load(scores + j * panel + v * lanes), factor, low[v]));
     sums[v] = sums[v] + result;
     return result;
   };
