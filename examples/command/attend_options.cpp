@@ -49,7 +49,7 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_choice(app, "--sharding", options.attention.sharding, shardings, "which rank owns which position")
       ->default_str("contiguous");
   add_rotation(app, options.attention.rotation);
-  app.add_option("--backend", options.backend, "what computes; this build has " + names_of_built_in_backends())
+  app.add_option("--backend", options.backend, "what computes: " + names_of_backends())
       ->default_str(options.backend)
       ->type_name("reference|cpu|nki");
   add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")

@@ -1,41 +1,35 @@
 #pragma once
 // The backends of the command, in one list: a new one is one line of it.
 
+#include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/nki/nki.hpp>
 #include <annulus/backend/reference/reference.hpp>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 
 #include "input_error.hpp"
 
 namespace annulus_command {
 
-/// A backend that this build has. It computes on one thread per rank, unless it is made from a number of threads.
+/// A backend computes on one thread per rank, unless it is made from a number of threads.
 template <class B>
 struct BuiltIn {
   std::string_view name;
 
-  static constexpr bool takes_threads = std::is_constructible_v<B, int>;
+  static constexpr bool takes_threads = requires { B{.threads = 1}; };
 
   B make([[maybe_unused]] int threads) const {
     if constexpr (takes_threads)
-      return B(threads);
+      return B{.threads = threads};
     else
       return B();
   }
 };
 
-/// A backend that this build does not have.
-struct Absent {
-  std::string_view name;
-  std::string_view reason;
-};
-
 inline constexpr std::tuple backends{
     BuiltIn<annulus::ReferenceBackend>{"reference"},
-    Absent{"cpu", "this build has no fast CPU backend"},
+    BuiltIn<annulus::CpuBackend>{"cpu"},
     BuiltIn<annulus::NkiBackend>{"nki"},
 };
 
@@ -45,43 +39,36 @@ void for_each_backend(Function&& function) {
   std::apply([&](auto const&... entry) { (function(entry), ...); }, backends);
 }
 
-template <class Entry>
-inline constexpr bool is_absent = std::is_same_v<Entry, Absent>;
-
-/// Names of the backends that this build has: "reference|...".
-inline std::string names_of_built_in_backends() {
+/// "reference|...".
+inline std::string names_of_backends() {
   std::string names;
-  for_each_backend([&]<class Entry>(Entry const& entry) {
-    if constexpr (!is_absent<Entry>) names += (names.empty() ? "" : "|") + std::string(entry.name);
+  for_each_backend([&](auto const& entry) {
+    names += (names.empty() ? "" : "|") + std::string(entry.name);
   });
   return names;
 }
 
-/// Throws InputError, with the reason, where the backend is not there or cannot use this number of threads per rank.
+/// Throws InputError where the backend is not known or cannot use this number of threads per rank.
 inline void require_backend(std::string_view name, int threads) {
   bool known = false;
   for_each_backend([&]<class Entry>(Entry const& entry) {
     if (entry.name != name) return;
     known = true;
-    if constexpr (is_absent<Entry>) {
-      throw InputError("--backend " + std::string(name) + ": " + std::string(entry.reason) +
-                       "; accepted: " + names_of_built_in_backends());
-    } else if constexpr (!Entry::takes_threads) {
+    if constexpr (!Entry::takes_threads) {
       if (threads != 1)
         throw InputError("--threads " + std::to_string(threads) + ": the " + std::string(name) +
                          " backend computes on one thread per rank; accepted: 1");
     }
   });
   if (!known)
-    throw InputError("--backend '" + excerpt(name) + "' is not known; accepted: " + names_of_built_in_backends());
+    throw InputError("--backend '" + excerpt(name) + "' is not known; accepted: " + names_of_backends());
 }
 
 /// Calls function(backend) with a new backend of this name, which require_backend has let pass.
 template <class Function>
 void with_backend(std::string_view name, int threads, Function&& function) {
-  for_each_backend([&]<class Entry>(Entry const& entry) {
-    if constexpr (!is_absent<Entry>)
-      if (entry.name == name) function(entry.make(threads));
+  for_each_backend([&](auto const& entry) {
+    if (entry.name == name) function(entry.make(threads));
   });
 }
 
