@@ -129,7 +129,7 @@ class BackwardSum {
           team.wait_until([&] { return left(head, other).load(std::memory_order_acquire) <= p; });
           if (other == before && left(head, other).load(std::memory_order_acquire) == 0) ++before;
         }
-        scratch.panel->load(panel, extents_, static_cast<A>(step_.softmax_scale), operands_.q, backward_, gradients_.dq);
+        scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
         for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
           meet(scratch, k, keys, block);
         scratch.panel->store_gradient(extents_);

@@ -2,6 +2,7 @@
 // What the backward pass holds of a panel of queries and of a block of keys while they meet.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "annulus/backend/cpu/logits.hpp"
@@ -69,22 +70,23 @@ class BackwardPanel {
         dout_rows(dealer.take<A>(B::panel * extents.value_dim_padded())),
         dq(dealer.take<A>(B::panel * extents.head_dim_padded())) {}
 
-  void load(QueryPanel<A> const& loaded, GradientExtents<A> const& extents, A scale, TensorView<T const, 4> const& q,
+  void load(QueryPanel<A> const& loaded, GradientExtents<A> const& extents, HostStep<T> const& step, TensorView<T const, 4> const& q,
             BackwardOperands<T, A, A, HostMemory> const& backward, TensorView<A, 4> const& query_gradient) {
     panel = loaded;
+    auto const units = LogitUnits<A>::of(step);
     A ones[B::panel], scales[B::panel];
     for (int lane = 0; lane < B::panel; ++lane) {
       ones[lane] = A(1);
-      scales[lane] = scale;
+      scales[lane] = units.query_scale;
       query_row[lane] = dout_row[lane] = nullptr;
       dq_row[lane] = nullptr;
       // A row that saw nothing, and a lane without a row, has weight 2^-inf = 0 everywhere.
-      lse[lane] = std::numeric_limits<A>::infinity();
-      delta[lane] = A(0);
+      lse_high[lane] = std::numeric_limits<A>::infinity();
+      lse_low[lane] = delta[lane] = A(0);
       if (lane >= panel.count) continue;
       Index const b = panel.rows->batch, i = panel.query(lane), h = panel.head(lane);
       if (backward.lse(b, h, i) == empty_row<A>) continue;
-      lse[lane] = backward.lse(b, h, i);
+      in_powers_of_two(backward.lse(b, h, i), lse_high[lane], lse_low[lane]);
       delta[lane] = backward.delta(b, h, i);
       query_row[lane] = q.data() + q.offset(b, i, h, 0);
       dout_row[lane] = backward.dout.data() + backward.dout.offset(b, i, h, 0);
@@ -95,7 +97,7 @@ class BackwardPanel {
     RowSet not_finite_douts;
     pack_panel(query_row, query_stride, extents.head_dim, scales, queries);
     pack_panel(dout_row, dout_stride, extents.value_dim, ones, douts);
-    pack_strips(query_row, query_stride, Index{B::panel}, extents.head_dim, scale, query_rows, Index{B::panel}, &not_finite);
+    pack_strips(query_row, query_stride, Index{B::panel}, extents.head_dim, static_cast<A>(step.softmax_scale), query_rows, Index{B::panel}, &not_finite);
     pack_strips(dout_row, dout_stride, Index{B::panel}, extents.value_dim, A(1), dout_rows, Index{B::panel}, &not_finite_douts);
     not_finite.insert(not_finite_douts);
     pack_strips(dq_row, 1, Index{B::panel}, extents.head_dim, A(1), dq, Index{B::panel});
@@ -106,9 +108,22 @@ class BackwardPanel {
                   [](A& element, A value) { element = value; });
   }
 
+  /// natural * log2(e) = high + low.
+  static void in_powers_of_two(A natural, A& high, A& low) {
+    if constexpr (sizeof(A) == 8) {
+      high = natural * log2_e;
+      low = std::fma(natural, log2_e, -high);
+    } else {
+      double const exact = static_cast<double>(natural) * log2_e;
+      high = static_cast<A>(exact);
+      low = static_cast<A>(exact - static_cast<double>(high));
+    }
+  }
+
   QueryPanel<A> panel;
-  alignas(64) A lse[B::panel], delta[B::panel];
-  A* queries = nullptr;     ///< times the softmax scale, lanes side by side
+  /// In powers of 2, as a sum that is more exact than its first term.
+  alignas(64) A lse_high[B::panel], lse_low[B::panel], delta[B::panel];
+  A* queries = nullptr;     ///< times LogitUnits::query_scale, lanes side by side
   A* douts = nullptr;       ///< lanes side by side
   A* query_rows = nullptr;  ///< times the softmax scale; in strips, as dout_rows and dq
   A* dout_rows = nullptr;

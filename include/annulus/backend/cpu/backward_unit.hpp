@@ -12,12 +12,14 @@ namespace detail {
 
 /// From logits and products of dout and values, [rows][panel] each, to probabilities and gradients of the logits.
 template <class A>
-[[gnu::noinline]] void differentiate(A* logits, A* dweights, Index rows, A const* lse, A const* delta) {
+[[gnu::noinline]] void differentiate(A* logits, A* dweights, Index rows, A const* lse_high, A const* lse_low,
+                                   A const* delta) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V l[vectors], d[vectors];
+  V high[vectors], low[vectors], d[vectors];
   for (int v = 0; v < vectors; ++v) {
-    l[v] = V::load(lse + v * lanes);
+    high[v] = V::load(lse_high + v * lanes);
+    low[v] = V::load(lse_low + v * lanes);
     d[v] = V::load(delta + v * lanes);
   }
 #pragma GCC unroll 2
@@ -25,7 +27,7 @@ template <class A>
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
       Index const place = j * panel + v * lanes;
-      V const weight = exponential(V::load(logits + place) - l[v]);
+      V const weight = exponential2(V::load(logits + place) - high[v] - low[v]);
       weight.store(logits + place);
       (weight * (V::load(dweights + place) - d[v])).store(dweights + place);
     }
@@ -34,7 +36,8 @@ template <class A>
 /// The same where some pairs may not be visible (a logit of -inf), or dropout takes part: kept is null or a factor for
 /// each pair, and logits become probabilities times that factor.
 template <class A>
-[[gnu::noinline]] void differentiate_with_care(A* logits, A* dweights, A const* kept, Index rows, A const* lse, A const* delta) {
+[[gnu::noinline]] void differentiate_with_care(A* logits, A* dweights, A const* kept, Index rows, A const* lse_high, A const* lse_low,
+                                   A const* delta) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
   V const nothing = V::of(empty_row<A>);
@@ -44,7 +47,7 @@ template <class A>
       V const logit = V::load(logits + place), dweight = V::load(dweights + place);
       auto const hidden = less_or_equal(logit, nothing);
       V const factor = kept ? select(hidden, V::zero(), V::load(kept + place)) : V::of(A(1));
-      V const weight = select(hidden, V::zero(), exponential(logit - V::load(lse + v * lanes)));
+      V const weight = select(hidden, V::zero(), exponential2(logit - V::load(lse_high + v * lanes) - V::load(lse_low + v * lanes)));
       (weight * factor).store(logits + place);
       // Of a hidden pair nothing is used: its values may be NaN.
       V const gradient = weight * (factor * dweight - V::load(delta + v * lanes));
@@ -83,14 +86,14 @@ class BackwardUnit {
 
     bool const plain = step.logit_softcap == 0 && !step.bias.data() && !step.dropout.active();
     if (plain && seen.covers({rows.key(rows.begin), rows.key(rows.end)})) {
-      detail::differentiate(weights + lead, dweights_ + lead, count, queries.lse, queries.delta);
+      detail::differentiate(weights + lead, dweights_ + lead, count, queries.lse_high, queries.lse_low, queries.delta);
     } else {
       V largest[B::panel_vectors];
       for (V& vector : largest) vector = V::zero();
-      finish_logits(step, queries.panel, seen, rows, blocks_, A(1), largest);
+      finish_logits(step, queries.panel, seen, rows, blocks_, LogitUnits<A>::of(step).unit, largest);
       if (step.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
       detail::differentiate_with_care(weights + lead, dweights_ + lead, blocks_.kept ? blocks_.kept + lead : nullptr, count,
-                                      queries.lse, queries.delta);
+                                      queries.lse_high, queries.lse_low, queries.delta);
       if (dbias.data()) add_bias_gradient(step, queries.panel, seen, rows, dbias);
       if (blocks_.slope)
         for (Index e = lead; e < lead + count * B::panel; ++e)

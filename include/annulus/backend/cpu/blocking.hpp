@@ -20,7 +20,7 @@ struct Blocking {
   static constexpr int key_block = 128;                ///< keys; a multiple of micro_rows
   /// Panels that share the pass over the keys: their queries and results stay in the second-level cache.
   static constexpr int panels_per_tile = 256 / panel;
-  static constexpr int sum_length = 64;  ///< products that are added up before the sum joins a longer one
+  static constexpr int sum_length = 32;  ///< products that are added up before the sum joins a longer one
 
   static constexpr Index rows_padded(Index rows) { return ceil_divide(rows, micro_rows) * micro_rows; }
   static constexpr Index dim_padded(Index dim) { return ceil_divide(dim, lanes) * lanes; }

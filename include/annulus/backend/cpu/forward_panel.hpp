@@ -11,8 +11,6 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-inline constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
-
 namespace detail {
 
 /// Lifts the maxima to `largest`, turns scores into weights 2^(score - maximum) and adds them up. What was accumulated
@@ -89,12 +87,12 @@ class ForwardPanel {
   void load(HostStep<T> const& step, TensorView<T const, 4> const& q, RunningState<A, HostMemory> const& state) {
     if (loaded_) return;
     loaded_ = true;
-    bool const plain = step.logit_softcap == 0 && !step.bias.data();
-    unit_ = plain ? A(1) : static_cast<A>(log2_e);
+    auto const units = LogitUnits<A>::of(step);
+    unit_ = units.unit;
     T const* rows[B::panel] = {};
     A const* accumulated[B::panel] = {};
     A scale[B::panel], factor[B::panel];
-    std::fill_n(scale, B::panel, static_cast<A>(plain ? step.softmax_scale * log2_e : step.softmax_scale));
+    std::fill_n(scale, B::panel, units.query_scale);
     for (int lane = 0; lane < B::panel; ++lane) {
       maximum_[lane] = loaded_maximum_[lane] = natural_[lane] = empty_row<A>;
       sum_[lane] = factor[lane] = A(0);

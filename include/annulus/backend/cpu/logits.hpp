@@ -10,6 +10,22 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
+inline constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.693147180559945309417;
+
+/// Logits are counted in powers of 2. The forward and the backward pass make them in the same way, to the bit: then a
+/// weight that is computed again fits the log-sum-exp, however large the logits and their rounding errors are.
+template <class A>
+struct LogitUnits {
+  A query_scale;  ///< what queries are multiplied by when they are packed
+  A unit;         ///< what finish_logits multiplies by; 1 where scores are logits already
+
+  template <class T>
+  static LogitUnits of(HostStep<T> const& step) {
+    if (step.logit_softcap == 0 && !step.bias.data()) return {static_cast<A>(step.softmax_scale * log2_e), A(1)};
+    return {static_cast<A>(step.softmax_scale), static_cast<A>(log2_e)};
+  }
+};
+
 /// Keys [begin, end) of a block of the step's keys that begins at block_begin. Row r of a block of scores is key
 /// `first` + r of the block of keys.
 struct BlockRows {

@@ -89,12 +89,6 @@ template <class A>
   return select(vanishes, V::zero(), detail::scaled_by_power(detail::polynomial(x - (shifted - shift)), shifted));
 }
 
-/// e^x for x <= 0. What is lost is at most a unit in the last place of 1: this serves weights of at most 1 in a sum.
-template <class A>
-[[gnu::always_inline]] inline Vector<A> exponential(Vector<A> x) {
-  return exponential2(x * Vector<A>::of(static_cast<A>(1.44269504088896340736)));
-}
-
 /// tanh, within a few units in the last place.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> hyperbolic_tangent(Vector<A> x) {
