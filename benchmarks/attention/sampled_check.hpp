@@ -108,13 +108,14 @@ class SampledRows {
   std::vector<Sample> samples_;
 };
 
-/// 32 roundings of the type in which the largest of them are made.
+/// Float and double: 32 roundings, of long sums above all. 16-bit types: 4, as probabilities, gradients of logits and
+/// results are each rounded once; sums are in float.
 inline double error_bound(DataType type) {
   switch (type) {
     case DataType::float64: return 32 * 0x1p-53;
     case DataType::float32: return 32 * 0x1p-24;
-    case DataType::float16: return 32 * 0x1p-11;
-    case DataType::bfloat16: return 32 * 0x1p-8;
+    case DataType::float16: return 4 * 0x1p-11;
+    case DataType::bfloat16: return 4 * 0x1p-8;
   }
   return 0;
 }
