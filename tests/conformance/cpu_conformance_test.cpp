@@ -9,7 +9,7 @@ namespace {
 
 /// Three threads for each call, whatever the machine has.
 struct ThreadedImplementation : HostImplementation<annulus::CpuBackend> {
-  annulus::CpuBackend make(std::uint64_t) const { return {.threads = 3, .documents = {}}; }
+  annulus::CpuBackend make(std::uint64_t) const { return {.threads = 3}; }
 };
 
 }  // namespace

@@ -20,6 +20,7 @@ inline namespace ANNULUS_CPU_TARGET {
 template <class T>
 class BackwardSum {
   using A = Accumulator<T>;
+  using E = PackedElement<T>;
   using B = Blocking<A>;
 
  public:
@@ -75,7 +76,8 @@ class BackwardSum {
   };
 
   Index block_bytes() const {
-    return B::key_block * (3 * extents_.head_dim + 2 * extents_.value_dim) * static_cast<Index>(sizeof(A));
+    return B::key_block * (extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth()) *
+           static_cast<Index>(sizeof(A));
   }
 
   /// One gradient of the bias may be shared by heads or batch items, and then by pieces of work.
@@ -182,7 +184,7 @@ class BackwardSum {
 
   void load(Scratch& scratch, HeadRows<T const> const& k, HeadRows<T const> const& v, RowRange keys) const {
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i)
-      scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), static_cast<A>(step_.softmax_scale), extents_);
+      scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
   }
 
   void store(Scratch& scratch, GroupRows const& rows, RowRange keys) const {
@@ -201,7 +203,7 @@ class BackwardSum {
   StepGradients<A, HostMemory> const& gradients_;
   StepDocuments const& documents_;
   int threads_;
-  GradientExtents<A> extents_;
+  GradientExtents<E> extents_;
   Index keys_, kv_heads_, group_, heads_, panels_;
   Index blocks_per_piece_ = 1, pieces_ = 0;
   Scratch* scratch_ = nullptr;

@@ -5,8 +5,7 @@
 #include <cstddef>
 
 #include "annulus/backend/backend.hpp"
-#include "annulus/backend/cpu/backward.hpp"
-#include "annulus/backend/cpu/forward.hpp"
+#include "annulus/backend/cpu/kernels.hpp"
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/backend/visible_keys.hpp"
 
@@ -76,7 +75,7 @@ struct CpuBackend {
     documents.assign(step);
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     HostStep<T> const any_step = with_any_predicate(step, predicate);
-    ForwardFold<T>(any_step, operands, state, documents, threads).run();
+    cpu::fold<T>(any_step, operands, state, documents, threads);
   }
 
   template <class T, class Predicate>
@@ -86,7 +85,7 @@ struct CpuBackend {
     documents.assign(step);
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     HostStep<T> const any_step = with_any_predicate(step, predicate);
-    BackwardSum<T>(any_step, operands, backward, gradients, documents, threads).run();
+    cpu::add_gradients<T>(any_step, operands, backward, gradients, documents, threads);
   }
 };
 

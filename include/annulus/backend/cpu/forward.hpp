@@ -16,6 +16,7 @@ inline namespace ANNULUS_CPU_TARGET {
 template <class T>
 class ForwardFold {
   using A = Accumulator<T>;
+  using E = PackedElement<T>;
   using B = Blocking<A>;
 
  public:
@@ -61,10 +62,11 @@ class ForwardFold {
   struct Scratch {
     ForwardPanel<T>* panels = nullptr;
     UnitBlocks<A> blocks{};
+    E* weights = nullptr;  ///< pairs; numbers take the place of the scores
   };
 
   Index panel_bytes() const {
-    return (extents_.head_dim + extents_.values_padded()) * B::panel * static_cast<Index>(sizeof(A));
+    return (extents_.depth() + extents_.values_padded()) * B::panel * static_cast<Index>(sizeof(A));
   }
 
   void deal(Dealer& dealer, Index threads) {
@@ -79,16 +81,17 @@ class ForwardFold {
         if (real) scratch.panels[p] = panel;
       }
       scratch.blocks.scores = dealer.take<A>(block);
+      if (is_pair<E>) scratch.weights = dealer.take<E>(block);
       if (step_.bias.data()) scratch.blocks.bias = dealer.take<A>(block);
       if (step_.dropout.active()) scratch.blocks.kept = dealer.take<A>(block);
       if (real) scratch_[t] = scratch;
     }
-    packed_ = dealer.construct<PackedHead<A>>(places_);
+    packed_ = dealer.construct<PackedHead<E>>(places_);
     for (Index p = 0; p < places_; ++p) {
       if (real)
         std::construct_at(packed_ + p, dealer, extents_);
       else
-        PackedHead<A>(dealer, extents_);
+        PackedHead<E>(dealer, extents_);
     }
   }
 
@@ -96,7 +99,7 @@ class ForwardFold {
     SmallNumbersAreZero const guard;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
       Index const head = item / tiles_;
-      PackedHead<A>& packed = packed_[head % places_];
+      PackedHead<E>& packed = packed_[head % places_];
       team.wait_until([&] { return packed.holds(head); });
       // With a causal mask the last queries have most to do: they come first, so that little is left over at the end.
       fold_tile(team, scratch, packed, head, tiles_ - 1 - item % tiles_);
@@ -104,7 +107,7 @@ class ForwardFold {
     }
   }
 
-  void fold_tile(Team const& team, Scratch& scratch, PackedHead<A>& packed, Index head, Index tile) {
+  void fold_tile(Team const& team, Scratch& scratch, PackedHead<E>& packed, Index head, Index tile) {
     GroupRows const rows{head / kv_heads_, head % kv_heads_, group_, operands_.q.extent(axis::sequence)};
     HeadRows<T const> const keys(operands_.k, rows.batch, rows.kv_head), values(operands_.v, rows.batch, rows.kv_head);
     Index const first = tile * panels_per_tile_, count = std::min(panels_per_tile_, panels_ - first);
@@ -126,7 +129,7 @@ class ForwardFold {
     for (Index p = 0; p < count; ++p) scratch.panels[p].store(state_);
   }
 
-  void fold_block(Team const& team, Scratch& scratch, PackedHead<A>& packed, HeadRows<T const> const& keys,
+  void fold_block(Team const& team, Scratch& scratch, PackedHead<E>& packed, HeadRows<T const> const& keys,
                   HeadRows<T const> const& values, Index count, Index block) {
     Index const begin = block * B::key_block;
     for (Index p = 0; p < count; ++p) {
@@ -136,7 +139,7 @@ class ForwardFold {
       if (rows.begin >= rows.end) continue;
       packed.need(block, keys, values, team);
       panel.load(step_, operands_.q, state_);
-      panel.fold(step_, packed, block, rows, values, scratch.blocks);
+      panel.fold(step_, packed, block, rows, values, scratch.blocks, scratch.weights);
     }
   }
 
@@ -145,11 +148,11 @@ class ForwardFold {
   RunningState<A, HostMemory> const& state_;
   StepDocuments const& documents_;
   int threads_;
-  PackedExtents<A> extents_;
+  PackedExtents<E> extents_;
   Index kv_heads_, group_, heads_, panels_;
   Index panels_per_tile_ = 1, tiles_ = 0, places_ = 0;
   Scratch* scratch_ = nullptr;
-  PackedHead<A>* packed_ = nullptr;
+  PackedHead<E>* packed_ = nullptr;
   std::atomic<Index> next_{0};
 };
 

@@ -6,6 +6,7 @@
 
 #include "annulus/backend/cpu/query_panel.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
+#include "annulus/backend/cpu/simd/operand.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -16,13 +17,22 @@ inline constexpr double log2_e = 1.44269504088896340736, ln_2 = 0.69314718055994
 /// weight that is computed again fits the log-sum-exp, however large the logits and their rounding errors are.
 template <class A>
 struct LogitUnits {
-  A query_scale;  ///< what queries are multiplied by when they are packed
-  A unit;         ///< what finish_logits multiplies by; 1 where scores are logits already
+  A query_scale = A(1);    ///< what queries are multiplied by when they are packed
+  A product_scale = A(1);  ///< what finish_logits multiplies products by before the soft cap
+  A unit = A(1);           ///< and logits after the bias
+  A weight_scale = A(1);   ///< what the exponent is multiplied by last; not negative
+  bool finished = true;    ///< products need finish_logits for nothing but the mask
 
   template <class T>
   static LogitUnits of(HostStep<T> const& step) {
-    if (step.logit_softcap == 0 && !step.bias.data()) return {static_cast<A>(step.softmax_scale * log2_e), A(1)};
-    return {static_cast<A>(step.softmax_scale), static_cast<A>(log2_e)};
+    constexpr bool exact_queries = is_pair<PackedElement<T>>;
+    bool const plain = step.logit_softcap == 0 && !step.bias.data();
+    A const scale = static_cast<A>(step.softmax_scale), binary_scale = static_cast<A>(step.softmax_scale * log2_e);
+    if (plain && !exact_queries) return {.query_scale = binary_scale};
+    if (plain && scale > A(0)) return {.weight_scale = binary_scale};
+    LogitUnits units{.unit = static_cast<A>(log2_e), .finished = false};
+    (exact_queries ? units.product_scale : units.query_scale) = scale;
+    return units;
   }
 };
 
@@ -98,13 +108,15 @@ struct UnitBlocks {
   }
 };
 
-/// Turns scores, products times the softmax scale, into logits * unit; -inf for pairs that are not visible. Lifts
-/// largest[v], one for each vector of the panel.
+/// Turns products into logits, in the units of the step; -inf for pairs that are not visible. Lifts largest[v], one for
+/// each vector of the panel.
 template <class T, class A>
 [[gnu::noinline]] void finish_logits(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
-                                     BlockRows const& rows, UnitBlocks<A> const& blocks, A unit, Vector<A>* largest) {
+                                     BlockRows const& rows, UnitBlocks<A> const& blocks, LogitUnits<A> const& units,
+                                     Vector<A>* largest) {
   using V = Vector<A>;
   using B = Blocking<A>;
+  V const product_scale = V::of(units.product_scale), unit = V::of(units.unit);
   V const softcap = V::of(static_cast<A>(step.logit_softcap)), inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
   V const nothing = V::of(-std::numeric_limits<A>::infinity());
   bool const capped = step.logit_softcap > 0, biased = step.bias.data() != nullptr, tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
@@ -114,14 +126,14 @@ template <class T, class A>
     V const number = V::of(static_cast<A>(j));
     for (int v = 0; v < B::panel_vectors; ++v) {
       Index const place = rows.row(j) * B::panel + v * B::lanes;
-      V x = V::load(blocks.scores + place);
+      V x = V::load(blocks.scores + place) * product_scale;
       if (capped) {
         V const t = hyperbolic_tangent(x * inverse);
         x = softcap * t;
         if (blocks.slope) (V::of(A(1)) - t * t).store(blocks.slope + place);
       }
       if (biased) x = x + V::load(blocks.bias + place);
-      x = x * V::of(unit);
+      x = x * unit;
       if (tested) x = select(bounds.see(v, number), x, nothing);
       x.store(blocks.scores + place);
       if (!keys.each) largest[v] = larger(x, largest[v]);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -34,6 +35,7 @@ struct HeadRows {
 class RowSet {
  public:
   void clear() { words_ = {}; }
+  bool empty() const { return (words_[0] | words_[1]) == 0; }
   void insert(Index row) { words_[static_cast<std::size_t>(row / 64)] |= std::uint64_t{1} << (row % 64); }
   void insert(RowSet const& other) {
     for (std::size_t w = 0; w < words_.size(); ++w) words_[w] |= other.words_[w];
@@ -78,7 +80,7 @@ bool all_finite(T const* row, Index dim_stride, Index dim) {
 
 /// `count` > 0 rows from `first` in groups of micro_rows, [dim][micro_rows] each. Rows that the last group lacks are
 /// copies of its last row, so that a maximum over the group is one over its rows.
-template <class A, class T>
+template <std::floating_point A, class T>
 void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
   constexpr Index group = Blocking<A>::micro_rows, lanes = Blocking<A>::lanes;
   for (Index begin = 0; begin < count; begin += group) {
@@ -99,7 +101,7 @@ void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, In
 
 /// `count` rows from `first` with micro_rows of their elements at a time: [dim / micro_rows][key_block][micro_rows]; dim
 /// is rounded up with zeros. Rows that hold NaN or infinity become zeros and are noted.
-template <class A, class T>
+template <std::floating_point A, class T>
 void pack_column_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to, RowSet& not_finite) {
   constexpr Index group = Blocking<A>::micro_rows, block = Blocking<A>::key_block;
   not_finite.clear();
@@ -117,11 +119,10 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   }
 }
 
-/// Rows times `scale` in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros, and so are
-/// the rows of null pointers. With `not_finite`, rows that hold NaN or infinity become zeros and are noted there.
-template <class A, class T>
-void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A scale, A* to, Index capacity,
-                 RowSet* not_finite = nullptr) {
+/// Rows in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros, and so are the rows of null
+/// pointers. With `not_finite`, rows that hold NaN or infinity become zeros and are noted there.
+template <std::floating_point A, class T>
+void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A* to, Index capacity, RowSet* not_finite = nullptr) {
   constexpr Index lanes = Blocking<A>::lanes;
   if (not_finite) not_finite->clear();
   for (Index i = 0; i < count; ++i) {
@@ -134,11 +135,11 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
       A* const place = to + begin * capacity + i * Width * lanes;
       Index const present = row ? std::min<Index>(dim - begin, Width * lanes) : 0;
       if (dim_stride == 1 && present == Width * lanes)
-        for (Index d = 0; d < Width; ++d) (load_widened<A>(row + begin + d * lanes) * Vector<A>::of(scale)).store(place + d * lanes);
+        for (Index d = 0; d < Width; ++d) load_widened<A>(row + begin + d * lanes).store(place + d * lanes);
       else if (dim_stride == 1)
-        for (Index d = 0; d < present; ++d) place[d] = scale * static_cast<A>(row[begin + d]);
+        for (Index d = 0; d < present; ++d) place[d] = static_cast<A>(row[begin + d]);
       else
-        for (Index d = 0; d < present; ++d) place[d] = scale * static_cast<A>(row[(begin + d) * dim_stride]);
+        for (Index d = 0; d < present; ++d) place[d] = static_cast<A>(row[(begin + d) * dim_stride]);
       for (Index d = present; d < Width * lanes; ++d) place[d] = A(0);
     });
   }
@@ -162,7 +163,7 @@ void unpack_strips(A const* from, Index capacity, Index count, Index dim, RowOf&
 }
 
 /// Lane i of a panel [dim][panel] becomes rows[i] times scale[i]; zeros where that row is null.
-template <class A, class T>
+template <std::floating_point A, class T>
 void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scale, A* to) {
   constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
   static constexpr T zeros[lanes]{};

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/index.hpp"
 
@@ -44,17 +45,19 @@ struct Sums {
       for (int v = 0; v < Width; ++v) of[r][v].store(to + r * stride + v * Vector<A>::lanes);
   }
   /// += sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column].
-  [[gnu::always_inline]] void add_product(A const* a, Index row_stride, Index depth_stride, A const* b, Index b_stride,
+  template <class E>
+  [[gnu::always_inline]] void add_product(E const* a, Index row_stride, Index depth_stride, E const* b, Index b_stride,
                                           Index depth) {
+    using O = Operand<E>;
     for (Index k = 0; k < depth; ++k) {
-      Vector<A> row[Width];
+      typename O::Row row[Width];
 #pragma GCC unroll 4
-      for (int v = 0; v < Width; ++v) row[v] = Vector<A>::load(b + v * Vector<A>::lanes);
+      for (int v = 0; v < Width; ++v) row[v] = O::load(b + v * Vector<A>::lanes);
 #pragma GCC unroll 16
       for (int r = 0; r < Rows; ++r) {
-        Vector<A> const element = Vector<A>::of(a[r * row_stride]);
+        auto const element = O::repeat(a[r * row_stride]);
 #pragma GCC unroll 4
-        for (int v = 0; v < Width; ++v) of[r][v] = multiply_add(element, row[v], of[r][v]);
+        for (int v = 0; v < Width; ++v) of[r][v] = O::multiply_add(element, row[v], of[r][v]);
       }
       a += depth_stride;
       b += b_stride;
@@ -64,10 +67,10 @@ struct Sums {
 
 }  // namespace detail
 
-/// result[row][lane] = sum over d of rows[row][d] * panel[d][lane]. `rows`: micro_rows at a time, [d][micro_rows] each.
-/// With Maximum, maximum[v] rises to the largest result of each lane.
-template <bool Maximum, class A>
-[[gnu::noinline]] void multiply_rows(A const* rows, Index row_count, A const* panel, Index dim, A* result,
+/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: micro_rows at a time,
+/// [depth][micro_rows] each. With Maximum, maximum[v] rises to the largest result of each lane.
+template <bool Maximum, class E, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void multiply_rows(E const* rows, Index row_count, E const* panel, Index depth, A* result,
                                      Vector<A>* maximum) {
   using B = Blocking<A>;
   Vector<A> largest[B::panel_vectors];
@@ -77,11 +80,11 @@ template <bool Maximum, class A>
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
     A* const place = result + row * B::panel;
     // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
-    Index const part = dim > 2 * B::sum_length ? Index{B::sum_length} : dim;
-    for (Index d = 0; d < dim; d += part) {
+    Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
+    for (Index k = 0; k < depth; k += part) {
       sums.clear();
-      sums.add_product(rows + row * dim + d * B::micro_rows, 1, B::micro_rows, panel + d * B::panel, B::panel, std::min(part, dim - d));
-      if (d > 0) sums.add(place, B::panel);
+      sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel, std::min(part, depth - k));
+      if (k > 0) sums.add(place, B::panel);
       sums.store(place, B::panel);
     }
     if constexpr (Maximum) {
@@ -95,10 +98,10 @@ template <bool Maximum, class A>
     for (int v = 0; v < B::panel_vectors; ++v) maximum[v] = largest[v];
 }
 
-/// result[d][lane] += sum over j < depth of columns[j][d] * panel[j][lane], for d < dim, a multiple of micro_rows.
+/// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim, a multiple of micro_rows.
 /// `columns`: micro_rows of d at a time, [depth][micro_rows] each, `group_stride` apart.
-template <class A>
-[[gnu::noinline]] void add_product_of_columns(A const* columns, Index group_stride, A const* panel, Index depth,
+template <class E, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
                                               A* result, Index dim) {
   using B = Blocking<A>;
   for (Index d = 0; d < dim; d += B::micro_rows) {
@@ -112,14 +115,14 @@ template <class A>
 /// How a matrix of rows is stored: cut into strips of one to three vectors of columns, each strip dense, so that a
 /// product runs through memory in order. Strip [d, d + width) of a matrix with `rows` rows begins at rows * d.
 /// Rows from `first` on of such a matrix.
-template <class A>
+template <class E>
 struct StripRows {
-  A* data;
+  E* data;
   Index capacity;  ///< rows of the matrix
   Index first = 0;
 
   /// Strip of `width` columns from column d on.
-  A* strip(Index d, Index width) const { return data + d * capacity + first * width; }
+  E* strip(Index d, Index width) const { return data + d * capacity + first * width; }
 };
 
 /// Calls function(d, integral_constant<width in vectors>) for each strip of `dim` columns, a multiple of the lanes.
@@ -144,10 +147,11 @@ void for_each_strip(Index dim, Function&& function) {
 
 namespace detail {
 
-template <int Width, bool Transposed, class A>
-[[gnu::noinline]] void add_product_to_strip(A const* a, A const* b, Index depth, A* result, Index row_count) {
+template <int Width, bool Transposed, class E, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, Index depth, A* result, Index row_count) {
   using B = Blocking<A>;
-  constexpr Index stride = Width * B::lanes, row_stride = Transposed ? 1 : B::panel, depth_stride = Transposed ? B::panel : 1;
+  constexpr Index stride = Width * B::lanes, row_stride = Transposed ? 1 : B::panel / Operand<E>::depth,
+                  depth_stride = Transposed ? B::panel : 1;
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.load(result + row * stride, stride);
@@ -158,10 +162,11 @@ template <int Width, bool Transposed, class A>
 
 }  // namespace detail
 
-/// result[row][d] += sum over k < depth of a(row, k) * b[k][d] with a(row, k) = a[row][k], or a[k][row] if Transposed;
-/// rows of a are a panel wide. row_count is a multiple of micro_rows, dim of the lanes.
-template <bool Transposed, class A>
-void add_product_of_rows(A const* a, StripRows<A const> b, Index depth, StripRows<A> result, Index row_count, Index dim) {
+/// result[row][d] += sum over k < depth of a(row, k) * b[k][d] with a(row, k) = a[row][k], where the rows of a are a panel
+/// of numbers wide, or a[k][row] if Transposed, where they are a panel of elements wide. row_count is a multiple of
+/// micro_rows, dim of the lanes.
+template <bool Transposed, class E, class A = typename Operand<E>::Sum>
+void add_product_of_rows(E const* a, StripRows<E const> b, Index depth, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
     constexpr Index width = Width * Blocking<A>::lanes;
     detail::add_product_to_strip<Width, Transposed>(a, b.strip(d, width), depth, result.strip(d, width), row_count);
