@@ -5,6 +5,8 @@
 //
 //   speed_of_one_rank   times the speed of one rank with one thread; at best the number of ranks
 //   exposed_%           of the ring's time, gone when the ranks pass nothing on; about 2 % is noise
+//   cpu_of_one_rank_%   CPU time of one rank over that of the ring, and exposed_cpu_% as above by CPU time: what others on
+//                       the machine change little, but which leaves out the time in which a core has nothing to do
 //   balance_%           the work over what the ranks could do while each step takes as long as its busiest rank
 //
 // All are medians over rounds of one rank, ring, silent ring.
@@ -38,6 +40,12 @@ void meet(MPI_Comm communicator) {
     MPI_Test(&barrier, &arrived, MPI_STATUS_IGNORE);
     if (arrived == 0) std::this_thread::sleep_for(std::chrono::microseconds{100});
   }
+}
+
+/// This rank's wall time, and the CPU time of all ranks.
+Elapsed of_all_ranks(MPI_Comm communicator, Elapsed mine) {
+  MPI_Allreduce(MPI_IN_PLACE, &mine.cpu, 1, MPI_DOUBLE, MPI_SUM, communicator);
+  return mine;
 }
 
 /// Brings the shards of all ranks to rank 0; its result is in global order, that of other ranks empty.
@@ -83,17 +91,17 @@ void mpi_ring(benchmark::State& state, RingCase const& c) {
         Stopwatch const stopwatch;
         work();
         meet(communicator);
-        return stopwatch.elapsed().wall;
+        return of_all_ranks(communicator, stopwatch.elapsed());
       };
       RingReport report;
       for (auto _ : state) {
-        double const one = turn([&] {
+        Elapsed const one = turn([&] {
           if (leads) alone->run();
         });
-        double const together = turn([&] { rank.run(); });
-        double const silent = turn([&] { rank.run_silently(); });
+        Elapsed const together = turn([&] { rank.run(); });
+        Elapsed const silent = turn([&] { rank.run_silently(); });
         report.add_round(one, together, silent);
-        state.SetIterationTime(together);
+        state.SetIterationTime(together.wall);
       }
       report.write(state, c, rank.plan());
     }

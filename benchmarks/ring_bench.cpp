@@ -6,6 +6,8 @@
 //
 //   speed_of_one_rank   1: nothing is lost
 //   exposed_%           of the ring's time, gone when the ranks pass nothing on; about 2 % is noise
+//   cpu_of_one_rank_%   CPU time of one rank over that of the ring, and exposed_cpu_% as above by CPU time: what others on
+//                       the machine change little, but which leaves out the time in which a core has nothing to do
 //   balance_%           the work over what the ranks could do while each step takes as long as its busiest rank
 //
 // All are medians over rounds of one rank, ring, silent ring.
@@ -72,17 +74,17 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
       Stopwatch const stopwatch;
       work();
       meet(ring);
-      return stopwatch.elapsed().wall;
+      return stopwatch.elapsed();
     };
     auto const round = [&] {
-      double const one = turn([&] {
+      Elapsed const one = turn([&] {
         if (leads) alone.run();
       });
-      double const together = turn([&] { rank.run(); });
-      double const silent = turn([&] { rank.run_silently(); });
+      Elapsed const together = turn([&] { rank.run(); });
+      Elapsed const silent = turn([&] { rank.run_silently(); });
       if (!leads) return;
       report.add_round(one, together, silent);
-      state.SetIterationTime(together);
+      state.SetIterationTime(together.wall);
     };
     if (leads)
       while (state.KeepRunning()) round();

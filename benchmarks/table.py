@@ -152,7 +152,8 @@ def print_rings(seen):
         else:
             goal = next((f"{g:.2f}" for case, g in RING_GOALS.items() if f"{sharding}/{step}/{mask}" == case.format(step)), "")
         line(f"{kind}, {ranks.split(':')[1]} ranks, {sharding}, {step}, {mask}", f"{values['speed_of_one_rank']:.2f}", goal,
-             f"{values['GFLOP/s']:.0f} GFLOP/s; exposed {values['exposed_%']:.1f} %, balance {values['balance_%']:.0f} %")
+             f"{values['GFLOP/s']:.0f} GFLOP/s, exposed {values['exposed_%']:.1f} %; by CPU time {values['cpu_of_one_rank_%']:.1f} %, "
+             f"exposed {values['exposed_cpu_%']:.1f} %; balance {values['balance_%']:.0f} %")
 
 
 def print_merges(seen):

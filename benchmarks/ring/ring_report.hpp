@@ -30,26 +30,29 @@ inline double balance(annulus::RingPlan const& plan) {
   return slots == 0 ? 1 : work / slots;
 }
 
-/// Wall times of rounds in which one rank alone, the ring, and the ring without communication have their turns, so that
-/// whatever else the machine does meets all three.
+/// Rounds in which one rank alone, the ring, and the ring without communication have their turns, so that whatever else
+/// the machine does meets all three. CPU times are those of all ranks.
 class RingReport {
  public:
-  void add_round(double alone, double ring, double silent) {
-    ring_.push_back(ring);
-    speedups_.push_back(alone / ring);
-    exposed_.push_back(1 - silent / ring);
+  void add_round(Elapsed const& alone, Elapsed const& ring, Elapsed const& silent) {
+    seconds_.push_back(ring.wall);
+    speeds_.push_back(alone.wall / ring.wall);
+    exposed_.push_back(1 - silent.wall / ring.wall);
+    cpu_shares_.push_back(alone.cpu / ring.cpu);
+    cpu_exposed_.push_back(1 - silent.cpu / ring.cpu);
   }
 
   void write(benchmark::State& state, RingCase const& c, annulus::RingPlan const& plan) const {
-    state.counters["GFLOP/s"] = operations(c.attention) / median(ring_) * 1e-9;
-    state.counters["speed_of_one_rank"] = median(speedups_);
+    state.counters["GFLOP/s"] = operations(c.attention) / median(seconds_) * 1e-9;
+    state.counters["speed_of_one_rank"] = median(speeds_);
     state.counters["exposed_%"] = 100 * median(exposed_);
+    state.counters["cpu_of_one_rank_%"] = 100 * median(cpu_shares_);
+    state.counters["exposed_cpu_%"] = 100 * median(cpu_exposed_);
     state.counters["balance_%"] = 100 * balance(plan);
-    state.counters["steps"] = plan.steps();
   }
 
  private:
-  std::vector<double> ring_, speedups_, exposed_;
+  std::vector<double> seconds_, speeds_, exposed_, cpu_shares_, cpu_exposed_;
 };
 
 /// ||a - b|| / ||b||
