@@ -80,8 +80,8 @@ Prepared const& prepared(ProgramKind kind, AttentionCase const& c) {
 
 void measure(benchmark::State& state, ProgramKind kind, AttentionCase const& c) {
   Prepared const& ready = prepared(kind, c);
-  if (!(ready.error <= error_bound(c.type))) {
-    fail(state, "sampled rows are off by " + std::to_string(ready.error) + " of their norm");
+  if (!(ready.error <= error_bound(c))) {
+    fail(state, "sampled rows are off by " + in_words(ready.error) + " of their norm, more than " + in_words(error_bound(c)));
     return;
   }
   std::vector<double> seconds, peaks, shares, busy;

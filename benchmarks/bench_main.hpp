@@ -2,6 +2,7 @@
 // The main function of a benchmark program whose results are checked: it fails if a check has failed.
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <string>
@@ -12,6 +13,13 @@
 namespace annulus_bench {
 
 inline std::atomic<int> failed_checks = 0;
+
+/// With as many digits as an error needs.
+inline std::string in_words(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", number);
+  return text;
+}
 
 /// Ends the case with a message, and the program with a status that says so.
 inline void fail(benchmark::State& state, std::string const& message) {

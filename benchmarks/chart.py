@@ -5,13 +5,14 @@ benchmarks/chart.py RESULTS.json... > chart.svg      --tokens 4096 --threads 1 a
 """
 
 import argparse
+import re
 import sys
 from xml.sax.saxutils import escape
 
-from results import attention_name, load
+from results import load
 
 PROGRAMS = {"cpu": ("Annulus", "#1b6ca8"), "plain_eigen": ("plain Eigen", "#b0b7bf"), "blocked_eigen": ("blocked Eigen", "#7d8791")}
-GROUPS = [(step, mask, dim) for dim in (64, 128) for step in ("forward", "backward") for mask in ("full", "causal")]
+NAME = re.compile(r"(?P<program>\w+)/(?P<step>\w+)/(?P<mask>full|causal)/float32/tokens:(?P<tokens>\d+)/dim:(?P<dim>\d+)/heads:\d+/threads:(?P<threads>\d+)")
 BAR, GAP, HEIGHT, LEFT, TOP, BOTTOM = 22, 26, 260, 56, 56, 58
 
 
@@ -20,12 +21,18 @@ def text(x, y, words, size=12, anchor="middle", weight="normal"):
 
 
 def chart(seen, tokens, threads):
+    cases = {}
+    for name, values in seen.items():
+        case = NAME.fullmatch(name)
+        if case and (int(case["tokens"]), int(case["threads"])) == (tokens, threads):
+            cases[case["program"], case["step"], case["mask"], int(case["dim"])] = values
     groups = []
-    for step, mask, dim in GROUPS:
-        bars = [(program, seen.get(attention_name(program, step, mask, tokens, dim, threads))) for program in PROGRAMS]
-        bars = [(program, values) for program, values in bars if values]
-        if bars:
-            groups.append((f"{step}, {mask}", f"head_dim {dim}", bars))
+    # Only where there is something to compare with.
+    for dim in sorted({dim for program, _, _, dim in cases if program != "cpu"}):
+        for step in ("forward", "backward"):
+            for mask in ("full", "causal"):
+                bars = [(program, cases[program, step, mask, dim]) for program in PROGRAMS if (program, step, mask, dim) in cases]
+                groups.append((f"{step}, {mask}", f"head_dim {dim}", bars))
     if not groups:
         raise SystemExit(f"no results for {tokens} tokens and {threads} threads in these files")
     peak = max(values["peak_GFLOP/s"] for _, _, bars in groups for _, values in bars)
@@ -42,7 +49,7 @@ def chart(seen, tokens, threads):
         'font-family="sans-serif" fill="#24292f" role="img">',
         f"<title>Speed of attention, {tokens} tokens, {threads} thread{'s' if threads > 1 else ''}</title>",
         f'<rect width="{width}" height="{base + BOTTOM}" fill="#ffffff"/>',
-        text(LEFT, 20, f"GFLOP/s, float, {tokens} tokens, 4 heads, {threads} thread{'s' if threads > 1 else ''}", 13, "start", "bold"),
+        text(LEFT, 20, f"GFLOP/s, float, {tokens} tokens, {threads} thread{'s' if threads > 1 else ''}", 13, "start", "bold"),
     ]
     x = LEFT
     for name, colour in PROGRAMS.values():

@@ -65,7 +65,7 @@ void measure(benchmark::State& state, Index queries, Merge const& merge, Weights
   constexpr double bound = 8 * 0x1p-24;
   double const error = std::sqrt(difference / size);
   if (!(error <= bound)) {
-    fail(state, "merged rows are off by " + std::to_string(error) + " of their norm");
+    fail(state, "merged rows are off by " + in_words(error) + " of their norm");
     return;
   }
   auto const bytes = static_cast<double>(into.values.size()) * sizeof(float);

@@ -55,8 +55,8 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
   RingReport report;
   std::optional<std::string> complaint;
   if (c.attention.pass == Pass::forward)
-    if (double const error = forward_error(c, operands, alone); !(error <= error_bound(DataType::float32)))
-      complaint = "sampled rows of one rank are off by " + std::to_string(error);
+    if (double const error = forward_error(c, operands, alone); !(error <= error_bound(c.attention)))
+      complaint = "sampled rows of one rank are off by " + in_words(error);
 
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
     RingRank<annulus::SimulatedRing> rank(ring, c, operands);

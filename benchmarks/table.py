@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the benchmarks and prints what they reach beside what they are meant to reach: medians over repetitions.
 
-benchmarks/table.py                  builds the preset native, runs everything (about ten minutes), prints
+benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
 benchmarks/table.py --only ring      of attention, ring, mpi_ring, merge
 benchmarks/table.py --print-only     prints what the last run has left in FOLDER/benchmarks/results

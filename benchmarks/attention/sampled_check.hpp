@@ -108,12 +108,14 @@ class SampledRows {
   std::vector<Sample> samples_;
 };
 
-/// Float and double: 32 roundings, of long sums above all. 16-bit types: 4, as probabilities, gradients of logits and
-/// results are each rounded once; sums are in float.
-inline double error_bound(DataType type) {
-  switch (type) {
-    case DataType::float64: return 32 * 0x1p-53;
-    case DataType::float32: return 32 * 0x1p-24;
+/// 16-bit types: 4 roundings, as probabilities, gradients of logits and results are each rounded once; sums are in float.
+/// Float and double: 32 roundings, and no less than 2 of the terms of a long sum. They have either sign, so that the sum
+/// over n keys is about sqrt(n) times smaller than they are.
+inline double error_bound(AttentionCase const& c) {
+  double const roundings = std::max(32.0, 2 * std::sqrt(static_cast<double>(c.tokens)));
+  switch (c.type) {
+    case DataType::float64: return roundings * 0x1p-53;
+    case DataType::float32: return roundings * 0x1p-24;
     case DataType::float16: return 4 * 0x1p-11;
     case DataType::bfloat16: return 4 * 0x1p-8;
   }
