@@ -46,10 +46,14 @@ std::unique_ptr<AttentionProgram> make_program(ProgramKind kind, AttentionCase c
   if (kind == ProgramKind::plain_eigen) return plain_eigen_program(c, operands);
   if (kind == ProgramKind::blocked_eigen) return blocked_eigen_program(c, operands);
   switch (c.type) {
-    case DataType::float64: return cpu_program<double>(c, operands);
-    case DataType::float32: return cpu_program<float>(c, operands);
-    case DataType::float16: return cpu_program<Eigen::half>(c, operands);
-    case DataType::bfloat16: return cpu_program<Eigen::bfloat16>(c, operands);
+    case DataType::float64:
+      return cpu_program<double>(c, operands);
+    case DataType::float32:
+      return cpu_program<float>(c, operands);
+    case DataType::float16:
+      return cpu_program<Eigen::half>(c, operands);
+    case DataType::bfloat16:
+      return cpu_program<Eigen::bfloat16>(c, operands);
   }
   return nullptr;
 }
@@ -81,7 +85,8 @@ Prepared const& prepared(ProgramKind kind, AttentionCase const& c) {
 void measure(benchmark::State& state, ProgramKind kind, AttentionCase const& c) {
   Prepared const& ready = prepared(kind, c);
   if (!(ready.error <= error_bound(c))) {
-    fail(state, "sampled rows are off by " + in_words(ready.error) + " of their norm, more than " + in_words(error_bound(c)));
+    fail(state,
+         "sampled rows are off by " + in_words(ready.error) + " of their norm, more than " + in_words(error_bound(c)));
     return;
   }
   std::vector<double> seconds, peaks, shares, busy;
@@ -173,7 +178,8 @@ void add_all_cases() {
         for (Index tokens : {512, 1024, 2048, 4095, 4096, 4097, 8192, 16384, 32768})
           for (Index dim : {32, 64, 80, 96, 128, 192, 256})
             for (int threads : thread_counts()) {
-              AttentionCase const c{.pass = pass, .mask = mask, .type = type, .tokens = tokens, .head_dim = dim, .threads = threads};
+              AttentionCase const c{
+                  .pass = pass, .mask = mask, .type = type, .tokens = tokens, .head_dim = dim, .threads = threads};
               add(ProgramKind::cpu, c);
               if (type == DataType::float32 && (mask == MaskKind::full || mask == MaskKind::causal)) add_eigen(c);
             }
@@ -183,7 +189,8 @@ void add_tiny_cases() {
   for (Pass pass : passes)
     for (MaskKind mask : masks)
       for (DataType type : types) {
-        AttentionCase const c{.pass = pass, .mask = mask, .type = type, .tokens = 97, .head_dim = 24, .heads = 2, .threads = 2};
+        AttentionCase const c{
+            .pass = pass, .mask = mask, .type = type, .tokens = 97, .head_dim = 24, .heads = 2, .threads = 2};
         add(ProgramKind::cpu, c);
         if (type == DataType::float32 && (mask == MaskKind::full || mask == MaskKind::causal)) add_eigen(c);
       }

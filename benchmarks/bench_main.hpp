@@ -7,8 +7,8 @@
 #include <iostream>
 #include <string>
 
-#include <annulus/backend/cpu/simd/target.hpp>
 #include <benchmark/benchmark.h>
+#include <annulus/backend/cpu/simd/target.hpp>
 
 namespace annulus_bench {
 
@@ -45,7 +45,8 @@ inline int run_benchmarks(int& argc, char** argv, benchmark::BenchmarkReporter* 
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("annulus_cpu_target", annulus::cpu::target_name);
-  std::size_t const count = reporter ? benchmark::RunSpecifiedBenchmarks(reporter) : benchmark::RunSpecifiedBenchmarks();
+  std::size_t const count =
+      reporter ? benchmark::RunSpecifiedBenchmarks(reporter) : benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   if (count == 0) std::cerr << "no benchmark matches the filter\n";
   return failed_checks == 0 && count > 0 ? 0 : 1;

@@ -8,9 +8,9 @@
 //   copy_GB/s   bytes read and written by memcpy
 //   copy_%      the share of it, pair by pair
 
+#include <benchmark/benchmark.h>
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/numerics/merge.hpp>
-#include <benchmark/benchmark.h>
 
 #include <cmath>
 #include <cstring>
@@ -32,7 +32,8 @@ struct Part {
   FloatTensor values;
   Eigen::Tensor<float, 3, Eigen::RowMajor> maximum, sum;
 
-  Part(Index queries, std::uint64_t stream) : values(1, queries, heads, dim), maximum(1, heads, queries), sum(1, heads, queries) {
+  Part(Index queries, std::uint64_t stream)
+      : values(1, queries, heads, dim), maximum(1, heads, queries), sum(1, heads, queries) {
     for (Index i = 0; i < values.size(); ++i) values.data()[i] = value_at(stream, static_cast<std::uint64_t>(i));
     for (Index i = 0; i < maximum.size(); ++i) {
       maximum.data()[i] = value_at(stream + 1, static_cast<std::uint64_t>(i));
@@ -56,7 +57,8 @@ void measure(benchmark::State& state, Index queries, Merge const& merge, Weights
     for (Index h = 0; h < heads; ++h) {
       auto const [own, other] = weights_of(first, from, h, i);
       for (Index d = 0; d < dim; ++d) {
-        double const exact = own * static_cast<double>(first.values(0, i, h, d)) + other * static_cast<double>(from.values(0, i, h, d));
+        double const exact =
+            own * static_cast<double>(first.values(0, i, h, d)) + other * static_cast<double>(from.values(0, i, h, d));
         difference += std::pow(exact - static_cast<double>(into.values(0, i, h, d)), 2);
         size += std::pow(exact, 2);
       }
@@ -106,18 +108,21 @@ void normalised_rows(benchmark::State& state, Index queries) {
       [&](Part& into, Part& from) {
         for (Index i = 0; i < queries; ++i)
           for (Index h = 0; h < heads; ++h)
-            annulus::merge_rows<float, float>({&into.values(0, i, h, 0), static_cast<std::size_t>(dim)}, into.maximum(0, h, i),
-                                              {&from.values(0, i, h, 0), static_cast<std::size_t>(dim)}, from.maximum(0, h, i));
+            annulus::merge_rows<float, float>(
+                {&into.values(0, i, h, 0), static_cast<std::size_t>(dim)}, into.maximum(0, h, i),
+                {&from.values(0, i, h, 0), static_cast<std::size_t>(dim)}, from.maximum(0, h, i));
       },
       [](Part const& a, Part const& b, Index h, Index i) {
-        double const x = std::exp(static_cast<double>(a.maximum(0, h, i))), y = std::exp(static_cast<double>(b.maximum(0, h, i)));
+        double const x = std::exp(static_cast<double>(a.maximum(0, h, i))),
+                     y = std::exp(static_cast<double>(b.maximum(0, h, i)));
         return std::pair{x / (x + y), y / (x + y)};
       });
 }
 
 void add(char const* name, void (*function)(benchmark::State&, Index), Index queries) {
   benchmark::RegisterBenchmark(
-      (std::string(name) + "/KiB:" + std::to_string(queries * heads * dim * static_cast<Index>(sizeof(float)) / 1024)).c_str(),
+      (std::string(name) + "/KiB:" + std::to_string(queries * heads * dim * static_cast<Index>(sizeof(float)) / 1024))
+          .c_str(),
       [=](benchmark::State& state) { function(state, queries); })
       ->UseManualTime();
 }

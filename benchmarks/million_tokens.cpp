@@ -76,8 +76,8 @@ std::vector<Index> sampled_positions(Settings const& s) {
   return positions;
 }
 
-RankReport attend(annulus::SimulatedRing& ring, Settings const& s, std::vector<Index> const& wanted, std::vector<Sample>& samples,
-                  std::mutex& samples_mutex) {
+RankReport attend(annulus::SimulatedRing& ring, Settings const& s, std::vector<Index> const& wanted,
+                  std::vector<Sample>& samples, std::mutex& samples_mutex) {
   annulus::Options const options{.mask = annulus::causal(), .sharding = annulus::Zigzag{}};
   auto const lengths = options.sharding.lengths(annulus::Side::query, s.ranks, s.tokens);
   auto const segments = options.sharding.segments(annulus::Side::query, ring.rank(), lengths);
@@ -91,14 +91,16 @@ RankReport attend(annulus::SimulatedRing& ring, Settings const& s, std::vector<I
   annulus::RingAttention attention(ring, backend, options);
   Stopwatch const stopwatch;
   attention.forward_into(q, k, v, output, lse);
-  RankReport report{stopwatch.elapsed().wall, static_cast<double>((4 * q.size() + lse.size()) * static_cast<Index>(sizeof(float))),
+  RankReport report{stopwatch.elapsed().wall,
+                    static_cast<double>((4 * q.size() + lse.size()) * static_cast<Index>(sizeof(float))),
                     static_cast<double>(attention.buffer_bytes(Pass::forward))};
   for (Index position : wanted)
     for (annulus::Segment const& segment : segments) {
       Index const i = position - segment.global_begin;  // zigzag segments have stride 1
       if (i < 0 || i >= segment.length) continue;
       Sample sample{position, {}, static_cast<double>(lse(0, 0, segment.local_begin + i))};
-      for (Index d = 0; d < s.dim; ++d) sample.output.push_back(static_cast<double>(output(0, segment.local_begin + i, 0, d)));
+      for (Index d = 0; d < s.dim; ++d)
+        sample.output.push_back(static_cast<double>(output(0, segment.local_begin + i, 0, d)));
       std::lock_guard const lock(samples_mutex);
       samples.push_back(std::move(sample));
     }
@@ -118,7 +120,8 @@ Errors errors(Settings const& s, std::vector<Sample> const& samples) {
   auto const row = [&](std::uint64_t stream, Index begin, Index count) {
     std::vector<double> values(static_cast<std::size_t>(count * s.dim));
     for (Index i = 0; i < count * s.dim; ++i)
-      values[static_cast<std::size_t>(i)] = static_cast<double>(value_at(stream, static_cast<std::uint64_t>(begin * s.dim + i)));
+      values[static_cast<std::size_t>(i)] =
+          static_cast<double>(value_at(stream, static_cast<std::uint64_t>(begin * s.dim + i)));
     return values;
   };
   problem.k = row(1, 0, s.tokens);
@@ -149,8 +152,8 @@ Index number(int& argc, char** argv, char const* name, Index value, Index least)
     used = 0;
   }
   if (used == 0 || used != text.size() || found < least)
-    throw std::invalid_argument(std::string("--") + name + "=" + text + ": a whole number of at least " + std::to_string(least) +
-                                " is accepted");
+    throw std::invalid_argument(std::string("--") + name + "=" + text + ": a whole number of at least " +
+                                std::to_string(least) + " is accepted");
   return static_cast<Index>(found);
 }
 
@@ -161,7 +164,9 @@ int run(int argc, char** argv) {
   s.dim = number(argc, argv, "dim", 64, 1);
   s.threads = static_cast<int>(number(argc, argv, "threads", 0, 0));
   s.samples = number(argc, argv, "samples", 16, 4);
-  if (argc > 1) throw std::invalid_argument(std::string(argv[1]) + " is unknown; accepted: --tokens --ranks --dim --threads --samples");
+  if (argc > 1)
+    throw std::invalid_argument(std::string(argv[1]) +
+                                " is unknown; accepted: --tokens --ranks --dim --threads --samples");
 
   AttentionCase const whole{.mask = MaskKind::causal, .tokens = s.tokens, .head_dim = s.dim, .heads = 1};
   int const cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -170,8 +175,8 @@ int run(int argc, char** argv) {
   std::vector<Sample> samples;
   std::mutex samples_mutex;
   Stopwatch const stopwatch;
-  std::vector<RankReport> const reports =
-      annulus::run_ring(s.ranks, [&](annulus::SimulatedRing& ring) { return attend(ring, s, positions, samples, samples_mutex); });
+  std::vector<RankReport> const reports = annulus::run_ring(
+      s.ranks, [&](annulus::SimulatedRing& ring) { return attend(ring, s, positions, samples, samples_mutex); });
   double const cpu = stopwatch.elapsed().cpu, memory = peak_memory();
 
   RankReport largest;
@@ -183,18 +188,20 @@ int run(int argc, char** argv) {
   double const rate = operations(whole) / largest.seconds;
   auto const tokens = static_cast<double>(s.tokens);
   std::printf("%lld tokens, causal, head_dim %lld, one head, forward, float; %d simulated ranks on %d cores (%s)\n",
-              static_cast<long long>(s.tokens), static_cast<long long>(s.dim), s.ranks, cores, annulus::cpu::target_name);
-  std::printf("time                    %.1f s, %.1f GFLOP/s, %.0f %% of the cores' multiply-add peak\n", largest.seconds, rate * 1e-9,
-              100 * rate / peak);
+              static_cast<long long>(s.tokens), static_cast<long long>(s.dim), s.ranks, cores,
+              annulus::cpu::target_name);
+  std::printf("time                    %.1f s, %.1f GFLOP/s, %.0f %% of the cores' multiply-add peak\n",
+              largest.seconds, rate * 1e-9, 100 * rate / peak);
   std::printf("CPU time                %.1f s, %.0f %% of the peak of a core with nothing else to do\n", cpu,
               100 * operations(whole) / cpu / peak_of_one);
-  std::printf("memory of a rank        %.1f MiB of operands and results, %.1f MiB of buffers\n", largest.operand_bytes / mebi,
-              largest.buffer_bytes / mebi);
+  std::printf("memory of a rank        %.1f MiB of operands and results, %.1f MiB of buffers\n",
+              largest.operand_bytes / mebi, largest.buffer_bytes / mebi);
   std::printf("peak memory of all      %.2f GiB; the scores alone would take %.0f GiB\n", memory / mebi / 1024,
               4 * tokens * tokens / mebi / 1024);
   std::fflush(stdout);
   Errors const error = errors(s, samples);
-  std::printf("worst of %zu sampled rows %.1e of the row's output, %.1e in its lse\n", samples.size(), error.output, error.lse);
+  std::printf("worst of %zu sampled rows %.1e of the row's output, %.1e in its lse\n", samples.size(), error.output,
+              error.lse);
   return samples.size() == positions.size() && error.output <= 1e-5 && error.lse <= 1e-5 ? 0 : 1;
 }
 

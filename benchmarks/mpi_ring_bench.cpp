@@ -11,10 +11,10 @@
 //
 // All are medians over rounds of one rank, ring, silent ring.
 
+#include <benchmark/benchmark.h>
 #include <annulus/comm/mpi.hpp>
 #include <annulus/comm/mpi/run_mpi_ring.hpp>
 #include <annulus/comm/self.hpp>
-#include <benchmark/benchmark.h>
 
 #include <chrono>
 #include <iostream>

@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
+#include <benchmark/benchmark.h>
 #include <annulus/backend/cpu/simd/vector.hpp>
 #include <annulus/core/scalar.hpp>
-#include <benchmark/benchmark.h>
 
 #include "amx_peak.hpp"
 #include "timing.hpp"
@@ -97,7 +97,8 @@ double rate_of(Loop const& loop, int threads, double seconds) {
 inline double peak_rate(annulus::DataType type, int threads, double seconds = 4e-3) {
   if (type == annulus::DataType::float64) return detail::rate_of(detail::multiply_adds<double>, threads, seconds);
 #if defined(__AMX_BF16__)
-  if (type == annulus::DataType::bfloat16 && amx_is_permitted()) return detail::rate_of(tile_products, threads, seconds);
+  if (type == annulus::DataType::bfloat16 && amx_is_permitted())
+    return detail::rate_of(tile_products, threads, seconds);
 #endif
 #if defined(__AVX512BF16__)
   if (type == annulus::DataType::bfloat16) return detail::rate_of(detail::pair_products, threads, seconds);

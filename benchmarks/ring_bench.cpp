@@ -12,9 +12,9 @@
 //
 // All are medians over rounds of one rank, ring, silent ring.
 
+#include <benchmark/benchmark.h>
 #include <annulus/comm/self.hpp>
 #include <annulus/comm/simulated_ring.hpp>
-#include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <iostream>
@@ -66,7 +66,8 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
     meet(ring);
     bool const leads = ring.rank() == 0;
     for (std::size_t i = 0; leads && i < joined.size(); ++i)
-      if (!(relative_difference(joined[i], expected[i]) <= ring_error_bound)) complaint = "the ring differs from one rank";
+      if (!(relative_difference(joined[i], expected[i]) <= ring_error_bound))
+        complaint = "the ring differs from one rank";
     meet(ring);
     if (complaint) return;
     auto const turn = [&](auto&& work) {

@@ -25,10 +25,14 @@ enum class MaskKind {
 
 inline std::string name_of(MaskKind kind) {
   switch (kind) {
-    case MaskKind::full: return "full";
-    case MaskKind::causal: return "causal";
-    case MaskKind::window: return "window";
-    case MaskKind::packed: return "packed";
+    case MaskKind::full:
+      return "full";
+    case MaskKind::causal:
+      return "causal";
+    case MaskKind::window:
+      return "window";
+    case MaskKind::packed:
+      return "packed";
   }
   return "unknown";
 }
@@ -44,8 +48,9 @@ struct AttentionCase {
 
   std::string name() const {
     return std::string(pass == Pass::forward ? "forward" : "backward") + "/" + name_of(mask) + "/" +
-           std::string(annulus::name_of(type)) + "/tokens:" + std::to_string(tokens) + "/dim:" + std::to_string(head_dim) +
-           "/heads:" + std::to_string(heads) + "/threads:" + std::to_string(threads);
+           std::string(annulus::name_of(type)) + "/tokens:" + std::to_string(tokens) +
+           "/dim:" + std::to_string(head_dim) + "/heads:" + std::to_string(heads) +
+           "/threads:" + std::to_string(threads);
   }
 };
 
@@ -72,8 +77,10 @@ inline std::vector<std::int32_t> document_ids(Index tokens) {
 inline double visible_pairs(MaskKind mask, Index tokens) {
   auto const n = static_cast<double>(tokens);
   switch (mask) {
-    case MaskKind::full: return n * n;
-    case MaskKind::causal: return n * (n + 1) / 2;
+    case MaskKind::full:
+      return n * n;
+    case MaskKind::causal:
+      return n * (n + 1) / 2;
     case MaskKind::window: {
       auto const ramp = static_cast<double>(std::min(tokens, window_keys));
       return ramp * (ramp + 1) / 2 + (n - ramp) * ramp;
@@ -81,7 +88,8 @@ inline double visible_pairs(MaskKind mask, Index tokens) {
     case MaskKind::packed: {
       double sum = 0;
       for (Index document = 0; document < packed_documents; ++document) {
-        auto const length = static_cast<double>(document_begin(document + 1, tokens) - document_begin(document, tokens));
+        auto const length =
+            static_cast<double>(document_begin(document + 1, tokens) - document_begin(document, tokens));
         sum += length * length;
       }
       return sum;

@@ -40,9 +40,10 @@ class CpuProgram final : public AttentionProgram {
   void forward() override { attention_.forward_into(q_, k_, v_, output_, lse_, optional_); }
 
   void backward() override {
-    attention_.backward_into(
-        dout_, output_, lse_, q_, k_, v_,
-        annulus::GradientViews<T, annulus::HostMemory>{annulus::view_of(dq_), annulus::view_of(dk_), annulus::view_of(dv_)}, optional_);
+    attention_.backward_into(dout_, output_, lse_, q_, k_, v_,
+                             annulus::GradientViews<T, annulus::HostMemory>{
+                                 annulus::view_of(dq_), annulus::view_of(dk_), annulus::view_of(dv_)},
+                             optional_);
   }
 
   std::vector<double> row(Quantity quantity, Index head, Index row) const override {

@@ -1,9 +1,9 @@
 #pragma once
 // What the Eigen programs share: heads as contiguous matrices, shared out to threads.
 
+#include <Eigen/Core>
 #include <annulus/core/check.hpp>
 #include <annulus/core/error.hpp>
-#include <Eigen/Core>
 
 #include <atomic>
 #include <cmath>
@@ -33,8 +33,8 @@ class EigenHeads : public AttentionProgram {
     for (Index h = 0; h < c.heads; ++h) {
       EigenHead& head = heads_[static_cast<std::size_t>(h)];
       auto const matrix_of = [&](FloatTensor const& tensor) {
-        Eigen::Map<Matrix const, 0, Eigen::OuterStride<>> const rows(tensor.data() + h * c.head_dim, c.tokens, c.head_dim,
-                                                                     Eigen::OuterStride<>(c.heads * c.head_dim));
+        Eigen::Map<Matrix const, 0, Eigen::OuterStride<>> const rows(
+            tensor.data() + h * c.head_dim, c.tokens, c.head_dim, Eigen::OuterStride<>(c.heads * c.head_dim));
         return Matrix(rows);
       };
       head.q = matrix_of(operands.q) * scale_;

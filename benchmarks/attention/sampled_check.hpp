@@ -72,7 +72,8 @@ class SampledRows {
 
   static std::vector<Index> rows(Index tokens) {
     std::vector<Index> rows{0, 1, tokens / 3, tokens / 2 + 7, tokens - 2, tokens - 1};
-    rows.erase(std::remove_if(rows.begin(), rows.end(), [&](Index row) { return row < 0 || row >= tokens; }), rows.end());
+    rows.erase(std::remove_if(rows.begin(), rows.end(), [&](Index row) { return row < 0 || row >= tokens; }),
+               rows.end());
     return rows;
   }
 
@@ -109,15 +110,19 @@ class SampledRows {
 };
 
 /// 16-bit types: 4 roundings, as probabilities, gradients of logits and results are each rounded once; sums are in float.
-/// Float and double: 32 roundings, and no less than 2 of the terms of a long sum. They have either sign, so that the sum
+/// Float and double: 32 roundings, or 2 of the terms of a long sum where that is more. They have either sign, so that the sum
 /// over n keys is about sqrt(n) times smaller than they are.
 inline double error_bound(AttentionCase const& c) {
   double const roundings = std::max(32.0, 2 * std::sqrt(static_cast<double>(c.tokens)));
   switch (c.type) {
-    case DataType::float64: return roundings * 0x1p-53;
-    case DataType::float32: return roundings * 0x1p-24;
-    case DataType::float16: return 4 * 0x1p-11;
-    case DataType::bfloat16: return 4 * 0x1p-8;
+    case DataType::float64:
+      return roundings * 0x1p-53;
+    case DataType::float32:
+      return roundings * 0x1p-24;
+    case DataType::float16:
+      return 4 * 0x1p-11;
+    case DataType::bfloat16:
+      return 4 * 0x1p-8;
   }
   return 0;
 }

@@ -43,7 +43,8 @@ class RingRank {
     }
     other_output_ = output_;
     other_lse_ = lse_;
-    for (auto const& [copy, gradient] : {std::pair{&other_dq_, &dq_}, {&other_dk_, &dk_}, {&other_dv_, &dv_}}) *copy = *gradient;
+    for (auto const& [copy, gradient] : {std::pair{&other_dq_, &dq_}, {&other_dk_, &dk_}, {&other_dv_, &dv_}})
+      *copy = *gradient;
     run_silently();
     silent_ring_.silence();
   }
@@ -68,8 +69,8 @@ class RingRank {
       attention.forward_into(q_, k_, v_, output, lse);
     else
       attention.backward_into(dout_, output, lse, q_, k_, v_,
-                              annulus::GradientViews<float, annulus::HostMemory>{annulus::view_of(dq), annulus::view_of(dk),
-                                                                                 annulus::view_of(dv)});
+                              annulus::GradientViews<float, annulus::HostMemory>{
+                                  annulus::view_of(dq), annulus::view_of(dk), annulus::view_of(dv)});
   }
 
   RingCase case_;
