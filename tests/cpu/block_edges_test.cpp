@@ -34,20 +34,26 @@ std::string complaint_of(RingProblem problem, int threads = 1) {
 }  // namespace
 
 TEST_CASE("keys and queries of every length around a block and a panel", "[cpu]") {
-  for (std::int64_t keys : {std::int64_t{1}, std::int64_t{7}, std::int64_t{9}, block - 1, block, block + 1, 2 * block + 9})
+  for (std::int64_t keys :
+       {std::int64_t{1}, std::int64_t{7}, std::int64_t{9}, block - 1, block, block + 1, 2 * block + 9})
     for (std::int64_t queries : {std::int64_t{1}, panel - 1, panel, panel + 1, 2 * panel + 5}) {
-      RingProblem const problem =
-          small_ring_problem({.query_heads = 1, .query_length = queries, .key_length = keys, .head_dim = 16, .value_dim = 9}, 1);
+      RingProblem const problem = small_ring_problem(
+          {.query_heads = 1, .query_length = queries, .key_length = keys, .head_dim = 16, .value_dim = 9}, 1);
       INFO(queries << " queries, " << keys << " keys");
       CHECK(complaint_of<float>(problem) == "");
     }
 }
 
 TEST_CASE("every dimension", "[cpu]") {
-  for (std::int64_t dim : {1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 80, 96, 112, 128, 129, 200, 256, 257})
+  for (std::int64_t dim :
+       {1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 80, 96, 112, 128, 129, 200, 256, 257})
     for (bool swapped : {false, true}) {
-      RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 2 * panel + 3, .key_length = block + 11,
-                                                .head_dim = swapped ? 24 : dim, .value_dim = swapped ? dim : 24}, 1);
+      RingProblem problem = small_ring_problem({.query_heads = 1,
+                                                .query_length = 2 * panel + 3,
+                                                .key_length = block + 11,
+                                                .head_dim = swapped ? 24 : dim,
+                                                .value_dim = swapped ? dim : 24},
+                                               1);
       problem.dense.causal = true;
       problem.dense.query_offset = block - 2 * panel;
       INFO("head_dim " << problem.dense.head_dim << ", value_dim " << problem.dense.value_dim);
@@ -65,14 +71,21 @@ TEST_CASE("every option across block edges, alone and over ranks", "[cpu]") {
       {"sink tokens", [](RingProblem& p) { p.dense.causal = true, p.dense.window_left = 20, p.dense.sink_tokens = 5; }},
       {"chunk", [](RingProblem& p) { p.dense.chunk = 100; }},
       {"causal with offset", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -40; }},
-      {"documents", [](RingProblem& p) { give_documents(p, documents_of_lengths(1, {100, 1, 128, 31, 40})); }},
-      {"causal documents", [](RingProblem& p) { p.dense.causal = true, give_documents(p, documents_of_lengths(1, {130, 90, 80})); }},
+      {"documents",
+       [](RingProblem& p) {
+         give_documents(p, documents_of_lengths(1, {100, 1, 128, 31, 40}));
+       }},
+      {"causal documents",
+       [](RingProblem& p) {
+         p.dense.causal = true, give_documents(p, documents_of_lengths(1, {130, 90, 80}));
+       }},
       {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
       {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
       {"bias of all heads", [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); }},
       {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 1); }},
       {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
-      {"dropout", [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5, p.dense.causal = true; }},
+      {"dropout",
+       [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5, p.dense.causal = true; }},
       {"soft cap, bias, dropout",
        [](RingProblem& p) {
          p.dense.logit_softcap = 2, p.dense.dropout_probability = 0.2, p.dense.dropout_seed = 6;
@@ -81,8 +94,10 @@ TEST_CASE("every option across block edges, alone and over ranks", "[cpu]") {
   };
   for (auto const& [name, change] : options)
     for (auto const& [ranks, sharding] : {std::pair{1, annulus::Sharding(annulus::Contiguous{})},
-                                          {2, annulus::Sharding(annulus::Zigzag{})}, {2, annulus::Sharding(annulus::Striped{})}}) {
-      RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 300, .head_dim = 12, .value_dim = 20}, ranks, sharding);
+                                          {2, annulus::Sharding(annulus::Zigzag{})},
+                                          {2, annulus::Sharding(annulus::Striped{})}}) {
+      RingProblem problem = small_ring_problem(
+          {.query_heads = 4, .kv_heads = 2, .query_length = 300, .head_dim = 12, .value_dim = 20}, ranks, sharding);
       change(problem);
       INFO(name << " on " << ranks << " ranks");
       CHECK(complaint_of<float>(problem, 2) == "");
@@ -90,7 +105,8 @@ TEST_CASE("every option across block edges, alone and over ranks", "[cpu]") {
 }
 
 TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]") {
-  constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN(),
+                   infinite = std::numeric_limits<double>::infinity();
   constexpr std::int64_t length = 200, dim = 8, bad = 150;
   for (double poison : {not_a_number, infinite})
     for (auto operand : {&OracleProblem::k, &OracleProblem::v}) {
@@ -127,5 +143,6 @@ TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]
   annulus::SelfRing ring;
   annulus::CpuBackend backend{.threads = 1};
   RingResult const result = run_rank<float>(problem, ring, backend);
-  for (std::int64_t j = 0; j < length; ++j) CHECK(std::isnan(result.dv[static_cast<std::size_t>(j * dim)]) == (j <= bad));
+  for (std::int64_t j = 0; j < length; ++j)
+    CHECK(std::isnan(result.dv[static_cast<std::size_t>(j * dim)]) == (j <= bad));
 }

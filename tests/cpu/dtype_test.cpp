@@ -24,8 +24,8 @@ RingResult solve_on_cpu(RingProblem const& problem) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("CPU, 16-bit operands: at most twice as far off as dense attention in that type", "[sweep][cpu]", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("CPU, 16-bit operands: at most twice as far off as dense attention in that type", "[sweep][cpu]",
+                   Eigen::half, Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::uint64_t seed = 6'000'000; seed < 6'000'150; ++seed) {
     RingProblem problem = random_ring_problem(seed);
@@ -36,7 +36,8 @@ TEMPLATE_TEST_CASE("CPU, 16-bit operands: at most twice as far off as dense atte
   CHECK(three_way.complaint_about_all() == "");
 }
 
-TEMPLATE_TEST_CASE("CPU, 16-bit operands: lengths, dimensions and windows that are odd", "[cpu]", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("CPU, 16-bit operands: lengths, dimensions and windows that are odd", "[cpu]", Eigen::half,
+                   Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::int64_t length : {1, 31, 33, 129, 255, 300})
     for (std::int64_t dim : {1, 17, 31, 64, 80})

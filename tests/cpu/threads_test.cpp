@@ -1,8 +1,8 @@
 // The same bits for every number of threads, the thread pool, and no allocation in a repeated call.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -19,7 +19,8 @@
 using namespace annulus_test;
 
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"  // GCC 12 does not see that new and delete are replaced together
+#pragma GCC diagnostic ignored \
+    "-Wmismatched-new-delete"  // GCC 12 does not see that new and delete are replaced together
 #endif
 
 namespace {
@@ -38,8 +39,12 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 
 void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
 void* operator new[](std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
@@ -57,14 +62,17 @@ std::vector<RingProblem> shared_problems() {
       [](RingProblem&) {},
       [](RingProblem& p) { p.dense.causal = true; },
       [](RingProblem& p) { p.dense.window_left = 90; },
-      [](RingProblem& p) { give_documents(p, documents_of_lengths(2, {300, 70, 330})); },
+      [](RingProblem& p) {
+        give_documents(p, documents_of_lengths(2, {300, 70, 330}));
+      },
       [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); },
       [](RingProblem& p) { give_bias(p, 2, 4), p.dense.dropout_probability = 0.2, p.dense.dropout_seed = 3; },
   };
   std::vector<RingProblem> problems;
   for (auto const& change : changes)
     for (auto const& sharding : {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Striped{100})}) {
-      problems.push_back(small_ring_problem({.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 700, .head_dim = 8}, 1, sharding));
+      problems.push_back(small_ring_problem(
+          {.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = 700, .head_dim = 8}, 1, sharding));
       change(problems.back());
       settle(problems.back());
       round_operands<float>(problems.back());
@@ -90,7 +98,8 @@ TEMPLATE_TEST_CASE("results are the same bits for every number of threads", "[cp
 }
 
 TEST_CASE("all ranks of a process share the threads, and give the bits of one thread", "[cpu]") {
-  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 640, .head_dim = 8}, 5, annulus::Zigzag{});
+  RingProblem problem =
+      small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 640, .head_dim = 8}, 5, annulus::Zigzag{});
   problem.dense.causal = true;
   settle(problem);
   auto const run = [&](int threads) {
@@ -114,7 +123,8 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
   Eigen::Tensor<float, 3, Eigen::RowMajor> maximum(1, heads, length), sum(1, heads, length), lse(1, heads, length);
   Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, length);
   std::vector<annulus::Index> positions;
-  for (annulus::Index i = 0; i < length; ++i) positions.push_back(i), ids(0, i) = static_cast<std::int32_t>(1 + i / 170);
+  for (annulus::Index i = 0; i < length; ++i)
+    positions.push_back(i), ids(0, i) = static_cast<std::int32_t>(1 + i / 170);
   std::vector<annulus::Tile> tiles;
   annulus::Segment const whole{0, length, 0, 1};
   annulus::visible_tiles({&whole, 1}, {&whole, 1}, annulus::causal(), 0, false, &tiles);
@@ -123,19 +133,30 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
   for (int threads : {1, 2}) {
     annulus::CpuBackend backend{.threads = threads};
     annulus::Step<float, annulus::EveryPair, annulus::HostMemory> const step{
-        .tiles = tiles, .mask = annulus::causal(), .softmax_scale = 0.2, .query_positions = positions, .key_positions = positions,
-        .predicate = &every_pair, .query_segments = annulus::view_of(std::as_const(ids)), .key_segments = annulus::view_of(std::as_const(ids))};
-    annulus::StepOperands<float, annulus::HostMemory> const operands{annulus::view_of(std::as_const(q)), annulus::view_of(std::as_const(k)), annulus::view_of(std::as_const(v))};
+        .tiles = tiles,
+        .mask = annulus::causal(),
+        .softmax_scale = 0.2,
+        .query_positions = positions,
+        .key_positions = positions,
+        .predicate = &every_pair,
+        .query_segments = annulus::view_of(std::as_const(ids)),
+        .key_segments = annulus::view_of(std::as_const(ids))};
+    annulus::StepOperands<float, annulus::HostMemory> const operands{
+        annulus::view_of(std::as_const(q)), annulus::view_of(std::as_const(k)), annulus::view_of(std::as_const(v))};
     Tensor dq = q, dk = k, dv = v, output = out;
-    annulus::RunningState<float, annulus::HostMemory> const state{annulus::view_of(out), annulus::view_of(maximum), annulus::view_of(sum)};
+    annulus::RunningState<float, annulus::HostMemory> const state{annulus::view_of(out), annulus::view_of(maximum),
+                                                                  annulus::view_of(sum)};
     auto const call = [&] {
       backend.reset(state);
       backend.fold(step, operands, state);
       backend.normalise(state, annulus::TensorView<float const, 2>(), annulus::view_of(output), annulus::view_of(lse));
       backend.clear(annulus::view_of(dq));
       backend.add_gradients(step, operands,
-                            annulus::BackwardOperands<float, float, float, annulus::HostMemory>{annulus::view_of(std::as_const(q)), annulus::view_of(std::as_const(lse)), annulus::view_of(std::as_const(sum))},
-                            annulus::StepGradients<float, annulus::HostMemory>{annulus::view_of(dq), annulus::view_of(dk), annulus::view_of(dv), {}});
+                            annulus::BackwardOperands<float, float, float, annulus::HostMemory>{
+                                annulus::view_of(std::as_const(q)), annulus::view_of(std::as_const(lse)),
+                                annulus::view_of(std::as_const(sum))},
+                            annulus::StepGradients<float, annulus::HostMemory>{
+                                annulus::view_of(dq), annulus::view_of(dk), annulus::view_of(dv), {}});
     };
     call();
     long const before = allocations;

@@ -96,8 +96,12 @@ class HostOperations {
         row.sum += row.weight(sink);
       }
       scale *= row.normaliser();
-      for (Index d = 0; d < output.extent(axis::dim); ++d)
-        output(b, i, h, d) = static_cast<T>(scale * state.accumulator(b, i, h, d));
+      A const* const from = &state.accumulator(b, i, h, 0);
+      T* const to = &output(b, i, h, 0);
+      if (Index const stride = output.stride(axis::dim); stride == 1)
+        for (Index d = 0; d < output.extent(axis::dim); ++d) to[d] = static_cast<T>(scale * from[d]);
+      else
+        for (Index d = 0; d < output.extent(axis::dim); ++d) to[d * stride] = static_cast<T>(scale * from[d]);
       lse(b, h, i) = static_cast<L>(row.lse());
     });
   }

@@ -36,9 +36,8 @@ class DocumentRuns {
       else
         runs_.push_back({id, {row, row + 1}});
     }
-    std::sort(runs_.begin(), runs_.end(), [](Run const& a, Run const& b) {
-      return a.id != b.id ? a.id < b.id : a.rows.begin < b.rows.begin;
-    });
+    std::sort(runs_.begin(), runs_.end(),
+              [](Run const& a, Run const& b) { return a.id != b.id ? a.id < b.id : a.rows.begin < b.rows.begin; });
     std::size_t kept = 0;
     for (Run const& run : runs_)
       if (kept > 0 && runs_[kept - 1].id == run.id)
@@ -55,7 +54,8 @@ class DocumentRuns {
   /// The rows from the first to the last key of the document; empty for padding and for unknown ids.
   RowRange rows_of(std::int32_t id) const {
     if (id <= 0) return {};
-    auto const found = std::lower_bound(runs_.begin(), runs_.end(), id, [](Run const& run, std::int32_t wanted) { return run.id < wanted; });
+    auto const found = std::lower_bound(runs_.begin(), runs_.end(), id,
+                                        [](Run const& run, std::int32_t wanted) { return run.id < wanted; });
     return found != runs_.end() && found->id == id ? found->rows : RowRange{};
   }
 

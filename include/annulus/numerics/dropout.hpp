@@ -29,7 +29,8 @@ struct Dropout {
 class DropoutRow {
  public:
   constexpr DropoutRow(Dropout const& dropout, Index batch, Index head, Index query)
-      : counter_{static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(query), 0},
+      : counter_{static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(query),
+                 0},
         key_{static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32)},
         threshold_(static_cast<std::uint64_t>(dropout.probability * 4294967296.0)) {}
 

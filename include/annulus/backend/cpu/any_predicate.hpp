@@ -16,7 +16,9 @@ struct AnyPredicate {
               return (*static_cast<Predicate const*>(p))(batch, head, query, key);
             }};
   }
-  bool operator()(Index batch, Index head, Index query, Index key) const { return call(object, batch, head, query, key); }
+  bool operator()(Index batch, Index head, Index query, Index key) const {
+    return call(object, batch, head, query, key);
+  }
 };
 
 template <class T>
@@ -25,8 +27,9 @@ using HostStep = Step<T, AnyPredicate, HostMemory>;
 /// The same step; `predicate` must outlive it.
 template <class T, class Predicate>
 HostStep<T> with_any_predicate(Step<T, Predicate, HostMemory> const& step, AnyPredicate const& predicate) {
-  return {step.tiles,           step.mask,          step.softmax_scale, step.logit_softcap, step.dropout,        step.query_positions,
-          step.key_positions,   &predicate,         step.bias,          step.boolean_mask,  step.query_segments, step.key_segments};
+  return {step.tiles,           step.mask,          step.softmax_scale, step.logit_softcap, step.dropout,
+          step.query_positions, step.key_positions, &predicate,         step.bias,          step.boolean_mask,
+          step.query_segments,  step.key_segments};
 }
 
 }  // namespace annulus::cpu

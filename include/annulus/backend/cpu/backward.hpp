@@ -76,13 +76,16 @@ class BackwardSum {
   };
 
   Index block_bytes() const {
-    return B::key_block * (extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth()) *
+    return B::key_block *
+           (extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth()) *
            static_cast<Index>(sizeof(A));
   }
 
   /// One gradient of the bias may be shared by heads or batch items, and then by pieces of work.
   bool shares_bias_gradient() const {
-    auto const shared = [&](std::size_t a) { return gradients_.dbias.extent(a) > 1 && gradients_.dbias.stride(a) == 0; };
+    auto const shared = [&](std::size_t a) {
+      return gradients_.dbias.extent(a) > 1 && gradients_.dbias.stride(a) == 0;
+    };
     return gradients_.dbias.data() && (shared(0) || shared(1));
   }
 
@@ -108,18 +111,21 @@ class BackwardSum {
   }
 
   void work(Team const& team, Scratch& scratch) {
-    SmallNumbersAreZero const guard;
+    [[maybe_unused]] SmallNumbersAreZero const guard;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
       add_piece(team, scratch, item % heads_, item / heads_);
   }
 
   /// The panel that the piece of a head has left last; panels_ before the first.
-  std::atomic_ref<Index> left(Index head, Index piece) const { return std::atomic_ref<Index>(left_[head * pieces_ + piece]); }
+  std::atomic_ref<Index> left(Index head, Index piece) const {
+    return std::atomic_ref<Index>(left_[head * pieces_ + piece]);
+  }
 
   void add_piece(Team const& team, Scratch& scratch, Index head, Index piece) {
     GroupRows const rows{head / kv_heads_, head % kv_heads_, group_, operands_.q.extent(axis::sequence)};
     HeadRows<T const> const k(operands_.k, rows.batch, rows.kv_head), v(operands_.v, rows.batch, rows.kv_head);
-    RowRange const keys{piece * blocks_per_piece_ * B::key_block, std::min((piece + 1) * blocks_per_piece_ * B::key_block, keys_)};
+    RowRange const keys{piece * blocks_per_piece_ * B::key_block,
+                        std::min((piece + 1) * blocks_per_piece_ * B::key_block, keys_)};
     bool loaded = false;
     Index before = 0;  // the first of the pieces before this one that may still be at work
     for (Index p = panels_; p-- > 0;) {
@@ -192,8 +198,12 @@ class BackwardSum {
     auto const add = [](A& element, A sum) { element += sum; };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
       Index const count = std::min<Index>(B::key_block, keys.end - begin);
-      unpack_strips(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head_dim, [&](Index j) { return dk.row(begin + j); }, add);
-      unpack_strips(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value_dim, [&](Index j) { return dv.row(begin + j); }, add);
+      unpack_strips(
+          scratch.keys[i].dk, Index{B::key_block}, count, extents_.head_dim, [&](Index j) { return dk.row(begin + j); },
+          add);
+      unpack_strips(
+          scratch.keys[i].dv, Index{B::key_block}, count, extents_.value_dim,
+          [&](Index j) { return dv.row(begin + j); }, add);
     }
   }
 

@@ -44,7 +44,8 @@ struct KeyBlock {
         dv(dealer.take<A>(B::key_block * extents.value_dim_padded())) {}
 
   /// Keys [begin, begin + count) of the step.
-  void load(HeadRows<T const> const& k, HeadRows<T const> const& v, Index begin, Index count, GradientExtents<E> const& extents) {
+  void load(HeadRows<T const> const& k, HeadRows<T const> const& v, Index begin, Index count,
+            GradientExtents<E> const& extents) {
     pack_row_groups(k, begin, count, extents.head_dim, key_groups);
     pack_row_groups(v, begin, count, extents.value_dim, value_groups);
     T const* from[B::key_block];
@@ -81,8 +82,9 @@ class BackwardPanel {
         dout_rows(dealer.take<E>(depth * extents.value_dim_padded())),
         dq(dealer.take<A>(B::panel * extents.head_dim_padded())) {}
 
-  void load(QueryPanel<A> const& loaded, GradientExtents<E> const& extents, HostStep<T> const& step, TensorView<T const, 4> const& q,
-            BackwardOperands<T, A, A, HostMemory> const& backward, TensorView<A, 4> const& query_gradient) {
+  void load(QueryPanel<A> const& loaded, GradientExtents<E> const& extents, HostStep<T> const& step,
+            TensorView<T const, 4> const& q, BackwardOperands<T, A, A, HostMemory> const& backward,
+            TensorView<A, 4> const& query_gradient) {
     panel = loaded;
     auto const units = LogitUnits<A>::of(step);
     A ones[B::panel], scales[B::panel];
@@ -122,8 +124,9 @@ class BackwardPanel {
   }
 
   void store_gradient(GradientExtents<E> const& extents) const {
-    unpack_strips(dq, rows, rows, extents.head_dim, [&](Index lane) { return dq_row[lane]; },
-                  [](A& element, A value) { element = value; });
+    unpack_strips(
+        dq, rows, rows, extents.head_dim, [&](Index lane) { return dq_row[lane]; },
+        [](A& element, A value) { element = value; });
   }
 
   /// natural * log2(e) = high + low.

@@ -36,7 +36,8 @@ template <class A>
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
       Index const place = j * panel + v * lanes;
-      V const weight = exponential2(multiply_add(V::load(products + place), weight_scale, V::zero() - high[v]) - low[v]);
+      V const weight =
+          exponential2(multiply_add(V::load(products + place), weight_scale, V::zero() - high[v]) - low[v]);
       weight.store(products + place);
       (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
     }
@@ -45,7 +46,8 @@ template <class A>
 /// The same where some pairs may not be visible (a logit of -inf), or dropout takes part: kept is null or a factor for
 /// each pair, and probabilities are multiplied by it. The gradients are those of logits.
 template <class A>
-[[gnu::noinline]] void differentiate_with_care(A* logits, A* dweights, A const* kept, Index rows, RowTerms<A> const& terms) {
+[[gnu::noinline]] void differentiate_with_care(A* logits, A* dweights, A const* kept, Index rows,
+                                               RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
   V const nothing = V::of(empty_row<A>), scale = V::of(terms.weight_scale);
@@ -90,15 +92,16 @@ class BackwardUnit {
   }
 
   /// rows: the keys of the block, counted from its first, that any lane of the panel sees.
-  void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries, PanelKeys<A> const& seen,
-            KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand, TensorView<A, 4> const& dbias) {
+  void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries,
+            PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand,
+            TensorView<A, 4> const& dbias) {
     rows.first = rows.begin / B::micro_rows * B::micro_rows;
     Index const row_count = B::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
-    multiply_rows<false>(keys.key_groups + rows.first * extents.head_depth(), row_count, queries.queries, extents.head_depth(),
-                         blocks_.scores, no_maximum);
-    multiply_rows<false>(keys.value_groups + rows.first * extents.value_depth(), row_count, queries.douts, extents.value_depth(),
-                         dweights_, no_maximum);
+    multiply_rows<false>(keys.key_groups + rows.first * extents.head_depth(), row_count, queries.queries,
+                         extents.head_depth(), blocks_.scores, no_maximum);
+    multiply_rows<false>(keys.value_groups + rows.first * extents.value_depth(), row_count, queries.douts,
+                         extents.value_depth(), dweights_, no_maximum);
     differentiate(step, queries, seen, rows, dbias);
     // The groups of rows at both ends may hold keys that no lane sees.
     Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
@@ -108,18 +111,20 @@ class BackwardUnit {
     }
     multiply(extents, queries, keys, rows, row_count);
 
-    queries.not_finite.for_each_in(0, B::panel, [&](Index lane) { add_query_by_hand(extents, queries, keys, rows, lane); });
+    queries.not_finite.for_each_in(0, B::panel,
+                                   [&](Index lane) { add_query_by_hand(extents, queries, keys, rows, lane); });
     keys.not_finite.for_each_in(rows.begin, rows.end, [&](Index j) {
       for (Index lane = 0; lane < B::panel; ++lane)
         if (A const gradient = dweights_[rows.row(j) * B::panel + lane]; gradient != A(0))
-          add_row(queries.dq, BackwardPanel<T>::rows, lane, key_operand.row(rows.key(j)), key_operand.dim_stride, extents.head_dim, gradient);
+          add_row(queries.dq, BackwardPanel<T>::rows, lane, key_operand.row(rows.key(j)), key_operand.dim_stride,
+                  extents.head_dim, gradient);
     });
   }
 
  private:
   /// Turns the products into probabilities (times the factor of dropout) and gradients of the products of query and key.
-  void differentiate(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows,
-                     TensorView<A, 4> const& dbias) {
+  void differentiate(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
+                     BlockRows const& rows, TensorView<A, 4> const& dbias) {
     Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     auto const units = LogitUnits<A>::of(step);
     A const scale = static_cast<A>(step.softmax_scale);
@@ -132,7 +137,8 @@ class BackwardUnit {
     for (V& vector : largest) vector = V::zero();
     finish_logits(step, queries.panel, seen, rows, blocks_, units, largest);
     if (step.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
-    detail::differentiate_with_care(blocks_.scores + begin, dweights_ + begin, blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
+    detail::differentiate_with_care(blocks_.scores + begin, dweights_ + begin,
+                                    blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
     if (dbias.data()) add_bias_gradient(step, queries.panel, seen, rows, dbias);
     for (Index e = begin; e < begin + count * B::panel; ++e)
       // Where nothing is visible the slope is not set, and the gradient is 0.
@@ -140,7 +146,8 @@ class BackwardUnit {
   }
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
-  void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count) {
+  void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows,
+                Index row_count) {
     Index const dim = extents.head_dim_padded(), value_dim = extents.value_dim_padded();
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
@@ -152,19 +159,22 @@ class BackwardUnit {
       weight_lanes = blocks_.scores;
       gradient_lanes = gradient_rows = dweights_;
     }
-    add_product_of_rows<false, E>(weight_lanes, {queries.dout_rows, lanes_depth}, lanes_depth, {keys.dv, KeyBlock<T>::rows, rows.first}, row_count, value_dim);
-    add_product_of_rows<false, E>(gradient_lanes, {queries.query_rows, lanes_depth}, lanes_depth, {keys.dk, KeyBlock<T>::rows, rows.first}, row_count, dim);
+    add_product_of_rows<false, E>(weight_lanes, {queries.dout_rows, lanes_depth}, lanes_depth,
+                                  {keys.dv, KeyBlock<T>::rows, rows.first}, row_count, value_dim);
+    add_product_of_rows<false, E>(gradient_lanes, {queries.query_rows, lanes_depth}, lanes_depth,
+                                  {keys.dk, KeyBlock<T>::rows, rows.first}, row_count, dim);
     Index const first = rows.begin / pair, depth = ceil_divide(rows.end, pair) - first;
-    add_product_of_rows<true, E>(gradient_rows + (first - rows.first / pair) * B::panel, {keys.key_rows, keys_depth, first}, depth,
-                                 {queries.dq, BackwardPanel<T>::rows}, B::panel, dim);
+    add_product_of_rows<true, E>(gradient_rows + (first - rows.first / pair) * B::panel,
+                                 {keys.key_rows, keys_depth, first}, depth, {queries.dq, BackwardPanel<T>::rows},
+                                 B::panel, dim);
   }
 
-  void add_bias_gradient(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows,
-                         TensorView<A, 4> const& dbias) const {
+  void add_bias_gradient(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& seen,
+                         BlockRows const& rows, TensorView<A, 4> const& dbias) const {
     detail::for_each_pair(panel, seen, rows, [&](int lane, Index begin, Index end) {
       for (Index j = begin; j < end; ++j)
-        dbias(panel.rows->batch, panel.head(lane), panel.query(lane), step.key_positions[static_cast<std::size_t>(rows.key(j))]) +=
-            dweights_[rows.row(j) * B::panel + lane];
+        dbias(panel.rows->batch, panel.head(lane), panel.query(lane),
+              step.key_positions[static_cast<std::size_t>(rows.key(j))]) += dweights_[rows.row(j) * B::panel + lane];
     });
   }
 
@@ -177,15 +187,18 @@ class BackwardUnit {
   }
 
   /// A query whose row holds NaN or infinity: its share goes to the keys that it sees, and to no others.
-  void add_query_by_hand(GradientExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys, BlockRows const& rows, Index lane) const {
+  void add_query_by_hand(GradientExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys,
+                         BlockRows const& rows, Index lane) const {
     bool const q_is_zeros = !all_finite<A>(queries.query_row[lane], queries.query_stride, extents.head_dim);
     bool const dout_is_zeros = !all_finite<A>(queries.dout_row[lane], queries.dout_stride, extents.value_dim);
     for (Index j = rows.begin; j < rows.end; ++j) {
-      A const weight = blocks_.scores[rows.row(j) * B::panel + lane], gradient = dweights_[rows.row(j) * B::panel + lane];
+      A const weight = blocks_.scores[rows.row(j) * B::panel + lane],
+              gradient = dweights_[rows.row(j) * B::panel + lane];
       if (dout_is_zeros && weight != A(0))
         add_row(keys.dv, KeyBlock<T>::rows, j, queries.dout_row[lane], queries.dout_stride, extents.value_dim, weight);
       if (q_is_zeros && gradient != A(0))
-        add_row(keys.dk, KeyBlock<T>::rows, j, queries.query_row[lane], queries.query_stride, extents.head_dim, gradient);
+        add_row(keys.dk, KeyBlock<T>::rows, j, queries.query_row[lane], queries.query_stride, extents.head_dim,
+                gradient);
     }
   }
 

@@ -2,10 +2,12 @@
 // The fast backend for CPUs: fused, blocked kernels on the vectors of the target that the compiler's flags allow.
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
+#include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/backend/visible_keys.hpp"
 
@@ -34,38 +36,40 @@ struct CpuBackend {
 
   template <class T, std::size_t N>
   void copy(TensorView<T const, N> from, TensorView<T, N> to) {
-    HostOperations().copy(from, to);
+    share(to, [&](auto const& rows) { HostOperations().copy(rows(from), rows(to)); });
   }
   template <class A, class T, std::size_t N>
   void convert(TensorView<A const, N> from, TensorView<T, N> to) {
-    HostOperations().convert(from, to);
+    share(to, [&](auto const& rows) { HostOperations().convert(rows(from), rows(to)); });
   }
   template <class A, std::size_t N>
   void add(TensorView<A, N> into, TensorView<A const, N> from) {
-    HostOperations().add(into, from);
+    share(into, [&](auto const& rows) { HostOperations().add(rows(into), rows(from)); });
   }
   template <class A, std::size_t N>
   void clear(TensorView<A, N> view) {
-    HostOperations().clear(view);
+    share(view, [&](auto const& rows) { HostOperations().clear(rows(view)); });
   }
   template <class A>
   void reset(RunningState<A, HostMemory> state) {
-    HostOperations().reset(state);
+    share(state.accumulator, [&](auto const& rows) { HostOperations().reset(rows(state)); });
   }
   template <class A>
   void merge(RunningState<A, HostMemory> into, RunningState<A, HostMemory> from) {
-    HostOperations().merge(into, from);
+    share(into.accumulator, [&](auto const& rows) { HostOperations().merge(rows(into), rows(from)); });
   }
   template <class A, class L, class T>
-  void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output, TensorView<L, 3> lse) {
-    HostOperations().normalise(state, sinks, output, lse);
+  void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
+                 TensorView<L, 3> lse) {
+    share(output, [&](auto const& rows) { HostOperations().normalise(rows(state), sinks, rows(output), rows(lse)); });
   }
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
-    HostOperations().row_delta(dout, output, delta);
+    share(output, [&](auto const& rows) { HostOperations().row_delta(rows(dout), rows(output), rows(delta)); });
   }
   template <class L, class A>
-  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks, TensorView<A, 2> dsinks) {
+  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks,
+                      TensorView<A, 2> dsinks) {
     HostOperations().sink_gradients(lse, delta, sinks, dsinks);
   }
 
@@ -86,6 +90,43 @@ struct CpuBackend {
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     HostStep<T> const any_step = with_any_predicate(step, predicate);
     cpu::add_gradients<T>(any_step, operands, backward, gradients, documents, threads);
+  }
+
+ private:
+  /// Rows [begin, begin + count) of the sequence, of whatever a call works on.
+  struct SequenceRows {
+    Index begin, count;
+
+    template <class T>
+    TensorView<T, 4> operator()(TensorView<T, 4> const& view) const {
+      return view.slice(axis::sequence, begin, count);
+    }
+    template <class T>
+    TensorView<T, 3> operator()(TensorView<T, 3> const& statistics) const {
+      return statistics.slice(2, begin, count);
+    }
+    template <class A>
+    RunningState<A, HostMemory> operator()(RunningState<A, HostMemory> const& state) const {
+      return {(*this)(state.accumulator), (*this)(state.maximum), (*this)(state.sum)};
+    }
+  };
+
+  /// Calls work(SequenceRows) for all rows of a view, on several threads where that pays. Rows do not depend on others.
+  template <class T, std::size_t N, class Work>
+  void share(TensorView<T, N> const& view, Work&& work) const {
+    if constexpr (N == 4) {
+      constexpr Index piece = Index{1} << 15;  // elements that one thread takes at a time
+      Index const rows = view.extent(axis::sequence), pieces = std::min(rows, view.size() / piece);
+      if (threads != 1 && pieces > 1) {
+        std::atomic<Index> next{0};
+        cpu::ThreadPool::shared().run(threads, [&](cpu::Team const&, int) {
+          for (Index i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;)
+            work(SequenceRows{rows * i / pieces, rows * (i + 1) / pieces - rows * i / pieces});
+        });
+        return;
+      }
+    }
+    work([](auto const& whole) { return whole; });
   }
 };
 

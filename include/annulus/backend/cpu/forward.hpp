@@ -21,8 +21,8 @@ class ForwardFold {
 
  public:
   /// threads 0: as many as the process has cores to spare. All arguments outlive the object.
-  ForwardFold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands, RunningState<A, HostMemory> const& state,
-              StepDocuments const& documents, int threads)
+  ForwardFold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
+              RunningState<A, HostMemory> const& state, StepDocuments const& documents, int threads)
       : step_(step),
         operands_(operands),
         state_(state),
@@ -96,7 +96,7 @@ class ForwardFold {
   }
 
   void work(Team const& team, Scratch& scratch) {
-    SmallNumbersAreZero const guard;
+    [[maybe_unused]] SmallNumbersAreZero const guard;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
       Index const head = item / tiles_;
       PackedHead<E>& packed = packed_[head % places_];
@@ -135,7 +135,8 @@ class ForwardFold {
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
       RowRange const any = panel.keys().any;
-      BlockRows const rows{begin, 0, std::max(any.begin - begin, Index{0}), std::min<Index>(any.end - begin, B::key_block)};
+      BlockRows const rows{begin, 0, std::max(any.begin - begin, Index{0}),
+                           std::min<Index>(any.end - begin, B::key_block)};
       if (rows.begin >= rows.end) continue;
       packed.need(block, keys, values, team);
       panel.load(step_, operands_.q, state_);

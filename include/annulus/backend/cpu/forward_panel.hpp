@@ -36,7 +36,8 @@ class ForwardPanel {
   /// Says which keys of a tile the lanes see.
   void look_at(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile) {
     keys_.find(step, documents, tile, panel_);
-    for (int lane = 0; lane < panel_.count; ++lane) seen_[lane] = (loaded_ && seen_[lane]) || keys_.begin[lane] < keys_.end[lane];
+    for (int lane = 0; lane < panel_.count; ++lane)
+      seen_[lane] = (loaded_ && seen_[lane]) || keys_.begin[lane] < keys_.end[lane];
   }
   PanelKeys<A> const& keys() const { return keys_; }
 
@@ -66,7 +67,8 @@ class ForwardPanel {
     else
       pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
     pack_panel(accumulated, 1, extents_.value_dim, factor, output_);
-    std::fill_n(output_ + extents_.value_dim * B::panel, (extents_.values_padded() - extents_.value_dim) * B::panel, A(0));
+    std::fill_n(output_ + extents_.value_dim * B::panel, (extents_.values_padded() - extents_.value_dim) * B::panel,
+                A(0));
   }
 
   void store(RunningState<A, HostMemory> const& state) const {
@@ -88,8 +90,8 @@ class ForwardPanel {
   }
 
   /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see. `weights`: room for a block of elements.
-  void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows, HeadRows<T const> const& values,
-            UnitBlocks<A> const& blocks, E* weights) {
+  void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows,
+            HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights) {
     rows.first = rows.begin / B::micro_rows * B::micro_rows;
     V largest[B::panel_vectors];
     score(step, head, block, rows, blocks, largest);
@@ -116,7 +118,8 @@ class ForwardPanel {
       else
         weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
     }
-    add_product_of_columns(head.values(block, first), B::key_block / depth * B::micro_rows, place, elements, output_, extents_.values_padded());
+    add_product_of_columns(head.values(block, first), B::key_block / depth * B::micro_rows, place, elements, output_,
+                           extents_.values_padded());
     add_by_hand(step, head, block, rows, values, scores);
   }
 
@@ -127,7 +130,8 @@ class ForwardPanel {
   Place place(int lane) const { return {panel_.rows->batch, panel_.query(lane), panel_.head(lane)}; }
 
   /// Scores of the block: products of the keys that all lanes see, which carry no test, and logits of the others.
-  void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows, UnitBlocks<A> const& blocks, V* largest) {
+  void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
+             UnitBlocks<A> const& blocks, V* largest) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
     auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
       multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.depth(),
@@ -154,15 +158,17 @@ class ForwardPanel {
   }
 
   /// Rows of values that hold NaN or infinity: their share goes to the queries that see them, and to no others.
-  void add_by_hand(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows, HeadRows<T const> const& values,
-                   A const* scores) {
+  void add_by_hand(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
+                   HeadRows<T const> const& values, A const* scores) {
     if (head.not_finite(block).empty()) return;
     head.not_finite(block).for_each_in(rows.begin, rows.end, [&](Index j) {
       T const* const row = values.row(rows.key(j));
       for (int lane = 0; lane < panel_.count; ++lane) {
         A const score = scores[(j - rows.begin) * B::panel + lane];
         bool const weighed = !is_pair<E> || step.dropout.active();
-        A const weight = weighed ? score : score == empty_row<A> ? A(0) : std::exp2(score * units_.weight_scale - maximum_[lane]);
+        A const weight = weighed                 ? score
+                         : score == empty_row<A> ? A(0)
+                                                 : std::exp2(score * units_.weight_scale - maximum_[lane]);
         if (weight == A(0)) continue;
         for (Index d = 0; d < extents_.value_dim; ++d)
           output_[d * B::panel + lane] += weight * static_cast<A>(row[d * values.dim_stride]);

@@ -7,11 +7,11 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-#define ANNULUS_CPU_INSTANTIATE(T)                                                                                         \
-  template void fold<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                                            \
-                        RunningState<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);                       \
-  template void add_gradients<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                                   \
-                                 BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const&,                   \
+#define ANNULUS_CPU_INSTANTIATE(T)                                                                       \
+  template void fold<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                          \
+                        RunningState<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);     \
+  template void add_gradients<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                 \
+                                 BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const&, \
                                  StepGradients<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);
 ANNULUS_CPU_INSTANTIATE(float)
 ANNULUS_CPU_INSTANTIATE(double)

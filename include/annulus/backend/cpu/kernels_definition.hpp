@@ -17,7 +17,8 @@ void fold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
 template <class T>
 void add_gradients(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
                    BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
-                   StepGradients<Accumulator<T>, HostMemory> const& gradients, StepDocuments const& documents, int threads) {
+                   StepGradients<Accumulator<T>, HostMemory> const& gradients, StepDocuments const& documents,
+                   int threads) {
   BackwardSum<T>(step, operands, backward, gradients, documents, threads).run();
 }
 

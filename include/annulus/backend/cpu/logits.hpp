@@ -61,14 +61,16 @@ void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRo
 template <class A>
 void clear_idle_lanes(QueryPanel<A> const& panel, BlockRows const& rows, A* block) {
   for (Index j = rows.begin; panel.count < Blocking<A>::panel && j < rows.end; ++j)
-    std::fill(block + rows.row(j) * Blocking<A>::panel + panel.count, block + (rows.row(j) + 1) * Blocking<A>::panel, A(0));
+    std::fill(block + rows.row(j) * Blocking<A>::panel + panel.count, block + (rows.row(j) + 1) * Blocking<A>::panel,
+              A(0));
 }
 
 }  // namespace detail
 
 /// bias[row][lane] of all pairs within the lanes' bounds.
 template <class T, class A>
-void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, A* bias) {
+void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
+                 A* bias) {
   Index const stride = step.bias.stride(3);
   detail::clear_idle_lanes(panel, rows, bias);
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
@@ -82,7 +84,8 @@ void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<
 
 /// kept[row][lane] = 1 / (1 - probability), or 0 where dropout takes the pair out.
 template <class T, class A>
-void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, A* kept) {
+void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
+                 A* kept) {
   A const scale = static_cast<A>(step.dropout.keep_scale());
   detail::clear_idle_lanes(panel, rows, kept);
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
@@ -117,9 +120,11 @@ template <class T, class A>
   using V = Vector<A>;
   using B = Blocking<A>;
   V const product_scale = V::of(units.product_scale), unit = V::of(units.unit);
-  V const softcap = V::of(static_cast<A>(step.logit_softcap)), inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
+  V const softcap = V::of(static_cast<A>(step.logit_softcap)),
+          inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
   V const nothing = V::of(-std::numeric_limits<A>::infinity());
-  bool const capped = step.logit_softcap > 0, biased = step.bias.data() != nullptr, tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
+  bool const capped = step.logit_softcap > 0, biased = step.bias.data() != nullptr,
+             tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
   if (biased) gather_bias(step, panel, keys, rows, blocks.bias);
   BlockBounds<A> const bounds(keys, rows.block_begin);
   for (Index j = rows.begin; j < rows.end; ++j) {

@@ -62,7 +62,8 @@ class PackedHead {
     if (state.compare_exchange_strong(expected, at_work, std::memory_order_acquire)) {
       Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
       pack_row_groups(keys, begin, count, extents_.head_dim, keys_ + begin * extents_.depth());
-      pack_column_groups(values, begin, count, extents_.value_dim, values_ + block * extents_.value_elements(), not_finite_[block]);
+      pack_column_groups(values, begin, count, extents_.value_dim, values_ + block * extents_.value_elements(),
+                         not_finite_[block]);
       state.store(ready, std::memory_order_release);
     } else {
       team.wait_until([&] { return state.load(std::memory_order_acquire) == ready; });
@@ -72,7 +73,9 @@ class PackedHead {
   /// Groups of rows from row `first` of the block, a multiple of micro_rows.
   E const* keys(Index block, Index first) const { return keys_ + (block * B::key_block + first) * extents_.depth(); }
   /// Groups of columns, from element `first` of the block's columns.
-  E const* values(Index block, Index first) const { return values_ + block * extents_.value_elements() + first * B::micro_rows; }
+  E const* values(Index block, Index first) const {
+    return values_ + block * extents_.value_elements() + first * B::micro_rows;
+  }
   /// Rows of values that hold NaN or infinity and are packed as zeros.
   RowSet const& not_finite(Index block) const { return not_finite_[block]; }
 

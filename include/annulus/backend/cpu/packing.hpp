@@ -74,8 +74,10 @@ auto largest_magnitude(T const* row, Index stride, Index count) {
 /// Is every element a number? Not a product by 0 of another row can then be NaN.
 template <class A, class T>
 bool all_finite(T const* row, Index dim_stride, Index dim) {
-  auto const infinite = std::bit_cast<decltype(detail::largest_magnitude<A>(row, 1, 0))>(std::numeric_limits<A>::infinity()) << 1;
-  return (dim_stride == 1 ? detail::largest_magnitude<A>(row, 1, dim) : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
+  auto const infinite =
+      std::bit_cast<decltype(detail::largest_magnitude<A>(row, 1, 0))>(std::numeric_limits<A>::infinity()) << 1;
+  return (dim_stride == 1 ? detail::largest_magnitude<A>(row, 1, dim)
+                          : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
 }
 
 /// `count` > 0 rows from `first` in groups of micro_rows, [dim][micro_rows] each. Rows that the last group lacks are
@@ -122,7 +124,8 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
 /// Rows in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros, and so are the rows of null
 /// pointers. With `not_finite`, rows that hold NaN or infinity become zeros and are noted there.
 template <std::floating_point A, class T>
-void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A* to, Index capacity, RowSet* not_finite = nullptr) {
+void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A* to, Index capacity,
+                 RowSet* not_finite = nullptr) {
   constexpr Index lanes = Blocking<A>::lanes;
   if (not_finite) not_finite->clear();
   for (Index i = 0; i < count; ++i) {
@@ -173,12 +176,14 @@ void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scal
       for (Index first = 0; first < panel; first += lanes) {
         Vector<A> block[lanes];
         for (Index i = 0; i < lanes; ++i)
-          block[i] = load_widened<A>(rows[first + i] ? rows[first + i] + begin : zeros) * Vector<A>::of(scale[first + i]);
+          block[i] =
+              load_widened<A>(rows[first + i] ? rows[first + i] + begin : zeros) * Vector<A>::of(scale[first + i]);
         interleave(block);
         for (Index d = 0; d < lanes; ++d) block[d].store(to + (begin + d) * panel + first);
       }
   for (Index d = begin; d < dim; ++d)
-    for (Index i = 0; i < panel; ++i) to[d * panel + i] = rows[i] ? scale[i] * static_cast<A>(rows[i][d * dim_stride]) : A(0);
+    for (Index i = 0; i < panel; ++i)
+      to[d * panel + i] = rows[i] ? scale[i] * static_cast<A>(rows[i][d * dim_stride]) : A(0);
 }
 
 /// The way back: rows[i], of unit stride, becomes lane i of the panel times scale[i]; null rows are left out.

@@ -30,7 +30,8 @@ inline Vector<float> load_pairs(Bfloat const* from) {
 inline void store_pairs(Vector<float> pairs, BfloatPair* to) { std::memcpy(to, &pairs.native, sizeof pairs.native); }
 
 /// to[d] = (upper[d], lower[d]) for d < dim, zeros up to `padded`; null rows are zeros.
-inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride, Index dim, Index padded, BfloatPair* to) {
+inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride, Index dim, Index padded,
+                      BfloatPair* to) {
   auto const element = [&](Bfloat const* row, Index d) { return row ? bits_of(row[d * dim_stride]) : 0u; };
   if (upper && lower && dim_stride == 1)
     for (Index d = 0; d < dim; ++d) to[d].bits = bits_of(upper[d]) | bits_of(lower[d]) << 16;
@@ -42,7 +43,8 @@ inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride
 }  // namespace detail
 
 /// As for numbers; pairs along dim.
-inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim, BfloatPair* to) {
+inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
+                            BfloatPair* to) {
   constexpr Index group = Blocking<float>::micro_rows, lanes = Blocking<float>::lanes;
   Index const depth = ceil_divide(dim, 2);
   for (Index begin = 0; begin < count; begin += group) {
@@ -62,8 +64,8 @@ inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index f
 }
 
 /// As for numbers; pairs of rows: [dim / micro_rows][key_block / 2][micro_rows].
-inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim, BfloatPair* to,
-                               RowSet& not_finite) {
+inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
+                               BfloatPair* to, RowSet& not_finite) {
   constexpr Index group = Blocking<float>::micro_rows, block = Blocking<float>::key_block / 2;
   not_finite.clear();
   auto const usable = [&](Index j) -> Eigen::bfloat16 const* {
@@ -76,14 +78,14 @@ inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Inde
   for (Index j = 0; j < count; j += 2) {
     Eigen::bfloat16 const *const upper = usable(j), *const lower = usable(j + 1);
     for (Index d = 0; d < dim; d += group)
-      detail::pair_rows(upper ? upper + d * from.dim_stride : nullptr, lower ? lower + d * from.dim_stride : nullptr, from.dim_stride,
-                        std::min(group, dim - d), group, to + d * block + j / 2 * group);
+      detail::pair_rows(upper ? upper + d * from.dim_stride : nullptr, lower ? lower + d * from.dim_stride : nullptr,
+                        from.dim_stride, std::min(group, dim - d), group, to + d * block + j / 2 * group);
   }
 }
 
 /// As for numbers; pairs of rows, in strips of capacity / 2 rows of pairs.
-inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, Index count, Index dim, BfloatPair* to, Index capacity,
-                        RowSet* not_finite) {
+inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, Index count, Index dim, BfloatPair* to,
+                        Index capacity, RowSet* not_finite) {
   constexpr Index lanes = Blocking<float>::lanes;
   not_finite->clear();
   auto const usable = [&](Index i) -> Eigen::bfloat16 const* {
@@ -94,11 +96,12 @@ inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, In
   };
   for (Index i = 0; i < count; i += 2) {
     Eigen::bfloat16 const *const upper = usable(i), *const lower = usable(i + 1);
-    for_each_strip<float>(Blocking<float>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
-      constexpr Index width = Width * lanes;
-      detail::pair_rows(upper ? upper + d * dim_stride : nullptr, lower ? lower + d * dim_stride : nullptr, dim_stride,
-                        std::min(width, dim - d), width, to + d * (capacity / 2) + i / 2 * width);
-    });
+    for_each_strip<float>(
+        Blocking<float>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
+          constexpr Index width = Width * lanes;
+          detail::pair_rows(upper ? upper + d * dim_stride : nullptr, lower ? lower + d * dim_stride : nullptr,
+                            dim_stride, std::min(width, dim - d), width, to + d * (capacity / 2) + i / 2 * width);
+        });
   }
 }
 
@@ -112,12 +115,14 @@ inline void pack_panel(Eigen::bfloat16 const* const* rows, Index dim_stride, Ind
       for (Index first = 0; first < panel; first += lanes) {
         Vector<float> block[lanes];
         for (Index i = 0; i < lanes; ++i)
-          block[i] = detail::load_pairs(rows[first + i] ? rows[first + i] + 2 * k : reinterpret_cast<Eigen::bfloat16 const*>(zeros));
+          block[i] = detail::load_pairs(rows[first + i] ? rows[first + i] + 2 * k
+                                                        : reinterpret_cast<Eigen::bfloat16 const*>(zeros));
         interleave(block);
         for (Index d = 0; d < lanes; ++d) detail::store_pairs(block[d], to + (k + d) * panel + first);
       }
   for (; 2 * k < dim; ++k)
-    for (Index i = 0; i < panel; ++i) to[k * panel + i] = rows[i] ? detail::pair_of_row(rows[i], dim_stride, dim, k) : BfloatPair{0};
+    for (Index i = 0; i < panel; ++i)
+      to[k * panel + i] = rows[i] ? detail::pair_of_row(rows[i], dim_stride, dim, k) : BfloatPair{0};
 }
 
 }  // namespace ANNULUS_CPU_TARGET

@@ -81,12 +81,15 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     A* const place = result + row * B::panel;
     // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
     Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
-    for (Index k = 0; k < depth; k += part) {
+    Index k = 0;
+    do {
       sums.clear();
-      sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel, std::min(part, depth - k));
+      sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel,
+                       std::min(part, depth - k));
       if (k > 0) sums.add(place, B::panel);
       sums.store(place, B::panel);
-    }
+      k += part;
+    } while (k < depth);
     if constexpr (Maximum) {
 #pragma GCC unroll 16
       for (int r = 0; r < B::micro_rows; ++r)
@@ -166,7 +169,8 @@ template <int Width, bool Transposed, class E, class A = typename Operand<E>::Su
 /// of numbers wide, or a[k][row] if Transposed, where they are a panel of elements wide. row_count is a multiple of
 /// micro_rows, dim of the lanes.
 template <bool Transposed, class E, class A = typename Operand<E>::Sum>
-void add_product_of_rows(E const* a, StripRows<E const> b, Index depth, StripRows<A> result, Index row_count, Index dim) {
+void add_product_of_rows(E const* a, StripRows<E const> b, Index depth, StripRows<A> result, Index row_count,
+                         Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
     constexpr Index width = Width * Blocking<A>::lanes;
     detail::add_product_to_strip<Width, Transposed>(a, b.strip(d, width), depth, result.strip(d, width), row_count);

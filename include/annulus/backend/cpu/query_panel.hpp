@@ -33,7 +33,9 @@ struct QueryPanel {
 
   QueryPanel() = default;
   QueryPanel(GroupRows const& group_rows, Index panel)
-      : rows(&group_rows), first(panel * width), count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {}
+      : rows(&group_rows),
+        first(panel * width),
+        count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {}
 
   Index query(int lane) const { return rows->query(first + lane); }
   Index head(int lane) const { return rows->head(first + lane); }

@@ -12,6 +12,10 @@
 #include <type_traits>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 namespace annulus::cpu {
 
 /// The threads that work on one call. Who is slot 0 is the caller; slots may join late or not at all, so work is taken
@@ -67,7 +71,9 @@ class ThreadPool {
     job.automatic = threads == 0;
     job.wanted = (job.automatic ? cores_ : threads) - 1;
     job.context = &work;
-    job.call = [](void* context, Team& team, int slot) { (*static_cast<std::remove_reference_t<Work>*>(context))(team, slot); };
+    job.call = [](void* context, Team& team, int slot) {
+      (*static_cast<std::remove_reference_t<Work>*>(context))(team, slot);
+    };
     enter(job);
     execute(job, 0);
     leave(job);
@@ -153,7 +159,16 @@ class ThreadPool {
     }
   }
 
-  int const cores_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  /// mpirun and containers bind a process to some of the cores.
+  static int cores_of_process() {
+#if defined(__linux__)
+    cpu_set_t bound;
+    if (sched_getaffinity(0, sizeof bound, &bound) == 0) return std::max(1, CPU_COUNT(&bound));
+#endif
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+
+  int const cores_ = cores_of_process();
   std::mutex mutex_;
   std::condition_variable wake_workers_, core_is_free_, job_is_done_;
   Job* jobs_ = nullptr;

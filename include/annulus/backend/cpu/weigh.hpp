@@ -20,18 +20,27 @@ template <class A>
 
 }  // namespace detail
 
-/// Lifts the maxima of a panel to `largest`, which are not below them, and rescales what was summed before.
+/// Weights may exceed 1 by this power of 2 before the maximum that they are relative to is lifted: small rises, of which
+/// there are many, then rescale nothing.
+inline constexpr int weight_headroom = 8;
+
+/// Lifts the maxima of those rows of a panel that need it to `largest`, which are not below them, and rescales what was
+/// summed before. What becomes of a row does not depend on the rows beside it.
 template <class A>
 [[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  Lanes<A> rises[vectors];
   bool rose = false;
-  for (int v = 0; v < vectors; ++v) rose = rose || any(less(V::load(maximum + v * lanes), largest[v]));
+  for (int v = 0; v < vectors; ++v) {
+    rises[v] = less(V::of(A(weight_headroom)), largest[v] - V::load(maximum + v * lanes));
+    rose = rose || any(rises[v]);
+  }
   if (!rose) return;
   V factor[vectors];
   for (int v = 0; v < vectors; ++v) {
     V const before = V::load(maximum + v * lanes);
-    largest[v].store(maximum + v * lanes);
+    select(rises[v], largest[v], before).store(maximum + v * lanes);
     factor[v] = exponential2(before - detail::finite_maximum(maximum + v * lanes));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
@@ -67,17 +76,20 @@ template <class A>
   if (scale == A(1))
     weigh_all([](V score, V maximum_of_row) { return score - maximum_of_row; });
   else
-    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) { return multiply_add(score, factor, V::zero() - maximum_of_row); });
+    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
+      return multiply_add(score, factor, V::zero() - maximum_of_row);
+    });
   for (int v = 0; v < vectors; ++v) sums[v].store(sum + v * lanes);
 }
 
 #if defined(__AVX512BF16__)
 /// As weigh, but the weights go to pairs of rows, rounded; the sums keep what the rounding takes. With lead 1 the first
 /// row is the second of its pair; what a pair lacks is 0.
-[[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale, float const* maximum, float* sum,
-                                             BfloatPair* pairs) {
+[[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
+                                             float const* maximum, float* sum, BfloatPair* pairs) {
   using V = Vector<float>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes, panel = Blocking<float>::panel;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
+                panel = Blocking<float>::panel;
   V low[vectors], sums[vectors];
   V const factor = V::of(scale);
   for (int v = 0; v < vectors; ++v) {
@@ -109,11 +121,13 @@ template <class A>
 /// Rows of a panel's width as pairs of rows, rounded.
 [[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
   using V = Vector<float>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes, panel = Blocking<float>::panel;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
+                panel = Blocking<float>::panel;
   for (Index j = -lead; j < rows; j += 2, pairs += panel)
     for (int v = 0; v < vectors; ++v) {
       float const* const place = block + j * panel + v * lanes;
-      store_pairs_of_rows(j < 0 ? V::zero() : V::load(place), j + 1 < rows ? V::load(place + panel) : V::zero(), pairs + v * lanes);
+      store_pairs_of_rows(j < 0 ? V::zero() : V::load(place), j + 1 < rows ? V::load(place + panel) : V::zero(),
+                          pairs + v * lanes);
     }
 }
 

@@ -71,7 +71,7 @@ template <class A>
 
 }  // namespace detail
 
-/// 2^x for x <= 0, within 2 units in the last place; 0 for -inf; NaN for NaN. Below the smallest normal number: 0, or on
+/// 2^x for x < 100, within 2 units in the last place; 0 for -inf; NaN for NaN. Below the smallest normal number: 0, or on
 /// AVX-512 what the processor does with results that small.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> exponential2(Vector<A> x) {
@@ -94,7 +94,8 @@ template <class A>
 [[gnu::always_inline]] inline Vector<A> hyperbolic_tangent(Vector<A> x) {
   using V = Vector<A>;
   // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, taken as 2^n (e^r - 1) + (2^n - 1) so that nothing cancels near 0.
-  constexpr A largest = sizeof(A) == 8 ? A(20) : A(10), ln2_high = sizeof(A) == 8 ? A(0x1.62e42fee00000p-1) : A(0x1.62e400p-1);
+  constexpr A largest = sizeof(A) == 8 ? A(20) : A(10),
+              ln2_high = sizeof(A) == 8 ? A(0x1.62e42fee00000p-1) : A(0x1.62e400p-1);
   constexpr A ln2_low = sizeof(A) == 8 ? A(0x1.a39ef35793c76p-33) : A(0x1.7f7d1cp-20);
   V const magnitude = select(less(x, V::zero()), V::zero() - x, x);
   V const y = select(less(V::of(largest), magnitude), V::of(largest), magnitude) * V::of(A(2));

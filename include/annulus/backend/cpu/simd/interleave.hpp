@@ -44,7 +44,8 @@ namespace detail {
 template <int First, class A, std::size_t... I>
 [[gnu::always_inline]] inline Vector<A> alternate(Vector<A> a, Vector<A> b, std::index_sequence<I...>) {
   constexpr int lanes = Vector<A>::lanes;
-  return {__builtin_shufflevector(a.native, b.native, (First + static_cast<int>(I) / 2 + static_cast<int>(I) % 2 * lanes)...)};
+  return {__builtin_shufflevector(a.native, b.native,
+                                  (First + static_cast<int>(I) / 2 + static_cast<int>(I) % 2 * lanes)...)};
 }
 
 }  // namespace detail

@@ -26,7 +26,9 @@ struct Operand {
 
   [[gnu::always_inline]] static Row load(E const* from) { return Row::load(from); }
   [[gnu::always_inline]] static Row repeat(E element) { return Row::of(element); }
-  [[gnu::always_inline]] static Vector<E> multiply_add(Row a, Row b, Vector<E> sum) { return cpu::multiply_add(a, b, sum); }
+  [[gnu::always_inline]] static Vector<E> multiply_add(Row a, Row b, Vector<E> sum) {
+    return cpu::multiply_add(a, b, sum);
+  }
 };
 
 #if defined(__AVX512BF16__)
@@ -39,7 +41,9 @@ struct Operand<BfloatPair> {
   static constexpr int depth = 2;
 
   [[gnu::always_inline]] static Row load(BfloatPair const* from) { return _mm512_loadu_si512(from); }
-  [[gnu::always_inline]] static Row repeat(BfloatPair element) { return _mm512_set1_epi32(static_cast<int>(element.bits)); }
+  [[gnu::always_inline]] static Row repeat(BfloatPair element) {
+    return _mm512_set1_epi32(static_cast<int>(element.bits));
+  }
   [[gnu::always_inline]] static Vector<float> multiply_add(Row a, Row b, Vector<float> sum) {
     return {_mm512_dpbf16_ps(sum.native, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))};
   }
@@ -47,7 +51,7 @@ struct Operand<BfloatPair> {
 
 /// Rounded to nearest: lane i holds (even, odd) of lane i.
 [[gnu::always_inline]] inline void store_pairs_of_rows(Vector<float> even, Vector<float> odd, BfloatPair* to) {
-  alignas(64) static constexpr std::uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+  alignas(64) static constexpr std::uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   auto const halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.native, even.native));
   _mm512_storeu_si512(to, _mm512_maskz_permutexvar_epi16(static_cast<__mmask32>(-1), _mm512_load_si512(order), halves));
