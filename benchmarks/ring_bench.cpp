@@ -1,118 +1,130 @@
-// What a ring costs beside one rank: the same attention on 1, 2, 4 and 8 simulated ranks, causal zigzag and full
-// contiguous, reference backend. Each case checks its result against one rank before it is timed.
+// What a ring costs beside one rank that does the same work on the same cores: simulated ranks (threads) with the CPU
+// backend. The ring's results are compared with those of one rank, whose rows are compared with dense attention in
+// double, before anything is timed.
 //
-//   speedup_over_one_rank  every simulated rank is a thread; ranks beyond the cores take turns
-//   GFLOP/s                4 * pairs * dim forward, 10 * pairs * dim backward, per head
+//   --cases=table   8 ranks, 16384 tokens (the default)     --cases=tiny   no time at all
+//
+//   speed_of_one_rank   1: nothing is lost
+//   exposed_%           of the ring's time, gone when the ranks pass nothing on; about 2 % is noise
+//   cpu_of_one_rank_%   CPU time of one rank over that of the ring, and exposed_cpu_% as above by CPU time: what others on
+//                       the machine change little, but which leaves out the time in which a core has nothing to do
+//   balance_%           the work over what the ranks could do while each step takes as long as its busiest rank
+//
+// All are medians over rounds of one rank, ring, silent ring.
 
-#include <annulus/annulus.hpp>
 #include <benchmark/benchmark.h>
+#include <annulus/comm/self.hpp>
+#include <annulus/comm/simulated_ring.hpp>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <map>
-#include <utility>
-#include <vector>
+#include <iostream>
+#include <optional>
+#include <string>
 
+#include "attention/sampled_check.hpp"
+#include "bench_main.hpp"
+#include "ring/ring_rank.hpp"
+#include "ring/ring_report.hpp"
+#include "timing.hpp"
+
+namespace annulus_bench {
 namespace {
 
-using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
-constexpr Eigen::Index tokens = 2048, heads = 2, dim = 64;
-
-struct Operands {
-  Tensor q{1, tokens, heads, dim}, k{1, tokens, heads, dim}, v{1, tokens, heads, dim}, dout{1, tokens, heads, dim};
-  Operands() {
-    // Centred, as activations are: with positive values the gradients would be small differences of large terms.
-    for (Tensor* tensor : {&q, &k, &v, &dout}) *tensor = (tensor->random() - 0.5f).eval();
-  }
-};
-
-annulus::Options options_for(bool causal) {
-  if (causal) return {.mask = annulus::causal(), .sharding = annulus::Zigzag{}};
-  return {};
+/// All ranks come here before any of them leaves.
+void meet(annulus::SimulatedRing& ring) {
+  std::vector<std::byte> all(static_cast<std::size_t>(ring.size()));
+  ring.all_gather(std::span(all).first(1), all);
 }
 
-/// Seconds of the slowest rank, and output and dq in global order.
-struct Run {
-  double forward = 0, backward = 0;
-  Tensor output{1, tokens, heads, dim}, dq{1, tokens, heads, dim};
-};
-
-Run run(Operands const& x, int ranks, bool causal) {
-  annulus::Options const options = options_for(causal);
-  Run result;
-  auto const times = annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
-    auto const shard = [&](Tensor const& tensor) { return annulus::scatter(tensor, options.sharding, ring.rank(), ranks); };
-    Tensor const q = shard(x.q), k = shard(x.k), v = shard(x.v), dout = shard(x.dout);
-    annulus::ReferenceBackend backend;
-    annulus::RingAttention attention(ring, backend, options);
-    auto const begin = std::chrono::steady_clock::now();
-    auto const forward = attention.forward(q, k, v);
-    auto const middle = std::chrono::steady_clock::now();
-    auto const gradients = attention.backward(dout, forward, q, k, v);
-    auto const end = std::chrono::steady_clock::now();
-    annulus::gather(forward.output, options.sharding, ring.rank(), ranks, result.output);
-    annulus::gather(gradients.dq, options.sharding, ring.rank(), ranks, result.dq);
-    return std::pair{std::chrono::duration<double>(middle - begin).count(),
-                     std::chrono::duration<double>(end - middle).count()};
+double forward_error(RingCase const& c, Operands const& operands, RingRank<annulus::SelfRing> const& alone) {
+  FloatTensor const output = alone.results()[0];
+  return sampled_rows(c.attention, operands).error(Pass::forward, [&](Quantity quantity, Index head, Index row) {
+    std::vector<double> values;
+    if (quantity == Quantity::lse) return std::vector{static_cast<double>(alone.lse(head, row))};
+    for (Index d = 0; d < output.dimension(3); ++d) values.push_back(static_cast<double>(output(0, row, head, d)));
+    return values;
   });
-  for (auto const& [forward, backward] : times) {
-    result.forward = std::max(result.forward, forward);
-    result.backward = std::max(result.backward, backward);
-  }
-  return result;
 }
 
-double relative_difference(Tensor const& a, Tensor const& b) {
-  double difference = 0, size = 0;
-  for (Eigen::Index i = 0; i < a.size(); ++i) {
-    difference += std::pow(a.data()[i] - b.data()[i], 2);
-    size += std::pow(b.data()[i], 2);
-  }
-  return std::sqrt(difference / size);
+void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
+  Operands const operands(c.attention);
+  annulus::SelfRing self;
+  RingRank<annulus::SelfRing> alone(self, c, operands);
+  RingResults const expected = alone.results();
+  RingResults joined(expected.size(), FloatTensor(operands.q.dimensions()));
+  RingReport report;
+  std::optional<std::string> complaint;
+  if (c.attention.pass == Pass::forward)
+    if (double const error = forward_error(c, operands, alone); !(error <= error_bound(c.attention)))
+      complaint = "sampled rows of one rank are off by " + in_words(error);
+
+  annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
+    RingRank<annulus::SimulatedRing> rank(ring, c, operands);
+    RingResults const results = rank.results();
+    for (std::size_t i = 0; i < results.size(); ++i)
+      annulus::gather(results[i], c.sharding, ring.rank(), ranks, joined[i]);
+    meet(ring);
+    bool const leads = ring.rank() == 0;
+    for (std::size_t i = 0; leads && i < joined.size(); ++i)
+      if (!(relative_difference(joined[i], expected[i]) <= ring_error_bound))
+        complaint = "the ring differs from one rank";
+    meet(ring);
+    if (complaint) return;
+    auto const turn = [&](auto&& work) {
+      meet(ring);
+      Stopwatch const stopwatch;
+      work();
+      meet(ring);
+      return stopwatch.elapsed();
+    };
+    auto const round = [&] {
+      Elapsed const one = turn([&] {
+        if (leads) alone.run();
+      });
+      Elapsed const together = turn([&] { rank.run(); });
+      Elapsed const silent = turn([&] { rank.run_silently(); });
+      if (!leads) return;
+      report.add_round(one, together, silent);
+      state.SetIterationTime(together.wall);
+    };
+    if (leads)
+      while (state.KeepRunning()) round();
+    else
+      for (benchmark::IterationCount i = 0; i < state.max_iterations; ++i) round();
+    if (leads) report.write(state, c, rank.plan());
+  });
+  if (complaint) fail(state, *complaint);
 }
 
-void ring(benchmark::State& state) {
-  static Operands const operands;
-  int const ranks = static_cast<int>(state.range(0));
-  bool const causal = state.range(1) != 0;
-  static std::map<bool, std::vector<Run>> alone;
-  auto& baseline = alone[causal];
-  if (baseline.empty())
-    for (int i = 0; i < 3; ++i) baseline.push_back(run(operands, 1, causal));
-  auto const median = [](std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-  };
-
-  constexpr double bound = 4e-6;  // both sides may be 2e-6 off
-  Run const checked = run(operands, ranks, causal);
-  if (relative_difference(checked.output, baseline[0].output) > bound || relative_difference(checked.dq, baseline[0].dq) > bound) {
-    state.SkipWithError("the ring's result differs from that of one rank");
-    return;
-  }
-  std::vector<double> forward, backward;
-  for (auto _ : state) {
-    Run const timed = run(operands, ranks, causal);
-    forward.push_back(timed.forward);
-    backward.push_back(timed.backward);
-    state.SetIterationTime(timed.forward + timed.backward);
-  }
-  std::vector<double> forward_alone, backward_alone;
-  for (Run const& one : baseline) {
-    forward_alone.push_back(one.forward);
-    backward_alone.push_back(one.backward);
-  }
-  double const pairs = static_cast<double>(tokens) * tokens * (causal ? 0.5 : 1) * heads;
-  state.counters["forward_GFLOP/s"] = 4 * pairs * dim / median(forward) * 1e-9;
-  state.counters["backward_GFLOP/s"] = 10 * pairs * dim / median(backward) * 1e-9;
-  state.counters["speedup_over_one_rank"] =
-      (median(forward_alone) + median(backward_alone)) / (median(forward) + median(backward));
+void add(RingCase const& c, int ranks, int rounds) {
+  benchmark::RegisterBenchmark(("simulated/ranks:" + std::to_string(ranks) + "/" + c.name()).c_str(),
+                               [=](benchmark::State& state) { simulated_ring(state, c, ranks); })
+      ->UseManualTime()
+      ->Iterations(rounds)
+      ->Unit(benchmark::kMillisecond);
 }
-
-BENCHMARK(ring)->ArgNames({"ranks", "causal"})->ArgsProduct({{1, 2, 4, 8}, {0, 1}})->UseManualTime()->Iterations(3)->Unit(
-    benchmark::kMillisecond);
 
 }  // namespace
+}  // namespace annulus_bench
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  using namespace annulus_bench;
+  std::string const cases = take_option(argc, argv, "cases", "table");
+  if (cases != "table" && cases != "tiny") {
+    std::cerr << "--cases=" << cases << " is unknown; accepted: table, tiny\n";
+    return 2;
+  }
+  bool const tiny = cases == "tiny";
+  for (Pass pass : {Pass::forward, Pass::backward})
+    for (RingCase c : {RingCase{{.mask = MaskKind::full}, annulus::Contiguous{}, "contiguous"},
+                       RingCase{{.mask = MaskKind::causal}, annulus::Zigzag{}, "zigzag"},
+                       RingCase{{.mask = MaskKind::causal}, annulus::Striped{}, "striped"},
+                       RingCase{{.mask = MaskKind::causal}, annulus::Contiguous{}, "contiguous"}}) {
+      c.attention.pass = pass;
+      c.attention.tokens = tiny ? 128 : 16384;
+      if (tiny) c.attention.head_dim = 16;
+      c.attention.threads = 0;
+      add(c, tiny ? 3 : 8, tiny ? 1 : 3);
+    }
+  return run_benchmarks(argc, argv);
+}

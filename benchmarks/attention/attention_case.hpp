@@ -1,0 +1,113 @@
+#pragma once
+// What is measured: one pass over self-attention of one sequence.
+
+#include <annulus/attention/options.hpp>
+#include <annulus/core/scalar.hpp>
+#include <annulus/core/shape.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace annulus_bench {
+
+using annulus::DataType;
+using annulus::Index;
+using annulus::Pass;
+
+enum class MaskKind {
+  full,
+  causal,
+  window,  ///< each query sees itself and the 1023 keys before it
+  packed,  ///< 16 documents of different lengths, each seen by itself alone
+};
+
+inline std::string name_of(MaskKind kind) {
+  switch (kind) {
+    case MaskKind::full:
+      return "full";
+    case MaskKind::causal:
+      return "causal";
+    case MaskKind::window:
+      return "window";
+    case MaskKind::packed:
+      return "packed";
+  }
+  return "unknown";
+}
+
+struct AttentionCase {
+  Pass pass = Pass::forward;
+  MaskKind mask = MaskKind::full;
+  DataType type = DataType::float32;
+  Index tokens = 4096;
+  Index head_dim = 64;
+  Index heads = 4;
+  int threads = 1;
+
+  std::string name() const {
+    return std::string(pass == Pass::forward ? "forward" : "backward") + "/" + name_of(mask) + "/" +
+           std::string(annulus::name_of(type)) + "/tokens:" + std::to_string(tokens) +
+           "/dim:" + std::to_string(head_dim) + "/heads:" + std::to_string(heads) +
+           "/threads:" + std::to_string(threads);
+  }
+};
+
+inline constexpr Index window_keys = 1024, packed_documents = 16;
+
+/// The first position of document `document`, 0 to packed_documents. Lengths are from about half to one and a half
+/// times the mean.
+inline Index document_begin(Index document, Index tokens) {
+  if (document == 0 || document == packed_documents) return document == 0 ? 0 : tokens;
+  Index const moved = (document * 37) % 16 - 8;  // in 1/32 of the mean length
+  return (tokens * (32 * document + moved)) / (32 * packed_documents);
+}
+
+/// The document of each token, counted from 1.
+inline std::vector<std::int32_t> document_ids(Index tokens) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
+  for (Index document = 0; document < packed_documents; ++document)
+    std::fill(ids.begin() + document_begin(document, tokens), ids.begin() + document_begin(document + 1, tokens),
+              static_cast<std::int32_t>(document + 1));
+  return ids;
+}
+
+/// Pairs of query and key that see each other, per head.
+inline double visible_pairs(MaskKind mask, Index tokens) {
+  auto const n = static_cast<double>(tokens);
+  switch (mask) {
+    case MaskKind::full:
+      return n * n;
+    case MaskKind::causal:
+      return n * (n + 1) / 2;
+    case MaskKind::window: {
+      auto const ramp = static_cast<double>(std::min(tokens, window_keys));
+      return ramp * (ramp + 1) / 2 + (n - ramp) * ramp;
+    }
+    case MaskKind::packed: {
+      double sum = 0;
+      for (Index document = 0; document < packed_documents; ++document) {
+        auto const length =
+            static_cast<double>(document_begin(document + 1, tokens) - document_begin(document, tokens));
+        sum += length * length;
+      }
+      return sum;
+    }
+  }
+  return 0;
+}
+
+/// Two products of a visible pair in the forward pass, five in the backward pass.
+inline double operations(AttentionCase const& c) {
+  double const products = c.pass == Pass::forward ? 2 : 5;
+  return 2 * products * visible_pairs(c.mask, c.tokens) * static_cast<double>(c.heads * c.head_dim);
+}
+
+inline annulus::Mask mask_of(MaskKind kind) {
+  if (kind == MaskKind::causal) return annulus::causal();
+  if (kind == MaskKind::window) return annulus::sliding_window(window_keys - 1, 0);
+  return annulus::full();
+}
+
+}  // namespace annulus_bench

@@ -1,0 +1,55 @@
+#pragma once
+// The main function of a benchmark program whose results are checked: it fails if a check has failed.
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <string>
+
+#include <benchmark/benchmark.h>
+#include <annulus/backend/cpu/simd/target.hpp>
+
+namespace annulus_bench {
+
+inline std::atomic<int> failed_checks = 0;
+
+/// With as many digits as an error needs.
+inline std::string in_words(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", number);
+  return text;
+}
+
+/// Ends the case with a message, and the program with a status that says so.
+inline void fail(benchmark::State& state, std::string const& message) {
+  ++failed_checks;
+  state.SkipWithError(message.c_str());
+}
+
+/// The value of an option --name=value of the program's own, which it takes out of the arguments; else the default.
+inline std::string take_option(int& argc, char** argv, std::string const& name, std::string const& value) {
+  std::string const start = "--" + name + "=";
+  for (int i = 1; i < argc; ++i)
+    if (std::strncmp(argv[i], start.c_str(), start.size()) == 0) {
+      std::string const found = argv[i] + start.size();
+      for (int j = i; j + 1 < argc; ++j) argv[j] = argv[j + 1];
+      --argc;
+      return found;
+    }
+  return value;
+}
+
+/// Runs what is registered; `reporter` null: as the command line says.
+inline int run_benchmarks(int& argc, char** argv, benchmark::BenchmarkReporter* reporter = nullptr) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::AddCustomContext("annulus_cpu_target", annulus::cpu::target_name);
+  std::size_t const count =
+      reporter ? benchmark::RunSpecifiedBenchmarks(reporter) : benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  if (count == 0) std::cerr << "no benchmark matches the filter\n";
+  return failed_checks == 0 && count > 0 ? 0 : 1;
+}
+
+}  // namespace annulus_bench

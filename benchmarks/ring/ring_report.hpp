@@ -1,0 +1,71 @@
+#pragma once
+// What is reported of a ring beside one rank that does the same work alone.
+
+#include <annulus/schedule/ring_plan.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "attention/operands.hpp"
+#include "ring/ring_case.hpp"
+#include "timing.hpp"
+
+namespace annulus_bench {
+
+/// The work of all ranks over what they could do while each step takes as long as that of its busiest rank.
+inline double balance(annulus::RingPlan const& plan) {
+  double work = 0, slots = 0;
+  for (int step = 0; step < plan.steps(); ++step) {
+    double most = 0;
+    for (annulus::Rank rank = 0; rank < plan.ranks(); ++rank) {
+      auto const here = static_cast<double>(plan.step(rank, step).multiply_adds);
+      work += here;
+      most = std::max(most, here);
+    }
+    slots += most * plan.ranks();
+  }
+  return slots == 0 ? 1 : work / slots;
+}
+
+/// Rounds in which one rank alone, the ring, and the ring without communication have their turns, so that whatever else
+/// the machine does meets all three. CPU times are those of all ranks.
+class RingReport {
+ public:
+  void add_round(Elapsed const& alone, Elapsed const& ring, Elapsed const& silent) {
+    seconds_.push_back(ring.wall);
+    speeds_.push_back(alone.wall / ring.wall);
+    exposed_.push_back(1 - silent.wall / ring.wall);
+    cpu_shares_.push_back(alone.cpu / ring.cpu);
+    cpu_exposed_.push_back(1 - silent.cpu / ring.cpu);
+  }
+
+  void write(benchmark::State& state, RingCase const& c, annulus::RingPlan const& plan) const {
+    state.counters["GFLOP/s"] = operations(c.attention) / median(seconds_) * 1e-9;
+    state.counters["speed_of_one_rank"] = median(speeds_);
+    state.counters["exposed_%"] = 100 * median(exposed_);
+    state.counters["cpu_of_one_rank_%"] = 100 * median(cpu_shares_);
+    state.counters["exposed_cpu_%"] = 100 * median(cpu_exposed_);
+    state.counters["balance_%"] = 100 * balance(plan);
+  }
+
+ private:
+  std::vector<double> seconds_, speeds_, exposed_, cpu_shares_, cpu_exposed_;
+};
+
+/// ||a - b|| / ||b||
+inline double relative_difference(FloatTensor const& a, FloatTensor const& b) {
+  double difference = 0, size = 0;
+  for (Index i = 0; i < a.size(); ++i) {
+    difference += std::pow(a.data()[i] - b.data()[i], 2);
+    size += std::pow(b.data()[i], 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+/// Ring and rank alone may each be 2e-6 off.
+inline constexpr double ring_error_bound = 4e-6;
+
+}  // namespace annulus_bench

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Runs the benchmarks and prints what they reach beside what they are meant to reach: medians over repetitions.
+
+benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
+benchmarks/table.py --build FOLDER   programs of another build
+benchmarks/table.py --only ring      of attention, ring, mpi_ring, merge
+benchmarks/table.py --print-only     prints what the last run has left in FOLDER/benchmarks/results
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from results import attention_name, context, load
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = ("attention", "ring", "mpi_ring", "merge")
+
+# Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
+GOALS = {
+    ("forward", "full", 64): {4096: 90, 8192: 90},
+    ("forward", "full", 128): {4096: 93, 8192: 93},
+    ("forward", "causal", 64): {4096: 86, 8192: 89},
+    ("forward", "causal", 128): {4096: 89, 8192: 91},
+    ("backward", "full", 64): {4096: 88, 8192: 88},
+    ("backward", "full", 128): {4096: 88, 8192: 88},
+    ("backward", "causal", 64): {4096: 86, 8192: 88},
+    ("backward", "causal", 128): {4096: 87, 8192: 86},
+}
+# Percent of the peak of bfloat16 products, 4096 tokens, head_dim 128.
+BFLOAT16_GOALS = {"forward": 75, "backward": 60}
+SPEEDUP_PER_THREAD_GOAL = 0.97
+RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
+RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
+MPI_SPEEDUP_PER_RANK_GOAL = 0.95
+
+
+def build(folder):
+    """Builds the programs with the preset native, unless another build is named."""
+    if folder:
+        return pathlib.Path(folder)
+    subprocess.run(["cmake", "--preset", "native", "-DANNULUS_BUILD_BENCHMARKS=ON"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    folder = ROOT / "build" / "native"
+    targets = subprocess.run(["cmake", "--build", folder, "--target", "help"], check=True, capture_output=True, text=True).stdout
+    wanted = [f"annulus_{name}_bench" for name in PROGRAMS if f"annulus_{name}_bench" in targets]
+    subprocess.run(["cmake", "--build", folder, "--target", *wanted], check=True)
+    return folder
+
+
+def run(folder, name, out, repetitions, cases):
+    """One program; whether it could be run."""
+    program = folder / "benchmarks" / f"annulus_{name}_bench"
+    if not program.exists():
+        return False
+    command = [str(program), f"--cases={cases}", f"--benchmark_repetitions={repetitions}", f"--benchmark_out={out}"]
+    environment = dict(os.environ)
+    if name == "attention":
+        # What the machine does besides meets all cases alike.
+        command += ["--benchmark_enable_random_interleaving=true"]
+    if cases == "tiny":
+        command += ["--benchmark_min_time=0"]
+    if name == "mpi_ring":
+        launcher = shutil.which("mpirun") or shutil.which("mpiexec")
+        if not launcher:
+            return False
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        command = [launcher, "-np", "2", *command]
+    result = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if result.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: status {result.returncode}\n{result.stderr}")
+    return True
+
+
+def line(what, reached, goal="", more=""):
+    print(f"{what:<62} {reached:>9} {goal:>7}  {more}".rstrip())
+
+
+def share(values):
+    return f"{values['GFLOP/s']:.0f} GFLOP/s, {values['least peak_%']:.0f} to {values['most peak_%']:.0f} %, busy {values['busy_%']:.0f} %"
+
+
+def print_shares(seen, threads):
+    line("percent of the peak", "reached", "goal")
+    for (step, mask, dim), goals in GOALS.items():
+        for tokens, goal in goals.items():
+            values = seen.get(attention_name("cpu", step, mask, tokens, dim))
+            if values:
+                line(f"{step}, {mask}, {tokens} tokens, head_dim {dim}, 1 thread", f"{values['peak_%']:.1f}", str(goal), share(values))
+    for element in ("bfloat16", "float16", "float64"):
+        for step in ("forward", "backward"):
+            for dim in (64, 128):
+                values = seen.get(attention_name("cpu", step, "full", 4096, dim, element=element))
+                goal = BFLOAT16_GOALS[step] if element == "bfloat16" and dim == 128 else ""
+                if values:
+                    line(f"{step}, full, 4096 tokens, head_dim {dim}, {element}", f"{values['peak_%']:.1f}", str(goal), share(values))
+    print()
+    line("times the speed of one thread", "reached", "goal")
+    for (step, mask, dim), goals in GOALS.items():
+        for tokens in goals:
+            one = seen.get(attention_name("cpu", step, mask, tokens, dim))
+            many = seen.get(attention_name("cpu", step, mask, tokens, dim, threads))
+            if one and many:
+                line(f"{step}, {mask}, {tokens} tokens, head_dim {dim}, {threads} threads", f"{many['GFLOP/s'] / one['GFLOP/s']:.2f}",
+                     f"{SPEEDUP_PER_THREAD_GOAL * threads:.2f}",
+                     f"the peak itself {many['peak_GFLOP/s'] / one['peak_GFLOP/s']:.2f}; busy {many['busy_%']:.0f} %")
+
+
+def print_ratios(seen):
+    def ratio(what, case, base, goal):
+        if case in seen and base in seen:
+            line(what, f"{seen[case]['ps_per_pair_dim'] / seen[base]['ps_per_pair_dim']:.2f}", f"{goal:.2f}",
+                 f"{seen[case]['ps_per_pair_dim']:.1f} ps; error {seen[case]['error']:.1e}")
+
+    print()
+    line("time for a visible pair and dimension, relative", "reached", "goal")
+    for step in ("forward", "backward"):
+        for dim in (64, 128):
+            for tokens in (4095, 4097):
+                ratio(f"{step}, {tokens} tokens, head_dim {dim}, to 4096 tokens", attention_name("cpu", step, "full", tokens, dim),
+                      attention_name("cpu", step, "full", 4096, dim), RAGGED_GOAL)
+        for dim in (80, 96):
+            ratio(f"{step}, 4096 tokens, head_dim {dim}, to head_dim 128", attention_name("cpu", step, "full", 4096, dim),
+                  attention_name("cpu", step, "full", 4096, 128), RAGGED_GOAL)
+        ratio(f"{step}, window 1024 of 32768 tokens, head_dim 64, to full", attention_name("cpu", step, "window", 32768, 64),
+              attention_name("cpu", step, "full", 8192, 64), WINDOW_GOAL)
+        ratio(f"{step}, 16 documents in 16384 tokens, head_dim 64, to full", attention_name("cpu", step, "packed", 16384, 64),
+              attention_name("cpu", step, "full", 8192, 64), PACKED_GOAL)
+
+
+def print_baselines(seen):
+    print()
+    line("times the speed of Eigen expressions, 4096 tokens, 1 thread", "plain", "blocked")
+    for step, mask, dim in GOALS:
+        ours = seen.get(attention_name("cpu", step, mask, 4096, dim))
+        others = [seen.get(attention_name(program, step, mask, 4096, dim)) for program in ("plain_eigen", "blocked_eigen")]
+        if ours and all(others):
+            line(f"{step}, {mask}, head_dim {dim}", *(f"{ours['GFLOP/s'] / other['GFLOP/s']:.2f}" for other in others),
+                 more=f"{others[0]['GFLOP/s']:.0f} and {others[1]['GFLOP/s']:.0f} GFLOP/s")
+
+
+def print_rings(seen):
+    print()
+    line("a ring's speed beside one rank", "reached", "goal")
+    for name, values in seen.items():
+        kind, ranks, sharding, step, mask = name.split("/")[:5]
+        goal = ""
+        if kind == "mpi":
+            goal = f"{MPI_SPEEDUP_PER_RANK_GOAL * int(ranks.split(':')[1]):.2f}" if mask == "full" else ""
+        else:
+            goal = next((f"{g:.2f}" for case, g in RING_GOALS.items() if f"{sharding}/{step}/{mask}" == case.format(step)), "")
+        line(f"{kind}, {ranks.split(':')[1]} ranks, {sharding}, {step}, {mask}", f"{values['speed_of_one_rank']:.2f}", goal,
+             f"{values['GFLOP/s']:.0f} GFLOP/s, exposed {values['exposed_%']:.1f} %; by CPU time {values['cpu_of_one_rank_%']:.1f} %, "
+             f"exposed {values['exposed_cpu_%']:.1f} %; balance {values['balance_%']:.0f} %")
+
+
+def print_merges(seen):
+    print()
+    line("merging, percent of a copy's bytes per second", "reached")
+    for name, values in seen.items():
+        line(name.replace("/KiB:", ", KiB "), f"{values['copy_%']:.0f}", "", f"{values['GB/s']:.1f} of {values['copy_GB/s']:.1f} GB/s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", help="folder of a build of this library (default: builds the preset native)")
+    parser.add_argument("--only", choices=PROGRAMS, action="append", help="may be given several times")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--cases", choices=("table", "tiny"), default="table", help="tiny: to try the programs, prints no table")
+    parser.add_argument("--print-only", action="store_true")
+    arguments = parser.parse_args()
+
+    folder = pathlib.Path(arguments.build or ROOT / "build" / "native") if arguments.print_only else build(arguments.build)
+    results = folder / "benchmarks" / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name in arguments.only or PROGRAMS:
+        path = results / f"{name}{'_tiny' if arguments.cases == 'tiny' else ''}.json"
+        if arguments.print_only or run(folder, name, path, arguments.repetitions, arguments.cases):
+            if path.exists():
+                files[name] = path
+    if not files:
+        raise SystemExit(f"nothing was measured: no benchmark programs or results in {folder / 'benchmarks'}")
+    if arguments.cases == "tiny":
+        load(files.values())
+        return
+
+    machine = context(next(iter(files.values())))
+    print(f"{machine['num_cpus']} CPUs, instructions {machine['annulus_cpu_target']}, load {machine['load_avg']}, {machine['date']}\n")
+    if "attention" in files:
+        seen = load([files["attention"]])
+        threads = max(int(name.rsplit(":", 1)[1]) for name in seen)
+        print_shares(seen, threads)
+        print_ratios(seen)
+        print_baselines(seen)
+    rings = [files[name] for name in ("ring", "mpi_ring") if name in files]
+    if rings:
+        print_rings(load(rings))
+    if "merge" in files:
+        print_merges(load([files["merge"]]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+#pragma once
+// Times on a machine that is shared with others.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <ctime>
+#include <vector>
+
+namespace annulus_bench {
+
+struct Elapsed {
+  double wall = 0;  ///< seconds
+  double cpu = 0;   ///< seconds of all threads of the process
+
+  /// What counts for work on so many threads. One thread that never waits: its CPU time, which leaves out what others
+  /// had of its core.
+  double seconds(int threads) const { return threads == 1 ? cpu : wall; }
+};
+
+class Stopwatch {
+ public:
+  Elapsed elapsed() const {
+    return {std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_).count(), cpu_seconds() - cpu_};
+  }
+
+ private:
+  static double cpu_seconds() {
+    std::timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+
+  std::chrono::steady_clock::time_point wall_ = std::chrono::steady_clock::now();
+  double cpu_ = cpu_seconds();
+};
+
+template <class Function>
+Elapsed elapsed_in(Function&& function) {
+  Stopwatch const stopwatch;
+  function();
+  return stopwatch.elapsed();
+}
+
+/// 0 for no values.
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto const middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+}  // namespace annulus_bench
