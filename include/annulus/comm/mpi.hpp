@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
+#include "annulus/comm/lending.hpp"
+#include "annulus/comm/mpi/agreement.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
+#include "annulus/comm/mpi/loan.hpp"
 #include "annulus/comm/mpi/options.hpp"
 #include "annulus/comm/mpi/replica_groups.hpp"
 #include "annulus/comm/mpi/retired.hpp"
@@ -31,6 +33,8 @@ namespace annulus {
 class MpiRing {
  public:
   using memory_space = HostMemory;
+  using Buffer = detail::MpiBuffer;
+  using Loan = detail::MpiLoan;
 
   class Transfer {
    public:
@@ -69,7 +73,7 @@ class MpiRing {
 
   /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,
   /// CommunicationError where MPI is not running, for MPI_COMM_NULL and inter-communicators, and, on all ranks, where
-  /// ranks differ in max_message_bytes.
+  /// ranks differ in max_message_bytes or in_place, and UnsupportedError for InPlace::always where it is not possible.
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
       : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
 
@@ -103,6 +107,18 @@ class MpiRing {
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
   }
 
+  /// Whether the ranks read each other's rows in place; where not, allocate, start_loan and reclaim are not to be called.
+  bool lends() const { return endpoint_->memory() != nullptr; }
+
+  /// Memory that all ranks of the ring can map. Throws std::bad_alloc.
+  Buffer allocate(Index bytes) { return {endpoint_->memory(), bytes}; }
+
+  Loan start_loan(Channel channel, int hop, OutgoingBytes out) {
+    return {endpoint_, endpoint_->start_loan(channel, hop, out)};
+  }
+
+  void reclaim(std::byte const* first) { endpoint_->reclaim(first); }
+
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { endpoint_->all_gather(mine, all); }
 
   void abandon(std::string const& reason) noexcept { endpoint_->abandon(reason); }
@@ -118,7 +134,8 @@ class MpiRing {
     // All peers have come as far as here, so rings that ended before have been left by all.
     detail::MpiRetired::free_what_can_be_freed();
     try {
-      require_equal_message_bytes(options.max_message_bytes);
+      detail::require_equal_options(*endpoint_, options);
+      detail::share_memory(*endpoint_, options);
     } catch (...) {
       endpoint_->leave();
       detail::MpiRetired::add(endpoint_);
@@ -144,21 +161,10 @@ class MpiRing {
     return own;
   }
 
-  void require_equal_message_bytes(std::uint64_t mine) {
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
-    all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    for (Rank other = 1; other < size(); ++other)
-      if (all[static_cast<std::size_t>(other)] != all[0])
-        throw CommunicationError(
-            message_of("MpiRingOptions: max_message_bytes is ", all[0], " on rank 0 and ",
-                       all[static_cast<std::size_t>(other)], " on rank ", other, "; it must be the same on all ranks"),
-            rank(), CommunicationError::unknown, other);
-  }
-
   std::shared_ptr<detail::MpiEndpoint> endpoint_;
   int exceptions_;
 };
 
-static_assert(Communicator<MpiRing>);
+static_assert(LendingCommunicator<MpiRing>);
 
 }  // namespace annulus

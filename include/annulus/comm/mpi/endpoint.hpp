@@ -27,6 +27,7 @@
 #include "annulus/comm/mpi/exchange.hpp"
 #include "annulus/comm/mpi/notices.hpp"
 #include "annulus/comm/mpi/options.hpp"
+#include "annulus/comm/mpi/shared_memory.hpp"
 #include "annulus/comm/mpi/tags.hpp"
 
 namespace annulus::detail {
@@ -98,6 +99,43 @@ class MpiEndpoint {
     std::copy(records.begin(), records.end(), all.begin());
   }
 
+  /// From now on the ranks lend each other what lies in `memory`.
+  void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
+  /// Null where the ranks do not share memory.
+  std::shared_ptr<MpiSharedMemory> const& memory() const { return memory_; }
+
+  LoanNumber start_loan(Channel channel, int hop, OutgoingBytes out) {
+    if (!closed_) listen();
+    require_open();
+    memory_->lend(channel, ring_neighbour(rank_, hop, size_), out);
+    ++loans_under_way_;
+    return memory_->next_loan_from(ring_neighbour(rank_, -hop, size_), channel);
+  }
+
+  /// Returns when the loan can be read; throws when the ring is closed, now or before.
+  TakenLoan complete(LoanNumber const& loan) {
+    --loans_under_way_;
+    auto const peer = [&]() -> std::optional<Rank> {
+      return memory_->is_lent(loan) ? std::nullopt : std::optional(loan.lender);
+    };
+    await(peer, [&] { return message_of(name_of(loan.channel), " loan"); });
+    auto taken = memory_->take(loan);
+    if (!taken) fail(message_of("rank ", rank_, " cannot map what rank ", loan.lender, " has lent"), loan.lender);
+    return std::move(*taken);
+  }
+
+  /// The loan is given up without complete().
+  void drop(LoanNumber const&) noexcept {
+    --loans_under_way_;
+    abandon("it dropped a loan under way");
+  }
+
+  void reclaim(std::byte const* first) {
+    if (!closed_) listen();
+    require_open();
+    await([&] { return memory_->reader_of(first); }, [] { return std::string("rows it was lent"); });
+  }
+
   /// Returns when all messages of the exchange have completed; throws when the ring is closed, now or before.
   void complete(std::shared_ptr<MpiExchange> const& exchange) {
     try {
@@ -134,8 +172,11 @@ class MpiEndpoint {
 
   /// The ring object is gone.
   void leave() noexcept {
-    if (closed_ || !mpi_is_running()) return;
-    if (!under_way_.empty()) return abandon("it dropped its ring with shifts under way");
+    if (memory_) memory_->keep_no_spare();
+    if (!mpi_is_running()) return;
+    if (!closed_ && (!under_way_.empty() || loans_under_way_ > 0)) abandon("it dropped its ring with shifts under way");
+    // A closed ring waits for no one: borrowers keep what they have mapped.
+    if (closed_) return memory_.reset();
     try {
       left_ = true;
       notices_.tell_all(MpiNotice::left, {});
@@ -149,6 +190,7 @@ class MpiEndpoint {
   bool try_to_free() {
     if (!left_ || !notices_.all_sent()) return false;
     listen();
+    if (closed_) memory_.reset();
     for (Rank peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !departed(peer)) return false;
     return !closed_ && MPI_Comm_free(&communicator_) == MPI_SUCCESS;
@@ -200,21 +242,40 @@ class MpiEndpoint {
       if (!closed_ && !sound) fail(exchange.complaint(), exchange.culprit());
       if (closed_ && !(sound && exchange.outlives_closing())) throw CommunicationError(*closed_);
       if (exchange.done()) return;
-      Rank const peer = exchange.awaited();
-      // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
-      constexpr std::chrono::milliseconds grace(300);
-      if (!farewell && (closed_ || departed(peer))) farewell.emplace();
-      bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
-      if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
-      if (given_up)
-        fail(
-            message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", exchange.description(), ")"),
-            peer);
-      if (patience.exceeds(options_.timeout))
-        fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (",
-                        exchange.description(), "): the peer is late or lost"),
-             peer);
+      lose_patience(patience, farewell, exchange.awaited(), [&] { return exchange.description(); });
     }
+  }
+
+  /// Waits for what a peer does in shared memory. awaited(): the peer, or none when it is done.
+  template <class Awaited, class Description>
+  void await(Awaited awaited, Description description) {
+    MpiPatience patience;
+    std::optional<MpiPatience> farewell;
+    for (;; patience.pause()) {
+      // Also lets the messages of other exchanges move on.
+      listen();
+      require_open();
+      std::optional<Rank> const peer = awaited();
+      if (!peer) return;
+      lose_patience(patience, farewell, *peer, description);
+    }
+  }
+
+  /// Throws if `peer`, which is waited for, will not come any more.
+  template <class Description>
+  void lose_patience(MpiPatience const& patience, std::optional<MpiPatience>& farewell, Rank peer,
+                     Description description) {
+    // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
+    constexpr std::chrono::milliseconds grace(300);
+    if (!farewell && (closed_ || departed(peer))) farewell.emplace();
+    bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
+    if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
+    if (given_up)
+      fail(message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", description(), ")"), peer);
+    if (patience.exceeds(options_.timeout))
+      fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (", description(),
+                      "): the peer is late or lost"),
+           peer);
   }
 
   /// This rank has found a failure.
@@ -271,6 +332,8 @@ class MpiEndpoint {
   MpiNotices notices_;
   std::vector<bool> departed_;
   std::vector<std::shared_ptr<MpiExchange>> under_way_, left_to_mpi_;
+  std::shared_ptr<MpiSharedMemory> memory_;
+  int loans_under_way_ = 0;
   std::optional<CommunicationError> closed_;
   bool quiet_ = false, left_ = false;
 };

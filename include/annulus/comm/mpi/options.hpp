@@ -10,11 +10,22 @@
 
 namespace annulus {
 
+/// Whether ranks read each other's rows where they lie. Possible where all ranks of the ring run on one node (Linux, one
+/// user, no container boundary between them); a step then waits for no copy, and one prefetched buffer of the two is
+/// not needed. Ranks on several nodes move in step with the slowest hop, so that all hops are messages there.
+enum class InPlace {
+  automatic,  ///< where it is possible
+  never,      ///< all bytes travel as messages
+  always,     ///< refused where it is not possible
+};
+
 struct MpiRingOptions {
   /// How long one wait of this rank lasts before the peer counts as late; at least 1 ms. Ranks may choose differently.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Longer runs travel in several messages. Between 1 and INT_MAX (MPI counts with int); the same on all ranks.
   std::size_t max_message_bytes = std::size_t{1} << 30;
+  /// The same on all ranks.
+  InPlace in_place = InPlace::automatic;
 };
 
 namespace detail {
