@@ -1,6 +1,7 @@
 #pragma once
 // The backends of the command, in one list: a new one is one line of it.
 
+#include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/nki/nki.hpp>
 #include <annulus/backend/reference/reference.hpp>
 #include <string>
@@ -17,11 +18,11 @@ template <class B>
 struct BuiltIn {
   std::string_view name;
 
-  static constexpr bool takes_threads = std::is_constructible_v<B, int>;
+  static constexpr bool takes_threads = requires { B{.threads = 1}; };
 
   B make([[maybe_unused]] int threads) const {
     if constexpr (takes_threads)
-      return B(threads);
+      return B{.threads = threads};
     else
       return B();
   }
@@ -35,7 +36,7 @@ struct Absent {
 
 inline constexpr std::tuple backends{
     BuiltIn<annulus::ReferenceBackend>{"reference"},
-    Absent{"cpu", "this build has no fast CPU backend"},
+    BuiltIn<annulus::CpuBackend>{"cpu"},
     BuiltIn<annulus::NkiBackend>{"nki"},
 };
 

@@ -3,6 +3,7 @@
 
 #include "annulus/attention/functions.hpp"
 #include "annulus/attention/ring_attention.hpp"
+#include "annulus/backend/cpu/cpu.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"

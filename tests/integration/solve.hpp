@@ -1,5 +1,6 @@
 #pragma once
-// A ring problem, solved on the simulated ring by the reference backend. Compiled once for all tests of this folder.
+// A ring problem, solved on the simulated ring by the reference backend, or the one that the environment variable
+// ANNULUS_TEST_BACKEND names. Compiled once for all tests of this folder.
 
 #include <Eigen/Core>
 #include <string>

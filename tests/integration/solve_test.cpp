@@ -1,8 +1,12 @@
-// The solver that the other tests of this folder share, and a first question: does it tell right from wrong?
+// The solver that the other tests of this folder share (environment ANNULUS_TEST_BACKEND: reference or cpu), and a first question: does it tell right from wrong?
 
 #include "integration/solve.hpp"
 
 #include <annulus/annulus.hpp>
+#include <annulus/backend/cpu/cpu.hpp>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 #include "support/catch.hpp"
 
@@ -23,7 +27,12 @@ std::vector<RingResult> solve_with(RingProblem const& problem) {
 
 template <class T>
 std::vector<RingResult> solve_by_rank(RingProblem const& problem) {
-  return solve_with<T, annulus::ReferenceBackend>(problem);
+  // All tests that solve here can be run on another backend.
+  char const* const asked = std::getenv("ANNULUS_TEST_BACKEND");
+  std::string const backend = asked ? asked : "reference";
+  if (backend == "reference") return solve_with<T, annulus::ReferenceBackend>(problem);
+  if (backend == "cpu") return solve_with<T, annulus::CpuBackend>(problem);
+  throw std::invalid_argument("ANNULUS_TEST_BACKEND=" + backend + "; accepted: reference, cpu");
 }
 
 template std::vector<RingResult> solve_by_rank<double>(RingProblem const&);

@@ -8,29 +8,57 @@
 
 namespace annulus {
 
+/// Rows of the keys of a step outside of which a query sees nothing. `each`: inside them, Step::visible says what it sees.
+struct KeyBounds {
+  RowRange rows;
+  bool each = false;
+};
+
+/// Where the packed documents of a step's keys lie, for each batch item.
+class StepDocuments {
+ public:
+  StepDocuments() = default;
+
+  /// Forgets what it knew of another step, but keeps the memory.
+  template <class T, class Predicate>
+  void assign(Step<T, Predicate, HostMemory> const& step) {
+    if (!step.has_segments()) return;
+    runs_.resize(std::max(runs_.size(), static_cast<std::size_t>(step.key_segments.extent(0))));
+    for (Index b = 0; b < step.key_segments.extent(0); ++b)
+      runs_[static_cast<std::size_t>(b)].assign(step.key_segments.extent(1),
+                                                [&](Index row) { return step.key_segments(b, row); });
+  }
+
+  /// `query` counts from the tile's first row.
+  template <class T, class Predicate>
+  KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query) const {
+    RowRange rows = tile.keys_of(step.mask, query);
+    rows = {rows.begin + tile.key_begin, rows.end + tile.key_begin};
+    bool each = tile.coverage == Coverage::elements;
+    if (step.has_segments()) {
+      DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
+      RowRange const document = runs.rows_of(step.query_segments(batch, tile.query_begin + query));
+      rows = {std::max(rows.begin, document.begin), std::min(rows.end, document.end)};
+      each = each || !runs.consecutive();
+    }
+    return {rows, each};
+  }
+
+ private:
+  std::vector<DocumentRuns> runs_;
+};
+
 /// Answers for all rows of a step. Packed documents become one range where their keys lie together.
 template <class T, class Predicate>
 class KeyFinder {
  public:
-  explicit KeyFinder(Step<T, Predicate, HostMemory> const& step) : step_(step) {
-    if (!step.has_segments()) return;
-    for (Index b = 0; b < step.key_segments.extent(0); ++b)
-      runs_.emplace_back(step.key_segments.extent(1), [&](Index row) { return step.key_segments(b, row); });
-  }
+  explicit KeyFinder(Step<T, Predicate, HostMemory> const& step) : step_(step) { documents_.assign(step); }
 
   /// Calls function(RowRange) for each longest run of keys of the step that the query sees. Keys outside are never
   /// touched, so what they hold (NaN in padding, say) cannot reach the result. `query` counts from the tile's first row.
   template <class Function>
   void for_each_run(Tile const& tile, Index batch, Index head, Index query, Function&& function) const {
-    RowRange rows = tile.keys_of(step_.mask, query);
-    rows = {rows.begin + tile.key_begin, rows.end + tile.key_begin};
-    bool each = tile.coverage == Coverage::elements;
-    if (step_.has_segments()) {
-      DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
-      RowRange const document = runs.rows_of(step_.query_segments(batch, tile.query_begin + query));
-      rows = {std::max(rows.begin, document.begin), std::min(rows.end, document.end)};
-      each = each || !runs.consecutive();
-    }
+    auto const [rows, each] = documents_.bounds(step_, tile, batch, query);
     if (!each) {
       if (!rows.empty()) function(rows);
       return;
@@ -44,7 +72,7 @@ class KeyFinder {
 
  private:
   Step<T, Predicate, HostMemory> const& step_;
-  std::vector<DocumentRuns> runs_;
+  StepDocuments documents_;
 };
 
 }  // namespace annulus

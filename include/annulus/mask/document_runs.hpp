@@ -1,8 +1,9 @@
 #pragma once
 // Packed documents as key ranges: where the keys of a document lie next to each other, its queries see one range.
 
+#include <algorithm>
 #include <cstdint>
-#include <unordered_map>
+#include <vector>
 
 #include "annulus/core/index.hpp"
 #include "annulus/mask/band.hpp"
@@ -20,14 +21,32 @@ class DocumentRuns {
   /// id_of(row) for rows [0, keys).
   template <class IdOf>
   DocumentRuns(Index keys, IdOf&& id_of) {
+    assign(keys, id_of);
+  }
+
+  /// As the constructor, in the memory of an earlier call.
+  template <class IdOf>
+  void assign(Index keys, IdOf&& id_of) {
+    runs_.clear();
     for (Index row = 0; row < keys; ++row) {
       std::int32_t const id = id_of(row);
       if (id <= 0) continue;
-      auto const [found, fresh] = runs_.try_emplace(id, RowRange{row, row + 1});
-      if (fresh) continue;
-      consecutive_ = consecutive_ && found->second.end == row;
-      found->second.end = row + 1;
+      if (!runs_.empty() && runs_.back().id == id && runs_.back().rows.end == row)
+        runs_.back().rows.end = row + 1;
+      else
+        runs_.push_back({id, {row, row + 1}});
     }
+    std::sort(runs_.begin(), runs_.end(), [](Run const& a, Run const& b) {
+      return a.id != b.id ? a.id < b.id : a.rows.begin < b.rows.begin;
+    });
+    std::size_t kept = 0;
+    for (Run const& run : runs_)
+      if (kept > 0 && runs_[kept - 1].id == run.id)
+        runs_[kept - 1].rows.end = run.rows.end;
+      else
+        runs_[kept++] = run;
+    consecutive_ = kept == runs_.size();
+    runs_.resize(kept);
   }
 
   /// True if no document is interrupted: then a query sees exactly rows_of(its id).
@@ -35,12 +54,17 @@ class DocumentRuns {
 
   /// The rows from the first to the last key of the document; empty for padding and for unknown ids.
   RowRange rows_of(std::int32_t id) const {
-    auto const found = runs_.find(id);
-    return id > 0 && found != runs_.end() ? found->second : RowRange{};
+    if (id <= 0) return {};
+    auto const found = std::lower_bound(runs_.begin(), runs_.end(), id, [](Run const& run, std::int32_t wanted) { return run.id < wanted; });
+    return found != runs_.end() && found->id == id ? found->rows : RowRange{};
   }
 
  private:
-  std::unordered_map<std::int32_t, RowRange> runs_;
+  struct Run {
+    std::int32_t id = 0;
+    RowRange rows;
+  };
+  std::vector<Run> runs_;
   bool consecutive_ = true;
 };
 

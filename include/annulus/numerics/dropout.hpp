@@ -2,6 +2,7 @@
 // Dropout on attention probabilities as a pure function of position: the same for every number of ranks, every
 // sharding, every backend, and in the backward pass.
 
+#include <array>
 #include <cstdint>
 
 #include "annulus/core/index.hpp"
@@ -21,14 +22,38 @@ struct Dropout {
   constexpr double keep_scale() const { return 1.0 / (1.0 - probability); }
 
   /// True if the pair is kept. `query` (counted from the query offset) and `key` are global positions.
-  /// The counter is (batch, head, query, key / 4), the word key % 4; kept iff word >= probability * 2^32.
-  constexpr bool keeps(Index batch, Index head, Index query, Index key) const {
-    auto const words = philox4x32({static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head),
-                                   static_cast<std::uint32_t>(query), static_cast<std::uint32_t>(key / 4)},
-                                  {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-    return words[static_cast<std::size_t>(key % 4)] >= static_cast<std::uint64_t>(probability * 4294967296.0);
-  }
+  constexpr bool keeps(Index batch, Index head, Index query, Index key) const;
 };
+
+/// The pairs of one query. Keys that share a counter, asked one after the other, cost one call of the generator.
+class DropoutRow {
+ public:
+  constexpr DropoutRow(Dropout const& dropout, Index batch, Index head, Index query)
+      : counter_{static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(query), 0},
+        key_{static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32)},
+        threshold_(static_cast<std::uint64_t>(dropout.probability * 4294967296.0)) {}
+
+  /// The counter is (batch, head, query, key / 4), the word key % 4; kept iff word >= probability * 2^32.
+  constexpr bool keeps(Index key) {
+    auto const group = static_cast<std::uint32_t>(key / 4);
+    if (!known_ || group != counter_[3]) {
+      counter_[3] = group;
+      words_ = philox4x32(counter_, key_);
+      known_ = true;
+    }
+    return words_[static_cast<std::size_t>(key % 4)] >= threshold_;
+  }
+
+ private:
+  std::array<std::uint32_t, 4> counter_, words_{};
+  std::array<std::uint32_t, 2> key_;
+  std::uint64_t threshold_;
+  bool known_ = false;
+};
+
+constexpr bool Dropout::keeps(Index batch, Index head, Index query, Index key) const {
+  return DropoutRow(*this, batch, head, query).keeps(key);
+}
 
 /// Positions must stay below this for the counter to tell them apart.
 inline constexpr Index dropout_position_limit = Index{1} << 32;

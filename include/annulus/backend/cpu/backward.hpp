@@ -1,0 +1,215 @@
+#pragma once
+// The backward pass of one step: nothing quadratic is kept (Dao et al., arXiv 2205.14135). A piece of work is a run of
+// key blocks, which stays in the second-level cache with its gradients while all panels of queries pass by.
+//
+// dq of a panel is a sum over pieces. To give the same bits for any number of threads it is added up in the order of the
+// keys: a piece works on a panel when all pieces before it have left that panel. Panels pass from the last to the first,
+// so that with a causal mask no piece waits for rows that only the pieces before it see.
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "annulus/backend/cpu/backward_unit.hpp"
+#include "annulus/backend/cpu/simd/small_numbers.hpp"
+#include "annulus/backend/cpu/thread_pool.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+template <class T>
+class BackwardSum {
+  using A = Accumulator<T>;
+  using E = PackedElement<T>;
+  using B = Blocking<A>;
+
+ public:
+  /// threads 0: as many as the process has cores to spare. All arguments outlive the object.
+  BackwardSum(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
+              BackwardOperands<T, A, A, HostMemory> const& backward, StepGradients<A, HostMemory> const& gradients,
+              StepDocuments const& documents, int threads)
+      : step_(step),
+        operands_(operands),
+        backward_(backward),
+        gradients_(gradients),
+        documents_(documents),
+        threads_(shares_bias_gradient() ? 1 : threads),
+        extents_{operands.q.extent(axis::dim), operands.v.extent(axis::dim)},
+        keys_(operands.k.extent(axis::sequence)),
+        kv_heads_(operands.k.extent(axis::heads)),
+        group_(kv_heads_ == 0 ? 1 : operands.q.extent(axis::heads) / kv_heads_),
+        heads_(operands.q.extent(axis::batch) * kv_heads_),
+        panels_(B::panels(operands.q.extent(axis::sequence) * group_)) {}
+
+  void run() {
+    if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || keys_ == 0) return;
+    ThreadPool& pool = ThreadPool::shared();
+    Index const threads = threads_ == 0 ? pool.cores() : threads_;
+    // Pieces small enough to go round, and large enough that packing the queries again for each does not show.
+    Index const blocks = B::key_blocks(keys_);
+    Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
+    blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * threads), 1, most);
+    pieces_ = ceil_divide(blocks, blocks_per_piece_);
+
+    Dealer sizes;
+    deal(sizes, threads);
+    Workspace const workspace(sizes.used());
+    Dealer dealer(workspace.data());
+    deal(dealer, threads);
+    std::fill_n(left_, heads_ * pieces_, panels_);
+    next_.store(0);
+    pool.run(threads_, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
+  }
+
+ private:
+  /// Packed keys and gradients of a piece stay within this many bytes.
+  static constexpr Index piece_bytes = 5 * (Index{1} << 18);
+  /// Of the tiles that a panel meets, the keys of so many are found once and kept.
+  static constexpr int known_tiles = 4;
+
+  struct Scratch {
+    KeyBlock<T>* keys = nullptr;
+    BackwardPanel<T>* panel = nullptr;
+    BackwardUnit<T>* unit = nullptr;
+    PanelKeys<A>* seen = nullptr;  ///< of the tiles that the panel meets
+    int tiles = 0;                 ///< that it meets; those beyond known_tiles are not in `seen`
+  };
+
+  Index block_bytes() const {
+    return B::key_block * (extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth()) *
+           static_cast<Index>(sizeof(A));
+  }
+
+  /// One gradient of the bias may be shared by heads or batch items, and then by pieces of work.
+  bool shares_bias_gradient() const {
+    auto const shared = [&](std::size_t a) { return gradients_.dbias.extent(a) > 1 && gradients_.dbias.stride(a) == 0; };
+    return gradients_.dbias.data() && (shared(0) || shared(1));
+  }
+
+  void deal(Dealer& dealer, Index threads) {
+    bool const real = dealer.has_memory();
+    auto const make = [&]<class E, class... Arguments>(E*& elements, Index count, Arguments const&... arguments) {
+      elements = dealer.template construct<E>(count);
+      for (Index i = 0; i < count; ++i) {
+        E const element(dealer, arguments...);
+        if (real) elements[i] = element;
+      }
+    };
+    scratch_ = dealer.construct<Scratch>(threads);
+    for (Index t = 0; t < threads; ++t) {
+      Scratch scratch;
+      make(scratch.keys, blocks_per_piece_, extents_);
+      make(scratch.panel, 1, extents_);
+      make(scratch.unit, 1, step_);
+      scratch.seen = dealer.construct<PanelKeys<A>>(known_tiles + 1);
+      if (real) scratch_[t] = scratch;
+    }
+    left_ = dealer.take<Index>(heads_ * pieces_);
+  }
+
+  void work(Team const& team, Scratch& scratch) {
+    SmallNumbersAreZero const guard;
+    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
+      add_piece(team, scratch, item % heads_, item / heads_);
+  }
+
+  /// The panel that the piece of a head has left last; panels_ before the first.
+  std::atomic_ref<Index> left(Index head, Index piece) const { return std::atomic_ref<Index>(left_[head * pieces_ + piece]); }
+
+  void add_piece(Team const& team, Scratch& scratch, Index head, Index piece) {
+    GroupRows const rows{head / kv_heads_, head % kv_heads_, group_, operands_.q.extent(axis::sequence)};
+    HeadRows<T const> const k(operands_.k, rows.batch, rows.kv_head), v(operands_.v, rows.batch, rows.kv_head);
+    RowRange const keys{piece * blocks_per_piece_ * B::key_block, std::min((piece + 1) * blocks_per_piece_ * B::key_block, keys_)};
+    bool loaded = false;
+    Index before = 0;  // the first of the pieces before this one that may still be at work
+    for (Index p = panels_; p-- > 0;) {
+      QueryPanel<A> const panel(rows, p);
+      if (RowRange const seen = find(scratch, panel, keys); !seen.empty()) {
+        if (!loaded) load(scratch, k, v, keys);
+        loaded = true;
+        for (Index other = before; other < piece; ++other) {
+          team.wait_until([&] { return left(head, other).load(std::memory_order_acquire) <= p; });
+          if (other == before && left(head, other).load(std::memory_order_acquire) == 0) ++before;
+        }
+        scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
+        for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
+          meet(scratch, k, keys, block);
+        scratch.panel->store_gradient(extents_);
+      }
+      left(head, piece).store(p, std::memory_order_release);
+    }
+    if (loaded) store(scratch, rows, keys);
+  }
+
+  template <class Function>
+  void for_each_tile(QueryPanel<A> const& panel, Function&& function) const {
+    Index const first = panel.query(0), last = panel.query(panel.count - 1);
+    for (Tile const& tile : step_.tiles)
+      if (tile.query_begin <= last && first < tile.query_begin + tile.query_count) function(tile);
+  }
+
+  /// The hull of the keys of this piece that the panel sees. Keeps what it finds for meet().
+  RowRange find(Scratch& scratch, QueryPanel<A> const& panel, RowRange keys) const {
+    RowRange hull_of_all;
+    scratch.tiles = 0;
+    for_each_tile(panel, [&](Tile const& tile) {
+      PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, known_tiles)];
+      seen.find(step_, documents_, tile, panel);
+      RowRange const here{std::max(seen.any.begin, keys.begin), std::min(seen.any.end, keys.end)};
+      if (here.empty()) return;
+      hull_of_all = hull(hull_of_all, here);
+      ++scratch.tiles;
+    });
+    return hull_of_all;
+  }
+
+  /// Block after block, and in each tile after tile: an order that does not depend on how blocks are dealt to pieces.
+  void meet(Scratch& scratch, HeadRows<T const> const& k, RowRange keys, Index block) const {
+    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, keys_ - begin);
+    KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
+    auto const meet_tile = [&](PanelKeys<A> const& seen) {
+      BlockRows const rows{begin, 0, std::max(seen.any.begin - begin, Index{0}), std::min(seen.any.end - begin, count)};
+      if (rows.begin < rows.end)
+        scratch.unit->meet(step_, extents_, *scratch.panel, seen, key_block, rows, k, gradients_.dbias);
+    };
+    if (scratch.tiles <= known_tiles) {
+      for (int t = 0; t < scratch.tiles; ++t) meet_tile(scratch.seen[t]);
+    } else {
+      for_each_tile(scratch.panel->panel, [&](Tile const& tile) {
+        scratch.seen[known_tiles].find(step_, documents_, tile, scratch.panel->panel);
+        meet_tile(scratch.seen[known_tiles]);
+      });
+    }
+  }
+
+  void load(Scratch& scratch, HeadRows<T const> const& k, HeadRows<T const> const& v, RowRange keys) const {
+    for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i)
+      scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
+  }
+
+  void store(Scratch& scratch, GroupRows const& rows, RowRange keys) const {
+    HeadRows<A> const dk(gradients_.dk, rows.batch, rows.kv_head), dv(gradients_.dv, rows.batch, rows.kv_head);
+    auto const add = [](A& element, A sum) { element += sum; };
+    for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
+      Index const count = std::min<Index>(B::key_block, keys.end - begin);
+      unpack_strips(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head_dim, [&](Index j) { return dk.row(begin + j); }, add);
+      unpack_strips(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value_dim, [&](Index j) { return dv.row(begin + j); }, add);
+    }
+  }
+
+  HostStep<T> const& step_;
+  StepOperands<T, HostMemory> const& operands_;
+  BackwardOperands<T, A, A, HostMemory> const& backward_;
+  StepGradients<A, HostMemory> const& gradients_;
+  StepDocuments const& documents_;
+  int threads_;
+  GradientExtents<E> extents_;
+  Index keys_, kv_heads_, group_, heads_, panels_;
+  Index blocks_per_piece_ = 1, pieces_ = 0;
+  Scratch* scratch_ = nullptr;
+  Index* left_ = nullptr;
+  std::atomic<Index> next_{0};
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

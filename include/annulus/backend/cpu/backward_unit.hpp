@@ -1,0 +1,199 @@
+#pragma once
+// Where a panel of queries meets a block of keys: probabilities are computed again from the log-sum-exp, and five
+// products and one exponential give the shares of dq, dk and dv.
+
+#include "annulus/backend/cpu/backward_panel.hpp"
+#include "annulus/backend/cpu/products.hpp"
+#include "annulus/backend/cpu/weigh.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+namespace detail {
+
+/// What the rows of a panel need beside their products.
+template <class A>
+struct RowTerms {
+  A const *lse_high, *lse_low, *delta;
+  A weight_scale;    ///< from products to powers of 2
+  A gradient_scale;  ///< from gradients of logits to those of products of query and key
+};
+
+/// From products of query and key and of dout and value, [rows][panel] each, to probabilities and gradients.
+template <class A>
+[[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  V high[vectors], low[vectors], delta[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    high[v] = V::load(terms.lse_high + v * lanes);
+    low[v] = V::load(terms.lse_low + v * lanes);
+    delta[v] = V::load(terms.delta + v * lanes);
+  }
+  V const weight_scale = V::of(terms.weight_scale), gradient_scale = V::of(terms.gradient_scale);
+#pragma GCC unroll 2
+  for (Index j = 0; j < rows; ++j)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      Index const place = j * panel + v * lanes;
+      V const weight = exponential2(multiply_add(V::load(products + place), weight_scale, V::zero() - high[v]) - low[v]);
+      weight.store(products + place);
+      (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
+    }
+}
+
+/// The same where some pairs may not be visible (a logit of -inf), or dropout takes part: kept is null or a factor for
+/// each pair, and probabilities are multiplied by it. The gradients are those of logits.
+template <class A>
+[[gnu::noinline]] void differentiate_with_care(A* logits, A* dweights, A const* kept, Index rows, RowTerms<A> const& terms) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  V const nothing = V::of(empty_row<A>), scale = V::of(terms.weight_scale);
+  for (Index j = 0; j < rows; ++j)
+    for (int v = 0; v < vectors; ++v) {
+      Index const place = j * panel + v * lanes;
+      V const logit = V::load(logits + place), dweight = V::load(dweights + place);
+      auto const hidden = less_or_equal(logit, nothing);
+      V const factor = kept ? select(hidden, V::zero(), V::load(kept + place)) : V::of(A(1));
+      V const high = V::load(terms.lse_high + v * lanes), low = V::load(terms.lse_low + v * lanes);
+      V const weight = select(hidden, V::zero(), exponential2(multiply_add(logit, scale, V::zero() - high) - low));
+      (weight * factor).store(logits + place);
+      // Of a hidden pair nothing is used: its values may be NaN.
+      V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
+      select(hidden, V::zero(), gradient).store(dweights + place);
+    }
+}
+
+}  // namespace detail
+
+template <class T>
+class BackwardUnit {
+  using A = Accumulator<T>;
+  using E = PackedElement<T>;
+  using B = Blocking<A>;
+  using V = Vector<A>;
+
+ public:
+  BackwardUnit() = default;
+  BackwardUnit(Dealer& dealer, HostStep<T> const& step) {
+    constexpr Index block = Index{B::key_block} * B::panel;
+    dweights_ = dealer.take<A>(block);
+    blocks_.scores = dealer.take<A>(block);
+    if constexpr (is_pair<E>) {
+      weight_lanes_ = dealer.take<E>(block / Operand<E>::depth);
+      gradient_lanes_ = dealer.take<E>(block / Operand<E>::depth);
+      gradient_rows_ = dealer.take<E>(block / Operand<E>::depth);
+    }
+    if (step.bias.data()) blocks_.bias = dealer.take<A>(block);
+    if (step.logit_softcap > 0) blocks_.slope = dealer.take<A>(block);
+    if (step.dropout.active()) blocks_.kept = dealer.take<A>(block);
+  }
+
+  /// rows: the keys of the block, counted from its first, that any lane of the panel sees.
+  void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries, PanelKeys<A> const& seen,
+            KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand, TensorView<A, 4> const& dbias) {
+    rows.first = rows.begin / B::micro_rows * B::micro_rows;
+    Index const row_count = B::rows_padded(rows.end) - rows.first;
+    V* const no_maximum = nullptr;
+    multiply_rows<false>(keys.key_groups + rows.first * extents.head_depth(), row_count, queries.queries, extents.head_depth(),
+                         blocks_.scores, no_maximum);
+    multiply_rows<false>(keys.value_groups + rows.first * extents.value_depth(), row_count, queries.douts, extents.value_depth(),
+                         dweights_, no_maximum);
+    differentiate(step, queries, seen, rows, dbias);
+    // The groups of rows at both ends may hold keys that no lane sees.
+    Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
+    for (A* block : {blocks_.scores, dweights_}) {
+      std::fill(block, block + begin, A(0));
+      std::fill(block + end, block + row_count * B::panel, A(0));
+    }
+    multiply(extents, queries, keys, rows, row_count);
+
+    queries.not_finite.for_each_in(0, B::panel, [&](Index lane) { add_query_by_hand(extents, queries, keys, rows, lane); });
+    keys.not_finite.for_each_in(rows.begin, rows.end, [&](Index j) {
+      for (Index lane = 0; lane < B::panel; ++lane)
+        if (A const gradient = dweights_[rows.row(j) * B::panel + lane]; gradient != A(0))
+          add_row(queries.dq, BackwardPanel<T>::rows, lane, key_operand.row(rows.key(j)), key_operand.dim_stride, extents.head_dim, gradient);
+    });
+  }
+
+ private:
+  /// Turns the products into probabilities (times the factor of dropout) and gradients of the products of query and key.
+  void differentiate(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows,
+                     TensorView<A, 4> const& dbias) {
+    Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
+    auto const units = LogitUnits<A>::of(step);
+    A const scale = static_cast<A>(step.softmax_scale);
+    detail::RowTerms<A> const terms{queries.lse_high, queries.lse_low, queries.delta, units.weight_scale, scale};
+    if (units.finished && !step.dropout.active() && seen.covers({rows.key(rows.begin), rows.key(rows.end)})) {
+      detail::differentiate(blocks_.scores + begin, dweights_ + begin, count, terms);
+      return;
+    }
+    V largest[B::panel_vectors];
+    for (V& vector : largest) vector = V::zero();
+    finish_logits(step, queries.panel, seen, rows, blocks_, units, largest);
+    if (step.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
+    detail::differentiate_with_care(blocks_.scores + begin, dweights_ + begin, blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
+    if (dbias.data()) add_bias_gradient(step, queries.panel, seen, rows, dbias);
+    for (Index e = begin; e < begin + count * B::panel; ++e)
+      // Where nothing is visible the slope is not set, and the gradient is 0.
+      dweights_[e] = dweights_[e] == A(0) ? A(0) : dweights_[e] * (blocks_.slope ? scale * blocks_.slope[e] : scale);
+  }
+
+  /// dv += P^T dout, dk += dS^T q, dq += dS k.
+  void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count) {
+    Index const dim = extents.head_dim_padded(), value_dim = extents.value_dim_padded();
+    constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
+    E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
+    if constexpr (is_pair<E>) {
+      pair_lanes_of_panel(blocks_.scores, row_count, weight_lanes);
+      pair_lanes_of_panel(dweights_, row_count, gradient_lanes);
+      pair_rows_of_panel(dweights_, 0, row_count, gradient_rows);
+    } else {
+      weight_lanes = blocks_.scores;
+      gradient_lanes = gradient_rows = dweights_;
+    }
+    add_product_of_rows<false, E>(weight_lanes, {queries.dout_rows, lanes_depth}, lanes_depth, {keys.dv, KeyBlock<T>::rows, rows.first}, row_count, value_dim);
+    add_product_of_rows<false, E>(gradient_lanes, {queries.query_rows, lanes_depth}, lanes_depth, {keys.dk, KeyBlock<T>::rows, rows.first}, row_count, dim);
+    Index const first = rows.begin / pair, depth = ceil_divide(rows.end, pair) - first;
+    add_product_of_rows<true, E>(gradient_rows + (first - rows.first / pair) * B::panel, {keys.key_rows, keys_depth, first}, depth,
+                                 {queries.dq, BackwardPanel<T>::rows}, B::panel, dim);
+  }
+
+  void add_bias_gradient(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows,
+                         TensorView<A, 4> const& dbias) const {
+    detail::for_each_pair(panel, seen, rows, [&](int lane, Index begin, Index end) {
+      for (Index j = begin; j < end; ++j)
+        dbias(panel.rows->batch, panel.head(lane), panel.query(lane), step.key_positions[static_cast<std::size_t>(rows.key(j))]) +=
+            dweights_[rows.row(j) * B::panel + lane];
+    });
+  }
+
+  static void add_row(A* strips, Index capacity, Index i, T const* row, Index stride, Index dim, A factor) {
+    for_each_strip<A>(B::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
+      constexpr Index width = Width * B::lanes;
+      for (Index d = begin; d < std::min(begin + width, dim); ++d)
+        strips[begin * capacity + i * width + d - begin] += factor * static_cast<A>(row[d * stride]);
+    });
+  }
+
+  /// A query whose row holds NaN or infinity: its share goes to the keys that it sees, and to no others.
+  void add_query_by_hand(GradientExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys, BlockRows const& rows, Index lane) const {
+    bool const q_is_zeros = !all_finite<A>(queries.query_row[lane], queries.query_stride, extents.head_dim);
+    bool const dout_is_zeros = !all_finite<A>(queries.dout_row[lane], queries.dout_stride, extents.value_dim);
+    for (Index j = rows.begin; j < rows.end; ++j) {
+      A const weight = blocks_.scores[rows.row(j) * B::panel + lane], gradient = dweights_[rows.row(j) * B::panel + lane];
+      if (dout_is_zeros && weight != A(0))
+        add_row(keys.dv, KeyBlock<T>::rows, j, queries.dout_row[lane], queries.dout_stride, extents.value_dim, weight);
+      if (q_is_zeros && gradient != A(0))
+        add_row(keys.dk, KeyBlock<T>::rows, j, queries.query_row[lane], queries.query_stride, extents.head_dim, gradient);
+    }
+  }
+
+  A* dweights_ = nullptr;
+  /// For pairs: blocks of scores and gradients with pairs of lanes, and of gradients with pairs of rows.
+  E *weight_lanes_ = nullptr, *gradient_lanes_ = nullptr, *gradient_rows_ = nullptr;
+  UnitBlocks<A> blocks_{};
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,34 @@
+#pragma once
+// How work is cut to fit registers and caches. Lanes are queries: a panel of queries is a few vectors wide, so that
+// maxima, sums and rescaling go straight down the columns of a block.
+
+#include <algorithm>
+
+#include "annulus/backend/cpu/simd/vector.hpp"
+#include "annulus/core/index.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+template <class A>
+struct Blocking {
+  static constexpr int lanes = Vector<A>::lanes;
+  /// A product keeps micro_rows x panel_vectors sums in registers, beside a row of vectors and a repeated element.
+  static constexpr int micro_rows = vector_registers == 32 ? 8 : 4;
+  static constexpr int panel_vectors = vector_bytes == 64 ? 2 : 3;
+  static constexpr int panel = lanes * panel_vectors;  ///< queries
+  static constexpr int key_block = 128;                ///< keys; a multiple of micro_rows
+  /// Panels that share the pass over the keys: their queries and results stay in the second-level cache.
+  static constexpr int panels_per_tile = 256 / panel;
+  static constexpr int sum_length = 32;  ///< products that are added up before the sum joins a longer one
+
+  static constexpr Index rows_padded(Index rows) { return ceil_divide(rows, micro_rows) * micro_rows; }
+  static constexpr Index dim_padded(Index dim) { return ceil_divide(dim, lanes) * lanes; }
+  static constexpr Index key_blocks(Index keys) { return ceil_divide(keys, key_block); }
+  static constexpr Index panels(Index rows) { return ceil_divide(rows, panel); }
+};
+
+static_assert(Blocking<float>::key_block % Blocking<float>::micro_rows == 0);
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,160 @@
+#pragma once
+// The forward pass of one step: online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135)
+// over packed blocks of keys, for tiles of query panels that threads take one after the other.
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+
+#include "annulus/backend/cpu/forward_panel.hpp"
+#include "annulus/backend/cpu/simd/small_numbers.hpp"
+#include "annulus/backend/cpu/thread_pool.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+template <class T>
+class ForwardFold {
+  using A = Accumulator<T>;
+  using E = PackedElement<T>;
+  using B = Blocking<A>;
+
+ public:
+  /// threads 0: as many as the process has cores to spare. All arguments outlive the object.
+  ForwardFold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands, RunningState<A, HostMemory> const& state,
+              StepDocuments const& documents, int threads)
+      : step_(step),
+        operands_(operands),
+        state_(state),
+        documents_(documents),
+        threads_(threads),
+        extents_{operands.k.extent(axis::sequence), operands.q.extent(axis::dim), operands.v.extent(axis::dim)},
+        kv_heads_(operands.k.extent(axis::heads)),
+        group_(kv_heads_ == 0 ? 1 : operands.q.extent(axis::heads) / kv_heads_),
+        heads_(operands.q.extent(axis::batch) * kv_heads_),
+        panels_(B::panels(operands.q.extent(axis::sequence) * group_)) {}
+
+  void run() {
+    if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || extents_.keys == 0) return;
+    ThreadPool& pool = ThreadPool::shared();
+    Index const threads = threads_ == 0 ? pool.cores() : threads_;
+    // Tiles are small enough to go round, and then large enough to share a pass over the keys.
+    Index const most = std::clamp<Index>(tile_bytes / panel_bytes(), 1, B::panels_per_tile);
+    panels_per_tile_ = std::clamp<Index>(panels_ * heads_ / (4 * threads), 1, most);
+    tiles_ = ceil_divide(panels_, panels_per_tile_);
+    places_ = std::min(threads, heads_);
+
+    Dealer sizes;
+    deal(sizes, threads);
+    Workspace const workspace(sizes.used());
+    Dealer dealer(workspace.data());
+    deal(dealer, threads);
+    for (Index p = 0; p < places_; ++p) packed_[p].hold(p, tiles_);
+    next_.store(0);
+    pool.run(threads_, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
+  }
+
+ private:
+  /// Queries and results of a tile stay within this many bytes.
+  static constexpr Index tile_bytes = Index{1} << 20;
+
+  /// What a thread works with.
+  struct Scratch {
+    ForwardPanel<T>* panels = nullptr;
+    UnitBlocks<A> blocks{};
+    E* weights = nullptr;  ///< pairs; numbers take the place of the scores
+  };
+
+  Index panel_bytes() const {
+    return (extents_.depth() + extents_.values_padded()) * B::panel * static_cast<Index>(sizeof(A));
+  }
+
+  void deal(Dealer& dealer, Index threads) {
+    constexpr Index block = Index{B::key_block} * B::panel;
+    bool const real = dealer.has_memory();
+    scratch_ = dealer.construct<Scratch>(threads);
+    for (Index t = 0; t < threads; ++t) {
+      Scratch scratch;
+      scratch.panels = dealer.construct<ForwardPanel<T>>(panels_per_tile_);
+      for (Index p = 0; p < panels_per_tile_; ++p) {
+        ForwardPanel<T> const panel(dealer, extents_);
+        if (real) scratch.panels[p] = panel;
+      }
+      scratch.blocks.scores = dealer.take<A>(block);
+      if (is_pair<E>) scratch.weights = dealer.take<E>(block);
+      if (step_.bias.data()) scratch.blocks.bias = dealer.take<A>(block);
+      if (step_.dropout.active()) scratch.blocks.kept = dealer.take<A>(block);
+      if (real) scratch_[t] = scratch;
+    }
+    packed_ = dealer.construct<PackedHead<E>>(places_);
+    for (Index p = 0; p < places_; ++p) {
+      if (real)
+        std::construct_at(packed_ + p, dealer, extents_);
+      else
+        PackedHead<E>(dealer, extents_);
+    }
+  }
+
+  void work(Team const& team, Scratch& scratch) {
+    SmallNumbersAreZero const guard;
+    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
+      Index const head = item / tiles_;
+      PackedHead<E>& packed = packed_[head % places_];
+      team.wait_until([&] { return packed.holds(head); });
+      // With a causal mask the last queries have most to do: they come first, so that little is left over at the end.
+      fold_tile(team, scratch, packed, head, tiles_ - 1 - item % tiles_);
+      if (packed.leave() && head + places_ < heads_) packed.hold(head + places_, tiles_);
+    }
+  }
+
+  void fold_tile(Team const& team, Scratch& scratch, PackedHead<E>& packed, Index head, Index tile) {
+    GroupRows const rows{head / kv_heads_, head % kv_heads_, group_, operands_.q.extent(axis::sequence)};
+    HeadRows<T const> const keys(operands_.k, rows.batch, rows.kv_head), values(operands_.v, rows.batch, rows.kv_head);
+    Index const first = tile * panels_per_tile_, count = std::min(panels_per_tile_, panels_ - first);
+    for (Index p = 0; p < count; ++p) scratch.panels[p].begin(QueryPanel<A>(rows, first + p));
+    Index const first_query = rows.query(first * B::panel);
+    Index const last_query = rows.query(std::min((first + count) * B::panel, rows.count()) - 1);
+
+    for (Tile const& part : step_.tiles) {
+      if (part.query_begin > last_query || part.query_begin + part.query_count <= first_query) continue;
+      RowRange seen;
+      for (Index p = 0; p < count; ++p) {
+        scratch.panels[p].look_at(step_, documents_, part);
+        seen = hull(seen, scratch.panels[p].keys().any);
+      }
+      if (seen.empty()) continue;
+      for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
+        fold_block(team, scratch, packed, keys, values, count, block);
+    }
+    for (Index p = 0; p < count; ++p) scratch.panels[p].store(state_);
+  }
+
+  void fold_block(Team const& team, Scratch& scratch, PackedHead<E>& packed, HeadRows<T const> const& keys,
+                  HeadRows<T const> const& values, Index count, Index block) {
+    Index const begin = block * B::key_block;
+    for (Index p = 0; p < count; ++p) {
+      ForwardPanel<T>& panel = scratch.panels[p];
+      RowRange const any = panel.keys().any;
+      BlockRows const rows{begin, 0, std::max(any.begin - begin, Index{0}), std::min<Index>(any.end - begin, B::key_block)};
+      if (rows.begin >= rows.end) continue;
+      packed.need(block, keys, values, team);
+      panel.load(step_, operands_.q, state_);
+      panel.fold(step_, packed, block, rows, values, scratch.blocks, scratch.weights);
+    }
+  }
+
+  HostStep<T> const& step_;
+  StepOperands<T, HostMemory> const& operands_;
+  RunningState<A, HostMemory> const& state_;
+  StepDocuments const& documents_;
+  int threads_;
+  PackedExtents<E> extents_;
+  Index kv_heads_, group_, heads_, panels_;
+  Index panels_per_tile_ = 1, tiles_ = 0, places_ = 0;
+  Scratch* scratch_ = nullptr;
+  PackedHead<E>* packed_ = nullptr;
+  std::atomic<Index> next_{0};
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,192 @@
+#pragma once
+// One panel of queries and its running state: loaded, folded block by block, stored.
+
+#include <cmath>
+#include <limits>
+
+#include "annulus/backend/cpu/logits.hpp"
+#include "annulus/backend/cpu/packed_head.hpp"
+#include "annulus/backend/cpu/weigh.hpp"
+#include "annulus/numerics/merge.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+/// Inside, logits and maxima count in powers of 2; in the state of the step they are natural.
+template <class T>
+class ForwardPanel {
+  using A = Accumulator<T>;
+  using E = PackedElement<T>;
+  using B = Blocking<A>;
+  using V = Vector<A>;
+
+ public:
+  /// Room for queries and results.
+  ForwardPanel() = default;
+  ForwardPanel(Dealer& dealer, PackedExtents<E> const& extents)
+      : extents_(extents),
+        queries_(dealer.take<E>(extents.depth() * B::panel)),
+        output_(dealer.take<A>(extents.values_padded() * B::panel)) {}
+
+  void begin(QueryPanel<A> const& panel) {
+    panel_ = panel;
+    loaded_ = false;
+  }
+
+  /// Says which keys of a tile the lanes see.
+  void look_at(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile) {
+    keys_.find(step, documents, tile, panel_);
+    for (int lane = 0; lane < panel_.count; ++lane) seen_[lane] = (loaded_ && seen_[lane]) || keys_.begin[lane] < keys_.end[lane];
+  }
+  PanelKeys<A> const& keys() const { return keys_; }
+
+  void load(HostStep<T> const& step, TensorView<T const, 4> const& q, RunningState<A, HostMemory> const& state) {
+    if (loaded_) return;
+    loaded_ = true;
+    units_ = LogitUnits<A>::of(step);
+    T const* rows[B::panel] = {};
+    A const* accumulated[B::panel] = {};
+    A scale[B::panel], factor[B::panel];
+    std::fill_n(scale, B::panel, units_.query_scale);
+    for (int lane = 0; lane < B::panel; ++lane) {
+      maximum_[lane] = loaded_maximum_[lane] = natural_[lane] = empty_row<A>;
+      sum_[lane] = factor[lane] = A(0);
+      if (lane >= panel_.count) continue;
+      auto const [b, i, h] = place(lane);
+      rows[lane] = q.data() + q.offset(b, i, h, 0);
+      natural_[lane] = state.maximum(b, h, i);
+      if (natural_[lane] == empty_row<A>) continue;
+      maximum_[lane] = loaded_maximum_[lane] = static_cast<A>(static_cast<double>(natural_[lane]) * log2_e);
+      factor[lane] = base_change(natural_[lane], maximum_[lane]);
+      sum_[lane] = state.sum(b, h, i) * factor[lane];
+      accumulated[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
+    }
+    if constexpr (is_pair<E>)
+      pack_panel(rows, q.stride(axis::dim), extents_.head_dim, queries_);
+    else
+      pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
+    pack_panel(accumulated, 1, extents_.value_dim, factor, output_);
+    std::fill_n(output_ + extents_.value_dim * B::panel, (extents_.values_padded() - extents_.value_dim) * B::panel, A(0));
+  }
+
+  void store(RunningState<A, HostMemory> const& state) const {
+    if (!loaded_) return;
+    A* rows[B::panel] = {};
+    A factor[B::panel] = {};
+    for (int lane = 0; lane < panel_.count; ++lane) {
+      // A row that sees nothing of this step keeps its bits.
+      if (!seen_[lane] || maximum_[lane] == empty_row<A>) continue;
+      auto const [b, i, h] = place(lane);
+      bool const unchanged = natural_[lane] != empty_row<A> && maximum_[lane] == loaded_maximum_[lane];
+      A const natural = unchanged ? natural_[lane] : static_cast<A>(static_cast<double>(maximum_[lane]) * ln_2);
+      factor[lane] = A(1) / base_change(natural, maximum_[lane]);
+      state.maximum(b, h, i) = natural;
+      state.sum(b, h, i) = sum_[lane] * factor[lane];
+      rows[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
+    }
+    unpack_panel(output_, extents_.value_dim, factor, rows);
+  }
+
+  /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see. `weights`: room for a block of elements.
+  void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows, HeadRows<T const> const& values,
+            UnitBlocks<A> const& blocks, E* weights) {
+    rows.first = rows.begin / B::micro_rows * B::micro_rows;
+    V largest[B::panel_vectors];
+    score(step, head, block, rows, blocks, largest);
+    for (int v = 0; v < B::panel_vectors; ++v)
+      largest[v] = larger(largest[v] * V::of(units_.weight_scale), V::load(maximum_ + v * B::lanes));
+
+    raise(largest, maximum_, sum_, output_, extents_.value_dim);
+    A* const scores = blocks.scores + rows.row(rows.begin) * B::panel;
+    Index const count = rows.end - rows.begin;
+    constexpr int depth = Operand<E>::depth;
+    Index const first = rows.begin / depth, elements = ceil_divide(rows.end, depth) - first;
+    E* const place = is_pair<E> ? weights : reinterpret_cast<E*>(scores);
+    bool const drops = step.dropout.active();
+    if (!is_pair<E> || drops) weigh(scores, count, units_.weight_scale, maximum_, sum_);
+    if (drops) {
+      gather_kept(step, panel_, keys_, rows, blocks.kept);
+      A const* const kept = blocks.kept + rows.row(rows.begin) * B::panel;
+      // Where nothing is visible the factor is not set, and the weight is 0.
+      for (Index e = 0; e < count * B::panel; ++e) scores[e] = scores[e] == A(0) ? A(0) : scores[e] * kept[e];
+    }
+    if constexpr (is_pair<E>) {
+      if (drops)
+        pair_rows_of_panel(scores, rows.begin % depth, count, place);
+      else
+        weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
+    }
+    add_product_of_columns(head.values(block, first), B::key_block / depth * B::micro_rows, place, elements, output_, extents_.values_padded());
+    add_by_hand(step, head, block, rows, values, scores);
+  }
+
+ private:
+  struct Place {
+    Index batch, query, head;
+  };
+  Place place(int lane) const { return {panel_.rows->batch, panel_.query(lane), panel_.head(lane)}; }
+
+  /// Scores of the block: products of the keys that all lanes see, which carry no test, and logits of the others.
+  void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows, UnitBlocks<A> const& blocks, V* largest) {
+    for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
+    auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
+      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.depth(),
+                             blocks.scores + rows.row(part.first) * B::panel, largest);
+    };
+    auto const multiply_and_test = [&](Index begin, Index end) {
+      if (begin >= end) return;
+      BlockRows const part{rows.block_begin, begin / B::micro_rows * B::micro_rows, begin, end};
+      multiply.template operator()<false>(part);
+      finish_logits(step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), units_, largest);
+    };
+    // Whole groups of rows; the last group of the keys is filled up with copies.
+    Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
+    RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
+    Index const full_begin = B::rows_padded(seen.begin - rows.block_begin), seen_end = seen.end - rows.block_begin;
+    Index const full_end = seen_end == last ? last : seen_end / B::micro_rows * B::micro_rows;
+    if (units_.finished && !keys_.each && full_begin < full_end) {
+      multiply_and_test(rows.begin, full_begin);
+      multiply.template operator()<true>({rows.block_begin, full_begin, full_begin, full_end});
+      multiply_and_test(full_end, rows.end);
+    } else {
+      multiply_and_test(rows.begin, rows.end);
+    }
+  }
+
+  /// Rows of values that hold NaN or infinity: their share goes to the queries that see them, and to no others.
+  void add_by_hand(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows, HeadRows<T const> const& values,
+                   A const* scores) {
+    if (head.not_finite(block).empty()) return;
+    head.not_finite(block).for_each_in(rows.begin, rows.end, [&](Index j) {
+      T const* const row = values.row(rows.key(j));
+      for (int lane = 0; lane < panel_.count; ++lane) {
+        A const score = scores[(j - rows.begin) * B::panel + lane];
+        bool const weighed = !is_pair<E> || step.dropout.active();
+        A const weight = weighed ? score : score == empty_row<A> ? A(0) : std::exp2(score * units_.weight_scale - maximum_[lane]);
+        if (weight == A(0)) continue;
+        for (Index d = 0; d < extents_.value_dim; ++d)
+          output_[d * B::panel + lane] += weight * static_cast<A>(row[d * values.dim_stride]);
+      }
+    });
+  }
+
+  /// e^natural / 2^binary: what makes a row that is relative to one maximum relative to the other. Near 1, since both are
+  /// the same number but for rounding.
+  static A base_change(A natural, A binary) {
+    return static_cast<A>(std::exp2(static_cast<double>(natural) * log2_e - static_cast<double>(binary)));
+  }
+
+  PackedExtents<E> extents_{};
+  QueryPanel<A> panel_{};
+  PanelKeys<A> keys_;
+  E* queries_ = nullptr;
+  A* output_ = nullptr;
+  alignas(64) A maximum_[B::panel], sum_[B::panel];
+  A natural_[B::panel], loaded_maximum_[B::panel];
+  LogitUnits<A> units_{};
+  bool seen_[B::panel] = {};
+  bool loaded_ = false;
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,91 @@
+#pragma once
+// The keys and values of one kv head, packed once for all queries of a call, block by block when first needed.
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "annulus/backend/cpu/packing.hpp"
+#include "annulus/backend/cpu/packing_pairs.hpp"
+#include "annulus/backend/cpu/thread_pool.hpp"
+#include "annulus/backend/cpu/workspace.hpp"
+#include "annulus/backend/step.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+/// Extents of keys and values packed to elements E.
+template <class E>
+struct PackedExtents {
+  using B = Blocking<typename Operand<E>::Sum>;
+  Index keys, head_dim, value_dim;
+
+  Index blocks() const { return B::key_blocks(keys); }
+  /// Elements along head_dim.
+  Index depth() const { return ceil_divide(head_dim, Operand<E>::depth); }
+  Index values_padded() const { return B::rows_padded(value_dim); }
+  Index key_elements() const { return B::rows_padded(keys) * depth(); }
+  /// Of one block of values.
+  Index value_elements() const { return B::key_block / Operand<E>::depth * values_padded(); }
+};
+
+/// Room for one head. Heads take turns in it: the next comes when the last reader of the one before has left.
+template <class E>
+class PackedHead {
+  using B = Blocking<typename Operand<E>::Sum>;
+
+ public:
+  PackedHead() = default;
+  PackedHead(Dealer& dealer, PackedExtents<E> const& extents)
+      : extents_(extents),
+        keys_(dealer.take<E>(extents.key_elements())),
+        values_(dealer.take<E>(extents.blocks() * extents.value_elements())),
+        not_finite_(dealer.take<RowSet>(extents.blocks())),
+        states_(dealer.take<std::uint32_t>(extents.blocks())) {}
+
+  /// Makes room for a head that `readers` pieces of work will read. Only where nobody works on the head before.
+  void hold(Index head, Index readers) {
+    std::fill_n(states_, extents_.blocks(), untouched);
+    readers_.store(readers, std::memory_order_relaxed);
+    head_.store(head, std::memory_order_release);
+  }
+  bool holds(Index head) const { return head_.load(std::memory_order_acquire) == head; }
+  /// A reader leaves; true for the last.
+  bool leave() { return readers_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+  /// Packs a block unless that is done; where another thread is at it, waits.
+  template <class T>
+  void need(Index block, HeadRows<T const> const& keys, HeadRows<T const> const& values, Team const& team) {
+    std::atomic_ref<std::uint32_t> state(states_[block]);
+    if (state.load(std::memory_order_acquire) == ready) return;
+    std::uint32_t expected = untouched;
+    if (state.compare_exchange_strong(expected, at_work, std::memory_order_acquire)) {
+      Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
+      pack_row_groups(keys, begin, count, extents_.head_dim, keys_ + begin * extents_.depth());
+      pack_column_groups(values, begin, count, extents_.value_dim, values_ + block * extents_.value_elements(), not_finite_[block]);
+      state.store(ready, std::memory_order_release);
+    } else {
+      team.wait_until([&] { return state.load(std::memory_order_acquire) == ready; });
+    }
+  }
+
+  /// Groups of rows from row `first` of the block, a multiple of micro_rows.
+  E const* keys(Index block, Index first) const { return keys_ + (block * B::key_block + first) * extents_.depth(); }
+  /// Groups of columns, from element `first` of the block's columns.
+  E const* values(Index block, Index first) const { return values_ + block * extents_.value_elements() + first * B::micro_rows; }
+  /// Rows of values that hold NaN or infinity and are packed as zeros.
+  RowSet const& not_finite(Index block) const { return not_finite_[block]; }
+
+ private:
+  static constexpr std::uint32_t untouched = 0, at_work = 1, ready = 2;
+
+  PackedExtents<E> extents_{};
+  E* keys_ = nullptr;
+  E* values_ = nullptr;
+  RowSet* not_finite_ = nullptr;
+  std::uint32_t* states_ = nullptr;
+  std::atomic<Index> head_{-1}, readers_{0};
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,110 @@
+#pragma once
+// Panels: query rows that are computed side by side, one per lane, and the keys that each of them sees.
+
+#include <algorithm>
+#include <limits>
+
+#include "annulus/backend/cpu/any_predicate.hpp"
+#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/visible_keys.hpp"
+
+namespace annulus::cpu {
+
+inline namespace ANNULUS_CPU_TARGET {
+
+/// The query heads that share a kv head, as one list of rows: row f is query f / group of head first_head + f % group.
+/// Their panels read the same keys, and queries of the same position lie side by side.
+struct GroupRows {
+  Index batch = 0, kv_head = 0, group = 1, queries = 0;
+
+  Index count() const { return queries * group; }
+  Index query(Index row) const { return row / group; }
+  Index head(Index row) const { return kv_head * group + row % group; }
+};
+
+/// Rows [first, first + count) of a group, one per lane; lanes from `count` on are idle.
+template <class A>
+struct QueryPanel {
+  static constexpr int width = Blocking<A>::panel;
+
+  GroupRows const* rows = nullptr;
+  Index first = 0;
+  int count = 0;
+
+  QueryPanel() = default;
+  QueryPanel(GroupRows const& group_rows, Index panel)
+      : rows(&group_rows), first(panel * width), count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {}
+
+  Index query(int lane) const { return rows->query(first + lane); }
+  Index head(int lane) const { return rows->head(first + lane); }
+};
+
+/// The keys of a tile that the lanes of a panel see.
+template <class A>
+struct PanelKeys {
+  static constexpr int width = Blocking<A>::panel;
+
+  Index begin[width], end[width];  ///< of each lane; empty for lanes outside the tile
+  RowRange any, all;               ///< seen by any lane, and by all
+  bool each = false;               ///< inside the bounds, Step::visible has to be asked
+
+  template <class T>
+  void find(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile, QueryPanel<A> const& panel) {
+    any = {};
+    all = {std::numeric_limits<Index>::min(), std::numeric_limits<Index>::max()};
+    each = false;
+    Index known = -1;
+    KeyBounds bounds;
+    for (int lane = 0; lane < panel.count; ++lane) {
+      Index const query = panel.query(lane) - tile.query_begin;
+      if (query < 0 || query >= tile.query_count) {
+        bounds = {};
+      } else if (query != known) {
+        bounds = documents.bounds(step, tile, panel.rows->batch, query);
+        known = query;
+      }
+      begin[lane] = bounds.rows.begin;
+      end[lane] = bounds.rows.end;
+      if (!bounds.rows.empty()) {
+        any = hull(any, bounds.rows);
+        each = each || bounds.each;
+      }
+      all = {std::max(all.begin, bounds.rows.begin), std::min(all.end, bounds.rows.end)};
+    }
+    for (int lane = panel.count; lane < width; ++lane) begin[lane] = end[lane] = 0;
+  }
+
+  /// The part of `keys` that all lanes see, if nothing has to be asked; empty ranges may lie anywhere in it.
+  RowRange all_in(RowRange keys) const {
+    Index const from = std::clamp(all.begin, keys.begin, keys.end);
+    return {from, std::clamp(all.end, from, keys.end)};
+  }
+
+  /// Does a block that holds keys [begin, end), cut to those that any lane sees, need a test?
+  bool covers(RowRange keys) const { return !each && all.begin <= keys.begin && keys.end <= all.end; }
+};
+
+/// The lanes' bounds in a block, as numbers that are compared with the number of a key.
+template <class A>
+struct BlockBounds {
+  Vector<A> begin[Blocking<A>::panel_vectors], end[Blocking<A>::panel_vectors];
+
+  BlockBounds(PanelKeys<A> const& keys, Index block_begin) {
+    constexpr int width = Blocking<A>::panel;
+    A first[width], last[width];
+    for (int lane = 0; lane < width; ++lane) {
+      first[lane] = static_cast<A>(std::clamp<Index>(keys.begin[lane] - block_begin, 0, Blocking<A>::key_block));
+      last[lane] = static_cast<A>(std::clamp<Index>(keys.end[lane] - block_begin, 0, Blocking<A>::key_block));
+    }
+    for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
+      begin[v] = Vector<A>::load(first + v * Vector<A>::lanes);
+      end[v] = Vector<A>::load(last + v * Vector<A>::lanes);
+    }
+  }
+
+  /// Which lanes of vector v see key j of the block.
+  [[gnu::always_inline]] Lanes<A> see(int v, Vector<A> j) const { return less_or_equal(begin[v], j) & less(j, end[v]); }
+};
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,28 @@
+#pragma once
+// Numbers too small to be normal cost hundreds of cycles each on some processors, and weights that small add nothing.
+
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
+namespace annulus::cpu {
+
+/// While it lives, this thread takes such operands and results for 0 (where the processor can).
+class SmallNumbersAreZero {
+ public:
+#if defined(__SSE2__)
+  SmallNumbersAreZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~SmallNumbersAreZero() { _mm_setcsr(before_); }
+#else
+  SmallNumbersAreZero() = default;
+#endif
+  SmallNumbersAreZero(SmallNumbersAreZero const&) = delete;
+  SmallNumbersAreZero& operator=(SmallNumbersAreZero const&) = delete;
+
+ private:
+#if defined(__SSE2__)
+  unsigned before_;
+#endif
+};
+
+}  // namespace annulus::cpu

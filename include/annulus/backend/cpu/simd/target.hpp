@@ -1,0 +1,45 @@
+#pragma once
+// Which instruction set the compiler's flags allow, as a namespace and as widths.
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+// Code for different instruction sets has different names, so that translation units built with different flags can be
+// linked into one program.
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+#define ANNULUS_CPU_TARGET avx512_bf16
+#elif defined(__AVX512F__)
+#define ANNULUS_CPU_TARGET avx512
+#elif defined(__AVX2__) && defined(__FMA__)
+#define ANNULUS_CPU_TARGET avx2
+#elif defined(__AVX__)
+#define ANNULUS_CPU_TARGET avx
+#elif defined(__ARM_NEON)
+#define ANNULUS_CPU_TARGET neon
+#else
+#define ANNULUS_CPU_TARGET generic
+#endif
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+#if defined(__AVX512F__)
+inline constexpr int vector_bytes = 64, vector_registers = 32;
+#elif defined(__AVX__)
+inline constexpr int vector_bytes = 32, vector_registers = 16;
+#elif defined(__ARM_NEON)
+inline constexpr int vector_bytes = 16, vector_registers = 32;
+#else
+inline constexpr int vector_bytes = 16, vector_registers = 16;
+#endif
+
+/// The instruction set that this code was compiled for.
+#define ANNULUS_CPU_NAME_OF(target) #target
+#define ANNULUS_CPU_NAME(target) ANNULUS_CPU_NAME_OF(target)
+inline constexpr char const* target_name = ANNULUS_CPU_NAME(ANNULUS_CPU_TARGET);
+#undef ANNULUS_CPU_NAME
+#undef ANNULUS_CPU_NAME_OF
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,96 @@
+#pragma once
+// One vector type for every instruction set: the vector extensions of GCC and clang, as wide as the target's registers.
+// Intrinsics stand only where the extensions have no word for what the target can do in one instruction.
+
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "annulus/backend/cpu/simd/target.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+template <std::floating_point A>
+struct Vector {
+  using Integer = std::conditional_t<sizeof(A) == 8, std::int64_t, std::int32_t>;
+  typedef A Native __attribute__((vector_size(vector_bytes)));
+  typedef Integer Bits __attribute__((vector_size(vector_bytes)));
+  static constexpr int lanes = vector_bytes / static_cast<int>(sizeof(A));
+
+  Native native;
+
+  [[gnu::always_inline]] static Vector load(A const* from) {
+    Vector v;
+    std::memcpy(&v.native, from, sizeof v.native);
+    return v;
+  }
+  [[gnu::always_inline]] void store(A* to) const { std::memcpy(to, &native, sizeof native); }
+  [[gnu::always_inline]] static Vector of(A value) { return {value - Native{}}; }
+  [[gnu::always_inline]] static Vector zero() { return {Native{}}; }
+
+  [[gnu::always_inline]] friend Vector operator+(Vector a, Vector b) { return {a.native + b.native}; }
+  [[gnu::always_inline]] friend Vector operator-(Vector a, Vector b) { return {a.native - b.native}; }
+  [[gnu::always_inline]] friend Vector operator*(Vector a, Vector b) { return {a.native * b.native}; }
+  [[gnu::always_inline]] friend Vector operator/(Vector a, Vector b) { return {a.native / b.native}; }
+};
+
+/// True or false per lane.
+template <class A>
+struct Lanes {
+  typename Vector<A>::Bits bits;  ///< all ones or zero
+
+  [[gnu::always_inline]] friend Lanes operator&(Lanes a, Lanes b) { return {a.bits & b.bits}; }
+};
+
+/// a * b + c; one instruction where the target has it.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> multiply_add(Vector<A> a, Vector<A> b, Vector<A> c) {
+  return {a.native * b.native + c.native};
+}
+
+template <class A>
+[[gnu::always_inline]] inline Lanes<A> less(Vector<A> a, Vector<A> b) {
+  return {a.native < b.native};
+}
+template <class A>
+[[gnu::always_inline]] inline Lanes<A> less_or_equal(Vector<A> a, Vector<A> b) {
+  return {a.native <= b.native};
+}
+
+template <class A>
+[[gnu::always_inline]] inline Vector<A> select(Lanes<A> where, Vector<A> a, Vector<A> b) {
+  return {where.bits ? a.native : b.native};
+}
+
+/// The larger of each lane; b where either is NaN.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> larger(Vector<A> a, Vector<A> b) {
+#if defined(__AVX512F__)
+  // The forms with a mask, here and elsewhere: GCC 12 warns of an uninitialised register in the others.
+  if constexpr (std::same_as<A, float>)
+    return {_mm512_maskz_max_ps(static_cast<__mmask16>(-1), a.native, b.native)};
+  else
+    return {_mm512_maskz_max_pd(static_cast<__mmask8>(-1), a.native, b.native)};
+#else
+  return {a.native > b.native ? a.native : b.native};
+#endif
+}
+
+/// Is any lane true?
+template <class A>
+[[gnu::always_inline]] inline bool any(Lanes<A> lanes) {
+#if defined(__AVX512F__)
+  auto const bits = reinterpret_cast<__m512i>(lanes.bits);
+  return _mm512_test_epi64_mask(bits, bits) != 0;
+#else
+  std::uint64_t words[vector_bytes / 8], sum = 0;
+  std::memcpy(words, &lanes.bits, sizeof words);
+  for (std::uint64_t word : words) sum |= word;
+  return sum != 0;
+#endif
+}
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,130 @@
+#pragma once
+// The online softmax of a panel of queries over a block of scores.
+
+#include <limits>
+
+#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/simd/exponential.hpp"
+#include "annulus/backend/cpu/simd/operand.hpp"
+
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+namespace detail {
+
+/// Maxima to subtract. Rows that have seen nothing keep a maximum of -inf; -inf - -inf must not come up.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> finite_maximum(A const* maximum) {
+  return larger(Vector<A>::load(maximum), Vector<A>::of(std::numeric_limits<A>::lowest()));
+}
+
+}  // namespace detail
+
+/// Lifts the maxima of a panel to `largest`, which are not below them, and rescales what was summed before.
+template <class A>
+[[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  bool rose = false;
+  for (int v = 0; v < vectors; ++v) rose = rose || any(less(V::load(maximum + v * lanes), largest[v]));
+  if (!rose) return;
+  V factor[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    V const before = V::load(maximum + v * lanes);
+    largest[v].store(maximum + v * lanes);
+    factor[v] = exponential2(before - detail::finite_maximum(maximum + v * lanes));
+    (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
+  }
+  for (Index d = 0; d < dim; ++d)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      A* const place = output + d * panel + v * lanes;
+      (V::load(place) * factor[v]).store(place);
+    }
+}
+
+/// Turns rows of scores into weights 2^(score * scale - maximum), and adds them to the sums.
+template <class A>
+[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  V high[vectors], sums[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    high[v] = detail::finite_maximum(maximum + v * lanes);
+    sums[v] = V::load(sum + v * lanes);
+  }
+  auto const weigh_all = [&](auto exponent) {
+#pragma GCC unroll 2
+    for (Index j = 0; j < rows; ++j)
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        A* const place = scores + j * panel + v * lanes;
+        V const weight = exponential2(exponent(V::load(place), high[v]));
+        sums[v] = sums[v] + weight;
+        weight.store(place);
+      }
+  };
+  if (scale == A(1))
+    weigh_all([](V score, V maximum_of_row) { return score - maximum_of_row; });
+  else
+    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) { return multiply_add(score, factor, V::zero() - maximum_of_row); });
+  for (int v = 0; v < vectors; ++v) sums[v].store(sum + v * lanes);
+}
+
+#if defined(__AVX512BF16__)
+/// As weigh, but the weights go to pairs of rows, rounded; the sums keep what the rounding takes. With lead 1 the first
+/// row is the second of its pair; what a pair lacks is 0.
+[[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale, float const* maximum, float* sum,
+                                             BfloatPair* pairs) {
+  using V = Vector<float>;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes, panel = Blocking<float>::panel;
+  V low[vectors], sums[vectors];
+  V const factor = V::of(scale);
+  for (int v = 0; v < vectors; ++v) {
+    low[v] = V::zero() - detail::finite_maximum(maximum + v * lanes);
+    sums[v] = V::load(sum + v * lanes);
+  }
+  auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
+    V const result = exponential2(multiply_add(V::load(scores + j * panel + v * lanes), factor, low[v]));
+    sums[v] = sums[v] + result;
+    return result;
+  };
+  Index j = 0;
+  if (lead == 1 && rows > 0) {
+    for (int v = 0; v < vectors; ++v) store_pairs_of_rows(V::zero(), weight(0, v), pairs + v * lanes);
+    pairs += panel;
+    j = 1;
+  }
+  for (; j + 1 < rows; j += 2, pairs += panel)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      V const even = weight(j, v);
+      store_pairs_of_rows(even, weight(j + 1, v), pairs + v * lanes);
+    }
+  if (j < rows)
+    for (int v = 0; v < vectors; ++v) store_pairs_of_rows(weight(j, v), V::zero(), pairs + v * lanes);
+  for (int v = 0; v < vectors; ++v) sums[v].store(sum + v * lanes);
+}
+
+/// Rows of a panel's width as pairs of rows, rounded.
+[[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
+  using V = Vector<float>;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes, panel = Blocking<float>::panel;
+  for (Index j = -lead; j < rows; j += 2, pairs += panel)
+    for (int v = 0; v < vectors; ++v) {
+      float const* const place = block + j * panel + v * lanes;
+      store_pairs_of_rows(j < 0 ? V::zero() : V::load(place), j + 1 < rows ? V::load(place + panel) : V::zero(), pairs + v * lanes);
+    }
+}
+
+/// Rows of a panel's width as pairs of neighbouring lanes, rounded.
+[[gnu::noinline]] inline void pair_lanes_of_panel(float const* block, Index rows, BfloatPair* pairs) {
+  using V = Vector<float>;
+  constexpr Index lanes = Blocking<float>::lanes;
+  for (Index e = 0; e < rows * Blocking<float>::panel; e += 2 * lanes, pairs += lanes)
+    store_pairs_of_lanes(V::load(block + e), V::load(block + e + lanes), pairs);
+}
+#endif
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu

@@ -1,0 +1,131 @@
+// Lengths, dimensions and masks that begin and end around the blocks and panels of the CPU backend.
+
+#include <annulus/annulus.hpp>
+#include <annulus/backend/cpu/cpu.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/judge.hpp"
+#include "support/ring_run.hpp"
+#include "support/small_ring_problem.hpp"
+
+using namespace annulus_test;
+
+namespace {
+
+constexpr std::int64_t block = annulus::cpu::Blocking<float>::key_block, panel = annulus::cpu::Blocking<float>::panel;
+
+template <class T>
+std::string complaint_of(RingProblem problem, int threads = 1) {
+  settle(problem);
+  round_operands<T>(problem);
+  auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    annulus::CpuBackend backend{.threads = threads};
+    return run_rank<T>(problem, ring, backend);
+  });
+  return judge(problem, assemble(problem, results), std::is_same_v<T, double> ? double_bounds : float_bounds).complaint;
+}
+
+}  // namespace
+
+TEST_CASE("keys and queries of every length around a block and a panel", "[cpu]") {
+  for (std::int64_t keys : {std::int64_t{1}, std::int64_t{7}, std::int64_t{9}, block - 1, block, block + 1, 2 * block + 9})
+    for (std::int64_t queries : {std::int64_t{1}, panel - 1, panel, panel + 1, 2 * panel + 5}) {
+      RingProblem const problem =
+          small_ring_problem({.query_heads = 1, .query_length = queries, .key_length = keys, .head_dim = 16, .value_dim = 9}, 1);
+      INFO(queries << " queries, " << keys << " keys");
+      CHECK(complaint_of<float>(problem) == "");
+    }
+}
+
+TEST_CASE("every dimension", "[cpu]") {
+  for (std::int64_t dim : {1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 80, 96, 112, 128, 129, 200, 256, 257})
+    for (bool swapped : {false, true}) {
+      RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 2 * panel + 3, .key_length = block + 11,
+                                                .head_dim = swapped ? 24 : dim, .value_dim = swapped ? dim : 24}, 1);
+      problem.dense.causal = true;
+      problem.dense.query_offset = block - 2 * panel;
+      INFO("head_dim " << problem.dense.head_dim << ", value_dim " << problem.dense.value_dim);
+      CHECK(complaint_of<float>(problem) == "");
+      CHECK(complaint_of<double>(problem) == "");
+    }
+}
+
+TEST_CASE("every option across block edges, alone and over ranks", "[cpu]") {
+  using Change = std::function<void(RingProblem&)>;
+  std::vector<std::pair<char const*, Change>> const options{
+      {"nothing", [](RingProblem&) {}},
+      {"causal", [](RingProblem& p) { p.dense.causal = true; }},
+      {"window", [](RingProblem& p) { p.dense.window_left = 70, p.dense.window_right = 3; }},
+      {"sink tokens", [](RingProblem& p) { p.dense.causal = true, p.dense.window_left = 20, p.dense.sink_tokens = 5; }},
+      {"chunk", [](RingProblem& p) { p.dense.chunk = 100; }},
+      {"causal with offset", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -40; }},
+      {"documents", [](RingProblem& p) { give_documents(p, documents_of_lengths(1, {100, 1, 128, 31, 40})); }},
+      {"causal documents", [](RingProblem& p) { p.dense.causal = true, give_documents(p, documents_of_lengths(1, {130, 90, 80})); }},
+      {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
+      {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
+      {"bias of all heads", [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); }},
+      {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 1); }},
+      {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
+      {"dropout", [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5, p.dense.causal = true; }},
+      {"soft cap, bias, dropout",
+       [](RingProblem& p) {
+         p.dense.logit_softcap = 2, p.dense.dropout_probability = 0.2, p.dense.dropout_seed = 6;
+         give_bias(p, 1, p.dense.query_heads);
+       }},
+  };
+  for (auto const& [name, change] : options)
+    for (auto const& [ranks, sharding] : {std::pair{1, annulus::Sharding(annulus::Contiguous{})},
+                                          {2, annulus::Sharding(annulus::Zigzag{})}, {2, annulus::Sharding(annulus::Striped{})}}) {
+      RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 300, .head_dim = 12, .value_dim = 20}, ranks, sharding);
+      change(problem);
+      INFO(name << " on " << ranks << " ranks");
+      CHECK(complaint_of<float>(problem, 2) == "");
+    }
+}
+
+TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]") {
+  constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  constexpr std::int64_t length = 200, dim = 8, bad = 150;
+  for (double poison : {not_a_number, infinite})
+    for (auto operand : {&OracleProblem::k, &OracleProblem::v}) {
+      RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
+      problem.dense.causal = true;
+      settle(problem);
+      auto const run = [&] {
+        annulus::SelfRing ring;
+        annulus::CpuBackend backend{.threads = 1};
+        return run_rank<float>(problem, ring, backend);
+      };
+      RingResult const clean = run();
+      (problem.dense.*operand)[bad * dim + 3] = poison;
+      RingResult const poisoned = run();
+      for (std::int64_t i = 0; i < length; ++i) {
+        bool hit = false;
+        for (std::int64_t d = 0; d < dim; ++d) {
+          auto const place = static_cast<std::size_t>(i * dim + d);
+          hit = hit || !std::isfinite(poisoned.output[place]);
+          if (i < bad) {
+            CHECK(poisoned.output[place] == clean.output[place]);
+            CHECK(poisoned.dq[place] == clean.dq[place]);
+          }
+        }
+        // An infinite key may have the logit -inf, and then no weight.
+        if (i < bad || operand == &OracleProblem::v || std::isnan(poison)) CHECK(hit == (i >= bad));
+      }
+    }
+  // A query whose dout is poison: only keys that it sees have gradients that are.
+  RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
+  problem.dense.causal = true;
+  settle(problem);
+  problem.dout[bad * dim] = not_a_number;
+  annulus::SelfRing ring;
+  annulus::CpuBackend backend{.threads = 1};
+  RingResult const result = run_rank<float>(problem, ring, backend);
+  for (std::int64_t j = 0; j < length; ++j) CHECK(std::isnan(result.dv[static_cast<std::size_t>(j * dim)]) == (j <= bad));
+}

@@ -1,0 +1,93 @@
+// 2^x and tanh over their whole range.
+
+#include <annulus/backend/cpu/simd/exponential.hpp>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace annulus::cpu;
+
+namespace {
+
+template <class A, class Function>
+std::vector<A> lanes_of(std::vector<A> values, Function&& function) {
+  std::size_t const lanes = Vector<A>::lanes, count = values.size();
+  values.resize((count + lanes - 1) / lanes * lanes);
+  for (std::size_t i = 0; i < values.size(); i += lanes) function(Vector<A>::load(values.data() + i)).store(values.data() + i);
+  values.resize(count);
+  return values;
+}
+
+/// |seen - exact| in units in the last place of a number of type A at `exact`.
+template <class A>
+double error_in_units(A seen, long double exact) {
+  int exponent = 0;
+  std::frexp(exact, &exponent);
+  exponent = std::max(exponent, std::numeric_limits<A>::min_exponent);
+  return static_cast<double>(std::abs(static_cast<long double>(seen) - exact) /
+                             std::ldexp(1.0L, exponent - std::numeric_limits<A>::digits));
+}
+
+template <class A>
+double worst_exponential(std::vector<A> const& arguments) {
+  auto const seen = lanes_of(arguments, [](Vector<A> x) { return exponential2(x); });
+  double worst = 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i)
+    worst = std::max(worst, error_in_units(seen[i], std::exp2(static_cast<long double>(arguments[i]))));
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("2^x of floats is within 2 units in the last place wherever the result is normal", "[cpu]") {
+  std::vector<float> arguments;
+  // Every 257th float from -0 to -126.
+  for (std::uint32_t bits = 0x80000000u; bits <= std::bit_cast<std::uint32_t>(-126.0f); bits += 257)
+    arguments.push_back(std::bit_cast<float>(bits));
+  CHECK(worst_exponential(arguments) <= 2);
+}
+
+TEST_CASE("2^x of doubles is within 2 units in the last place wherever the result is normal", "[cpu]") {
+  std::vector<double> arguments{0.0};
+  for (double x = 1e-300; x < 1; x *= 1.9) arguments.push_back(-x);
+  for (double x = 0; x > -1022; x -= 0.00137) arguments.push_back(x);
+  CHECK(worst_exponential(arguments) <= 2);
+}
+
+TEMPLATE_TEST_CASE("2^x at the ends of its range", "[cpu]", float, double) {
+  using Limits = std::numeric_limits<TestType>;
+  auto const lowest = static_cast<TestType>(Limits::min_exponent - 1);
+  auto const seen = lanes_of<TestType>({0, -Limits::infinity(), Limits::quiet_NaN(), lowest, lowest - TestType(0.5),
+                                        lowest - 100, Limits::lowest(), -1},
+                                       [](Vector<TestType> x) { return exponential2(x); });
+  CHECK(seen[0] == 1);
+  CHECK(seen[1] == 0);
+  CHECK(std::isnan(seen[2]));
+  CHECK(seen[3] == Limits::min());
+  CHECK(seen[4] >= 0);
+  CHECK(seen[4] < Limits::min());
+  CHECK(seen[5] == 0);
+  CHECK(seen[6] == 0);
+  CHECK(seen[7] == TestType(0.5));
+}
+
+TEMPLATE_TEST_CASE("tanh is within 4 units in the last place, also near 0", "[cpu]", float, double) {
+  std::vector<TestType> arguments;
+  for (TestType x = -25; x < 25; x += TestType(0.000731)) arguments.push_back(x);
+  for (TestType x = 1; x > TestType(1e-30); x *= TestType(0.93)) arguments.insert(arguments.end(), {x, -x});
+  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x); });
+  double worst = 0;
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    worst = std::max(worst, error_in_units(seen[i], std::tanh(static_cast<long double>(arguments[i]))));
+  CHECK(worst <= 4);
+  auto const ends = lanes_of<TestType>({0, std::numeric_limits<TestType>::infinity(), -std::numeric_limits<TestType>::infinity()},
+                                       [](Vector<TestType> x) { return hyperbolic_tangent(x); });
+  CHECK(ends[0] == 0);
+  CHECK(ends[1] == 1);
+  CHECK(ends[2] == -1);
+}

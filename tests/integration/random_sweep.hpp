@@ -1,0 +1,37 @@
+#pragma once
+// Random problems of the seeds [first_seed, first_seed + problems), forward and backward on a simulated ring, against the
+// oracle.
+
+#include <annulus/annulus.hpp>
+#include <cstdint>
+
+#include "support/catch.hpp"
+#include "support/judge.hpp"
+#include "support/random_ring_problem.hpp"
+
+namespace annulus_test {
+
+template <class T, class Placement, class Backend = annulus::ReferenceBackend>
+void sweep(std::uint64_t first_seed, int problems, Bounds bounds) {
+  int within_result = 0;
+  double worst = 0;
+  for (int i = 0; i < problems; ++i) {
+    RingProblem problem = random_ring_problem(first_seed + static_cast<std::uint64_t>(i));
+    round_operands<T>(problem);
+    INFO(problem.text);
+    auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+      Backend backend;
+      return run_rank<T, Placement>(problem, ring, backend);
+    });
+    Judgement const verdict = judge(problem, assemble(problem, results), bounds);
+    CHECK(verdict.complaint == "");
+    within_result += verdict.by_result;
+    worst = std::max(worst, verdict.worst);
+  }
+  // The bound by terms is for small differences of large terms; were it needed often, it would hide something.
+  CHECK(within_result >= problems * 95 / 100);
+  INFO("largest error relative to the norm of a result: " << worst);
+  CHECK(worst > 0);
+}
+
+}  // namespace annulus_test
