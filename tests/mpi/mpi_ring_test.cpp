@@ -150,6 +150,8 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   CHECK_THAT(refusal({.max_message_bytes = std::size_t{1} << 31}),
              ContainsSubstring("max_message_bytes is 2147483648"));
 
+  CHECK_THAT(refusal({.in_place = static_cast<InPlace>(9)}), ContainsSubstring("in_place is 9"));
+
   MpiRing patient(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
   CHECK(try_shift(patient, 1, 0, large) == "");
 
@@ -157,6 +159,9 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   MpiRingOptions const odd{.timeout = 60s, .max_message_bytes = world_rank() == 0 ? 100u : 200u};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, odd); }),
              ContainsSubstring("max_message_bytes is 100 on rank 0 and 200 on rank 1"));
+  MpiRingOptions const mixed{.timeout = 60s, .in_place = world_rank() == 0 ? InPlace::automatic : InPlace::never};
+  CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, mixed); }),
+             ContainsSubstring("in_place is automatic on rank 0 and never on rank 1"));
 }
 
 TEST_CASE("runs longer than a message travel in pieces", "[mpi][comm]") {

@@ -26,16 +26,17 @@ inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& o
   struct Record {
     std::uint64_t max_message_bytes, in_place;
   };
-  auto const all = gather_from_all(endpoint, Record{options.max_message_bytes, static_cast<std::uint64_t>(options.in_place)});
-  auto const require_equal = [&](std::string_view name, std::uint64_t Record::*option) {
+  auto const all =
+      gather_from_all(endpoint, Record{options.max_message_bytes, static_cast<std::uint64_t>(options.in_place)});
+  auto const require_equal = [&](std::string_view name, auto option) {
     for (Rank other = 1; other < endpoint.size(); ++other)
-      if (std::uint64_t const theirs = all[static_cast<std::size_t>(other)].*option; theirs != all[0].*option)
-        throw CommunicationError(message_of("MpiRingOptions: ", name, " is ", all[0].*option, " on rank 0 and ", theirs,
+      if (auto const theirs = option(all[static_cast<std::size_t>(other)]); theirs != option(all[0]))
+        throw CommunicationError(message_of("MpiRingOptions: ", name, " is ", option(all[0]), " on rank 0 and ", theirs,
                                             " on rank ", other, "; it must be the same on all ranks"),
                                  endpoint.rank(), CommunicationError::unknown, other);
   };
-  require_equal("max_message_bytes", &Record::max_message_bytes);
-  require_equal("in_place", &Record::in_place);
+  require_equal("max_message_bytes", [](Record const& record) { return record.max_message_bytes; });
+  require_equal("in_place", [](Record const& record) { return name_of(static_cast<InPlace>(record.in_place)); });
 }
 
 /// Lets the ranks lend each other memory, where the options and the machine allow it. Throws UnsupportedError, on all

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <climits>
 #include <cstddef>
+#include <string_view>
 
 #include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
@@ -30,12 +31,20 @@ struct MpiRingOptions {
 
 namespace detail {
 
+inline std::string_view name_of(InPlace choice) {
+  return choice == InPlace::automatic ? "automatic" : choice == InPlace::never ? "never" : "always";
+}
+
 inline void validate(MpiRingOptions const& options) {
   check<UnsupportedError>(options.timeout.count() >= 1, "MpiRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");
   check<UnsupportedError>(options.max_message_bytes >= 1 && options.max_message_bytes <= INT_MAX,
                           "MpiRingOptions: max_message_bytes is ", options.max_message_bytes, "; 1 to ", INT_MAX,
                           " are accepted");
+  check<UnsupportedError>(options.in_place == InPlace::automatic || options.in_place == InPlace::never ||
+                              options.in_place == InPlace::always,
+                          "MpiRingOptions: in_place is ", static_cast<int>(options.in_place),
+                          "; automatic, never and always are accepted");
 }
 
 }  // namespace detail
