@@ -294,6 +294,37 @@ TEST_CASE("a ring over MPI computes bit for bit what a simulated one does", "[mp
   CHECK(std::memcmp(mine.data(), same.data(), mine.size() * sizeof(float)) == 0);
 }
 
+TEST_CASE("a transfer moves on while a rank works, and its failure waits for wait()", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  ShiftBuffers buffers(ring, 1, 0, 20 * large);
+  auto transfer = buffers.start(ring, Channel::prefetched);
+  // All ranks only work, and never wait: the bytes are there nevertheless.
+  auto const start = std::chrono::steady_clock::now();
+  while (buffers.complaint() != "" && std::chrono::steady_clock::now() - start < 20s)
+    for (int i = 0; i < 50; ++i) {
+      transfer.progress();
+      std::this_thread::sleep_for(100us);
+    }
+  CHECK(buffers.complaint() == "");
+  MPI_Barrier(MPI_COMM_WORLD);
+  transfer.wait();
+  transfer.progress();  // harmless after its end
+
+  ShiftBuffers uneven(ring, 1, 1, 1, [&](Rank sender, std::size_t) { return sender == 0 ? 10u : 20u; });
+  auto second = uneven.start(ring, Channel::prefetched);
+  if (ring.rank() == 0) ring.abandon("no longer wanted");
+  for (int i = 0; i < 20; ++i) {
+    second.progress();
+    std::this_thread::sleep_for(1ms);
+  }
+  CHECK_THAT(thrown<CommunicationError>([&] {
+               second.wait();
+               for (int round = 0; round <= ring.size(); ++round) try_shift(ring, 1, round, large);
+             }),
+             ContainsSubstring("no longer wanted"));
+}
+
 TEST_CASE("transfers and rings can be moved", "[mpi][comm]") {
   MpiRing made(MPI_COMM_WORLD, options_of_tests());
   MpiRing ring = std::move(made);

@@ -57,6 +57,10 @@ class MpiRing {
       failed_ = false;
     }
 
+    void progress() noexcept {
+      if (exchange_) endpoint_->progress(*exchange_);
+    }
+
    private:
     friend class MpiRing;
     Transfer(std::shared_ptr<detail::MpiEndpoint> endpoint, std::shared_ptr<detail::MpiExchange> exchange)

@@ -114,7 +114,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   }
   backend.synchronize();
 
-  auto const visit = [&](int i, Payload const& here, Payload const& results) {
+  auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     StepOperands<T, Space> rows = own;
     BackwardOperands<T, L, A, Space> backward{dout, lse, delta};
     Payload const& query_side = keys_rotate ? buffers.resident : results;
@@ -133,7 +133,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     } else {
       backend.clear(query_gradient(results));
     }
-    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here)), rows, backward,
+    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), rows, backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
   };

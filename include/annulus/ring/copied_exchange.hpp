@@ -32,6 +32,14 @@ class CopiedExchange {
   /// The rows that are here at the step. At step 0 they are the caller's own, and the payload holds what is to be sent.
   Payload const& here() const { return *here_; }
 
+  /// What lets the shifts under way move on while the backend works; nothing, where they move by themselves.
+  Progress progress() {
+    if constexpr (ProgressingTransfer<TransferOf<C>>)
+      return {[](void* context) { static_cast<CopiedExchange*>(context)->move_on(); }, this};
+    else
+      return {};
+  }
+
   /// Before the work of step i: the rows of step i + 1 are on their way.
   void fetch_next(int i) {
     next_->hold(plan_.step(rank_, i + 1).held);
@@ -88,6 +96,11 @@ class CopiedExchange {
   }
 
  private:
+  void move_on() noexcept {
+    if (ahead_) ahead_->progress();
+    if (behind_) behind_->progress();
+  }
+
   Payload& home() { return buffers_.carried[0]; }
   Payload& arriving() { return buffers_.carried[3]; }
 

@@ -98,10 +98,10 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   if (keys_rotate) backend.reset(detail::state_in<A>(buffers.resident, shape));
   backend.synchronize();
 
-  auto const visit = [&](int i, Payload const& here, Payload const& results) {
+  auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const state = detail::state_in<A>(keys_rotate ? buffers.resident : results, shape);
     if (!keys_rotate) backend.reset(state);
-    backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here)), i == 0 ? own : rotating(here),
+    backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
                  state);
   };
   auto const join = [&](Payload const& into, Payload const& from) {

@@ -48,7 +48,7 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
       bool const last = i + 1 == plan.steps();
       if (!last) exchange.fetch_next(i);
       auto& results = exchange.results(i);
-      visit(i, exchange.here(), results);
+      visit(i, exchange.here(), results, exchange.progress());
       exchange.join_arrived(i, results, join);
       // An exchange reads and overwrites memory that the backend works on, so it must have come to rest.
       backend.synchronize();
@@ -68,11 +68,12 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 }  // namespace detail
 
 /// Takes this rank through all steps of the plan. buffers.prefetched[0] holds the rows of step 0 that are to be sent.
-///   visit(step, here, results)  starts the work of a step on the payload `here` (not yet valid at step 0, where the
-///                               rows are the caller's own); results: where what is carried goes, rows as in the plan
-///   join(into, from)            adds carried results that have arrived to those of the same rows
-///   finish(home)                starts what is left to do with the carried results for this rank's own rows (without
-///                               meaning where nothing is carried), which are there until it has come to rest
+///   visit(step, here, results, progress)  starts the work of a step on the payload `here` (not yet valid at step 0,
+///                     where the rows are the caller's own); results: where what is carried goes, rows as in the plan;
+///                     progress: for the backend to call
+///   join(into, from)  adds carried results that have arrived to those of the same rows
+///   finish(home)      starts what is left to do with the carried results for this rank's own rows (without meaning
+///                     where nothing is carried), which are there until it has come to rest
 template <Communicator C, Backend B, class Visit, class Join, class Finish>
 void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<B>& buffers, Visit&& visit, Join&& join,
             Finish&& finish) {

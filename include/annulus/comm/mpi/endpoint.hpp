@@ -115,12 +115,13 @@ class MpiEndpoint {
   /// Returns when the loan can be read; throws when the ring is closed, now or before.
   TakenLoan complete(LoanNumber const& loan) {
     --loans_under_way_;
+    std::optional<TakenLoan> taken;
     auto const peer = [&]() -> std::optional<Rank> {
-      return memory_->is_lent(loan) ? std::nullopt : std::optional(loan.lender);
+      // What was lent and cannot be reached is gone with its lender, who says why or is late.
+      if (memory_->is_lent(loan)) taken = memory_->take(loan);
+      return taken ? std::nullopt : std::optional(loan.lender);
     };
     await(peer, [&] { return message_of(name_of(loan.channel), " loan"); });
-    auto taken = memory_->take(loan);
-    if (!taken) fail(message_of("rank ", rank_, " cannot map what rank ", loan.lender, " has lent"), loan.lender);
     return std::move(*taken);
   }
 
@@ -144,6 +145,20 @@ class MpiEndpoint {
     } catch (...) {
       drop(exchange);
       throw;
+    }
+  }
+
+  /// Lets MPI work for a moment, if it has not for a while. What is found wrong, complete() throws.
+  void progress(MpiExchange& exchange) noexcept {
+    // A message has a few pieces to pass on in a millisecond; asking more often costs compute and brings nothing.
+    constexpr std::chrono::microseconds pause(200);
+    auto const now = std::chrono::steady_clock::now();
+    if (closed_ || exchange.done() || now < last_progress_ + pause || !mpi_is_running()) return;
+    last_progress_ = now;
+    try {
+      exchange.progress();
+    } catch (std::exception const&) {
+      // No memory for the words of a complaint: the peers' time limits remain.
     }
   }
 
@@ -334,6 +349,7 @@ class MpiEndpoint {
   std::vector<std::shared_ptr<MpiExchange>> under_way_, left_to_mpi_;
   std::shared_ptr<MpiSharedMemory> memory_;
   int loans_under_way_ = 0;
+  std::chrono::steady_clock::time_point last_progress_{};
   std::optional<CommunicationError> closed_;
   bool quiet_ = false, left_ = false;
 };
