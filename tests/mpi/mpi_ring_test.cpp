@@ -313,6 +313,7 @@ TEST_CASE("a transfer moves on while a rank works, and its failure waits for wai
 
   ShiftBuffers uneven(ring, 1, 1, 1, [&](Rank sender, std::size_t) { return sender == 0 ? 10u : 20u; });
   auto second = uneven.start(ring, Channel::prefetched);
+  MPI_Barrier(MPI_COMM_WORLD);
   if (ring.rank() == 0) ring.abandon("no longer wanted");
   for (int i = 0; i < 20; ++i) {
     second.progress();

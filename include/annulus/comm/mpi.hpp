@@ -24,6 +24,10 @@ namespace annulus {
 /// The ranks of an MPI communicator as a ring, in their order. Only the thread that made it calls it; MPI_THREAD_SINGLE
 /// is enough. It talks on a communicator of its own, so that it never meets messages of the program.
 ///
+/// Where all ranks share memory (MpiRingOptions::in_place), the rows of a pass are not sent: ranks lend them to each
+/// other, and a shift costs nothing but the reading. Elsewhere messages move while a backend computes and calls
+/// Step::progress. Results are the same bits on both ways.
+///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object ends before its part is done, is noticed at once; one that computes for longer than
 /// the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for, return once

@@ -11,12 +11,11 @@
 
 namespace annulus {
 
-/// How rows reach the ranks that read them. Messages move while ranks compute only as far as MPI moves them by itself or
-/// backends call Step::progress; a helper thread inside MPI takes a core away from the compute and is not offered.
-///
 /// Whether ranks read each other's rows where they lie. Possible where all ranks of the ring run on one node (Linux, one
-/// user, no container boundary between them); a step then waits for no copy, and one prefetched buffer of the two is
-/// not needed. Ranks on several nodes move in step with the slowest hop, so that all hops are messages there.
+/// user, no container boundary between them): no step then waits for a copy, and one prefetched buffer of two is not
+/// needed. A ring over several nodes moves in step with its slowest hop, so that all its hops are messages. Messages
+/// move while ranks compute only as far as MPI moves them by itself or the backend calls Step::progress; a helper
+/// thread inside MPI takes a core from the compute, and is not offered.
 enum class InPlace {
   automatic,  ///< where it is possible
   never,      ///< all bytes travel as messages
