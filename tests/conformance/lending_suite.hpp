@@ -64,7 +64,14 @@ class LentRuns {
 namespace lending_cases {
 
 inline std::vector<std::vector<std::size_t>> shapes() {
-  return {{}, {0}, {1}, {4097}, {large}, {0, 5, 0}, {large, 3, large}, std::vector<std::size_t>(annulus::max_lent_runs, 33)};
+  return {{},
+          {0},
+          {1},
+          {4097},
+          {large},
+          {0, 5, 0},
+          {large, 3, large},
+          std::vector<std::size_t>(annulus::max_lent_runs, 33)};
 }
 
 /// Every distance, channel and shape, out of buffers that are written again once they are given back.
@@ -111,7 +118,8 @@ void many_under_way(RunRing& run, int ranks) {
       // In any order: from the last to the first.
       for (std::size_t i = loans.size(); i-- > 0;) {
         loans[i].wait();
-        complaints += lent[i].complaint(loans[i], annulus::ring_neighbour(ring.rank(), -1, ranks), static_cast<int>(i + 1));
+        complaints +=
+            lent[i].complaint(loans[i], annulus::ring_neighbour(ring.rank(), -1, ranks), static_cast<int>(i + 1));
       }
       transfer.wait();
       complaints += shifted.complaint();

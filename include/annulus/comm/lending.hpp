@@ -29,7 +29,8 @@ template <class T>
 concept Loan = std::movable<T> && requires(T loan, T const& observed) {
   { loan.wait() } -> std::same_as<void>;
   { observed.runs() } -> std::same_as<BorrowedBytes>;
-  { loan.give_back() } noexcept;
+  { loan.give_back() }
+  noexcept;
 };
 
 /// Satisfied by C where
@@ -44,16 +45,16 @@ concept Loan = std::movable<T> && requires(T loan, T const& observed) {
 ///     CommunicationError when they will not be, and does not wait for ever; the bytes must then not be written any
 ///     more.
 template <class C>
-concept LendingCommunicator =
-    Communicator<C> && requires(C& communicator, C const& observed, typename C::Buffer const& buffer, Channel channel,
-                                int hop, OutgoingBytes out, Index bytes, std::byte const* first) {
-      { observed.lends() } -> std::same_as<bool>;
-      { communicator.allocate(bytes) } -> std::same_as<typename C::Buffer>;
-      { buffer.data() } -> std::same_as<std::byte*>;
-      { buffer.size() } -> std::same_as<Index>;
-      { communicator.start_loan(channel, hop, out) } -> Loan;
-      communicator.reclaim(first);
-    };
+concept LendingCommunicator = Communicator<C> &&
+    requires(C& communicator, C const& observed, typename C::Buffer const& buffer, Channel channel, int hop,
+             OutgoingBytes out, Index bytes, std::byte const* first) {
+  { observed.lends() } -> std::same_as<bool>;
+  { communicator.allocate(bytes) } -> std::same_as<typename C::Buffer>;
+  { buffer.data() } -> std::same_as<std::byte*>;
+  { buffer.size() } -> std::same_as<Index>;
+  { communicator.start_loan(channel, hop, out) } -> Loan;
+  communicator.reclaim(first);
+};
 
 template <class C>
 using LoanOf = decltype(std::declval<C&>().start_loan(Channel{}, 1, OutgoingBytes{}));

@@ -22,7 +22,11 @@ class LentExchange {
   using Payload = typename RingBuffers<B>::Payload;
 
   LentExchange(RingPlan const& plan, C& communicator, RingBuffers<B>& buffers)
-      : plan_(plan), communicator_(communicator), buffers_(buffers), rank_(communicator.rank()), fresh_{&buffers.carried[1]} {
+      : plan_(plan),
+        communicator_(communicator),
+        buffers_(buffers),
+        rank_(communicator.rank()),
+        fresh_{&buffers.carried[1]} {
     for (std::size_t i = 2; i < buffers.carried.size(); ++i)
       if (plan.carried_rows(rank_)[i] > 0) fresh_[places_++] = &buffers.carried[i];
   }
@@ -37,8 +41,8 @@ class LentExchange {
     borrowed_.reserve(static_cast<std::size_t>(plan_.steps() - 1));
     for (int later = 1; later < plan_.steps(); ++later) {
       int const hop = plan_.offset(later);
-      auto const out = buffers_.prefetched[0].outgoing(
-          plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held);
+      auto const out =
+          buffers_.prefetched[0].outgoing(plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held);
       borrowed_.push_back(communicator_.start_loan(Channel::prefetched, hop, out));
     }
   }
@@ -97,7 +101,8 @@ class LentExchange {
          ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
   }
 
-  void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, int step, Rank lender) {
+  void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, int step,
+            Rank lender) {
     BorrowedBytes const runs = loan.runs();
     auto const require_equal = [&](std::string const& what, std::size_t expected, std::size_t got) {
       if (expected != got)

@@ -36,7 +36,8 @@ class Payload {
       buffer_ = std::move(buffer);
     }
     parts_.clear();
-    for (std::size_t p = 0; p < layout.row_bytes.size(); ++p) parts_.push_back(first_ + layout.part_offset(p, capacity));
+    for (std::size_t p = 0; p < layout.row_bytes.size(); ++p)
+      parts_.push_back(first_ + layout.part_offset(p, capacity));
   }
 
   /// Lies from now on in another rank's memory, which is only read: one run per part, each with the bytes of `rows`.

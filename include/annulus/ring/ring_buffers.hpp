@@ -45,8 +45,8 @@ struct RingBuffers {
   }
 
   Index bytes() const {
-    Index sum = resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() +
-                sink_gradients.buffer_bytes();
+    Index sum =
+        resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() + sink_gradients.buffer_bytes();
     for (Payload const& payload : prefetched) sum += payload.buffer_bytes();
     for (Payload const& payload : carried) sum += payload.buffer_bytes();
     return sum;

@@ -60,8 +60,8 @@ inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   auto const all = gather_from_all(endpoint, unreachable);
   for (Rank rank = 0; rank < endpoint.size(); ++rank)
     if (Rank const other = all[static_cast<std::size_t>(rank)]; other >= 0) {
-      check<UnsupportedError>(options.in_place != InPlace::always, "MpiRingOptions: in_place is always, but rank ", rank,
-                              " cannot map memory of rank ", other,
+      check<UnsupportedError>(options.in_place != InPlace::always, "MpiRingOptions: in_place is always, but rank ",
+                              rank, " cannot map memory of rank ", other,
                               "; all ranks must run on one Linux node, for one user and in one container");
       return;
     }

@@ -65,7 +65,8 @@ class MpiLoan {
  private:
   void end() noexcept {
     give_back();
-    if (auto const endpoint = std::exchange(endpoint_, nullptr); endpoint && state_ == under_way) endpoint->drop(number_);
+    if (auto const endpoint = std::exchange(endpoint_, nullptr); endpoint && state_ == under_way)
+      endpoint->drop(number_);
   }
 
   std::shared_ptr<MpiEndpoint> endpoint_;

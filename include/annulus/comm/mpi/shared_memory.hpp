@@ -111,15 +111,17 @@ class MpiSharedMemory {
                               " are accepted");
     std::uint64_t& number = lent_[line_of(channel, to)];
     Notice& notice = notice_on(board_, channel, to, number);
-    check<CommunicationError>(notice.taken.load(std::memory_order_acquire) == notice.pinned.load(std::memory_order_relaxed),
-                              "more than ", max_loans_under_way, " loans under way to rank ", to);
+    check<CommunicationError>(
+        notice.taken.load(std::memory_order_acquire) == notice.pinned.load(std::memory_order_relaxed), "more than ",
+        max_loans_under_way, " loans under way to rank ", to);
     OwnSegment* segment = nullptr;
     for (std::size_t p = 0; p < out.size(); ++p) {
       notice.runs[p] = {0, out[p].size()};
       if (out[p].empty()) continue;
       OwnSegment* const found = segment_of(out[p].data());
-      check<CommunicationError>(found && (!segment || segment == found) && out[p].data() + out[p].size() <= found->first + found->bytes,
-                                "run ", p, " of a loan does not lie within one buffer of the ring");
+      check<CommunicationError>(
+          found && (!segment || segment == found) && out[p].data() + out[p].size() <= found->first + found->bytes,
+          "run ", p, " of a loan does not lie within one buffer of the ring");
       segment = found;
       notice.runs[p].offset = static_cast<std::uint64_t>(out[p].data() - segment->memory.data());
     }
@@ -150,7 +152,8 @@ class MpiSharedMemory {
     }
     for (std::size_t p = 0; p < taken.count; ++p)
       if (notice.runs[p].length > 0)
-        taken.runs[p] = {taken.segment->data() + notice.runs[p].offset, static_cast<std::size_t>(notice.runs[p].length)};
+        taken.runs[p] = {taken.segment->data() + notice.runs[p].offset,
+                         static_cast<std::size_t>(notice.runs[p].length)};
     notice.taken.store(loan.number + 1, std::memory_order_release);
     return taken;
   }
