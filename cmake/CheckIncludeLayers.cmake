@@ -12,7 +12,7 @@ set(allowed_comm core)
 set(allowed_sharding core tensor)
 set(allowed_schedule core mask sharding)
 set(allowed_backend core tensor numerics mask sharding comm/communicator.hpp)
-set(allowed_ring core tensor mask schedule comm/communicator.hpp backend/backend.hpp)
+set(allowed_ring core tensor mask schedule comm/communicator.hpp comm/lending.hpp backend/backend.hpp)
 set(allowed_attention core tensor numerics sharding mask schedule comm backend ring)
 set(allowed_interop attention)
 

@@ -2,6 +2,7 @@
 
 #include "annulus/comm/communicator.hpp"
 
+#include "annulus/comm/lending.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/catch.hpp"
@@ -79,6 +80,56 @@ static_assert(Communicator<RecordingCommunicator<SelfRing>>);
 static_assert(Communicator<RecordingCommunicator<Least>>);
 static_assert(Communicator<UnrulyCommunicator<SimulatedRing>>);
 static_assert(Communicator<ForeignRing<UnrulyCommunicator<SimulatedRing>>>);
+
+// The least that lends.
+struct LeastBuffer {
+  std::byte* data() const { return nullptr; }
+  Index size() const { return 0; }
+};
+struct LeastLoan {
+  void wait() {}
+  BorrowedBytes runs() const { return {}; }
+  void give_back() noexcept {}
+};
+struct LeastLender : Least {
+  using Buffer = LeastBuffer;
+  bool lends() const { return true; }
+  LeastBuffer allocate(Index) { return {}; }
+  LeastLoan start_loan(Channel, int, OutgoingBytes) { return {}; }
+  void reclaim(std::byte const*) {}
+};
+
+// One thing is missing in each.
+struct NeverSaysWhether : LeastLender {
+  bool lends() const = delete;
+};
+struct NoReclaim : LeastLender {
+  void reclaim(std::byte const*) = delete;
+};
+struct LoanThatStays : LeastLoan {
+  LoanThatStays(LoanThatStays&&) = delete;
+};
+struct LendsForGood : LeastLender {
+  LoanThatStays start_loan(Channel, int, OutgoingBytes);
+};
+
+static_assert(LendingCommunicator<LeastLender>);
+static_assert(!LendingCommunicator<Least>);
+static_assert(!LendingCommunicator<NeverSaysWhether>);
+static_assert(!LendingCommunicator<NoReclaim>);
+static_assert(!LendingCommunicator<LendsForGood>);
+
+struct ProgressMayThrow {
+  void wait() {}
+  void progress() {}
+};
+struct Progresses {
+  void wait() {}
+  void progress() noexcept {}
+};
+static_assert(ProgressingTransfer<Progresses>);
+static_assert(!ProgressingTransfer<ProgressMayThrow>);
+static_assert(!ProgressingTransfer<TransferOf<Least>>);
 
 }  // namespace
 

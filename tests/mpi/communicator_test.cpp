@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "conformance/communicator_suite.hpp"
+#include "conformance/lending_suite.hpp"
 #include "mpi/mpi_runner.hpp"
 #include "support/recording_communicator.hpp"
 #include "support/unruly_communicator.hpp"
@@ -45,4 +46,24 @@ TEST_CASE("an unruly, recorded MpiRing is a communicator", "[mpi][comm]") {
         });
       },
       {std::min(world_size(), 4)});
+}
+
+TEST_CASE("MpiRing that may not share memory is a communicator, and does not lend", "[mpi][comm]") {
+  MpiRingOptions options = options_of_tests();
+  options.in_place = InPlace::never;
+  communicator_suite(
+      [&](int ranks, auto function) {
+        return RunMpiRing{options}(ranks, [&](MpiRing& ring) {
+          CHECK(!ring.lends());
+          function(ring);
+        });
+      },
+      {std::min(world_size(), 3)});
+}
+
+TEST_CASE("MpiRing lends memory", "[mpi][comm]") {
+  MpiRingOptions options = options_of_tests();
+  options.in_place = InPlace::always;
+  lending_suite(RunMpiRing{options}, {world_size()});
+  if (world_size() > 2) lending_suite(RunMpiRing{}, {2});
 }

@@ -150,6 +150,8 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   CHECK_THAT(refusal({.max_message_bytes = std::size_t{1} << 31}),
              ContainsSubstring("max_message_bytes is 2147483648"));
 
+  CHECK_THAT(refusal({.in_place = static_cast<InPlace>(9)}), ContainsSubstring("in_place is 9"));
+
   MpiRing patient(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
   CHECK(try_shift(patient, 1, 0, large) == "");
 
@@ -157,6 +159,9 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   MpiRingOptions const odd{.timeout = 60s, .max_message_bytes = world_rank() == 0 ? 100u : 200u};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, odd); }),
              ContainsSubstring("max_message_bytes is 100 on rank 0 and 200 on rank 1"));
+  MpiRingOptions const mixed{.timeout = 60s, .in_place = world_rank() == 0 ? InPlace::automatic : InPlace::never};
+  CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, mixed); }),
+             ContainsSubstring("in_place is automatic on rank 0 and never on rank 1"));
 }
 
 TEST_CASE("runs longer than a message travel in pieces", "[mpi][comm]") {
@@ -287,6 +292,38 @@ TEST_CASE("a ring over MPI computes bit for bit what a simulated one does", "[mp
   auto const simulated = run_ring(world_size(), [](SimulatedRing& threads) { return rounded_sum(threads); });
   auto const& same = simulated[static_cast<std::size_t>(ring.rank())];
   CHECK(std::memcmp(mine.data(), same.data(), mine.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a transfer moves on while a rank works, and its failure waits for wait()", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  ShiftBuffers buffers(ring, 1, 0, 20 * large);
+  auto transfer = buffers.start(ring, Channel::prefetched);
+  // All ranks only work, and never wait: the bytes are there nevertheless.
+  auto const start = std::chrono::steady_clock::now();
+  while (buffers.complaint() != "" && std::chrono::steady_clock::now() - start < 20s)
+    for (int i = 0; i < 50; ++i) {
+      transfer.progress();
+      std::this_thread::sleep_for(100us);
+    }
+  CHECK(buffers.complaint() == "");
+  MPI_Barrier(MPI_COMM_WORLD);
+  transfer.wait();
+  transfer.progress();  // harmless after its end
+
+  ShiftBuffers uneven(ring, 1, 1, 1, [&](Rank sender, std::size_t) { return sender == 0 ? 10u : 20u; });
+  auto second = uneven.start(ring, Channel::prefetched);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (ring.rank() == 0) ring.abandon("no longer wanted");
+  for (int i = 0; i < 20; ++i) {
+    second.progress();
+    std::this_thread::sleep_for(1ms);
+  }
+  CHECK_THAT(thrown<CommunicationError>([&] {
+               second.wait();
+               for (int round = 0; round <= ring.size(); ++round) try_shift(ring, 1, round, large);
+             }),
+             ContainsSubstring("no longer wanted"));
 }
 
 TEST_CASE("transfers and rings can be moved", "[mpi][comm]") {

@@ -5,9 +5,11 @@
 #include <annulus/annulus.hpp>
 #include <annulus/comm/mpi.hpp>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,8 +49,10 @@ std::vector<RingResult> simulated(RingProblem const& problem) {
 }
 
 template <class T>
-void check_same_bits(std::uint64_t first_seed, std::size_t count) {
-  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::InPlace in_place) {
+  annulus::MpiRingOptions options = options_of_tests();
+  options.in_place = in_place;
+  MpiRing ring(MPI_COMM_WORLD, options);
   for (RingProblem const& problem : problems_of_this_world<T>(first_seed, count)) {
     INFO(problem.text);
     annulus::ReferenceBackend backend;
@@ -74,9 +78,11 @@ void run_with(MpiRing& ring, RingProblem const& problem) {
 }  // namespace
 
 TEST_CASE("ring attention over MPI gives the bits of a simulated ring", "[mpi]") {
-  check_same_bits<float>(810'000, 24);
-  check_same_bits<Eigen::bfloat16>(820'000, 8);
-  check_same_bits<double>(830'000, 8);
+  for (auto const in_place : {annulus::InPlace::always, annulus::InPlace::never}) {
+    check_same_bits<float>(810'000, 24, in_place);
+    check_same_bits<Eigen::bfloat16>(820'000, 8, in_place);
+    check_same_bits<double>(830'000, 8, in_place);
+  }
 }
 
 TEST_CASE("ring attention over MPI gives the same bits with late and reordered shifts, and in pieces", "[mpi]") {
@@ -123,6 +129,22 @@ TEST_CASE("several rings of replica groups work side by side", "[mpi]") {
   annulus::ReferenceBackend backend;
   RingResult const over_mpi = run_rank<float>(problem, ring, backend);
   CHECK(same_bits(over_mpi, simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
+}
+
+TEST_CASE("repeated calls, rows read in place, while ranks run ahead of each other", "[mpi]") {
+  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 41, .head_dim = 8},
+                                           world_size(), annulus::Zigzag{}, annulus::Rotation::automatic, 17);
+  problem.dense.causal = true;
+  settle(problem);
+  round_operands<float>(problem);
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  REQUIRE(ring.lends());
+  auto const expected = simulated<float>(problem)[static_cast<std::size_t>(ring.rank())];
+  annulus::ReferenceBackend backend;
+  for (int call = 0; call < 20; ++call) {
+    if (call % world_size() == ring.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    CHECK(same_bits(run_rank<float>(problem, ring, backend), expected));
+  }
 }
 
 TEST_CASE("where one rank over MPI is called differently, every rank throws the same error", "[mpi]") {

@@ -184,3 +184,22 @@ TEST_CASE("peak buffers are two prefetched payloads, whatever the number of rank
   for (int ranks : {2, 3, 8, 16}) CHECK(peak(ranks, Pass::backward) == 2 * payload * 2 + 3 * payload * 4 + own);
   CHECK(peak(1, Pass::forward) == state);
 }
+
+TEST_CASE("read in place, what is prefetched needs one buffer, and results none to arrive in", "[schedule]") {
+  Case const c{.rows = 64};
+  Index const payload = 64 * c.kv_heads * (c.head_dim + c.value_dim),
+              state = 64 * c.query_heads * (c.value_dim + 2) * 4,
+              own = 64 * c.query_heads * (c.head_dim + 1) * 4;
+  for (int ranks : {2, 3, 8}) {
+    auto const plan = [&](Pass pass) {
+      PlanRequest request = request_of({.ranks = ranks, .rows = 64}, pass, Rotation::keys);
+      request.in_place = true;
+      return RingPlan(request);
+    };
+    CHECK(plan(Pass::forward).peak_buffer_bytes(0) == payload * 2 + state);
+    // Gradients leave at every step: two buffers take turns, and a third one where there are steps enough to fill it.
+    Index const places = ranks > 2 ? 3 : 2;
+    CHECK(plan(Pass::backward).peak_buffer_bytes(0) == payload * 2 + places * payload * 4 + own);
+    CHECK_NOTHROW(check_plan(plan(Pass::backward)));
+  }
+}

@@ -246,7 +246,8 @@ class RingAttention {
                         .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
                         .segments = static_cast<bool>(operands.query_segments),
                         .elementwise = restricts || operands.mask,
-                        .bound_to_queries = operands.bias || operands.mask};
+                        .bound_to_queries = operands.bias || operands.mask,
+                        .in_place = lends(*communicator_)};
     if (operands.bias_gradient && pass == Pass::backward)
       request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
     for (CallRecord const& other : records) {

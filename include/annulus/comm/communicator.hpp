@@ -36,6 +36,13 @@ concept Transfer = std::movable<T> && requires(T transfer) {
   { transfer.wait() } -> std::same_as<void>;
 };
 
+/// A transfer whose bytes move only while the communicator is at work: progress() lets them, and does not block; what
+/// fails then is thrown by wait(). Called by the thread that calls the communicator.
+template <class T>
+concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
+  { transfer.progress() } noexcept;
+};
+
 /// Satisfied by C where
 ///  1. memory_space says where the bytes of a shift live;
 ///  2. 0 <= rank() < size(); ranks are places in the ring;

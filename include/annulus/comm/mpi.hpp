@@ -10,9 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
+#include "annulus/comm/lending.hpp"
+#include "annulus/comm/mpi/agreement.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
+#include "annulus/comm/mpi/loan.hpp"
 #include "annulus/comm/mpi/options.hpp"
 #include "annulus/comm/mpi/replica_groups.hpp"
 #include "annulus/comm/mpi/retired.hpp"
@@ -21,6 +23,10 @@ namespace annulus {
 
 /// The ranks of an MPI communicator as a ring, in their order. Only the thread that made it calls it; MPI_THREAD_SINGLE
 /// is enough. It talks on a communicator of its own, so that it never meets messages of the program.
+///
+/// Where all ranks share memory (MpiRingOptions::in_place), the rows of a pass are not sent: ranks lend them to each
+/// other, and a shift costs nothing but the reading. Elsewhere messages move while a backend computes and calls
+/// Step::progress. Results are the same bits on both ways.
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object ends before its part is done, is noticed at once; one that computes for longer than
@@ -31,6 +37,8 @@ namespace annulus {
 class MpiRing {
  public:
   using memory_space = HostMemory;
+  using Buffer = detail::MpiBuffer;
+  using Loan = detail::MpiLoan;
 
   class Transfer {
    public:
@@ -53,6 +61,10 @@ class MpiRing {
       failed_ = false;
     }
 
+    void progress() noexcept {
+      if (exchange_) endpoint_->progress(*exchange_);
+    }
+
    private:
     friend class MpiRing;
     Transfer(std::shared_ptr<detail::MpiEndpoint> endpoint, std::shared_ptr<detail::MpiExchange> exchange)
@@ -69,7 +81,7 @@ class MpiRing {
 
   /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,
   /// CommunicationError where MPI is not running, for MPI_COMM_NULL and inter-communicators, and, on all ranks, where
-  /// ranks differ in max_message_bytes.
+  /// ranks differ in max_message_bytes or in_place, and UnsupportedError for InPlace::always where it is not possible.
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
       : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
 
@@ -103,6 +115,18 @@ class MpiRing {
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
   }
 
+  /// Whether the ranks read each other's rows in place; where not, allocate, start_loan and reclaim are not to be called.
+  bool lends() const { return endpoint_->memory() != nullptr; }
+
+  /// Memory that all ranks of the ring can map. Throws std::bad_alloc.
+  Buffer allocate(Index bytes) { return {endpoint_->memory(), bytes}; }
+
+  Loan start_loan(Channel channel, int hop, OutgoingBytes out) {
+    return {endpoint_, endpoint_->start_loan(channel, hop, out)};
+  }
+
+  void reclaim(std::byte const* first) { endpoint_->reclaim(first); }
+
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { endpoint_->all_gather(mine, all); }
 
   void abandon(std::string const& reason) noexcept { endpoint_->abandon(reason); }
@@ -118,7 +142,8 @@ class MpiRing {
     // All peers have come as far as here, so rings that ended before have been left by all.
     detail::MpiRetired::free_what_can_be_freed();
     try {
-      require_equal_message_bytes(options.max_message_bytes);
+      detail::require_equal_options(*endpoint_, options);
+      detail::share_memory(*endpoint_, options);
     } catch (...) {
       endpoint_->leave();
       detail::MpiRetired::add(endpoint_);
@@ -144,21 +169,10 @@ class MpiRing {
     return own;
   }
 
-  void require_equal_message_bytes(std::uint64_t mine) {
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
-    all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    for (Rank other = 1; other < size(); ++other)
-      if (all[static_cast<std::size_t>(other)] != all[0])
-        throw CommunicationError(
-            message_of("MpiRingOptions: max_message_bytes is ", all[0], " on rank 0 and ",
-                       all[static_cast<std::size_t>(other)], " on rank ", other, "; it must be the same on all ranks"),
-            rank(), CommunicationError::unknown, other);
-  }
-
   std::shared_ptr<detail::MpiEndpoint> endpoint_;
   int exceptions_;
 };
 
-static_assert(Communicator<MpiRing>);
+static_assert(LendingCommunicator<MpiRing>);
 
 }  // namespace annulus

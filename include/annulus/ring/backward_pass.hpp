@@ -61,7 +61,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   AttentionShape const& shape = plan.request().shape;
   Index const batch = shape.batch, query_heads = shape.query_heads, kv_heads = shape.kv_heads;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
-  buffers.reserve(backend, plan, rank);
+  buffers.reserve(backend, context.communicator, plan);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands);
 
   auto const delta = buffers.delta.template statistics<A>(0, batch, query_heads);
@@ -114,7 +114,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   }
   backend.synchronize();
 
-  auto const visit = [&](int i, Payload const& here, Payload const& results) {
+  auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     StepOperands<T, Space> rows = own;
     BackwardOperands<T, L, A, Space> backward{dout, lse, delta};
     Payload const& query_side = keys_rotate ? buffers.resident : results;
@@ -133,7 +133,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     } else {
       backend.clear(query_gradient(results));
     }
-    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here)), rows, backward,
+    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), rows, backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
   };
@@ -150,17 +150,18 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       add(query_gradient);
     }
   };
-  Payload const& home = rotate(plan, context.communicator, backend, buffers, visit, join);
-
-  auto const finish = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
-    backend.convert(TensorView<A const, 4, Space>(sum), result);
+  auto const finish = [&](Payload const& home) {
+    auto const convert = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
+      backend.convert(TensorView<A const, 4, Space>(sum), result);
+    };
+    Payload const& query_side = keys_rotate ? buffers.resident : home;
+    Payload const& key_side = keys_rotate ? home : buffers.resident;
+    convert(query_gradient(query_side), gradients.dq);
+    convert(key_gradient(key_side), gradients.dk);
+    convert(value_gradient(key_side), gradients.dv);
+    if (gradients.dbias.data()) convert(dbias, gradients.dbias);
   };
-  Payload const& query_side = keys_rotate ? buffers.resident : home;
-  Payload const& key_side = keys_rotate ? home : buffers.resident;
-  finish(query_gradient(query_side), gradients.dq);
-  finish(key_gradient(key_side), gradients.dk);
-  finish(value_gradient(key_side), gradients.dv);
-  if (gradients.dbias.data()) finish(dbias, gradients.dbias);
+  rotate(plan, context.communicator, backend, buffers, visit, join, finish);
   if (operands.sinks) {
     Index const sinks = operands.sinks->extent(1);
     auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);

@@ -66,7 +66,7 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Rank const rank = context.communicator.rank();
   AttentionShape const& shape = plan.request().shape;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
-  buffers.reserve(backend, plan, rank);
+  buffers.reserve(backend, context.communicator, plan);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands);
 
   auto const rotating = [&](Payload const& payload) {
@@ -98,10 +98,10 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   if (keys_rotate) backend.reset(detail::state_in<A>(buffers.resident, shape));
   backend.synchronize();
 
-  auto const visit = [&](int i, Payload const& here, Payload const& results) {
+  auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const state = detail::state_in<A>(keys_rotate ? buffers.resident : results, shape);
     if (!keys_rotate) backend.reset(state);
-    backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here)), i == 0 ? own : rotating(here),
+    backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
                  state);
   };
   auto const join = [&](Payload const& into, Payload const& from) {
@@ -111,12 +111,12 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
                                          detail::rows_held_by(from, into, state.sum, 2)},
                   detail::state_in<A>(from, shape));
   };
-  Payload const& home = rotate(plan, context.communicator, backend, buffers, visit, join);
-
-  TensorView<Accumulator<T> const, 2, Space> sinks;
-  if (operands.sinks) sinks = *operands.sinks;
-  backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : home, shape), sinks, output, lse);
-  backend.synchronize();
+  auto const finish = [&](Payload const& home) {
+    TensorView<Accumulator<T> const, 2, Space> sinks;
+    if (operands.sinks) sinks = *operands.sinks;
+    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : home, shape), sinks, output, lse);
+  };
+  rotate(plan, context.communicator, backend, buffers, visit, join, finish);
 }
 
 }  // namespace annulus

@@ -1,11 +1,13 @@
 #pragma once
-// A buffer of the backend that holds rows of a payload, and the views and byte runs into it.
+// Rows of a payload in a buffer or in a neighbour's memory, and the views and byte runs into them.
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "annulus/comm/lending.hpp"
 #include "annulus/mask/band.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/tensor/view.hpp"
@@ -13,24 +15,45 @@
 namespace annulus {
 
 /// Part p is a dense array [rows, batch, heads, dim] (dim missing for row statistics, heads for segment ids).
-template <class Buffer, class Space>
+template <class Space>
 class Payload {
  public:
   using memory_space = Space;
 
-  /// Makes room for `capacity` rows; a buffer that is large enough is kept.
-  template <class Backend>
-  void reserve(Backend& backend, PayloadLayout const& layout, Index capacity) {
+  /// Makes room for `capacity` rows in memory of `allocator`, a backend or a communicator that lends; a buffer that is
+  /// large enough is kept.
+  template <class Allocator>
+  void reserve(Allocator& allocator, PayloadLayout const& layout, Index capacity) {
     layout_ = layout;
-    capacity_ = capacity;
     Index const bytes = layout.buffer_bytes(capacity);
-    if (buffer_.size() < bytes) buffer_ = backend.allocate(bytes);
+    if (buffer_bytes_ < bytes) {
+      // Its memory may serve the next one.
+      buffer_ = nullptr;
+      buffer_bytes_ = 0;
+      auto buffer = std::make_shared<decltype(allocator.allocate(bytes))>(allocator.allocate(bytes));
+      first_ = buffer->data();
+      buffer_bytes_ = buffer->size();
+      buffer_ = std::move(buffer);
+    }
+    parts_.clear();
+    for (std::size_t p = 0; p < layout.row_bytes.size(); ++p)
+      parts_.push_back(first_ + layout.part_offset(p, capacity));
+  }
+
+  /// Lies from now on in another rank's memory, which is only read: one run per part, each with the bytes of `rows`.
+  void lie_at(BorrowedBytes runs, PayloadLayout const& layout, RowRange rows) {
+    layout_ = layout;
+    rows_ = rows;
+    parts_.clear();
+    for (auto const& run : runs) parts_.push_back(const_cast<std::byte*>(run.data()));
   }
 
   /// Says which rows of a shard the buffer holds from now on.
   void hold(RowRange rows) { rows_ = rows; }
   RowRange rows() const { return rows_; }
-  Index buffer_bytes() const { return buffer_.size(); }
+  /// The buffer, where the payload has one.
+  std::byte* buffer() const { return first_; }
+  Index buffer_bytes() const { return buffer_bytes_; }
 
   /// [batch, rows, heads, dim] of part p, all rows held.
   template <class T>
@@ -64,17 +87,19 @@ class Payload {
  private:
   template <class T>
   T* data(std::size_t p) const {
-    return reinterpret_cast<T*>(buffer_.data() + layout_.part_offset(p, capacity_));
+    return reinterpret_cast<T*>(parts_[p]);
   }
   std::span<std::byte> run(std::size_t p, RowRange rows) const {
     if (rows.empty()) return {};
-    std::byte* const first = data<std::byte>(p) + (rows.begin - rows_.begin) * layout_.row_bytes[p];
-    return {first, static_cast<std::size_t>(rows.size() * layout_.row_bytes[p])};
+    return {parts_[p] + (rows.begin - rows_.begin) * layout_.row_bytes[p],
+            static_cast<std::size_t>(rows.size() * layout_.row_bytes[p])};
   }
 
-  Buffer buffer_{};
+  std::shared_ptr<void> buffer_;
+  std::byte* first_ = nullptr;
+  Index buffer_bytes_ = 0;
+  std::vector<std::byte*> parts_;
   PayloadLayout layout_{};
-  Index capacity_ = 0;
   RowRange rows_{};
 };
 

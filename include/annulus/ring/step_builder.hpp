@@ -27,7 +27,8 @@ class StepBuilder {
       : plan_(plan), rank_(rank), logits_(logits), predicate_(predicate), operands_(operands) {}
 
   /// `segments`: the ids of the rows that are here at this step, [batch, rows]; without data where there are none.
-  Step<T, Predicate, Space> build(int index, TensorView<std::int32_t const, 2, Space> segments) {
+  /// `progress`: what lets the exchange under way move on.
+  Step<T, Predicate, Space> build(int index, TensorView<std::int32_t const, 2, Space> segments, Progress progress) {
     PlannedStep const& planned = plan_.step(rank_, index);
     bool const keys_rotate = plan_.rotation() == Rotation::keys;
     tiles_ = plan_.tiles(rank_, index);
@@ -45,7 +46,8 @@ class StepBuilder {
                                    .dropout = logits_.dropout,
                                    .query_positions = query_positions_,
                                    .key_positions = key_positions_,
-                                   .predicate = &predicate_};
+                                   .predicate = &predicate_,
+                                   .progress = progress};
     AttentionShape const& shape = plan_.request().shape;
     std::array<Index, 4> const pairs{shape.batch, shape.query_heads, static_cast<Index>(query_positions_.size()),
                                      plan_.global_keys()};

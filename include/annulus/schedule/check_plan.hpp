@@ -142,8 +142,9 @@ class PlanWalk {
       std::array<Index, 4> carried{plan_.rotating_rows(rank), 0, 0, 0};
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
-        prefetched = std::max(prefetched, step.sent.size());
-        if (i > 0) prefetched = std::max(prefetched, step.held.size());
+        // Read in place, only the own rows need room.
+        if (i == 0 || !plan_.request().in_place) prefetched = std::max(prefetched, step.sent.size());
+        if (i > 0 && !plan_.request().in_place) prefetched = std::max(prefetched, step.held.size());
         carried[3] = std::max(carried[3], step.arriving.size());
         if (plan_.steps() > 1 && (i > 0 || !plan_.carried_direct()))
           carried[1] = std::max(carried[1], step.held.size());
@@ -151,6 +152,9 @@ class PlanWalk {
       // Two buffers for results take turns, unless there is only one step away from home; all rows pass through them
       // where results travel on, so that there is no buffer at home.
       if (plan_.steps() > 2 || !plan_.carried_direct()) carried[2] = carried[1];
+      // Read in place, results need no room on arrival; a third buffer gives the reader the time of a step.
+      if (plan_.request().in_place)
+        carried[3] = plan_.steps() > (plan_.carried_direct() ? 3 : 2) ? carried[1] : 0;
       if (plan_.steps() > 1 && !plan_.carried_direct()) carried[0] = 0;
       if (plan_.carried_layout().row_bytes.empty()) carried = {};
       require(plan_.prefetched_rows(rank) == prefetched, "rank ", rank, ": prefetched buffers of ",

@@ -35,6 +35,7 @@ struct PlanRequest {
   bool segments = false;     ///< packed documents: ids travel with their rows
   bool elementwise = false;  ///< a boolean mask or a predicate is asked per pair
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
+  bool in_place = false;  ///< ranks read each other's payloads where they lie, instead of copies
 
   bool operator==(PlanRequest const&) const = default;
 };
@@ -108,12 +109,16 @@ class RingPlan {
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
 
-  /// Rows that each of the two prefetched buffers can hold; 0: none are made.
+  /// One for the own rows; where they are copied, they take turns with a second one for those that arrive.
+  int prefetched_buffers() const { return request_.in_place ? 1 : 2; }
+  /// Rows that each prefetched buffer can hold; 0: none are made.
   Index prefetched_rows(Rank rank) const;
-  /// Rows of each carried buffer, in the order home, fresh, second fresh, arriving; 0: not made.
+  /// Rows of each carried buffer, in the order home, fresh, second fresh, and arriving or (in place) third fresh; 0: not
+  /// made.
   std::array<Index, 4> carried_rows(Rank rank) const;
 
-  /// Bytes that the rank sends in the whole pass, without the small records that validate a call.
+  /// Bytes that the rank sends, or (in place) that others read from it, in the whole pass, without the small records
+  /// that validate a call.
   Index bytes_sent(Rank rank) const;
   /// Bytes of all buffers that the pass makes: payloads, running state or gradients in accumulator precision, delta.
   Index peak_buffer_bytes(Rank rank) const;
@@ -262,6 +267,7 @@ inline std::vector<Tile> RingPlan::tiles(Rank rank, int step) const {
 }
 
 inline Index RingPlan::prefetched_rows(Rank rank) const {
+  if (request_.in_place) return step(rank, 0).sent.size();
   Index rows = 0;
   for (int i = 0; i + 1 < steps(); ++i)
     rows = std::max({rows, step(rank, i).sent.size(), step(rank, i + 1).held.size()});
@@ -276,7 +282,9 @@ inline std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
     fresh = std::max(fresh, step(rank, i).held.size() * (direct_ && i == 0 ? 0 : 1));
     arriving = std::max(arriving, step(rank, i).arriving.size());
   }
-  return {direct_ ? rotating_rows(rank) : 0, fresh, direct_ && steps() == 2 ? 0 : fresh, arriving};
+  int const departures = direct_ ? steps() - 1 : steps();
+  if (request_.in_place) arriving = departures > 2 ? fresh : 0;
+  return {direct_ ? rotating_rows(rank) : 0, fresh, departures > 1 ? fresh : 0, arriving};
 }
 
 inline Index RingPlan::bytes_sent(Rank rank) const {
@@ -287,7 +295,7 @@ inline Index RingPlan::bytes_sent(Rank rank) const {
 }
 
 inline Index RingPlan::peak_buffer_bytes(Rank rank) const {
-  Index bytes = 2 * prefetched_.buffer_bytes(prefetched_rows(rank)) + resident_.buffer_bytes(resident_rows(rank));
+  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) + resident_.buffer_bytes(resident_rows(rank));
   for (Index rows : carried_rows(rank)) bytes += carried_.buffer_bytes(rows);
   if (request_.pass == Pass::backward)
     bytes += delta_layout().buffer_bytes(local_queries(rank)) + bias_gradient_layout().buffer_bytes(local_queries(rank)) +

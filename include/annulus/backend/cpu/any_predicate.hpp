@@ -29,7 +29,7 @@ template <class T, class Predicate>
 HostStep<T> with_any_predicate(Step<T, Predicate, HostMemory> const& step, AnyPredicate const& predicate) {
   return {step.tiles,           step.mask,          step.softmax_scale, step.logit_softcap, step.dropout,
           step.query_positions, step.key_positions, &predicate,         step.bias,          step.boolean_mask,
-          step.query_segments,  step.key_segments};
+          step.query_segments,  step.key_segments,  step.progress};
 }
 
 }  // namespace annulus::cpu

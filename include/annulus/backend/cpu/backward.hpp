@@ -138,6 +138,7 @@ class BackwardSum {
           if (other == before && left(head, other).load(std::memory_order_acquire) == 0) ++before;
         }
         scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
+        if (&scratch == scratch_) step_.progress();  // the calling thread
         for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
           meet(scratch, k, keys, block);
         scratch.panel->store_gradient(extents_);

@@ -132,6 +132,7 @@ class ForwardFold {
   void fold_block(Team const& team, Scratch& scratch, PackedHead<E>& packed, HeadRows<T const> const& keys,
                   HeadRows<T const> const& values, Index count, Index block) {
     Index const begin = block * B::key_block;
+    if (&scratch == scratch_) step_.progress();  // the calling thread
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
       RowRange const any = panel.keys().any;

@@ -64,6 +64,7 @@ void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, H
         for (Tile const& tile : step.tiles)
           for (Index i = 0; i < tile.query_count; ++i) {
             Index const query = tile.query_begin + i;
+            step.progress();
             // A row that saw nothing has gradient 0; its lse of -inf must not meet a finite logit.
             if (backward.lse(b, h, query) == empty_row<L>) continue;
             find.for_each_run(tile, b, h, i, [&](RowRange keys) {

@@ -54,10 +54,12 @@ void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory
       for (Index h = kv_head * group; h < (kv_head + 1) * group; ++h) {
         Rows<A> const q = widened<A>(operands.q, b, h);
         for (Tile const& tile : step.tiles)
-          for (Index i = 0; i < tile.query_count; ++i)
+          for (Index i = 0; i < tile.query_count; ++i) {
+            step.progress();
             find.for_each_run(tile, b, h, i, [&](RowRange keys) {
               fold_row(step, b, h, tile.query_begin + i, keys, q, k, v, state);
             });
+          }
       }
     }
 }

@@ -27,6 +27,7 @@
 #include "annulus/comm/mpi/exchange.hpp"
 #include "annulus/comm/mpi/notices.hpp"
 #include "annulus/comm/mpi/options.hpp"
+#include "annulus/comm/mpi/shared_memory.hpp"
 #include "annulus/comm/mpi/tags.hpp"
 
 namespace annulus::detail {
@@ -98,6 +99,44 @@ class MpiEndpoint {
     std::copy(records.begin(), records.end(), all.begin());
   }
 
+  /// From now on the ranks lend each other what lies in `memory`.
+  void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
+  /// Null where the ranks do not share memory.
+  std::shared_ptr<MpiSharedMemory> const& memory() const { return memory_; }
+
+  LoanNumber start_loan(Channel channel, int hop, OutgoingBytes out) {
+    if (!closed_) listen();
+    require_open();
+    memory_->lend(channel, ring_neighbour(rank_, hop, size_), out);
+    ++loans_under_way_;
+    return memory_->next_loan_from(ring_neighbour(rank_, -hop, size_), channel);
+  }
+
+  /// Returns when the loan can be read; throws when the ring is closed, now or before.
+  TakenLoan complete(LoanNumber const& loan) {
+    --loans_under_way_;
+    std::optional<TakenLoan> taken;
+    auto const peer = [&]() -> std::optional<Rank> {
+      // What was lent and cannot be reached is gone with its lender, who says why or is late.
+      if (memory_->is_lent(loan)) taken = memory_->take(loan);
+      return taken ? std::nullopt : std::optional(loan.lender);
+    };
+    await(peer, [&] { return message_of(name_of(loan.channel), " loan"); });
+    return std::move(*taken);
+  }
+
+  /// The loan is given up without complete().
+  void drop(LoanNumber const&) noexcept {
+    --loans_under_way_;
+    abandon("it dropped a loan under way");
+  }
+
+  void reclaim(std::byte const* first) {
+    if (!closed_) listen();
+    require_open();
+    await([&] { return memory_->reader_of(first); }, [] { return std::string("rows it was lent"); });
+  }
+
   /// Returns when all messages of the exchange have completed; throws when the ring is closed, now or before.
   void complete(std::shared_ptr<MpiExchange> const& exchange) {
     try {
@@ -106,6 +145,20 @@ class MpiEndpoint {
     } catch (...) {
       drop(exchange);
       throw;
+    }
+  }
+
+  /// Lets MPI work for a moment, if it has not for a while. What is found wrong, complete() throws.
+  void progress(MpiExchange& exchange) noexcept {
+    // A message has a few pieces to pass on in a millisecond; asking more often costs compute and brings nothing.
+    constexpr std::chrono::microseconds pause(200);
+    auto const now = std::chrono::steady_clock::now();
+    if (closed_ || exchange.done() || now < last_progress_ + pause || !mpi_is_running()) return;
+    last_progress_ = now;
+    try {
+      exchange.progress();
+    } catch (std::exception const&) {
+      // No memory for the words of a complaint: the peers' time limits remain.
     }
   }
 
@@ -134,8 +187,11 @@ class MpiEndpoint {
 
   /// The ring object is gone.
   void leave() noexcept {
-    if (closed_ || !mpi_is_running()) return;
-    if (!under_way_.empty()) return abandon("it dropped its ring with shifts under way");
+    if (memory_) memory_->keep_no_spare();
+    if (!mpi_is_running()) return;
+    if (!closed_ && (!under_way_.empty() || loans_under_way_ > 0)) abandon("it dropped its ring with shifts under way");
+    // A closed ring waits for no one: borrowers keep what they have mapped.
+    if (closed_) return memory_.reset();
     try {
       left_ = true;
       notices_.tell_all(MpiNotice::left, {});
@@ -149,6 +205,7 @@ class MpiEndpoint {
   bool try_to_free() {
     if (!left_ || !notices_.all_sent()) return false;
     listen();
+    if (closed_) memory_.reset();
     for (Rank peer = 0; peer < size_; ++peer)
       if (peer != rank_ && !departed(peer)) return false;
     return !closed_ && MPI_Comm_free(&communicator_) == MPI_SUCCESS;
@@ -200,21 +257,40 @@ class MpiEndpoint {
       if (!closed_ && !sound) fail(exchange.complaint(), exchange.culprit());
       if (closed_ && !(sound && exchange.outlives_closing())) throw CommunicationError(*closed_);
       if (exchange.done()) return;
-      Rank const peer = exchange.awaited();
-      // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
-      constexpr std::chrono::milliseconds grace(300);
-      if (!farewell && (closed_ || departed(peer))) farewell.emplace();
-      bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
-      if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
-      if (given_up)
-        fail(
-            message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", exchange.description(), ")"),
-            peer);
-      if (patience.exceeds(options_.timeout))
-        fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (",
-                        exchange.description(), "): the peer is late or lost"),
-             peer);
+      lose_patience(patience, farewell, exchange.awaited(), [&] { return exchange.description(); });
     }
+  }
+
+  /// Waits for what a peer does in shared memory. awaited(): the peer, or none when it is done.
+  template <class Awaited, class Description>
+  void await(Awaited awaited, Description description) {
+    MpiPatience patience;
+    std::optional<MpiPatience> farewell;
+    for (;; patience.pause()) {
+      // Also lets the messages of other exchanges move on.
+      listen();
+      require_open();
+      std::optional<Rank> const peer = awaited();
+      if (!peer) return;
+      lose_patience(patience, farewell, *peer, description);
+    }
+  }
+
+  /// Throws if `peer`, which is waited for, will not come any more.
+  template <class Description>
+  void lose_patience(MpiPatience const& patience, std::optional<MpiPatience>& farewell, Rank peer,
+                     Description description) {
+    // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
+    constexpr std::chrono::milliseconds grace(300);
+    if (!farewell && (closed_ || departed(peer))) farewell.emplace();
+    bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
+    if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
+    if (given_up)
+      fail(message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", description(), ")"), peer);
+    if (patience.exceeds(options_.timeout))
+      fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (", description(),
+                      "): the peer is late or lost"),
+           peer);
   }
 
   /// This rank has found a failure.
@@ -271,6 +347,9 @@ class MpiEndpoint {
   MpiNotices notices_;
   std::vector<bool> departed_;
   std::vector<std::shared_ptr<MpiExchange>> under_way_, left_to_mpi_;
+  std::shared_ptr<MpiSharedMemory> memory_;
+  int loans_under_way_ = 0;
+  std::chrono::steady_clock::time_point last_progress_{};
   std::optional<CommunicationError> closed_;
   bool quiet_ = false, left_ = false;
 };

@@ -1,0 +1,71 @@
+#pragma once
+// What the ranks of a new ring find out about each other: equal options, and whether they share memory.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "annulus/comm/mpi/endpoint.hpp"
+#include "annulus/comm/mpi/options.hpp"
+
+namespace annulus::detail {
+
+template <class Record>
+std::vector<Record> gather_from_all(MpiEndpoint& endpoint, Record const& mine) {
+  std::vector<Record> all(static_cast<std::size_t>(endpoint.size()));
+  endpoint.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// Throws CommunicationError, on all ranks, where ranks differ in an option that must be the same.
+inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& options) {
+  struct Record {
+    std::uint64_t max_message_bytes, in_place;
+  };
+  auto const all =
+      gather_from_all(endpoint, Record{options.max_message_bytes, static_cast<std::uint64_t>(options.in_place)});
+  auto const require_equal = [&](std::string_view name, auto option) {
+    for (Rank other = 1; other < endpoint.size(); ++other)
+      if (auto const theirs = option(all[static_cast<std::size_t>(other)]); theirs != option(all[0]))
+        throw CommunicationError(message_of("MpiRingOptions: ", name, " is ", option(all[0]), " on rank 0 and ", theirs,
+                                            " on rank ", other, "; it must be the same on all ranks"),
+                                 endpoint.rank(), CommunicationError::unknown, other);
+  };
+  require_equal("max_message_bytes", [](Record const& record) { return record.max_message_bytes; });
+  require_equal("in_place", [](Record const& record) { return name_of(static_cast<InPlace>(record.in_place)); });
+}
+
+/// Lets the ranks lend each other memory, where the options and the machine allow it. Throws UnsupportedError, on all
+/// ranks, where they are to and cannot.
+inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
+  if (options.in_place == InPlace::never) return;
+  struct Board {
+    SegmentAddress address;
+    std::uint64_t key;
+  };
+  std::random_device random;
+  std::uint64_t const key = std::uint64_t{random()} << 32 | random();
+  auto const memory = std::make_shared<MpiSharedMemory>(endpoint.rank(), endpoint.size(), key);
+  std::vector<SegmentAddress> addresses;
+  std::vector<std::uint64_t> keys;
+  for (Board const& board : gather_from_all(endpoint, Board{memory->address(), key})) {
+    addresses.push_back(board.address);
+    keys.push_back(board.key);
+  }
+  Rank const unreachable = memory->open(addresses, keys).value_or(-1);
+  auto const all = gather_from_all(endpoint, unreachable);
+  for (Rank rank = 0; rank < endpoint.size(); ++rank)
+    if (Rank const other = all[static_cast<std::size_t>(rank)]; other >= 0) {
+      check<UnsupportedError>(options.in_place != InPlace::always, "MpiRingOptions: in_place is always, but rank ",
+                              rank, " cannot map memory of rank ", other,
+                              "; all ranks must run on one Linux node, for one user and in one container");
+      return;
+    }
+  endpoint.share(memory);
+}
+
+}  // namespace annulus::detail

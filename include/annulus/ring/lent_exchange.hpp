@@ -1,0 +1,131 @@
+#pragma once
+// How payloads travel where ranks share memory: they do not; each rank reads them where they lie.
+
+#include <array>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "annulus/comm/lending.hpp"
+#include "annulus/ring/exchange_step.hpp"
+#include "annulus/ring/ring_buffers.hpp"
+
+namespace annulus {
+
+/// The exchanges of one rank in one pass, called by the ring loop as CopiedExchange is. Every rank lends its prefetched
+/// rows to all that will want them, before its first step, and reads those of a step's owner in the owner's buffer.
+/// Results are lent to the rank that adds to them next, out of up to three buffers that take turns, so that this rank
+/// writes new ones while the other reads.
+template <LendingCommunicator C, Backend B>
+class LentExchange {
+ public:
+  using Payload = typename RingBuffers<B>::Payload;
+
+  LentExchange(RingPlan const& plan, C& communicator, RingBuffers<B>& buffers)
+      : plan_(plan),
+        communicator_(communicator),
+        buffers_(buffers),
+        rank_(communicator.rank()),
+        fresh_{&buffers.carried[1]} {
+    for (std::size_t i = 2; i < buffers.carried.size(); ++i)
+      if (plan.carried_rows(rank_)[i] > 0) fresh_[places_++] = &buffers.carried[i];
+  }
+
+  Payload const& here() const { return here_; }
+
+  /// Nothing moves.
+  Progress progress() const { return {}; }
+
+  void fetch_next(int i) {
+    if (i > 0) return;
+    borrowed_.reserve(static_cast<std::size_t>(plan_.steps() - 1));
+    for (int later = 1; later < plan_.steps(); ++later) {
+      int const hop = plan_.offset(later);
+      auto const out =
+          buffers_.prefetched[0].outgoing(plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held);
+      borrowed_.push_back(communicator_.start_loan(Channel::prefetched, hop, out));
+    }
+  }
+
+  void await_next(int i) {
+    auto& loan = borrowed_[static_cast<std::size_t>(i)];
+    detail::in_step(rank_, i, [&] { loan.wait(); });
+    PlannedStep const& next = plan_.step(rank_, i + 1);
+    take(here_, loan, plan_.prefetched_layout(), next.held, i, next.owner);
+  }
+
+  Payload& results(int i) {
+    bool const at_home = plan_.steps() == 1 || (plan_.carried_direct() && i == 0);
+    Payload& results = at_home ? buffers_.carried[0] : *fresh_[turn_];
+    if (!at_home) {
+      detail::in_step(rank_, i, [&] { communicator_.reclaim(results.buffer()); });
+      turn_ = (turn_ + 1) % places_;
+    }
+    results.hold(plan_.step(rank_, i).held);
+    return results;
+  }
+
+  template <class Join>
+  void join_arrived(int i, Payload& results, Join& join) {
+    if (!behind_) return;
+    await_results(i, i - 1);
+    join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_);
+  }
+
+  void pass_on(int i, Payload& results) {
+    if (i > 0) borrowed_[static_cast<std::size_t>(i - 1)].give_back();
+    if (behind_) behind_->give_back();
+    behind_.reset();
+    if (plan_.carried_layout().row_bytes.empty() || plan_.carried_hop(i) == 0) return;
+    behind_.emplace(communicator_.start_loan(Channel::carried, plan_.carried_hop(i),
+                                             results.outgoing(plan_.step(rank_, i).carried)));
+  }
+
+  /// The results for this rank's own rows may lie in another rank's memory: they are given back with this object.
+  template <class Join>
+  Payload const& come_home(Join& join) {
+    Payload const& home = buffers_.carried[0];
+    if (!behind_) return home;
+    int const last = plan_.steps() - 1;
+    await_results(last, last);
+    if (!plan_.carried_direct()) return arrived_;
+    join(home, arrived_);
+    return home;
+  }
+
+ private:
+  /// The results that the step `sent_in` has lent to this rank.
+  void await_results(int step, int sent_in) {
+    detail::in_step(rank_, step, [&] { behind_->wait(); });
+    take(arrived_, *behind_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, step,
+         ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
+  }
+
+  void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, int step,
+            Rank lender) {
+    BorrowedBytes const runs = loan.runs();
+    auto const require_equal = [&](std::string const& what, std::size_t expected, std::size_t got) {
+      if (expected != got)
+        throw CommunicationError(message_of("step ", step, " of the ring: rank ", rank_, ": expected ", expected, what,
+                                            ", got ", got, " from rank ", lender),
+                                 rank_, step, lender);
+    };
+    require_equal(" runs", layout.row_bytes.size(), runs.size());
+    for (std::size_t p = 0; p < runs.size(); ++p)
+      require_equal(message_of(" bytes in run ", p), static_cast<std::size_t>(rows.size() * layout.row_bytes[p]),
+                    runs[p].size());
+    payload.lie_at(runs, layout, rows);
+  }
+
+  RingPlan const& plan_;
+  C& communicator_;
+  RingBuffers<B>& buffers_;
+  Rank rank_;
+  Payload here_, arrived_;
+  std::array<Payload*, 3> fresh_;
+  std::size_t places_ = 1, turn_ = 0;
+  std::vector<LoanOf<C>> borrowed_;
+  std::optional<LoanOf<C>> behind_;
+};
+
+}  // namespace annulus

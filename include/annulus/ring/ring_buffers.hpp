@@ -1,0 +1,67 @@
+#pragma once
+// All memory of a pass.
+
+#include <array>
+#include <tuple>
+
+#include "annulus/backend/backend.hpp"
+#include "annulus/comm/lending.hpp"
+#include "annulus/ring/payload.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+
+namespace annulus {
+
+/// Kept between calls, so that a repeated call allocates no buffer. What other ranks read in place is the
+/// communicator's memory, the rest the backend's.
+template <class B>
+struct RingBuffers {
+  using Payload = annulus::Payload<typename B::memory_space>;
+
+  std::array<Payload, 2> prefetched;  ///< here now, and arriving
+  std::array<Payload, 4> carried;     ///< home, fresh, second fresh, and arriving or (in place) third fresh
+  Payload resident;
+  Payload delta, bias_gradient, sink_gradients;  ///< backward only
+
+  /// Makes room for a pass, and waits until no rank reads the rows of the call before. Throws CommunicationError.
+  template <Communicator C>
+  void reserve(B& backend, C& communicator, RingPlan const& plan) {
+    Rank const rank = communicator.rank();
+    if constexpr (LendingCommunicator<C>) {
+      if (plan.request().in_place) {
+        reserve_exchanged(communicator, backend, plan, rank);
+        communicator.reclaim(prefetched[0].buffer());
+      }
+    }
+    if (!plan.request().in_place) reserve_exchanged(backend, backend, plan, rank);
+    resident.reserve(backend, plan.resident_layout(), plan.resident_rows(rank));
+    resident.hold({0, plan.resident_rows(rank)});
+    if (plan.request().pass == Pass::forward) return;
+    for (auto [payload, layout, count] : {std::tuple{&delta, plan.delta_layout(), plan.local_queries(rank)},
+                                          {&bias_gradient, plan.bias_gradient_layout(), plan.local_queries(rank)},
+                                          {&sink_gradients, plan.sink_gradient_layout(), Index{plan.ranks() + 1}}}) {
+      payload->reserve(backend, layout, count);
+      payload->hold({0, count});
+    }
+  }
+
+  Index bytes() const {
+    Index sum =
+        resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() + sink_gradients.buffer_bytes();
+    for (Payload const& payload : prefetched) sum += payload.buffer_bytes();
+    for (Payload const& payload : carried) sum += payload.buffer_bytes();
+    return sum;
+  }
+
+ private:
+  template <class Exchanged>
+  void reserve_exchanged(Exchanged& exchanged, B& backend, RingPlan const& plan, Rank rank) {
+    for (std::size_t i = 0; i < prefetched.size(); ++i)
+      prefetched[i].reserve(exchanged, plan.prefetched_layout(),
+                            static_cast<int>(i) < plan.prefetched_buffers() ? plan.prefetched_rows(rank) : 0);
+    auto const rows = plan.carried_rows(rank);
+    carried[0].reserve(backend, plan.carried_layout(), rows[0]);
+    for (std::size_t i = 1; i < carried.size(); ++i) carried[i].reserve(exchanged, plan.carried_layout(), rows[i]);
+  }
+};
+
+}  // namespace annulus
