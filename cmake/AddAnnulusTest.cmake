@@ -22,6 +22,7 @@ else()
   # Its main function takes seconds to compile: once for all executables.
   add_library(annulus_catch_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/catch_main.cpp")
   target_link_libraries(annulus_catch_main PRIVATE annulus_build_options PUBLIC Catch2::Catch2)
+  target_compile_features(annulus_catch_main PRIVATE cxx_std_20)  # as the tests: Catch2 knows the types of its standard
   set(annulus_catch_main annulus_catch_main)
   set(annulus_catch_arguments --use-colour no)
 endif()

@@ -178,14 +178,16 @@ TEST_CASE("Definedness follows single elements, in every order of writing") {
   OneProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 3, 8, f32),
              copy = one.builder.tile("copy", Memory::sbuf, 3, 8, f32);
-  auto const set = [&](Index begin, Index count) { one.builder.emit(nki::Memset{tile.columns(begin, count), 1.0f}); };
-  auto const fails = [&](Index begin, Index count) {
+  auto const set = [&](Index begin, Index columns_set) {
+    one.builder.emit(nki::Memset{tile.columns(begin, columns_set), 1.0f});
+  };
+  auto const fails = [&](Index begin, Index columns_read) {
     OneProgram tried = one;
-    tried.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)});
+    tried.builder.emit(nki::TensorCopy{copy.columns(begin, columns_read), tile.columns(begin, columns_read)});
     CHECK_THROWS_WITH(tried.run(), ContainsSubstring("never written"));
   };
-  auto const passes = [&](Index begin, Index count) {
-    one.builder.emit(nki::TensorCopy{copy.columns(begin, count), tile.columns(begin, count)});
+  auto const passes = [&](Index begin, Index columns_read) {
+    one.builder.emit(nki::TensorCopy{copy.columns(begin, columns_read), tile.columns(begin, columns_read)});
   };
   fails(0, 1);
   set(0, 2);

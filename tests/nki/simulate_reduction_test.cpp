@@ -69,8 +69,8 @@ TEST_CASE("tensor_reduce over the last axis, of strided data, at lengths around 
   bool const negate = GENERATE(false, true);
   INFO(nki::name_of(op) << " over " << length);
   OneProgram one;
-  Index const width = 130;
-  auto const x = one.load("x", 3, width, random_values(3 * width, 21, 0.5f, 1.5f));
+  Index const row_length = 130;
+  auto const x = one.load("x", 3, row_length, random_values(3 * row_length, 21, 0.5f, 1.5f));
   auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 3, 3, f32);
   auto const data = x.pattern(0, 3, 2, {{4, 3}, {3, length}});
   one.builder.emit(nki::TensorReduce{dst.whole(), op, data, 2, negate});
@@ -210,10 +210,10 @@ TEST_CASE("Sums of ScalarE see float32 values and go on until they are reset") {
   auto const x = one.load("x", 3, 50, values);
   auto const p = one.builder.tile("p", nki::Memory::sbuf, 3, 50, bf16),
              sums = one.builder.tile("sums", nki::Memory::sbuf, 3, 5, f32);
-  auto const sum = [&](Index begin, Index count, ReduceCommand command, Index column) {
-    one.builder.emit(nki::Activation{.dst = p.columns(begin, count),
+  auto const sum = [&](Index begin, Index columns, ReduceCommand command, Index column) {
+    one.builder.emit(nki::Activation{.dst = p.columns(begin, columns),
                                      .op = Function::exp,
-                                     .data = x.columns(begin, count),
+                                     .data = x.columns(begin, columns),
                                      .reduce_op = Operator::add,
                                      .reduce_res = sums.column(column),
                                      .reduce_cmd = command});

@@ -53,18 +53,18 @@ TEST_CASE("R9: range_select", "[nki][validate]") {
 }
 
 TEST_CASE("Reductions over the elements of a partition", "[nki][validate]") {
-  auto const reduce = [](Operator op, int axis, Index results) {
+  auto const tensor_reduce = [](Operator op, int axis, Index results) {
     Draft draft;
     TileHandle const tile = draft.filled("tile", 64, 12);
     TileHandle const dst = draft.tile("results", Memory::sbuf, 64, 12, ElementType::float32);
     draft.emit(TensorReduce{dst.columns(0, results), op, tile.pattern(0, 64, 0, {{4, 3}, {1, 4}}), axis});
     return draft.done();
   };
-  check_accepted(reduce(Operator::maximum, 2, 3));
-  check_refused(reduce(Operator::greater, 2, 3), {"operator", "tensor_reduce", "op", "greater; accepted: add"});
-  check_refused(reduce(Operator::maximum, 1, 3),
+  check_accepted(tensor_reduce(Operator::maximum, 2, 3));
+  check_refused(tensor_reduce(Operator::greater, 2, 3), {"operator", "tensor_reduce", "op", "greater; accepted: add"});
+  check_refused(tensor_reduce(Operator::maximum, 1, 3),
                 {"shape", "tensor_reduce", "axis", "1; accepted: the last axis of data, 2"});
-  check_refused(reduce(Operator::maximum, 2, 4),
+  check_refused(tensor_reduce(Operator::maximum, 2, 4),
                 {"shape", "tensor_reduce", "dst", "is 64 x 4; data without its last axis is 64 x 3"});
 
   auto const scaled = [](Operator reduce_op, Index results) {

@@ -2,6 +2,8 @@
 // Rolls repeated code into counted loops: bodies that differ only by a constant step of their indices become one Loop.
 
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -82,6 +84,21 @@ inline std::optional<std::vector<Index>> steps_between(Body& a, Body& b) {
   return equal ? std::optional(std::move(steps)) : std::nullopt;
 }
 
+/// Appends `turns` turns as a loop: `turn` is the first, and steps[i] how far the indices of its i-th body move each turn.
+inline void append_loop(Builder& builder, std::string const& name, std::size_t turns, std::span<Body> turn,
+                        std::vector<std::vector<Index>> const& steps) {
+  Variable const variable = builder.make_variable(name);
+  Loop loop{variable, static_cast<Index>(turns), {}};
+  for (std::size_t place = 0; place < turn.size(); ++place) {
+    std::vector<Affine*> const indices = indices_of(turn[place]);
+    for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps[place][i]);
+    for (Node& node : turn[place]) loop.body.push_back(std::move(node));
+  }
+  Body rolled;
+  rolled.emplace_back().content = std::move(loop);
+  builder.append(std::move(rolled));
+}
+
 }  // namespace roll_detail
 
 /// Appends the bodies to the program; where up to `longest_period` consecutive bodies repeat at least three times, each
@@ -113,17 +130,7 @@ inline void append_rolled(Builder& builder, std::string const& loop_name, std::v
       builder.append(std::move(bodies[first++]));
       continue;
     }
-    Variable const variable = builder.make_variable(loop_name);
-    Loop loop{variable, static_cast<Index>(count), {}};
-    for (std::size_t place = 0; place < period; ++place) {
-      Body& body = bodies[first + place];
-      std::vector<Affine*> const indices = roll_detail::indices_of(body);
-      for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps[place][i]);
-      for (Node& node : body) loop.body.push_back(std::move(node));
-    }
-    Body rolled;
-    rolled.emplace_back().content = std::move(loop);
-    builder.append(std::move(rolled));
+    roll_detail::append_loop(builder, loop_name, count, std::span(bodies).subspan(first, period), steps);
     first += count * period;
   }
 }
@@ -167,16 +174,7 @@ class Roller {
     }
     std::vector<Body> after;
     for (std::size_t i = 0; i < rest; ++i) after.push_back(std::move(held_[place_of(turns * period_ + i)]));
-    Variable const variable = builder_->make_variable(name_);
-    Loop loop{variable, static_cast<Index>(turns), {}};
-    for (std::size_t place = 0; place < period_; ++place) {
-      std::vector<Affine*> const indices = roll_detail::indices_of(held_[place]);
-      for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps_[place][i]);
-      for (Node& node : held_[place]) loop.body.push_back(std::move(node));
-    }
-    Body rolled;
-    rolled.emplace_back().content = std::move(loop);
-    builder_->append(std::move(rolled));
+    roll_detail::append_loop(*builder_, name_, turns, std::span(held_).first(period_), steps_);
     for (Body& body : after) builder_->append(std::move(body));
     begin_run();
   }

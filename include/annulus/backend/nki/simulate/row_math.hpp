@@ -155,7 +155,9 @@ inline void exp_of(float const* in, float* out, Index n) {
   constexpr float smallest = -87.3365448f, largest = 88.7228394f;
   constexpr float infinity = std::numeric_limits<float>::infinity();
   map_blocks(in, out, n, [](Block const& x) {
-    Block y = x.exp();
+    // Above 88.3 some of Eigen's instruction sets give infinity: there it is e times the exponential of one less.
+    Block const above = (x > 88.0f).template cast<float>();
+    Block y = (x - above).exp() * (1.0f + above * 1.71828183f);
     for (Index i = 0; i < block_size; ++i) {
       y[i] = x[i] < smallest ? 0.0f : y[i];
       y[i] = x[i] > largest ? infinity : y[i];
