@@ -52,7 +52,8 @@ template <class A>
     }
 }
 
-/// Turns rows of scores into weights e^(score * scale - maximum), and adds them to the sums.
+/// Turns rows of scores into weights e^(score * scale - maximum), and adds them to the sums: first to one of their own, as
+/// the rounding error of a sum grows with its length.
 template <class A>
 [[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
   using V = Vector<A>;
@@ -60,7 +61,7 @@ template <class A>
   V high[vectors], sums[vectors];
   for (int v = 0; v < vectors; ++v) {
     high[v] = detail::finite_maximum(maximum + v * lanes);
-    sums[v] = V::load(sum + v * lanes);
+    sums[v] = V::zero();
   }
   auto const weigh_all = [&](auto exponent) {
 #pragma GCC unroll 2
@@ -79,7 +80,7 @@ template <class A>
     weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
       return multiply_add(score, factor, V::zero() - maximum_of_row);
     });
-  for (int v = 0; v < vectors; ++v) sums[v].store(sum + v * lanes);
+  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
 #if defined(__AVX512BF16__)
@@ -94,7 +95,7 @@ template <class A>
   V const factor = V::of(scale);
   for (int v = 0; v < vectors; ++v) {
     low[v] = V::zero() - detail::finite_maximum(maximum + v * lanes);
-    sums[v] = V::load(sum + v * lanes);
+    sums[v] = V::zero();
   }
   auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
     V const result = exponential(multiply_add(V::load(scores + j * panel + v * lanes), factor, low[v]));
@@ -115,7 +116,7 @@ template <class A>
     }
   if (j < rows)
     for (int v = 0; v < vectors; ++v) store_pairs_of_rows(weight(j, v), V::zero(), pairs + v * lanes);
-  for (int v = 0; v < vectors; ++v) sums[v].store(sum + v * lanes);
+  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
 /// Rows of a panel's width as pairs of rows, rounded.
