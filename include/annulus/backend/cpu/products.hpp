@@ -109,8 +109,9 @@ template <class E, class A = typename Operand<E>::Sum>
   using B = Blocking<A>;
   for (Index d = 0; d < dim; d += B::micro_rows) {
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
-    sums.load(result + d * B::panel, B::panel);
+    sums.clear();
     sums.add_product(columns + d / B::micro_rows * group_stride, 1, B::micro_rows, panel, B::panel, depth);
+    sums.add(result + d * B::panel, B::panel);
     sums.store(result + d * B::panel, B::panel);
   }
 }
@@ -157,8 +158,9 @@ template <int Width, bool Transposed, class E, class A = typename Operand<E>::Su
                   depth_stride = Transposed ? B::panel : 1;
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
-    sums.load(result + row * stride, stride);
+    sums.clear();
     sums.add_product(a + row * row_stride, row_stride, depth_stride, b, stride, depth);
+    sums.add(result + row * stride, stride);
     sums.store(result + row * stride, stride);
   }
 }
