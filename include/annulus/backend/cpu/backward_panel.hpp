@@ -23,6 +23,8 @@ struct GradientExtents {
   Index value_depth() const { return ceil_divide(value_dim, Operand<E>::depth); }
   Index head_dim_padded() const { return B::dim_padded(head_dim); }
   Index value_dim_padded() const { return B::dim_padded(value_dim); }
+  /// head_dim in whole groups of columns.
+  Index head_dim_grouped() const { return B::rows_padded(head_dim); }
 };
 
 /// A block of keys: what the products read, and the gradients that grow while panel after panel passes.
@@ -38,7 +40,7 @@ struct KeyBlock {
   KeyBlock(Dealer& dealer, GradientExtents<E> const& extents)
       : key_groups(dealer.take<E>(B::key_block * extents.head_depth())),
         value_groups(dealer.take<E>(B::key_block * extents.value_depth())),
-        key_rows(dealer.take<E>(depth * extents.head_dim_padded())),
+        key_columns(dealer.take<E>(depth * extents.head_dim_grouped())),
         dk(dealer.take<A>(B::key_block * extents.head_dim_padded())),
         dv(dealer.take<A>(B::key_block * extents.value_dim_padded())) {}
 
@@ -47,19 +49,17 @@ struct KeyBlock {
             GradientExtents<E> const& extents) {
     pack_row_groups(k, begin, count, extents.head_dim, key_groups);
     pack_row_groups(v, begin, count, extents.value_dim, value_groups);
-    T const* from[B::key_block];
-    for (Index j = 0; j < count; ++j) from[j] = k.row(begin + j);
-    pack_strips(from, k.dim_stride, count, extents.head_dim, key_rows, rows, &not_finite);
+    pack_column_groups(k, begin, count, extents.head_dim, key_columns, not_finite);
     std::fill_n(dk, B::key_block * extents.head_dim_padded(), A(0));
     std::fill_n(dv, B::key_block * extents.value_dim_padded(), A(0));
   }
 
   E* key_groups = nullptr;
   E* value_groups = nullptr;
-  E* key_rows = nullptr;  ///< in strips, as dk and dv
-  A* dk = nullptr;
+  E* key_columns = nullptr;
+  A* dk = nullptr;  ///< in strips, as dv
   A* dv = nullptr;
-  RowSet not_finite;  ///< rows of keys that key_rows holds as zeros
+  RowSet not_finite;  ///< rows of keys that key_columns holds as zeros
 };
 
 /// A panel of queries with their dout and dq.
@@ -79,7 +79,7 @@ class BackwardPanel {
         douts(dealer.take<E>(rows * extents.value_depth())),
         query_rows(dealer.take<E>(depth * extents.head_dim_padded())),
         dout_rows(dealer.take<E>(depth * extents.value_dim_padded())),
-        dq(dealer.take<A>(B::panel * extents.head_dim_padded())) {}
+        dq(dealer.take<A>(B::panel * extents.head_dim_grouped())) {}
 
   void load(QueryPanel<A> const& loaded, GradientExtents<E> const& extents, HostStep<T> const& step,
             TensorView<T const, 4> const& q, BackwardOperands<T, A, A, HostMemory> const& backward,
@@ -118,20 +118,21 @@ class BackwardPanel {
     pack_strips(query_row, query_stride, rows, extents.head_dim, query_rows, rows, &not_finite);
     pack_strips(dout_row, dout_stride, rows, extents.value_dim, dout_rows, rows, &not_finite_douts);
     not_finite.insert(not_finite_douts);
-    pack_strips(dq_row, 1, rows, extents.head_dim, dq, rows);
+    pack_panel<A, A>(dq_row, 1, extents.head_dim, ones, dq);
+    std::fill_n(dq + extents.head_dim * B::panel, (extents.head_dim_grouped() - extents.head_dim) * B::panel, A(0));
   }
 
   void store_gradient(GradientExtents<E> const& extents) const {
-    unpack_strips(
-        dq, rows, rows, extents.head_dim, [&](Index lane) { return dq_row[lane]; },
-        [](A& element, A value) { element = value; });
+    A ones[B::panel];
+    std::fill_n(ones, B::panel, A(1));
+    unpack_panel(dq, extents.head_dim, ones, dq_row);
   }
 
   QueryPanel<A> panel;
   alignas(64) A lse[B::panel], delta[B::panel];
-  E* queries = nullptr;     ///< times LogitUnits::query_scale, lanes side by side
-  E* douts = nullptr;       ///< lanes side by side
-  E* query_rows = nullptr;  ///< in strips, as dout_rows and dq
+  E* queries = nullptr;     ///< times LogitUnits::query_scale, lanes side by side, as douts and dq
+  E* douts = nullptr;
+  E* query_rows = nullptr;  ///< in strips, as dout_rows
   E* dout_rows = nullptr;
   A* dq = nullptr;
   RowSet not_finite;  ///< rows of which query_rows or dout_rows holds zeros instead

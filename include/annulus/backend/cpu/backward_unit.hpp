@@ -114,8 +114,9 @@ class BackwardUnit {
     keys.not_finite.for_each_in(rows.begin, rows.end, [&](Index j) {
       for (Index lane = 0; lane < B::panel; ++lane)
         if (A const gradient = dweights_[rows.row(j) * B::panel + lane]; gradient != A(0))
-          add_row(queries.dq, BackwardPanel<T>::rows, lane, key_operand.row(rows.key(j)), key_operand.dim_stride,
-                  extents.head_dim, gradient);
+          for (Index d = 0; d < extents.head_dim; ++d)
+            queries.dq[d * B::panel + lane] +=
+                gradient * static_cast<A>(key_operand.row(rows.key(j))[d * key_operand.dim_stride]);
     });
   }
 
@@ -146,7 +147,6 @@ class BackwardUnit {
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
   void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows,
                 Index row_count) {
-    Index const dim = extents.head_dim_padded(), value_dim = extents.value_dim_padded();
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
     if constexpr (is_pair<E>) {
@@ -157,14 +157,14 @@ class BackwardUnit {
       weight_lanes = blocks_.scores;
       gradient_lanes = gradient_rows = dweights_;
     }
-    add_product_of_rows<false, E>(weight_lanes, {queries.dout_rows, lanes_depth}, lanes_depth,
-                                  {keys.dv, KeyBlock<T>::rows, rows.first}, row_count, value_dim);
-    add_product_of_rows<false, E>(gradient_lanes, {queries.query_rows, lanes_depth}, lanes_depth,
-                                  {keys.dk, KeyBlock<T>::rows, rows.first}, row_count, dim);
+    add_product_of_rows<E>(weight_lanes, {queries.dout_rows, lanes_depth}, {keys.dv, KeyBlock<T>::rows, rows.first},
+                           row_count, extents.value_dim_padded());
+    add_product_of_rows<E>(gradient_lanes, {queries.query_rows, lanes_depth}, {keys.dk, KeyBlock<T>::rows, rows.first},
+                           row_count, extents.head_dim_padded());
     Index const first = rows.begin / pair, depth = ceil_divide(rows.end, pair) - first;
-    add_product_of_rows<true, E>(gradient_rows + (first - rows.first / pair) * B::panel,
-                                 {keys.key_rows, keys_depth, first}, depth, {queries.dq, BackwardPanel<T>::rows},
-                                 B::panel, dim);
+    add_product_of_columns<E>(keys.key_columns + first * B::micro_rows, keys_depth * B::micro_rows,
+                              gradient_rows + (first - rows.first / pair) * B::panel, depth, queries.dq,
+                              extents.head_dim_grouped());
   }
 
   void add_bias_gradient(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& seen,

@@ -151,15 +151,14 @@ void for_each_strip(Index dim, Function&& function) {
 
 namespace detail {
 
-template <int Width, bool Transposed, class E, class A = typename Operand<E>::Sum>
-[[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, Index depth, A* result, Index row_count) {
+template <int Width, class E, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
   using B = Blocking<A>;
-  constexpr Index stride = Width * B::lanes, row_stride = Transposed ? 1 : B::panel / Operand<E>::depth,
-                  depth_stride = Transposed ? B::panel : 1;
+  constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.clear();
-    sums.add_product(a + row * row_stride, row_stride, depth_stride, b, stride, depth);
+    sums.add_product(a + row * depth, depth, 1, b, stride, depth);
     sums.add(result + row * stride, stride);
     sums.store(result + row * stride, stride);
   }
@@ -167,15 +166,13 @@ template <int Width, bool Transposed, class E, class A = typename Operand<E>::Su
 
 }  // namespace detail
 
-/// result[row][d] += sum over k < depth of a(row, k) * b[k][d] with a(row, k) = a[row][k], where the rows of a are a panel
-/// of numbers wide, or a[k][row] if Transposed, where they are a panel of elements wide. row_count is a multiple of
-/// micro_rows, dim of the lanes.
-template <bool Transposed, class E, class A = typename Operand<E>::Sum>
-void add_product_of_rows(E const* a, StripRows<E const> b, Index depth, StripRows<A> result, Index row_count,
-                         Index dim) {
+/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is a multiple of micro_rows, dim of the
+/// lanes of a vector.
+template <class E, class A = typename Operand<E>::Sum>
+void add_product_of_rows(E const* a, StripRows<E const> b, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
     constexpr Index width = Width * Blocking<A>::lanes;
-    detail::add_product_to_strip<Width, Transposed>(a, b.strip(d, width), depth, result.strip(d, width), row_count);
+    detail::add_product_to_strip<Width>(a, b.strip(d, width), result.strip(d, width), row_count);
   });
 }
 
