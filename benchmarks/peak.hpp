@@ -96,8 +96,8 @@ double rate_of(Loop const& loop, int threads, double seconds) {
 /// double), on so many threads at once. half has none of its own: it is widened to float.
 inline double peak_rate(annulus::DataType type, int threads, double seconds = 4e-3) {
   if (type == annulus::DataType::float64) return detail::rate_of(detail::multiply_adds<double>, threads, seconds);
-#if defined(__AMX_BF16__)
-  if (type == annulus::DataType::bfloat16 && amx_is_permitted())
+#if defined(ANNULUS_CPU_HAS_TILES)
+  if (type == annulus::DataType::bfloat16 && annulus::cpu::tiles_are_permitted())
     return detail::rate_of(tile_products, threads, seconds);
 #endif
 #if defined(__AVX512BF16__)
@@ -109,8 +109,8 @@ inline double peak_rate(annulus::DataType type, int threads, double seconds = 4e
 /// What peak_rate measures.
 inline char const* peak_name(annulus::DataType type) {
   if (type != annulus::DataType::bfloat16) return "multiply-add";
-#if defined(__AMX_BF16__)
-  if (amx_is_permitted()) return "AMX tile product";
+#if defined(ANNULUS_CPU_HAS_TILES)
+  if (annulus::cpu::tiles_are_permitted()) return "AMX tile product";
 #endif
 #if defined(__AVX512BF16__)
   return "bfloat16 pair product";

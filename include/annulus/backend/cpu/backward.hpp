@@ -112,6 +112,7 @@ class BackwardSum {
 
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] SmallNumbersAreZero const guard;
+    [[maybe_unused]] ReadyTiles<E> const tiles;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
       add_piece(team, scratch, item % heads_, item / heads_);
   }

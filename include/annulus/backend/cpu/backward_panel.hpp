@@ -17,14 +17,15 @@ inline namespace ANNULUS_CPU_TARGET {
 template <class E>
 struct GradientExtents {
   using B = Blocking<typename Operand<E>::Sum>;
+  using G = PackedGroup<E>;
   Index head_dim, value_dim;
 
-  Index head_depth() const { return ceil_divide(head_dim, Operand<E>::depth); }
-  Index value_depth() const { return ceil_divide(value_dim, Operand<E>::depth); }
+  Index head_depth() const { return G::elements(head_dim); }
+  Index value_depth() const { return G::elements(value_dim); }
   Index head_dim_padded() const { return B::dim_padded(head_dim); }
   Index value_dim_padded() const { return B::dim_padded(value_dim); }
   /// head_dim in whole groups of columns.
-  Index head_dim_grouped() const { return B::rows_padded(head_dim); }
+  Index head_dim_grouped() const { return G::rows_padded(head_dim); }
 };
 
 /// A block of keys: what the products read, and the gradients that grow while panel after panel passes.

@@ -72,6 +72,7 @@ class BackwardUnit {
   using E = PackedElement<T>;
   using B = Blocking<A>;
   using V = Vector<A>;
+  using G = PackedGroup<E>;
 
  public:
   BackwardUnit() = default;
@@ -93,8 +94,8 @@ class BackwardUnit {
   void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries,
             PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand,
             TensorView<A, 4> const& dbias) {
-    rows.first = rows.begin / B::micro_rows * B::micro_rows;
-    Index const row_count = B::rows_padded(rows.end) - rows.first;
+    rows.first = rows.begin / G::rows * G::rows;
+    Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
     multiply_rows<false>(keys.key_groups + rows.first * extents.head_depth(), row_count, queries.queries,
                          extents.head_depth(), blocks_.scores, no_maximum);
@@ -161,8 +162,9 @@ class BackwardUnit {
                            row_count, extents.value_dim_padded());
     add_product_of_rows<E>(gradient_lanes, {queries.query_rows, lanes_depth}, {keys.dk, KeyBlock<T>::rows, rows.first},
                            row_count, extents.head_dim_padded());
-    Index const first = rows.begin / pair, depth = ceil_divide(rows.end, pair) - first;
-    add_product_of_columns<E>(keys.key_columns + first * B::micro_rows, keys_depth * B::micro_rows,
+    Index const first = rows.begin / pair / G::depth * G::depth;
+    Index const depth = G::depth_padded(ceil_divide(rows.end, pair) - first);
+    add_product_of_columns<E>(keys.key_columns + first * G::rows, keys_depth * G::rows,
                               gradient_rows + (first - rows.first / pair) * B::panel, depth, queries.dq,
                               extents.head_dim_grouped());
   }

@@ -24,7 +24,6 @@ struct Blocking {
 
   static_assert(panel % micro_rows == 0 && key_block % micro_rows == 0);
 
-  static constexpr Index rows_padded(Index rows) { return ceil_divide(rows, micro_rows) * micro_rows; }
   static constexpr Index dim_padded(Index dim) { return ceil_divide(dim, lanes) * lanes; }
   static constexpr Index key_blocks(Index keys) { return ceil_divide(keys, key_block); }
   static constexpr Index panels(Index rows) { return ceil_divide(rows, panel); }

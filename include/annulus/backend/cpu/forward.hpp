@@ -97,6 +97,7 @@ class ForwardFold {
 
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] SmallNumbersAreZero const guard;
+    [[maybe_unused]] ReadyTiles<E> const tiles;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
       Index const head = item / tiles_;
       PackedHead<E>& packed = packed_[head % places_];

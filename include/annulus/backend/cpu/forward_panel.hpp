@@ -18,6 +18,7 @@ class ForwardPanel {
   using E = PackedElement<T>;
   using B = Blocking<A>;
   using V = Vector<A>;
+  using G = PackedGroup<E>;
 
  public:
   /// Room for queries and results.
@@ -88,7 +89,7 @@ class ForwardPanel {
   /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see. `weights`: room for a block of elements.
   void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows,
             HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights) {
-    rows.first = rows.begin / B::micro_rows * B::micro_rows;
+    rows.first = rows.begin / G::rows * G::rows;
     V largest[B::panel_vectors];
     score(step, head, block, rows, blocks, largest);
     for (int v = 0; v < B::panel_vectors; ++v)
@@ -98,8 +99,14 @@ class ForwardPanel {
     A* const scores = blocks.scores + rows.row(rows.begin) * B::panel;
     Index const count = rows.end - rows.begin;
     constexpr int depth = Operand<E>::depth;
-    Index const first = rows.begin / depth, elements = ceil_divide(rows.end, depth) - first;
-    E* const place = is_pair<E> ? weights : reinterpret_cast<E*>(scores);
+    Index const first = rows.begin / depth / G::depth * G::depth, before = rows.begin / depth - first;
+    Index const elements = ceil_divide(rows.end, depth) - first, padded = G::depth_padded(elements);
+    E* const elements_of_weights = is_pair<E> ? weights : reinterpret_cast<E*>(scores);
+    E* const place = elements_of_weights + before * B::panel;
+    if constexpr (G::depth > 1) {
+      std::fill_n(elements_of_weights, before * B::panel, E{});
+      std::fill_n(elements_of_weights + elements * B::panel, (padded - elements) * B::panel, E{});
+    }
     bool const drops = step.dropout.active();
     if (!is_pair<E> || drops) weigh(scores, count, units_.weight_scale, maximum_, sum_);
     if (drops) {
@@ -114,8 +121,8 @@ class ForwardPanel {
       else
         weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
     }
-    add_product_of_columns(head.values(block, first), B::key_block / depth * B::micro_rows, place, elements, output_,
-                           extents_.values_padded());
+    add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
+                           output_, extents_.values_padded());
     add_by_hand(step, head, block, rows, values, scores);
   }
 
@@ -135,15 +142,15 @@ class ForwardPanel {
     };
     auto const multiply_and_test = [&](Index begin, Index end) {
       if (begin >= end) return;
-      BlockRows const part{rows.block_begin, begin / B::micro_rows * B::micro_rows, begin, end};
+      BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
       multiply.template operator()<false>(part);
       finish_logits(step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), units_, largest);
     };
     // Whole groups of rows; the last group of the keys is filled up with copies.
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
     RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
-    Index const full_begin = B::rows_padded(seen.begin - rows.block_begin), seen_end = seen.end - rows.block_begin;
-    Index const full_end = seen_end == last ? last : seen_end / B::micro_rows * B::micro_rows;
+    Index const full_begin = G::rows_padded(seen.begin - rows.block_begin), seen_end = seen.end - rows.block_begin;
+    Index const full_end = seen_end == last ? last : seen_end / G::rows * G::rows;
     if (units_.finished && !keys_.each && full_begin < full_end) {
       multiply_and_test(rows.begin, full_begin);
       multiply.template operator()<true>({rows.block_begin, full_begin, full_begin, full_end});

@@ -18,13 +18,14 @@ inline namespace ANNULUS_CPU_TARGET {
 template <class E>
 struct PackedExtents {
   using B = Blocking<typename Operand<E>::Sum>;
+  using G = PackedGroup<E>;
   Index keys, head_dim, value_dim;
 
   Index blocks() const { return B::key_blocks(keys); }
   /// Elements along head_dim.
-  Index depth() const { return ceil_divide(head_dim, Operand<E>::depth); }
-  Index values_padded() const { return B::rows_padded(value_dim); }
-  Index key_elements() const { return B::rows_padded(keys) * depth(); }
+  Index depth() const { return G::elements(head_dim); }
+  Index values_padded() const { return G::rows_padded(value_dim); }
+  Index key_elements() const { return G::rows_padded(keys) * depth(); }
   /// Of one block of values.
   Index value_elements() const { return B::key_block / Operand<E>::depth * values_padded(); }
 };
@@ -70,11 +71,11 @@ class PackedHead {
     }
   }
 
-  /// Groups of rows from row `first` of the block, a multiple of micro_rows.
+  /// Groups of rows from row `first` of the block, a multiple of a group's rows.
   E const* keys(Index block, Index first) const { return keys_ + (block * B::key_block + first) * extents_.depth(); }
-  /// Groups of columns, from element `first` of the block's columns.
+  /// Groups of columns, from element `first` of the block's columns, a multiple of a group's depth.
   E const* values(Index block, Index first) const {
-    return values_ + block * extents_.value_elements() + first * B::micro_rows;
+    return values_ + block * extents_.value_elements() + first * PackedGroup<E>::rows;
   }
   /// Rows of values that hold NaN or infinity and are packed as zeros.
   RowSet const& not_finite(Index block) const { return not_finite_[block]; }

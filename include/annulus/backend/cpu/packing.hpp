@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/packed_group.hpp"
 #include "annulus/backend/cpu/products.hpp"
 #include "annulus/backend/cpu/simd/interleave.hpp"
 #include "annulus/tensor/view.hpp"
@@ -80,11 +80,10 @@ bool all_finite(T const* row, Index dim_stride, Index dim) {
                           : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
 }
 
-/// `count` > 0 rows from `first` in groups of micro_rows, [dim][micro_rows] each. Rows that the last group lacks are
-/// copies of its last row, so that a maximum over the group is one over its rows.
+/// `count` > 0 rows from `first` in packed groups. Rows that the last group lacks are copies of its last row, so that a maximum over the group is one over its rows.
 template <std::floating_point A, class T>
 void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
-  constexpr Index group = Blocking<A>::micro_rows, lanes = Blocking<A>::lanes;
+  constexpr Index group = PackedGroup<A>::rows, lanes = Blocking<A>::lanes;
   for (Index begin = 0; begin < count; begin += group) {
     T const* rows[group];
     for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
@@ -101,11 +100,11 @@ void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, In
   }
 }
 
-/// `count` rows from `first` with micro_rows of their elements at a time: [dim / micro_rows][key_block][micro_rows]; dim
-/// is rounded up with zeros. Rows that hold NaN or infinity become zeros and are noted.
+/// `count` rows from `first` as columns of packed groups, which are a block of keys deep: the groups' rows are the rows'
+/// elements, rounded up with zeros. Rows that hold NaN or infinity become zeros and are noted.
 template <std::floating_point A, class T>
 void pack_column_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to, RowSet& not_finite) {
-  constexpr Index group = Blocking<A>::micro_rows, block = Blocking<A>::key_block;
+  constexpr Index group = PackedGroup<A>::rows, block = Blocking<A>::key_block;
   not_finite.clear();
   for (Index j = 0; j < count; ++j) {
     T const* const row = from.row(first + j);

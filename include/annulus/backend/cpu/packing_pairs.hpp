@@ -17,8 +17,8 @@ inline std::uint32_t bits_of(Bfloat const& x) { return Eigen::numext::bit_cast<s
 
 /// Elements 2 k and 2 k + 1 of a row of dim elements; what is beyond the row is 0.
 inline BfloatPair pair_of_row(Bfloat const* row, Index dim_stride, Index dim, Index k) {
-  std::uint32_t const high = 2 * k + 1 < dim ? bits_of(row[(2 * k + 1) * dim_stride]) : 0;
-  return {bits_of(row[2 * k * dim_stride]) | high << 16};
+  auto const bits = [&](Index d) { return d < dim ? bits_of(row[d * dim_stride]) : 0u; };
+  return {bits(2 * k) | bits(2 * k + 1) << 16};
 }
 
 /// lanes pairs from one row whose elements lie next to each other; only moved about, never computed with.
@@ -40,16 +40,63 @@ inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride
   for (Index d = dim; d < padded; ++d) to[d].bits = 0;
 }
 
+/// Pairs [k, k + lanes) of a row.
+inline void copy_pairs(Bfloat const* row, Index dim_stride, Index dim, Index k, BfloatPair* to) {
+  constexpr Index lanes = Blocking<float>::lanes;
+  if (dim_stride == 1 && 2 * (k + lanes) <= dim)
+    store_pairs(load_pairs(row + 2 * k), to);
+  else
+    for (Index i = 0; i < lanes; ++i) to[i] = pair_of_row(row, dim_stride, dim, k + i);
+}
+
+/// One group of tiles: [depth / lanes][rows][lanes] pairs along dim.
+template <std::size_t Rows>
+void pack_row_tiles(Bfloat const* const (&rows)[Rows], Index dim_stride, Index dim, Index depth, BfloatPair* to) {
+  constexpr Index lanes = Blocking<float>::lanes;
+  for (Index k = 0; k < depth; k += lanes)
+    for (Bfloat const* row : rows) {
+      copy_pairs(row, dim_stride, dim, k, to);
+      to += lanes;
+    }
+}
+
+/// Groups of tiles, [dim / group][key_block / 2 / lanes][group][lanes]: pairs of neighbouring rows, of which there are
+/// `lanes` in a row of a tile. row(j) may be null, which is zeros.
+template <class Row>
+void pack_column_tiles(Row const& row, Index dim_stride, Index dim, BfloatPair* to) {
+  constexpr Index group = PackedGroup<BfloatPair>::rows, lanes = Blocking<float>::lanes;
+  constexpr Index pairs = Blocking<float>::key_block / 2;
+  for (Index begin = 0; begin < PackedGroup<BfloatPair>::rows_padded(dim); begin += lanes)
+    for (Index first = 0; first < pairs; first += lanes) {
+      Vector<float> tile[lanes];
+      for (Index j = 0; j < lanes; ++j) {
+        BfloatPair of_rows[lanes];
+        auto const part = [&](Bfloat const* whole) { return whole ? whole + begin * dim_stride : nullptr; };
+        pair_rows(part(row(2 * (first + j))), part(row(2 * (first + j) + 1)), dim_stride,
+                  std::clamp<Index>(dim - begin, 0, lanes), lanes, of_rows);
+        std::memcpy(&tile[j].native, of_rows, sizeof of_rows);
+      }
+      interleave(tile);
+      BfloatPair* const place = to + begin / group * group * pairs + first * group + begin % group * lanes;
+      for (Index d = 0; d < lanes; ++d) store_pairs(tile[d], place + d * lanes);
+    }
+}
+
 }  // namespace detail
 
 /// As for numbers; pairs along dim.
 inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
                             BfloatPair* to) {
-  constexpr Index group = Blocking<float>::micro_rows, lanes = Blocking<float>::lanes;
-  Index const depth = ceil_divide(dim, 2);
+  using G = PackedGroup<BfloatPair>;
+  constexpr Index group = G::rows, lanes = Blocking<float>::lanes;
+  Index const depth = G::elements(dim);
   for (Index begin = 0; begin < count; begin += group) {
     Eigen::bfloat16 const* rows[group];
     for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
+    if constexpr (G::tiled) {
+      detail::pack_row_tiles(rows, from.dim_stride, dim, depth, to + begin * depth);
+      continue;
+    }
     Index k = 0;
     if (from.dim_stride == 1)
       for (; 2 * (k + lanes) <= dim; k += lanes, to += group * lanes) {
@@ -63,10 +110,10 @@ inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index f
   }
 }
 
-/// As for numbers; pairs of rows: [dim / micro_rows][key_block / 2][micro_rows].
+/// As for numbers; pairs of rows.
 inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
                                BfloatPair* to, RowSet& not_finite) {
-  constexpr Index group = Blocking<float>::micro_rows, block = Blocking<float>::key_block / 2;
+  constexpr Index group = PackedGroup<BfloatPair>::rows, block = Blocking<float>::key_block / 2;
   not_finite.clear();
   auto const usable = [&](Index j) -> Eigen::bfloat16 const* {
     if (j >= count) return nullptr;
@@ -75,6 +122,12 @@ inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Inde
     not_finite.insert(j);
     return nullptr;
   };
+  if constexpr (PackedGroup<BfloatPair>::tiled) {
+    Eigen::bfloat16 const* rows[Blocking<float>::key_block];
+    for (Index j = 0; j < Blocking<float>::key_block; ++j) rows[j] = usable(j);
+    detail::pack_column_tiles([&](Index j) { return rows[j]; }, from.dim_stride, dim, to);
+    return;
+  }
   for (Index j = 0; j < count; j += 2) {
     Eigen::bfloat16 const *const upper = usable(j), *const lower = usable(j + 1);
     for (Index d = 0; d < dim; d += group)
@@ -120,7 +173,7 @@ inline void pack_panel(Eigen::bfloat16 const* const* rows, Index dim_stride, Ind
         interleave(block);
         for (Index d = 0; d < lanes; ++d) detail::store_pairs(block[d], to + (k + d) * panel + first);
       }
-  for (; 2 * k < dim; ++k)
+  for (; k < PackedGroup<BfloatPair>::elements(dim); ++k)
     for (Index i = 0; i < panel; ++i)
       to[k * panel + i] = rows[i] ? detail::pair_of_row(rows[i], dim_stride, dim, k) : BfloatPair{0};
 }

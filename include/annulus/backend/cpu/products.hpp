@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/packed_group.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/index.hpp"
@@ -63,16 +64,50 @@ struct Sums {
       b += b_stride;
     }
   }
+  /// The same for elements k of a packed group, from its row `a` on; whole depths.
+  template <class E>
+  [[gnu::always_inline]] void add_product_of_group(E const* a, E const* b, Index depth) {
+    using G = PackedGroup<E>;
+    constexpr Index panel = Blocking<A>::panel;
+    if constexpr (G::depth == 1) {
+      add_product(a, 1, G::rows, b, panel, depth);
+    } else {
+      for (Index k = 0; k < depth; k += G::depth)
+        add_product(a + G::place(0, k), G::depth, 1, b + k * panel, panel, G::depth);
+    }
+  }
 };
+
+/// Lifts maximum[v] to the largest of each lane of `rows` rows.
+template <class A>
+[[gnu::always_inline]] inline void raise_to_largest(A const* block, Index rows, Vector<A>* maximum) {
+  using B = Blocking<A>;
+  for (Index row = 0; row < rows; ++row)
+    for (int v = 0; v < B::panel_vectors; ++v)
+      maximum[v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), maximum[v]);
+}
 
 }  // namespace detail
 
-/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: micro_rows at a time,
-/// [depth][micro_rows] each. With Maximum, maximum[v] rises to the largest result of each lane.
+/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, maximum[v]
+/// rises to the largest result of each lane.
 template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_rows(E const* rows, Index row_count, E const* panel, Index depth, A* result,
                                      Vector<A>* maximum) {
   using B = Blocking<A>;
+  using G = PackedGroup<E>;
+#if defined(ANNULUS_CPU_HAS_TILES)
+  if constexpr (G::tiled)
+    if (tiles_are_permitted()) {
+      detail::finish_stores();
+      for (Index row = 0; row < row_count; row += G::rows) {
+        A* const place = result + row * B::panel;
+        detail::multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
+        if constexpr (Maximum) detail::raise_to_largest(place, G::rows, maximum);
+      }
+      return;
+    }
+#endif
   Vector<A> largest[B::panel_vectors];
   if constexpr (Maximum)
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = maximum[v];
@@ -82,10 +117,10 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
     Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
     Index k = 0;
+    E const* const group = rows + row / G::rows * G::rows * depth + G::place(row % G::rows, 0);
     do {
       sums.clear();
-      sums.add_product(rows + row * depth + k * B::micro_rows, 1, B::micro_rows, panel + k * B::panel, B::panel,
-                       std::min(part, depth - k));
+      sums.add_product_of_group(group + G::place(0, k), panel + k * B::panel, std::min(part, depth - k));
       if (k > 0) sums.add(place, B::panel);
       sums.store(place, B::panel);
       k += part;
@@ -101,16 +136,27 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     for (int v = 0; v < B::panel_vectors; ++v) maximum[v] = largest[v];
 }
 
-/// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim, a multiple of micro_rows.
-/// `columns`: micro_rows of d at a time, [depth][micro_rows] each, `group_stride` apart.
+/// result[d][lane] += sum over k < depth of columns[k][d] * panel[k][lane], for d < dim. `columns`: packed groups whose
+/// rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth of their depth.
 template <class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
                                               A* result, Index dim) {
   using B = Blocking<A>;
+  using G = PackedGroup<E>;
+#if defined(ANNULUS_CPU_HAS_TILES)
+  if constexpr (G::tiled)
+    if (tiles_are_permitted()) {
+      detail::finish_stores();
+      for (Index d = 0; d < dim; d += G::rows)
+        detail::multiply_group_by_tiles<true, B::panel>(columns + d / G::rows * group_stride, panel, depth,
+                                                        result + d * B::panel);
+      return;
+    }
+#endif
   for (Index d = 0; d < dim; d += B::micro_rows) {
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
     sums.clear();
-    sums.add_product(columns + d / B::micro_rows * group_stride, 1, B::micro_rows, panel, B::panel, depth);
+    sums.add_product_of_group(columns + d / G::rows * group_stride + G::place(d % G::rows, 0), panel, depth);
     sums.add(result + d * B::panel, B::panel);
     sums.store(result + d * B::panel, B::panel);
   }
@@ -155,6 +201,16 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
   using B = Blocking<A>;
   constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
+#if defined(ANNULUS_CPU_HAS_TILES)
+  if constexpr (PackedGroup<E>::tiled) {
+    static_assert(depth == tile_side && B::lanes == tile_side);
+    if (tiles_are_permitted()) {
+      finish_stores();
+      add_strip_by_tiles<Width>(a, b, result, row_count);
+      return;
+    }
+  }
+#endif
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.clear();
@@ -166,8 +222,8 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
 
 }  // namespace detail
 
-/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is a multiple of micro_rows, dim of the
-/// lanes of a vector.
+/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is in whole packed groups, dim in
+/// vectors.
 template <class E, class A = typename Operand<E>::Sum>
 void add_product_of_rows(E const* a, StripRows<E const> b, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {

@@ -7,7 +7,10 @@
 
 // Code for different instruction sets has different names, so that translation units built with different flags can be
 // linked into one program.
-#if defined(__AVX512F__) && defined(__AVX512BF16__)
+#if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
+#define ANNULUS_CPU_TARGET avx512_amx
+#define ANNULUS_CPU_HAS_TILES
+#elif defined(__AVX512F__) && defined(__AVX512BF16__)
 #define ANNULUS_CPU_TARGET avx512_bf16
 #elif defined(__AVX512F__)
 #define ANNULUS_CPU_TARGET avx512
