@@ -64,9 +64,10 @@ template <class A>
 /// Does a loop for about `seconds` on each of the threads at once; operations per second of all.
 template <class Loop>
 double rate_of(Loop const& loop, int threads, double seconds) {
-  constexpr long piece = 2000;
-  double const piece_seconds = elapsed_in([&] { loop(piece); }).cpu;
-  long const turns = std::max(piece, static_cast<long>(piece * seconds / std::max(piece_seconds, 1e-7)));
+  long turns = 1000;
+  double taken = 0;
+  for (; taken < seconds / 8; turns *= 2) taken = elapsed_in([&] { loop(turns); }).wall;
+  turns = static_cast<long>(static_cast<double>(turns) / 2 * seconds / taken);
   double operations = 0;
   if (threads == 1) {
     Elapsed const elapsed = elapsed_in([&] { operations = loop(turns); });

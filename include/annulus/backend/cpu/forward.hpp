@@ -125,13 +125,13 @@ class ForwardFold {
       }
       if (seen.empty()) continue;
       for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
-        fold_block(team, scratch, packed, keys, values, count, block);
+        fold_block(team, scratch, packed, keys, values, count, block, ceil_divide(seen.end, Index{B::key_block}));
     }
     for (Index p = 0; p < count; ++p) scratch.panels[p].store(state_);
   }
 
   void fold_block(Team const& team, Scratch& scratch, PackedHead<E>& packed, HeadRows<T const> const& keys,
-                  HeadRows<T const> const& values, Index count, Index block) {
+                  HeadRows<T const> const& values, Index count, Index block, Index blocks_end) {
     Index const begin = block * B::key_block;
     if (&scratch == scratch_) step_.progress();  // the calling thread
     for (Index p = 0; p < count; ++p) {
@@ -140,7 +140,7 @@ class ForwardFold {
       BlockRows const rows{begin, 0, std::max(any.begin - begin, Index{0}),
                            std::min<Index>(any.end - begin, B::key_block)};
       if (rows.begin >= rows.end) continue;
-      packed.need(block, keys, values, team);
+      packed.need(block, blocks_end, keys, values, team);
       panel.load(step_, operands_.q, state_);
       panel.fold(step_, packed, block, rows, values, scratch.blocks, scratch.weights);
     }

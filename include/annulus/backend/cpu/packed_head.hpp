@@ -54,21 +54,19 @@ class PackedHead {
   /// A reader leaves; true for the last.
   bool leave() { return readers_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
-  /// Packs a block unless that is done; where another thread is at it, waits.
+  /// Packs a block unless that is done. Where another thread is at it, packs blocks that come after it, of those below
+  /// `end` that the caller will need, and waits when none is left.
   template <class T>
-  void need(Index block, HeadRows<T const> const& keys, HeadRows<T const> const& values, Team const& team) {
-    std::atomic_ref<std::uint32_t> state(states_[block]);
-    if (state.load(std::memory_order_acquire) == ready) return;
-    std::uint32_t expected = untouched;
-    if (state.compare_exchange_strong(expected, at_work, std::memory_order_acquire)) {
-      Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
-      pack_row_groups(keys, begin, count, extents_.head_dim, keys_ + begin * extents_.depth());
-      pack_column_groups(values, begin, count, extents_.value_dim, values_ + block * extents_.value_elements(),
-                         not_finite_[block]);
-      state.store(ready, std::memory_order_release);
-    } else {
-      team.wait_until([&] { return state.load(std::memory_order_acquire) == ready; });
+  void need(Index block, Index end, HeadRows<T const> const& keys, HeadRows<T const> const& values, Team const& team) {
+    auto const state = [&](Index of) { return std::atomic_ref<std::uint32_t>(states_[of]); };
+    auto const is_ready = [&] { return state(block).load(std::memory_order_acquire) == ready; };
+    for (Index next = block; !is_ready() && next < end; ++next) {
+      std::uint32_t expected = untouched;
+      if (!state(next).compare_exchange_strong(expected, at_work, std::memory_order_acquire)) continue;
+      pack(next, keys, values);
+      state(next).store(ready, std::memory_order_release);
     }
+    team.wait_until(is_ready);
   }
 
   /// Groups of rows from row `first` of the block, a multiple of a group's rows.
@@ -81,6 +79,14 @@ class PackedHead {
   RowSet const& not_finite(Index block) const { return not_finite_[block]; }
 
  private:
+  template <class T>
+  void pack(Index block, HeadRows<T const> const& keys, HeadRows<T const> const& values) {
+    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
+    pack_row_groups(keys, begin, count, extents_.head_dim, keys_ + begin * extents_.depth());
+    pack_column_groups(values, begin, count, extents_.value_dim, values_ + block * extents_.value_elements(),
+                       not_finite_[block]);
+  }
+
   static constexpr std::uint32_t untouched = 0, at_work = 1, ready = 2;
 
   PackedExtents<E> extents_{};
