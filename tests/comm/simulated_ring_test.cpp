@@ -2,14 +2,17 @@
 
 #include "annulus/comm/simulated_ring.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -149,4 +152,29 @@ TEST_CASE("rings inside a rank of a ring", "[comm]") {
     return inner[0] + inner[1] + inner[2];
   });
   CHECK(sums == std::vector<int>{3, 33});
+}
+
+TEST_CASE("a simulated ring lends unless it is told not to", "[comm]") {
+  for (auto const& [in_place, lends] : {std::pair{InPlace::automatic, true}, {InPlace::always, true}, {InPlace::never, false}})
+    CHECK(run_ring(2, [](SimulatedRing& ring) { return ring.lends(); }, {.in_place = in_place}) ==
+          std::vector<bool>{lends, lends});
+}
+
+TEST_CASE("a buffer outlives its ring, and what is lent outlives its buffer", "[comm]") {
+  auto buffers = run_ring(2, [](SimulatedRing& ring) {
+    auto buffer = std::make_unique<SimulatedRing::Buffer>(ring.allocate(100));
+    CHECK(buffer->size() == 100);
+    CHECK(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64 == 0);
+    std::fill_n(buffer->data(), 100, std::byte{static_cast<unsigned char>(5 + ring.rank())});
+    std::array const runs = {std::span<std::byte const>(buffer->data(), 100)};
+    auto loan = ring.start_loan(Channel::prefetched, 1, runs);
+    auto kept = std::make_unique<SimulatedRing::Buffer>(ring.allocate(7));
+    std::fill_n(kept->data(), 7, std::byte{9});
+    buffer.reset();
+    loan.wait();
+    CHECK(loan.runs()[0][99] == std::byte{static_cast<unsigned char>(6 - ring.rank())});
+    return kept;
+  });
+  CHECK(buffers[1]->data()[6] == std::byte{9});
+  CHECK(run_ring(1, [](SimulatedRing& ring) { return ring.allocate(0).size(); })[0] == 0);
 }
