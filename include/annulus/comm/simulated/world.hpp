@@ -103,9 +103,10 @@ class SimulatedWorld {
     place(address.to).changed.notify_all();
   }
 
-  /// Returns when it is lent.
+  /// Returns when it is lent. Throws in a closed ring whatever is lent, so that no rank works on in vain.
   LentRuns take(Address const& address) {
     std::unique_lock lock(mutex_);
+    require_open(address.to);
     auto& loans = place(address.to).loans;
     auto found = loans.end();
     wait(lock, address.to, address.from, [&] {
@@ -130,6 +131,7 @@ class SimulatedWorld {
   /// Returns when nobody reads the memory.
   void reclaim(Rank rank, LentMemory const& memory) {
     std::unique_lock lock(mutex_);
+    require_open(rank);
     while (auto const reader = memory.reader()) wait(lock, rank, *reader, [&] { return memory.reader() != reader; });
   }
 
