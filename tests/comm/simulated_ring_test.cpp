@@ -161,20 +161,26 @@ TEST_CASE("a simulated ring lends unless it is told not to", "[comm]") {
 }
 
 TEST_CASE("a buffer outlives its ring, and what is lent outlives its buffer", "[comm]") {
-  auto buffers = run_ring(2, [](SimulatedRing& ring) {
-    auto buffer = std::make_unique<SimulatedRing::Buffer>(ring.allocate(100));
-    CHECK(buffer->size() == 100);
-    CHECK(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64 == 0);
-    std::fill_n(buffer->data(), 100, std::byte{static_cast<unsigned char>(5 + ring.rank())});
+  struct Seen {
+    SimulatedRing::Buffer kept;
+    std::byte lent;
+  };
+  auto const seen = run_ring(2, [](SimulatedRing& ring) {
+    auto const mine = std::byte{static_cast<unsigned char>(5 + ring.rank())};
+    std::optional<SimulatedRing::Buffer> buffer(ring.allocate(100));
+    std::fill_n(buffer->data(), 100, mine);
     std::array const runs = {std::span<std::byte const>(buffer->data(), 100)};
     auto loan = ring.start_loan(Channel::prefetched, 1, runs);
-    auto kept = std::make_unique<SimulatedRing::Buffer>(ring.allocate(7));
-    std::fill_n(kept->data(), 7, std::byte{9});
+    Seen result{ring.allocate(7), {}};
+    std::fill_n(result.kept.data(), 7, mine);
     buffer.reset();
     loan.wait();
-    CHECK(loan.runs()[0][99] == std::byte{static_cast<unsigned char>(6 - ring.rank())});
-    return kept;
+    result.lent = loan.runs()[0][99];
+    return result;
   });
-  CHECK(buffers[1]->data()[6] == std::byte{9});
+  CHECK((seen[0].lent == std::byte{6} && seen[1].lent == std::byte{5}));
+  CHECK((seen[0].kept.data()[6] == std::byte{5} && seen[1].kept.data()[0] == std::byte{6}));
+  CHECK(seen[0].kept.size() == 7);
+  CHECK(reinterpret_cast<std::uintptr_t>(seen[0].kept.data()) % 64 == 0);
   CHECK(run_ring(1, [](SimulatedRing& ring) { return ring.allocate(0).size(); })[0] == 0);
 }

@@ -49,7 +49,8 @@ struct RequireOperands {
 /// Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889.
 ///
 /// Every rank of the ring makes one, with equal options, and calls the same passes in the same order. The first call
-/// fixes the shapes; buffers are kept between calls. Communicator and backend must outlive it; `predicate(batch, head,
+/// fixes the shapes; buffers and plans are kept, so that a call that is made like the one before it allocates nothing but
+/// the tensors it returns (the *_into calls: nothing). One thread at a time calls it. Communicator and backend must outlive it; `predicate(batch, head,
 /// query, key)` on global positions (query counted from query_offset) restricts the mask further.
 ///
 /// Shapes, in attention order (other orders: bhsd(x), bhds(x)); extents other than the lengths are equal on all ranks:

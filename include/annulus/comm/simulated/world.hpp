@@ -73,8 +73,8 @@ class SimulatedWorld {
   }
 
   void wait_until_delivered(Shift const& shift) {
-    auto const& [rank, sent, received] = shift;
-    Rank const from = received->address.from;
+    Rank const rank = shift.rank, from = shift.received->address.from;
+    Message *const sent = shift.sent, *const received = shift.received;
     std::unique_lock lock(mutex_);
     wait(lock, rank, from, [&] { return received->state == Message::delivered; });
     if (!received->complaint.empty())
