@@ -2,14 +2,17 @@
 
 #include "annulus/comm/simulated_ring.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -149,4 +152,35 @@ TEST_CASE("rings inside a rank of a ring", "[comm]") {
     return inner[0] + inner[1] + inner[2];
   });
   CHECK(sums == std::vector<int>{3, 33});
+}
+
+TEST_CASE("a simulated ring lends unless it is told not to", "[comm]") {
+  for (auto const& [in_place, lends] : {std::pair{InPlace::automatic, true}, {InPlace::always, true}, {InPlace::never, false}})
+    CHECK(run_ring(2, [](SimulatedRing& ring) { return ring.lends(); }, {.in_place = in_place}) ==
+          std::vector<bool>{lends, lends});
+}
+
+TEST_CASE("a buffer outlives its ring, and what is lent outlives its buffer", "[comm]") {
+  struct Seen {
+    SimulatedRing::Buffer kept;
+    std::byte lent;
+  };
+  auto const seen = run_ring(2, [](SimulatedRing& ring) {
+    auto const mine = std::byte{static_cast<unsigned char>(5 + ring.rank())};
+    std::optional<SimulatedRing::Buffer> buffer(ring.allocate(100));
+    std::fill_n(buffer->data(), 100, mine);
+    std::array const runs = {std::span<std::byte const>(buffer->data(), 100)};
+    auto loan = ring.start_loan(Channel::prefetched, 1, runs);
+    Seen result{ring.allocate(7), {}};
+    std::fill_n(result.kept.data(), 7, mine);
+    buffer.reset();
+    loan.wait();
+    result.lent = loan.runs()[0][99];
+    return result;
+  });
+  CHECK((seen[0].lent == std::byte{6} && seen[1].lent == std::byte{5}));
+  CHECK((seen[0].kept.data()[6] == std::byte{5} && seen[1].kept.data()[0] == std::byte{6}));
+  CHECK(seen[0].kept.size() == 7);
+  CHECK(reinterpret_cast<std::uintptr_t>(seen[0].kept.data()) % 64 == 0);
+  CHECK(run_ring(1, [](SimulatedRing& ring) { return ring.allocate(0).size(); })[0] == 0);
 }

@@ -19,16 +19,19 @@ namespace annulus_test::backend_cases {
 /// One rank's results and what its backend was asked to allocate.
 struct ObservedRank {
   RingResult result;
+  bool in_place = false;
   Index allocations = 0, allocated_bytes = 0;
 };
 
 /// Every rank calls forward and backward `calls` times on the same RingAttention.
 template <class T, class Implementation>
-std::vector<ObservedRank> observe_ring(Implementation const& implementation, RingProblem const& problem, int calls) {
-  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
+std::vector<ObservedRank> observe_ring(Implementation const& implementation, RingProblem const& problem, int calls,
+                                       annulus::InPlace in_place = annulus::InPlace::automatic) {
+  auto const run = [&](annulus::SimulatedRing& simulated) {
     decltype(auto) ring = implementation.ring(simulated);
     auto backend = implementation.make(static_cast<std::uint64_t>(100 + simulated.rank()));
     ObservedRank observed;
+    observed.in_place = annulus::lends(ring);
     ObservedBackend watched(backend, [&](std::string_view operation, Index bytes) {
       observed.allocations += operation == "allocate";
       observed.allocated_bytes += bytes;
@@ -36,7 +39,8 @@ std::vector<ObservedRank> observe_ring(Implementation const& implementation, Rin
     observed.result =
         run_rank<T, typename Implementation::Placement>(problem, ring, watched, annulus::EveryPair{}, calls);
     return observed;
-  });
+  };
+  return annulus::run_ring(problem.ranks, run, {.in_place = in_place});
 }
 
 inline RingResult assemble_observed(RingProblem const& problem, std::vector<ObservedRank> const& ranks) {
@@ -70,7 +74,8 @@ std::uint64_t whole_problems(Implementation const& implementation, std::uint64_t
       continue;
     }
     ++solved;
-    auto const ranks = observe_ring<T>(implementation, problem, 1);
+    auto const ranks =
+        observe_ring<T>(implementation, problem, 1, seed % 4 < 2 ? annulus::InPlace::automatic : annulus::InPlace::never);
     CHECK(judge(problem, assemble_observed(problem, ranks), bounds_of<T>).complaint == "");
   }
   return solved;
@@ -81,18 +86,27 @@ template <class T, class Implementation>
 void buffers_and_bits(Implementation const& implementation, RingProblem const& problem) {
   if (!refusal_of<T>(implementation.make(0), problem).empty()) return;
   using A = annulus::AccumulatorOf<typename Implementation::Backend, T>;
-  auto const forward = plan_of<T, A>(problem, annulus::Pass::forward);
-  auto const backward = plan_of<T, A>(problem, annulus::Pass::backward);
-  auto const once = observe_ring<T>(implementation, problem, 1), thrice = observe_ring<T>(implementation, problem, 3);
-  for (int rank = 0; rank < problem.ranks; ++rank) {
-    ObservedRank const &first = once[static_cast<std::size_t>(rank)], &later = thrice[static_cast<std::size_t>(rank)];
-    INFO("rank " << rank << ": " << problem.text);
-    CHECK(first.result.forward_buffers == forward.peak_buffer_bytes(rank));
-    CHECK(first.result.backward_buffers == backward.peak_buffer_bytes(rank));
-    CHECK(first.allocated_bytes == forward.peak_buffer_bytes(rank) + backward.peak_buffer_bytes(rank));
-    CHECK(later.allocated_bytes == first.allocated_bytes);
-    CHECK(later.allocations == first.allocations);
-    CHECK(same_bits(later.result, first.result));
+  std::vector<ObservedRank> copied;
+  for (auto const in_place : {annulus::InPlace::never, annulus::InPlace::automatic}) {
+    auto const once = observe_ring<T>(implementation, problem, 1, in_place);
+    auto const thrice = observe_ring<T>(implementation, problem, 3, in_place);
+    if (copied.empty()) copied = once;
+    auto const forward = plan_of<T, A>(problem, annulus::Pass::forward, false, once[0].in_place);
+    auto const backward = plan_of<T, A>(problem, annulus::Pass::backward, false, once[0].in_place);
+    for (int rank = 0; rank < problem.ranks; ++rank) {
+      auto const r = static_cast<std::size_t>(rank);
+      ObservedRank const &first = once[r], &later = thrice[r];
+      INFO("rank " << rank << (first.in_place ? " in place: " : ": ") << problem.text);
+      CHECK(first.result.forward_buffers == forward.peak_buffer_bytes(rank));
+      CHECK(first.result.backward_buffers == backward.peak_buffer_bytes(rank));
+      // What others read in place is the communicator's memory.
+      if (!first.in_place)
+        CHECK(first.allocated_bytes == forward.peak_buffer_bytes(rank) + backward.peak_buffer_bytes(rank));
+      CHECK(later.allocated_bytes == first.allocated_bytes);
+      CHECK(later.allocations == first.allocations);
+      CHECK(same_bits(later.result, first.result));
+      CHECK(same_bits(first.result, copied[r].result));
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "conformance/communicator_suite.hpp"
+#include "conformance/lending_suite.hpp"
 #include "support/foreign_space.hpp"
 #include "support/recording_communicator.hpp"
 #include "support/unruly_communicator.hpp"
@@ -21,6 +22,10 @@ TEST_CASE("SelfRing is a communicator", "[comm]") {
 
 TEST_CASE("SimulatedRing is a communicator", "[comm]") {
   communicator_suite([](int ranks, auto function) { run_ring(ranks, function); });
+}
+
+TEST_CASE("SimulatedRing lends", "[comm]") {
+  lending_suite([](int ranks, auto function) { run_ring(ranks, function, {.in_place = InPlace::always}); });
 }
 
 TEST_CASE("a recorded ring is a communicator", "[comm]") {

@@ -207,7 +207,7 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
   }
 }
 
-TEST_CASE("memory: two buffers of what is prefetched and three of what is carried, whatever the number of ranks",
+TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of what is carried, on any number of ranks",
           "[bytes][memory]") {
   constexpr Index shard = 16, query_heads = 4, kv_heads = 2, head_dim = 8, value_dim = 16, bytes = 4;
   // Parts of these sizes fill whole cache lines, so that nothing is lost between them.
@@ -216,31 +216,41 @@ TEST_CASE("memory: two buffers of what is prefetched and three of what is carrie
   constexpr Index values = shard * query_heads * value_dim * bytes, statistic = shard * query_heads * bytes;
   constexpr Index state = values + 2 * statistic, delta = statistic;
   struct Peak {
-    Rotation rotation;
-    Index forward, backward, forward_alone, backward_alone;
-  };
-  for (Peak const& peak :
-       {Peak{Rotation::keys, 2 * keys + state, 2 * keys + 3 * keys + queries + delta, state, keys + queries + delta},
-        Peak{Rotation::queries, 2 * queries + 3 * state,
-             2 * (queries + values + 2 * statistic) + 3 * queries + keys + delta, state, queries + keys + delta}})
-    for (int ranks : {1, 2, 3, 5, 8}) {
-      RingProblem problem = small_ring_problem({.query_heads = query_heads,
-                                                .kv_heads = kv_heads,
-                                                .query_length = ranks * shard,
-                                                .head_dim = head_dim,
-                                                .value_dim = value_dim},
-                                               ranks, annulus::Striped{}, peak.rotation);
-      settle(problem);
-      INFO(problem.text);
-      auto const results = annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
-        annulus::ReferenceBackend backend;
-        return run_rank<float>(problem, ring, backend);
-      });
-      for (RingResult const& rank : results) {
-        CHECK(rank.forward_buffers == (ranks > 1 ? peak.forward : peak.forward_alone));
-        CHECK(rank.backward_buffers == (ranks > 1 ? peak.backward : peak.backward_alone));
-      }
+    Index prefetched, carried, resident;
+    Index on(int ranks, bool in_place) const {
+      if (ranks == 1) return carried + resident;
+      // In place the third buffer of results is one that is still read when two others are written.
+      return (in_place ? 1 : 2) * prefetched + (in_place ? std::min(ranks, 3) : 3) * carried + resident;
     }
+  };
+  struct Peaks {
+    Rotation rotation;
+    Peak forward, backward;
+  };
+  for (Peaks const& peaks :
+       {Peaks{Rotation::keys, {keys, 0, state}, {keys, keys, queries + delta}},
+        Peaks{Rotation::queries, {queries, state, 0}, {queries + values + 2 * statistic, queries, keys + delta}}})
+    for (int ranks : {1, 2, 3, 5, 8})
+      for (bool in_place : {false, true}) {
+        RingProblem problem = small_ring_problem({.query_heads = query_heads,
+                                                  .kv_heads = kv_heads,
+                                                  .query_length = ranks * shard,
+                                                  .head_dim = head_dim,
+                                                  .value_dim = value_dim},
+                                                 ranks, annulus::Striped{}, peaks.rotation);
+        settle(problem);
+        INFO(problem.text << (in_place ? ", in place" : ""));
+        auto const run = [&](annulus::SimulatedRing& ring) {
+          annulus::ReferenceBackend backend;
+          return run_rank<float>(problem, ring, backend);
+        };
+        auto const results = annulus::run_ring(
+            ranks, run, {.in_place = in_place ? annulus::InPlace::always : annulus::InPlace::never});
+        for (RingResult const& rank : results) {
+          CHECK(rank.forward_buffers == peaks.forward.on(ranks, in_place));
+          CHECK(rank.backward_buffers == peaks.backward.on(ranks, in_place));
+        }
+      }
 }
 
 TEST_CASE("overlap: the next payload leaves before the work of a step and is waited for after it", "[bytes][overlap]") {

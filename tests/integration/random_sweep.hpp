@@ -19,10 +19,12 @@ void sweep(std::uint64_t first_seed, int problems, Bounds bounds) {
     RingProblem problem = random_ring_problem(first_seed + static_cast<std::uint64_t>(i));
     round_operands<T>(problem);
     INFO(problem.text);
-    auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    auto const run = [&](annulus::SimulatedRing& ring) {
       Backend backend;
       return run_rank<T, Placement>(problem, ring, backend);
-    });
+    };
+    annulus::InPlace const in_place = i % 2 == 0 ? annulus::InPlace::automatic : annulus::InPlace::never;
+    auto const results = annulus::run_ring(problem.ranks, run, {.in_place = in_place});
     Judgement const verdict = judge(problem, assemble(problem, results), bounds);
     CHECK(verdict.complaint == "");
     within_result += verdict.by_result;

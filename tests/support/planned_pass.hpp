@@ -41,8 +41,11 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
 }
 
 template <class T, class A = annulus::Accumulator<T>>
-annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
-  return annulus::RingPlan(plan_request<T, A>(problem, pass, predicate));
+annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool predicate = false,
+                          bool in_place = false) {
+  annulus::PlanRequest request = plan_request<T, A>(problem, pass, predicate);
+  request.in_place = in_place;
+  return annulus::RingPlan(request);
 }
 
 /// What the backend of a rank is asked to support.

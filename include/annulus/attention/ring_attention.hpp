@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/attention/options.hpp"
@@ -48,7 +49,8 @@ struct RequireOperands {
 /// Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889.
 ///
 /// Every rank of the ring makes one, with equal options, and calls the same passes in the same order. The first call
-/// fixes the shapes; buffers are kept between calls. Communicator and backend must outlive it; `predicate(batch, head,
+/// fixes the shapes; buffers and plans are kept, so that a call that is made like the one before it allocates nothing but
+/// the tensors it returns (the *_into calls: nothing). One thread at a time calls it. Communicator and backend must outlive it; `predicate(batch, head,
 /// query, key)` on global positions (query counted from query_offset) restricts the mask further.
 ///
 /// Shapes, in attention order (other orders: bhsd(x), bhds(x)); extents other than the lengths are equal on all ranks:
@@ -144,7 +146,8 @@ class RingAttention {
  private:
   struct PassState {
     std::optional<RingPlan> plan;
-    RingBuffers<B> buffers;
+    CallRecord call;  ///< that the plan was made for
+    RingBuffers<C, B> buffers;
   };
 
   template <class T>
@@ -230,7 +233,8 @@ class RingAttention {
       refused = std::current_exception();
       record.refuse(refused);
     }
-    std::vector<CallRecord> const records = agree(*communicator_, record);
+    agree(*communicator_, record, records_);
+    if (is_as_before(pass, record)) return *state(pass).plan;
 
     PlanRequest request{.pass = pass,
                         .shape = shape,
@@ -250,15 +254,28 @@ class RingAttention {
                         .in_place = lends(*communicator_)};
     if (operands.bias_gradient && pass == Pass::backward)
       request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
-    for (CallRecord const& other : records) {
+    for (CallRecord const& other : records_) {
       request.query_lengths.push_back(other.local_queries);
       request.key_lengths.push_back(other.local_keys);
     }
     validate_global(request, options_, operands);
-    std::optional<RingPlan>& plan = state(pass).plan;
-    if (!plan || plan->request() != request) plan.emplace(std::move(request));
+    PassState& planned = state(pass);
+    planned.plan.emplace(std::move(request));
+    planned.call = record;
     first_ = FirstCall{shape, queries, keys};
-    return *plan;
+    return *planned.plan;
+  }
+
+  /// Whether all ranks are called as they were when the plan of the pass was made. The record of this rank holds all that
+  /// a plan depends on but the lengths of the others; the options do not change.
+  bool is_as_before(Pass pass, CallRecord const& call) const {
+    PassState const& planned = state(pass);
+    if (!planned.plan || planned.call != call) return false;
+    PlanRequest const& request = planned.plan->request();
+    for (std::size_t r = 0; r < records_.size(); ++r)
+      if (request.query_lengths[r] != records_[r].local_queries || request.key_lengths[r] != records_[r].local_keys)
+        return false;
+    return true;
   }
 
   void require_first_shapes(AttentionShape const& shape, Index queries, Index keys) const {
@@ -297,7 +314,7 @@ class RingAttention {
 
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
-  RingBuffers<B>& buffers(Pass pass) { return state(pass).buffers; }
+  RingBuffers<C, B>& buffers(Pass pass) { return state(pass).buffers; }
 
   struct FirstCall {
     AttentionShape shape;
@@ -311,6 +328,7 @@ class RingAttention {
   Predicate predicate_;
   LogitOptions logits_{};
   std::optional<FirstCall> first_;
+  std::vector<CallRecord> records_;  ///< of all ranks, for the call in hand
   std::array<PassState, 2> states_;
 };
 

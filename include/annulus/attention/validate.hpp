@@ -150,7 +150,10 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
                  int accumulator_bytes) {
   AttentionShape const& shape = problem.shape;
   auto const add_reach = [&](std::string_view name, Index reach) {
-    record.add_named(name, reach, reach < unbounded ? message_of(reach) : "unbounded");
+    if (reach < unbounded)
+      record.add(name, reach);
+    else
+      record.add_named(name, reach, "unbounded");
   };
   record.local_queries = problem.local_queries;
   record.local_keys = problem.local_keys;
@@ -170,11 +173,14 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add_real("softmax_scale", problem.softmax_scale);
   record.add_real("logit_softcap", options.logit_softcap);
   record.add_real("dropout.probability", options.dropout.probability);
-  record.add_named("dropout.seed", static_cast<Index>(options.dropout.seed), message_of(options.dropout.seed));
+  record.add_named("dropout.seed", static_cast<Index>(options.dropout.seed), options.dropout.seed);
   auto const sharding = options.sharding.fingerprint();
-  // Maps have no name of their own, so that a number tells them apart.
-  std::string const map_number = options.sharding.name() == "explicit" ? message_of(" #", sharding % 1000000) : "";
-  record.add_named("sharding", static_cast<Index>(sharding), options.sharding.name() + map_number);
+  if (Index const block = options.sharding.block(); block > 1)
+    record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind(), "(", block, ")");
+  else if (options.sharding.kind() == "explicit")  // maps have no name of their own: a number tells them apart
+    record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind(), " #", sharding % 1000000);
+  else
+    record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind());
   record.add("query_offset", options.query_offset);
   record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
   record.add_flag("predicate given", problem.predicate);

@@ -11,6 +11,18 @@
 
 namespace annulus {
 
+/// Whether ranks read each other's rows where they lie: no step then waits for a copy, and one prefetched buffer of two is
+/// not needed. Results are the same bits either way.
+enum class InPlace {
+  automatic,  ///< where it is possible
+  never,      ///< all bytes travel as messages
+  always,     ///< refused where it is not possible
+};
+
+constexpr std::string_view name_of(InPlace choice) {
+  return choice == InPlace::automatic ? "automatic" : choice == InPlace::never ? "never" : "always";
+}
+
 /// A run of a loan: bytes of the lender that the borrower may read.
 using BorrowedBytes = std::span<std::span<std::byte const> const>;
 

@@ -15,6 +15,7 @@
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
 #include "annulus/comm/mpi/loan.hpp"
+#include "annulus/comm/mpi/node_cores.hpp"
 #include "annulus/comm/mpi/options.hpp"
 #include "annulus/comm/mpi/replica_groups.hpp"
 #include "annulus/comm/mpi/retired.hpp"
@@ -27,6 +28,9 @@ namespace annulus {
 /// Where all ranks share memory (MpiRingOptions::in_place), the rows of a pass are not sent: ranks lend them to each
 /// other, and a shift costs nothing but the reading. Elsewhere messages move while a backend computes and calls
 /// Step::progress. Results are the same bits on both ways.
+///
+/// Processes of the communicator that run on one node and are bound to the same cores, or to none, share them from then on
+/// (ProcessCores): backends that choose the number of their threads take no more than their share.
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object ends before its part is done, is noticed at once; one that computes for longer than
@@ -91,6 +95,7 @@ class MpiRing {
   static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
                                      MpiRingOptions const& options = {}) {
     require_usable(communicator, options);
+    detail::share_cores_of_node(communicator);
     return {Adopted{detail::communicator_of_replica_group(communicator, groups)}, options};
   }
 
@@ -164,6 +169,7 @@ class MpiRing {
 
   static MPI_Comm duplicate_of(MPI_Comm communicator, MpiRingOptions const& options) {
     require_usable(communicator, options);
+    detail::share_cores_of_node(communicator);
     MPI_Comm own = MPI_COMM_NULL;
     detail::check_mpi(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
     return own;

@@ -1,187 +1,31 @@
 #pragma once
-// A ring inside one process: ranks are threads, and a shift copies straight from the sender's bytes to the receiver's.
+// A ring inside one process: ranks are threads. They read each other's rows in place; a shift copies straight from the
+// sender's bytes to the receiver's.
 
-#include <algorithm>
-#include <condition_variable>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
-#include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
+#include "annulus/comm/lending.hpp"
+#include "annulus/comm/simulated/lent_memory.hpp"
+#include "annulus/comm/simulated/world.hpp"
 #include "annulus/core/check.hpp"
 
 namespace annulus {
 
-namespace detail {
-
-/// What the ranks of one simulated ring share.
-class SimulatedWorld {
- public:
-  explicit SimulatedWorld(int ranks) : left_(static_cast<std::size_t>(ranks), false) {}
-
-  int size() const { return static_cast<int>(left_.size()); }
-
-  /// Sender, receiver, channel, and the how-manieth shift it is between them.
-  using Address = std::tuple<Rank, Rank, Channel, std::uint64_t>;
-
-  /// Where a message leaves and where it arrives. Whoever comes second copies, so that no rank needs another's wait().
-  struct Message {
-    std::optional<std::vector<std::span<std::byte const>>> out;
-    std::optional<std::vector<std::span<std::byte>>> in;
-    enum { awaited, copying, delivered } state = awaited;
-    std::string complaint;
-  };
-
-  /// The two messages of one rank's shift.
-  struct Shift {
-    Address sending, receiving;
-    std::shared_ptr<Message> sent, received;
-  };
-
-  Shift post(Address const& sending, OutgoingBytes out, Address const& receiving, IncomingBytes in) {
-    std::unique_lock lock(mutex_);
-    if (closed_) throw CommunicationError(*closed_, std::get<0>(sending), CommunicationError::unknown, culprit_);
-    Shift shift{sending, receiving, message(sending), message(receiving)};
-    shift.sent->out.emplace(out.begin(), out.end());
-    shift.received->in.emplace(in.begin(), in.end());
-    deliver(lock, sending);
-    deliver(lock, receiving);
-    return shift;
-  }
-
-  void wait_until_delivered(Shift const& shift) {
-    auto const [from, rank, channel, number] = shift.receiving;
-    std::unique_lock lock(mutex_);
-    wait(lock, rank, from, [&] { return shift.received->state == Message::delivered; });
-    if (!shift.received->complaint.empty())
-      throw CommunicationError(message_of("rank ", rank, ": ", shift.received->complaint, " from rank ", from), rank,
-                               CommunicationError::unknown, from);
-    wait(lock, rank, std::get<1>(shift.sending), [&] { return shift.sent->state == Message::delivered; });
-  }
-
-  /// Takes an unfinished shift back: afterwards nobody reads or writes its bytes.
-  void withdraw(Shift const& shift) noexcept {
-    std::unique_lock lock(mutex_);
-    messages_.erase(shift.sending);
-    messages_.erase(shift.receiving);
-    changed_.wait(lock,
-                  [&] { return shift.sent->state != Message::copying && shift.received->state != Message::copying; });
-  }
-
-  void all_gather(Rank rank, std::uint64_t round, std::span<std::byte const> mine, std::span<std::byte> all) {
-    std::unique_lock lock(mutex_);
-    if (closed_) throw CommunicationError(*closed_, rank, CommunicationError::unknown, culprit_);
-    Gathering& gathering = gatherings_[round];
-    gathering.records.resize(left_.size());
-    gathering.records[static_cast<std::size_t>(rank)].emplace(mine.begin(), mine.end());
-    changed_.notify_all();
-    for (Rank other = 0; other < size(); ++other) {
-      auto const& record = gathering.records[static_cast<std::size_t>(other)];
-      wait(lock, rank, other, [&] { return record.has_value(); });
-      if (record->size() != mine.size())
-        throw CommunicationError(message_of("rank ", other, " gathers records of ", record->size(), " bytes, rank ",
-                                            rank, " of ", mine.size()),
-                                 rank, CommunicationError::unknown, other);
-      std::copy(record->begin(), record->end(), all.begin() + other * static_cast<Index>(mine.size()));
-    }
-    if (++gathering.readers == left_.size()) gatherings_.erase(round);
-  }
-
-  /// From now on every wait that is not yet satisfied fails.
-  void close(Rank culprit, std::string const& reason) noexcept {
-    std::lock_guard const lock(mutex_);
-    if (!closed_) {
-      closed_ = "rank " + std::to_string(culprit) + " left the ring: " + reason;
-      culprit_ = culprit;
-    }
-    changed_.notify_all();
-  }
-
-  /// The rank that closed the ring; `unknown` while it is open.
-  Rank culprit() {
-    std::lock_guard const lock(mutex_);
-    return culprit_;
-  }
-
-  /// The rank's function has returned: who still waits for it fails.
-  void leave(Rank rank) noexcept {
-    std::lock_guard const lock(mutex_);
-    left_[static_cast<std::size_t>(rank)] = true;
-    changed_.notify_all();
-  }
-
- private:
-  struct Gathering {
-    std::vector<std::optional<std::vector<std::byte>>> records;
-    std::size_t readers = 0;
-  };
-
-  template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Rank peer, Ready ready) {
-    changed_.wait(lock, [&] { return ready() || closed_ || left_[static_cast<std::size_t>(peer)]; });
-    if (ready()) return;
-    if (closed_) throw CommunicationError(*closed_, waiting, CommunicationError::unknown, culprit_);
-    throw CommunicationError(message_of("rank ", waiting, " waits for rank ", peer, ", which has returned"), waiting,
-                             CommunicationError::unknown, peer);
-  }
-
-  std::shared_ptr<Message> message(Address const& address) {
-    auto& message = messages_[address];
-    if (!message) message = std::make_shared<Message>();
-    return message;
-  }
-
-  /// Copies the message if both its ends are known.
-  void deliver(std::unique_lock<std::mutex>& lock, Address const& address) {
-    auto const found = messages_.find(address);
-    if (found == messages_.end() || !found->second->out || !found->second->in) return;
-    auto const message = found->second;
-    messages_.erase(found);
-    message->state = Message::copying;
-    lock.unlock();
-    copy(*message);
-    lock.lock();
-    message->state = Message::delivered;
-    changed_.notify_all();
-  }
-
-  static void copy(Message& message) {
-    auto const& out = *message.out;
-    auto const& in = *message.in;
-    if (out.size() != in.size()) {
-      message.complaint = message_of("expected ", in.size(), " runs, got ", out.size());
-      return;
-    }
-    for (std::size_t p = 0; p < in.size(); ++p) {
-      if (in[p].size() != out[p].size()) {
-        message.complaint = message_of("expected ", in[p].size(), " bytes in run ", p, ", got ", out[p].size());
-        return;
-      }
-      if (!in[p].empty()) std::memcpy(in[p].data(), out[p].data(), in[p].size());
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<Address, std::shared_ptr<Message>> messages_;
-  std::map<std::uint64_t, Gathering> gatherings_;
-  std::vector<bool> left_;
-  std::optional<std::string> closed_;
-  Rank culprit_ = CommunicationError::unknown;
+struct SimulatedRingOptions {
+  /// Always possible; `never` for a ring that works as one over several machines does.
+  InPlace in_place = InPlace::automatic;
 };
-
-}  // namespace detail
 
 /// The communicator of one rank of run_ring. It lives as long as the function that run_ring calls.
 class SimulatedRing {
@@ -192,19 +36,19 @@ class SimulatedRing {
   class Transfer {
    public:
     Transfer(Transfer&& other) noexcept
-        : world_(std::exchange(other.world_, nullptr)), shift_(std::move(other.shift_)) {}
+        : world_(std::exchange(other.world_, nullptr)), shift_(other.shift_) {}
     Transfer& operator=(Transfer&& other) noexcept {
       if (this != &other) {
         Transfer const previous(std::move(*this));
         world_ = std::exchange(other.world_, nullptr);
-        shift_ = std::move(other.shift_);
+        shift_ = other.shift_;
       }
       return *this;
     }
 
     ~Transfer() {
       if (!world_) return;
-      world_->close(std::get<0>(shift_.sending), "it dropped a transfer under way");
+      world_->close(shift_.rank, "it dropped a transfer under way");
       world_->withdraw(shift_);
     }
 
@@ -217,19 +61,84 @@ class SimulatedRing {
    private:
     friend class SimulatedRing;
     using World = detail::SimulatedWorld;
-    Transfer(World& world, World::Shift shift) : world_(&world), shift_(std::move(shift)) {}
+    Transfer(World& world, World::Shift const& shift) : world_(&world), shift_(shift) {}
 
     World* world_;
     World::Shift shift_;
+  };
+
+  /// Memory that this rank can lend.
+  class Buffer {
+   public:
+    std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
+    Index size() const { return memory_ ? memory_->size : 0; }
+
+   private:
+    friend class SimulatedRing;
+    explicit Buffer(std::shared_ptr<detail::LentMemory> memory) : memory_(std::move(memory)) {}
+    std::shared_ptr<detail::LentMemory> memory_;
+  };
+
+  /// What the previous rank lends this one.
+  class Loan {
+   public:
+    Loan(Loan&& other) noexcept { *this = std::move(other); }
+    Loan& operator=(Loan&& other) noexcept {
+      std::swap(world_, other.world_);
+      std::swap(address_, other.address_);
+      std::swap(lent_, other.lent_);
+      std::swap(taken_, other.taken_);
+      other.end();
+      return *this;
+    }
+    ~Loan() { end(); }
+
+    void wait() {
+      if (taken_) return;
+      lent_ = world_->take(address_);
+      taken_ = true;
+    }
+    BorrowedBytes runs() const { return lent_.runs; }
+    void give_back() noexcept { world_->give_back(address_.to, lent_); }
+
+   private:
+    friend class SimulatedRing;
+    using World = detail::SimulatedWorld;
+    Loan(World& world, World::Address const& address) : world_(&world), address_(address) {}
+
+    void end() noexcept {
+      World* const world = std::exchange(world_, nullptr);
+      if (!world) return;
+      if (taken_)
+        world->give_back(address_.to, lent_);
+      else
+        world->close(address_.to, "it dropped a loan under way");
+    }
+
+    World* world_ = nullptr;
+    World::Address address_{};
+    detail::LentRuns lent_;
+    bool taken_ = false;
   };
 
   Rank rank() const { return rank_; }
   int size() const { return world_->size(); }
 
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
-    Rank const to = ring_neighbour(rank_, hop, size()), from = ring_neighbour(rank_, -hop, size());
-    return {*world_, world_->post({rank_, to, channel, sent_[{to, channel}]++}, out,
-                                  {from, rank_, channel, received_[{from, channel}]++}, in)};
+    return {*world_, world_->post(sending(channel, hop, sent_), out, receiving(channel, hop, received_), in)};
+  }
+
+  bool lends() const { return options_.in_place != InPlace::never; }
+  Buffer allocate(Index bytes) { return Buffer(memories_.make(rank_, size(), bytes)); }
+
+  Loan start_loan(Channel channel, int hop, OutgoingBytes out) {
+    detail::LentRuns const runs = memories_.runs_of(out);
+    world_->lend(sending(channel, hop, lent_), runs);
+    return {*world_, receiving(channel, hop, borrowed_)};
+  }
+
+  void reclaim(std::byte const* first) {
+    if (auto const memory = memories_.of(first)) world_->reclaim(rank_, *memory);
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
@@ -238,22 +147,38 @@ class SimulatedRing {
 
   void abandon(std::string const& reason) noexcept { world_->close(rank_, reason); }
 
-  SimulatedRing(detail::SimulatedWorld& world, Rank rank) : world_(&world), rank_(rank) {}
+  SimulatedRing(detail::SimulatedWorld& world, Rank rank, SimulatedRingOptions const& options)
+      : world_(&world), rank_(rank), options_(options) {}
 
  private:
+  /// How many have gone to a rank, or come from it, on a channel.
+  using Counts = std::map<std::pair<Rank, Channel>, std::uint64_t>;
+  using Address = detail::SimulatedWorld::Address;
+
+  Address sending(Channel channel, int hop, Counts& counts) const {
+    Rank const to = ring_neighbour(rank_, hop, size());
+    return {rank_, to, channel, counts[{to, channel}]++};
+  }
+  Address receiving(Channel channel, int hop, Counts& counts) const {
+    Rank const from = ring_neighbour(rank_, -hop, size());
+    return {from, rank_, channel, counts[{from, channel}]++};
+  }
+
   detail::SimulatedWorld* world_;
   Rank rank_;
-  std::map<std::pair<Rank, Channel>, std::uint64_t> sent_, received_;
+  SimulatedRingOptions options_;
+  detail::LentMemories memories_;
+  Counts sent_, received_, lent_, borrowed_;
   std::uint64_t rounds_ = 0;
 };
 
-static_assert(Communicator<SimulatedRing>);
+static_assert(LendingCommunicator<SimulatedRing>);
 
 /// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended. Results, if the function
 /// has any, come back in rank order. If a rank throws, the others' waits fail, and that rank's exception is thrown
 /// here.
 template <class Function>
-auto run_ring(int ranks, Function&& function) {
+auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {}) {
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;
   constexpr bool returns = !std::is_void_v<Result>;
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
@@ -264,7 +189,7 @@ auto run_ring(int ranks, Function&& function) {
       static_cast<std::size_t>(ranks));
 
   auto const run = [&](Rank rank) {
-    SimulatedRing ring(world, rank);
+    SimulatedRing ring(world, rank, options);
     try {
       if constexpr (returns)
         results[static_cast<std::size_t>(rank)] = function(ring);

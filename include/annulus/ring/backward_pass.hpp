@@ -53,16 +53,16 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
                    GradientViews<G, Space> const& gradients) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
-  using Payload = typename RingBuffers<B>::Payload;
+  using Payload = typename RingBuffers<C, B>::Payload;
   RingPlan const& plan = context.plan;
   B& backend = context.backend;
-  RingBuffers<B>& buffers = context.buffers;
+  RingBuffers<C, B>& buffers = context.buffers;
   Rank const rank = context.communicator.rank();
   AttentionShape const& shape = plan.request().shape;
   Index const batch = shape.batch, query_heads = shape.query_heads, kv_heads = shape.kv_heads;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
-  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
 
   auto const delta = buffers.delta.template statistics<A>(0, batch, query_heads);
   backend.row_delta(dout, output, delta);
@@ -160,17 +160,15 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     convert(key_gradient(key_side), gradients.dk);
     convert(value_gradient(key_side), gradients.dv);
     if (gradients.dbias.data()) convert(dbias, gradients.dbias);
-  };
-  rotate(plan, context.communicator, backend, buffers, visit, join, finish);
-  if (operands.sinks) {
+    if (!operands.sinks) return;
     Index const sinks = operands.sinks->extent(1);
     auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);
     backend.sink_gradients(lse, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
     auto const sum = detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
-  }
-  backend.synchronize();
+  };
+  rotate(plan, context.communicator, backend, buffers, visit, join, finish);
 }
 
 }  // namespace annulus

@@ -16,9 +16,9 @@ namespace annulus {
 template <Communicator C, Backend B>
 class CopiedExchange {
  public:
-  using Payload = typename RingBuffers<B>::Payload;
+  using Payload = typename RingBuffers<C, B>::Payload;
 
-  CopiedExchange(RingPlan const& plan, C& communicator, RingBuffers<B>& buffers)
+  CopiedExchange(RingPlan const& plan, C& communicator, RingBuffers<C, B>& buffers)
       : plan_(plan),
         communicator_(communicator),
         buffers_(buffers),
@@ -106,7 +106,7 @@ class CopiedExchange {
 
   RingPlan const& plan_;
   C& communicator_;
-  RingBuffers<B>& buffers_;
+  RingBuffers<C, B>& buffers_;
   Rank rank_;
   bool carries_;
   Payload *here_, *next_, *fresh_, *leaving_;

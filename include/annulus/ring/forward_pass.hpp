@@ -59,15 +59,15 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
                   Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
                   TensorView<Accumulator<T>, 3, Space> lse) {
   using A = AccumulatorOf<B, T>;
-  using Payload = typename RingBuffers<B>::Payload;
+  using Payload = typename RingBuffers<C, B>::Payload;
   RingPlan const& plan = context.plan;
   B& backend = context.backend;
-  RingBuffers<B>& buffers = context.buffers;
+  RingBuffers<C, B>& buffers = context.buffers;
   Rank const rank = context.communicator.rank();
   AttentionShape const& shape = plan.request().shape;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
-  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
 
   auto const rotating = [&](Payload const& payload) {
     StepOperands<T, Space> here = own;

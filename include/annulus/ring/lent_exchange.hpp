@@ -19,17 +19,23 @@ namespace annulus {
 template <LendingCommunicator C, Backend B>
 class LentExchange {
  public:
-  using Payload = typename RingBuffers<B>::Payload;
+  using Payload = typename RingBuffers<C, B>::Payload;
+  static_assert(PayloadLayout::max_parts <= max_lent_runs);
 
-  LentExchange(RingPlan const& plan, C& communicator, RingBuffers<B>& buffers)
+  LentExchange(RingPlan const& plan, C& communicator, RingBuffers<C, B>& buffers)
       : plan_(plan),
         communicator_(communicator),
         buffers_(buffers),
         rank_(communicator.rank()),
-        fresh_{&buffers.carried[1]} {
+        fresh_{&buffers.carried[1]},
+        borrowed_(buffers.borrowed) {
     for (std::size_t i = 2; i < buffers.carried.size(); ++i)
       if (plan.carried_rows(rank_)[i] > 0) fresh_[places_++] = &buffers.carried[i];
   }
+
+  LentExchange(LentExchange const&) = delete;
+  LentExchange& operator=(LentExchange const&) = delete;
+  ~LentExchange() { borrowed_.clear(); }
 
   Payload const& here() const { return here_; }
 
@@ -104,27 +110,26 @@ class LentExchange {
   void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, int step,
             Rank lender) {
     BorrowedBytes const runs = loan.runs();
-    auto const require_equal = [&](std::string const& what, std::size_t expected, std::size_t got) {
+    auto const require_equal = [&](std::size_t expected, std::size_t got, auto const&... what) {
       if (expected != got)
-        throw CommunicationError(message_of("step ", step, " of the ring: rank ", rank_, ": expected ", expected, what,
+        throw CommunicationError(message_of("step ", step, " of the ring: rank ", rank_, ": expected ", expected, what...,
                                             ", got ", got, " from rank ", lender),
                                  rank_, step, lender);
     };
-    require_equal(" runs", layout.row_bytes.size(), runs.size());
+    require_equal(layout.row_bytes.size(), runs.size(), " runs");
     for (std::size_t p = 0; p < runs.size(); ++p)
-      require_equal(message_of(" bytes in run ", p), static_cast<std::size_t>(rows.size() * layout.row_bytes[p]),
-                    runs[p].size());
+      require_equal(static_cast<std::size_t>(rows.size() * layout.row_bytes[p]), runs[p].size(), " bytes in run ", p);
     payload.lie_at(runs, layout, rows);
   }
 
   RingPlan const& plan_;
   C& communicator_;
-  RingBuffers<B>& buffers_;
+  RingBuffers<C, B>& buffers_;
   Rank rank_;
   Payload here_, arrived_;
   std::array<Payload*, 3> fresh_;
   std::size_t places_ = 1, turn_ = 0;
-  std::vector<LoanOf<C>> borrowed_;
+  std::vector<LoanOf<C>>& borrowed_;
   std::optional<LoanOf<C>> behind_;
 };
 

@@ -5,7 +5,6 @@
 #include <memory>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "annulus/comm/lending.hpp"
 #include "annulus/mask/band.hpp"
@@ -19,6 +18,8 @@ template <class Space>
 class Payload {
  public:
   using memory_space = Space;
+  template <class T>
+  using PartList = ShortList<T, PayloadLayout::max_parts>;
 
   /// Makes room for `capacity` rows in memory of `allocator`, a backend or a communicator that lends; a buffer that is
   /// large enough is kept.
@@ -72,14 +73,14 @@ class Payload {
   }
 
   /// The bytes of `rows`, one run per part. They must be among the rows held.
-  std::vector<std::span<std::byte const>> outgoing(RowRange rows) const {
-    std::vector<std::span<std::byte const>> runs;
-    for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.emplace_back(run(p, rows));
+  PartList<std::span<std::byte const>> outgoing(RowRange rows) const {
+    PartList<std::span<std::byte const>> runs;
+    for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
     return runs;
   }
   /// The place of `rows`, which must be among the rows held; one run per part.
-  std::vector<std::span<std::byte>> incoming(RowRange rows) const {
-    std::vector<std::span<std::byte>> runs;
+  PartList<std::span<std::byte>> incoming(RowRange rows) const {
+    PartList<std::span<std::byte>> runs;
     for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
     return runs;
   }
@@ -98,7 +99,7 @@ class Payload {
   std::shared_ptr<void> buffer_;
   std::byte* first_ = nullptr;
   Index buffer_bytes_ = 0;
-  std::vector<std::byte*> parts_;
+  PartList<std::byte*> parts_;
   PayloadLayout layout_{};
   RowRange rows_{};
 };

@@ -3,27 +3,41 @@
 
 #include <array>
 #include <tuple>
+#include <vector>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/lending.hpp"
 #include "annulus/ring/payload.hpp"
+#include "annulus/ring/step_places.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus {
 
-/// Kept between calls, so that a repeated call allocates no buffer. What other ranks read in place is the
+namespace detail {
+
+template <class C>
+struct BorrowedRows {};
+
+template <LendingCommunicator C>
+struct BorrowedRows<C> {
+  std::vector<LoanOf<C>> borrowed;  ///< empty between passes
+};
+
+}  // namespace detail
+
+/// Kept between calls, so that a repeated call allocates nothing. What other ranks read in place is the
 /// communicator's memory, the rest the backend's.
-template <class B>
-struct RingBuffers {
+template <Communicator C, class B>
+struct RingBuffers : detail::BorrowedRows<C> {
   using Payload = annulus::Payload<typename B::memory_space>;
 
   std::array<Payload, 2> prefetched;  ///< here now, and arriving
   std::array<Payload, 4> carried;     ///< home, fresh, second fresh, and arriving or (in place) third fresh
   Payload resident;
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
+  StepPlaces places;
 
   /// Makes room for a pass, and waits until no rank reads the rows of the call before. Throws CommunicationError.
-  template <Communicator C>
   void reserve(B& backend, C& communicator, RingPlan const& plan) {
     Rank const rank = communicator.rank();
     if constexpr (LendingCommunicator<C>) {
@@ -44,6 +58,7 @@ struct RingBuffers {
     }
   }
 
+  /// Of the payloads.
   Index bytes() const {
     Index sum =
         resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() + sink_gradients.buffer_bytes();

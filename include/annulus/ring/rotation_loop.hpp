@@ -37,12 +37,12 @@ class RestWhenUnwound {
 
 /// rotate below, with the exchanges of the pass.
 template <class Exchange, Communicator C, Backend B, class Visit, class Join, class Finish>
-void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<B>& buffers, Visit& visit, Join& join,
+void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit& visit, Join& join,
                  Finish& finish) {
   RestWhenUnwound const rest(backend);
   // After `rest`, so that it ends first and the peers learn of a failure at once.
   Exchange exchange(plan, communicator, buffers);
-  typename RingBuffers<B>::Payload const* home = nullptr;
+  typename RingBuffers<C, B>::Payload const* home = nullptr;
   try {
     for (int i = 0; i < plan.steps(); ++i) {
       bool const last = i + 1 == plan.steps();
@@ -75,7 +75,7 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 ///   finish(home)      starts what is left to do with the carried results for this rank's own rows (without meaning
 ///                     where nothing is carried), which are there until it has come to rest
 template <Communicator C, Backend B, class Visit, class Join, class Finish>
-void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<B>& buffers, Visit&& visit, Join&& join,
+void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit&& visit, Join&& join,
             Finish&& finish) {
   if constexpr (LendingCommunicator<C>) {
     if (plan.request().in_place)

@@ -1,11 +1,12 @@
 #pragma once
 // From the plan and the operands of a call to the step that a backend sees.
 
+#include <array>
 #include <cstdint>
-#include <vector>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/ring/rotation_loop.hpp"
+#include "annulus/ring/step_places.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/tensor/operands.hpp"
 
@@ -18,38 +19,30 @@ struct LogitOptions {
   Dropout dropout{};
 };
 
-/// Builds one step after the other. A step points into the builder, and is replaced by the next one.
+/// Builds one step after the other. A step points into `places`, and is replaced by the next one.
 template <class T, class Predicate, class Space>
 class StepBuilder {
  public:
   StepBuilder(RingPlan const& plan, Rank rank, LogitOptions const& logits, Predicate const& predicate,
-              Operands<T, Space> const& operands)
-      : plan_(plan), rank_(rank), logits_(logits), predicate_(predicate), operands_(operands) {}
+              Operands<T, Space> const& operands, StepPlaces& places)
+      : plan_(plan), rank_(rank), logits_(logits), predicate_(predicate), operands_(operands), places_(places) {}
 
   /// `segments`: the ids of the rows that are here at this step, [batch, rows]; without data where there are none.
   /// `progress`: what lets the exchange under way move on.
   Step<T, Predicate, Space> build(int index, TensorView<std::int32_t const, 2, Space> segments, Progress progress) {
-    PlannedStep const& planned = plan_.step(rank_, index);
+    places_.find(plan_, rank_, index);
     bool const keys_rotate = plan_.rotation() == Rotation::keys;
-    tiles_ = plan_.tiles(rank_, index);
-    query_positions_ = positions_of(plan_.query_segments(keys_rotate ? rank_ : planned.owner));
-    for (Index& position : query_positions_) position += plan_.request().query_offset;
-    key_positions_ = positions_of(plan_.key_segments(keys_rotate ? planned.owner : rank_));
-    auto& rotating = keys_rotate ? key_positions_ : query_positions_;
-    rotating.erase(rotating.begin() + planned.held.end, rotating.end());
-    rotating.erase(rotating.begin(), rotating.begin() + planned.held.begin);
-
-    Step<T, Predicate, Space> step{.tiles = tiles_,
+    Step<T, Predicate, Space> step{.tiles = places_.tiles(),
                                    .mask = plan_.request().mask,
                                    .softmax_scale = logits_.softmax_scale,
                                    .logit_softcap = logits_.logit_softcap,
                                    .dropout = logits_.dropout,
-                                   .query_positions = query_positions_,
-                                   .key_positions = key_positions_,
+                                   .query_positions = places_.query_positions(),
+                                   .key_positions = places_.key_positions(),
                                    .predicate = &predicate_,
                                    .progress = progress};
     AttentionShape const& shape = plan_.request().shape;
-    std::array<Index, 4> const pairs{shape.batch, shape.query_heads, static_cast<Index>(query_positions_.size()),
+    std::array<Index, 4> const pairs{shape.batch, shape.query_heads, static_cast<Index>(step.query_positions.size()),
                                      plan_.global_keys()};
     if (operands_.bias) step.bias = broadcast(*operands_.bias, pairs);
     if (operands_.mask) step.boolean_mask = broadcast(*operands_.mask, pairs);
@@ -66,8 +59,7 @@ class StepBuilder {
   LogitOptions const& logits_;
   Predicate const& predicate_;
   Operands<T, Space> const& operands_;
-  std::vector<Tile> tiles_;
-  std::vector<Index> query_positions_, key_positions_;
+  StepPlaces& places_;
 };
 
 /// What both passes work with. All references outlive the pass.
@@ -78,7 +70,7 @@ struct PassContext {
   B& backend;
   LogitOptions const& logits;
   Predicate const& predicate;
-  RingBuffers<B>& buffers;
+  RingBuffers<C, B>& buffers;
 };
 
 }  // namespace annulus

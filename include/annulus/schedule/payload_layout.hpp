@@ -1,17 +1,19 @@
 #pragma once
 // What travels: a payload is a few parts, each a dense array of rows, so that any range of rows is one run of bytes.
 
+#include <cstddef>
 #include <numeric>
-#include <vector>
 
 #include "annulus/core/index.hpp"
+#include "annulus/core/short_list.hpp"
 
 namespace annulus {
 
 /// Bytes of one row of each part. Parts start on cache lines.
 struct PayloadLayout {
   static constexpr Index alignment = 64;
-  std::vector<Index> row_bytes;
+  static constexpr std::size_t max_parts = 8;
+  ShortList<Index, max_parts> row_bytes;
 
   Index bytes_per_row() const { return std::accumulate(row_bytes.begin(), row_bytes.end(), Index{0}); }
 

@@ -83,7 +83,14 @@ class RingPlan {
     return planned_[static_cast<std::size_t>(rank * steps() + step)];
   }
   /// Tiles of the step, within the rows that are here; rows of the rotating side are counted from held.begin.
-  std::vector<Tile> tiles(Rank rank, int step) const;
+  std::vector<Tile> tiles(Rank rank, int step) const {
+    std::vector<Tile> result;
+    TileFinder finder;
+    find_tiles(rank, step, finder, result);
+    return result;
+  }
+  /// As tiles, in memory that is used again.
+  void find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const;
 
   std::vector<Segment> const& query_segments(Rank rank) const { return query_segments_[static_cast<std::size_t>(rank)]; }
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
@@ -145,9 +152,9 @@ class RingPlan {
   RowRange needed_rows(Rank visitor, Rank owner) const {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
-  Need pair(Rank queries, Rank keys, std::vector<Tile>* tiles) const {
-    return visible_tiles(query_segments(queries), key_segments(keys), request_.mask, request_.query_offset,
-                         request_.elementwise, tiles);
+  Need pair(Rank queries, Rank keys, TileFinder& finder, std::vector<Tile>* tiles) const {
+    return finder.find(query_segments(queries), key_segments(keys), request_.mask, request_.query_offset,
+                       request_.elementwise, tiles);
   }
   void build(Rotation rotation);
   void find_layouts();
@@ -174,8 +181,9 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
     query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
     key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
   }
+  TileFinder finder;
   for (Rank queries = 0; queries < ranks(); ++queries)
-    for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, nullptr));
+    for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, finder, nullptr));
   build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
   if (request_.rotation == Rotation::automatic && !request_.bound_to_queries && ranks() > 1) {
     RingPlan other = *this;
@@ -254,16 +262,14 @@ inline void RingPlan::build(Rotation rotation) {
     }
 }
 
-inline std::vector<Tile> RingPlan::tiles(Rank rank, int step) const {
+inline void RingPlan::find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const {
   PlannedStep const& planned = this->step(rank, step);
-  std::vector<Tile> result;
   bool const keys = rotation_ == Rotation::keys;
-  pair(keys ? rank : planned.owner, keys ? planned.owner : rank, &result);
-  for (Tile& tile : result) {
+  pair(keys ? rank : planned.owner, keys ? planned.owner : rank, finder, &tiles);
+  for (Tile& tile : tiles) {
     tile = keys ? tile.with_keys(planned.held) : tile.with_queries(planned.held);
     (keys ? tile.key_begin : tile.query_begin) -= planned.held.begin;
   }
-  return result;
 }
 
 inline Index RingPlan::prefetched_rows(Rank rank) const {

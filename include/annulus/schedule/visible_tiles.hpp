@@ -2,9 +2,8 @@
 // Where sharding meets mask: the tiles of one rank's queries and one owner's keys that hold anything visible.
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "annulus/mask/tile.hpp"
@@ -25,8 +24,8 @@ namespace detail {
 inline constexpr std::size_t tile_limit = std::size_t{1} << 16;
 
 /// Cuts key segments where the exemption from the window ends: on both sides of the cut the mask is one interval.
-inline std::vector<Segment> split_at_sinks(std::span<Segment const> keys, Mask const& mask) {
-  std::vector<Segment> result;
+inline void split_at_sinks(std::span<Segment const> keys, Mask const& mask, std::vector<Segment>& result) {
+  result.clear();
   for (Segment const& segment : keys) {
     Index const sinks = std::clamp(ceil_divide(mask.sink_tokens - segment.global_begin, segment.global_stride), Index{0},
                                    segment.length);
@@ -35,7 +34,6 @@ inline std::vector<Segment> split_at_sinks(std::span<Segment const> keys, Mask c
       result.push_back({segment.local_begin + sinks, segment.length - sinks,
                         segment.global_begin + sinks * segment.global_stride, segment.global_stride});
   }
-  return result;
 }
 
 inline Band band_of(Tile const& tile, Mask const& mask) {
@@ -96,52 +94,29 @@ inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
   tiles.push_back(tile);
 }
 
-/// Joins full tiles that lie above each other over the same keys.
-inline void join_rows(std::vector<Tile>& tiles) {
-  // Full tiles by their keys and the row below them. There may be one tile per pair of positions: no search among all.
-  std::map<std::array<Index, 3>, std::size_t> open;
-  std::vector<Tile> joined;
-  for (Tile const& tile : tiles) {
-    if (tile.coverage != Coverage::full) {
-      joined.push_back(tile);
-      continue;
-    }
-    std::size_t place = joined.size();
-    if (auto const above = open.find({tile.key_begin, tile.key_count, tile.query_begin}); above != open.end()) {
-      place = above->second;
-      open.erase(above);
-      joined[place].query_count += tile.query_count;
-      joined[place].visible_pairs += tile.visible_pairs;
-      joined[place].query_stride = 0;
-    } else {
-      joined.push_back(tile);
-    }
-    open[{tile.key_begin, tile.key_count, tile.query_begin + tile.query_count}] = place;
-  }
-  tiles = std::move(joined);
-}
-
 }  // namespace detail
 
-/// Tiles of (queries x keys) with anything visible, in row order, and the rows that take part. Query positions are
-/// counted from `query_offset`. With `elementwise` (a boolean mask or a predicate is given) no tile is full: what the
-/// positions allow is asked again per pair. `tiles` may be null where only the need is asked for.
-inline Need visible_tiles(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask,
-                          Index query_offset, bool elementwise, std::vector<Tile>* tiles) {
-  std::vector<Segment> const split = detail::split_at_sinks(keys, mask);
-  std::vector<Tile> found;
-  Need need;
-  bool const unmasked = mask == full() && !elementwise;
-  if (unmasked || queries.size() * split.size() > detail::tile_limit) {
-    need = {rows_of(queries) * rows_of(keys), {0, rows_of(queries)}, {0, rows_of(keys)}};
-    if (need.visible_pairs == 0) need = {};
-    if (need.visible_pairs > 0)
-      found.push_back({.query_count = rows_of(queries), .key_count = rows_of(keys), .query_stride = 0, .key_stride = 0,
-                       .coverage = unmasked ? Coverage::full : Coverage::elements,
-                       .visible_pairs = need.visible_pairs});
-  } else {
+/// Finds the tiles of pairs of shards. Its memory is kept, so that a repeated search allocates nothing.
+class TileFinder {
+ public:
+  /// As visible_tiles.
+  Need find(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask, Index query_offset,
+            bool elementwise, std::vector<Tile>* tiles) {
+    if (tiles) tiles->clear();
+    detail::split_at_sinks(keys, mask, split_);
+    bool const unmasked = mask == full() && !elementwise;
+    if (unmasked || queries.size() * split_.size() > detail::tile_limit) {
+      Index const query_rows = rows_of(queries), key_rows = rows_of(keys);
+      if (query_rows * key_rows == 0) return {};
+      if (tiles)
+        tiles->push_back({.query_count = query_rows, .key_count = key_rows, .query_stride = 0, .key_stride = 0,
+                          .coverage = unmasked ? Coverage::full : Coverage::elements,
+                          .visible_pairs = query_rows * key_rows});
+      return {query_rows * key_rows, {0, query_rows}, {0, key_rows}};
+    }
+    Need need;
     for (Segment const& query : queries)
-      for (Segment const& key : split) {
+      for (Segment const& key : split_) {
         Tile tile{.query_begin = query.local_begin, .query_count = query.length, .key_begin = key.local_begin,
                   .key_count = key.length, .query_position = query.global_begin + query_offset,
                   .query_stride = query.global_stride, .key_position = key.global_begin,
@@ -153,12 +128,58 @@ inline Need visible_tiles(std::span<Segment const> queries, std::span<Segment co
         need.keys = hull(need.keys, {tile.key_begin + part.keys.begin, tile.key_begin + part.keys.end});
         if (!tiles) continue;
         if (elementwise) tile.coverage = Coverage::elements;
-        detail::append_joining(found, tile);
+        detail::append_joining(*tiles, tile);
       }
-    if (tiles) detail::join_rows(found);
+    if (tiles) join_rows(*tiles);
+    return need;
   }
-  if (tiles) *tiles = std::move(found);
-  return need;
+
+ private:
+  /// Joins full tiles that lie above each other over the same keys.
+  void join_rows(std::vector<Tile>& tiles) {
+    // Where the full tiles of the row above, and of this row, have gone, in the order of their keys: two rows that touch
+    // are walked side by side.
+    above_.clear();
+    row_.clear();
+    Index row_begin = 0;
+    std::size_t kept = 0, candidate = 0;
+    for (std::size_t i = 0; i < tiles.size(); ++i) {
+      Tile const tile = tiles[i];
+      if (tile.coverage != Coverage::full) {
+        tiles[kept++] = tile;
+        continue;
+      }
+      if (std::exchange(row_begin, tile.query_begin) != tile.query_begin) {
+        std::swap(above_, row_);
+        row_.clear();
+        candidate = 0;
+      }
+      while (candidate < above_.size() && tiles[above_[candidate]].key_begin < tile.key_begin) ++candidate;
+      Tile* const above = candidate < above_.size() ? &tiles[above_[candidate]] : nullptr;
+      if (above && above->key_begin == tile.key_begin && above->key_count == tile.key_count &&
+          above->query_begin + above->query_count == tile.query_begin) {
+        above->query_count += tile.query_count;
+        above->visible_pairs += tile.visible_pairs;
+        above->query_stride = 0;
+        row_.push_back(above_[candidate]);
+      } else {
+        row_.push_back(kept);
+        tiles[kept++] = tile;
+      }
+    }
+    tiles.resize(kept);
+  }
+
+  std::vector<Segment> split_;
+  std::vector<std::size_t> above_, row_;
+};
+
+/// Tiles of (queries x keys) with anything visible, in row order, and the rows that take part. Query positions are
+/// counted from `query_offset`. With `elementwise` (a boolean mask or a predicate is given) no tile is full: what the
+/// positions allow is asked again per pair. `tiles` may be null where only the need is asked for.
+inline Need visible_tiles(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask,
+                          Index query_offset, bool elementwise, std::vector<Tile>* tiles) {
+  return TileFinder().find(queries, keys, mask, query_offset, elementwise, tiles);
 }
 
 }  // namespace annulus

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -52,11 +53,20 @@ class Sharding {
     return std::visit([&](auto const& kind) { return kind.segments(side, rank, held); }, kind_);
   }
 
-  std::string name() const {
-    if (auto const* striped = std::get_if<Striped>(&kind_))
-      return striped->block == 1 ? "striped" : "block-striped(" + std::to_string(striped->block) + ")";
+  /// "contiguous", "striped", "block-striped", "zigzag" or "explicit".
+  std::string_view kind() const {
+    if (block() > 0) return block() == 1 ? "striped" : "block-striped";
     if (std::holds_alternative<Zigzag>(kind_)) return "zigzag";
     return std::holds_alternative<Contiguous>(kind_) ? "contiguous" : "explicit";
+  }
+  /// Of striped shardings; 0 for the others.
+  Index block() const {
+    auto const* const striped = std::get_if<Striped>(&kind_);
+    return striped ? striped->block : 0;
+  }
+  /// The kind, and the block where it is not 1.
+  std::string name() const {
+    return block() > 1 ? message_of(kind(), "(", block(), ")") : std::string(kind());
   }
 
   /// Equal for equal shardings: ranks compare it before they exchange anything (FNV-1a over kind and parameters).

@@ -18,7 +18,8 @@ inline namespace ANNULUS_CPU_TARGET {
 /// Computes on threads that the whole process shares; sums in float, in double for double operands. Results are the same
 /// bits for every number of threads.
 struct CpuBackend {
-  /// Threads that work on one call. 0: the cores of the machine, divided by the calls that are under way.
+  /// Threads that work on one call. 0: the cores that are this process's share of the machine (core/cores.hpp), divided
+  /// by the calls that are under way.
   int threads = 0;
   /// Memory that is kept from call to call.
   StepDocuments documents{};

@@ -1,7 +1,6 @@
 #pragma once
 // The threads of the process: made once, shared by all backends, calls and ranks.
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -12,9 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
+#include "annulus/core/cores.hpp"
 
 namespace annulus::cpu {
 
@@ -47,8 +44,8 @@ class ThreadPool {
     return pool;
   }
 
-  /// Threads that the machine, or what this process is bound to, runs at the same time.
-  int cores() const { return cores_; }
+  /// Threads that this process's share of the machine runs at the same time.
+  int cores() const { return ProcessCores::shared().count(); }
 
   ThreadPool() = default;
   ThreadPool(ThreadPool const&) = delete;
@@ -69,7 +66,7 @@ class ThreadPool {
   void run(int threads, Work&& work) {
     Job job;
     job.automatic = threads == 0;
-    job.wanted = (job.automatic ? cores_ : threads) - 1;
+    job.wanted = (job.automatic ? cores() : threads) - 1;
     job.context = &work;
     job.call = [](void* context, Team& team, int slot) {
       (*static_cast<std::remove_reference_t<Work>*>(context))(team, slot);
@@ -103,7 +100,7 @@ class ThreadPool {
     std::unique_lock lock(mutex_);
     if (job.automatic) {
       ++waiting_calls_;
-      core_is_free_.wait(lock, [&] { return active_ < cores_; });
+      core_is_free_.wait(lock, [&] { return active_ < cores(); });
       --waiting_calls_;
     }
     ++active_;
@@ -138,7 +135,7 @@ class ThreadPool {
   /// A job that still wants a worker. Calls that wait for a core of their own come first.
   Job* open_job() {
     for (Job* job = jobs_; job; job = job->next)
-      if (job->joined < job->wanted && (!job->automatic || (active_ < cores_ && waiting_calls_ == 0))) return job;
+      if (job->joined < job->wanted && (!job->automatic || (active_ < cores() && waiting_calls_ == 0))) return job;
     return nullptr;
   }
 
@@ -159,16 +156,6 @@ class ThreadPool {
     }
   }
 
-  /// mpirun and containers bind a process to some of the cores.
-  static int cores_of_process() {
-#if defined(__linux__)
-    cpu_set_t bound;
-    if (sched_getaffinity(0, sizeof bound, &bound) == 0) return std::max(1, CPU_COUNT(&bound));
-#endif
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
-
-  int const cores_ = cores_of_process();
   std::mutex mutex_;
   std::condition_variable wake_workers_, core_is_free_, job_is_done_;
   Job* jobs_ = nullptr;

@@ -4,38 +4,26 @@
 #include <chrono>
 #include <climits>
 #include <cstddef>
-#include <string_view>
 
+#include "annulus/comm/lending.hpp"
 #include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 
 namespace annulus {
-
-/// Whether ranks read each other's rows where they lie. Possible where all ranks of the ring run on one node (Linux, one
-/// user, no container boundary between them): no step then waits for a copy, and one prefetched buffer of two is not
-/// needed. A ring over several nodes moves in step with its slowest hop, so that all its hops are messages. Messages
-/// move while ranks compute only as far as MPI moves them by itself or the backend calls Step::progress; a helper
-/// thread inside MPI takes a core from the compute, and is not offered.
-enum class InPlace {
-  automatic,  ///< where it is possible
-  never,      ///< all bytes travel as messages
-  always,     ///< refused where it is not possible
-};
 
 struct MpiRingOptions {
   /// How long one wait of this rank lasts before the peer counts as late; at least 1 ms. Ranks may choose differently.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Longer runs travel in several messages. Between 1 and INT_MAX (MPI counts with int); the same on all ranks.
   std::size_t max_message_bytes = std::size_t{1} << 30;
-  /// The same on all ranks.
+  /// Possible where all ranks of the ring run on one node (Linux, one user, no container boundary between them). A ring
+  /// over several nodes moves in step with its slowest hop, so that all its hops are messages. Messages move while ranks
+  /// compute only as far as MPI moves them by itself or the backend calls Step::progress; a helper thread inside MPI
+  /// takes a core from the compute, and is not offered. The same on all ranks.
   InPlace in_place = InPlace::automatic;
 };
 
 namespace detail {
-
-inline std::string_view name_of(InPlace choice) {
-  return choice == InPlace::automatic ? "automatic" : choice == InPlace::never ? "never" : "always";
-}
 
 inline void validate(MpiRingOptions const& options) {
   check<UnsupportedError>(options.timeout.count() >= 1, "MpiRingOptions: timeout is ", options.timeout.count(),

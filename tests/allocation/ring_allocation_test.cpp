@@ -1,0 +1,207 @@
+// A repeated call on a RingAttention allocates nothing, on any thread. The results are the caller's memory here: those
+// that forward() and backward() return are new tensors.
+
+#include <algorithm>
+#include <annulus/annulus.hpp>
+#include <annulus/backend/cpu/cpu.hpp>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace annulus;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored \
+    "-Wmismatched-new-delete"  // GCC 12 does not see that new and delete are replaced together
+#endif
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  std::size_t const whole = std::max<std::size_t>((bytes + alignment - 1) / alignment, 1) * alignment;
+  void* const memory = std::aligned_alloc(alignment, whole);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
+void* operator new[](std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+  return counted(bytes, alignof(std::max_align_t));
+}
+void* operator new[](std::size_t bytes, std::nothrow_t const&) noexcept {
+  return counted(bytes, alignof(std::max_align_t));
+}
+void operator delete(void* memory, std::nothrow_t const&) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::nothrow_t const&) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace {
+
+using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+constexpr Index heads = 4, kv_heads = 2, dim = 8, global = 96;
+
+/// What one rank of a ring is called with.
+struct Case {
+  std::string name;
+  Options options;
+  bool documents = false, bias = false, sinks = false;
+};
+
+std::vector<Case> cases(int ranks) {
+  ExplicitMap map;
+  for (int rank = 0; rank < ranks; ++rank)
+    for (auto& rows = map.queries.emplace_back(); static_cast<Index>(rows.size()) < global / ranks;)
+      rows.push_back(static_cast<Index>(rows.size()) * ranks + ranks - 1 - rank);
+  Options const plain, by_queries{.rotation = Rotation::queries};
+  return {{"full", plain},
+          {"queries rotate", by_queries},
+          {"causal", {.mask = causal(), .softmax_scale = 1.0 / 3}},
+          {"causal zigzag", {.mask = causal(), .sharding = Zigzag{}}},
+          {"causal striped", {.mask = causal(), .sharding = Striped{}}},
+          // Many tiles, of which those that touch are joined.
+          {"causal block-striped", {.mask = causal(), .sharding = Striped{.block = 2}, .rotation = Rotation::queries}},
+          {"causal, positions by a map", {.mask = causal(), .sharding = map}},
+          {"window with sink tokens", {.mask = {.causal = true, .window = {.left = 30}, .sink_tokens = 3}}},
+          {"window that reaches few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
+          {"packed", {.mask = causal()}, true},
+          {"packed, queries rotate", by_queries, true},
+          {"bias and sinks", plain, false, true, true}};
+}
+
+/// Allocations of all ranks in the calls after the first ones.
+template <class Ring, class Backend>
+long repeated(Ring& ring, Backend& backend, Case const& one) {
+  auto const ranks = static_cast<Index>(ring.size());
+  Index const rows = global / ranks;
+  Tensor q(1, rows, heads, dim), k(1, rows, kv_heads, dim), v = k, dout = q, output = q, dq = q, dk = k, dv = k;
+  Tensor bias(1, 1, rows, global), dbias = bias;
+  for (Tensor* x : {&q, &k, &v, &dout, &bias}) x->setRandom();
+  Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, heads, rows);
+  Eigen::Tensor<float, 2, Eigen::RowMajor> sinks(heads, 1), dsinks(heads, 1);
+  sinks.setZero();
+  Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, rows);
+  for (Index i = 0; i < rows; ++i) ids(0, i) = static_cast<std::int32_t>(1 + (ring.rank() * rows + i) / 17);
+  Operands<float> operands;
+  GradientViews<float, HostMemory> gradients{view_of(dq), view_of(dk), view_of(dv)};
+  if (one.documents) operands.query_segments = operands.key_segments = view_of(std::as_const(ids));
+  if (one.bias) {
+    operands.bias = view_of(std::as_const(bias));
+    operands.bias_gradient = true;
+    gradients.dbias = view_of(dbias);
+  }
+  if (one.sinks) {
+    operands.sinks = view_of(std::as_const(sinks));
+    gradients.dsinks = view_of(dsinks);
+  }
+
+  RingAttention attention(ring, backend, one.options);
+  auto const call = [&] {
+    attention.forward_into(q, k, v, output, lse, operands);
+    attention.backward_into(dout, output, lse, q, k, v, gradients, operands);
+  };
+  auto const meet = [&] {
+    std::byte const mine{};
+    std::array<std::byte, 8> all;
+    ring.all_gather({&mine, 1}, std::span(all).first(static_cast<std::size_t>(ranks)));
+  };
+  call();
+  meet();
+  long const before = allocations;
+  meet();
+  for (int i = 0; i < 2; ++i) call();
+  meet();
+  long const made = allocations - before;
+  meet();
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("what is allocated is counted", "[allocation]") {
+  long const before = allocations;
+  std::vector<int> const some(5);
+  long const made = allocations - before;
+  CHECK(made == 1);
+  CHECK(some[4] == 0);
+}
+
+TEST_CASE("a repeated call of one rank allocates nothing", "[allocation]") {
+  for (Case const& one : cases(1))
+    for (int threads : {1, 2}) {
+      INFO(one.name << ", " << threads << " threads");
+      SelfRing ring;
+      CpuBackend backend{.threads = threads};
+      CHECK(repeated(ring, backend, one) == 0);
+    }
+}
+
+TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]") {
+  // The backend shares its working memory among the calls of the process: as much as calls at the same time need.
+  {
+    std::array<std::optional<cpu::Workspace>, 8> busy;
+    for (auto& workspace : busy) workspace.emplace(Index{1} << 22);
+  }
+  for (auto const in_place : {InPlace::never, InPlace::automatic})
+    for (int ranks : {1, 2, 3, 4})
+      for (Case const& one : cases(ranks)) {
+        INFO(one.name << ", " << ranks << " ranks, in place: " << name_of(in_place));
+        auto const made = run_ring(
+            ranks,
+            [&](SimulatedRing& ring) {
+              CpuBackend backend{.threads = 2};
+              return repeated(ring, backend, one);
+            },
+            {.in_place = in_place});
+        for (long allocated : made) CHECK(allocated == 0);
+      }
+}
+
+TEST_CASE("calls with other operands between make the plan anew, and give the same", "[allocation]") {
+  SelfRing ring;
+  CpuBackend backend{.threads = 1};
+  Tensor q(1, 24, heads, dim), k(1, 24, kv_heads, dim);
+  q.setRandom(), k.setRandom();
+  Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, 24);
+  for (Index i = 0; i < 24; ++i) ids(0, i) = static_cast<std::int32_t>(1 + i / 7);
+  Operands<float> packed;
+  packed.query_segments = packed.key_segments = view_of(std::as_const(ids));
+  RingAttention attention(ring, backend, {.mask = causal()});
+  auto const whole = attention.forward(q, k, k), documents = attention.forward(q, k, k, packed);
+  CHECK(attention.plan(Pass::forward)->request().segments);
+  auto const again = attention.forward(q, k, k);
+  CHECK(!attention.plan(Pass::forward)->request().segments);
+  auto const differ = [](Tensor const& a, Tensor const& b) {
+    return !std::equal(a.data(), a.data() + a.size(), b.data());
+  };
+  CHECK(!differ(whole.output, again.output));
+  CHECK(differ(whole.output, documents.output));
+}
