@@ -1,8 +1,11 @@
 #pragma once
-// A ring problem, solved on the simulated ring by the reference backend, or the one that the environment variable
-// ANNULUS_TEST_BACKEND names. Compiled once for all tests of this folder.
+// A ring problem, solved on the simulated ring by the asked backend: the one that the environment variable
+// ANNULUS_TEST_BACKEND names (reference or cpu), or else the reference backend. Compiled once for all tests of this folder.
 
 #include <Eigen/Core>
+#include <annulus/annulus.hpp>
+#include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -10,7 +13,40 @@
 #include "support/judge.hpp"
 #include "support/small_ring_problem.hpp"
 
+namespace annulus::cpu {
+inline namespace ANNULUS_CPU_TARGET {
+
+#define ANNULUS_TEST_KERNELS_ELSEWHERE(T)                                                                       \
+  extern template void fold<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                          \
+                               RunningState<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);     \
+  extern template void add_gradients<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                 \
+                                        BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const&, \
+                                        StepGradients<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);
+ANNULUS_TEST_KERNELS_ELSEWHERE(double)
+ANNULUS_TEST_KERNELS_ELSEWHERE(float)
+#undef ANNULUS_TEST_KERNELS_ELSEWHERE
+
+}  // namespace ANNULUS_CPU_TARGET
+}  // namespace annulus::cpu
+
 namespace annulus_test {
+
+/// Calls function(backend) with a new backend of the asked kind. What is compared bit by bit with results of
+/// solve_by_rank comes from the same backend.
+template <class Function>
+auto with_asked_backend(Function&& function) {
+  char const* const asked = std::getenv("ANNULUS_TEST_BACKEND");
+  std::string const name = asked ? asked : "reference";
+  if (name == "reference") {
+    annulus::ReferenceBackend backend;
+    return function(backend);
+  }
+  if (name == "cpu") {
+    annulus::CpuBackend backend;
+    return function(backend);
+  }
+  throw std::invalid_argument("ANNULUS_TEST_BACKEND=" + name + "; accepted: reference, cpu");
+}
 
 /// Operands of type T; the problem has been settled and holds numbers of T. The predicate of `dense`, if any, is used.
 /// One result a rank.

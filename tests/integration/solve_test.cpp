@@ -1,12 +1,9 @@
-// The solver that the other tests of this folder share (environment ANNULUS_TEST_BACKEND: reference or cpu), and a first question: does it tell right from wrong?
+// The solver that the other tests of this folder share, and a first question: does it tell right from wrong?
 
 #include "integration/solve.hpp"
 
 #include <annulus/annulus.hpp>
-#include <annulus/backend/cpu/cpu.hpp>
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
+#include <annulus/backend/cpu/instantiate.hpp>
 
 #include "support/catch.hpp"
 
@@ -15,24 +12,18 @@ namespace annulus_test {
 namespace {
 
 template <class T, class Backend>
-std::vector<RingResult> solve_with(RingProblem const& problem) {
-  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-    Backend backend;
-    return problem.dense.predicate ? run_rank<T, HostPlacement>(problem, ring, backend, problem.dense.predicate)
-                                   : run_rank<T, HostPlacement>(problem, ring, backend);
-  });
+RingResult solve_rank(RingProblem const& problem, annulus::SimulatedRing& ring, Backend& backend) {
+  return problem.dense.predicate ? run_rank<T, HostPlacement>(problem, ring, backend, problem.dense.predicate)
+                                 : run_rank<T, HostPlacement>(problem, ring, backend);
 }
 
 }  // namespace
 
 template <class T>
 std::vector<RingResult> solve_by_rank(RingProblem const& problem) {
-  // All tests that solve here can be run on another backend.
-  char const* const asked = std::getenv("ANNULUS_TEST_BACKEND");
-  std::string const backend = asked ? asked : "reference";
-  if (backend == "reference") return solve_with<T, annulus::ReferenceBackend>(problem);
-  if (backend == "cpu") return solve_with<T, annulus::CpuBackend>(problem);
-  throw std::invalid_argument("ANNULUS_TEST_BACKEND=" + backend + "; accepted: reference, cpu");
+  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    return with_asked_backend([&](auto& backend) { return solve_rank<T>(problem, ring, backend); });
+  });
 }
 
 template std::vector<RingResult> solve_by_rank<double>(RingProblem const&);
@@ -41,7 +32,10 @@ template std::vector<RingResult> solve_by_rank<Eigen::half>(RingProblem const&);
 template std::vector<RingResult> solve_by_rank<Eigen::bfloat16>(RingProblem const&);
 
 std::vector<RingResult> solve_with_sums_in_double(RingProblem const& problem) {
-  return solve_with<float, annulus::DoubleReferenceBackend>(problem);
+  return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    annulus::DoubleReferenceBackend backend;
+    return solve_rank<float>(problem, ring, backend);
+  });
 }
 
 TEST_CASE("a small change of any result is a complaint") {

@@ -1,9 +1,15 @@
 // Traps of precision: what is rounded, where, how often, and what it is compared with.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "integration/solve.hpp"
 #include "support/catch.hpp"
+#include "support/dense_same_precision.hpp"
 #include "support/shards.hpp"
 #include "support/three_way.hpp"
 
@@ -37,27 +43,75 @@ std::vector<double> minus(std::vector<double> a, std::vector<double> const& b) {
   return a;
 }
 
-/// Errors of output, lse, dq, dk and dv, each relative to its norm; the root of the mean square over several problems.
+/// Squares of the errors of output, lse, dq, dk and dv, each relative to the norm of the exact result.
+using SquaredErrors = std::array<double, 5>;
+
+/// Problems of one size, their exact results, and how far off dense attention in T is.
 template <class T>
-std::array<double, 5> mean_errors(int ranks, annulus::Sharding const& sharding, Rotation rotation) {
-  std::array<double, 5> squares{};
-  for (std::uint64_t seed : {1, 2, 3, 4}) {
-    RingProblem problem =
-        small_ring_problem({.query_heads = 1, .query_length = 128, .head_dim = 16}, ranks, sharding, rotation, seed);
-    problem.dense.causal = true;
-    RingResult const seen = solve<T>(problem);
-    OracleForward const forward = oracle_forward(problem.dense);
-    OracleGradients const gradients = oracle_backward(problem.dense, problem.dout);
-    std::size_t i = 0;
-    for (auto const& [result, exact] :
-         {std::pair(&seen.output, &forward.output), std::pair(&seen.lse, &forward.lse),
-          std::pair(&seen.dq, &gradients.dq), std::pair(&seen.dk, &gradients.dk), std::pair(&seen.dv, &gradients.dv)}) {
-      double const error = distance(*result, *exact) / norm(*exact);
-      squares[i++] += error * error / 4;
+struct MeasuredProblems {
+  static constexpr std::int64_t length = 128;
+  static constexpr std::size_t count = 16;
+
+  std::vector<RingProblem> problems;
+  std::vector<OracleForward> forward;
+  std::vector<OracleGradients> gradients;
+  std::vector<SquaredErrors> dense;
+
+  MeasuredProblems() {
+    RoundTo<T> const round;
+    for (std::size_t i = 0; i < count; ++i) {
+      RingProblem problem =
+          small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = 16}, 1, {}, Rotation::keys, i + 1);
+      problem.dense.causal = true;
+      settle(problem);
+      round_operands<T>(problem);
+      forward.push_back(oracle_forward(problem.dense));
+      gradients.push_back(oracle_backward(problem.dense, problem.dout));
+      dense.push_back(errors(i, dense_same_precision_forward(problem.dense, round),
+                             dense_same_precision_backward(problem.dense, problem.dout, round)));
+      problems.push_back(std::move(problem));
     }
   }
-  for (double& square : squares) square = std::sqrt(square);
-  return squares;
+
+  std::vector<SquaredErrors> of_ring(int ranks, annulus::Sharding const& sharding, Rotation rotation) const {
+    std::vector<SquaredErrors> squares;
+    for (std::size_t i = 0; i < count; ++i) {
+      RingProblem problem = problems[i];
+      problem.ranks = ranks;
+      problem.options.sharding = sharding;
+      problem.options.rotation = rotation;
+      take_lengths_from_sharding(problem);
+      RingResult const seen = assemble(problem, solve_by_rank<T>(problem));
+      squares.push_back(errors(i, seen, seen));
+    }
+    return squares;
+  }
+
+ private:
+  template <class Forward, class Gradients>
+  SquaredErrors errors(std::size_t i, Forward const& seen, Gradients const& seen_gradients) const {
+    auto const square = [](std::vector<double> const& result, std::vector<double> const& exact) {
+      double const error = distance(result, exact) / norm(exact);
+      return error * error;
+    };
+    return {square(seen.output, forward[i].output), square(seen.lse, forward[i].lse),
+            square(seen_gradients.dq, gradients[i].dq), square(seen_gradients.dk, gradients[i].dk),
+            square(seen_gradients.dv, gradients[i].dv)};
+  }
+};
+
+double mean(std::vector<SquaredErrors> const& squares, std::size_t result) {
+  double sum = 0;
+  for (SquaredErrors const& of_problem : squares) sum += of_problem[result];
+  return sum / static_cast<double>(squares.size());
+}
+
+/// Of the mean of a - b.
+double standard_error(std::vector<SquaredErrors> const& a, std::vector<SquaredErrors> const& b, std::size_t result) {
+  double const count = static_cast<double>(a.size()), difference = mean(a, result) - mean(b, result);
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(a[i][result] - b[i][result] - difference, 2);
+  return std::sqrt(sum / count / (count - 1));
 }
 
 }  // namespace
@@ -67,8 +121,7 @@ TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of on
   settle(problem);
   round_operands<float>(problem);
   for (bool of_own_keys_only : {false, true}) {
-    auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
-      annulus::ReferenceBackend backend;
+    auto const solve_rank = [&](SimulatedRing& ring, auto& backend) {
       auto const own = shards_of<float>(problem, ring.rank());
       annulus::RingAttention attention(ring, backend, problem.options);
       auto const forward = attention.forward(own.q, own.k, own.v);
@@ -77,6 +130,9 @@ TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of on
       auto const gradients =
           attention.backward(own.dout, of_own_keys_only ? of_own_keys : forward, own.q, own.k, own.v);
       return result_of(forward, gradients);
+    };
+    auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
+      return with_asked_backend([&](auto& backend) { return solve_rank(ring, backend); });
     });
     // Each gradient has its own bound, so none of them hides behind a larger one.
     std::string const complaint = judge(problem, assemble(problem, results), float_bounds).complaint;
@@ -87,15 +143,25 @@ TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of on
 
 TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
                    Eigen::bfloat16) {
+  // One rank may be lucky: the largest weight of a row is often exactly 1, which no type rounds. What the ring may not
+  // exceed is that or dense attention, where no probability is exact; but for the one rounding more, of a sum that is
+  // rescaled, that each rank's length / ranks keys may bring, and for chance: a few roundings next to the smallest rows
+  // decide a problem.
+  MeasuredProblems<TestType> const measured;
+  auto const alone = measured.of_ring(1, annulus::Contiguous{}, Rotation::keys);
   for (annulus::Sharding const& sharding :
        {annulus::Sharding(annulus::Contiguous{}), annulus::Sharding(annulus::Zigzag{})})
-    for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
-      auto const alone = mean_errors<TestType>(1, sharding, rotation);
+    for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (int ranks : {4, 32}) {
-        auto const spread = mean_errors<TestType>(ranks, sharding, rotation);
-        for (std::size_t i = 0; i < alone.size(); ++i) CHECK(spread[i] <= 1.1 * alone[i]);
+        auto const spread = measured.of_ring(ranks, sharding, rotation);
+        INFO(ranks << " ranks, " << sharding.name() << ", rotation " << name_of(rotation));
+        for (std::size_t i = 0; i < alone.front().size(); ++i) {
+          INFO("result " << i << ": one rank " << mean(alone, i) << ", dense " << mean(measured.dense, i));
+          double const roundings = 1 + static_cast<double>(ranks) / static_cast<double>(measured.length);
+          CHECK(mean(spread, i) <=
+                roundings * std::max(mean(alone, i), mean(measured.dense, i)) + 3 * standard_error(spread, alone, i));
+        }
       }
-    }
 }
 
 TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is", "[trap][C12]", double, float,
@@ -140,16 +206,17 @@ TEST_CASE("C34: rounding the output reaches the gradients through delta alone", 
   settle(problem);
   round_operands<Eigen::bfloat16>(problem);
   auto const run = [&](bool rounded) {
+    auto const solve_rank = [&](SimulatedRing& ring, auto& backend) {
+      auto const own = shards_of<float>(problem, ring.rank());
+      annulus::RingAttention attention(ring, backend, problem.options);
+      auto forward = attention.forward(own.q, own.k, own.v);
+      if (rounded)
+        for (Index i = 0; i < forward.output.size(); ++i)
+          forward.output.data()[i] = static_cast<float>(static_cast<Eigen::bfloat16>(forward.output.data()[i]));
+      return result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v));
+    };
     return assemble(problem, annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
-                      annulus::ReferenceBackend backend;
-                      auto const own = shards_of<float>(problem, ring.rank());
-                      annulus::RingAttention attention(ring, backend, problem.options);
-                      auto forward = attention.forward(own.q, own.k, own.v);
-                      if (rounded)
-                        for (Index i = 0; i < forward.output.size(); ++i)
-                          forward.output.data()[i] =
-                              static_cast<float>(static_cast<Eigen::bfloat16>(forward.output.data()[i]));
-                      return result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v));
+                      return with_asked_backend([&](auto& backend) { return solve_rank(ring, backend); });
                     }));
   };
   RingResult const exact = run(false), rounded = run(true);

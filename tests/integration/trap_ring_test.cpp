@@ -49,8 +49,9 @@ std::vector<RingProblem> problems_of_all_ways() {
 RingResult solve_unruly(RingProblem const& problem, UnrulyOptions const& options, int calls = 1) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
                     UnrulyCommunicator<SimulatedRing> unruly(ring, options);
-                    annulus::ReferenceBackend backend;
-                    return run_rank<float, HostPlacement>(problem, unruly, backend, annulus::EveryPair{}, calls);
+                    return with_asked_backend([&](auto& backend) {
+                      return run_rank<float, HostPlacement>(problem, unruly, backend, annulus::EveryPair{}, calls);
+                    });
                   }));
 }
 
@@ -184,8 +185,8 @@ TEST_CASE("C37: the order of a ring is its own, and rings run side by side", "[t
         std::vector<RingResult> by_place(static_cast<std::size_t>(ranks));
         annulus::run_ring(ranks, [&, factor = factor, shift = shift](SimulatedRing& inner) {
           ReorderedRing ring(inner, factor, shift);
-          annulus::ReferenceBackend backend;
-          by_place[static_cast<std::size_t>(ring.rank())] = run_rank<float>(problem, ring, backend);
+          by_place[static_cast<std::size_t>(ring.rank())] =
+              with_asked_backend([&](auto& backend) { return run_rank<float>(problem, ring, backend); });
         });
         CHECK(judge(problem, assemble(problem, by_place), float_bounds).complaint == "");
         CHECK(same_bits(assemble(problem, by_place), assemble(problem, solve_by_rank<float>(problem))));

@@ -1,6 +1,7 @@
 #pragma once
 // What all backends in host memory share: buffers and the element-wise operations around the kernels.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -76,7 +77,8 @@ class HostOperations {
       SoftmaxRow<A> row{into.maximum(b, h, i), into.sum(b, h, i)};
       auto const factors = row.merge({from.maximum(b, h, i), from.sum(b, h, i)});
       for (Index d = 0; d < into.accumulator.extent(axis::dim); ++d)
-        into.accumulator(b, i, h, d) = factors.own * into.accumulator(b, i, h, d) + factors.other * from.accumulator(b, i, h, d);
+        into.accumulator(b, i, h, d) =
+            factors.own * into.accumulator(b, i, h, d) + factors.other * from.accumulator(b, i, h, d);
       into.maximum(b, h, i) = row.maximum;
       into.sum(b, h, i) = row.sum;
     });
@@ -111,11 +113,16 @@ class HostOperations {
     for (Index b = 0; b < delta.extent(0); ++b)
       for (Index h = 0; h < delta.extent(1); ++h)
         for (Index i = 0; i < delta.extent(2); ++i) {
+          constexpr Index piece = 64;
+          alignas(64) A factors[piece], others[piece];
           A sum = A(0);
-          for (Index d = 0; d < dout.extent(axis::dim); ++d) {
-            // A row that sees nothing has the constant output 0: whatever dout holds there must not reach the sinks.
-            A const element = static_cast<A>(output(b, i, h, d));
-            if (element != A(0)) sum += static_cast<A>(dout(b, i, h, d)) * element;
+          for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += piece) {
+            Index const count = std::min(piece, dim - begin);
+            for (Index d = 0; d < count; ++d) {
+              factors[d] = static_cast<A>(output(b, i, h, begin + d));
+              others[d] = static_cast<A>(dout(b, i, h, begin + d));
+            }
+            sum = add_products(sum, factors, others, count);
           }
           delta(b, h, i) = sum;
         }
@@ -136,6 +143,15 @@ class HostOperations {
   }
 
  private:
+  /// One piece of code for operands of all strides: where a compiler makes several loops of one, it may fuse products and
+  /// sums in some of them, which changes the bits.
+  template <class A>
+  [[gnu::noinline]] static A add_products(A sum, A const* factors, A const* others, Index count) {
+    // A row that sees nothing has the constant output 0: whatever dout holds there must not reach the sinks.
+    for (Index d = 0; d < count; ++d) sum += factors[d] != A(0) ? factors[d] * others[d] : A(0);
+    return sum;
+  }
+
   template <class A, class Function>
   static void for_each_row(RunningState<A, HostMemory> state, Function&& function) {
     for (Index b = 0; b < state.maximum.extent(0); ++b)

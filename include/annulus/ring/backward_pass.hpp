@@ -24,7 +24,8 @@ namespace detail {
 /// Sums a row of every rank's payload over all ranks, in rank order, so that all ranks get the same bits. Row r is
 /// rank r's share, the last row receives the sum.
 template <class A, class C, class B, class Payload>
-TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares, Index elements) {
+TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares,
+                                                          Index elements) {
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
@@ -125,7 +126,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     } else if (i > 0) {
       rows.q = here.template view<T>(0, batch, query_heads, shape.head_dim);
       backward = {here.template view<T>(1, batch, query_heads, shape.value_dim),
-                  here.template statistics<L>(2, batch, query_heads), here.template statistics<A>(3, batch, query_heads)};
+                  here.template statistics<L>(2, batch, query_heads),
+                  here.template statistics<A>(3, batch, query_heads)};
     }
     if (keys_rotate) {
       backend.clear(key_gradient(results));
@@ -133,15 +135,15 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     } else {
       backend.clear(query_gradient(results));
     }
-    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), rows, backward,
+    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), rows,
+                          backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
   };
   auto const join = [&](Payload const& into, Payload const& from) {
     auto const add = [&](auto part) {
       auto const arrived = part(from);
-      backend.add(detail::rows_held_by(from, into, part(into), axis::sequence),
-                  TensorView<A const, 4, Space>(arrived));
+      backend.add(detail::rows_held_by(from, into, part(into), axis::sequence), TensorView<A const, 4, Space>(arrived));
     };
     if (keys_rotate) {
       add(key_gradient);
@@ -165,7 +167,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);
     backend.sink_gradients(lse, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
-    auto const sum = detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks);
+    auto const sum =
+        detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
   };
   rotate(plan, context.communicator, backend, buffers, visit, join, finish);

@@ -42,7 +42,6 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
   RestWhenUnwound const rest(backend);
   // After `rest`, so that it ends first and the peers learn of a failure at once.
   Exchange exchange(plan, communicator, buffers);
-  typename RingBuffers<C, B>::Payload const* home = nullptr;
   try {
     for (int i = 0; i < plan.steps(); ++i) {
       bool const last = i + 1 == plan.steps();
@@ -55,14 +54,13 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
       exchange.pass_on(i, results);
       if (!last) exchange.await_next(i);
     }
-    home = &exchange.come_home(join);
+    finish(exchange.come_home(join));
+    backend.synchronize();
   } catch (std::exception const& error) {
     // While the exchanges live: once they are dropped, the peers would learn only that.
     communicator.abandon(error.what());
     throw;
   }
-  finish(*home);
-  backend.synchronize();
 }
 
 }  // namespace detail
@@ -74,6 +72,7 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 ///   join(into, from)  adds carried results that have arrived to those of the same rows
 ///   finish(home)      starts what is left to do with the carried results for this rank's own rows (without meaning
 ///                     where nothing is carried), which are there until it has come to rest
+/// When it returns, the backend has come to rest.
 template <Communicator C, Backend B, class Visit, class Join, class Finish>
 void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit&& visit, Join&& join,
             Finish&& finish) {
