@@ -174,13 +174,12 @@ TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]
     for (int ranks : {1, 2, 3, 4})
       for (Case const& one : cases(ranks)) {
         INFO(one.name << ", " << ranks << " ranks, in place: " << name_of(in_place));
-        auto const made = run_ring(
-            ranks,
-            [&](SimulatedRing& ring) {
-              CpuBackend backend{.threads = 2};
-              return repeated(ring, backend, one);
-            },
-            {.in_place = in_place});
+        auto const made = run_ring(ranks,
+                                   [&](SimulatedRing& ring) {
+                                     CpuBackend backend{.threads = 2};
+                                     return repeated(ring, backend, one);
+                                   },
+                                   {.in_place = in_place});
         for (long allocated : made) CHECK(allocated == 0);
       }
 }

@@ -155,7 +155,8 @@ TEST_CASE("rings inside a rank of a ring", "[comm]") {
 }
 
 TEST_CASE("a simulated ring lends unless it is told not to", "[comm]") {
-  for (auto const& [in_place, lends] : {std::pair{InPlace::automatic, true}, {InPlace::always, true}, {InPlace::never, false}})
+  for (auto const& [in_place, lends] :
+       {std::pair{InPlace::automatic, true}, {InPlace::always, true}, {InPlace::never, false}})
     CHECK(run_ring(2, [](SimulatedRing& ring) { return ring.lends(); }, {.in_place = in_place}) ==
           std::vector<bool>{lends, lends});
 }

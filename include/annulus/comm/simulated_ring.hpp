@@ -35,8 +35,7 @@ class SimulatedRing {
   /// Both halves of a shift: this rank's message to the next rank, and the place for the previous rank's.
   class Transfer {
    public:
-    Transfer(Transfer&& other) noexcept
-        : world_(std::exchange(other.world_, nullptr)), shift_(other.shift_) {}
+    Transfer(Transfer&& other) noexcept : world_(std::exchange(other.world_, nullptr)), shift_(other.shift_) {}
     Transfer& operator=(Transfer&& other) noexcept {
       if (this != &other) {
         Transfer const previous(std::move(*this));

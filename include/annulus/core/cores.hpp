@@ -41,7 +41,8 @@ class CoreSet {
   void add(int core) { words_[static_cast<std::size_t>(core / 64)] |= std::uint64_t{1} << (core % 64); }
   bool has(int core) const { return (words_[static_cast<std::size_t>(core / 64)] >> (core % 64) & 1) != 0; }
   int count() const {
-    return std::accumulate(words_.begin(), words_.end(), 0, [](int sum, auto word) { return sum + std::popcount(word); });
+    return std::accumulate(words_.begin(), words_.end(), 0,
+                           [](int sum, auto word) { return sum + std::popcount(word); });
   }
 
  private:

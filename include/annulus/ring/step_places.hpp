@@ -20,7 +20,8 @@ class StepPlaces {
     plan.find_tiles(rank, index, finder_, tiles_);
     assign(query_positions_, plan.query_segments(keys_rotate ? rank : planned.owner),
            keys_rotate ? whole : planned.held, plan.request().query_offset);
-    assign(key_positions_, plan.key_segments(keys_rotate ? planned.owner : rank), keys_rotate ? planned.held : whole, 0);
+    assign(key_positions_, plan.key_segments(keys_rotate ? planned.owner : rank), keys_rotate ? planned.held : whole,
+           0);
   }
 
   std::span<Tile const> tiles() const { return tiles_; }

@@ -190,7 +190,7 @@ class SimulatedWorld {
   struct Place {
     std::condition_variable changed;
     bool left = false;
-    std::vector<std::unique_ptr<Message>> messages;    ///< to this rank
+    std::vector<std::unique_ptr<Message>> messages;   ///< to this rank
     std::vector<std::pair<Address, LentRuns>> loans;  ///< to this rank, not taken yet
   };
 
@@ -211,12 +211,13 @@ class SimulatedWorld {
 
   template <class Ready>
   void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Rank peer, Ready ready) {
-    wait(lock, waiting, [&] { return place(peer).left ? std::optional(peer) : std::nullopt; }, ready);
+    wait(
+        lock, waiting, [&] { return place(peer).left ? std::optional(peer) : std::nullopt; }, ready);
   }
 
   /// lost(): a rank without which it will never be ready.
   template <class Lost, class Ready>
-    requires std::invocable<Lost&>
+  requires std::invocable<Lost&>
   void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Lost lost, Ready ready) {
     bool satisfied = false;
     std::optional<Rank> peer;
