@@ -124,9 +124,8 @@ class BackwardPanel {
   }
 
   void store_gradient(GradientExtents<E> const& extents) const {
-    A ones[B::panel];
-    std::fill_n(ones, B::panel, A(1));
-    unpack_panel(dq, extents.head_dim, ones, dq_row);
+    A const nothing[B::panel] = {};
+    unpack_panel(dq, extents.head_dim, nothing, dq_row);
   }
 
   QueryPanel<A> panel;

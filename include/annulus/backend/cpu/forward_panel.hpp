@@ -46,44 +46,40 @@ class ForwardPanel {
     loaded_ = true;
     units_ = LogitUnits<A>::of(step);
     T const* rows[B::panel] = {};
-    A const* accumulated[B::panel] = {};
-    A scale[B::panel], factor[B::panel];
+    A scale[B::panel];
     std::fill_n(scale, B::panel, units_.query_scale);
     for (int lane = 0; lane < B::panel; ++lane) {
       maximum_[lane] = empty_row<A>;
       sum_[lane] = A(0);
-      factor[lane] = A(1);
       if (lane >= panel_.count) continue;
       auto const [b, i, h] = place(lane);
       rows[lane] = q.data() + q.offset(b, i, h, 0);
       maximum_[lane] = state.maximum(b, h, i);
-      if (maximum_[lane] == empty_row<A>) continue;
-      sum_[lane] = state.sum(b, h, i);
-      accumulated[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
     if constexpr (is_pair<E>)
       pack_panel(rows, q.stride(axis::dim), extents_.head_dim, queries_);
     else
       pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
-    pack_panel(accumulated, 1, extents_.value_dim, factor, output_);
-    std::fill_n(output_ + extents_.value_dim * B::panel, (extents_.values_padded() - extents_.value_dim) * B::panel,
-                A(0));
+    std::fill_n(output_, extents_.values_padded() * B::panel, A(0));
   }
 
+  /// Joins what the panel has summed to the state. Sums of steps are made apart, as the rounding error of a sum grows with
+  /// its length.
   void store(RunningState<A, HostMemory> const& state) const {
     if (!loaded_) return;
     A* rows[B::panel] = {};
-    A factor[B::panel] = {};
+    A kept[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {
       // A row that sees nothing of this step keeps its bits.
       if (!seen_[lane] || maximum_[lane] == empty_row<A>) continue;
       auto const [b, i, h] = place(lane);
-      factor[lane] = A(1);
+      kept[lane] = rescale(state.maximum(b, h, i), maximum_[lane]);
+      A& sum = state.sum(b, h, i);
+      sum = kept[lane] == A(0) ? sum_[lane] : sum * kept[lane] + sum_[lane];
       state.maximum(b, h, i) = maximum_[lane];
-      state.sum(b, h, i) = sum_[lane];
       rows[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
-    unpack_panel(output_, extents_.value_dim, factor, rows);
+    unpack_panel(output_, extents_.value_dim, kept, rows);
   }
 
   /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see. `weights`: room for a block of elements.

@@ -185,9 +185,10 @@ void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scal
       to[d * panel + i] = rows[i] ? scale[i] * static_cast<A>(rows[i][d * dim_stride]) : A(0);
 }
 
-/// The way back: rows[i], of unit stride, becomes lane i of the panel times scale[i]; null rows are left out.
+/// The way back: rows[i], of unit stride, becomes kept[i] times itself plus lane i of the panel; where kept[i] is 0, what
+/// was there is not read. Null rows are left out.
 template <class A>
-void unpack_panel(A const* panel_block, Index dim, A const* scale, A* const* rows) {
+void unpack_panel(A const* panel_block, Index dim, A const* kept, A* const* rows) {
   constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
   Index begin = 0;
   for (; begin + lanes <= dim; begin += lanes)
@@ -195,11 +196,19 @@ void unpack_panel(A const* panel_block, Index dim, A const* scale, A* const* row
       Vector<A> block[lanes];
       for (Index d = 0; d < lanes; ++d) block[d] = Vector<A>::load(panel_block + (begin + d) * panel + first);
       interleave(block);
-      for (Index i = 0; i < lanes; ++i)
-        if (rows[first + i]) (block[i] * Vector<A>::of(scale[first + i])).store(rows[first + i] + begin);
+      for (Index i = 0; i < lanes; ++i) {
+        if (!rows[first + i]) continue;
+        A* const place = rows[first + i] + begin;
+        A const factor = kept[first + i];
+        if (factor != A(0)) block[i] = multiply_add(Vector<A>::load(place), Vector<A>::of(factor), block[i]);
+        block[i].store(place);
+      }
     }
   for (Index i = 0; i < panel; ++i)
-    for (Index d = begin; rows[i] && d < dim; ++d) rows[i][d] = panel_block[d * panel + i] * scale[i];
+    for (Index d = begin; rows[i] && d < dim; ++d) {
+      A const lane = panel_block[d * panel + i];
+      rows[i][d] = kept[i] == A(0) ? lane : rows[i][d] * kept[i] + lane;
+    }
 }
 
 }  // namespace ANNULUS_CPU_TARGET
