@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What it costs to compile a program with one forward and one backward call: seconds and peak memory, median of three.
-# usage: benchmarks/compile_time.sh [compiler]      needs GNU time
+# What it costs to compile a program with one forward and one backward call: seconds and peak memory, medians of three;
+# with the reference backend, the CPU backend, and the CPU backend whose kernels are compiled elsewhere.
+# usage: benchmarks/compile_time.sh [compiler [flag...]]      needs GNU time
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-compiler=${1:-g++}
+[ $# -gt 0 ] || set -- g++ -march=native
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cat > "$folder/program.cpp" <<'CPP'
@@ -11,14 +12,23 @@ cat > "$folder/program.cpp" <<'CPP'
 int main() {
   annulus::run_ring(4, [](annulus::SimulatedRing& ring) {
     Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 16, 2, 8), k(1, 16, 2, 8), v(1, 16, 2, 8);
-    annulus::ReferenceBackend backend;
+    annulus::BACKEND backend;
     annulus::RingAttention attention(ring, backend, {.mask = annulus::causal()});
     auto const forward = attention.forward(q, k, v);
     attention.backward(forward.output, forward, q, k, v);
   });
 }
 CPP
-for _ in 1 2 3; do
-  command time -f '%e s elapsed, %U s of CPU, %M KiB' "$compiler" -std=c++20 -O2 -I "$root/include" -isystem /usr/include/eigen3 \
-    -c "$folder/program.cpp" -o "$folder/program.o" 2>&1
-done | sort -n | sed -n 2p
+
+measure() {
+  local name=$1
+  shift
+  printf '%-40s' "$name"
+  for _ in 1 2 3; do
+    command time -f '%e s elapsed, %U s of CPU, %M KiB' "$@" -std=c++20 -O2 -I "$root/include" -isystem /usr/include/eigen3 \
+      -c "$folder/program.cpp" -o "$folder/program.o" 2>&1
+  done | sort -n | sed -n 2p
+}
+measure 'reference backend' "$@" -DBACKEND=ReferenceBackend
+measure 'CPU backend' "$@" -DBACKEND=CpuBackend
+measure 'CPU backend, kernels elsewhere' "$@" -DBACKEND=CpuBackend -DANNULUS_CPU_KERNELS_ELSEWHERE
