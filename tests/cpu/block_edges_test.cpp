@@ -135,6 +135,23 @@ TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]
         if (i < bad || operand == &OracleProblem::v || std::isnan(poison)) CHECK(hit == (i >= bad));
       }
     }
+  // A query that is poison is not taken for one that sees nothing.
+  {
+    RingProblem asked = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
+    asked.dense.causal = true;
+    settle(asked);
+    asked.dense.q[bad * dim] = not_a_number;
+    annulus::SelfRing alone;
+    annulus::CpuBackend one_thread{.threads = 1};
+    RingResult const result = run_rank<float>(asked, alone, one_thread);
+    for (std::int64_t i = 0; i < length; ++i) {
+      auto const first = static_cast<std::size_t>(i * dim);
+      CHECK(std::isnan(result.output[first]) == (i == bad));
+      CHECK(std::isnan(result.lse[static_cast<std::size_t>(i)]) == (i == bad));
+      CHECK(std::isnan(result.dq[first]) == (i == bad));
+      CHECK(std::isnan(result.dk[first]) == (i <= bad));
+    }
+  }
   // A query whose dout is poison: only keys that it sees have gradients that are.
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
   problem.dense.causal = true;

@@ -82,15 +82,30 @@ TEMPLATE_TEST_CASE("tanh is within 4 units in the last place, also near 0", "[cp
   std::vector<TestType> arguments;
   for (TestType x = -25; x < 25; x += TestType(0.000731)) arguments.push_back(x);
   for (TestType x = 1; x > TestType(1e-30); x *= TestType(0.93)) arguments.insert(arguments.end(), {x, -x});
-  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x); });
+  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).value; });
   double worst = 0;
   for (std::size_t i = 0; i < seen.size(); ++i)
     worst = std::max(worst, error_in_units(seen[i], std::tanh(static_cast<long double>(arguments[i]))));
   CHECK(worst <= 4);
   auto const ends =
       lanes_of<TestType>({0, std::numeric_limits<TestType>::infinity(), -std::numeric_limits<TestType>::infinity()},
-                         [](Vector<TestType> x) { return hyperbolic_tangent(x); });
+                         [](Vector<TestType> x) { return hyperbolic_tangent(x).value; });
   CHECK(ends[0] == 0);
   CHECK(ends[1] == 1);
   CHECK(ends[2] == -1);
+}
+
+TEMPLATE_TEST_CASE("the slope of tanh is within 8 units in the last place, also where tanh is nearly 1", "[cpu]", float,
+                   double) {
+  std::vector<TestType> arguments;
+  // Beyond, tanh is 1 in this type, and the slope stays what it is at the edge.
+  TestType const edge = sizeof(TestType) == 8 ? 19 : 9;
+  for (TestType x = -edge; x < edge; x += TestType(0.000731)) arguments.push_back(x);
+  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).slope; });
+  double worst = 0;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    long double const inverse = 1 / std::cosh(static_cast<long double>(arguments[i]));
+    worst = std::max(worst, error_in_units(seen[i], inverse * inverse));
+  }
+  CHECK(worst <= 8);
 }

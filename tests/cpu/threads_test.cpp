@@ -177,16 +177,30 @@ TEST_CASE("what a thread of the pool throws is thrown to the caller, and nobody 
   auto& pool = annulus::cpu::ThreadPool::shared();
   for (int threads : {1, 2, 4}) {
     std::atomic<int> taken{0};
-    CHECK_THROWS_AS(pool.run(threads,
+    CHECK_THROWS_AS(pool.run(threads, threads,
                              [&](annulus::cpu::Team const& team, int) {
                                if (taken++ == 0) throw std::logic_error("this one");
                                team.wait_until([] { return false; });
                              }),
                     std::logic_error);
     std::atomic<int> sum{0};
-    pool.run(threads, [&](annulus::cpu::Team const&, int slot) { sum += slot == 0 ? 1 : 0; });
+    pool.run(threads, threads, [&](annulus::cpu::Team const&, int slot) { sum += slot == 0 ? 1 : 0; });
     CHECK(sum == 1);
   }
+}
+
+TEST_CASE("a negative number of threads is refused, and more than there is work for do no harm", "[cpu]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  Tensor q(1, 40, 2, 8);
+  q.setRandom();
+  annulus::SelfRing ring;
+  annulus::CpuBackend none{.threads = -1}, many{.threads = 100000}, one{.threads = 1};
+  annulus::RingAttention refused(ring, none);
+  CHECK_THROWS_AS(refused.forward(q, q, q), annulus::UnsupportedError);
+  annulus::RingAttention wide(ring, many), narrow(ring, one);
+  auto const a = wide.forward(q, q, q), b = narrow.forward(q, q, q);
+  CHECK(std::equal(a.output.data(), a.output.data() + a.output.size(), b.output.data()));
+  wide.backward(q, a, q, q, q);
 }
 
 TEST_CASE("a predicate that throws ends the call with its exception", "[cpu]") {

@@ -12,7 +12,7 @@ namespace annulus {
 
 /// Where the results of a backward pass go, shaped as q, k, v, the bias and the sinks. dbias and dsinks without data
 /// are not asked for.
-template <class T, class Space>
+template <class T, class Space = HostMemory>
 struct GradientViews {
   TensorView<T, 4, Space> dq, dk, dv;
   TensorView<T, 4, Space> dbias{};

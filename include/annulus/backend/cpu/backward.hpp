@@ -44,9 +44,9 @@ class BackwardSum {
   void run() {
     if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || keys_ == 0) return;
     ThreadPool& pool = ThreadPool::shared();
-    Index const threads = threads_ == 0 ? pool.cores() : threads_;
-    // Pieces small enough to go round, and large enough that packing the queries again for each does not show.
     Index const blocks = B::key_blocks(keys_);
+    Index const threads = std::min<Index>(threads_ == 0 ? pool.cores() : threads_, heads_ * blocks);
+    // Pieces small enough to go round, and large enough that packing the queries again for each does not show.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
     blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * threads), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
@@ -58,7 +58,7 @@ class BackwardSum {
     deal(dealer, threads);
     std::fill_n(left_, heads_ * pieces_, panels_);
     next_.store(0);
-    pool.run(threads_, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
+    pool.run(threads_, threads, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <string>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
@@ -16,7 +17,8 @@ namespace cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
 /// Computes on threads that the whole process shares; sums in float, in double for double operands. Results are the same
-/// bits for every number of threads.
+/// bits for every number of threads. Each rank has a backend of its own. A predicate of the mask is called from several
+/// threads at the same time, which take numbers too small to be normal for 0.
 struct CpuBackend {
   /// Threads that work on one call. 0: the cores that are this process's share of the machine (core/cores.hpp), divided
   /// by the calls that are under way.
@@ -30,8 +32,13 @@ struct CpuBackend {
   using accumulator = Accumulator<T>;
 
   Buffer allocate(Index bytes) { return HostBuffer(bytes); }
-  /// Everything is supported.
-  Support supports(Problem const&) const { return Support::yes(); }
+  /// Every problem is; a negative number of threads is not.
+  Support supports(Problem const&) const {
+    if (threads < 0)
+      return Support::no("CpuBackend: threads is " + std::to_string(threads) +
+                         "; a positive number is accepted, or 0 for all cores");
+    return Support::yes();
+  }
   /// Every operation is done when it returns.
   void synchronize() {}
 
@@ -120,7 +127,7 @@ struct CpuBackend {
       Index const rows = view.extent(axis::sequence), pieces = std::min(rows, view.size() / piece);
       if (threads != 1 && pieces > 1) {
         std::atomic<Index> next{0};
-        cpu::ThreadPool::shared().run(threads, [&](cpu::Team const&, int) {
+        cpu::ThreadPool::shared().run(threads, pieces, [&](cpu::Team const&, int) {
           for (Index i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;)
             work(SequenceRows{rows * i / pieces, rows * (i + 1) / pieces - rows * i / pieces});
         });

@@ -37,7 +37,7 @@ class ForwardFold {
   void run() {
     if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || extents_.keys == 0) return;
     ThreadPool& pool = ThreadPool::shared();
-    Index const threads = threads_ == 0 ? pool.cores() : threads_;
+    Index const threads = std::min<Index>(threads_ == 0 ? pool.cores() : threads_, heads_ * panels_);
     // Tiles are small enough to go round, and then large enough to share a pass over the keys.
     Index const most = std::clamp<Index>(tile_bytes / panel_bytes(), 1, B::panels_per_tile);
     panels_per_tile_ = std::clamp<Index>(panels_ * heads_ / (4 * threads), 1, most);
@@ -51,7 +51,7 @@ class ForwardFold {
     deal(dealer, threads);
     for (Index p = 0; p < places_; ++p) packed_[p].hold(p, tiles_);
     next_.store(0);
-    pool.run(threads_, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
+    pool.run(threads_, threads, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
   }
 
  private:

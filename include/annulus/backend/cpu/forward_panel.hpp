@@ -70,13 +70,14 @@ class ForwardPanel {
     A* rows[B::panel] = {};
     A kept[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {
-      // A row that sees nothing of this step keeps its bits.
-      if (!seen_[lane] || maximum_[lane] == empty_row<A>) continue;
+      // A row that sees nothing of this step keeps its bits; one whose logits are all NaN has no maximum, but a sum.
+      if (!seen_[lane] || (maximum_[lane] == empty_row<A> && sum_[lane] == A(0))) continue;
       auto const [b, i, h] = place(lane);
-      kept[lane] = rescale(state.maximum(b, h, i), maximum_[lane]);
+      A const maximum = maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane];
+      kept[lane] = rescale(state.maximum(b, h, i), maximum);
       A& sum = state.sum(b, h, i);
       sum = kept[lane] == A(0) ? sum_[lane] : sum * kept[lane] + sum_[lane];
-      state.maximum(b, h, i) = maximum_[lane];
+      state.maximum(b, h, i) = maximum;
       rows[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
     }
     unpack_panel(output_, extents_.value_dim, kept, rows);

@@ -134,9 +134,9 @@ template <class T, class A>
       Index const place = rows.row(j) * B::panel + v * B::lanes;
       V x = V::load(blocks.scores + place) * product_scale;
       if (capped) {
-        V const t = hyperbolic_tangent(x * inverse);
-        x = softcap * t;
-        if (blocks.slope) (V::of(A(1)) - t * t).store(blocks.slope + place);
+        HyperbolicTangent<A> const tangent = hyperbolic_tangent(x * inverse);
+        x = softcap * tangent.value;
+        if (blocks.slope) tangent.slope.store(blocks.slope + place);
       }
       if (biased) x = x + V::load(blocks.bias + place);
       if (tested) x = select(bounds.see(v, number), x, nothing);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "annulus/core/cores.hpp"
+#include "annulus/core/index.hpp"
 
 namespace annulus::cpu {
 
@@ -39,8 +40,9 @@ class Team {
 
 class ThreadPool {
  public:
+  /// Never destroyed: a forked child has the pool but not its threads, and must be able to end.
   static ThreadPool& shared() {
-    static ThreadPool pool;
+    static ThreadPool& pool = *new ThreadPool;
     return pool;
   }
 
@@ -61,12 +63,12 @@ class ThreadPool {
 
   /// Calls work(team, slot) on the calling thread (slot 0) and on up to threads - 1 others at the same time, and returns
   /// when all are done. threads 0: as many as there are cores that no other call is using; a call that finds none waits.
-  /// What a slot throws is thrown here.
+  /// Never more than `most`, from 1. What a slot throws is thrown here.
   template <class Work>
-  void run(int threads, Work&& work) {
+  void run(int threads, Index most, Work&& work) {
     Job job;
     job.automatic = threads == 0;
-    job.wanted = (job.automatic ? cores() : threads) - 1;
+    job.wanted = static_cast<int>(std::min<Index>(job.automatic ? cores() : threads, most)) - 1;
     job.context = &work;
     job.call = [](void* context, Team& team, int slot) {
       (*static_cast<std::remove_reference_t<Work>*>(context))(team, slot);

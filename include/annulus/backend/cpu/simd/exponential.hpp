@@ -95,9 +95,15 @@ template <class A>
   return exponential2(x * Vector<A>::of(static_cast<A>(1.44269504088896340736)));
 }
 
-/// tanh, within a few units in the last place.
 template <class A>
-[[gnu::always_inline]] inline Vector<A> hyperbolic_tangent(Vector<A> x) {
+struct HyperbolicTangent {
+  Vector<A> value;  ///< tanh x
+  Vector<A> slope;  ///< 1 - tanh^2 x
+};
+
+/// Both within a few units in the last place, also where tanh is nearly 1.
+template <class A>
+[[gnu::always_inline]] inline HyperbolicTangent<A> hyperbolic_tangent(Vector<A> x) {
   using V = Vector<A>;
   // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, taken as 2^n (e^r - 1) + (2^n - 1) so that nothing cancels near 0.
   constexpr A largest = sizeof(A) == 8 ? A(20) : A(10),
@@ -113,8 +119,10 @@ template <class A>
   for (int i = degree; i > 1; --i) sum = multiply_add(sum * r, V::of(A(1) / static_cast<A>(i)), V::of(A(1)));
   V const power = detail::scaled_by_power(V::of(A(1)), shifted);
   V const e = multiply_add(power, sum * r, power - V::of(A(1)));
-  V const result = e / (e + V::of(A(2)));
-  return select(less(x, V::zero()), V::zero() - result, result);
+  V const divisor = e + V::of(A(2)), result = e / divisor;
+  // 1 - (e / (e + 2))^2, without taking away what is nearly equal.
+  V const slope = V::of(A(4)) / divisor * ((e + V::of(A(1))) / divisor);
+  return {select(less(x, V::zero()), V::zero() - result, result), slope};
 }
 
 }  // namespace ANNULUS_CPU_TARGET

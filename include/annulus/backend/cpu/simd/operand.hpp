@@ -63,6 +63,13 @@ struct Operand<BfloatPair> {
 }
 #else
 inline constexpr bool multiplies_bfloat_pairs = false;
+
+/// Nothing multiplies pairs here.
+template <>
+struct Operand<BfloatPair> {
+  using Sum = float;
+  static constexpr int depth = 2;
+};
 #endif
 
 /// The element that operands of type T are packed to.

@@ -5,8 +5,12 @@
 #include <immintrin.h>
 #endif
 
-// Code for different instruction sets has different names, so that translation units built with different flags can be
-// linked into one program.
+#if defined(__FAST_MATH__)
+#error "annulus: -ffast-math gives wrong results, as masks need infinities and exponentials rounding; leave it out, or at least add -fno-finite-math-only -fno-associative-math, for files that include annulus/backend/cpu"
+#endif
+
+// Kernels for different instruction sets have different names. All translation units that exchange Eigen tensors still
+// have to agree on flags, as Eigen's alignment follows them.
 #if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
 #define ANNULUS_CPU_TARGET avx512_amx
 #define ANNULUS_CPU_HAS_TILES
