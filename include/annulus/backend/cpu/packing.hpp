@@ -80,7 +80,8 @@ bool all_finite(T const* row, Index dim_stride, Index dim) {
                           : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
 }
 
-/// `count` > 0 rows from `first` in packed groups. Rows that the last group lacks are copies of its last row, so that a maximum over the group is one over its rows.
+/// `count` > 0 rows from `first` in packed groups. Rows that the last group lacks are copies of its last row, so that a
+/// maximum over the group is one over its rows.
 template <std::floating_point A, class T>
 void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
   constexpr Index group = PackedGroup<A>::rows, lanes = Blocking<A>::lanes;
