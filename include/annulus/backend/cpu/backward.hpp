@@ -57,6 +57,7 @@ class BackwardSum {
     Dealer dealer(workspace.data());
     deal(dealer, threads);
     std::fill_n(left_, heads_ * pieces_, panels_);
+    find_reach();
     next_.store(0);
     pool.run(threads_, threads, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
   }
@@ -72,6 +73,7 @@ class BackwardSum {
     BackwardPanel<T>* panel = nullptr;
     BackwardUnit<T>* unit = nullptr;
     PanelKeys<A>* seen = nullptr;  ///< of the tiles that the panel meets
+    FetchAhead ahead{};
     int tiles = 0;                 ///< that it meets; those beyond known_tiles are not in `seen`
   };
 
@@ -108,6 +110,24 @@ class BackwardSum {
       if (real) scratch_[t] = scratch;
     }
     left_ = dealer.take<Index>(heads_ * pieces_);
+    reach_ = dealer.take<RowRange>(heads_ / kv_heads_ * panels_);
+  }
+
+  /// The keys between the first and the last that a panel sees, the same for all heads: most pieces of a windowed or
+  /// packed sequence need no more to pass a panel by.
+  void find_reach() {
+    PanelKeys<A>& seen = *scratch_->seen;
+    for (Index batch = 0; batch < heads_ / kv_heads_; ++batch) {
+      GroupRows const rows{batch, 0, group_, operands_.q.extent(axis::sequence)};
+      for (Index p = 0; p < panels_; ++p) {
+        QueryPanel<A> const panel(rows, p);
+        RowRange& reach = reach_[batch * panels_ + p] = {};
+        for_each_tile(panel, [&](Tile const& tile) {
+          seen.find(step_, documents_, tile, panel);
+          reach = hull(reach, seen.any);
+        });
+      }
+    }
   }
 
   void work(Team const& team, Scratch& scratch) {
@@ -131,7 +151,9 @@ class BackwardSum {
     Index before = 0;  // the first of the pieces before this one that may still be at work
     for (Index p = panels_; p-- > 0;) {
       QueryPanel<A> const panel(rows, p);
-      if (RowRange const seen = find(scratch, panel, keys); !seen.empty()) {
+      RowRange const reach = reach_[rows.batch * panels_ + p];
+      bool const meets = reach.begin < keys.end && keys.begin < reach.end;
+      if (RowRange const seen = meets ? find(scratch, panel, keys) : RowRange(); !seen.empty()) {
         if (!loaded) load(scratch, k, v, keys);
         loaded = true;
         for (Index other = before; other < piece; ++other) {
@@ -139,6 +161,8 @@ class BackwardSum {
           if (other == before && left(head, other).load(std::memory_order_acquire) == 0) ++before;
         }
         scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
+        scratch.ahead.clear();
+        if (p > 0) expect(scratch.ahead, QueryPanel<A>(rows, p - 1));
         if (&scratch == scratch_) step_.progress();  // the calling thread
         for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
           meet(scratch, k, keys, block);
@@ -147,6 +171,18 @@ class BackwardSum {
       left(head, piece).store(p, std::memory_order_release);
     }
     if (loaded) store(scratch, rows, keys);
+  }
+
+  /// What loading a panel will read.
+  void expect(FetchAhead& ahead, QueryPanel<A> const& panel) const {
+    auto const add = [&]<class Element>(TensorView<Element, 4> const& of, Index dim) {
+      for (int lane = 0; lane < panel.count; ++lane)
+        ahead.add(of.data() + of.offset(panel.rows->batch, panel.query(lane), panel.head(lane), 0),
+                  of.stride(axis::dim), dim);
+    };
+    add(operands_.q, extents_.head_dim);
+    add(backward_.dout, extents_.value_dim);
+    add(gradients_.dq, extents_.head_dim);
   }
 
   template <class Function>
@@ -178,7 +214,7 @@ class BackwardSum {
     auto const meet_tile = [&](PanelKeys<A> const& seen) {
       BlockRows const rows{begin, 0, std::max(seen.any.begin - begin, Index{0}), std::min(seen.any.end - begin, count)};
       if (rows.begin < rows.end)
-        scratch.unit->meet(step_, extents_, *scratch.panel, seen, key_block, rows, k, gradients_.dbias);
+        scratch.unit->meet(step_, extents_, *scratch.panel, seen, key_block, rows, k, gradients_.dbias, scratch.ahead);
     };
     if (scratch.tiles <= known_tiles) {
       for (int t = 0; t < scratch.tiles; ++t) meet_tile(scratch.seen[t]);
@@ -220,6 +256,7 @@ class BackwardSum {
   Index blocks_per_piece_ = 1, pieces_ = 0;
   Scratch* scratch_ = nullptr;
   Index* left_ = nullptr;
+  RowRange* reach_ = nullptr;  ///< of the panels, for each batch item
   std::atomic<Index> next_{0};
 };
 

@@ -93,14 +93,14 @@ class BackwardUnit {
   /// rows: the keys of the block, counted from its first, that any lane of the panel sees.
   void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries,
             PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand,
-            TensorView<A, 4> const& dbias) {
+            TensorView<A, 4> const& dbias, FetchAhead& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
     multiply_rows<false>(keys.key_groups + rows.first * extents.head_depth(), row_count, queries.queries,
-                         extents.head_depth(), blocks_.scores, no_maximum);
+                         extents.head_depth(), blocks_.scores, no_maximum, ahead);
     multiply_rows<false>(keys.value_groups + rows.first * extents.value_depth(), row_count, queries.douts,
-                         extents.value_depth(), dweights_, no_maximum);
+                         extents.value_depth(), dweights_, no_maximum, ahead);
     differentiate(step, queries, seen, rows, dbias);
     // The groups of rows at both ends may hold keys that no lane sees.
     Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
@@ -108,7 +108,7 @@ class BackwardUnit {
       std::fill(block, block + begin, A(0));
       std::fill(block + end, block + row_count * B::panel, A(0));
     }
-    multiply(extents, queries, keys, rows, row_count);
+    multiply(extents, queries, keys, rows, row_count, ahead);
 
     queries.not_finite.for_each_in(0, B::panel,
                                    [&](Index lane) { add_query_by_hand(extents, queries, keys, rows, lane); });
@@ -123,23 +123,36 @@ class BackwardUnit {
 
  private:
   /// Turns the products into probabilities (times the factor of dropout) and gradients of the products of query and key.
+  /// Keys that all lanes see carry no test.
   void differentiate(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
                      BlockRows const& rows, TensorView<A, 4> const& dbias) {
-    Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     auto const units = LogitUnits<A>::of(step);
     A const scale = static_cast<A>(step.softmax_scale);
     detail::RowTerms<A> const terms{queries.lse, queries.delta, units.weight_scale, scale};
-    if (units.finished && !step.dropout.active() && seen.covers({rows.key(rows.begin), rows.key(rows.end)})) {
-      detail::differentiate(blocks_.scores + begin, dweights_ + begin, count, terms);
-      return;
+    RowRange plain{rows.end, rows.end};
+    if (units.finished && !step.dropout.active() && !seen.each) {
+      RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
+      if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
+    differentiate_with_care(step, queries, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms, dbias);
+    Index const begin = rows.row(plain.begin) * B::panel;
+    detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
+    differentiate_with_care(step, queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms, dbias);
+  }
+
+  void differentiate_with_care(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
+                               BlockRows const& rows, detail::RowTerms<A> const& terms,
+                               TensorView<A, 4> const& dbias) {
+    if (rows.begin >= rows.end) return;
+    Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
-    finish_logits(step, queries.panel, seen, rows, blocks_, units, largest);
+    finish_logits(step, queries.panel, seen, rows, blocks_, LogitUnits<A>::of(step), largest);
     if (step.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
     detail::differentiate_with_care(blocks_.scores + begin, dweights_ + begin,
                                     blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
     if (dbias.data()) add_bias_gradient(step, queries.panel, seen, rows, dbias);
+    A const scale = terms.gradient_scale;
     for (Index e = begin; e < begin + count * B::panel; ++e)
       // Where nothing is visible the slope is not set, and the gradient is 0.
       dweights_[e] = dweights_[e] == A(0) ? A(0) : dweights_[e] * (blocks_.slope ? scale * blocks_.slope[e] : scale);
@@ -147,7 +160,7 @@ class BackwardUnit {
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
   void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows,
-                Index row_count) {
+                Index row_count, FetchAhead& ahead) {
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
     if constexpr (is_pair<E>) {
@@ -166,7 +179,7 @@ class BackwardUnit {
     Index const depth = G::depth_padded(ceil_divide(rows.end, pair) - first);
     add_product_of_columns<E>(keys.key_columns + first * G::rows, keys_depth * G::rows,
                               gradient_rows + (first - rows.first / pair) * B::panel, depth, queries.dq,
-                              extents.head_dim_grouped());
+                              extents.head_dim_grouped(), ahead);
   }
 
   void add_bias_gradient(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& seen,

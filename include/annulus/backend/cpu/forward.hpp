@@ -63,6 +63,7 @@ class ForwardFold {
     ForwardPanel<T>* panels = nullptr;
     UnitBlocks<A> blocks{};
     E* weights = nullptr;  ///< pairs; numbers take the place of the scores
+    FetchAhead ahead{};
   };
 
   Index panel_bytes() const {
@@ -142,7 +143,14 @@ class ForwardFold {
       if (rows.begin >= rows.end) continue;
       packed.need(block, blocks_end, keys, values, team);
       panel.load(step_, operands_.q, state_);
-      panel.fold(step_, packed, block, rows, values, scratch.blocks, scratch.weights);
+      FetchAhead& ahead = scratch.ahead;
+      ahead.clear();
+      if (p + 1 < count) scratch.panels[p + 1].expect_load(operands_.q, ahead);
+      if (block + 1 < blocks_end)
+        packed.expect(block + 1, p, count, keys, values, ahead);
+      else
+        panel.expect_store(state_, ahead);
+      panel.fold(step_, packed, block, rows, values, scratch.blocks, scratch.weights, ahead);
     }
   }
 

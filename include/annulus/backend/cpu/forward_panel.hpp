@@ -41,6 +41,14 @@ class ForwardPanel {
   }
   PanelKeys<A> const& keys() const { return keys_; }
 
+  /// What load() and store() will read.
+  void expect_load(TensorView<T const, 4> const& q, FetchAhead& ahead) const {
+    if (!loaded_) expect_rows(q, extents_.head_dim, ahead);
+  }
+  void expect_store(RunningState<A, HostMemory> const& state, FetchAhead& ahead) const {
+    expect_rows(state.accumulator, extents_.value_dim, ahead);
+  }
+
   void load(HostStep<T> const& step, TensorView<T const, 4> const& q, RunningState<A, HostMemory> const& state) {
     if (loaded_) return;
     loaded_ = true;
@@ -85,10 +93,10 @@ class ForwardPanel {
 
   /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see. `weights`: room for a block of elements.
   void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows,
-            HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights) {
+            HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights, FetchAhead& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
     V largest[B::panel_vectors];
-    score(step, head, block, rows, blocks, largest);
+    score(step, head, block, rows, blocks, largest, ahead);
     for (int v = 0; v < B::panel_vectors; ++v)
       largest[v] = larger(largest[v] * V::of(units_.weight_scale), V::load(maximum_ + v * B::lanes));
 
@@ -119,7 +127,7 @@ class ForwardPanel {
         weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
     }
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
-                           output_, extents_.values_padded());
+                           output_, extents_.values_padded(), ahead);
     add_by_hand(step, head, block, rows, values, scores);
   }
 
@@ -129,13 +137,21 @@ class ForwardPanel {
   };
   Place place(int lane) const { return {panel_.rows->batch, panel_.query(lane), panel_.head(lane)}; }
 
+  template <class Element>
+  void expect_rows(TensorView<Element, 4> const& of, Index dim, FetchAhead& ahead) const {
+    for (int lane = 0; lane < panel_.count; ++lane) {
+      auto const [b, i, h] = place(lane);
+      ahead.add(of.data() + of.offset(b, i, h, 0), of.stride(axis::dim), dim);
+    }
+  }
+
   /// Scores of the block: products of the keys that all lanes see, which carry no test, and logits of the others.
   void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
-             UnitBlocks<A> const& blocks, V* largest) {
+             UnitBlocks<A> const& blocks, V* largest, FetchAhead& ahead) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
     auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
       multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.depth(),
-                             blocks.scores + rows.row(part.first) * B::panel, largest);
+                             blocks.scores + rows.row(part.first) * B::panel, largest, ahead);
     };
     auto const multiply_and_test = [&](Index begin, Index end) {
       if (begin >= end) return;

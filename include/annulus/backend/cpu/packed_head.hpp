@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "annulus/backend/cpu/fetch_ahead.hpp"
 #include "annulus/backend/cpu/packing.hpp"
 #include "annulus/backend/cpu/packing_pairs.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
@@ -67,6 +68,18 @@ class PackedHead {
       state(next).store(ready, std::memory_order_release);
     }
     team.wait_until(is_ready);
+  }
+
+  /// What need() will read of part p of `parts` of a block, unless the block is packed.
+  template <class T>
+  void expect(Index block, Index p, Index parts, HeadRows<T const> const& keys, HeadRows<T const> const& values,
+              FetchAhead& ahead) const {
+    if (std::atomic_ref<std::uint32_t>(states_[block]).load(std::memory_order_relaxed) != untouched) return;
+    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
+    for (Index i = begin + count * p / parts; i < begin + count * (p + 1) / parts; ++i) {
+      ahead.add(keys.row(i), keys.dim_stride, extents_.head_dim);
+      ahead.add(values.row(i), values.dim_stride, extents_.value_dim);
+    }
   }
 
   /// Groups of rows from row `first` of the block, a multiple of a group's rows.

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/fetch_ahead.hpp"
 #include "annulus/backend/cpu/packed_group.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
@@ -93,7 +94,7 @@ template <class A>
 /// rises to the largest result of each lane.
 template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_rows(E const* rows, Index row_count, E const* panel, Index depth, A* result,
-                                     Vector<A>* maximum) {
+                                     Vector<A>* maximum, FetchAhead& ahead) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
 #if defined(ANNULUS_CPU_HAS_TILES)
@@ -102,6 +103,7 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
       detail::finish_stores();
       for (Index row = 0; row < row_count; row += G::rows) {
         A* const place = result + row * B::panel;
+        ahead.next();
         detail::multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
         if constexpr (Maximum) detail::raise_to_largest(place, G::rows, maximum);
       }
@@ -114,6 +116,7 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
     A* const place = result + row * B::panel;
+    ahead.next();
     // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
     Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
     Index k = 0;
@@ -140,21 +143,24 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 /// rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth of their depth.
 template <class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
-                                              A* result, Index dim) {
+                                              A* result, Index dim, FetchAhead& ahead) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
 #if defined(ANNULUS_CPU_HAS_TILES)
   if constexpr (G::tiled)
     if (tiles_are_permitted()) {
       detail::finish_stores();
-      for (Index d = 0; d < dim; d += G::rows)
+      for (Index d = 0; d < dim; d += G::rows) {
+        ahead.next();
         detail::multiply_group_by_tiles<true, B::panel>(columns + d / G::rows * group_stride, panel, depth,
                                                         result + d * B::panel);
+      }
       return;
     }
 #endif
   for (Index d = 0; d < dim; d += B::micro_rows) {
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
+    ahead.next();
     sums.clear();
     sums.add_product_of_group(columns + d / G::rows * group_stride + G::place(d % G::rows, 0), panel, depth);
     sums.add(result + d * B::panel, B::panel);

@@ -62,8 +62,8 @@ class ThreadPool {
   }
 
   /// Calls work(team, slot) on the calling thread (slot 0) and on up to threads - 1 others at the same time, and returns
-  /// when all are done. threads 0: as many as there are cores that no other call is using; a call that finds none waits.
-  /// Never more than `most`, from 1. What a slot throws is thrown here.
+  /// when all are done. threads 0: as many as there are cores that no other call is using, and the caller at least; calls
+  /// beyond two for each core wait. Never more than `most`, from 1. What a slot throws is thrown here.
   template <class Work>
   void run(int threads, Index most, Work&& work) {
     Job job;
@@ -102,7 +102,7 @@ class ThreadPool {
     std::unique_lock lock(mutex_);
     if (job.automatic) {
       ++waiting_calls_;
-      core_is_free_.wait(lock, [&] { return active_ < cores(); });
+      call_may_begin_.wait(lock, [&] { return active_ < calls_per_core * cores(); });
       --waiting_calls_;
     }
     ++active_;
@@ -130,11 +130,11 @@ class ThreadPool {
 
   void release_core() {
     --active_;
-    core_is_free_.notify_one();
+    call_may_begin_.notify_one();
     if (jobs_) wake_workers_.notify_one();
   }
 
-  /// A job that still wants a worker. Calls that wait for a core of their own come first.
+  /// A job that still wants a worker. Calls that wait come first.
   Job* open_job() {
     for (Job* job = jobs_; job; job = job->next)
       if (job->joined < job->wanted && (!job->automatic || (active_ < cores() && waiting_calls_ == 0))) return job;
@@ -158,8 +158,11 @@ class ThreadPool {
     }
   }
 
+  /// The second has something to do for a core whose first is waking up, waits, or was put on another core.
+  static constexpr int calls_per_core = 2;
+
   std::mutex mutex_;
-  std::condition_variable wake_workers_, core_is_free_, job_is_done_;
+  std::condition_variable wake_workers_, call_may_begin_, job_is_done_;
   Job* jobs_ = nullptr;
   int active_ = 0, waiting_calls_ = 0;
   bool ending_ = false;

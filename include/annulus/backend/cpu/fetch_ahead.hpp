@@ -1,0 +1,49 @@
+#pragma once
+// Rows that are needed next come from memory while products keep the multipliers busy. They lie too far apart for the
+// processor to foresee them.
+
+#include <array>
+#include <cstddef>
+
+#include "annulus/core/index.hpp"
+
+namespace annulus::cpu {
+
+/// A list of rows, asked for a few cache lines at a time: a processor drops requests of which it gets many at once.
+class FetchAhead {
+ public:
+  void clear() { next_ = end_ = 0; }
+
+  /// Rows beyond the capacity, and rows whose elements are not next to each other, are left out.
+  template <class T>
+  void add(T const* row, Index dim_stride, Index dim) {
+    if (dim_stride != 1 || end_ == capacity) return;
+    rows_[end_++] = {reinterpret_cast<std::byte const*>(row), reinterpret_cast<std::byte const*>(row + dim)};
+  }
+
+  /// Asks for more of the rows. For products to call, each time they have computed for some hundred cycles.
+  [[gnu::always_inline]] void next() {
+    if (next_ < end_) fetch();
+  }
+
+ private:
+  static constexpr std::size_t capacity = 128;
+  static constexpr int line_bytes = 64, lines_at_once = 8;
+
+  struct Row {
+    std::byte const *place, *end;
+  };
+
+  void fetch() {
+    for (int line = 0; line < lines_at_once && next_ < end_; ++line) {
+      Row& row = rows_[next_];
+      __builtin_prefetch(row.place);
+      if ((row.place += line_bytes) >= row.end) ++next_;
+    }
+  }
+
+  std::array<Row, capacity> rows_;
+  std::size_t next_ = 0, end_ = 0;
+};
+
+}  // namespace annulus::cpu
