@@ -23,9 +23,8 @@ inline constexpr int running_sums = annulus::cpu::vector_registers == 32 ? 24 : 
 template <class A>
 [[gnu::noinline]] double multiply_adds(long turns) {
   using V = annulus::cpu::Vector<A>;
-  A factor = A(0.999), term = A(1e-4);
-  benchmark::DoNotOptimize(factor);
-  benchmark::DoNotOptimize(term);
+  // Read once, unknown to the compiler; sums stay normal numbers, as others take some cores a hundred times as long.
+  A const volatile factor = A(0.999), term = A(1e-4);
   V const x = V::of(factor), y = V::of(term);
   V sums[running_sums];
   for (V& sum : sums) sum = y;
@@ -43,8 +42,7 @@ template <class A>
 
 #if defined(__AVX512BF16__)
 [[gnu::noinline]] inline double pair_products(long turns) {
-  int pair = 0x3c003c00;  // 2^-7 twice
-  benchmark::DoNotOptimize(pair);
+  int const volatile pair = 0x3c003c00;  // 2^-7 twice
   auto const x = (__m512bh)_mm512_set1_epi32(pair);
   __m512 sums[running_sums];
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
