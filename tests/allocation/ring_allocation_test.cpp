@@ -122,8 +122,9 @@ TEST_CASE("a repeated call of one rank allocates nothing", "[allocation]") {
 TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]") {
   // The backend shares its working memory among the calls of the process: as much as calls at the same time need.
   {
-    std::array<std::optional<cpu::Workspace>, 8> busy;
-    for (auto& workspace : busy) workspace.emplace(Index{1} << 22);
+    std::array<std::optional<cpu::Workspace>, 8> calls, threads;
+    for (auto& workspace : calls) workspace.emplace(cpu::WorkspaceStore::of_calls(), Index{1} << 22);
+    for (auto& workspace : threads) workspace.emplace(cpu::WorkspaceStore::of_threads(), Index{1} << 22);
   }
   for (auto const in_place : {InPlace::never, InPlace::automatic})
     for (int ranks : {1, 2, 3, 4})

@@ -48,18 +48,25 @@ class BackwardSum {
     Index const threads = std::min<Index>(threads_ == 0 ? pool.cores() : threads_, heads_ * blocks);
     // Pieces small enough to go round, and large enough that packing the queries again for each does not show.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
-    blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * threads), 1, most);
+    Index const expected = std::min<Index>(pool.expected(threads_), threads);
+    blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
-    Dealer sizes;
-    deal(sizes, threads);
-    Workspace const workspace(sizes.used());
-    Dealer dealer(workspace.data());
-    deal(dealer, threads);
+    Index const bytes = bytes_of([&](Dealer& own) { deal_scratch(own); });
+    WorkspaceStore::of_threads().provide(bytes, threads);
+    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Dealer& dealer) { deal_shared(dealer); }));
+    Dealer dealer(shared.data());
+    deal_shared(dealer);
     std::fill_n(left_, heads_ * pieces_, panels_);
     find_reach();
     next_.store(0);
-    pool.run(threads_, threads, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
+    pool.run(threads_, threads, [&](Team const& team, int slot) {
+      Workspace const own(WorkspaceStore::of_threads(), bytes);
+      Dealer own_dealer(own.data());
+      Scratch scratch = deal_scratch(own_dealer);
+      scratch.progresses = slot == 0;
+      work(team, scratch);
+    });
   }
 
  private:
@@ -69,12 +76,13 @@ class BackwardSum {
   static constexpr int known_tiles = 4;
 
   struct Scratch {
+    bool progresses = false;  ///< on the calling thread
     KeyBlock<T>* keys = nullptr;
     BackwardPanel<T>* panel = nullptr;
     BackwardUnit<T>* unit = nullptr;
-    PanelKeys<A>* seen = nullptr;  ///< of the tiles that the panel meets
+    PanelKeys<A> seen[known_tiles + 1];  ///< of the tiles that the panel meets
     FetchAhead ahead{};
-    int tiles = 0;                 ///< that it meets; those beyond known_tiles are not in `seen`
+    int tiles = 0;                       ///< that it meets; those beyond known_tiles are not in `seen`
   };
 
   Index block_bytes() const {
@@ -91,24 +99,22 @@ class BackwardSum {
     return gradients_.dbias.data() && (shared(0) || shared(1));
   }
 
-  void deal(Dealer& dealer, Index threads) {
-    bool const real = dealer.has_memory();
+  Scratch deal_scratch(Dealer& dealer) const {
     auto const make = [&]<class E, class... Arguments>(E*& elements, Index count, Arguments const&... arguments) {
       elements = dealer.template construct<E>(count);
       for (Index i = 0; i < count; ++i) {
         E const element(dealer, arguments...);
-        if (real) elements[i] = element;
+        if (dealer.has_memory()) elements[i] = element;
       }
     };
-    scratch_ = dealer.construct<Scratch>(threads);
-    for (Index t = 0; t < threads; ++t) {
-      Scratch scratch;
-      make(scratch.keys, blocks_per_piece_, extents_);
-      make(scratch.panel, 1, extents_);
-      make(scratch.unit, 1, step_);
-      scratch.seen = dealer.construct<PanelKeys<A>>(known_tiles + 1);
-      if (real) scratch_[t] = scratch;
-    }
+    Scratch scratch;
+    make(scratch.keys, blocks_per_piece_, extents_);
+    make(scratch.panel, 1, extents_);
+    make(scratch.unit, 1, step_);
+    return scratch;
+  }
+
+  void deal_shared(Dealer& dealer) {
     left_ = dealer.take<Index>(heads_ * pieces_);
     reach_ = dealer.take<RowRange>(heads_ / kv_heads_ * panels_);
   }
@@ -116,7 +122,7 @@ class BackwardSum {
   /// The keys between the first and the last that a panel sees, the same for all heads: most pieces of a windowed or
   /// packed sequence need no more to pass a panel by.
   void find_reach() {
-    PanelKeys<A>& seen = *scratch_->seen;
+    PanelKeys<A> seen;
     for (Index batch = 0; batch < heads_ / kv_heads_; ++batch) {
       GroupRows const rows{batch, 0, group_, operands_.q.extent(axis::sequence)};
       for (Index p = 0; p < panels_; ++p) {
@@ -163,7 +169,7 @@ class BackwardSum {
         scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
         scratch.ahead.clear();
         if (p > 0) expect(scratch.ahead, QueryPanel<A>(rows, p - 1));
-        if (&scratch == scratch_) step_.progress();  // the calling thread
+        if (scratch.progresses) step_.progress();
         for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
           meet(scratch, k, keys, block);
         scratch.panel->store_gradient(extents_);
@@ -254,7 +260,6 @@ class BackwardSum {
   GradientExtents<E> extents_;
   Index keys_, kv_heads_, group_, heads_, panels_;
   Index blocks_per_piece_ = 1, pieces_ = 0;
-  Scratch* scratch_ = nullptr;
   Index* left_ = nullptr;
   RowRange* reach_ = nullptr;  ///< of the panels, for each batch item
   std::atomic<Index> next_{0};

@@ -38,20 +38,27 @@ class ForwardFold {
     if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || extents_.keys == 0) return;
     ThreadPool& pool = ThreadPool::shared();
     Index const threads = std::min<Index>(threads_ == 0 ? pool.cores() : threads_, heads_ * panels_);
+    Index const expected = std::min<Index>(pool.expected(threads_), threads);
     // Tiles are small enough to go round, and then large enough to share a pass over the keys.
     Index const most = std::clamp<Index>(tile_bytes / panel_bytes(), 1, B::panels_per_tile);
-    panels_per_tile_ = std::clamp<Index>(panels_ * heads_ / (4 * threads), 1, most);
+    panels_per_tile_ = std::clamp<Index>(panels_ * heads_ / (4 * expected), 1, most);
     tiles_ = ceil_divide(panels_, panels_per_tile_);
-    places_ = std::min(threads, heads_);
+    places_ = std::min(expected, heads_);
 
-    Dealer sizes;
-    deal(sizes, threads);
-    Workspace const workspace(sizes.used());
-    Dealer dealer(workspace.data());
-    deal(dealer, threads);
+    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Dealer& dealer) { deal_places(dealer); }));
+    Dealer dealer(shared.data());
+    deal_places(dealer);
     for (Index p = 0; p < places_; ++p) packed_[p].hold(p, tiles_);
     next_.store(0);
-    pool.run(threads_, threads, [&](Team const& team, int slot) { work(team, scratch_[slot]); });
+    Index const bytes = bytes_of([&](Dealer& own) { deal_scratch(own); });
+    WorkspaceStore::of_threads().provide(bytes, threads);
+    pool.run(threads_, threads, [&](Team const& team, int slot) {
+      Workspace const own(WorkspaceStore::of_threads(), bytes);
+      Dealer own_dealer(own.data());
+      Scratch scratch = deal_scratch(own_dealer);
+      scratch.progresses = slot == 0;
+      work(team, scratch);
+    });
   }
 
  private:
@@ -60,6 +67,7 @@ class ForwardFold {
 
   /// What a thread works with.
   struct Scratch {
+    bool progresses = false;  ///< on the calling thread
     ForwardPanel<T>* panels = nullptr;
     UnitBlocks<A> blocks{};
     E* weights = nullptr;  ///< pairs; numbers take the place of the scores
@@ -70,26 +78,25 @@ class ForwardFold {
     return (extents_.depth() + extents_.values_padded()) * B::panel * static_cast<Index>(sizeof(A));
   }
 
-  void deal(Dealer& dealer, Index threads) {
+  Scratch deal_scratch(Dealer& dealer) const {
     constexpr Index block = Index{B::key_block} * B::panel;
-    bool const real = dealer.has_memory();
-    scratch_ = dealer.construct<Scratch>(threads);
-    for (Index t = 0; t < threads; ++t) {
-      Scratch scratch;
-      scratch.panels = dealer.construct<ForwardPanel<T>>(panels_per_tile_);
-      for (Index p = 0; p < panels_per_tile_; ++p) {
-        ForwardPanel<T> const panel(dealer, extents_);
-        if (real) scratch.panels[p] = panel;
-      }
-      scratch.blocks.scores = dealer.take<A>(block);
-      if (is_pair<E>) scratch.weights = dealer.take<E>(block);
-      if (step_.bias.data()) scratch.blocks.bias = dealer.take<A>(block);
-      if (step_.dropout.active()) scratch.blocks.kept = dealer.take<A>(block);
-      if (real) scratch_[t] = scratch;
+    Scratch scratch;
+    scratch.panels = dealer.construct<ForwardPanel<T>>(panels_per_tile_);
+    for (Index p = 0; p < panels_per_tile_; ++p) {
+      ForwardPanel<T> const panel(dealer, extents_);
+      if (dealer.has_memory()) scratch.panels[p] = panel;
     }
+    scratch.blocks.scores = dealer.take<A>(block);
+    if (is_pair<E>) scratch.weights = dealer.take<E>(block);
+    if (step_.bias.data()) scratch.blocks.bias = dealer.take<A>(block);
+    if (step_.dropout.active()) scratch.blocks.kept = dealer.take<A>(block);
+    return scratch;
+  }
+
+  void deal_places(Dealer& dealer) {
     packed_ = dealer.construct<PackedHead<E>>(places_);
     for (Index p = 0; p < places_; ++p) {
-      if (real)
+      if (dealer.has_memory())
         std::construct_at(packed_ + p, dealer, extents_);
       else
         PackedHead<E>(dealer, extents_);
@@ -134,7 +141,7 @@ class ForwardFold {
   void fold_block(Team const& team, Scratch& scratch, PackedHead<E>& packed, HeadRows<T const> const& keys,
                   HeadRows<T const> const& values, Index count, Index block, Index blocks_end) {
     Index const begin = block * B::key_block;
-    if (&scratch == scratch_) step_.progress();  // the calling thread
+    if (scratch.progresses) step_.progress();
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
       RowRange const any = panel.keys().any;
@@ -162,7 +169,6 @@ class ForwardFold {
   PackedExtents<E> extents_;
   Index kv_heads_, group_, heads_, panels_;
   Index panels_per_tile_ = 1, tiles_ = 0, places_ = 0;
-  Scratch* scratch_ = nullptr;
   PackedHead<E>* packed_ = nullptr;
   std::atomic<Index> next_{0};
 };

@@ -49,6 +49,13 @@ class ThreadPool {
   /// Threads that this process's share of the machine runs at the same time.
   int cores() const { return ProcessCores::shared().count(); }
 
+  /// Of `threads` as in run(), those that a call that begins now may expect while other calls are under way.
+  Index expected(int threads) {
+    if (threads != 0) return threads;
+    std::lock_guard const lock(mutex_);
+    return ceil_divide(cores(), calls_ + 1);
+  }
+
   ThreadPool() = default;
   ThreadPool(ThreadPool const&) = delete;
   ThreadPool& operator=(ThreadPool const&) = delete;
@@ -100,6 +107,7 @@ class ThreadPool {
 
   void enter(Job& job) {
     std::unique_lock lock(mutex_);
+    ++calls_;
     if (job.automatic) {
       ++waiting_calls_;
       call_may_begin_.wait(lock, [&] { return active_ < calls_per_core * cores(); });
@@ -124,6 +132,7 @@ class ThreadPool {
         *place = job.next;
         break;
       }
+    --calls_;
     release_core();
     job_is_done_.wait(lock, [&] { return job.running == 0; });
   }
@@ -134,11 +143,14 @@ class ThreadPool {
     if (jobs_) wake_workers_.notify_one();
   }
 
-  /// A job that still wants a worker. Calls that wait come first.
+  /// The job that has the fewest workers of those that still want one. Calls that wait come first.
   Job* open_job() {
+    Job* open = nullptr;
     for (Job* job = jobs_; job; job = job->next)
-      if (job->joined < job->wanted && (!job->automatic || (active_ < cores() && waiting_calls_ == 0))) return job;
-    return nullptr;
+      if (job->joined < job->wanted && (!job->automatic || (active_ < cores() && waiting_calls_ == 0)) &&
+          (!open || job->joined <= open->joined))
+        open = job;
+    return open;
   }
 
   void serve() {
@@ -164,6 +176,7 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable wake_workers_, call_may_begin_, job_is_done_;
   Job* jobs_ = nullptr;
+  int calls_ = 0;  ///< waiting or under way
   int active_ = 0, waiting_calls_ = 0;
   bool ending_ = false;
   std::vector<std::thread> workers_;

@@ -17,7 +17,12 @@ namespace annulus::cpu {
 
 class WorkspaceStore {
  public:
-  static WorkspaceStore& shared() {
+  /// Of what the threads of a call share, and of what each thread has for itself.
+  static WorkspaceStore& of_calls() {
+    static WorkspaceStore store;
+    return store;
+  }
+  static WorkspaceStore& of_threads() {
     static WorkspaceStore store;
     return store;
   }
@@ -25,21 +30,17 @@ class WorkspaceStore {
   /// The smallest buffer that holds so many bytes, or else the largest one, made larger.
   HostBuffer take(Index bytes) {
     std::lock_guard const lock(mutex_);
-    auto const larger = [](HostBuffer const& a, HostBuffer const& b) { return a.size() < b.size(); };
     auto best = idle_.end();
     for (auto buffer = idle_.begin(); buffer != idle_.end(); ++buffer)
       if (buffer->size() >= bytes && (best == idle_.end() || buffer->size() < best->size())) best = buffer;
-    if (best == idle_.end()) best = std::max_element(idle_.begin(), idle_.end(), larger);
+    if (best == idle_.end()) best = std::max_element(idle_.begin(), idle_.end(), smaller);
     HostBuffer taken;
     if (best != idle_.end()) {
       taken = std::move(*best);
       *best = std::move(idle_.back());
       idle_.pop_back();
     }
-    if (taken.size() < bytes) {
-      taken = HostBuffer();
-      taken = HostBuffer(bytes);
-    }
+    enlarge(taken, bytes);
     return taken;
   }
 
@@ -48,22 +49,39 @@ class WorkspaceStore {
     idle_.push_back(std::move(buffer));
   }
 
+  /// Makes buffers so that `count` of so many bytes are there to be taken.
+  void provide(Index bytes, Index count) {
+    std::lock_guard const lock(mutex_);
+    if (static_cast<Index>(idle_.size()) < count) idle_.resize(static_cast<std::size_t>(count));
+    std::partial_sort(idle_.begin(), idle_.begin() + count, idle_.end(),
+                      [](HostBuffer const& a, HostBuffer const& b) { return smaller(b, a); });
+    for (Index i = 0; i < count; ++i) enlarge(idle_[static_cast<std::size_t>(i)], bytes);
+  }
+
  private:
+  static bool smaller(HostBuffer const& a, HostBuffer const& b) { return a.size() < b.size(); }
+  static void enlarge(HostBuffer& buffer, Index bytes) {
+    if (buffer.size() >= bytes) return;
+    buffer = HostBuffer();
+    buffer = HostBuffer(bytes);
+  }
+
   std::mutex mutex_;
   std::vector<HostBuffer> idle_;
 };
 
-/// Memory of one call, dealt out in pieces that begin on cache lines.
+/// Memory of one call or one thread of it, dealt out in pieces that begin on cache lines.
 class Workspace {
  public:
-  explicit Workspace(Index bytes) : buffer_(WorkspaceStore::shared().take(bytes)) {}
+  Workspace(WorkspaceStore& store, Index bytes) : store_(store), buffer_(store.take(bytes)) {}
   Workspace(Workspace const&) = delete;
   Workspace& operator=(Workspace const&) = delete;
-  ~Workspace() { WorkspaceStore::shared().give_back(std::move(buffer_)); }
+  ~Workspace() { store_.give_back(std::move(buffer_)); }
 
   std::byte* data() const { return buffer_.data(); }
 
  private:
+  WorkspaceStore& store_;
   HostBuffer buffer_;
 };
 
@@ -93,5 +111,13 @@ class Dealer {
   std::byte* memory_;
   Index used_ = 0;
 };
+
+/// What deal(dealer) takes.
+template <class Deal>
+Index bytes_of(Deal&& deal) {
+  Dealer sizes;
+  deal(sizes);
+  return sizes.used();
+}
 
 }  // namespace annulus::cpu
