@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "annulus/core/index.hpp"
 
@@ -18,7 +19,8 @@ class FetchAhead {
   template <class T>
   void add(T const* row, Index dim_stride, Index dim) {
     if (dim_stride != 1 || end_ == capacity) return;
-    rows_[end_++] = {reinterpret_cast<std::byte const*>(row), reinterpret_cast<std::byte const*>(row + dim)};
+    rows_[end_++] = {reinterpret_cast<std::uintptr_t>(row) / line_bytes * line_bytes,
+                     reinterpret_cast<std::uintptr_t>(row + dim)};
   }
 
   /// Asks for more of the rows. For products to call, each time they have computed for some hundred cycles.
@@ -28,16 +30,17 @@ class FetchAhead {
 
  private:
   static constexpr std::size_t capacity = 128;
-  static constexpr int line_bytes = 64, lines_at_once = 8;
+  static constexpr std::uintptr_t line_bytes = 64;
+  static constexpr int lines_at_once = 8;
 
   struct Row {
-    std::byte const *place, *end;
+    std::uintptr_t place, end;
   };
 
   void fetch() {
     for (int line = 0; line < lines_at_once && next_ < end_; ++line) {
       Row& row = rows_[next_];
-      __builtin_prefetch(row.place);
+      __builtin_prefetch(reinterpret_cast<void const*>(row.place));
       if ((row.place += line_bytes) >= row.end) ++next_;
     }
   }
