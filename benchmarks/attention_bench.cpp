@@ -3,7 +3,7 @@
 //
 //   --cases=table   what benchmarks/table.py prints (the default)
 //   --cases=all     every combination: choose with --benchmark_filter
-//   --cases=tiny    each program once, in no time
+//   --cases=tiny    each program on little; with --benchmark_min_time=0 in no time
 //
 //   GFLOP/s           4 * visible pairs * dim a head forward, 10 backward
 //   peak_GFLOP/s      the fastest instructions on registers alone, measured before every pass

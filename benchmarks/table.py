@@ -45,7 +45,8 @@ def build(folder):
     subprocess.run(["cmake", "--preset", "native", "-DANNULUS_BUILD_BENCHMARKS=ON"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     folder = ROOT / "build" / "native"
     targets = subprocess.run(["cmake", "--build", folder, "--target", "help"], check=True, capture_output=True, text=True).stdout
-    wanted = [f"annulus_{name}_bench" for name in PROGRAMS if f"annulus_{name}_bench" in targets]
+    programs = [f"annulus_{name}_bench" for name in PROGRAMS] + ["annulus_million_tokens"]
+    wanted = [program for program in programs if program in targets]
     subprocess.run(["cmake", "--build", folder, "--target", *wanted], check=True)
     return folder
 

@@ -163,3 +163,28 @@ TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]
   for (std::int64_t j = 0; j < length; ++j)
     CHECK(std::isnan(result.dv[static_cast<std::size_t>(j * dim)]) == (j <= bad));
 }
+
+TEST_CASE("an infinite key that has no weight leaves gradients of 0, also beside idle lanes", "[cpu]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  float const infinity = std::numeric_limits<float>::infinity();
+  for (annulus::Index queries : {32, 33, 40})
+    for (annulus::Index infinite_keys : {1, 3}) {
+      INFO(queries << " queries, " << infinite_keys << " of 3 keys infinite");
+      Tensor q(1, queries, 1, 8), k(1, 3, 1, 8), v(1, 3, 1, 8), dout(1, queries, 1, 8);
+      for (Tensor* x : {&q, &k, &v, &dout}) x->setRandom();
+      // A logit of -inf for every query.
+      for (annulus::Index i = 0; i < queries; ++i) q(0, i, 0, 0) = -1;
+      for (annulus::Index j = 3 - infinite_keys; j < 3; ++j) k(0, j, 0, 0) = infinity;
+      annulus::SelfRing ring;
+      annulus::CpuBackend backend{.threads = 1};
+      annulus::RingAttention attention(ring, backend, {});
+      auto const forward = attention.forward(q, k, v);
+      auto const gradients = attention.backward(dout, forward, q, k, v);
+      for (Tensor const* gradient : {&gradients.dk, &gradients.dv})
+        for (annulus::Index j = 0; j < 3; ++j)
+          for (annulus::Index d = 0; d < 8; ++d) {
+            CHECK(std::isfinite((*gradient)(0, j, 0, d)));
+            if (j >= 3 - infinite_keys) CHECK((*gradient)(0, j, 0, d) == 0);
+          }
+    }
+}

@@ -6,7 +6,10 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <latch>
+#include <mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -129,17 +132,18 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
 }
 
 TEST_CASE("what a thread of the pool throws is thrown to the caller, and nobody waits for it for ever", "[cpu]") {
+  using Call = annulus::cpu::ThreadPool::Call;
   auto& pool = annulus::cpu::ThreadPool::shared();
   for (int threads : {1, 2, 4}) {
     std::atomic<int> taken{0};
-    CHECK_THROWS_AS(pool.run(threads, threads,
+    CHECK_THROWS_AS(Call(pool, threads).run(threads,
                              [&](annulus::cpu::Team const& team, int) {
                                if (taken++ == 0) throw std::logic_error("this one");
                                team.wait_until([] { return false; });
                              }),
                     std::logic_error);
     std::atomic<int> sum{0};
-    pool.run(threads, threads, [&](annulus::cpu::Team const&, int slot) { sum += slot == 0 ? 1 : 0; });
+    Call(pool, threads).run(threads, [&](annulus::cpu::Team const&, int slot) { sum += slot == 0 ? 1 : 0; });
     CHECK(sum == 1);
   }
 }
@@ -170,4 +174,35 @@ TEST_CASE("a predicate that throws ends the call with its exception", "[cpu]") {
   };
   annulus::RingAttention attention(ring, backend, {}, refuse);
   CHECK_THROWS_AS(attention.forward(q, q, q), std::domain_error);
+}
+
+TEST_CASE("calls from within as many calls as may be under way at once do not wait for each other", "[cpu]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  Tensor q(1, 5, 1, 4);
+  q.setRandom();
+  auto const attend = [&q](auto const& mask) {
+    annulus::SelfRing ring;
+    annulus::CpuBackend backend;
+    annulus::RingAttention attention(ring, backend, {}, mask);
+    return attention.forward(q, q, q).lse(0, 0, 0);
+  };
+  int const calls = 2 * annulus::cpu::ThreadPool::shared().cores();
+  std::latch all_are_within(calls);
+  std::atomic<int> done{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < calls; ++i)
+      threads.emplace_back([&] {
+        std::once_flag once;
+        attend([&](annulus::Index, annulus::Index, annulus::Index, annulus::Index) {
+          std::call_once(once, [&] {
+            all_are_within.arrive_and_wait();
+            attend(annulus::EveryPair());
+          });
+          return true;
+        });
+        ++done;
+      });
+  }
+  CHECK(done == calls);
 }

@@ -34,7 +34,7 @@ TEST_CASE("ranks that are bound to the same cores share them", "[mpi]") {
 
   // No more threads than that work on a call that leaves the number to the pool.
   std::atomic<int> here{0};
-  cpu::ThreadPool::shared().run(0, 1000, [&](cpu::Team const&, int) {
+  cpu::ThreadPool::Call(cpu::ThreadPool::shared(), 0).run(1000, [&](cpu::Team const&, int) {
     ++here;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });

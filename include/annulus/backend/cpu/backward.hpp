@@ -43,12 +43,12 @@ class BackwardSum {
 
   void run() {
     if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || keys_ == 0) return;
-    ThreadPool& pool = ThreadPool::shared();
+    ThreadPool::Call call(ThreadPool::shared(), threads_);
     Index const blocks = B::key_blocks(keys_);
-    Index const threads = std::min<Index>(threads_ == 0 ? pool.cores() : threads_, heads_ * blocks);
+    Index const threads = std::min(call.most(), heads_ * blocks);
     // Pieces small enough to go round, and large enough that packing the queries again for each does not show.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
-    Index const expected = std::min<Index>(pool.expected(threads_), threads);
+    Index const expected = std::min(call.expected(), threads);
     blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
@@ -60,7 +60,7 @@ class BackwardSum {
     std::fill_n(left_, heads_ * pieces_, panels_);
     find_reach();
     next_.store(0);
-    pool.run(threads_, threads, [&](Team const& team, int slot) {
+    call.run(threads, [&](Team const& team, int slot) {
       Workspace const own(WorkspaceStore::of_threads(), bytes);
       Dealer own_dealer(own.data());
       Scratch scratch = deal_scratch(own_dealer);

@@ -51,6 +51,9 @@ struct KeyBlock {
     pack_row_groups(k, begin, count, extents.head_dim, key_groups);
     pack_row_groups(v, begin, count, extents.value_dim, value_groups);
     pack_column_groups(k, begin, count, extents.head_dim, key_columns, not_finite);
+    not_finite_operands = not_finite;
+    for (Index j = 0; j < count; ++j)
+      if (!all_finite<A>(v.row(begin + j), v.dim_stride, extents.value_dim)) not_finite_operands.insert(j);
     std::fill_n(dk, B::key_block * extents.head_dim_padded(), A(0));
     std::fill_n(dv, B::key_block * extents.value_dim_padded(), A(0));
   }
@@ -61,6 +64,7 @@ struct KeyBlock {
   A* dk = nullptr;  ///< in strips, as dv
   A* dv = nullptr;
   RowSet not_finite;  ///< rows of keys that key_columns holds as zeros
+  RowSet not_finite_operands;   ///< rows whose key or value is not finite: the product with a row of zeros is NaN
 };
 
 /// A panel of queries with their dout and dq.
@@ -94,7 +98,7 @@ class BackwardPanel {
     std::fill_n(query_row, B::panel, nullptr);
     std::fill_n(dout_row, B::panel, nullptr);
     std::fill_n(dq_row, B::panel, nullptr);
-    // A row that saw nothing, and a lane without a row, has weight e^-inf = 0 everywhere.
+    // A row that saw nothing, and a lane without a row, is a row of zeros that has weight e^-inf = 0 everywhere.
     std::fill_n(lse, B::panel, std::numeric_limits<A>::infinity());
     std::fill_n(delta, B::panel, A(0));
     for (int lane = 0; lane < panel.count; ++lane) {

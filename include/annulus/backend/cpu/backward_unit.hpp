@@ -101,6 +101,8 @@ class BackwardUnit {
                          extents.head_depth(), blocks_.scores, no_maximum, ahead);
     multiply_rows<false>(keys.value_groups + rows.first * extents.value_depth(), row_count, queries.douts,
                          extents.value_depth(), dweights_, no_maximum, ahead);
+    keys.not_finite_operands.for_each_in(rows.begin, rows.end,
+                                         [&](Index j) { clear_lanes_without_row(queries, rows.row(j)); });
     differentiate(step, queries, seen, rows, dbias);
     // The groups of rows at both ends may hold keys that no lane sees.
     Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
@@ -138,6 +140,13 @@ class BackwardUnit {
     Index const begin = rows.row(plain.begin) * B::panel;
     detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
     differentiate_with_care(step, queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms, dbias);
+  }
+
+  /// Their products may be NaN, and their weight is 0.
+  void clear_lanes_without_row(BackwardPanel<T> const& queries, Index row) {
+    for (int lane = 0; lane < B::panel; ++lane)
+      if (!queries.query_row[lane])
+        blocks_.scores[row * B::panel + lane] = dweights_[row * B::panel + lane] = A(0);
   }
 
   void differentiate_with_care(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,

@@ -127,7 +127,7 @@ struct CpuBackend {
       Index const rows = view.extent(axis::sequence), pieces = std::min(rows, view.size() / piece);
       if (threads != 1 && pieces > 1) {
         std::atomic<Index> next{0};
-        cpu::ThreadPool::shared().run(threads, pieces, [&](cpu::Team const&, int) {
+        cpu::ThreadPool::Call(cpu::ThreadPool::shared(), threads).run(pieces, [&](cpu::Team const&, int) {
           for (Index i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;)
             work(SequenceRows{rows * i / pieces, rows * (i + 1) / pieces - rows * i / pieces});
         });

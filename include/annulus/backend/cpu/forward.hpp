@@ -36,9 +36,9 @@ class ForwardFold {
 
   void run() {
     if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || extents_.keys == 0) return;
-    ThreadPool& pool = ThreadPool::shared();
-    Index const threads = std::min<Index>(threads_ == 0 ? pool.cores() : threads_, heads_ * panels_);
-    Index const expected = std::min<Index>(pool.expected(threads_), threads);
+    ThreadPool::Call call(ThreadPool::shared(), threads_);
+    Index const threads = std::min(call.most(), heads_ * panels_);
+    Index const expected = std::min(call.expected(), threads);
     // Tiles are small enough to go round, and then large enough to share a pass over the keys.
     Index const most = std::clamp<Index>(tile_bytes / panel_bytes(), 1, B::panels_per_tile);
     panels_per_tile_ = std::clamp<Index>(panels_ * heads_ / (4 * expected), 1, most);
@@ -52,7 +52,7 @@ class ForwardFold {
     next_.store(0);
     Index const bytes = bytes_of([&](Dealer& own) { deal_scratch(own); });
     WorkspaceStore::of_threads().provide(bytes, threads);
-    pool.run(threads_, threads, [&](Team const& team, int slot) {
+    call.run(threads, [&](Team const& team, int slot) {
       Workspace const own(WorkspaceStore::of_threads(), bytes);
       Dealer own_dealer(own.data());
       Scratch scratch = deal_scratch(own_dealer);

@@ -1,6 +1,7 @@
 #pragma once
 // The threads of the process: made once, shared by all backends, calls and ranks.
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <system_error>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "annulus/core/cores.hpp"
@@ -49,13 +51,6 @@ class ThreadPool {
   /// Threads that this process's share of the machine runs at the same time.
   int cores() const { return ProcessCores::shared().count(); }
 
-  /// Of `threads` as in run(), those that a call that begins now may expect while other calls are under way.
-  Index expected(int threads) {
-    if (threads != 0) return threads;
-    std::lock_guard const lock(mutex_);
-    return ceil_divide(cores(), calls_ + 1);
-  }
-
   ThreadPool() = default;
   ThreadPool(ThreadPool const&) = delete;
   ThreadPool& operator=(ThreadPool const&) = delete;
@@ -68,23 +63,7 @@ class ThreadPool {
     for (std::thread& worker : workers_) worker.join();
   }
 
-  /// Calls work(team, slot) on the calling thread (slot 0) and on up to threads - 1 others at the same time, and returns
-  /// when all are done. threads 0: as many as there are cores that no other call is using, and the caller at least; calls
-  /// beyond two for each core wait. Never more than `most`, from 1. What a slot throws is thrown here.
-  template <class Work>
-  void run(int threads, Index most, Work&& work) {
-    Job job;
-    job.automatic = threads == 0;
-    job.wanted = static_cast<int>(std::min<Index>(job.automatic ? cores() : threads, most)) - 1;
-    job.context = &work;
-    job.call = [](void* context, Team& team, int slot) {
-      (*static_cast<std::remove_reference_t<Work>*>(context))(team, slot);
-    };
-    enter(job);
-    execute(job, 0);
-    leave(job);
-    if (job.failure) std::rethrow_exception(job.failure);
-  }
+  class Call;
 
  private:
   struct Job {
@@ -98,49 +77,41 @@ class ThreadPool {
   };
 
   static void execute(Job& job, int slot) {
+    bool const before = std::exchange(works_, true);
     try {
       job.call(job.context, job.team, slot);
     } catch (...) {
       if (job.team.fail()) job.failure = std::current_exception();
     }
+    works_ = before;
   }
 
-  void enter(Job& job) {
-    std::unique_lock lock(mutex_);
-    ++calls_;
-    if (job.automatic) {
-      ++waiting_calls_;
-      call_may_begin_.wait(lock, [&] { return active_ < calls_per_core * cores(); });
-      --waiting_calls_;
+  /// The calling thread begins to work on the job, and others may.
+  void publish(Job& job) {
+    {
+      std::lock_guard const lock(mutex_);
+      ++active_;
+      if (job.wanted == 0) return;
+      try {
+        while (static_cast<int>(workers_.size()) < job.wanted) workers_.emplace_back([this] { serve(); });
+      } catch (std::exception const&) {  // no more threads to be had: those that are there do the work
+      }
+      job.next = jobs_;
+      jobs_ = &job;
     }
-    ++active_;
-    if (job.wanted == 0) return;
-    try {
-      while (static_cast<int>(workers_.size()) < job.wanted) workers_.emplace_back([this] { serve(); });
-    } catch (std::system_error const&) {  // no more threads to be had: those that are there do the work
-    }
-    job.next = jobs_;
-    jobs_ = &job;
-    lock.unlock();
     wake_workers_.notify_all();
   }
 
-  void leave(Job& job) {
+  /// The calling thread has nothing left to do for the job. Returns when the workers have ended, too.
+  void withdraw(Job& job) {
     std::unique_lock lock(mutex_);
     for (Job** place = &jobs_; *place; place = &(*place)->next)
       if (*place == &job) {
         *place = job.next;
         break;
       }
-    --calls_;
-    release_core();
+    end_thread();
     job_is_done_.wait(lock, [&] { return job.running == 0; });
-  }
-
-  void release_core() {
-    --active_;
-    call_may_begin_.notify_one();
-    if (jobs_) wake_workers_.notify_one();
   }
 
   /// The job that has the fewest workers of those that still want one. Calls that wait come first.
@@ -165,21 +136,83 @@ class ThreadPool {
       lock.unlock();
       execute(*job, slot);
       lock.lock();
-      release_core();
+      end_thread();
       if (--job->running == 0) job_is_done_.notify_all();
     }
+  }
+
+  /// A thread of a call has ended.
+  void end_thread() {
+    --active_;
+    if (jobs_) wake_workers_.notify_one();
   }
 
   /// The second has something to do for a core whose first is waking up, waits, or was put on another core.
   static constexpr int calls_per_core = 2;
 
+  /// This thread works on a call: calls that it makes meanwhile must not wait for others to end.
+  static inline thread_local bool works_ = false;
+
   std::mutex mutex_;
   std::condition_variable wake_workers_, call_may_begin_, job_is_done_;
   Job* jobs_ = nullptr;
-  int calls_ = 0;  ///< waiting or under way
-  int active_ = 0, waiting_calls_ = 0;
+  int active_ = 0;           ///< threads of calls
+  int automatic_calls_ = 0;  ///< under way
+  int waiting_calls_ = 0;
   bool ending_ = false;
   std::vector<std::thread> workers_;
+};
+
+/// A call, on the calling thread and on others. threads 0, automatic: on as many as there are cores that no other call is
+/// using. Two automatic calls for each core are under way at most: the constructor waits for its turn.
+class ThreadPool::Call {
+ public:
+  Call(ThreadPool& pool, int threads) : pool_(pool), threads_(threads) {
+    if (!is_automatic()) return;
+    std::unique_lock lock(pool_.mutex_);
+    int const most = calls_per_core * pool_.cores();
+    ++pool_.waiting_calls_;
+    if (!works_) pool_.call_may_begin_.wait(lock, [&] { return pool_.automatic_calls_ < most; });
+    --pool_.waiting_calls_;
+    ++pool_.automatic_calls_;
+    expected_ = ceil_divide(pool_.cores(), pool_.automatic_calls_ + pool_.waiting_calls_);
+  }
+  Call(Call const&) = delete;
+  Call& operator=(Call const&) = delete;
+  ~Call() {
+    if (!is_automatic()) return;
+    std::lock_guard const lock(pool_.mutex_);
+    --pool_.automatic_calls_;
+    pool_.call_may_begin_.notify_one();
+  }
+
+  /// Threads that may take part, and those that are likely to while other calls are under way.
+  Index most() const { return is_automatic() ? pool_.cores() : threads_; }
+  Index expected() const { return is_automatic() ? expected_ : threads_; }
+
+  /// Calls work(team, slot) on the calling thread (slot 0) and on up to most - 1 others at the same time, never more than
+  /// most(), and returns when all are done. What a slot throws is thrown here.
+  template <class Work>
+  void run(Index most, Work&& work) {
+    Job job;
+    job.automatic = is_automatic();
+    job.wanted = static_cast<int>(std::min(this->most(), most)) - 1;
+    job.context = &work;
+    job.call = [](void* context, Team& team, int slot) {
+      (*static_cast<std::remove_reference_t<Work>*>(context))(team, slot);
+    };
+    pool_.publish(job);
+    execute(job, 0);
+    pool_.withdraw(job);
+    if (job.failure) std::rethrow_exception(job.failure);
+  }
+
+ private:
+  bool is_automatic() const { return threads_ == 0; }
+
+  ThreadPool& pool_;
+  int threads_;
+  Index expected_ = 1;
 };
 
 }  // namespace annulus::cpu

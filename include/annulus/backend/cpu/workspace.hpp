@@ -41,11 +41,13 @@ class WorkspaceStore {
       idle_.pop_back();
     }
     enlarge(taken, bytes);
+    idle_.reserve(idle_.size() + ++lent_);  // giving back must not fail
     return taken;
   }
 
   void give_back(HostBuffer buffer) {
     std::lock_guard const lock(mutex_);
+    --lent_;
     idle_.push_back(std::move(buffer));
   }
 
@@ -68,6 +70,7 @@ class WorkspaceStore {
 
   std::mutex mutex_;
   std::vector<HostBuffer> idle_;
+  std::size_t lent_ = 0;
 };
 
 /// Memory of one call or one thread of it, dealt out in pieces that begin on cache lines.
