@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "annulus/backend/cpu/backward_unit.hpp"
+#include "annulus/backend/cpu/run_with_scratch.hpp"
 #include "annulus/backend/cpu/simd/small_numbers.hpp"
-#include "annulus/backend/cpu/thread_pool.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -52,21 +52,18 @@ class BackwardSum {
     blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
-    Index const bytes = bytes_of([&](Dealer& own) { deal_scratch(own); });
-    WorkspaceStore::of_threads().provide(bytes, threads);
     Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Dealer& dealer) { deal_shared(dealer); }));
     Dealer dealer(shared.data());
     deal_shared(dealer);
     std::fill_n(left_, heads_ * pieces_, panels_);
     find_reach();
     next_.store(0);
-    call.run(threads, [&](Team const& team, int slot) {
-      Workspace const own(WorkspaceStore::of_threads(), bytes);
-      Dealer own_dealer(own.data());
-      Scratch scratch = deal_scratch(own_dealer);
-      scratch.progresses = slot == 0;
-      work(team, scratch);
-    });
+    run_with_scratch(
+        call, threads, [&](Dealer& own) { return deal_scratch(own); },
+        [&](Team const& team, int slot, Scratch& scratch) {
+          scratch.progresses = slot == 0;
+          work(team, scratch);
+        });
   }
 
  private:

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "annulus/backend/cpu/forward_panel.hpp"
+#include "annulus/backend/cpu/run_with_scratch.hpp"
 #include "annulus/backend/cpu/simd/small_numbers.hpp"
-#include "annulus/backend/cpu/thread_pool.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -50,15 +50,12 @@ class ForwardFold {
     deal_places(dealer);
     for (Index p = 0; p < places_; ++p) packed_[p].hold(p, tiles_);
     next_.store(0);
-    Index const bytes = bytes_of([&](Dealer& own) { deal_scratch(own); });
-    WorkspaceStore::of_threads().provide(bytes, threads);
-    call.run(threads, [&](Team const& team, int slot) {
-      Workspace const own(WorkspaceStore::of_threads(), bytes);
-      Dealer own_dealer(own.data());
-      Scratch scratch = deal_scratch(own_dealer);
-      scratch.progresses = slot == 0;
-      work(team, scratch);
-    });
+    run_with_scratch(
+        call, threads, [&](Dealer& own) { return deal_scratch(own); },
+        [&](Team const& team, int slot, Scratch& scratch) {
+          scratch.progresses = slot == 0;
+          work(team, scratch);
+        });
   }
 
  private:
