@@ -27,10 +27,8 @@ class SampledRows {
         annulus_test::OracleRow exact = annulus_test::oracle_row(problem, 0, 0, row);
         samples_.push_back({Quantity::output, head, row, std::move(exact.output)});
         samples_.push_back({Quantity::lse, head, row, {exact.lse}});
-        // Of a row that sees one or two keys dq is a difference of nearly equal terms: in 16 bits nothing is left of it.
-        bool const sees_few = row < 2 && (c.mask == MaskKind::causal || c.mask == MaskKind::window);
-        if (c.pass == Pass::backward && !sees_few)
-          samples_.push_back({Quantity::dq, head, row, gradients.dq(0, 0, row)});
+        if (c.pass == Pass::backward)
+          samples_.push_back({Quantity::dq, head, row, gradients.dq(0, 0, row), rounded_delta(c, problem, dout, row)});
       }
       // The statistics of all rows that see a key are needed for its gradient: of one head they are enough.
       if (c.pass == Pass::forward || head != c.heads - 1) continue;
@@ -57,6 +55,7 @@ class SampledRows {
         difference += std::pow(seen[d] - sample.exact[d], 2);
         size += std::pow(sample.exact[d], 2);
       }
+      size += std::pow(sample.terms, 2);
     }
     double worst = 0;
     for (auto const& [quantity, sum] : sums) {
@@ -71,7 +70,25 @@ class SampledRows {
     Quantity quantity;
     Index head, row;
     std::vector<double> exact;
+    double terms = 0;  ///< norm of terms that cancel, beside the exact values
   };
+
+  /// The backward pass reads the output rounded to 16 bits: by how much dq then changes, in units of that rounding. It
+  /// shows where a row sees few keys, and dq is a difference of nearly equal terms.
+  static double rounded_delta(AttentionCase const& c, annulus_test::OracleProblem const& problem,
+                              std::vector<double> const& dout, Index row) {
+    if (c.type != DataType::bfloat16 && c.type != DataType::float16) return 0;
+    annulus_test::OracleProblem keys = problem;
+    keys.v = keys.k;
+    std::vector<double> const output = annulus_test::oracle_row(problem, 0, 0, row).output,
+                              mean_key = annulus_test::oracle_row(keys, 0, 0, row).output;
+    double delta = 0, key = 0;
+    for (std::size_t d = 0; d < output.size(); ++d) {
+      delta += std::pow(output[d] * dout[static_cast<std::size_t>(row * c.head_dim) + d], 2);
+      key += std::pow(mean_key[d], 2);
+    }
+    return std::sqrt(delta * key / static_cast<double>(c.head_dim));
+  }
 
   static std::vector<Index> rows(Index tokens) {
     std::vector<Index> rows{0, 1, tokens / 3, tokens / 2 + 7, tokens - 2, tokens - 1};

@@ -178,14 +178,9 @@ class BackwardSum {
 
   /// What loading a panel will read.
   void expect(FetchAhead& ahead, QueryPanel<A> const& panel) const {
-    auto const add = [&]<class Element>(TensorView<Element, 4> const& of, Index dim) {
-      for (int lane = 0; lane < panel.count; ++lane)
-        ahead.add(of.data() + of.offset(panel.rows->batch, panel.query(lane), panel.head(lane), 0),
-                  of.stride(axis::dim), dim);
-    };
-    add(operands_.q, extents_.head_dim);
-    add(backward_.dout, extents_.value_dim);
-    add(gradients_.dq, extents_.head_dim);
+    expect_rows(panel, operands_.q, extents_.head_dim, ahead);
+    expect_rows(panel, backward_.dout, extents_.value_dim, ahead);
+    expect_rows(panel, gradients_.dq, extents_.head_dim, ahead);
   }
 
   template <class Function>

@@ -43,10 +43,10 @@ class ForwardPanel {
 
   /// What load() and store() will read.
   void expect_load(TensorView<T const, 4> const& q, FetchAhead& ahead) const {
-    if (!loaded_) expect_rows(q, extents_.head_dim, ahead);
+    if (!loaded_) expect_rows(panel_, q, extents_.head_dim, ahead);
   }
   void expect_store(RunningState<A, HostMemory> const& state, FetchAhead& ahead) const {
-    expect_rows(state.accumulator, extents_.value_dim, ahead);
+    expect_rows(panel_, state.accumulator, extents_.value_dim, ahead);
   }
 
   void load(HostStep<T> const& step, TensorView<T const, 4> const& q, RunningState<A, HostMemory> const& state) {
@@ -136,14 +136,6 @@ class ForwardPanel {
     Index batch, query, head;
   };
   Place place(int lane) const { return {panel_.rows->batch, panel_.query(lane), panel_.head(lane)}; }
-
-  template <class Element>
-  void expect_rows(TensorView<Element, 4> const& of, Index dim, FetchAhead& ahead) const {
-    for (int lane = 0; lane < panel_.count; ++lane) {
-      auto const [b, i, h] = place(lane);
-      ahead.add(of.data() + of.offset(b, i, h, 0), of.stride(axis::dim), dim);
-    }
-  }
 
   /// Scores of the block: products of the keys that all lanes see, which carry no test, and logits of the others.
   void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,

@@ -6,6 +6,7 @@
 
 #include "annulus/backend/cpu/any_predicate.hpp"
 #include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/fetch_ahead.hpp"
 #include "annulus/backend/visible_keys.hpp"
 
 namespace annulus::cpu {
@@ -40,6 +41,14 @@ struct QueryPanel {
   Index query(int lane) const { return rows->query(first + lane); }
   Index head(int lane) const { return rows->head(first + lane); }
 };
+
+/// Asks for the panel's rows of a tensor.
+template <class A, class T>
+void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index dim, FetchAhead& ahead) {
+  for (int lane = 0; lane < panel.count; ++lane)
+    ahead.add(of.data() + of.offset(panel.rows->batch, panel.query(lane), panel.head(lane), 0), of.stride(axis::dim),
+              dim);
+}
 
 /// The keys of a tile that the lanes of a panel see.
 template <class A>
