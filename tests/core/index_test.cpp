@@ -38,3 +38,14 @@ TEST_CASE("division does not overflow at the ends of the range", "[core]") {
   CHECK(floor_divide(smallest, largest) == -2);
   CHECK(ceil_divide(smallest, largest) == -1);
 }
+
+TEST_CASE("saturating sums and products stop at both ends", "[core]") {
+  using annulus::saturating_product;
+  using annulus::saturating_sum;
+  CHECK((saturating_sum(3, -5) == -2 && saturating_product(3, -5) == -15));
+  CHECK((saturating_sum(largest, 1) == largest && saturating_sum(smallest, -1) == smallest));
+  CHECK(saturating_sum(largest, smallest) == -1);
+  CHECK((saturating_product(largest, 2) == largest && saturating_product(smallest, -1) == largest));
+  CHECK((saturating_product(largest, -2) == smallest && saturating_product(smallest, 2) == smallest));
+  CHECK((saturating_product(smallest, 0) == 0 && saturating_product(Index{1} << 32, Index{1} << 32) == largest));
+}

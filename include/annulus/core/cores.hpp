@@ -65,14 +65,21 @@ inline std::vector<int> deal_cores(std::span<CoreSet const> processes) {
 
 /// The share of this process: the cores it is bound to, until a communicator learns which other processes are bound to
 /// them. All threads may call it.
-class ProcessCores {
+class [[gnu::visibility("default")]] ProcessCores {
  public:
+  /// Constant initialisation takes no lock, which a child forked meanwhile would find taken. A child keeps the share of
+  /// its parent.
   static ProcessCores& shared() {
-    static ProcessCores cores;
+    static constinit ProcessCores cores;
     return cores;
   }
 
-  int count() const { return count_.load(std::memory_order_relaxed); }
+  int count() const {
+    int known = count_.load(std::memory_order_relaxed);
+    if (known != unknown) return known;
+    int const bound = CoreSet::of_process().count();
+    return count_.compare_exchange_strong(known, bound, std::memory_order_relaxed) ? bound : known;
+  }
 
   /// From now on at most `cores`.
   void limit(int cores) {
@@ -81,7 +88,8 @@ class ProcessCores {
   }
 
  private:
-  std::atomic<int> count_{CoreSet::of_process().count()};
+  static constexpr int unknown = 0;
+  mutable std::atomic<int> count_{unknown};  ///< asked for at first use
 };
 
 }  // namespace annulus

@@ -2,6 +2,7 @@
 // The integers of the library: positions and extents are signed, so that a distance is an ordinary difference.
 
 #include <cstddef>
+#include <limits>
 
 namespace annulus {
 
@@ -15,5 +16,19 @@ constexpr Index floor_divide(Index a, Index b) { return a / b - (a % b < 0 ? 1 :
 
 /// ceil(a / b) for b > 0, also for negative a.
 constexpr Index ceil_divide(Index a, Index b) { return a / b + (a % b > 0 ? 1 : 0); }
+
+inline constexpr Index largest_index = std::numeric_limits<Index>::max();
+
+/// a + b and a * b for numbers of which either may be too large: the Index next to the result.
+constexpr Index saturating_sum(Index a, Index b) {
+  Index sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a < 0 ? std::numeric_limits<Index>::min() : largest_index;
+}
+constexpr Index saturating_product(Index a, Index b) {
+  Index product = 0;
+  if (!__builtin_mul_overflow(a, b, &product)) return product;
+  return (a < 0) != (b < 0) ? std::numeric_limits<Index>::min() : largest_index;
+}
 
 }  // namespace annulus

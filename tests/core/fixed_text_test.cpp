@@ -1,0 +1,37 @@
+#include "annulus/core/fixed_text.hpp"
+
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "support/catch.hpp"
+
+using namespace annulus;
+
+TEST_CASE("words and numbers are written one after the other", "[core]") {
+  FixedText<64> text("rank ", 3, " waited ", 1.5, " s");
+  text.add(", ", std::string_view("then "), -7L, " more");
+  CHECK(text.view() == "rank 3 waited 1.5 s, then -7 more");
+  CHECK(std::string(text.c_str()) == text.view());
+  CHECK(!text.empty());
+  text.clear();
+  CHECK(text.empty());
+  CHECK(text == FixedText<64>());
+}
+
+TEST_CASE("what does not fit is cut off, and a zero follows", "[core]") {
+  FixedText<5> text("abc");
+  text.add("defg");
+  CHECK(text.view() == "abcde");
+  text.add("h", 1);
+  CHECK(text.view() == "abcde");
+  CHECK(FixedText<0>("a").view() == "");
+  CHECK(FixedText<3>(123456).view() == "123");
+}
+
+TEST_CASE("the extremes of numbers have room", "[core]") {
+  FixedText<200> const text(std::numeric_limits<long long>::min(), " ", std::numeric_limits<unsigned long long>::max(),
+                            " ", -std::numeric_limits<double>::denorm_min(), " ", std::numeric_limits<double>::max());
+  CHECK(text.view() == "-9223372036854775808 18446744073709551615 -4.9406564584124654e-324 1.7976931348623157e+308");
+  static_assert(std::is_trivially_copyable_v<FixedText<200>>);
+}
