@@ -135,6 +135,29 @@ TEST_CASE("the error does not grow with the number of blocks", "[numerics]") {
   CHECK(sums.row.lse() == Approx(0.25f + std::log(4096.0f)).epsilon(1e-7));
 }
 
+TEMPLATE_TEST_CASE("the remainder is what the rounding of lse takes", "[numerics]", float, double) {
+  using A = TestType;
+  A const epsilon = std::numeric_limits<A>::epsilon(), lowest = std::numeric_limits<A>::lowest();
+  for (A maximum : {A(0), A(-0.25), A(3), A(-50), A(1e9), A(-1e30), lowest, -lowest})
+    for (A sum : {A(1), A(1.5), A(3), A(1000), A(16777216)}) {
+      SoftmaxRow<A> const row{maximum, sum};
+      INFO("maximum " << maximum << ", sum " << sum);
+      A const logarithm = std::log(sum), lse = row.lse(), remainder = row.lse_remainder();
+      CHECK(lse == maximum + logarithm);
+      CHECK(std::abs(remainder) <= std::max(epsilon * std::abs(lse), logarithm));
+      // In a wider type, or where one term is absorbed, the sum of both parts is exact.
+      if (sizeof(A) == 4 && std::abs(maximum) < 1e6)
+        CHECK(static_cast<double>(lse) + static_cast<double>(remainder) ==
+              static_cast<double>(maximum) + static_cast<double>(logarithm));
+      if (std::abs(maximum) >= A(1e30)) CHECK((lse == maximum && remainder == logarithm));
+      // All keys of a row with equal logits have the probability 1 / sum, however large the logit is.
+      CHECK(std::abs(probability(maximum, lse, remainder) * sum - 1) <= 40 * epsilon);
+    }
+  CHECK(SoftmaxRow<A>{}.lse_remainder() == 0);
+  CHECK(SoftmaxRow<A>{-empty_row<A>, A(2)}.lse_remainder() == 0);
+  CHECK(probability(empty_row<A>, A(1), A(0)) == 0);
+}
+
 TEST_CASE("NaN logits stay visible", "[numerics]") {
   Sums<double> sums;
   sums.add({1.0, std::nan("")}, {1.0, 1.0});

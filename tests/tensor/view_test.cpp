@@ -54,6 +54,17 @@ TEST_CASE("a default view is empty", "[tensor]") {
 
 TEST_CASE("one empty axis empties a view", "[tensor]") { CHECK(TensorView<int, 3>(nullptr, {4, 0, 2}).size() == 0); }
 
+TEST_CASE("a size beyond all integers is the largest one, not 0", "[tensor]") {
+  Index const huge = Index{1} << 32;
+  int value = 7;
+  TensorView<int, 2> const view(&value, {huge, huge});
+  CHECK(view.size() == largest_index);
+  CHECK(TensorView<int, 3>(&value, {huge, huge, 2}).strides() == std::array<Index, 3>{2 * huge, 2, 1});
+  CHECK(TensorView<int, 3>(&value, {2, huge, huge}).stride(0) == largest_index);
+  CHECK(TensorView<int, 3>(&value, {huge, huge, 0}).size() == 0);
+  CHECK(TensorView<int, 3>(&value, {0, huge, huge}).size() == 0);
+}
+
 TEST_CASE("strides may be negative or zero", "[tensor]") {
   auto values = counted(6);
   TensorView<int, 2> const backwards(values.data() + 5, {2, 3}, {-3, -1});

@@ -25,6 +25,7 @@ struct RingFlashResiduals {
   MaskBuilder mask_builder;
   X o;                                 ///< [batch, sq, query_heads, value_dim], the output
   MadeLike<X, Accumulator<T>, 3> lse;  ///< [batch, query_heads, sq], natural log, sinks included; sees nothing: -inf
+  MadeLike<X, Accumulator<T>, 3> lse_remainder;  ///< as lse, what its rounding took
 };
 
 /// The forward pass, with what the backward pass needs. Parameters: ring_attention.
@@ -49,9 +50,10 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
                                                options,
                                                std::move(mask_builder),
                                                make_like<T, 4>(query, {batch, rows, heads, v.extent(axis::dim)}),
+                                               make_like<Accumulator<T>, 3>(query, {batch, heads, rows}),
                                                make_like<Accumulator<T>, 3>(query, {batch, heads, rows})};
   RingAttention(axis_name, backend, lowered, residuals.mask_builder)
-      .forward_into(q, k, v, residuals.o, residuals.lse, operands_of(options, heads));
+      .forward_into(q, k, v, residuals.o, residuals.lse, operands_of(options, heads), residuals.lse_remainder);
   return residuals;
 }
 
@@ -90,7 +92,8 @@ Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, 
   if (operands.sinks)
     views.dsinks = view_of(result.dsinks.emplace(make_like<A, 2>(residuals.o, operands.sinks->extents())));
   RingAttention(axis_name, backend, lowered, residuals.mask_builder)
-      .backward_into(dout, residuals.o, residuals.lse, residuals.q, residuals.k, residuals.v, views, operands);
+      .backward_into(dout, residuals.o, residuals.lse, residuals.q, residuals.k, residuals.v, views, operands,
+                     residuals.lse_remainder);
 
   if (residuals.options.softmax_aux.shared_by(heads)) {
     auto sums = make_like<A, 2>(residuals.o, {1, views.dsinks.extent(1)});

@@ -199,7 +199,8 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
 ///   k_ref, v_ref      [b, heads, d, s]
 ///   o_ref, dy_ref     [b, h, d, s]: the forward pass returns o as [b, h, s, d], so pass
 ///                     annulus::view_of(o).permuted({0, 1, 3, 2}) or a transposed copy
-///   lse_ref           [b, h, 128, ceil(s / 128)] of the forward pass, any lse_dtype
+///   lse_ref           [b, h, 128, ceil(s / 128)] of the forward pass, any lse_dtype; gradients carry about 2 |lse| of
+///                     its roundings, as what they took is no part of these interfaces
 /// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, ShapeError, and what
 /// RingAttention::backward throws.
 template <Communicator C, Backend B, class Q, class K, class V, class O, class Dy, class Lse>

@@ -32,7 +32,7 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   Index const rows = striped.extent(1), share = rows / ranks;
   interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
     check_workers(parameters.num_workers, parameters.replica_groups, ranks);
-    annulus::detail::require_data("x", striped);
+    annulus::require_addressable("x", striped);
     check<ShapeError>(rows % ranks == 0, "x has ", rows, " rows; expected a multiple of num_workers = ", ranks);
     record.add("bs", striped.extent(0));
     record.add("s", rows);

@@ -24,6 +24,14 @@ A rescale(A from, A to) {
   return from == empty_row<A> ? A(0) : std::exp(from - to);
 }
 
+/// exp(logit - (lse + remainder)): the probability of a logit, where lse is the rounded log-sum-exp of its row and
+/// remainder is what the rounding took. Next to a huge lse the remainder is as large as the logarithm of the number of
+/// keys, so that it cannot be left out. 0 for a logit of -inf.
+template <std::floating_point A>
+A probability(A logit, A lse, A remainder) {
+  return logit == empty_row<A> ? A(0) : std::exp((logit - lse) - remainder);
+}
+
 /// How two normalised partial outputs are joined: output = first * output_a + second * output_b.
 template <std::floating_point A>
 struct MergeWeights {

@@ -42,6 +42,16 @@ struct SoftmaxRow {
   /// log of the sum of exp(logit) over all keys seen; -inf for an empty row.
   A lse() const { return sum == A(0) ? empty_row<A> : maximum + std::log(sum); }
 
+  /// What the rounding of that sum takes: lse() + lse_remainder() is maximum + log(sum) without error. 0 where lse() is
+  /// not finite.
+  A lse_remainder() const {
+    A const rounded = lse();
+    if (!std::isfinite(rounded)) return A(0);
+    // Knuth's two-sum: either of the terms may be the larger one.
+    A const logarithm = std::log(sum), taken = rounded - maximum;
+    return (maximum - (rounded - taken)) + (logarithm - taken);
+  }
+
   /// 1 / sum; 0 for an empty row, so that its output is 0.
   A normaliser() const { return sum == A(0) ? A(0) : A(1) / sum; }
 };

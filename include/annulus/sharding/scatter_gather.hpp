@@ -7,6 +7,7 @@
 
 #include "annulus/core/check.hpp"
 #include "annulus/sharding/sharding.hpp"
+#include "annulus/tensor/addressable.hpp"
 #include "annulus/tensor/axis_order.hpp"
 #include "annulus/tensor/copy.hpp"
 #include "annulus/tensor/tensor_like.hpp"
@@ -28,6 +29,8 @@ template <class T, class U, std::size_t N>
 void check_shard(TensorView<T, N> global, TensorView<U, N> local, std::span<Segment const> segments,
                  std::size_t sequence) {
   check<ShapeError>(sequence < N, "scatter or gather along axis ", sequence, " of a tensor with ", N, " axes");
+  require_addressable("the global tensor", global);
+  require_addressable("the shard", local);
   auto expected = global.extents();
   expected[sequence] = rows_of(segments);
   check<ShapeError>(local.extents() == expected, "shard of extents ", local.extents(), "; its segments need ", expected);

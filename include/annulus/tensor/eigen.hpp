@@ -20,7 +20,7 @@ TensorView<T, N> eigen_view(T* data, Dimensions const& dimensions) {
   for (std::size_t i = 0; i < N; ++i) {
     std::size_t const a = (Options & Eigen::RowMajor) ? N - 1 - i : i;
     strides[a] = stride;
-    stride *= extents[a];
+    stride = saturating_product(stride, extents[a]);
   }
   return {data, extents, strides};
 }

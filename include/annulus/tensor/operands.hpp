@@ -59,6 +59,9 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 ///   sinks           [query_heads] or [query_heads, n], the same on all ranks; logits that take part in the
 ///                   normalisation alone; element type of lse
 ///   bias_gradient   backward only: return dbias too (it is as large as the bias)
+///   call            which call this is, as the caller counts them: the number of a batch or training step. Ranks that
+///                   are in different calls all throw CommunicationError. Unset: a rank that leaves out a call is
+///                   noticed only where the pass, a shape or an option differs, or at the end of the program
 template <Scalar T, class Space = HostMemory>
 struct Operands {
   OptionalView<T, 4, Space> bias{};
@@ -67,6 +70,7 @@ struct Operands {
   OptionalView<std::int32_t, 2, Space> key_segments{};
   OptionalSinks<Accumulator<T>, Space> sinks{};
   bool bias_gradient = false;
+  std::optional<Index> call{};
 };
 
 /// The optional operands that go with q. Empty for a q that is no operand, so that the pass itself can say why.

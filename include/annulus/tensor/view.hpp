@@ -16,14 +16,14 @@ namespace axis {
 inline constexpr std::size_t batch = 0, sequence = 1, heads = 2, dim = 3;
 }
 
-/// Row-major strides, in elements, of a dense tensor of these extents.
+/// Row-major strides, in elements, of a dense tensor of these extents; largest_index for those beyond it.
 template <std::size_t N>
 constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& extents) {
   std::array<Index, N> strides{};
   Index stride = 1;
   for (std::size_t a = N; a-- > 0;) {
     strides[a] = stride;
-    stride *= extents[a];
+    stride = saturating_product(stride, extents[a]);
   }
   return strides;
 }
@@ -57,9 +57,10 @@ class TensorView {
   constexpr Index extent(std::size_t a) const { return extents_[a]; }
   constexpr Index stride(std::size_t a) const { return strides_[a]; }
 
+  /// Number of elements; largest_index where it is beyond that, so that a view is never empty by mistake.
   constexpr Index size() const {
     Index product = 1;
-    for (Index extent : extents_) product *= extent;
+    for (Index extent : extents_) product = saturating_product(product, extent);
     return product;
   }
 
