@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -144,6 +145,84 @@ TEST_CASE("what waits for a rank that has returned says so", "[comm]") {
                                if (ring.rank() == 0) shift_for_ever(ring);
                              }),
                     ContainsSubstring("rank 0 waits for rank 1, which has returned"));
+}
+
+TEST_CASE("a wait ends at the deadline, on all ranks that wait, and names the rank that holds up the ring", "[comm]") {
+  using namespace std::chrono_literals;
+  for (Rank const late : {0, 2}) {
+    std::atomic<int> given_up = 0;
+    auto const texts = run_ring(
+        4,
+        [&](SimulatedRing& ring) -> std::string {
+          if (ring.rank() == late) {
+            while (given_up < 3) std::this_thread::sleep_for(1ms);
+            return {};
+          }
+          try {
+            shift_for_ever(ring);
+          } catch (CommunicationError const& error) {
+            ++given_up;
+            return message_of(error.neighbour(), ": ", error.what());
+          }
+          return {};
+        },
+        {.timeout = 100ms});
+    for (Rank rank = 0; rank < 4; ++rank) {
+      if (rank == late) continue;
+      std::string const& text = texts[static_cast<std::size_t>(rank)];
+      CAPTURE(late, rank, text);
+      CHECK(text.find(message_of(late, ": rank ")) == 0);
+      CHECK_THAT(text, ContainsSubstring("waited 100 ms for rank ") && ContainsSubstring("(prefetched shift)") &&
+                           ContainsSubstring(message_of("rank ", late, " does not wait (last seen ")) &&
+                           ContainsSubstring(message_of("rank ", late, " holds up the ring")));
+    }
+  }
+}
+
+TEST_CASE("timeouts of a simulated ring are honoured or refused", "[comm]") {
+  auto const nothing = [](SimulatedRing&) {};
+  for (long const bad : {0, -5})
+    CHECK_THROWS_WITH(run_ring(2, nothing, {.timeout = std::chrono::milliseconds(bad)}),
+                      ContainsSubstring(message_of("timeout is ", bad, " ms; at least 1 ms is accepted")));
+  run_ring(
+      2,
+      [](SimulatedRing& ring) {
+        std::array<std::byte, 2> all{};
+        for (int round = 0; round < 10; ++round) ring.all_gather(std::span(all).first(1), all);
+      },
+      {.timeout = std::chrono::milliseconds::max()});
+}
+
+TEST_CASE("messages of different calls do not pair", "[comm]") {
+  for (bool const in_place : {false, true}) {
+    auto const texts = run_ring(2, [&](SimulatedRing& ring) -> std::string {
+      for (int call = 0; call < 3 + ring.rank(); ++call) {
+        ring.flight_record().begin(Pass::backward, std::nullopt);
+        ring.flight_record().step(2, 4);
+      }
+      auto const buffer = ring.allocate(64);
+      std::array const out = {std::span<std::byte const>(buffer.data(), 8)};
+      std::array const in = {std::span<std::byte>(buffer.data() + 8, 8)};
+      try {
+        if (in_place)
+          ring.start_loan(Channel::carried, 1, out).wait();
+        else
+          ring.start_shift(Channel::carried, 1, out, in).wait();
+      } catch (CommunicationError const& error) {
+        return error.what();
+      }
+      return {};
+    });
+    int named = 0;
+    for (Rank rank : {0, 1}) {
+      std::string const& text = texts[static_cast<std::size_t>(rank)];
+      CAPTURE(in_place, rank, text);
+      CHECK(text != "");
+      named += text.find(message_of("rank ", rank, ": expected rows of call ", 3 + rank, ", backward, step 2, got rows of call ",
+                                    4 - rank)) == 0;
+    }
+    CHECK(named >= 1);
+  }
 }
 
 TEST_CASE("rings inside a rank of a ring", "[comm]") {

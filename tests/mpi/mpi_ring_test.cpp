@@ -5,7 +5,10 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -56,7 +59,36 @@ std::vector<float> rounded_sum(Ring& ring) {
   return carried;
 }
 
-int deleted_attributes = 0;
+/// A communicator whose duplicates are counted as they are freed: MPI_Comm_dup copies an attribute, and freeing the copy
+/// calls the attribute's delete function.
+class CountedCommunicator {
+ public:
+  CountedCommunicator() {
+    freed_ = 0;
+    MPI_Comm_dup(MPI_COMM_WORLD, &communicator_);
+    auto* const count = +[](MPI_Comm, int, void*, void*) {
+      ++freed_;
+      return MPI_SUCCESS;
+    };
+    MPI_Comm_create_keyval(MPI_COMM_DUP_FN, count, &key_, nullptr);
+    MPI_Comm_set_attr(communicator_, key_, nullptr);
+  }
+  ~CountedCommunicator() {
+    MPI_Comm_delete_attr(communicator_, key_);
+    MPI_Comm_free_keyval(&key_);
+    MPI_Comm_free(&communicator_);
+  }
+  CountedCommunicator(CountedCommunicator const&) = delete;
+  CountedCommunicator& operator=(CountedCommunicator const&) = delete;
+
+  MPI_Comm get() const { return communicator_; }
+  int freed() const { return freed_; }
+
+ private:
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int key_ = MPI_KEYVAL_INVALID;
+  inline static int freed_ = 0;  ///< a duplicate may be freed after this object
+};
 
 }  // namespace
 
@@ -226,11 +258,79 @@ TEST_CASE("a late rank is given up, named, and refused when it comes", "[mpi][co
     });
     // Whoever gives up first says so; with two ranks only one can be waiting.
     CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank"));
+    CHECK_THAT(first, ContainsSubstring(message_of("rank ", late, " does not answer")) &&
+                          ContainsSubstring(message_of("rank ", late, " holds up the ring")));
     if (ring.size() == 2) CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank 1 (carried shift, hop 1)"));
     CHECK(thrown<CommunicationError>([&] { try_shift(ring, 1, 1, 8); }) == first);
     CHECK(thrown<CommunicationError>([&] { transfer->wait(); }) == (transfer ? first : ""));
     MPI_Barrier(MPI_COMM_WORLD);
   }
+}
+
+TEST_CASE("a wait that fails ends within the timeout and a second, and blames the rank that is late", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  Rank const late = world_size() - 1;
+  for (InPlace const in_place : {InPlace::never, InPlace::automatic}) {
+    MpiRing ring(MPI_COMM_WORLD, {.timeout = 300ms, .in_place = in_place});
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (ring.rank() == late) {
+      std::this_thread::sleep_for(2500ms);
+    } else {
+      Rank blamed = CommunicationError::unknown;
+      auto const start = std::chrono::steady_clock::now();
+      try {
+        // Transfers that are dropped by the exception, beside the one that is waited for.
+        ShiftBuffers first(ring, 1, 1, large), second(ring, 1, 2, large);
+        auto ahead = first.start(ring, Channel::prefetched);
+        auto behind = second.start(ring, Channel::carried);
+        behind.wait();
+        for (int round = 0; round <= ring.size(); ++round) try_shift(ring, 1, round, large);
+      } catch (CommunicationError const& error) {
+        blamed = error.neighbour();
+      }
+      CHECK(std::chrono::steady_clock::now() - start < 1300ms);
+      CHECK(blamed == late);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
+TEST_CASE("messages of different calls do not pair over MPI", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  for (InPlace const in_place : {InPlace::never, InPlace::automatic}) {
+    MpiRing ring(MPI_COMM_WORLD, {.timeout = 60s, .in_place = in_place});
+    for (int call = 0; call < (ring.rank() == 0 ? 2 : 3); ++call) {
+      ring.flight_record().begin(Pass::backward, std::nullopt);
+      ring.flight_record().step(1, 4);
+    }
+    std::string const text = thrown<CommunicationError>([&] {
+      if (ring.lends()) {
+        auto const buffer = ring.allocate(64);
+        std::array const out = {std::span<std::byte const>(buffer.data(), 8)};
+        ring.start_loan(Channel::carried, 1, out).wait();
+      } else {
+        try_shift(ring, 1, 0, 8);
+      }
+      std::vector<std::byte> mine(1), all(static_cast<std::size_t>(ring.size()));
+      ring.all_gather(mine, all);  // ends where another rank has found it
+    });
+    CHECK_THAT(text, ContainsSubstring("expected rows of call 3, backward, step 1, got rows of call 2, backward, step 1 from rank 0") ||
+                         ContainsSubstring("expected rows of call 2, backward, step 1, got rows of call 3, backward, step 1 from rank "));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
+TEST_CASE("a rank that waits for long leaves its core to others", "[mpi][comm]") {
+  if (world_size() < 2) return;
+  MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  MPI_Barrier(MPI_COMM_WORLD);
+  auto const cpu_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  double const begin = cpu_seconds();
+  if (ring.rank() == 0) std::this_thread::sleep_for(4s);
+  std::vector<std::byte> mine(1), all(static_cast<std::size_t>(ring.size()));
+  ring.all_gather(mine, all);
+  // A rank that polled all the time would take 4 seconds of a core that it has for itself.
+  if (ring.rank() != 0) CHECK(cpu_seconds() - begin < 2);
 }
 
 TEST_CASE("a ring whose object ends by an exception tells its peers at once", "[mpi][comm]") {
@@ -260,30 +360,41 @@ TEST_CASE("a failed ring leaves another ring of the same ranks alone", "[mpi][co
 }
 
 TEST_CASE("rings that come and go free their communicators", "[mpi][comm]") {
-  // MPI_Comm_dup copies an attribute, and freeing the copy calls its delete function.
-  MPI_Comm marked = MPI_COMM_NULL;
-  MPI_Comm_dup(MPI_COMM_WORLD, &marked);
-  int key = MPI_KEYVAL_INVALID;
-  auto* const count = +[](MPI_Comm, int, void*, void*) {
-    ++deleted_attributes;
-    return MPI_SUCCESS;
-  };
-  MPI_Comm_create_keyval(MPI_COMM_DUP_FN, count, &key, nullptr);
-  MPI_Comm_set_attr(marked, key, nullptr);
-  deleted_attributes = 0;
-
+  CountedCommunicator const counted;
   int const rings = 50;
   for (int i = 0; i < rings; ++i) {
-    MpiRing ring(marked, options_of_tests());
+    MpiRing ring(counted.get(), options_of_tests());
     CHECK(try_shift(ring, 1, i, 10) == "");
   }
   MPI_Barrier(MPI_COMM_WORLD);
   { MpiRing last(MPI_COMM_WORLD, options_of_tests()); }
-  CHECK(deleted_attributes == rings);
+  CHECK(counted.freed() == rings);
+}
 
-  MPI_Comm_delete_attr(marked, key);
-  MPI_Comm_free_keyval(&key);
-  MPI_Comm_free(&marked);
+TEST_CASE("rings that fail free their communicators, too", "[mpi][comm]") {
+  CountedCommunicator const counted;
+  int const rings = 100, last = world_size() - 1;
+  for (int i = 0; i < rings; ++i) {
+    MpiRing ring(counted.get(), {.timeout = 60s, .in_place = i % 2 == 0 ? InPlace::never : InPlace::automatic});
+    // One rank fails; the others have messages pending, and learn of it at different times.
+    thrown<std::exception>([&] {
+      if (ring.rank() == last) throw OwnFailure();
+      for (int round = 0; round <= ring.size(); ++round) {
+        std::vector<std::byte> mine(5000), all(5000 * static_cast<std::size_t>(ring.size()));
+        if (i % 3 == 0) ring.all_gather(mine, all);
+        try_shift(ring, 1, round, 100);
+      }
+    });
+    if (ring.rank() == last) ring.abandon("this rank's own failure");
+  }
+  // Each new ring frees those whose peers have left by then; the ranks go on together until all have freed theirs.
+  for (int i = 0; i < 10; ++i) {
+    int freed = counted.freed(), least = 0;
+    MPI_Allreduce(&freed, &least, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (least == rings) break;
+    MpiRing const next(MPI_COMM_WORLD, options_of_tests());
+  }
+  CHECK(counted.freed() == rings);
 }
 
 TEST_CASE("a ring over MPI computes bit for bit what a simulated one does", "[mpi][comm]") {

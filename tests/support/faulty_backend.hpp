@@ -28,6 +28,7 @@ enum class BackendFault {
   backward_drops_others,      ///< the backward pass draws another mask
   state_in_16_bits,           ///< the accumulator is rounded to bfloat16 after each key
   lse_in_base_2,
+  lse_remainder_forgotten,  ///< as if the sum of maximum and logarithm had not been rounded
   empty_row_has_lse_0,
   sinks_counted_twice,
   sink_gradient_of_wrong_sign,
@@ -82,7 +83,8 @@ class FaultyBackend : public annulus::HostOperations {
     for_each_pair(given, operands, [&](Step<T, Predicate> const& step, Pair pair) {
       auto const [b, h, kv, i, j] = pair;
       Logit<A> const logit = logit_of<A>(step, operands, pair);
-      A const weight = annulus::rescale(logit.value, static_cast<A>(backward.lse(b, h, i)));
+      A const weight = annulus::probability(logit.value, static_cast<A>(backward.lse(b, h, i)),
+                                            static_cast<A>(backward.remainder(b, h, i)));
       A const kept = keep_factor<A>(step, pair, is(BackendFault::backward_drops_others) ? 1 : 0);
       A dweight = A(0);
       for (annulus::Index d = 0; d < operands.v.extent(annulus::axis::dim); ++d) {
@@ -118,14 +120,16 @@ class FaultyBackend : public annulus::HostOperations {
 
   template <class A, class L, class T>
   void normalise(annulus::RunningState<A, annulus::HostMemory> state, annulus::TensorView<L const, 2> sinks,
-                 annulus::TensorView<T, 4> output, annulus::TensorView<L, 3> lse) {
+                 annulus::TensorView<T, 4> output, annulus::TensorView<L, 3> lse,
+                 annulus::TensorView<L, 3> lse_remainder) {
     std::vector<L> twice;
     if (is(BackendFault::sinks_counted_twice) && sinks.data()) {
       for (annulus::Index h = 0; h < sinks.extent(0); ++h)
         for (annulus::Index s = 0; s < 2 * sinks.extent(1); ++s) twice.push_back(sinks(h, s % sinks.extent(1)));
       sinks = {twice.data(), {sinks.extent(0), 2 * sinks.extent(1)}};
     }
-    annulus::HostOperations::normalise(state, sinks, output, lse);
+    annulus::HostOperations::normalise(state, sinks, output, lse, lse_remainder);
+    if (is(BackendFault::lse_remainder_forgotten) && lse_remainder.data()) clear(lse_remainder);
     annulus::for_each_element(lse, lse, [&](L& value, L&) {
       if (is(BackendFault::lse_in_base_2)) value /= std::log(L(2));
       if (is(BackendFault::empty_row_has_lse_0) && value == annulus::empty_row<L>) value = L(0);
@@ -140,9 +144,10 @@ class FaultyBackend : public annulus::HostOperations {
   }
 
   template <class L, class A>
-  void sink_gradients(annulus::TensorView<L const, 3> lse, annulus::TensorView<A const, 3> delta,
-                      annulus::TensorView<L const, 2> sinks, annulus::TensorView<A, 2> dsinks) {
-    annulus::HostOperations::sink_gradients(lse, delta, sinks, dsinks);
+  void sink_gradients(annulus::TensorView<L const, 3> lse, annulus::TensorView<L const, 3> lse_remainder,
+                      annulus::TensorView<A const, 3> delta, annulus::TensorView<L const, 2> sinks,
+                      annulus::TensorView<A, 2> dsinks) {
+    annulus::HostOperations::sink_gradients(lse, lse_remainder, delta, sinks, dsinks);
     if (is(BackendFault::sink_gradient_of_wrong_sign))
       annulus::for_each_element(dsinks, dsinks, [](A& value, A&) { value = -value; });
   }

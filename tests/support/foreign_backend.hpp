@@ -121,11 +121,12 @@ class ForeignBackend {
   }
 
   template <class A, class L, class T>
-  void normalise(RunningState<A> state, ForeignView<L const, 2> sinks, ForeignView<T, 4> output,
-                 ForeignView<L, 3> lse) {
+  void normalise(RunningState<A> state, ForeignView<L const, 2> sinks, ForeignView<T, 4> output, ForeignView<L, 3> lse,
+                 ForeignView<L, 3> lse_remainder) {
     enqueue(
-        "normalise", [=, this] { inner_.normalise(host(state), host(sinks), host(output), host(lse)); },
-        state.accumulator, state.maximum, state.sum, sinks, output, lse);
+        "normalise",
+        [=, this] { inner_.normalise(host(state), host(sinks), host(output), host(lse), host(lse_remainder)); },
+        state.accumulator, state.maximum, state.sum, sinks, output, lse, lse_remainder);
   }
 
   template <class T, class A>
@@ -141,16 +142,17 @@ class ForeignBackend {
     enqueue_step(
         "add_gradients", step,
         [=, this] { inner_.add_gradients(host(step), host(operands), host(backward), host(gradients)); }, operands.q,
-        operands.k, operands.v, backward.dout, backward.lse, backward.delta, gradients.dq, gradients.dk, gradients.dv,
-        gradients.dbias);
+        operands.k, operands.v, backward.dout, backward.lse, backward.delta, backward.lse_remainder, gradients.dq,
+        gradients.dk, gradients.dv, gradients.dbias);
   }
 
   template <class L, class A>
-  void sink_gradients(ForeignView<L const, 3> lse, ForeignView<A const, 3> delta, ForeignView<L const, 2> sinks,
-                      ForeignView<A, 2> dsinks) {
+  void sink_gradients(ForeignView<L const, 3> lse, ForeignView<L const, 3> lse_remainder, ForeignView<A const, 3> delta,
+                      ForeignView<L const, 2> sinks, ForeignView<A, 2> dsinks) {
     enqueue(
-        "sink_gradients", [=, this] { inner_.sink_gradients(host(lse), host(delta), host(sinks), host(dsinks)); }, lse,
-        delta, sinks, dsinks);
+        "sink_gradients",
+        [=, this] { inner_.sink_gradients(host(lse), host(lse_remainder), host(delta), host(sinks), host(dsinks)); },
+        lse, lse_remainder, delta, sinks, dsinks);
   }
 
  private:

@@ -11,7 +11,7 @@
 
 namespace annulus_test {
 
-/// The request of a pass over operands of T by a backend whose sums are A.
+/// The request of a pass over operands of T by a backend whose sums are A; checked where the options say so.
 template <class T, class A = annulus::Accumulator<T>>
 annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
   OracleProblem const& d = problem.dense;
@@ -33,7 +33,8 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .sinks = d.sinks ? d.sinks->count : 0,
                                .segments = d.query_segments.has_value(),
                                .elementwise = predicate || d.mask.has_value(),
-                               .bound_to_queries = d.bias.has_value() || d.mask.has_value()};
+                               .bound_to_queries = d.bias.has_value() || d.mask.has_value(),
+                               .checked = problem.options.checked.value_or(false)};
   // run_rank asks for dbias wherever there is a bias.
   if (d.bias && pass == annulus::Pass::backward)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;

@@ -6,7 +6,7 @@
 #include <exception>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -134,7 +134,10 @@ class MpiRing {
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { endpoint_->all_gather(mine, all); }
 
-  void abandon(std::string const& reason) noexcept { endpoint_->abandon(reason); }
+  void abandon(std::string_view reason, Rank culprit) noexcept { endpoint_->abandon(reason, culprit); }
+  void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
+
+  FlightRecord& flight_record() { return endpoint_->flight_record(); }
 
  private:
   struct Adopted {
@@ -179,6 +182,6 @@ class MpiRing {
   int exceptions_;
 };
 
-static_assert(LendingCommunicator<MpiRing>);
+static_assert(LendingCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing>);
 
 }  // namespace annulus

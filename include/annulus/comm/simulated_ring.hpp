@@ -2,14 +2,14 @@
 // A ring inside one process: ranks are threads. They read each other's rows in place; a shift copies straight from the
 // sender's bytes to the receiver's.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -25,6 +25,8 @@ namespace annulus {
 struct SimulatedRingOptions {
   /// Always possible; `never` for a ring that works as one over several machines does.
   InPlace in_place = InPlace::automatic;
+  /// How long one wait of a rank lasts before the ring is closed on all ranks; at least 1 ms.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
 /// The communicator of one rank of run_ring. It lives as long as the function that run_ring calls.
@@ -85,6 +87,7 @@ class SimulatedRing {
     Loan& operator=(Loan&& other) noexcept {
       std::swap(world_, other.world_);
       std::swap(address_, other.address_);
+      std::swap(position_, other.position_);
       std::swap(lent_, other.lent_);
       std::swap(taken_, other.taken_);
       other.end();
@@ -94,7 +97,7 @@ class SimulatedRing {
 
     void wait() {
       if (taken_) return;
-      lent_ = world_->take(address_);
+      lent_ = world_->take(address_, position_);
       taken_ = true;
     }
     BorrowedBytes runs() const { return lent_.runs; }
@@ -103,7 +106,8 @@ class SimulatedRing {
    private:
     friend class SimulatedRing;
     using World = detail::SimulatedWorld;
-    Loan(World& world, World::Address const& address) : world_(&world), address_(address) {}
+    Loan(World& world, World::Address const& address)
+        : world_(&world), address_(address), position_(world.position_of(address.to)) {}
 
     void end() noexcept {
       World* const world = std::exchange(world_, nullptr);
@@ -116,6 +120,7 @@ class SimulatedRing {
 
     World* world_ = nullptr;
     World::Address address_{};
+    CallPosition position_{};  ///< at which the rows were asked for
     detail::LentRuns lent_;
     bool taken_ = false;
   };
@@ -123,17 +128,22 @@ class SimulatedRing {
   Rank rank() const { return rank_; }
   int size() const { return world_->size(); }
 
+  /// Throws CommunicationError where the ring is closed, and closes it where memory is short.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
-    return {*world_, world_->post(sending(channel, hop, sent_), out, receiving(channel, hop, received_), in)};
+    return or_close([&]() -> Transfer {
+      return {*world_, world_->post(sending(channel, hop, sent_), out, receiving(channel, hop, received_), in)};
+    });
   }
 
   bool lends() const { return options_.in_place != InPlace::never; }
   Buffer allocate(Index bytes) { return Buffer(memories_.make(rank_, size(), bytes)); }
 
   Loan start_loan(Channel channel, int hop, OutgoingBytes out) {
-    detail::LentRuns const runs = memories_.runs_of(out);
-    world_->lend(sending(channel, hop, lent_), runs);
-    return {*world_, receiving(channel, hop, borrowed_)};
+    return or_close([&]() -> Loan {
+      detail::LentRuns const runs = memories_.runs_of(out);
+      world_->lend(sending(channel, hop, lent_), runs);
+      return {*world_, receiving(channel, hop, borrowed_)};
+    });
   }
 
   void reclaim(std::byte const* first) {
@@ -141,26 +151,52 @@ class SimulatedRing {
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
-    world_->all_gather(rank_, rounds_++, mine, all);
+    or_close([&] { world_->all_gather(rank_, rounds_++, mine, all); });
   }
 
-  void abandon(std::string const& reason) noexcept { world_->close(rank_, reason); }
+  void abandon(std::string_view reason, Rank culprit) noexcept { world_->close(rank_, reason, culprit); }
+  void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
+
+  FlightRecord& flight_record() { return world_->flight_record(rank_); }
 
   SimulatedRing(detail::SimulatedWorld& world, Rank rank, SimulatedRingOptions const& options)
-      : world_(&world), rank_(rank), options_(options) {}
+      : world_(&world),
+        rank_(rank),
+        options_(options),
+        sent_(channels * static_cast<std::size_t>(world.size()), 0),
+        received_(sent_),
+        lent_(sent_),
+        borrowed_(sent_) {}
 
  private:
-  /// How many have gone to a rank, or come from it, on a channel.
-  using Counts = std::map<std::pair<Rank, Channel>, std::uint64_t>;
+  static constexpr std::size_t channels = 3;
+  /// How many have gone to a rank, or come from it, by rank and channel.
+  using Counts = std::vector<std::uint64_t>;
   using Address = detail::SimulatedWorld::Address;
 
+  /// An exchange that this rank could only begin would be paired wrongly later.
+  template <class Function>
+  std::invoke_result_t<Function&> or_close(Function&& function) {
+    try {
+      return function();
+    } catch (CommunicationError const&) {
+      throw;
+    } catch (std::exception const& error) {
+      world_->close(rank_, error.what());
+      throw;
+    }
+  }
+
+  static std::uint64_t& count(Counts& counts, Rank peer, Channel channel) {
+    return counts[static_cast<std::size_t>(peer) * channels + static_cast<std::size_t>(channel)];
+  }
   Address sending(Channel channel, int hop, Counts& counts) const {
     Rank const to = ring_neighbour(rank_, hop, size());
-    return {rank_, to, channel, counts[{to, channel}]++};
+    return {rank_, to, channel, count(counts, to, channel)++};
   }
   Address receiving(Channel channel, int hop, Counts& counts) const {
     Rank const from = ring_neighbour(rank_, -hop, size());
-    return {from, rank_, channel, counts[{from, channel}]++};
+    return {from, rank_, channel, count(counts, from, channel)++};
   }
 
   detail::SimulatedWorld* world_;
@@ -171,49 +207,73 @@ class SimulatedRing {
   std::uint64_t rounds_ = 0;
 };
 
-static_assert(LendingCommunicator<SimulatedRing>);
+static_assert(LendingCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
+
+namespace detail {
+
+/// The exception to report where the thread of a rank cannot be made.
+inline std::exception_ptr no_thread_for(Rank rank, int ranks, std::exception const& error) noexcept {
+  try {
+    return std::make_exception_ptr(Error(message_of("run_ring over ", ranks, " ranks needs ", ranks - 1,
+                                                    " threads; the system refuses the thread of rank ", rank, ": ",
+                                                    error.what())));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace detail
 
 /// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended. Results, if the function
 /// has any, come back in rank order. If a rank throws, the others' waits fail, and that rank's exception is thrown
-/// here.
+/// here. A thread cannot be ended from outside: after a deadline has passed, run_ring returns when the rank that held up
+/// the ring has ended, too. Throws UnsupportedError for options out of range, and Error where the system grants no
+/// thread for a rank.
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {}) {
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;
   constexpr bool returns = !std::is_void_v<Result>;
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
 
-  detail::SimulatedWorld world(ranks);
+  check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
+                          " ms; at least 1 ms is accepted");
+
+  detail::SimulatedWorld world(ranks, options.timeout);
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
   std::vector<std::conditional_t<returns, std::optional<std::conditional_t<returns, Result, char>>, char>> results(
       static_cast<std::size_t>(ranks));
 
   auto const run = [&](Rank rank) {
-    SimulatedRing ring(world, rank, options);
     try {
+      SimulatedRing ring(world, rank, options);
       if constexpr (returns)
         results[static_cast<std::size_t>(rank)] = function(ring);
       else
         function(ring);
       world.leave(rank);
+    } catch (std::exception const& error) {
+      failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      world.close(rank, error.what());
     } catch (...) {
       failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      world.close(rank, "it threw an exception");
+      world.close(rank, "it threw an exception of unknown type");
     }
   };
   {
     std::vector<std::jthread> threads;
-    try {
-      for (Rank rank = 1; rank < ranks; ++rank) threads.emplace_back(run, rank);
-    } catch (std::exception const& error) {
-      auto const rank = static_cast<Rank>(threads.size()) + 1;
-      failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      world.close(rank, std::string("no thread for it: ") + error.what());
-    }
+    threads.reserve(static_cast<std::size_t>(ranks));
+    for (Rank rank = 1; rank < ranks; ++rank) try {
+        threads.emplace_back(run, rank);
+      } catch (std::exception const& error) {
+        world.close(rank, "no thread could be made for it");
+        failures[static_cast<std::size_t>(rank)] = detail::no_thread_for(rank, ranks, error);
+        break;
+      }
     run(0);
   }
   // Whoever closed the ring failed first; what the others threw is the consequence.
-  if (Rank const culprit = world.culprit(); culprit != CommunicationError::unknown)
-    if (auto const& first = failures[static_cast<std::size_t>(culprit)]) std::rethrow_exception(first);
+  if (Rank const closer = world.closer(); closer != CommunicationError::unknown)
+    if (auto const& first = failures[static_cast<std::size_t>(closer)]) std::rethrow_exception(first);
   for (auto const& failure : failures)
     if (failure) std::rethrow_exception(failure);
   if constexpr (returns) {

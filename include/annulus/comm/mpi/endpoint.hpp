@@ -1,5 +1,5 @@
 #pragma once
-// One rank's end of a ring over MPI: what is under way, who has left, and how the ring is closed when something fails.
+// One rank's end of a ring over MPI: pending exchanges, which peers have left, and how the ring is closed on failure.
 //
 // Closing. MPI reads and writes the caller's bytes until a request completes, and cannot be told to take a send back.
 // So a rank that closes its ring
@@ -10,43 +10,31 @@
 // Quiet does not wait for sends, so that ranks cannot wait for each other in a circle. A rank that stays away for
 // longer than the timeout counts as lost, and messages that it has not met by then are left to MPI: if it comes back,
 // it learns that the ring is closed before it posts anything, and fails its waits whatever has arrived.
+//
+// Deadlines. A rank whose wait has lasted too long asks all ranks for their statuses, closes the ring with a report of who
+// waits for whom, and names the rank at the end of the chain of waits.
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
+#include "annulus/comm/hang_report.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/exchange.hpp"
 #include "annulus/comm/mpi/notices.hpp"
 #include "annulus/comm/mpi/options.hpp"
+#include "annulus/comm/mpi/polling.hpp"
 #include "annulus/comm/mpi/shared_memory.hpp"
 #include "annulus/comm/mpi/tags.hpp"
+#include "annulus/comm/mpi/tally.hpp"
 
 namespace annulus::detail {
-
-/// Time spent polling. Yields, because ranks may be more than cores.
-class MpiPatience {
- public:
-  void pause() {
-    if (++polls_ > 16) std::this_thread::yield();
-  }
-  bool exceeds(std::chrono::milliseconds limit) const {
-    // In milliseconds: a limit of "for ever" does not fit the clock's own unit.
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start_) >= limit;
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  int polls_ = 0;
-};
 
 class MpiEndpoint {
  public:
@@ -58,7 +46,8 @@ class MpiEndpoint {
         size_(mpi_size(own)),
         largest_tag_(largest_mpi_tag()),
         notices_(own),
-        departed_(static_cast<std::size_t>(size_), false) {
+        tally_(size_),
+        peers_(static_cast<std::size_t>(size_)) {
     check_mpi(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank_);
   }
 
@@ -67,13 +56,15 @@ class MpiEndpoint {
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
+  FlightRecord& flight_record() { return record_; }
 
   std::shared_ptr<MpiExchange> start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     Rank const to = ring_neighbour(rank_, hop, size_), from = ring_neighbour(rank_, -hop, size_);
-    return start(name_of(channel), hop, MpiTags::of(channel, largest_tag_), [&](MpiExchange& exchange) {
-      exchange.receive(in, from);
-      exchange.send(out, to);
-    });
+    return start(annulus::name_of(channel), hop, record_.position(), MpiTags::of(channel, largest_tag_),
+                 [&](MpiExchange& exchange) {
+                   exchange.receive(in, from);
+                   exchange.send(out, to);
+                 });
   }
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
@@ -81,7 +72,7 @@ class MpiEndpoint {
     check<CommunicationError>(all.size() == ranks * bytes, "all_gather of ", bytes, " bytes a rank over ", size_,
                               " ranks needs ", ranks * bytes, " bytes of space, got ", all.size());
     std::span<std::byte> records;
-    auto const exchange = start("all_gather", 0, MpiTags::of_gatherings(largest_tag_), [&](MpiExchange& gathering) {
+    auto const exchange = start("all_gather", 0, {}, MpiTags::of_gatherings(largest_tag_), [&](MpiExchange& gathering) {
       records = gathering.own_bytes(ranks * bytes);
       // A rank that has all records may give up over what it read there; the others must come to read it too.
       gathering.outlive_closing();
@@ -105,36 +96,40 @@ class MpiEndpoint {
   std::shared_ptr<MpiSharedMemory> const& memory() const { return memory_; }
 
   LoanNumber start_loan(Channel channel, int hop, OutgoingBytes out) {
-    if (!closed_) listen();
     require_open();
-    memory_->lend(channel, ring_neighbour(rank_, hop, size_), out);
-    ++loans_under_way_;
-    return memory_->next_loan_from(ring_neighbour(rank_, -hop, size_), channel);
+    process_notices();
+    require_open();
+    memory_->lend(channel, ring_neighbour(rank_, hop, size_), out, record_.position());
+    ++pending_loans_;
+    return memory_->next_loan_from(ring_neighbour(rank_, -hop, size_), channel, record_.position());
   }
 
-  /// Returns when the loan can be read; throws when the ring is closed, now or before.
+  /// Returns when the rows can be read; throws when the ring is closed, now or before.
   TakenLoan complete(LoanNumber const& loan) {
-    --loans_under_way_;
+    --pending_loans_;
     std::optional<TakenLoan> taken;
     auto const peer = [&]() -> std::optional<Rank> {
-      // What was lent and cannot be reached is gone with its lender, who says why or is late.
+      // What cannot be reached is gone with its owner, who says why or is late.
       if (memory_->is_lent(loan)) taken = memory_->take(loan);
       return taken ? std::nullopt : std::optional(loan.lender);
     };
-    await(peer, [&] { return message_of(name_of(loan.channel), " loan"); });
+    await(peer, loan.channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory");
+    if (taken->position != loan.position)
+      fail({loan.lender, FixedText<1000>("rank ", rank_, ": ", position_mismatch(loan.position, taken->position).view(),
+                                         " from rank ", loan.lender)});
     return std::move(*taken);
   }
 
-  /// The loan is given up without complete().
+  /// The rows are given up without complete().
   void drop(LoanNumber const&) noexcept {
-    --loans_under_way_;
-    abandon("it dropped a loan under way");
+    --pending_loans_;
+    abandon("it dropped a pending exchange in shared memory");
   }
 
   void reclaim(std::byte const* first) {
-    if (!closed_) listen();
     require_open();
-    await([&] { return memory_->reader_of(first); }, [] { return std::string("rows it was lent"); });
+    process_notices();
+    await([&] { return memory_->reader_of(first); }, "return of rows that it reads");
   }
 
   /// Returns when all messages of the exchange have completed; throws when the ring is closed, now or before.
@@ -153,77 +148,94 @@ class MpiEndpoint {
     // A message has a few pieces to pass on in a millisecond; asking more often costs compute and brings nothing.
     constexpr std::chrono::microseconds pause(200);
     auto const now = std::chrono::steady_clock::now();
-    if (closed_ || exchange.done() || now < last_progress_ + pause || !mpi_is_running()) return;
+    if (failure_ || exchange.done() || now < last_progress_ + pause || !mpi_is_running()) return;
     last_progress_ = now;
     try {
       exchange.progress();
+      process_notices();
     } catch (std::exception const&) {
-      // No memory for the words of a complaint: the peers' time limits remain.
+      // Waits find it, too.
     }
   }
 
   /// The exchange is given up without complete().
   void drop(std::shared_ptr<MpiExchange> const& exchange) noexcept {
     if (!mpi_is_running()) return;
-    abandon("it dropped a transfer under way");
+    abandon("it dropped a pending transfer");
     release(exchange);
   }
 
-  void abandon(std::string const& reason) noexcept {
-    if (closed_ || !mpi_is_running()) return;
-    try {
-      close(CommunicationError(message_of("rank ", rank_, " left the ring: ", reason), rank_,
-                               CommunicationError::unknown, rank_),
-            reason);
-    } catch (std::exception const&) {
-      // No memory for the words: the peers' time limits remain.
-    }
+  /// Closes the ring on all ranks, whose errors blame `culprit`.
+  void abandon(std::string_view reason, Rank culprit) noexcept {
+    if (failure_ || !mpi_is_running()) return;
+    close({culprit, FixedText<1000>("rank ", rank_, " left the ring: ", reason)});
   }
+  void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
 
   /// Throws what closed the ring, if it is closed.
   void require_open() const {
-    if (closed_) throw CommunicationError(*closed_);
+    if (failure_) failure_->raise(rank_);
+    check<CommunicationError>(mpi_is_running(), "MpiRing must not be used after MPI_Finalize");
   }
 
   /// The ring object is gone.
   void leave() noexcept {
     if (memory_) memory_->keep_no_spare();
     if (!mpi_is_running()) return;
-    if (!closed_ && (!under_way_.empty() || loans_under_way_ > 0)) abandon("it dropped its ring with shifts under way");
-    // A closed ring waits for no one: borrowers keep what they have mapped.
-    if (closed_) return memory_.reset();
-    try {
-      left_ = true;
-      notices_.tell_all(MpiNotice::left, {});
-    } catch (std::exception const&) {
-      left_ = false;
-    }
+    if (!failure_ && (!pending_.empty() || pending_loans_ > 0)) abandon("it dropped its ring with pending exchanges");
+    // A closed ring waits for no one: readers keep what they have mapped.
+    if (failure_) memory_.reset();
+    notices_.tell_each([&](Rank peer) {
+      MpiNotice notice{.kind = MpiNotice::left};
+      notice.messages = tally_.sent_to(peer);
+      notice.all_sends_done = !reads_callers_bytes_for(peer);
+      return notice;
+    });
+    left_ = true;
   }
 
-  /// Frees the communicator once no message for it can be on its way; a closed ring keeps it until MPI ends, because
-  /// MPI would take a late message for one of the next communicator. Returns whether it is freed.
+  /// Frees the communicator once no message for it can be on its way: MPI would take a late one for one of the next
+  /// communicator. Returns whether it is freed.
   bool try_to_free() {
-    if (!left_ || !notices_.all_sent()) return false;
-    listen();
-    if (closed_) memory_.reset();
+    if (!left_) return false;
+    process_notices();
+    if (failure_) memory_.reset();
+    // Messages that MPI would still read from bytes that a caller has taken back stay where they are.
     for (Rank peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && !departed(peer)) return false;
-    return !closed_ && MPI_Comm_free(&communicator_) == MPI_SUCCESS;
+      if (of(peer).left && of(peer).sends_done)
+        tally_.receive_unclaimed(communicator_, rank_, peer, of(peer).messages);
+    std::erase_if(left_to_mpi_, [](auto const& exchange) {
+      exchange->progress();
+      return exchange->done();
+    });
+    for (Rank peer = 0; peer < size_; ++peer)
+      if (peer != rank_ && !(of(peer).left && of(peer).messages == tally_.received_from(peer)))
+        return false;
+    return pending_.empty() && left_to_mpi_.empty() && notices_.all_sent() && MPI_Comm_free(&communicator_) == MPI_SUCCESS;
   }
 
  private:
-  static std::string_view name_of(Channel channel) {
-    return channel == Channel::prefetched ? "prefetched" : channel == Channel::carried ? "carried" : "reduction";
-  }
+  /// What is known of a peer.
+  struct Peer {
+    bool departed = false;        ///< it has no receive posted and will post none
+    bool left = false;            ///< it will send nothing more
+    bool sends_done = false;      ///< all its messages have left its caller's bytes
+    std::uint64_t messages = 0;   ///< that it has sent to this rank; known when it has left
+    std::optional<RankStatus> status;
+  };
 
-  bool departed(Rank peer) const { return peer >= 0 && departed_[static_cast<std::size_t>(peer)]; }
+  Peer& of(Rank peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  bool departed(Rank peer) { return peer >= 0 && of(peer).departed; }
 
   template <class Post>
-  std::shared_ptr<MpiExchange> start(std::string_view what, int hop, MpiTags tags, Post post) {
-    if (!closed_) listen();
+  std::shared_ptr<MpiExchange> start(std::string_view what, int hop, CallPosition const& position, MpiTags tags,
+                                     Post post) {
     require_open();
-    auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, tags, options_.max_message_bytes);
-    under_way_.push_back(exchange);
+    process_notices();
+    require_open();
+    auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, position, tags,
+                                                  options_.max_message_bytes, tally_);
+    pending_.push_back(exchange);
     try {
       post(*exchange);
     } catch (...) {
@@ -233,111 +245,179 @@ class MpiEndpoint {
     return exchange;
   }
 
-  /// Hears of ranks that gave up, fell quiet or left.
-  void listen() {
-    notices_.listen([&](Rank peer, MpiNotice kind, std::string const& text) {
-      if (kind == MpiNotice::abandoned) {
-        if (!closed_)
-          close(CommunicationError(message_of("rank ", peer, " left the ring: ", text), rank_,
-                                   CommunicationError::unknown, peer),
-                std::nullopt);
-      } else {
-        departed_[static_cast<std::size_t>(peer)] = true;
+  /// What peers say: that they gave up, are late, became quiet or left.
+  void process_notices() {
+    notices_.receive([&](Rank peer, MpiNotice const& notice) {
+      switch (notice.kind) {
+        case MpiNotice::abandoned:
+          if (!failure_) close({notice.rank, notice.text});
+          break;
+        case MpiNotice::late:
+          notices_.tell_all(own_status(MpiNotice::status));
+          [[fallthrough]];
+        case MpiNotice::status: of(peer).status = notice.sender_status(); break;
+        case MpiNotice::left:
+          of(peer).left = true;
+          of(peer).sends_done = notice.all_sends_done != 0;
+          of(peer).messages = notice.messages;
+          [[fallthrough]];
+        case MpiNotice::quiet: of(peer).departed = true; break;
       }
     });
   }
 
+  MpiNotice own_status(MpiNotice::Kind kind) const {
+    RankStatus const status = waits_for_ == CommunicationError::unknown
+                                  ? RankStatus::busy(record_)
+                                  : RankStatus::waiting(waits_for_, waits_what_.view(), record_);
+    MpiNotice notice{.kind = kind, .rank = status.peer, .status_kind = status.kind, .progress = status.progress};
+    notice.text.add(status.text.view());
+    return notice;
+  }
+
+  /// When a wait began, and when it was found to be too long.
+  struct Deadline {
+    explicit Deadline(PollingTimer::Of what) : timer(what) {}
+    PollingTimer timer;
+    std::optional<PollingTimer> peer_left, statuses_asked;
+  };
+
   void await(MpiExchange& exchange) {
-    MpiPatience patience;
-    std::optional<MpiPatience> farewell;
-    for (;; patience.pause()) {
+    Deadline deadline(PollingTimer::Of::messages);
+    wait_begin_ = deadline.timer.start();
+    for (;; deadline.timer.pause()) {
       exchange.progress();
-      listen();
-      bool const sound = exchange.complaint().empty();
-      if (!closed_ && !sound) fail(exchange.complaint(), exchange.culprit());
-      if (closed_ && !(sound && exchange.outlives_closing())) throw CommunicationError(*closed_);
-      if (exchange.done()) return;
-      lose_patience(patience, farewell, exchange.awaited(), [&] { return exchange.description(); });
+      process_notices();
+      bool const sound = !exchange.failure();
+      if (!failure_ && !sound) fail(*exchange.failure());
+      if (failure_ && !(sound && exchange.outlives_closing())) failure_->raise(rank_);
+      if (exchange.done()) return end_wait();
+      waits_for_ = exchange.awaited();
+      waits_what_ = exchange.description();
+      check_deadline(deadline);
     }
   }
 
-  /// Waits for what a peer does in shared memory. awaited(): the peer, or none when it is done.
-  template <class Awaited, class Description>
-  void await(Awaited awaited, Description description) {
-    MpiPatience patience;
-    std::optional<MpiPatience> farewell;
-    for (;; patience.pause()) {
+  /// Waits for what a peer does in shared memory. awaited(): the peer, or none when it is done. `what`: static text.
+  template <class Awaited>
+  void await(Awaited awaited, std::string_view what) {
+    Deadline deadline(PollingTimer::Of::shared_memory);
+    wait_begin_ = deadline.timer.start();
+    for (;; deadline.timer.pause()) {
       // Also lets the messages of other exchanges move on.
-      listen();
+      process_notices();
       require_open();
       std::optional<Rank> const peer = awaited();
-      if (!peer) return;
-      lose_patience(patience, farewell, *peer, description);
+      if (!peer) return end_wait();
+      waits_for_ = *peer;
+      waits_what_ = FixedText<60>(what);
+      check_deadline(deadline);
     }
   }
+  void end_wait() {
+    record_.advance();
+    waits_for_ = CommunicationError::unknown;
+    wait_begin_.reset();
+  }
 
-  /// Throws if `peer`, which is waited for, will not come any more.
-  template <class Description>
-  void lose_patience(MpiPatience const& patience, std::optional<MpiPatience>& farewell, Rank peer,
-                     Description description) {
+  /// Throws if the peer that is waited for will not come any more.
+  void check_deadline(Deadline& deadline) {
     // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
     constexpr std::chrono::milliseconds grace(300);
-    if (!farewell && (closed_ || departed(peer))) farewell.emplace();
-    bool const given_up = farewell && farewell->exceeds(std::min(options_.timeout, grace));
-    if (closed_ && (given_up || departed(peer))) throw CommunicationError(*closed_);
+    Rank const peer = waits_for_;
+    if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left.emplace(PollingTimer::Of::messages);
+    bool const given_up = deadline.peer_left && deadline.peer_left->exceeds(std::min(options_.timeout, grace));
+    if (failure_ && (given_up || departed(peer))) failure_->raise(rank_);
     if (given_up)
-      fail(message_of("rank ", rank_, " waits for rank ", peer, ", which has returned (", description(), ")"), peer);
-    if (patience.exceeds(options_.timeout))
-      fail(message_of("rank ", rank_, " waited ", options_.timeout.count(), " ms for rank ", peer, " (", description(),
-                      "): the peer is late or lost"),
-           peer);
+      fail({peer, FixedText<1000>("rank ", rank_, " waits for rank ", peer, ", which has returned (", waits_what_.view(),
+                                  ")")});
+    if (!deadline.timer.exceeds(options_.timeout)) return;
+    if (!deadline.statuses_asked) {
+      deadline.statuses_asked.emplace(PollingTimer::Of::messages);
+      notices_.tell_all(own_status(MpiNotice::late));
+    }
+    bool const all_answered = std::all_of(peers_.begin(), peers_.end(), [&](Peer const& one) {
+      return one.status || one.left || &one == &of(rank_);
+    });
+    if (all_answered || deadline.statuses_asked->exceeds(grace)) fail(report());
+  }
+
+  /// Who waits for whom, as far as the peers have said.
+  RingFailure report() {
+    std::vector<RankStatus> statuses;
+    for (Peer const& peer : peers_)
+      statuses.push_back(peer.left ? RankStatus{.kind = RankStatus::Kind::returned} : peer.status.value_or(RankStatus{}));
+    statuses[static_cast<std::size_t>(rank_)] = own_status(MpiNotice::status).sender_status();
+    return hang_report(statuses, rank_, options_.timeout);
   }
 
   /// This rank has found a failure.
-  [[noreturn]] void fail(std::string const& message, Rank culprit) {
-    close(CommunicationError(message, rank_, CommunicationError::unknown, culprit), message);
-    throw CommunicationError(*closed_);
+  [[noreturn]] void fail(RingFailure const& failure) {
+    close(failure);
+    failure_->raise(rank_);
   }
 
-  /// `news` is what the peers are told, if they do not know yet.
-  void close(CommunicationError error, std::optional<std::string_view> news) {
-    closed_ = std::move(error);
-    for (auto const& exchange : under_way_)
+  /// Also passes on what a peer has told, so that all know it before they see that this rank is quiet or has left.
+  void close(RingFailure const& failure) noexcept {
+    failure_ = failure;
+    closed_at_ = PollingTimer::Clock::now();
+    for (auto const& exchange : pending_)
       if (!exchange->outlives_closing()) exchange->cancel_receives();
-    if (news) notices_.tell_all(MpiNotice::abandoned, *news);
-    fall_quiet();
+    MpiNotice notice{.kind = MpiNotice::abandoned, .rank = failure.culprit};
+    notice.text = failure.text;
+    notices_.tell_all(notice);
+    become_quiet();
   }
 
-  void fall_quiet() {
-    if (quiet_) return;
-    for (auto const* exchanges : {&under_way_, &left_to_mpi_})
+  void become_quiet() noexcept {
+    for (auto const* exchanges : {&pending_, &left_to_mpi_})
       for (auto const& exchange : *exchanges) {
         exchange->progress();
         if (!exchange->receives_done()) return;
       }
-    quiet_ = true;
-    notices_.tell_all(MpiNotice::quiet, {});
+    notices_.tell_all({.kind = MpiNotice::quiet});
+  }
+
+  /// When MPI is no longer waited for in a closed ring: the wait that failed and what follows it last no longer than the
+  /// timeout and a moment.
+  bool release_is_due() const {
+    constexpr std::chrono::milliseconds grace(400);
+    auto const now = PollingTimer::Clock::now();
+    auto const since = [&](PollingTimer::Clock::time_point begin) {
+      return std::chrono::duration_cast<std::chrono::milliseconds>(now - begin);
+    };
+    return since(wait_begin_.value_or(closed_at_)) >= options_.timeout && since(closed_at_) >= grace;
   }
 
   /// After it no one reads or writes the caller's bytes, a peer that stays away for longer than the timeout excepted.
   void release(std::shared_ptr<MpiExchange> const& exchange) noexcept {
     try {
       exchange->cancel_receives();
-      for (MpiPatience patience; !patience.exceeds(options_.timeout); patience.pause()) {
+      // Nothing of the caller has to be waited for.
+      if (exchange->owns_bytes()) {
+        left_to_mpi_.push_back(exchange);
+        return forget(exchange);
+      }
+      for (PollingTimer timer(PollingTimer::Of::messages); !release_is_due(); timer.pause()) {
         exchange->progress();
-        fall_quiet();
-        listen();
+        become_quiet();
+        process_notices();
         if (exchange->done()) break;
         if (exchange->receives_done() && exchange->waits_only_for([&](Rank peer) { return departed(peer); })) break;
       }
       if (!exchange->done()) left_to_mpi_.push_back(exchange);
       forget(exchange);
     } catch (std::exception const&) {
-      // The exchange stays in under_way_, where MPI finds its own bytes.
+      // The exchange stays in pending_, where MPI finds its own bytes.
     }
   }
 
-  void forget(std::shared_ptr<MpiExchange> const& exchange) { std::erase(under_way_, exchange); }
+  void forget(std::shared_ptr<MpiExchange> const& exchange) { std::erase(pending_, exchange); }
+
+  bool reads_callers_bytes_for(Rank peer) const {
+    return std::any_of(left_to_mpi_.begin(), left_to_mpi_.end(),
+                       [&](auto const& exchange) { return exchange->reads_callers_bytes_for(peer); });
+  }
 
   MPI_Comm communicator_;
   MpiRingOptions options_;
@@ -345,13 +425,19 @@ class MpiEndpoint {
   int size_;
   int largest_tag_;
   MpiNotices notices_;
-  std::vector<bool> departed_;
-  std::vector<std::shared_ptr<MpiExchange>> under_way_, left_to_mpi_;
+  MpiTally tally_;
+  std::vector<Peer> peers_;
+  std::vector<std::shared_ptr<MpiExchange>> pending_, left_to_mpi_;
   std::shared_ptr<MpiSharedMemory> memory_;
-  int loans_under_way_ = 0;
+  FlightRecord record_;
+  int pending_loans_ = 0;
+  Rank waits_for_ = CommunicationError::unknown;  ///< in the current wait
+  FixedText<60> waits_what_{};
   std::chrono::steady_clock::time_point last_progress_{};
-  std::optional<CommunicationError> closed_;
-  bool quiet_ = false, left_ = false;
+  std::optional<RingFailure> failure_;  ///< that closed the ring
+  std::optional<PollingTimer::Clock::time_point> wait_begin_;  ///< of the current wait, or of the one that failed
+  PollingTimer::Clock::time_point closed_at_{};
+  bool left_ = false;
 };
 
 }  // namespace annulus::detail

@@ -1,29 +1,40 @@
 #pragma once
-// The messages of one shift or one gathering, and what is wrong with those that arrived.
+// The messages of one shift or one all-gather, and what is wrong with those that arrived.
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
+#include "annulus/comm/hang_report.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/tags.hpp"
+#include "annulus/comm/mpi/tally.hpp"
+#include "annulus/core/digest.hpp"
 
 namespace annulus::detail {
 
 /// MPI knows addresses inside it: it neither moves nor ends before its messages do.
 class MpiExchange {
  public:
-  /// `what` names the exchange in messages; static text.
-  MpiExchange(MPI_Comm communicator, Rank rank, std::string_view what, int hop, MpiTags tags,
-              std::size_t max_message_bytes)
-      : communicator_(communicator), rank_(rank), what_(what), hop_(hop), tags_(tags), limit_(max_message_bytes) {}
+  /// `what` names the exchange in errors; static text. `position`: where this rank is; messages of another position do
+  /// not pair with those of this exchange. The tally outlives the exchange.
+  MpiExchange(MPI_Comm communicator, Rank rank, std::string_view what, int hop, CallPosition const& position,
+              MpiTags tags, std::size_t max_message_bytes, MpiTally& tally)
+      : communicator_(communicator),
+        rank_(rank),
+        what_(what),
+        hop_(hop),
+        position_(position),
+        tags_(tags),
+        limit_(max_message_bytes),
+        tally_(tally) {}
 
   MpiExchange(MpiExchange const&) = delete;
   MpiExchange& operator=(MpiExchange const&) = delete;
@@ -49,7 +60,7 @@ class MpiExchange {
   void send(OutgoingBytes runs, Rank to) {
     auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
     list.announced = list_of(runs);
-    auto const listed = std::min<std::size_t>(list_words, 2 + runs.size());
+    auto const listed = std::min<std::size_t>(list_words, lengths_begin + runs.size());
     post_send(std::as_bytes(std::span(list.announced).first(listed)), tags_.list(), to);
     for (auto const& run : runs)
       in_pieces(run, [&](std::span<std::byte const> piece) { post_send(piece, tags_.payload(piece.size()), to); });
@@ -82,6 +93,15 @@ class MpiExchange {
 
   bool done() const { return receiving_ == 0 && sending_ == 0; }
   bool receives_done() const { return receiving_ == 0; }
+  /// All its messages are in own_bytes.
+  bool owns_bytes() const { return !own_.empty(); }
+  /// MPI may still read bytes of the caller that are sent to this peer.
+  bool reads_callers_bytes_for(Rank peer) const {
+    if (owns_bytes()) return false;
+    for (std::size_t i = 0; i < requests_.size(); ++i)
+      if (requests_[i] != MPI_REQUEST_NULL && !parts_[i].incoming && parts_[i].peer == peer) return true;
+    return false;
+  }
 
   /// Some rank for which a message is still under way, a sender if there is one.
   Rank awaited() const {
@@ -102,17 +122,18 @@ class MpiExchange {
     return true;
   }
 
-  /// What is wrong with what arrived; empty while nothing is.
-  std::string const& complaint() const { return complaint_; }
-  Rank culprit() const { return culprit_; }
+  /// What is wrong with what arrived; nothing while all is well.
+  std::optional<RingFailure> const& failure() const { return failure_; }
 
-  std::string description() const { return hop_ == 0 ? std::string(what_) : message_of(what_, " shift, hop ", hop_); }
+  FixedText<60> description() const noexcept {
+    return hop_ == 0 ? FixedText<60>(what_) : FixedText<60>(what_, " shift, hop ", hop_);
+  }
 
  private:
-  static constexpr std::size_t list_run = SIZE_MAX, list_words = 64;
+  static constexpr std::size_t list_run = SIZE_MAX, list_words = 64, call_word = 2, step_word = 3, lengths_begin = 4;
 
-  /// How many runs, a digest of their lengths, and the lengths of as many as there is room for. Never longer, so that
-  /// no list is cut off whatever a peer sends.
+  /// How many runs, a digest of their lengths, the call and step that they belong to, and the lengths of as many as there
+  /// is room for. Never longer, so that no list is cut off whatever a peer sends.
   using RunList = std::array<std::uint64_t, list_words>;
 
   struct RunLists {
@@ -128,13 +149,19 @@ class MpiExchange {
   };
 
   template <class Runs>
-  static RunList list_of(Runs runs) {
-    RunList list{runs.size(), 0xcbf29ce484222325u};
+  RunList list_of(Runs runs) const {
+    RunList list{runs.size(), 0, position_.call,
+                 2 * static_cast<std::uint64_t>(position_.step) + (position_.pass == Pass::backward ? 1 : 0)};
     for (std::size_t p = 0; p < runs.size(); ++p) {
-      list[1] = (list[1] ^ runs[p].size()) * 0x100000001b3u;
-      if (p + 2 < list_words) list[p + 2] = runs[p].size();
+      std::uint64_t const length = runs[p].size();
+      list[1] = digest_of(std::as_bytes(std::span(&length, 1)), list[1]);
+      if (p + lengths_begin < list_words) list[p + lengths_begin] = length;
     }
     return list;
+  }
+  static CallPosition position_in(RunList const& list) {
+    return {list[call_word], list[step_word] % 2 == 1 ? Pass::backward : Pass::forward,
+            static_cast<int>(list[step_word] / 2)};
   }
 
   template <class Bytes, class Post>
@@ -163,6 +190,7 @@ class MpiExchange {
     check_mpi(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, tag, communicator_, &request),
               "MPI_Isend", rank_, to);
     ++sending_;
+    ++tally_.sent[static_cast<std::size_t>(to)];
   }
 
   void finish(std::size_t index, MPI_Status const& status, int code) {
@@ -173,38 +201,57 @@ class MpiExchange {
     int cancelled = 0, bytes = 0;
     MPI_Test_cancelled(&status, &cancelled);
     if (cancelled != 0) return;
+    if (part.incoming) ++tally_.received[static_cast<std::size_t>(part.peer)];
     if (code != MPI_SUCCESS) return complain(mpi_error_text(code), part.peer);
     if (!part.incoming) return;
-    if (part.run == list_run) return compare(*lists_[part.lists], part.peer);
+    if (part.run == list_run) return hop_ == 0 ? gather_list(part) : compare(*lists_[part.lists], part.peer, part.peer);
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     if (static_cast<std::size_t>(bytes) != part.bytes)
-      complain(message_of("expected ", part.bytes, " bytes in run ", part.run, ", got ", bytes), part.peer);
+      complain(FixedText<100>("expected ", part.bytes, " bytes in run ", part.run, ", got ", bytes).view(), part.peer);
   }
 
-  void compare(RunLists const& lists, Rank from) {
+  /// A list of an all-gather. They are judged together: a rank whose record has another length than those of all others
+  /// is to blame itself; of two, the other one.
+  void gather_list(Part const& part) {
+    bool const differs = lists_[part.lists]->arriving != lists_[part.lists]->expected;
+    if (differs && lists_different_++ == 0) first_different_ = part;
+    std::size_t const peers = lists_.size() / 2;  // a list from each and one to each
+    if (++lists_arrived_ < peers || lists_different_ == 0) return;
+    compare(*lists_[first_different_.lists], first_different_.peer,
+            peers > 1 && lists_different_ == peers ? rank_ : first_different_.peer);
+  }
+
+  void compare(RunLists const& lists, Rank from, Rank culprit) {
     auto const& [expected, arriving, announced] = lists;
     if (arriving == expected) return;
+    if (position_in(arriving) != position_)
+      return complain(position_mismatch(position_, position_in(arriving)).view(), from, culprit);
     if (arriving[0] != expected[0])
-      return complain(message_of("expected ", expected[0], " runs, got ", arriving[0]), from);
-    for (std::size_t word = 2; word < list_words; ++word)
+      return complain(FixedText<100>("expected ", expected[0], " runs, got ", arriving[0]).view(), from, culprit);
+    for (std::size_t word = lengths_begin; word < list_words; ++word)
       if (arriving[word] != expected[word])
-        return complain(message_of("expected ", expected[word], " bytes in run ", word - 2, ", got ", arriving[word]),
-                        from);
-    complain(message_of("expected other lengths in the runs after run ", list_words - 3), from);
+        return complain(
+            FixedText<100>("expected ", expected[word], " bytes in run ", word - lengths_begin, ", got ", arriving[word])
+                .view(),
+            from, culprit);
+    complain("expected other lengths in the runs that follow", from, culprit);
   }
 
-  void complain(std::string const& text, Rank from) {
-    if (!complaint_.empty()) return;
-    complaint_ = message_of("rank ", rank_, ": ", text, " from rank ", from, " (", description(), ")");
-    culprit_ = from;
+  void complain(std::string_view text, Rank from) noexcept { complain(text, from, from); }
+  void complain(std::string_view text, Rank from, Rank culprit) noexcept {
+    if (failure_) return;
+    failure_.emplace().culprit = culprit;
+    failure_->text.add("rank ", rank_, ": ", text, " from rank ", from, " (", description().view(), ")");
   }
 
   MPI_Comm communicator_;
   Rank rank_;
   std::string_view what_;
   int hop_;
+  CallPosition position_;
   MpiTags tags_;
   std::size_t limit_;
+  MpiTally& tally_;
   std::vector<std::unique_ptr<RunLists>> lists_;
   std::vector<std::byte> own_;
   std::vector<Part> parts_;
@@ -212,9 +259,10 @@ class MpiExchange {
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
   int receiving_ = 0, sending_ = 0;
+  std::size_t lists_arrived_ = 0, lists_different_ = 0;
+  Part first_different_{};
   bool outlives_closing_ = false, cancelled_ = false;
-  std::string complaint_;
-  Rank culprit_ = CommunicationError::unknown;
+  std::optional<RingFailure> failure_;
 };
 
 }  // namespace annulus::detail

@@ -1,58 +1,88 @@
 #pragma once
-// The small messages by which ranks tell each other that they gave up, fell quiet or left.
+// Small messages by which ranks tell each other that they gave up, are late, or left. Sending one allocates nothing.
 
-#include <memory>
-#include <string>
-#include <string_view>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "annulus/comm/hang_report.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/tags.hpp"
 
 namespace annulus::detail {
 
-enum class MpiNotice : char {
-  abandoned = 'a',  ///< the sender gives up; text: why
-  quiet = 'q',      ///< the ring is closed, and the sender has no receive posted and will post none
-  left = 'l',       ///< the sender has done all its shifts; says as much as quiet does
+/// One notice, in the bytes that travel: those of `text` behind its end are not sent.
+struct MpiNotice {
+  enum Kind : std::int32_t {
+    abandoned,  ///< the ring is closed; text: why, rank: who is to blame
+    quiet,      ///< the ring is closed, and the sender has no receive posted and will post none
+    late,       ///< a wait of the sender lasted too long: its status, and a request for the statuses of all
+    status,     ///< the answer to `late`
+    left,       ///< the last one: the sender will send nothing more; says as much as quiet does
+  };
+  static constexpr std::size_t kinds = 5;
+
+  Kind kind = abandoned;
+  Rank rank = CommunicationError::unknown;                   ///< to blame; or that the sender waits for
+  RankStatus::Kind status_kind = RankStatus::Kind::silent;   ///< of the sender: late, status
+  std::int32_t all_sends_done = 0;                           ///< left: MPI no longer reads the caller's bytes
+  std::uint64_t progress = 0;                                ///< of the sender: late, status
+  std::uint64_t messages = 0;                                ///< left: how many the sender has sent to the receiver
+  FixedText<1000> text{};
+
+  RankStatus sender_status() const { return {status_kind, rank, progress, FixedText<110>(text.view())}; }
 };
 
-/// Notices have a tag of their own on the ring's private communicator.
+/// Notices have a tag of their own on the ring's private communicator. They stay below the eager limit of every
+/// transport, so that a notice leaves without its receiver's help.
 class MpiNotices {
  public:
   static constexpr int tag = MpiTags::notice;
-  /// Below the eager limit of every transport, so that a notice leaves without its receiver's help.
-  static constexpr std::size_t longest_text = 1000;
 
   explicit MpiNotices(MPI_Comm communicator)
-      : communicator_(communicator), rank_(mpi_rank(communicator)), size_(mpi_size(communicator)) {}
+      : communicator_(communicator),
+        rank_(mpi_rank(communicator)),
+        size_(mpi_size(communicator)),
+        last_(static_cast<std::size_t>(size_)) {
+    requests_.reserve(MpiNotice::kinds * static_cast<std::size_t>(size_));
+  }
 
-  /// Does not block. What MPI refuses to send is lost: the peers' time limits remain.
-  void tell_all(MpiNotice kind, std::string_view text) {
-    std::string notice(1, static_cast<char>(kind));
-    notice += text.substr(0, longest_text);
-    std::string const& kept = *texts_.emplace_back(std::make_unique<std::string>(std::move(notice)));
-    requests_.reserve(requests_.size() + static_cast<std::size_t>(size_));
+  /// Sends one notice of each kind at most, and none after the last one: a peer may free the communicator once it has that.
+  /// Does not block. What MPI refuses to send is lost: the peers' deadlines remain.
+  void tell_all(MpiNotice const& notice) noexcept {
+    auto const kind = static_cast<std::size_t>(notice.kind);
+    if (told_[kind] || told_[MpiNotice::left]) return;
+    told_[kind] = true;
+    broadcast_[kind] = notice;
+    for (Rank peer = 0; peer < size_; ++peer) send(broadcast_[kind], peer);
+  }
+
+  /// As tell_all, with a notice(peer) for each peer, for kind `left`, of which each peer gets its own.
+  template <class Notice>
+  void tell_each(Notice notice) noexcept {
+    if (std::exchange(told_[MpiNotice::left], true)) return;
     for (Rank peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      MPI_Isend(kept.data(), static_cast<int>(kept.size()), MPI_BYTE, peer, tag, communicator_,
-                &requests_.emplace_back(MPI_REQUEST_NULL));
+      MpiNotice& own = last_[static_cast<std::size_t>(peer)];
+      own = notice(peer);
+      send(own, peer);
     }
   }
 
-  /// Calls heard(peer, kind, text) for every notice that has arrived. Does not block.
-  template <class Heard>
-  void listen(Heard heard) {
+  /// Calls process(peer, notice) for every notice that has arrived. Does not block.
+  template <class Process>
+  void receive(Process process) {
     for (;;) {
       int arrived = 0, length = 0;
       MPI_Status status;
       if (MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator_, &arrived, &status) != MPI_SUCCESS || arrived == 0) return;
       MPI_Get_count(&status, MPI_BYTE, &length);
-      std::string notice(static_cast<std::size_t>(length), '\0');
+      MpiNotice notice;
       Rank const peer = status.MPI_SOURCE;
-      check_mpi(MPI_Recv(notice.data(), length, MPI_BYTE, peer, tag, communicator_, MPI_STATUS_IGNORE), "MPI_Recv",
-                rank_, peer);
-      heard(peer, static_cast<MpiNotice>(notice.at(0)), notice.substr(1));
+      check_mpi(MPI_Recv(static_cast<void*>(&notice), length, MPI_BYTE, peer, tag, communicator_, MPI_STATUS_IGNORE),
+                "MPI_Recv", rank_, peer);
+      process(peer, notice);
     }
   }
 
@@ -64,10 +94,19 @@ class MpiNotices {
   }
 
  private:
+  void send(MpiNotice const& notice, Rank peer) noexcept {
+    if (peer == rank_) return;
+    std::size_t const bytes = offsetof(MpiNotice, text) + notice.text.view().size() + 1;
+    MPI_Isend(static_cast<void const*>(&notice), static_cast<int>(bytes), MPI_BYTE, peer, tag, communicator_,
+              &requests_.emplace_back(MPI_REQUEST_NULL));
+  }
+
   MPI_Comm communicator_;
   Rank rank_;
   int size_;
-  std::vector<std::unique_ptr<std::string>> texts_;
+  std::array<bool, MpiNotice::kinds> told_{};
+  std::array<MpiNotice, MpiNotice::kinds> broadcast_;  ///< MPI reads them until they are sent
+  std::vector<MpiNotice> last_;                        ///< of kind left, one for each peer
   std::vector<MPI_Request> requests_;
 };
 

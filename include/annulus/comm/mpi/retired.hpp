@@ -8,6 +8,7 @@
 
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
+#include "annulus/core/per_process.hpp"
 
 namespace annulus::detail {
 
@@ -17,8 +18,9 @@ class MpiRetired {
  public:
   static void add(std::shared_ptr<MpiEndpoint> endpoint) noexcept {
     try {
-      std::lock_guard const lock(mutex());
-      endpoints().push_back(std::move(endpoint));
+      MpiRetired& retired = PerProcess<MpiRetired>::get();
+      std::lock_guard const lock(retired.mutex_);
+      retired.endpoints_.push_back(std::move(endpoint));
     } catch (std::exception const&) {
       // No memory to remember it: MPI_Finalize frees the communicator.
     }
@@ -28,23 +30,18 @@ class MpiRetired {
   static void free_what_can_be_freed() noexcept {
     if (!mpi_is_running()) return;
     try {
-      std::lock_guard const lock(mutex());
-      std::erase_if(endpoints(), [](auto const& endpoint) { return endpoint->try_to_free(); });
+      MpiRetired& retired = PerProcess<MpiRetired>::get();
+      std::lock_guard const lock(retired.mutex_);
+      std::erase_if(retired.endpoints_, [](auto const& endpoint) { return endpoint->try_to_free(); });
     } catch (std::exception const&) {
       // Tried again with the next ring.
     }
   }
 
  private:
-  static std::mutex& mutex() {
-    static std::mutex instance;
-    return instance;
-  }
-  static std::vector<std::shared_ptr<MpiEndpoint>>& endpoints() {
-    // Never destroyed: MPI knows addresses in it until it ends, which may be after the destructors of statics have run.
-    static auto& instance = *new std::vector<std::shared_ptr<MpiEndpoint>>;
-    return instance;
-  }
+  std::mutex mutex_;
+  /// Never destroyed: MPI knows addresses in them until it ends, which may be after the destructors of statics have run.
+  std::vector<std::shared_ptr<MpiEndpoint>> endpoints_;
 };
 
 }  // namespace annulus::detail

@@ -1,6 +1,7 @@
 #pragma once
 // run_ring for MPI: the same function, on the processes that mpirun started.
 
+#include <exception>
 #include <utility>
 
 #include "annulus/comm/mpi.hpp"
@@ -42,7 +43,12 @@ template <class Function>
 decltype(auto) run_mpi_ring(Function&& function, MpiRingOptions const& options = {}) {
   detail::MpiSession::require();
   MpiRing ring(MPI_COMM_WORLD, options);
-  return std::forward<Function>(function)(ring);
+  try {
+    return std::forward<Function>(function)(ring);
+  } catch (std::exception const& error) {
+    ring.abandon(error.what());
+    throw;
+  }
 }
 
 }  // namespace annulus

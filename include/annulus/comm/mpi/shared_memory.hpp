@@ -23,17 +23,19 @@
 
 namespace annulus::detail {
 
-/// Which loan: the `number`-th of a channel from `lender` to this rank.
+/// Which rows: number `number` of a channel from `lender` to this rank, asked for at `position`.
 struct LoanNumber {
   Rank lender = 0;
   Channel channel{};
   std::uint64_t number = 0;
+  CallPosition position{};
 };
 
 /// The bytes of a loan that this rank has taken. They stay mapped as long as it lives.
 struct TakenLoan {
   std::array<std::span<std::byte const>, max_lent_runs> runs;
   std::size_t count = 0;
+  CallPosition position{};  ///< of the lender when it lent them
   std::shared_ptr<SharedSegment const> segment;
   std::atomic<std::uint32_t>* readers = nullptr;
 };
@@ -106,7 +108,7 @@ class MpiSharedMemory {
   }
 
   /// Pins up a loan.
-  void lend(Channel channel, Rank to, OutgoingBytes out) {
+  void lend(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
     check<CommunicationError>(out.size() <= max_lent_runs, "a loan of ", out.size(), " runs; at most ", max_lent_runs,
                               " are accepted");
     std::uint64_t& number = lent_[line_of(channel, to)];
@@ -126,14 +128,15 @@ class MpiSharedMemory {
       notice.runs[p].offset = static_cast<std::uint64_t>(out[p].data() - segment->memory.data());
     }
     notice.count = out.size();
+    notice.position = position;
     notice.segment = segment ? segment->memory.address() : SegmentAddress{};
     notice.key = segment ? segment->key : 0;
     if (segment) readers_of(segment->memory.data(), to)->fetch_add(1, std::memory_order_relaxed);
     notice.pinned.store(++number, std::memory_order_release);
   }
 
-  LoanNumber next_loan_from(Rank lender, Channel channel) {
-    return {lender, channel, borrowed_[line_of(channel, lender)]++};
+  LoanNumber next_loan_from(Rank lender, Channel channel, CallPosition const& position) {
+    return {lender, channel, borrowed_[line_of(channel, lender)]++, position};
   }
 
   bool is_lent(LoanNumber const& loan) const {
@@ -145,6 +148,7 @@ class MpiSharedMemory {
     Notice& notice = notice_for_me(loan);
     TakenLoan taken;
     taken.count = notice.count;
+    taken.position = notice.position;
     if (notice.segment.bytes > 0) {
       taken.segment = mapping(loan.lender, notice.segment, notice.key);
       if (!taken.segment) return std::nullopt;
@@ -176,6 +180,7 @@ class MpiSharedMemory {
   struct alignas(64) Notice {
     std::atomic<std::uint64_t> pinned, taken;  ///< one more than the number of the last loan pinned up, taken, here
     std::uint64_t count, key;
+    CallPosition position;
     SegmentAddress segment;
     struct {
       std::uint64_t offset, length;

@@ -1,8 +1,9 @@
 #pragma once
-// What the ranks of one simulated ring share: messages, loans, gatherings, and the end of it all.
+// State shared by the ranks of a simulated ring: messages, shared buffers, all-gathers and shutdown.
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <concepts>
 #include <condition_variable>
 #include <cstddef>
@@ -12,20 +13,24 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
+#include "annulus/comm/hang_report.hpp"
 #include "annulus/comm/simulated/lent_memory.hpp"
 #include "annulus/core/check.hpp"
 
 namespace annulus::detail {
 
 /// One lock for all. What was needed once is kept for the next time, so that a repeated exchange allocates nothing.
+/// Closing the ring never allocates.
 class SimulatedWorld {
  public:
-  explicit SimulatedWorld(int ranks) : places_(static_cast<std::size_t>(ranks)) {
+  /// timeout: how long a rank waits before it closes the ring.
+  SimulatedWorld(int ranks, std::chrono::milliseconds timeout)
+      : places_(static_cast<std::size_t>(ranks)), timeout_(timeout) {
     for (auto& records : gatherings_) records.resize(places_.size());
     // What a pass has under way at most: the rows of all others, and results out of three buffers of each.
     for (Place& place : places_) place.loans.reserve(4 * places_.size());
@@ -33,7 +38,9 @@ class SimulatedWorld {
 
   int size() const { return static_cast<int>(places_.size()); }
 
-  /// What travels from one rank to another: the how-manieth on its channel.
+  FlightRecord& flight_record(Rank rank) { return place(rank).record; }
+
+  /// What travels from one rank to another, with its sequence number on the channel.
   struct Address {
     Rank from, to;
     Channel channel;
@@ -47,9 +54,10 @@ class SimulatedWorld {
     Address address;
     std::vector<std::span<std::byte const>> out;
     std::vector<std::span<std::byte>> in;
+    CallPosition sent_at, expected_at;  ///< of the two ranks, when they posted their ends
     bool has_out, has_in, withdrawn;
     enum { awaited, copying, delivered } state;
-    std::string complaint;
+    FixedText<200> complaint;
     int holders = 0;  ///< of its two ends; without any it may serve the next one between the same ranks
   };
 
@@ -64,8 +72,10 @@ class SimulatedWorld {
     require_open(sending.from);
     Shift const shift{sending.from, &message(sending), &message(receiving)};
     shift.sent->out.assign(out.begin(), out.end());
+    shift.sent->sent_at = position_of(sending.from);
     shift.sent->has_out = true;
     shift.received->in.assign(in.begin(), in.end());
+    shift.received->expected_at = position_of(sending.from);
     shift.received->has_in = true;
     deliver(lock, *shift.sent);
     deliver(lock, *shift.received);
@@ -75,14 +85,14 @@ class SimulatedWorld {
   void wait_until_delivered(Shift const& shift) {
     Rank const rank = shift.rank, from = shift.received->address.from;
     Message *const sent = shift.sent, *const received = shift.received;
+    std::string_view const what = shift_name(received->address.channel);
     std::unique_lock lock(mutex_);
-    wait(lock, rank, from, [&] { return received->state == Message::delivered; });
-    if (!received->complaint.empty())
-      throw CommunicationError(message_of("rank ", rank, ": ", received->complaint, " from rank ", from), rank,
-                               CommunicationError::unknown, from);
-    wait(lock, rank, sent->address.to, [&] { return sent->state == Message::delivered; });
+    wait(lock, rank, what, from, [&] { return received->state == Message::delivered; });
+    if (!received->complaint.empty()) fail(rank, received->complaint.view(), from);
+    wait(lock, rank, what, sent->address.to, [&] { return sent->state == Message::delivered; });
     --sent->holders;
     --received->holders;
+    place(rank).record.advance();
   }
 
   /// Takes an unfinished shift back: afterwards nobody reads or writes its bytes.
@@ -98,32 +108,40 @@ class SimulatedWorld {
   void lend(Address const& address, LentRuns const& runs) {
     std::lock_guard const lock(mutex_);
     require_open(address.from);
-    place(address.to).loans.push_back({address, runs});
+    place(address.to).loans.push_back({address, runs, position_of(address.from)});
     if (runs.memory) ++runs.memory->readers[static_cast<std::size_t>(address.to)];
     place(address.to).changed.notify_all();
   }
 
-  /// Returns when it is lent. Throws in a closed ring whatever is lent, so that no rank works on in vain.
-  LentRuns take(Address const& address) {
+  /// Returns when the rows are there, which this rank has asked for at `position`. Throws in a closed ring even if they
+  /// are, so that no rank works on in vain.
+  LentRuns take(Address const& address, CallPosition const& position) {
     std::unique_lock lock(mutex_);
     require_open(address.to);
     auto& loans = place(address.to).loans;
     auto found = loans.end();
-    wait(lock, address.to, address.from, [&] {
-      found = std::find_if(loans.begin(), loans.end(), [&](auto const& loan) { return loan.first == address; });
+    wait(lock, address.to, window_name(address.channel), address.from, [&] {
+      found = std::find_if(loans.begin(), loans.end(), [&](auto const& loan) { return loan.address == address; });
       return found != loans.end();
     });
-    LentRuns taken = std::move(found->second);
+    LentRuns taken = std::move(found->runs);
+    CallPosition const sent_at = found->sent_at;
     *found = std::move(loans.back());
     loans.pop_back();
+    if (sent_at != position) {
+      end_reading(address.to, taken);
+      fail(address.to, position_mismatch(position, sent_at).view(), address.from);
+    }
+    place(address.to).record.advance();
     return taken;
   }
 
+  CallPosition position_of(Rank rank) { return place(rank).record.position(); }
+
   void give_back(Rank reader, LentRuns& lent) noexcept {
-    if (lent.memory) {
+    {
       std::lock_guard const lock(mutex_);
-      --lent.memory->readers[static_cast<std::size_t>(reader)];
-      place(lent.memory->owner).changed.notify_all();
+      end_reading(reader, lent);
     }
     lent = {};
   }
@@ -132,11 +150,12 @@ class SimulatedWorld {
   void reclaim(Rank rank, LentMemory const& memory) {
     std::unique_lock lock(mutex_);
     require_open(rank);
-    while (auto const reader = memory.reader()) wait(lock, rank, *reader, [&] { return memory.reader() != reader; });
+    while (auto const reader = memory.reader())
+      wait(lock, rank, "return of rows that it reads", *reader, [&] { return memory.reader() != reader; });
   }
 
   void all_gather(Rank rank, std::uint64_t round, std::span<std::byte const> mine, std::span<std::byte> all) {
-    // A rank that begins a round has read the one before, so two take turns.
+    // A rank that begins a round has read the one before, so two alternate.
     auto& records = gatherings_[round % 2];
     std::unique_lock lock(mutex_);
     require_open(rank);
@@ -145,40 +164,42 @@ class SimulatedWorld {
     auto const is_complete = [&] {
       return std::all_of(records.begin(), records.end(), [&](Record const& record) { return record.round == round; });
     };
-    auto const lost = [&]() -> std::optional<Rank> {
+    auto const missing = [&](auto accepts) {
       for (Rank other = 0; other < size(); ++other)
-        if (place(other).left && records[static_cast<std::size_t>(other)].round != round) return other;
-      return std::nullopt;
+        if (records[static_cast<std::size_t>(other)].round != round && accepts(other)) return other;
+      return CommunicationError::unknown;
     };
     if (is_complete()) notify_all();
-    wait(lock, rank, lost, is_complete);
+    wait(
+        lock, rank, "all_gather", [&] { return missing([](Rank) { return true; }); },
+        [&] { return missing([&](Rank other) { return place(other).left; }); }, is_complete);
+    auto const alike = std::count_if(records.begin(), records.end(),
+                                     [&](Record const& record) { return record.bytes.size() == mine.size(); });
     for (Rank other = 0; other < size(); ++other) {
       auto const& record = records[static_cast<std::size_t>(other)].bytes;
+      // The rank that is alone with its length is to blame; of two, the other one.
       if (record.size() != mine.size())
-        throw CommunicationError(message_of("rank ", other, " gathers records of ", record.size(), " bytes, rank ",
-                                            rank, " of ", mine.size()),
-                                 rank, CommunicationError::unknown, other);
+        fail(rank, FixedText<100>("expected a record of ", mine.size(), " bytes, got ", record.size()).view(), other,
+             alike == 1 && size() > 2 ? rank : other);
       std::copy(record.begin(), record.end(), all.begin() + other * static_cast<Index>(mine.size()));
     }
+    place(rank).record.advance();
   }
 
-  /// From now on every wait that is not yet satisfied fails.
-  void close(Rank culprit, std::string const& reason) noexcept {
+  /// Closes the ring for a rank: from now on every wait that is not yet satisfied fails, and blames `culprit`.
+  void close(Rank rank, std::string_view reason, Rank culprit) noexcept {
     std::lock_guard const lock(mutex_);
-    if (!closed_) {
-      closed_ = "rank " + std::to_string(culprit) + " left the ring: " + reason;
-      culprit_ = culprit;
-    }
-    notify_all();
+    close(rank, {culprit, FixedText<1000>("rank ", rank, " left the ring: ", reason)});
   }
+  void close(Rank rank, std::string_view reason) noexcept { close(rank, reason, rank); }
 
   /// The rank that closed the ring; `unknown` while it is open.
-  Rank culprit() {
+  Rank closer() {
     std::lock_guard const lock(mutex_);
-    return culprit_;
+    return closer_;
   }
 
-  /// The rank's function has returned: who still waits for it fails.
+  /// The rank's function has returned: waits for it fail.
   void leave(Rank rank) noexcept {
     std::lock_guard const lock(mutex_);
     place(rank).left = true;
@@ -186,12 +207,27 @@ class SimulatedWorld {
   }
 
  private:
+  /// Rows in shared memory for one rank, which has not taken them yet.
+  struct Loan {
+    Address address;
+    LentRuns runs;
+    CallPosition sent_at;
+  };
+
+  /// What one rank waits for. `what` is static text.
+  struct Wait {
+    Rank peer;
+    std::string_view what;
+  };
+
   /// What concerns one rank: its thread alone waits for `changed`.
   struct Place {
     std::condition_variable changed;
     bool left = false;
-    std::vector<std::unique_ptr<Message>> messages;   ///< to this rank
-    std::vector<std::pair<Address, LentRuns>> loans;  ///< to this rank, not taken yet
+    std::optional<Wait> wait;
+    FlightRecord record;
+    std::vector<std::unique_ptr<Message>> messages;  ///< to this rank
+    std::vector<Loan> loans;                         ///< to this rank, not taken yet
   };
 
   struct Record {
@@ -199,33 +235,106 @@ class SimulatedWorld {
     std::uint64_t round = UINT64_MAX;
   };
 
+  static std::string_view shift_name(Channel channel) {
+    return channel == Channel::prefetched ? "prefetched shift"
+           : channel == Channel::carried  ? "carried shift"
+                                          : "reduction shift";
+  }
+  static std::string_view window_name(Channel channel) {
+    return channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory";
+  }
+  void end_reading(Rank reader, LentRuns const& lent) noexcept {
+    if (!lent.memory) return;
+    --lent.memory->readers[static_cast<std::size_t>(reader)];
+    place(lent.memory->owner).changed.notify_all();
+  }
+
+  /// This rank has found something wrong with what has come from another.
+  [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from) { fail(rank, complaint, from, from); }
+  [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from, Rank culprit) {
+    close(rank, {culprit, FixedText<1000>("rank ", rank, ": ", complaint, " from rank ", from)});
+    failure_->raise(rank);
+  }
+
   Place& place(Rank rank) { return places_[static_cast<std::size_t>(rank)]; }
 
   void notify_all() {
     for (Place& place : places_) place.changed.notify_all();
   }
 
+  void close(Rank rank, RingFailure const& failure) noexcept {
+    if (!failure_) {
+      failure_ = failure;
+      closer_ = rank;
+    }
+    notify_all();
+  }
+
   void require_open(Rank rank) const {
-    if (closed_) throw CommunicationError(*closed_, rank, CommunicationError::unknown, culprit_);
+    if (failure_) failure_->raise(rank);
   }
 
   template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Rank peer, Ready ready) {
+  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, std::string_view what, Rank peer, Ready ready) {
     wait(
-        lock, waiting, [&] { return place(peer).left ? std::optional(peer) : std::nullopt; }, ready);
+        lock, waiting, what, [&] { return peer; },
+        [&] { return place(peer).left ? peer : CommunicationError::unknown; }, ready);
   }
 
-  /// lost(): a rank without which it will never be ready.
-  template <class Lost, class Ready>
-  requires std::invocable<Lost&>
-  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Lost lost, Ready ready) {
+  /// peer(): a rank that is waited for. lost(): a rank that has returned, so that it will never be ready; else unknown.
+  template <class Peer, class Lost, class Ready>
+  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, std::string_view what, Peer peer, Lost lost,
+            Ready ready) {
+    if (ready()) return;
+    Place& mine = place(waiting);
+    Rank returned = CommunicationError::unknown;
     bool satisfied = false;
-    std::optional<Rank> peer;
-    place(waiting).changed.wait(lock, [&] { return (satisfied = ready()) || closed_ || (peer = lost()); });
+    auto const is_over = [&] {
+      satisfied = ready();
+      if (satisfied || failure_) return true;
+      mine.wait = {peer(), what};
+      return (returned = lost()) != CommunicationError::unknown;
+    };
+    bool const in_time = wait_in_time(lock, mine.changed, is_over);
+    if (!in_time) close(waiting, report_of(waiting));
+    mine.wait.reset();
     if (satisfied) return;
-    require_open(waiting);
-    throw CommunicationError(message_of("rank ", waiting, " waits for rank ", *peer, ", which has returned"), waiting,
-                             CommunicationError::unknown, *peer);
+    if (!failure_)
+      close(waiting, {returned, FixedText<1000>("rank ", waiting, " waits for rank ", returned, ", which has returned (",
+                                                what, ")")});
+    failure_->raise(waiting);
+  }
+
+  /// False if the deadline has passed.
+  template <class IsOver>
+  bool wait_in_time(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, IsOver is_over) {
+    using Clock = std::chrono::steady_clock;
+    auto const now = Clock::now();
+    // A timeout of "never" does not fit the clock's own unit.
+    if (timeout_ > std::chrono::duration_cast<std::chrono::milliseconds>(Clock::time_point::max() - now)) {
+      changed.wait(lock, is_over);
+      return true;
+    }
+    return changed.wait_until(lock, now + timeout_, is_over);
+  }
+
+  /// Who waits for whom, now that the wait of this rank has lasted too long.
+  RingFailure report_of(Rank waiting) noexcept {
+    try {
+      std::vector<RankStatus> statuses;
+      for (Place& one : places_)
+        if (one.left)
+          statuses.push_back({.kind = RankStatus::Kind::returned});
+        else if (one.wait)
+          statuses.push_back(RankStatus::waiting(one.wait->peer, one.wait->what, one.record));
+        else
+          statuses.push_back(RankStatus::busy(one.record));
+      return hang_report(statuses, waiting, timeout_);
+    } catch (std::exception const&) {  // no memory for the statuses of all
+      Wait const& own = *place(waiting).wait;
+      return {own.peer, FixedText<1000>("rank ", waiting, " waited ", timeout_.count(), " ms for rank ", own.peer, " (",
+                                        own.what, ")")};
+    }
   }
 
   /// The message, for one more end.
@@ -271,13 +380,17 @@ class SimulatedWorld {
   static void copy(Message& message) {
     auto const& out = message.out;
     auto const& in = message.in;
+    if (message.sent_at != message.expected_at) {
+      message.complaint = position_mismatch(message.expected_at, message.sent_at);
+      return;
+    }
     if (out.size() != in.size()) {
-      message.complaint = message_of("expected ", in.size(), " runs, got ", out.size());
+      message.complaint.add("expected ", in.size(), " runs, got ", out.size());
       return;
     }
     for (std::size_t p = 0; p < in.size(); ++p) {
       if (in[p].size() != out[p].size()) {
-        message.complaint = message_of("expected ", in[p].size(), " bytes in run ", p, ", got ", out[p].size());
+        message.complaint.add("expected ", in[p].size(), " bytes in run ", p, ", got ", out[p].size());
         return;
       }
       if (!in[p].empty()) std::memcpy(in[p].data(), out[p].data(), in[p].size());
@@ -286,9 +399,10 @@ class SimulatedWorld {
 
   std::mutex mutex_;
   std::vector<Place> places_;
+  std::chrono::milliseconds timeout_;
   std::array<std::vector<Record>, 2> gatherings_;  ///< a record of each rank
-  std::optional<std::string> closed_;
-  Rank culprit_ = CommunicationError::unknown;
+  std::optional<RingFailure> failure_;             ///< that closed the ring
+  Rank closer_ = CommunicationError::unknown;
 };
 
 }  // namespace annulus::detail

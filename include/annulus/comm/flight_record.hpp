@@ -1,0 +1,135 @@
+#pragma once
+// The flight record of a rank: its last calls, how far each came and when. Shown in errors, compared by peers.
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "annulus/core/fixed_text.hpp"
+#include "annulus/core/index.hpp"
+#include "annulus/core/shape.hpp"
+
+namespace annulus {
+
+constexpr std::string_view name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+/// What the exchanges of a rank belong to. Messages carry it, so that those of different calls never pair.
+struct CallPosition {
+  std::uint64_t call = 0;  ///< calls on this ring are counted from 1; 0: outside a call
+  Pass pass = Pass::forward;
+  int step = 0;
+
+  bool operator==(CallPosition const&) const = default;
+
+  FixedText<80> text() const noexcept {
+    FixedText<80> words;
+    return call == 0 ? words.add("outside a call") : words.add("call ", call, ", ", name_of(pass), ", step ", step);
+  }
+};
+
+/// What is wrong with rows of another call or step than those expected.
+inline FixedText<200> position_mismatch(CallPosition const& expected, CallPosition const& got) noexcept {
+  return FixedText<200>("expected rows of ", expected.text().view(), ", got rows of ", got.text().view());
+}
+
+/// Written by the rank's own thread. position(), progress() and seconds_since_last_step() may be read by all threads.
+class FlightRecord {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t capacity = 8;
+  using Tail = FixedText<255>;
+
+  FlightRecord() = default;
+  FlightRecord(FlightRecord const&) = delete;
+  FlightRecord& operator=(FlightRecord const&) = delete;
+
+  /// A call begins; returns its number. `label`: the number that the caller gave it, if any.
+  std::uint64_t begin(Pass pass, std::optional<Index> label) noexcept {
+    std::uint64_t const number = ++begun_;
+    current() = {number, pass, label, 0, 0, State::validating, Clock::now()};
+    publish({number, pass, 0});
+    return number;
+  }
+
+  /// Step `index` of `steps` begins.
+  void step(int index, int steps) noexcept {
+    Call& call = current();
+    call.step = index;
+    call.steps = steps;
+    call.state = State::running;
+    publish({call.number, call.pass, index});
+  }
+
+  /// The call has ended.
+  void end(bool failed) noexcept {
+    Call& call = current();
+    call.state = failed ? State::failed : State::done;
+    call.when = Clock::now();
+    publish({});
+  }
+
+  CallPosition position() const noexcept {
+    std::uint64_t const packed = position_.load(std::memory_order_relaxed);
+    return {packed >> 32, (packed >> 31 & 1) != 0 ? Pass::backward : Pass::forward,
+            static_cast<int>(packed & 0x7fffffffu)};
+  }
+  /// The communicator has completed an exchange of this rank.
+  void advance() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
+  /// Grows with every call and step that begins or ends, and with every exchange that is complete. Of ranks that do the
+  /// same, the one with the least is behind.
+  std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
+  double seconds_since_last_step() const noexcept {
+    return std::chrono::duration<double>(Clock::now().time_since_epoch() -
+                                         Clock::duration(last_step_.load(std::memory_order_relaxed)))
+        .count();
+  }
+
+  /// The last calls, the newest first: "forward 7 at step 2 of 4, backward 6 done 1.2 ms ago".
+  Tail tail() const noexcept {
+    constexpr std::uint64_t shown = 3;
+    Tail text;
+    if (begun_ == 0) return text.add("none");
+    for (std::uint64_t back = 0; back < shown && back < begun_; ++back) {
+      Call const& call = calls_[(begun_ - back) % capacity];
+      text.add(back == 0 ? "" : ", ", name_of(call.pass), " ", call.number);
+      if (call.label) text.add(" (call ", *call.label, " of the caller)");
+      if (call.state == State::validating) text.add(" comparing its arguments with the other ranks'");
+      if (call.state == State::running) text.add(" at step ", call.step, " of ", call.steps);
+      if (call.state == State::done || call.state == State::failed)
+        text.add(call.state == State::done ? " done " : " failed ",
+                 std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - call.when).count(), " ms ago");
+    }
+    return text;
+  }
+
+ private:
+  enum class State : std::uint8_t { validating, running, done, failed };
+  struct Call {
+    std::uint64_t number = 0;
+    Pass pass = Pass::forward;
+    std::optional<Index> label{};
+    int step = 0, steps = 0;
+    State state = State::validating;
+    Clock::time_point when{};
+  };
+
+  Call& current() { return calls_[begun_ % capacity]; }
+  void publish(CallPosition const& position) noexcept {
+    position_.store(position.call << 32 | (position.pass == Pass::backward ? std::uint64_t{1} << 31 : 0) |
+                        static_cast<std::uint64_t>(position.step),
+                    std::memory_order_relaxed);
+    advance();
+    last_step_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
+
+  std::array<Call, capacity> calls_{};
+  std::uint64_t begun_ = 0;
+  std::atomic<std::uint64_t> position_{0}, progress_{0};
+  std::atomic<Clock::rep> last_step_{Clock::now().time_since_epoch().count()};
+};
+
+}  // namespace annulus

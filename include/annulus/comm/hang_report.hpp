@@ -1,0 +1,110 @@
+#pragma once
+// Report of a timeout: which rank waits for which, and which rank holds up the ring.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "annulus/comm/flight_record.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/core/fixed_text.hpp"
+#include "annulus/core/index.hpp"
+
+namespace annulus::detail {
+
+/// Status of a rank, as sent to its peers. Trivially copyable.
+struct RankStatus {
+  enum class Kind {
+    silent,   ///< it has not answered
+    waiting,  ///< for `peer`
+    busy,     ///< it waits for no rank
+    returned  ///< it has left the ring
+  };
+
+  Kind kind = Kind::silent;
+  Rank peer = CommunicationError::unknown;  ///< that it waits for; unknown unless kind is waiting
+  std::uint64_t progress = 0;               ///< of its flight record
+  FixedText<110> text{};                    ///< what it waits for, or what it did last
+
+  static RankStatus waiting(Rank peer, std::string_view what, FlightRecord const& record) {
+    RankStatus status{Kind::waiting, peer, record.progress(), FixedText<110>(what)};
+    CallPosition const position = record.position();
+    if (position.call > 0) status.text.add("; ", position.text().view());
+    return status;
+  }
+  static RankStatus busy(FlightRecord const& record) {
+    return {Kind::busy, CommunicationError::unknown, record.progress(),
+            FixedText<110>("last seen ", static_cast<long>(1000 * record.seconds_since_last_step()), " ms ago, ",
+                           record.position().text().view())};
+  }
+};
+
+/// Why the ring was closed: culprit and message for all ranks. Trivially copyable, so closing a ring allocates nothing.
+struct RingFailure {
+  Rank culprit = CommunicationError::unknown;
+  FixedText<1000> text{};
+
+  /// The error as `rank` sees it.
+  [[noreturn]] void raise(Rank rank) const {
+    throw CommunicationError(text.c_str(), rank, CommunicationError::unknown, culprit);
+  }
+};
+
+/// The report of rank `first`, whose wait has exceeded `timeout`. statuses[r] is the status of rank r; that of `first` is
+/// waiting, and every peer is a rank of the ring. The culprit is the last rank of the chain of waits that starts at
+/// `first`. If that chain is a cycle, a message was lost: the culprit is the rank for which the rank with the least
+/// progress waits.
+inline RingFailure hang_report(std::span<RankStatus const> statuses, Rank first, std::chrono::milliseconds timeout) {
+  auto const status = [&](Rank rank) -> RankStatus const& { return statuses[static_cast<std::size_t>(rank)]; };
+  auto const waits = [&](Rank rank) { return status(rank).kind == RankStatus::Kind::waiting; };
+  auto const describe = [&](auto& text, Rank rank) {
+    RankStatus const& one = status(rank);
+    text.add("; rank ", rank);
+    switch (one.kind) {
+      case RankStatus::Kind::silent: text.add(" does not answer: it computes, has stopped or is lost"); break;
+      case RankStatus::Kind::waiting: text.add(" waits for rank ", one.peer, " (", one.text.view(), ")"); break;
+      case RankStatus::Kind::busy: text.add(" does not wait (", one.text.view(), ")"); break;
+      case RankStatus::Kind::returned: text.add(" has returned"); break;
+    }
+  };
+  RankStatus const& own = status(first);
+  RingFailure report{own.peer, {}};
+  report.text.add("rank ", first, " waited ", timeout.count(), " ms for rank ", own.peer, " (", own.text.view(), ")");
+
+  constexpr std::size_t shown = 5;
+  std::array<Rank, shown> chain{first};
+  std::size_t length = 1, hops = 0;
+  Rank last = own.peer;
+  for (; waits(last) && hops < statuses.size(); ++hops) {
+    if (length < shown && std::find(chain.begin(), chain.begin() + length, last) == chain.begin() + length) {
+      describe(report.text, last);
+      chain[length++] = last;
+    }
+    last = status(last).peer;
+  }
+  if (waits(last)) {
+    Rank behind = last;
+    for (Rank rank = status(last).peer; rank != last; rank = status(rank).peer)
+      if (status(rank).progress < status(behind).progress) behind = rank;
+    report.culprit = status(behind).peer;
+    report.text.add("; these waits form a cycle, in which rank ", behind, " is behind: what rank ", report.culprit,
+                    " should have sent to it is lost");
+    return report;
+  }
+  report.culprit = last;
+  describe(report.text, last);
+  report.text.add("; rank ", last, " holds up the ring");
+  std::size_t others = 0;
+  for (Rank rank = 0; rank < static_cast<Rank>(statuses.size()); ++rank) {
+    if (rank == last || std::find(chain.begin(), chain.begin() + length, rank) != chain.begin() + length) continue;
+    if (++others <= shown) describe(report.text, rank);
+  }
+  if (others > shown) report.text.add("; and ", others - shown, " more ranks");
+  return report;
+}
+
+}  // namespace annulus::detail

@@ -1,0 +1,54 @@
+#pragma once
+// How a rank over MPI waits: it polls, less and less often, until a deadline.
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace annulus::detail {
+
+/// Polling timer with a deadline. Spins first, then yields, because ranks may outnumber cores, and sleeps after a while,
+/// so that a rank that waits for long leaves its core to others.
+class PollingTimer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// What is polled: shared memory changes without this rank's help; messages move on only while their receiver polls, so
+  /// a rank that waits for them sleeps later and for shorter times.
+  enum class Of { shared_memory, messages };
+
+  explicit PollingTimer(Of what) : what_(what) {}
+
+  void pause() {
+    constexpr int spins = 16, yields_between_looks = 64;
+    if (++polls_ <= spins) return;
+    if (sleep_.count() == 0) {
+      std::this_thread::yield();
+      if (polls_ % yields_between_looks != 0) return;
+    } else {
+      std::this_thread::sleep_for(sleep_);
+    }
+    sleep_ = sleep_after(Clock::now() - start_);
+  }
+
+  Clock::time_point start() const { return start_; }
+  bool exceeds(std::chrono::milliseconds limit) const {
+    // In milliseconds: a limit of "never" does not fit the clock's own unit.
+    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_) >= limit;
+  }
+
+ private:
+  std::chrono::microseconds sleep_after(Clock::duration waited) const {
+    using namespace std::chrono_literals;
+    if (what_ == Of::messages) return waited < 1s ? 0us : 100us;
+    if (waited < 5ms) return 0us;
+    return std::min<std::chrono::microseconds>(std::chrono::duration_cast<std::chrono::microseconds>(waited) / 64, 1ms);
+  }
+
+  Of what_;
+  Clock::time_point start_ = Clock::now();
+  std::chrono::microseconds sleep_{0};
+  int polls_ = 0;
+};
+
+}  // namespace annulus::detail

@@ -1,0 +1,106 @@
+// The fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, but for ranks that die, which
+// end the job (lost_process). A run that hangs is ended by an alarm, and the job with it.
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <annulus/comm/mpi.hpp>
+#include <cstddef>
+#include <map>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "faults/scenarios.hpp"
+#include "faults/verdict.hpp"
+#include "mpi/mpi_runner.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus_test;
+using annulus::InPlace;
+
+namespace {
+
+/// The ranks that form the ring: up to five.
+int ring_size() { return std::min(world_size(), 5); }
+
+/// Reports of the ranks of the ring, on all ranks of the world.
+std::vector<RankReport> run(Scenario const& scenario, RunContext const& context) {
+  alarm(120);
+  // Never freed: MPI has ended when statics end.
+  static auto const& part = *new ScopedCommunicator(ScopedCommunicator::of_first(ring_size()));
+  RankReport report;
+  if (part.get() != MPI_COMM_NULL) {
+    annulus::MpiRing ring(part.get(), {.timeout = scenario.deadline, .in_place = scenario.in_place});
+    report = run_training(ring, scenario, context);
+  }
+  std::vector<RankReport> all(static_cast<std::size_t>(world_size()));
+  MPI_Allgather(&report, sizeof report, MPI_BYTE, all.data(), sizeof report, MPI_BYTE, MPI_COMM_WORLD);
+  alarm(0);
+  all.resize(static_cast<std::size_t>(scenario.ranks));
+  return all;
+}
+
+/// This rank's results and all ranks' counts of scenarios without fault.
+class FaultlessRuns {
+ public:
+  struct Outcome {
+    std::vector<RankReport> ranks;
+    Results results;
+  };
+
+  Outcome const& of(Scenario scenario) {
+    bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
+    std::tuple const key(scenario.in_place, scenario.rotation, scenario.checked, sinks, calls);
+    auto found = runs_.find(key);
+    if (found != runs_.end()) return found->second;
+    scenario.fault.kind = FaultKind::none;
+    scenario.deadline = std::chrono::seconds(20);
+    scenario.work = {};
+    Outcome outcome;
+    outcome.ranks = run(scenario, {.obtained = &outcome.results});
+    for (RankReport const& report : outcome.ranks) REQUIRE(report.end == RankReport::returned);
+    return runs_.emplace(key, std::move(outcome)).first->second;
+  }
+
+ private:
+  std::map<std::tuple<InPlace, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
+};
+
+/// Every `stride`-th scenario; of those that take a deadline each, every `deadline_stride`-th of these.
+void check_every(std::size_t stride, std::size_t deadline_stride) {
+  int const ranks = ring_size();
+  if (ranks < 2) return;
+  FaultlessRuns faultless;
+  Verdicts verdicts;
+  std::size_t deadlines = 0;
+  for (InPlace in_place : {InPlace::never, InPlace::automatic})
+    for (Scenario const& scenario :
+         sample_of(scenarios_of(ranks, in_place, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; }),
+                   stride)) {
+      if (scenario.fault.kind == FaultKind::die) continue;
+      if (ends_by_deadline(scenario.fault.kind) && deadlines++ % deadline_stride != 0) continue;
+      FaultlessRuns::Outcome const& expected = faultless.of(scenario);
+      verdicts.judge(scenario, run(scenario, {.expected = &expected.results}), false);
+      Scenario again = scenario;
+      again.fault.kind = FaultKind::none;
+      again.deadline = std::chrono::seconds(20);
+      again.work = {};
+      for (RankReport const& report : run(again, {.expected = &expected.results}))
+        if (report.end != RankReport::returned || !report.right)
+          verdicts.complain(scenario, "a new ring does not work", report.text.data());
+    }
+  std::string const text = verdicts.text();
+  INFO(text);
+  CHECK(verdicts.all_right());
+  CHECK(verdicts.runs() > 20);
+}
+
+}  // namespace
+
+TEST_CASE("a sample of the faults of a ring over MPI", "[mpi][faults]") {
+  check_every(world_size() == 2 ? 29 : world_size() == 3 ? 61 : 151, 3);
+}
+
+TEST_CASE("every fault of a ring over MPI", "[mpi][faults][.long]") { check_every(1, 5); }
