@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
+#include <annulus/backend/cpu/workspace.hpp>
 #include <array>
 #include <cstddef>
 #include <cstdint>

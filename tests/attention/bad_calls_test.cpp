@@ -154,6 +154,11 @@ std::vector<BadCall> wrong_options() {
       unsupported("an infinite cap", {"logit_softcap is inf"}, softcap(infinity)),
       unsupported("a cap beyond single precision", {"logit_softcap is 1.6069380442589903e+60"},
                   softcap(std::ldexp(1.0, 200))),
+      unsupported("a cap by which small products vanish",
+                  {"logit_softcap is 2.5353012004564594e+30", "1.1754943508222875e-38 to 2.5353012004564588e+30"},
+                  softcap(std::nextafter(std::ldexp(1.0, 101), infinity))),
+      unsupported("a cap below the normal numbers", {"logit_softcap is 1.17549435082228", "1.1754943508222875e-38"},
+                  softcap(std::nextafter(std::ldexp(1.0, -126), 0.0))),
       unsupported("a cap that vanishes in single precision", {"logit_softcap is 6.2230152778611417e-61"},
                   softcap(std::ldexp(1.0, -200))),
       unsupported("a negative dropout", {"dropout probability is -0.25"}, dropout(-0.25)),
@@ -288,6 +293,88 @@ std::vector<BadCall> wrong_backward_calls() {
   return result;
 }
 
+/// Extents and strides whose products an integer does not hold. The memory behind them is not read: it is a few bytes.
+std::vector<BadCall> uncountable_operands() {
+  constexpr Index huge = Index{1} << 32;
+  auto const backward = [](Spoil const& spoil) {
+    return [spoil](Call& c) {
+      c.pass = Pass::backward;
+      spoil(c);
+    };
+  };
+  std::string const count = "accepted: fewer than 9223372036854775807 bytes";
+  std::vector<BadCall> result{
+      shape("q of 2^32 rows and 2^32 dims", {"q has extents [2, 4294967296, 4, 4294967296] of 4 bytes", count},
+            [](Call& c) {
+              c.q = {c.q.data(), {b, huge, heads, huge}};
+            }),
+      shape("as many in place of one another", {"q has extents [4294967296, 3, 4294967296, 4]", count},
+            [](Call& c) {
+              c.q = {c.q.data(), {huge, rows, huge, dim}};
+            }),
+      shape("q whose elements can be counted, but not its bytes", {"q has extents [1, 2305843009213693952, 1, 2]", count},
+            [](Call& c) {
+              c.q = {c.q.data(), {1, Index{1} << 61, 1, 2}};
+            }),
+      shape("no rows of too many elements", {"q has extents [4294967296, 0, 4294967296, 4]", count},
+            [](Call& c) {
+              c.q = {c.q.data(), {huge, 0, huge, dim}};
+            }),
+      shape("k of 2^32 rows and heads", {"k has extents [2, 4294967296, 4294967296, 4] of 4 bytes", count},
+            [](Call& c) {
+              c.k = {c.k.data(), {b, huge, huge, dim}};
+            }),
+      shape("v of 2^32 rows and dims", {"v has extents [2, 4294967296, 2, 4294967296] of 4 bytes", count},
+            [](Call& c) {
+              c.v = {c.v.data(), {b, huge, kv, huge}};
+            }),
+      shape("strides beyond all memory", {"q of extents [2, 3, 4, 4] has strides [4611686018427387904, 16, 4, 1]"},
+            [](Call& c) {
+              c.q = {c.q.data(), c.q.extents(), {Index{1} << 62, 16, 4, 1}};
+            }),
+      shape("negative strides beyond all memory", {"k of extents [2, 3, 2, 4] has strides [24, -9223372036854775808, 4, 1]"},
+            [](Call& c) {
+              c.k = {c.k.data(), c.k.extents(), {24, std::numeric_limits<Index>::min(), 4, 1}};
+            }),
+      shape("an output of more bytes than all operands", {"output has extents [1, 2199023255552, 1, 1099511627776]", count},
+            [](Call& c) {
+              c.q = {c.q.data(), {1, Index{1} << 41, 1, 1}};
+              c.k = {nullptr, {1, 0, 1, 1}};
+              c.v = {nullptr, {1, 0, 1, Index{1} << 40}};
+            }),
+      shape("a bias over 2^62 keys", {"bias has extents [1, 1, 3, 4611686018427387904] of 4 bytes", count},
+            [](Call& c) {
+              c.operands.bias = TensorView<float const, 4>(c.q.data(), {1, 1, rows, Index{1} << 62});
+            }),
+      shape("a mask over 2^62 keys", {"mask has extents [2, 4, 3, 4611686018427387904] of 1 bytes", count},
+            [](Call& c) {
+              c.operands.mask = TensorView<bool const, 4>(c.tensor<bool, 1>({1}).data(), {b, heads, rows, Index{1} << 62});
+            }),
+      shape("segments of 2^32 by 2^32", {"query_segments has extents [4294967296, 4294967296] of 4 bytes", count},
+            [](Call& c) {
+              c.operands.query_segments = TensorView<std::int32_t const, 2>(c.ids(1, 1).data(), {huge, huge});
+              c.operands.key_segments = c.ids(b, rows);
+            }),
+      shape("2^62 sinks", {"sinks has extents [4, 4611686018427387904] of 4 bytes", count},
+            [](Call& c) {
+              c.operands.sinks = TensorView<float const, 2>(c.q.data(), {heads, Index{1} << 62});
+            }),
+      shape("dout of 2^32 rows and dims", {"dout has extents [2, 4294967296, 4, 4294967296] of 4 bytes", count},
+            backward([](Call& c) {
+              c.dout = {c.dout.data(), {b, huge, heads, huge}};
+            })),
+      shape("output without data, of 2^32 rows and dims", {"output has extents [2, 4294967296, 4, 4294967296]", count},
+            [](Call& c) {
+              c.output = {nullptr, {b, huge, heads, huge}};
+            }),
+      shape("lse without data, of 2^32 heads and rows", {"lse has extents [2, 4294967296, 4294967296]", count},
+            [](Call& c) {
+              c.lse = {nullptr, {b, huge, huge}};
+            }),
+  };
+  return result;
+}
+
 /// Lengths or maps that the sharding does not have, found when the lengths of all ranks are known.
 std::vector<BadCall> wrong_shardings() {
   auto const longer_on_rank_0 = [](Sharding const& sharding) {
@@ -325,6 +412,10 @@ std::vector<BadCall> wrong_shardings() {
 
 TEST_CASE("operands that do not fit each other are refused", "[attention]") {
   for (BadCall const& bad : wrong_operands()) check_refused(bad);
+}
+
+TEST_CASE("operands whose elements cannot be counted or reached are refused", "[attention]") {
+  for (BadCall const& bad : uncountable_operands()) check_refused(bad);
 }
 
 TEST_CASE("options without a meaning are refused", "[attention]") {

@@ -1,5 +1,5 @@
 // A rank that fails in the middle of a pass: its own exception comes out of run_ring, the others get a
-// CommunicationError, and nobody waits for ever. And a backend that refuses, on one rank only.
+// CommunicationError, and no rank hangs. And a backend that refuses, on one rank only.
 
 #include <algorithm>
 #include <stdexcept>

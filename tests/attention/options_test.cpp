@@ -76,6 +76,14 @@ TEST_CASE("the range of scale and cap is that of the sums", "[attention]") {
   CHECK_THROWS_AS(validate_range<float>({.logit_softcap = 1e-300}), UnsupportedError);
   CHECK_NOTHROW(validate_range<double>({.logit_softcap = 1e-300}));
   CHECK_THROWS_AS(validate_range<float>({.logit_softcap = beyond_float}), UnsupportedError);
+  // Both ends of the range of caps, float and double.
+  auto const check_ends = [](auto validate, double smallest, double largest) {
+    for (double cap : {0.0, smallest, largest}) CHECK_NOTHROW(validate(cap));
+    CHECK_THROWS_AS(validate(std::nextafter(smallest, 0.0)), UnsupportedError);
+    CHECK_THROWS_AS(validate(std::nextafter(largest, 2 * largest)), UnsupportedError);
+  };
+  check_ends([](double cap) { validate_range<float>({.logit_softcap = cap}); }, 0x1p-126, 0x1p101);
+  check_ends([](double cap) { validate_range<double>({.logit_softcap = cap}); }, 0x1p-1022, 0x1p968);
 }
 
 TEST_CASE("C40: each option changes the result", "[attention][C40]") {
@@ -152,7 +160,7 @@ TEST_CASE("empty extents are legal", "[attention]") {
             call.v = call.varied<4>({batch, keys, Call::kv_heads, Call::value_dim});
             call.dout = call.output = call.varied<4>({batch, queries, Call::query_heads, Call::value_dim});
             call.lse = call.varied<3>({batch, Call::query_heads, queries});
-            call.operands.sinks = call.varied<2>({Call::query_heads, empty == 3 ? 0 : 1});
+            call.operands.sinks = call.tensor<float, 2>({Call::query_heads, empty == 3 ? 0 : 1});
             call.gradients = {call.varied<4>(call.q.extents()),
                               call.varied<4>(call.k.extents()),
                               call.varied<4>(call.v.extents()),

@@ -63,17 +63,17 @@ TEST_CASE("free functions and the caller's memory give what RingAttention return
       auto const extents = annulus::view_of(own.dout).extents();
       GappedTensor<float, 4> output(extents), dq(q.extents()), dk(k.extents());
       Eigen::Tensor<float, 4> dv_transposed(v.extent(0), v.extent(2), v.extent(3), v.extent(1));
-      GappedTensor<float, 3> lse({extents[0], extents[2], extents[1]});
+      GappedTensor<float, 3> lse({extents[0], extents[2], extents[1]}), remainder({extents[0], extents[2], extents[1]});
       GappedTensor<float, 2> dsinks({2, 2});
       annulus::ring_attention_forward_into(ring, backend, problem.options, own.q, own.k, own.v, output, lse,
-                                           {.sinks = sinks});
+                                           {.sinks = sinks}, remainder);
       annulus::GradientViews<float, annulus::HostMemory> const gradients{
           .dq = dq.view(),
           .dk = dk.view(),
           .dv = annulus::view_of(annulus::bhds(dv_transposed)),
           .dsinks = dsinks.view()};
       annulus::ring_attention_backward_into(ring, backend, problem.options, own.dout, output, lse, own.q, own.k, own.v,
-                                            gradients, {.sinks = sinks});
+                                            gradients, {.sinks = sinks}, remainder);
       RingResult result;
       result.output = values_of(output);
       result.lse = values_of(lse);
@@ -81,7 +81,8 @@ TEST_CASE("free functions and the caller's memory give what RingAttention return
       result.dk = values_of(dk);
       result.dv = values_of(annulus::bhds(dv_transposed));
       result.dsinks = values_of(dsinks);
-      bool const intact = output.intact() && lse.intact() && dq.intact() && dk.intact() && dsinks.intact();
+      bool const intact =
+          output.intact() && lse.intact() && remainder.intact() && dq.intact() && dk.intact() && dsinks.intact();
       return std::pair(result, intact);
     });
     std::vector<RingResult> results;
@@ -110,7 +111,8 @@ TEST_CASE("gradients of 16-bit operands can be had in float, rounded nowhere") {
                       attention.backward_into(own.dout, forward.output, forward.lse, own.q, own.k, own.v,
                                               annulus::GradientViews<G, annulus::HostMemory>{
                                                   annulus::view_of(gradients.dq), annulus::view_of(gradients.dk),
-                                                  annulus::view_of(gradients.dv)});
+                                                  annulus::view_of(gradients.dv)},
+                                              {}, forward.lse_remainder);
                       return result_of(forward, gradients);
                     }));
   };

@@ -1,5 +1,6 @@
 // The suite can fail: each of these mistakes is found by the judge that all other tests rely on.
 
+#include <algorithm>
 #include <annulus/annulus.hpp>
 
 #include "integration/solve.hpp"
@@ -48,6 +49,10 @@ std::vector<RingProblem> fixed_problems() {
     });
   }
   add(annulus::Contiguous{}, Rotation::keys, [](RingProblem& p) { give_bias(p, 1, 4), p.dense.logit_softcap = 0.9; });
+  add(annulus::Contiguous{}, Rotation::keys, [](RingProblem& p) {
+    give_bias(p, 1, 4);
+    std::fill_n(p.dense.bias->values.begin(), p.dense.key_length, -1e30);
+  });
   return problems;
 }
 
@@ -101,6 +106,7 @@ TEST_CASE("C43: every mistake planted in a backend is found", "[trap][C43]") {
       {BackendFault::backward_drops_others, "backward pass drops others", "dv"},
       {BackendFault::state_in_16_bits, "state in 16 bits", "output"},
       {BackendFault::lse_in_base_2, "lse in base 2", "lse"},
+      {BackendFault::lse_remainder_forgotten, "remainder of lse forgotten", "dv"},
       {BackendFault::empty_row_has_lse_0, "empty row has lse 0", "lse"},
       {BackendFault::sinks_counted_twice, "sinks counted twice", "lse"},
       {BackendFault::sink_gradient_of_wrong_sign, "sink gradient of wrong sign", "dsinks"},

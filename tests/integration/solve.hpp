@@ -13,22 +13,6 @@
 #include "support/judge.hpp"
 #include "support/small_ring_problem.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
-
-#define ANNULUS_TEST_KERNELS_ELSEWHERE(T)                                                                       \
-  extern template void fold<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                          \
-                               RunningState<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);     \
-  extern template void add_gradients<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                 \
-                                        BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const&, \
-                                        StepGradients<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);
-ANNULUS_TEST_KERNELS_ELSEWHERE(double)
-ANNULUS_TEST_KERNELS_ELSEWHERE(float)
-#undef ANNULUS_TEST_KERNELS_ELSEWHERE
-
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
-
 namespace annulus_test {
 
 /// Calls function(backend) with a new backend of the asked kind. What is compared bit by bit with results of

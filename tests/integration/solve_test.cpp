@@ -3,7 +3,6 @@
 #include "integration/solve.hpp"
 
 #include <annulus/annulus.hpp>
-#include <annulus/backend/cpu/instantiate.hpp>
 
 #include "support/catch.hpp"
 

@@ -191,6 +191,28 @@ TEST_CASE("wrong lengths are refused", "[schedule]") {
   refused({.query_lengths = {2, 1}, .key_lengths = {3, 3}, .sharding = map}, "keys");
 }
 
+TEST_CASE("a plan whose rows, pairs or bytes cannot be counted is refused", "[schedule]") {
+  auto const refused = [](PlanRequest const& request, char const* part) {
+    CHECK_THROWS_AS(RingPlan(request), ShapeError);
+    CHECK_THROWS_WITH(RingPlan(request), ContainsSubstring(part));
+  };
+  Index const huge = Index{1} << 32;
+  refused({.query_lengths = {huge}, .key_lengths = {huge}}, "a step of 4294967296 queries and 4294967296 keys");
+  refused({.query_lengths = {Index{1} << 57, Index{1} << 57}, .key_lengths = {0, 0}}, "288230376151711744 positions");
+  refused({.query_lengths = {0, 0, 0}, .key_lengths = {largest_index, largest_index, 2}},
+          "9223372036854775807 positions");
+  refused({.shape = {.batch = huge, .query_heads = huge}, .query_lengths = {0}, .key_lengths = {0}}, "batch 4294967296");
+  refused({.shape = {.head_dim = huge, .value_dim = huge}, .query_lengths = {huge}, .key_lengths = {1}},
+          "head_dim 4294967296");
+  refused({.query_lengths = {1}, .key_lengths = {1}, .sinks = Index{1} << 60}, "1152921504606846976 sinks");
+  refused({.query_lengths = {8}, .key_lengths = {8}, .bias_gradient_elements = Index{1} << 60}, "8 rows");
+  // The work may be more than an integer holds: it is then the largest one.
+  PlanRequest const much{.shape = {.batch = 64, .query_heads = 64, .kv_heads = 64, .head_dim = 128, .value_dim = 128},
+                         .query_lengths = {Index{1} << 24, Index{1} << 24},
+                         .key_lengths = {Index{1} << 24, Index{1} << 24}};
+  CHECK(RingPlan(much).multiply_adds(0) == largest_index);
+}
+
 TEST_CASE("a bias or boolean mask stays with its queries", "[schedule]") {
   PlanRequest request = equal_shards(4, 8, full(), Rotation::queries);
   request.bound_to_queries = true;

@@ -1,13 +1,14 @@
 #pragma once
-// Before anything is exchanged, all ranks compare what they were called with, and all throw or none does.
+// Comparison of the arguments of all ranks before anything is exchanged: all ranks throw or none does.
 
+#include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
-#include <concepts>
 #include <cstdint>
-#include <cstring>
 #include <exception>
+#include <limits>
+#include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,8 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/check.hpp"
+#include "annulus/core/digest.hpp"
+#include "annulus/core/fixed_text.hpp"
 
 namespace annulus {
 
@@ -23,6 +26,18 @@ class CallRecord {
  public:
   Index local_queries = 0;
   Index local_keys = 0;
+
+  /// Which call this is: its number on the ring, and the one that the caller gave it, if any. `last_calls` is shown
+  /// where ranks are in different calls.
+  void identify(std::uint64_t number, std::optional<Index> label, Pass pass, FlightRecord::Tail const& last_calls) {
+    last_calls_ = last_calls;
+    add(call_name, static_cast<Index>(number));
+    if (label)
+      add(label_name, *label);
+    else
+      add_named(label_name, no_label, "none");
+    add_named(pass_name, pass == Pass::backward, name_of(pass));
+  }
 
   void add(std::string_view name, Index value) { append(name, value); }
   void add_real(std::string_view name, double value) { append(name, std::bit_cast<std::int64_t>(value), value); }
@@ -33,8 +48,13 @@ class CallRecord {
   }
   void add_flag(std::string_view name, bool value) { append(name, value, std::string_view(value ? "true" : "false")); }
 
-  /// Whether a rank that was called so before is called so again.
-  bool operator==(CallRecord const&) const = default;
+  /// True if `other` describes the same call, ignoring call number, label and pass. Refusals are not compared.
+  bool describes_same_call(CallRecord const& other) const {
+    if (local_queries != other.local_queries || local_keys != other.local_keys || count_ != other.count_) return false;
+    for (std::size_t f = 0; f < count_; ++f)
+      if (fields_[f] != other.fields_[f] && !fields_[f].identifies()) return false;
+    return true;
+  }
 
   /// Notes that this rank refuses the call. Peers throw the same type.
   void refuse(std::exception_ptr reason) {
@@ -44,11 +64,28 @@ class CallRecord {
       refusal(Refusal::shape, error.what());
     } catch (UnsupportedError const& error) {
       refusal(Refusal::unsupported, error.what());
+    } catch (std::bad_alloc const&) {
+      refusal(Refusal::other, "not enough memory to check the arguments or to make the results of this call");
     } catch (std::exception const& error) {
       refusal(Refusal::other, error.what());
     } catch (...) {
       refusal(Refusal::other, "an exception of unknown type");
     }
+  }
+
+  /// Finishes the record. `checked`: adds a digest, by which receivers detect corruption.
+  void seal(bool checked) {
+    digest_ = unchecked;
+    if (checked) digest_ = digest();
+  }
+
+  /// Throws CommunicationError where what has arrived is not the record that its rank sealed.
+  static void require_intact(std::span<CallRecord const> records, Rank rank) {
+    for (std::size_t r = 0; r < records.size(); ++r)
+      if (records[r].digest_ != unchecked && records[r].digest_ != records[r].digest())
+        throw CommunicationError(message_of("rank ", rank, ": the call record from rank ", r,
+                                            " does not match its checksum: it was corrupted in transfer"),
+                                 rank, CommunicationError::unknown, static_cast<Rank>(r));
   }
 
   /// Throws what the first refusing rank, or the first field in which the ranks differ, demands.
@@ -58,59 +95,71 @@ class CallRecord {
       for (std::size_t r = 1; r < records.size(); ++r) {
         Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
         if (first.name == other.name && first.value == other.value) continue;
-        check<CommunicationError>(first.name == other.name, "the ranks make different calls: rank 0 compares '",
-                                  first.name.data(), "', rank ", r, " '", other.name.data(), "'");
-        throw CommunicationError(message_of("the ranks were called with different ", first.name.data(), ": rank 0 has ",
-                                            first.shown(), ", rank ", r, " has ", other.shown(),
-                                            "; it must be the same on all ranks"));
+        // Blame rank 0 if only a minority agrees with it, else rank r.
+        auto const with_first = std::count_if(records.begin(), records.end(), [&](CallRecord const& one) {
+          return one.fields_[f].name == first.name && one.fields_[f].value == first.value;
+        });
+        Rank const odd = 2 * with_first < static_cast<std::ptrdiff_t>(records.size()) ? 0 : static_cast<Rank>(r);
+        auto const fail = [&](std::string const& text) {
+          throw CommunicationError(text, CommunicationError::unknown, CommunicationError::unknown, odd);
+        };
+        if (first.name != other.name)
+          fail(message_of("the ranks make different calls: rank 0 compares '", first.name.view(), "', rank ", r, " '",
+                          other.name.view(), "'"));
+        std::string text =
+            message_of("the ranks were called with different ", first.name.view(), ": rank 0 has ", first.shown(),
+                       ", rank ", r, " has ", other.shown(), "; it must be the same on all ranks");
+        if (first.identifies())
+          text += message_of(". Last calls of rank 0: ", records[0].last_calls_.view(), "; of rank ", r, ": ",
+                             records[r].last_calls_.view());
+        fail(text);
       }
   }
 
  private:
   enum class Refusal : std::int32_t { none, shape, unsupported, other };
 
+  static constexpr std::string_view call_name = "call number", label_name = "call number (Operands::call)",
+                                    pass_name = "pass";
+  static constexpr Index no_label = std::numeric_limits<Index>::min();
+
   struct Field {
-    std::array<char, 32> name{}, text{};  // end with a zero; without a text the value itself is shown
+    FixedText<31> name{}, text{};  // without a text the value itself is shown
     std::int64_t value = 0;
 
     bool operator==(Field const&) const = default;
-    std::string shown() const { return text[0] == 0 ? message_of(value) : text.data(); }
+    std::string shown() const { return text.empty() ? message_of(value) : text.c_str(); }
+    /// True for fields that identify the call; the others describe its arguments.
+    bool identifies() const {
+      return name.view() == call_name || name.view() == label_name || name.view() == pass_name;
+    }
   };
 
-  /// A record is made for every call, so that nothing is allocated here.
+  /// A record is made for every call, so nothing is allocated here.
   template <class... Parts>
   void append(std::string_view name, std::int64_t value, Parts const&... parts) {
     check<Error>(count_ < fields_.size() && name.size() < 32, "call record: no room for ", name);
     Field& field = fields_[count_++];
-    name.copy(field.name.data(), name.size());
+    field.name.add(name);
     field.value = value;
-    std::span<char> room = std::span(field.text).first(field.text.size() - 1);
-    (write(room, parts), ...);
+    field.text.add(parts...);
   }
 
-  static void write(std::span<char>& room, std::string_view word) {
-    room = room.subspan(word.copy(room.data(), room.size()));
-  }
-  template <class Number>
-    requires std::integral<Number> || std::floating_point<Number>
-  static void write(std::span<char>& room, Number number) {
-    std::array<char, 32> digits;
-    std::to_chars_result written{};
-    if constexpr (std::floating_point<Number>)
-      written = std::to_chars(digits.data(), digits.data() + digits.size(), number, std::chars_format::general, 17);
-    else
-      written = std::to_chars(digits.data(), digits.data() + digits.size(), number);
-    write(room, std::string_view(digits.data(), static_cast<std::size_t>(written.ptr - digits.data())));
+  std::uint64_t digest() const {
+    CallRecord unsealed = *this;
+    unsealed.digest_ = unchecked;
+    return digest_of(std::as_bytes(std::span(&unsealed, 1)));
   }
 
   void refusal(Refusal kind, char const* text) {
     refusal_ = kind;
-    std::strncpy(text_.data(), text, text_.size() - 1);
+    text_.clear();
+    text_.add(text);
   }
 
   void throw_refusal(std::size_t rank) const {
     if (refusal_ == Refusal::none) return;
-    std::string const text = message_of("rank ", rank, ": ", static_cast<char const*>(text_.data()));
+    std::string const text = message_of("rank ", rank, ": ", text_.view());
     switch (refusal_) {
       case Refusal::none: return;
       case Refusal::shape: throw ShapeError(text);
@@ -122,23 +171,28 @@ class CallRecord {
   std::array<Field, 48> fields_{};
   std::size_t count_ = 0;
   Refusal refusal_ = Refusal::none;
-  std::array<char, 768> text_{};
+  FixedText<771> text_{};
+  FlightRecord::Tail last_calls_{};
+  static constexpr std::uint64_t unchecked = 1;  ///< sealed without a digest
+  std::uint64_t digest_ = 0;  ///< 0: not sealed, which require_intact rejects, so that memory no record reached is noticed
 };
 
-/// Exchanges the records; `records` are then those of all ranks in rank order. Throws the same error on every rank.
+/// Gathers the records of all ranks, in rank order. Does not compare them: an error here is a failure of this rank or of
+/// the ring, not one that all ranks share.
 template <Communicator C>
-void agree(C& communicator, CallRecord const& mine, std::vector<CallRecord>& records) {
-  static_assert(std::is_trivially_copyable_v<CallRecord>);
+void gather_records(C& communicator, CallRecord const& mine, std::vector<CallRecord>& records) {
+  // Without padding, so that equal records have equal digests.
+  static_assert(std::is_trivially_copyable_v<CallRecord> && std::has_unique_object_representations_v<CallRecord>);
   records.resize(static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(records)));
-  CallRecord::compare(records);
 }
 
-/// As above, for a call that is made once.
+/// Gathers the records of a call that is made once, and compares them: all ranks throw the same error or none does.
 template <Communicator C>
 std::vector<CallRecord> agree(C& communicator, CallRecord const& mine) {
   std::vector<CallRecord> records;
-  agree(communicator, mine, records);
+  or_abandon(communicator, [&] { gather_records(communicator, mine, records); });
+  CallRecord::compare(records);
   return records;
 }
 

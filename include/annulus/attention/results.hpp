@@ -9,14 +9,17 @@
 
 namespace annulus {
 
-/// Result of the forward pass. T: a four-axis tensor type.
+/// Result of the forward pass, which the backward pass takes. T: a four-axis tensor type.
 template <TensorLike T>
 struct Forward {
   using Lse = MadeLike<T, Accumulator<ScalarOf<T>>, 3>;
 
   T output;  ///< [batch, local_queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
-  Lse lse;   ///< [batch, query_heads, local_queries], natural log, sinks included; a row that sees nothing: -inf.
-             ///< Gradients are computed from it, so they carry about 2 |logit| of its roundings.
+  Lse lse;   ///< [batch, query_heads, local_queries], natural log, sinks included; a row that sees nothing: -inf
+  /// As lse, what the rounding of lse took: lse + lse_remainder is the log-sum-exp to twice the precision. 0 where lse is
+  /// not finite. The backward pass needs both where |lse| is large; a tensor without data counts as zeros, and then
+  /// gradients carry about 2 |lse| roundings.
+  Lse lse_remainder;
   AxisOrder axes = AxisOrder::bshd;  ///< of `output`
 };
 

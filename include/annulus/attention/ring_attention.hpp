@@ -2,12 +2,16 @@
 // RingAttention: exact attention over a sequence that is spread on the ranks of a ring.
 
 #include <array>
+#include <cstdint>
+#include <exception>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/attention/options.hpp"
+#include "annulus/attention/require_operands.hpp"
 #include "annulus/attention/results.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/ring/backward_pass.hpp"
@@ -15,36 +19,6 @@
 #include "annulus/tensor/eigen.hpp"
 
 namespace annulus {
-
-namespace detail {
-
-template <class Space, class X>
-constexpr bool lives_in = true;
-template <class Space, TensorLike X>
-constexpr bool lives_in<Space, X> = std::same_as<SpaceOf<X>, Space>;
-template <class X>
-constexpr bool has_scalar = true;
-template <TensorLike X>
-constexpr bool has_scalar<X> = Scalar<ScalarOf<X>>;
-template <class Q, class X>
-constexpr bool same_kind = true;
-template <TensorLike Q, TensorLike X>
-constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_of<X> == 4;
-
-}  // namespace detail
-
-/// Fails to compile, with a sentence, unless q, k, v, output and dout are tensors that go together in memory `Space`.
-template <class Space, class Q, class... X>
-struct RequireOperands {
-  static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));
-  static_assert((detail::has_scalar<Q> && ... && detail::has_scalar<X>),
-                "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
-  static_assert((detail::same_kind<Q, Q> && ... && detail::same_kind<Q, X>),
-                "annulus: q, k, v, output and dout have four axes and the same element type");
-  static_assert((detail::lives_in<Space, Q> && ... && detail::lives_in<Space, X>),
-                "annulus: an operand lives in another memory space than the communicator and the backend");
-  static constexpr bool value = true;
-};
 
 /// Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889.
 ///
@@ -58,7 +32,9 @@ struct RequireOperands {
 ///   k [batch, local_keys, kv_heads, head_dim]         query_heads % kv_heads == 0
 ///   v [batch, local_keys, kv_heads, value_dim]
 /// Errors: ShapeError and UnsupportedError before anything is sent, on all ranks alike; CommunicationError where the
-/// ranks were called differently or a peer is lost. After an error past that point the ring is closed.
+/// ranks were called differently or a peer is lost. After an error past that point the ring is closed: every rank that
+/// has entered the call throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had
+/// all it needed before the failure may return; with Options::checked it throws, too.
 template <Communicator C, Backend B, class Predicate = EveryPair>
   requires std::same_as<typename C::memory_space, typename B::memory_space>
 class RingAttention {
@@ -69,9 +45,13 @@ class RingAttention {
   RingAttention(C& communicator, B& backend, Options options = {}, Predicate predicate = {})
       : communicator_(&communicator), backend_(&backend), options_(std::move(options)), predicate_(std::move(predicate)) {}
 
+  /// Moved, not copied: its buffers may be in use by other ranks.
+  RingAttention(RingAttention&&) = default;
+  RingAttention& operator=(RingAttention&&) = default;
+
   Options const& options() const { return options_; }
 
-  /// output and lse of this rank's queries over the keys of all ranks. Collective.
+  /// output, lse and lse_remainder of this rank's queries over the keys of all ranks. Collective.
   template <class Q, class K, class V>
   auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V>::value);
@@ -82,22 +62,27 @@ class RingAttention {
                   std::array const output{shape.batch, queries, shape.query_heads, shape.value_dim};
                   std::array const lse{shape.batch, shape.query_heads, queries};
                   result.emplace(Forward<T>{make_in_order_of<ScalarOf<Q>>(q, output),
+                                            make_like<Accumulator<ScalarOf<Q>>, 3>(q, lse),
                                             make_like<Accumulator<ScalarOf<Q>>, 3>(q, lse), axis_order_of(q)});
-                  return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)), view_of(result->lse)};
+                  return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)),
+                                                   view_of(result->lse), view_of(result->lse_remainder)};
                 });
     return std::move(*result);
   }
 
-  /// As forward, into the caller's memory: output [batch, local_queries, query_heads, value_dim] of any axis order and
-  /// lse [batch, query_heads, local_queries]. They are written when all else has succeeded.
-  template <class Q, class K, class V, class Output, class Lse>
+  /// As forward, into the caller's memory: output [batch, local_queries, query_heads, value_dim] of any axis order, lse
+  /// and lse_remainder [batch, query_heads, local_queries]. They are written when all else has succeeded; lse_remainder
+  /// (results.hpp) only where it is given.
+  template <class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
-                    OperandsFor<Q, Space> const& operands = {}) {
+                    OperandsFor<Q, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
     static_assert(RequireOperands<Space, Q, K, V, Output>::value && RequireTensor<Lse>::value);
-    ForwardViews<ScalarOf<Q>> const views{view_of(output), view_of(lse)};
+    using Statistics = TensorView<Accumulator<ScalarOf<Q>>, 3, Space>;
+    ForwardViews<ScalarOf<Q>> const views{view_of(output), view_of(lse),
+                                          detail::view_if_given<Statistics>(lse_remainder)};
     run_forward(StepOperands<ScalarOf<Q>, Space>{view_of(q), view_of(k), view_of(v)}, operands,
                 [&](AttentionShape const& shape, Index queries) {
-                  require_forward(shape, queries, views.output, views.lse);
+                  require_forward(shape, queries, views.output, views.lse, views.lse_remainder);
                   return views;
                 });
   }
@@ -110,7 +95,8 @@ class RingAttention {
     static_assert(RequireOperands<Space, Q, K, V, DOut, T>::value);
     using Scalar = ScalarOf<Q>;
     std::optional<Gradients<T>> result;
-    run_backward<Scalar>(dout, with_axes(forward.output, forward.axes), forward.lse, q, k, v, operands, [&] {
+    TensorView<Accumulator<Scalar> const, 3, Space> const remainder = view_of(forward.lse_remainder);
+    run_backward<Scalar>(dout, with_axes(forward.output, forward.axes), forward.lse, remainder, q, k, v, operands, [&] {
       auto const like = [&](auto const& x) { return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents())); };
       result.emplace(Gradients<T>{like(q), like(k), like(v)});
       GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
@@ -125,16 +111,23 @@ class RingAttention {
     return std::move(*result);
   }
 
-  /// As backward, into the caller's memory. output and lse are those of the forward pass. gradients.dq, dk, dv are
-  /// shaped as q, k, v; dbias (as the bias) is needed with bias_gradient, dsinks [query_heads, n] with sinks. Their
-  /// element type G is that of q, or the type of lse: gradients of 16-bit operands that are not rounded to 16 bits.
-  template <class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>>
+  /// As backward, into the caller's memory. output, lse and lse_remainder are those of the forward pass. gradients.dq,
+  /// dk, dv are shaped as q, k, v; dbias (as the bias) is needed with bias_gradient, dsinks [query_heads, n] with sinks.
+  /// Their element type G is that of q, or the type of lse: gradients of 16-bit operands that are not rounded to 16 bits.
+  /// lse_remainder [batch, query_heads, local_queries] counts as 0 where it is not given: gradients then carry about
+  /// 2 |lse| roundings, and where |lse| is so large that the logarithm of the number of keys is lost next to it, they are
+  /// wrong by a factor of up to that number.
+  template <class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>,
+            class Remainder = std::nullopt_t>
   void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
-                     GradientViews<G, Space> const& gradients, OperandsFor<Q, Space> const& operands = {}) {
+                     GradientViews<G, Space> const& gradients, OperandsFor<Q, Space> const& operands = {},
+                     Remainder const& lse_remainder = std::nullopt) {
     static_assert(RequireOperands<Space, Q, K, V, DOut, Output>::value && RequireTensor<Lse>::value);
     static_assert(std::same_as<G, ScalarOf<Q>> || std::same_as<G, Accumulator<ScalarOf<Q>>>,
                   "annulus: gradients have the element type of q or that of lse");
-    run_backward<G>(dout, output, lse, q, k, v, operands, [&] { return gradients; });
+    using Statistics = TensorView<Accumulator<ScalarOf<Q>> const, 3, Space>;
+    run_backward<G>(dout, output, lse, detail::view_if_given<Statistics>(lse_remainder), q, k, v, operands,
+                    [&] { return gradients; });
   }
 
   /// The plan of the last call of a pass; empty before.
@@ -153,50 +146,49 @@ class RingAttention {
   template <class T>
   struct ForwardViews {
     TensorView<T, 4, Space> output;
-    TensorView<Accumulator<T>, 3, Space> lse;
+    TensorView<Accumulator<T>, 3, Space> lse, lse_remainder;
   };
 
   /// results(shape, local_queries): the ForwardViews to fill, asked for when the operands have been found good. What it
   /// throws on one rank, such as a lack of memory, all ranks throw.
   template <class T, class Results>
   void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Results&& results) {
-    ForwardViews<T> views;
-    RingPlan const& plan = prepare(Pass::forward, own, operands, [&](AttentionShape const& shape) {
-      views = results(shape, own.q.extent(axis::sequence));
-    });
-    guarded([&] {
-      forward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::forward)},
-                   own, operands, views.output, views.lse);
+    in_call(Pass::forward, operands.call, [&](Call& call) {
+      ForwardViews<T> views;
+      RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
+        views = results(shape, own.q.extent(axis::sequence));
+      });
+      forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
     });
   }
 
   /// results(): the gradients to fill, as in run_forward.
-  template <class G, class DOut, class Output, class Lse, class Q, class K, class V, class Results>
-  void run_backward(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
-                    OperandsFor<Q, Space> const& operands, Results&& results) {
+  template <class G, class DOut, class Output, class Lse, class L, class Q, class K, class V, class Results>
+  void run_backward(DOut const& dout, Output const& output, Lse const& lse, TensorView<L const, 3, Space> lse_remainder,
+                    Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands, Results&& results) {
     using T = ScalarOf<Q>;
-    StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
-    TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
-    TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
-    GradientViews<G, Space> gradients;
-    RingPlan const& plan = prepare(Pass::backward, own, operands, [&](AttentionShape const& shape) {
-      require_forward(shape, own.q.extent(axis::sequence), from_output, from_lse);
-      detail::require_extents("dout", from_dout, from_output.extents(), "the extents of output");
-      gradients = results();
-      require_gradients(own, operands, gradients);
-    });
-    guarded([&] {
-      backward_pass(PassContext<C, B, Predicate>{plan, *communicator_, *backend_, logits_, predicate_, buffers(Pass::backward)},
-                    own, operands, from_dout, from_output, from_lse, gradients);
+    in_call(Pass::backward, operands.call, [&](Call& call) {
+      StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
+      TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
+      TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
+      GradientViews<G, Space> gradients;
+      RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
+        require_forward(shape, own.q.extent(axis::sequence), from_output, from_lse, lse_remainder);
+        detail::require_extents("dout", from_dout, from_output.extents(), "the extents of output");
+        gradients = results();
+        require_gradients(own, operands, gradients);
+      });
+      backward_pass(context(call, plan), own, operands, from_dout, from_output, from_lse, lse_remainder, gradients);
     });
   }
 
   template <class T, class L>
   static void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
-                              TensorView<L, 3, Space> const& lse) {
+                              TensorView<L, 3, Space> const& lse, TensorView<L, 3, Space> const& lse_remainder) {
     detail::require_extents("output", output, {shape.batch, local_queries, shape.query_heads, shape.value_dim},
                             "[batch, local_queries, query_heads, value_dim]");
     detail::require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries}, "[batch, query_heads, local_queries]");
+    if (lse_remainder.data()) detail::require_extents("lse_remainder", lse_remainder, lse.extents(), "the extents of lse");
   }
 
   template <class T, class G>
@@ -209,34 +201,136 @@ class RingAttention {
     if (operands.sinks) detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
   }
 
+  /// A call of this rank, from its entry to its return.
+  struct Call {
+    Pass pass;
+    std::uint64_t number;
+    std::optional<Index> label;
+    bool checked;
+    bool fails_on_all_ranks = false;  ///< what is thrown now, every rank throws: no peer waits, and the ring stays open
+  };
+
+  /// Everything that a rank does from its entry into a call on. Either it does its part, or the peers learn at once that
+  /// it does not. body(call) does the part.
+  template <class Body>
+  void in_call(Pass pass, std::optional<Index> label, Body&& body) {
+    Call call{pass, 0, label, is_checked()};
+    auto const tail = [&]() -> FlightRecord::Tail {
+      if constexpr (CallRecordingCommunicator<C>) return communicator_->flight_record().tail();
+      return {};
+    };
+    auto const end = [&](bool failed) noexcept {
+      if constexpr (CallRecordingCommunicator<C>) communicator_->flight_record().end(failed);
+    };
+    auto const give_up = [&](char const* reason, Rank culprit = CommunicationError::unknown) noexcept {
+      if (call.fails_on_all_ranks) return;
+      synchronize_quietly();
+      abandon_ring(*communicator_, reason, culprit);
+    };
+    last_calls_ = tail();
+    if constexpr (CallRecordingCommunicator<C>)
+      call.number = communicator_->flight_record().begin(pass, label);
+    else
+      call.number = ++calls_;
+    try {
+      body(call);
+      if (call.checked) confirm_end(call);
+      end(false);
+    } catch (CommunicationError const& error) {
+      give_up(error.what(), error.neighbour());
+      FlightRecord::Tail const calls = tail();
+      end(true);
+      if (call.fails_on_all_ranks || calls.empty()) throw;
+      throw CommunicationError(message_of(error.what(), ". Last calls of rank ", communicator_->rank(), ": ", calls.view()),
+                               error.rank(), error.step(), error.neighbour());
+    } catch (std::exception const& error) {
+      give_up(error.what());
+      end(true);
+      throw;
+    } catch (...) {
+      give_up("an exception of unknown type");
+      end(true);
+      throw;
+    }
+  }
+
+  bool is_checked() const {
+#if defined(NDEBUG)
+    constexpr bool by_default = false;
+#else
+    constexpr bool by_default = std::same_as<Space, HostMemory>;
+#endif
+    return options_.checked.value_or(by_default);
+  }
+
+  /// The last agreement of a checked call: no rank returns before all have done their parts.
+  void confirm_end(Call const& call) {
+    communicator_->all_gather(std::as_bytes(std::span(&call.number, 1)), std::as_writable_bytes(std::span(confirmations_)));
+    for (std::size_t r = 0; r < confirmations_.size(); ++r)
+      if (confirmations_[r] != call.number)
+        throw CommunicationError(message_of("rank ", communicator_->rank(), ": rank ", r, " confirms the end of call ",
+                                            confirmations_[r], "; expected call ", call.number),
+                                 communicator_->rank(), CommunicationError::unknown, static_cast<Rank>(r));
+  }
+
   /// Checks this rank's arguments, compares all ranks' calls, and makes the plan: all ranks throw or none does.
   template <class T, class Check>
-  RingPlan const& prepare(Pass pass, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
+  RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
                           Check&& check_results) {
     CallRecord record;
     AttentionShape shape;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
-    std::exception_ptr refused;
+    record.identify(call.number, call.label, call.pass, last_calls_);
     try {
       validate_options(options_);
       validate_range<AccumulatorOf<B, T>>(options_);
+      if constexpr (!std::same_as<Space, HostMemory>)
+        check<UnsupportedError>(!call.checked && !options_.require_finite,
+                                "checked and require_finite are accepted for operands in host memory");
       shape = validate_shapes(own.q, own.k, own.v);
       validate_operands(operands, shape, queries, keys);
       check_results(shape);
       require_first_shapes(shape, queries, keys);
-      Problem const problem = problem_of(pass, shape, communicator_->size(), queries, keys, options_, operands, restricts);
+      Problem const problem =
+          problem_of(call.pass, shape, communicator_->size(), queries, keys, options_, operands, restricts);
       Support const support = std::as_const(*backend_).supports(problem);
       check<UnsupportedError>(static_cast<bool>(support), support.reason());
       logits_ = {problem.softmax_scale, problem.logit_softcap, problem.dropout};
-      record_call(record, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)));
+      record_call(record, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)), call.checked);
     } catch (...) {
-      refused = std::current_exception();
-      record.refuse(refused);
+      record.refuse(std::current_exception());
     }
-    agree(*communicator_, record, records_);
-    if (is_as_before(pass, record)) return *state(pass).plan;
+    record.seal(call.checked);
+    gather_records(*communicator_, record, records_);
+    CallRecord::require_intact(records_, communicator_->rank());
 
-    PlanRequest request{.pass = pass,
+    call.fails_on_all_ranks = true;
+    CallRecord::compare(records_);
+    call.fails_on_all_ranks = false;
+    PassState& planned = state(call.pass);
+    if (!is_as_before(planned, record)) {
+      PlanRequest request = request_of<T>(call, shape, operands);
+      // All ranks know the same, so what is refused here all ranks refuse.
+      try {
+        validate_global(request, options_, operands);
+        planned.plan.emplace(std::move(request));
+      } catch (ShapeError const&) {
+        call.fails_on_all_ranks = true;
+        throw;
+      } catch (UnsupportedError const&) {
+        call.fails_on_all_ranks = true;
+        throw;
+      }
+      planned.call = record;
+      first_ = FirstCall{shape, queries, keys};
+      confirmations_.resize(records_.size());
+    }
+    return *planned.plan;
+  }
+
+  template <class T>
+  PlanRequest request_of(Call const& call, AttentionShape const& shape, Operands<T, Space> const& operands) const {
+    PlanRequest request{.pass = call.pass,
                         .shape = shape,
                         .query_lengths = {},
                         .key_lengths = {},
@@ -251,26 +345,21 @@ class RingAttention {
                         .segments = static_cast<bool>(operands.query_segments),
                         .elementwise = restricts || operands.mask,
                         .bound_to_queries = operands.bias || operands.mask,
-                        .in_place = lends(*communicator_)};
-    if (operands.bias_gradient && pass == Pass::backward)
+                        .in_place = lends(*communicator_),
+                        .checked = call.checked};
+    if (operands.bias_gradient && call.pass == Pass::backward)
       request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
     for (CallRecord const& other : records_) {
       request.query_lengths.push_back(other.local_queries);
       request.key_lengths.push_back(other.local_keys);
     }
-    validate_global(request, options_, operands);
-    PassState& planned = state(pass);
-    planned.plan.emplace(std::move(request));
-    planned.call = record;
-    first_ = FirstCall{shape, queries, keys};
-    return *planned.plan;
+    return request;
   }
 
   /// Whether all ranks are called as they were when the plan of the pass was made. The record of this rank holds all that
   /// a plan depends on but the lengths of the others; the options do not change.
-  bool is_as_before(Pass pass, CallRecord const& call) const {
-    PassState const& planned = state(pass);
-    if (!planned.plan || planned.call != call) return false;
+  bool is_as_before(PassState const& planned, CallRecord const& call) const {
+    if (!planned.plan || !planned.call.describes_same_call(call)) return false;
     PlanRequest const& request = planned.plan->request();
     for (std::size_t r = 0; r < records_.size(); ++r)
       if (request.query_lengths[r] != records_[r].local_queries || request.key_lengths[r] != records_[r].local_keys)
@@ -289,32 +378,19 @@ class RingAttention {
                       seen, "; the first call fixed them to ", list(*first_));
   }
 
-  /// Past the point where all ranks agreed, a failure of one rank must end the wait of the others.
-  template <class Function>
-  void guarded(Function&& function) {
-    try {
-      function();
-    } catch (std::exception const& error) {
-      come_to_rest();
-      communicator_->abandon(error.what());
-      throw;
-    } catch (...) {
-      come_to_rest();
-      communicator_->abandon("an exception of unknown type");
-      throw;
-    }
-  }
-
-  void come_to_rest() noexcept {
+  void synchronize_quietly() noexcept {
     try {
       backend_->synchronize();
     } catch (...) {  // the first failure is the one to report
     }
   }
 
+  PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
+    state(call.pass).buffers.call = call.number;
+    return {plan, *communicator_, *backend_, logits_, predicate_, state(call.pass).buffers, options_.require_finite};
+  }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
-  RingBuffers<C, B>& buffers(Pass pass) { return state(pass).buffers; }
 
   struct FirstCall {
     AttentionShape shape;
@@ -328,7 +404,10 @@ class RingAttention {
   Predicate predicate_;
   LogitOptions logits_{};
   std::optional<FirstCall> first_;
-  std::vector<CallRecord> records_;  ///< of all ranks, for the call in hand
+  std::vector<CallRecord> records_;           ///< of all ranks, for the call in hand
+  std::vector<std::uint64_t> confirmations_;  ///< of all ranks, at the end of a checked call
+  FlightRecord::Tail last_calls_;             ///< before the call in hand
+  std::uint64_t calls_ = 0;                   ///< counted here where the communicator keeps no flight record
   std::array<PassState, 2> states_;
 };
 

@@ -2,7 +2,10 @@
 // Every check of what a user passes in. None of them communicates.
 
 #include <cmath>
+#include <concepts>
+#include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,6 +15,7 @@
 #include "annulus/core/check.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/schedule/ring_plan.hpp"
+#include "annulus/tensor/addressable.hpp"
 #include "annulus/tensor/operands.hpp"
 
 namespace annulus {
@@ -34,31 +38,26 @@ inline void validate_options(Options const& options) {
                           options.query_offset, "; accepted: a position, |query_offset| < ", limit);
 }
 
-/// Throws UnsupportedError for a scale or cap that sums of type A cannot hold: it would turn infinite, or into no cap.
+/// Throws UnsupportedError for a scale or cap that sums of type A cannot hold. A scale beyond them would turn infinite.
+/// x / cap is too small for a normal number, and may count as 0, for |x| < cap * smallest: up to the largest cap that is
+/// half of the rounding of 1, so that no probability changes.
 template <class A>
 void validate_range(Options const& options) {
   double const largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
+  double const largest_cap = std::numeric_limits<A>::epsilon() / 4 / smallest;
   double const scale = options.softmax_scale.value_or(0), cap = options.logit_softcap;
   check<UnsupportedError>(std::abs(scale) <= largest, "softmax_scale is ", scale, "; accepted for sums of ", sizeof(A),
                           " bytes: at most ", largest);
-  check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest), "logit_softcap is ", cap,
-                          "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest, ", or 0 for none");
+  check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest_cap), "logit_softcap is ", cap,
+                          "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest_cap, ", or 0 for none");
 }
 
 namespace detail {
 
-/// A view with elements must point to some.
-template <class T, std::size_t N, class Space>
-void require_data(std::string_view name, TensorView<T, N, Space> const& view) {
-  for (Index extent : view.extents())
-    check<ShapeError>(extent >= 0, name, " has extents ", view.extents(), "; extents must not be negative");
-  check<ShapeError>(view.size() == 0 || view.data() != nullptr, name, " of extents ", view.extents(), " has no data");
-}
-
 template <class T, std::size_t N, class Space>
 void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
                      std::array<Index, N> const& expected, std::string_view meaning) {
-  require_data(name, view);
+  require_addressable(name, view);
   check<ShapeError>(view.extents() == expected, name, " has extents ", view.extents(), "; expected ", expected, " = ",
                     meaning);
 }
@@ -67,7 +66,7 @@ void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
 template <class T, class Space>
 void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, AttentionShape const& shape,
                    Index local_queries) {
-  require_data(name, view);
+  require_addressable(name, view);
   bool const fits = (view.extent(0) == shape.batch || view.extent(0) == 1) &&
                     (view.extent(1) == shape.query_heads || view.extent(1) == 1) && view.extent(2) == local_queries;
   check<ShapeError>(fits, name, " has extents ", view.extents(), "; expected [", shape.batch, " or 1, ",
@@ -82,9 +81,9 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
 template <class T, class Space>
 AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T const, 4, Space> k,
                                TensorView<T const, 4, Space> v) {
-  detail::require_data("q", q);
-  detail::require_data("k", k);
-  detail::require_data("v", v);
+  require_addressable("q", q);
+  require_addressable("k", k);
+  require_addressable("v", v);
   check<ShapeError>(q.extent(axis::heads) >= 1 && q.extent(axis::dim) >= 1, "q has extents ", q.extents(),
                     "; at least one head and one dim are needed");
   check<ShapeError>(k.extent(axis::heads) >= 1 && v.extent(axis::dim) >= 1, "k and v have extents ", k.extents(),
@@ -97,6 +96,8 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
                     " heads, k has ", k.extent(axis::heads), "; query_heads must be a multiple of kv_heads");
   detail::require_extents("v", v, {k.extent(0), k.extent(1), k.extent(2), v.extent(3)},
                           "[batch, local_keys, kv_heads, value_dim]");
+  require_countable("output", std::array{q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, sizeof(T));
+  require_countable("lse", std::array{q.extent(0), q.extent(2), q.extent(1)}, sizeof(Accumulator<T>));
   return {.batch = q.extent(axis::batch), .query_heads = q.extent(axis::heads), .kv_heads = k.extent(axis::heads),
           .head_dim = q.extent(axis::dim), .value_dim = v.extent(axis::dim)};
 }
@@ -121,6 +122,20 @@ void validate_operands(Operands<T, Space> const& operands, AttentionShape const&
     detail::require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
                             "[query_heads] or [query_heads, n]");
 }
+
+namespace detail {
+
+/// Of the elements in the order of their axes, whatever their strides.
+template <class T>
+std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
+  std::uint64_t digest = 0;
+  for (Index i = 0; i < values.extent(0); ++i)
+    for (Index j = 0; j < values.extent(1); ++j)
+      digest = digest_of(std::as_bytes(std::span(&values(i, j), 1)), digest);
+  return digest;
+}
+
+}  // namespace detail
 
 /// What a backend is asked to support.
 template <class T, class Space>
@@ -147,7 +162,7 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
 /// The fields that must be equal on all ranks.
 template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
-                 int accumulator_bytes) {
+                 int accumulator_bytes, bool checked) {
   AttentionShape const& shape = problem.shape;
   auto const add_reach = [&](std::string_view name, Index reach) {
     if (reach < unbounded)
@@ -157,7 +172,6 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   };
   record.local_queries = problem.local_queries;
   record.local_keys = problem.local_keys;
-  record.add_named("pass", problem.pass == Pass::backward, problem.pass == Pass::backward ? "backward" : "forward");
   record.add_named("data type", static_cast<Index>(problem.data_type), name_of(problem.data_type));
   record.add("accumulator bytes", accumulator_bytes);
   record.add("batch", shape.batch);
@@ -194,6 +208,13 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add_flag("segments given", problem.segments);
   record.add_flag("sinks given", static_cast<bool>(operands.sinks));
   record.add("sinks per head", problem.sinks);
+  record.add_flag("checked", checked);
+  record.add_flag("require_finite", options.require_finite);
+  if constexpr (std::same_as<Space, HostMemory>)
+    if (checked && operands.sinks) {
+      auto const digest = static_cast<Index>(detail::digest_of_values(*operands.sinks));
+      record.add_named("sink logits", digest, "values with digest ", digest);
+    }
 }
 
 /// What can be checked only when the lengths of all ranks are known; all ranks come to the same answer.

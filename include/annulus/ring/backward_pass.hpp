@@ -22,19 +22,22 @@ struct GradientViews {
 namespace detail {
 
 /// Sums a row of every rank's payload over all ranks, in rank order, so that all ranks get the same bits. Row r is
-/// rank r's share, the last row receives the sum.
+/// rank r's share, the last row receives the sum. `call`: the number of the call.
 template <class A, class C, class B, class Payload>
 TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares,
-                                                          Index elements) {
+                                                          Index elements, std::uint64_t call) {
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
   for (int i = 0; i + 1 < ranks; ++i) {
     Index const leaving = ring_neighbour(rank, -i, ranks), coming = ring_neighbour(rank, -i - 1, ranks);
-    auto const out = shares.outgoing({leaving, leaving + 1});
+    std::uint64_t const seed = checksum_seed(call, Channel::reduction, i);
+    auto const out = shares.outgoing({leaving, leaving + 1}, seed);
     auto const in = shares.incoming({coming, coming + 1});
     auto transfer = communicator.start_shift(Channel::reduction, 1, out, in);
     transfer.wait();
+    require_intact(shares, {coming, coming + 1}, seed, Payload::arriving, Channel::reduction, rank,
+                   ring_neighbour(rank, -1, ranks));
   }
   auto const rows = shares.template view<A>(0, 1, 1, elements);
   auto const row = [&](Index r) { return rows.slice(axis::sequence, r, 1); };
@@ -45,13 +48,14 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& ba
 
 }  // namespace detail
 
-/// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse [batch, query_heads,
-/// local_queries] of the forward pass. Everything has been validated, on all ranks.
+/// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse and lse_remainder
+/// [batch, query_heads, local_queries] of the forward pass; lse_remainder without data counts as 0, on this rank alone.
+/// Everything has been validated, on all ranks.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
 void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
                    Operands<T, Space> const& operands, TensorView<T const, 4, Space> dout,
                    TensorView<T const, 4, Space> output, TensorView<Accumulator<T> const, 3, Space> lse,
-                   GradientViews<G, Space> const& gradients) {
+                   TensorView<Accumulator<T> const, 3, Space> lse_remainder, GradientViews<G, Space> const& gradients) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
   using Payload = typename RingBuffers<C, B>::Payload;
@@ -93,8 +97,13 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       rows(0, own.q);
       rows(1, dout);
       detail::pack(backend, lse, 2, first.rows(), first.template statistics<L>(2, batch, query_heads));
+      auto const travelling_remainder = first.template statistics<L>(3, batch, query_heads);
+      if (lse_remainder.data())
+        detail::pack(backend, lse_remainder, 2, first.rows(), travelling_remainder);
+      else
+        backend.clear(travelling_remainder);
       detail::pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
-                   first.template statistics<A>(3, batch, query_heads));
+                   first.template statistics<A>(4, batch, query_heads));
     }
     detail::pack_segments(backend, operands, plan, first);
   }
@@ -117,7 +126,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     StepOperands<T, Space> rows = own;
-    BackwardOperands<T, L, A, Space> backward{dout, lse, delta};
+    BackwardOperands<T, L, A, Space> backward{dout, lse, delta, lse_remainder};
     Payload const& query_side = keys_rotate ? buffers.resident : results;
     Payload const& key_side = keys_rotate ? results : buffers.resident;
     if (i > 0 && keys_rotate) {
@@ -127,7 +136,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       rows.q = here.template view<T>(0, batch, query_heads, shape.head_dim);
       backward = {here.template view<T>(1, batch, query_heads, shape.value_dim),
                   here.template statistics<L>(2, batch, query_heads),
-                  here.template statistics<A>(3, batch, query_heads)};
+                  here.template statistics<A>(4, batch, query_heads),
+                  here.template statistics<L>(3, batch, query_heads)};
     }
     if (keys_rotate) {
       backend.clear(key_gradient(results));
@@ -139,6 +149,17 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
                           backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
+  };
+  auto const inspect = [&](int i, Payload const& results) {
+    if constexpr (std::same_as<Space, HostMemory>) {
+      if (!context.require_finite) return;
+      detail::ResultPlace const theirs = context.place(i), own_rows = theirs.of_own_rows();
+      Payload const& query_side = keys_rotate ? buffers.resident : results;
+      Payload const& key_side = keys_rotate ? results : buffers.resident;
+      detail::require_finite("dq", query_gradient(query_side), query_side.rows().begin, keys_rotate ? own_rows : theirs);
+      detail::require_finite("dk", key_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
+      detail::require_finite("dv", value_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
+    }
   };
   auto const join = [&](Payload const& into, Payload const& from) {
     auto const add = [&](auto part) {
@@ -165,13 +186,21 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     if (!operands.sinks) return;
     Index const sinks = operands.sinks->extent(1);
     auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);
-    backend.sink_gradients(lse, TensorView<A const, 3, Space>(delta), *operands.sinks,
+    backend.sink_gradients(lse, lse_remainder, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
     auto const sum =
-        detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks);
+        detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks, buffers.call);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
   };
-  rotate(plan, context.communicator, backend, buffers, visit, join, finish);
+  rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+  if constexpr (std::same_as<Space, HostMemory>)
+    if (context.require_finite) {
+      detail::ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
+      detail::require_finite("dq", gradients.dq, 0, place);
+      detail::require_finite("dk", gradients.dk, 0, place);
+      detail::require_finite("dv", gradients.dv, 0, place);
+      if (gradients.dbias.data()) detail::require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, place);
+    }
 }
 
 }  // namespace annulus

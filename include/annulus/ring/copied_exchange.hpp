@@ -1,6 +1,7 @@
 #pragma once
-// How payloads travel where ranks do not share memory: each hop is a shift, which copies.
+// Exchange by messages, between ranks that do not share memory: each hop is a shift, which copies.
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -43,15 +44,16 @@ class CopiedExchange {
   /// Before the work of step i: the rows of step i + 1 are on their way.
   void fetch_next(int i) {
     next_->hold(plan_.step(rank_, i + 1).held);
-    auto const out = here_->outgoing(plan_.step(rank_, i).sent);
+    auto const out = here_->outgoing(plan_.step(rank_, i).sent, seed(Channel::prefetched, i));
     auto const in = next_->incoming(next_->rows());
     ahead_.emplace(communicator_.start_shift(Channel::prefetched, plan_.prefetched_hop(i), out, in));
   }
 
   /// At the end of step i: the rows of step i + 1 are here.
   void await_next(int i) {
-    detail::in_step(rank_, i, [&] { ahead_->wait(); });
+    ahead_->wait();
     ahead_.reset();
+    require_intact(*next_, Channel::prefetched, i, plan_.prefetched_hop(i));
     std::swap(here_, next_);
   }
 
@@ -66,8 +68,7 @@ class CopiedExchange {
   template <class Join>
   void join_arrived(int i, Payload& results, Join& join) {
     if (!behind_) return;
-    detail::in_step(rank_, i, [&] { behind_->wait(); });
-    behind_.reset();
+    await_results(i - 1);
     join(plan_.carried_direct() ? home() : results, arriving());
   }
 
@@ -76,7 +77,7 @@ class CopiedExchange {
     if (!carries_ || plan_.carried_hop(i) == 0) return;
     PlannedStep const& step = plan_.step(rank_, i);
     arriving().hold(step.arriving);
-    auto const out = results.outgoing(step.carried);
+    auto const out = results.outgoing(step.carried, seed(Channel::carried, i));
     auto const in = arriving().incoming(arriving().rows());
     behind_.emplace(communicator_.start_shift(Channel::carried, plan_.carried_hop(i), out, in));
     if (plan_.carried_rows(rank_)[2] > 0) std::swap(fresh_, leaving_);
@@ -86,16 +87,25 @@ class CopiedExchange {
   template <class Join>
   Payload const& come_home(Join& join) {
     if (!behind_) return home();
-    int const last = plan_.steps() - 1;
-    if (plan_.carried_direct()) {
-      join_arrived(last, home(), join);
-      return home();
-    }
-    detail::in_step(rank_, last, [&] { behind_->wait(); });
-    return arriving();
+    await_results(plan_.steps() - 1);
+    if (!plan_.carried_direct()) return arriving();
+    join(home(), arriving());
+    return home();
   }
 
  private:
+  /// The results that left after step `sent_in`.
+  void await_results(int sent_in) {
+    behind_->wait();
+    behind_.reset();
+    require_intact(arriving(), Channel::carried, sent_in, plan_.carried_hop(sent_in));
+  }
+  void require_intact(Payload const& payload, Channel channel, int sent_in, int hop) const {
+    detail::require_intact(payload, payload.rows(), seed(channel, sent_in), Payload::arriving, channel, rank_,
+                           ring_neighbour(rank_, -hop, plan_.ranks()));
+  }
+  std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
+
   void move_on() noexcept {
     if (ahead_) ahead_->progress();
     if (behind_) behind_->progress();

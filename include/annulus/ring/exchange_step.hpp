@@ -1,17 +1,36 @@
 #pragma once
-// Errors of the communicator, in the terms of the ring.
+// Errors of the exchanges of a step.
 
+#include <cstdint>
+
+#include "annulus/comm/communicator.hpp"
 #include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/mask/band.hpp"
 
 namespace annulus::detail {
 
-/// Calls wait(); an error of the communicator also names the step.
-template <class Wait>
-void in_step(Rank rank, int step, Wait&& wait) {
+/// Seed of the checksum of what step `step` of a call sends on `channel`. step < 2^24, call < 2^38.
+constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step) {
+  return (call << 24 | static_cast<std::uint64_t>(step)) << 2 | static_cast<std::uint64_t>(channel);
+}
+
+/// Throws CommunicationError where `rows`, which have arrived from `sender`, are not those that it sent.
+template <class Payload>
+void require_intact(Payload const& payload, RowRange rows, std::uint64_t seed, Index slot, Channel channel, Rank rank,
+                    Rank sender) {
+  if (!payload.is_intact(rows, seed, slot))
+    throw CommunicationError(message_of("rank ", rank, ": ", name_of(channel), " rows from rank ", sender,
+                                        " do not have the checksum that rank ", sender, " gave them"),
+                             rank, CommunicationError::unknown, sender);
+}
+
+/// Calls function(); an error of the communicator also names the step.
+template <class Function>
+void in_step(Rank rank, int step, Function&& function) {
   try {
-    wait();
+    function();
   } catch (CommunicationError const& error) {
     throw CommunicationError(message_of("step ", step, " of the ring: ", error.what()), rank, step, error.neighbour());
   }

@@ -52,12 +52,12 @@ void pack_segments(B& backend, Operands<T, Space> const& operands, RingPlan cons
 
 }  // namespace detail
 
-/// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse [batch, query_heads,
-/// local_queries]. Everything has been validated, on all ranks.
+/// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch,
+/// query_heads, local_queries]; lse_remainder without data is not written. Everything has been validated, on all ranks.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
                   Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
-                  TensorView<Accumulator<T>, 3, Space> lse) {
+                  TensorView<Accumulator<T>, 3, Space> lse, TensorView<Accumulator<T>, 3, Space> lse_remainder) {
   using A = AccumulatorOf<B, T>;
   using Payload = typename RingBuffers<C, B>::Payload;
   RingPlan const& plan = context.plan;
@@ -104,6 +104,17 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
                  state);
   };
+  auto const inspect = [&](int i, Payload const& results) {
+    if constexpr (std::same_as<Space, HostMemory>) {
+      if (!context.require_finite) return;
+      Payload const& payload = keys_rotate ? buffers.resident : results;
+      auto const state = detail::state_in<A>(payload, shape);
+      detail::ResultPlace const place = keys_rotate ? context.place(i).of_own_rows() : context.place(i);
+      detail::require_finite("the maximum of the logits", state.maximum, payload.rows().begin, place);
+      detail::require_finite("the sum of the weights", state.sum, payload.rows().begin, place);
+      detail::require_finite("the un-normalised output", state.accumulator, payload.rows().begin, place);
+    }
+  };
   auto const join = [&](Payload const& into, Payload const& from) {
     auto const state = detail::state_in<A>(into, shape);
     backend.merge(RunningState<A, Space>{detail::rows_held_by(from, into, state.accumulator, axis::sequence),
@@ -114,9 +125,16 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   auto const finish = [&](Payload const& home) {
     TensorView<Accumulator<T> const, 2, Space> sinks;
     if (operands.sinks) sinks = *operands.sinks;
-    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : home, shape), sinks, output, lse);
+    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : home, shape), sinks, output, lse,
+                      lse_remainder);
   };
-  rotate(plan, context.communicator, backend, buffers, visit, join, finish);
+  rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+  if constexpr (std::same_as<Space, HostMemory>)
+    if (context.require_finite) {
+      detail::ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
+      detail::require_finite("lse", lse, 0, place);
+      detail::require_finite("output", output, 0, place);
+    }
 }
 
 }  // namespace annulus

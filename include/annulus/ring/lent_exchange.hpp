@@ -1,7 +1,8 @@
 #pragma once
-// How payloads travel where ranks share memory: they do not; each rank reads them where they lie.
+// Zero-copy exchange: ranks sharing memory read each other's buffers directly.
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -48,23 +49,24 @@ class LentExchange {
     for (int later = 1; later < plan_.steps(); ++later) {
       int const hop = plan_.offset(later);
       auto const out =
-          buffers_.prefetched[0].outgoing(plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held);
+          buffers_.prefetched[0].outgoing(plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held,
+                                          seed(Channel::prefetched, later), later - 1);
       borrowed_.push_back(communicator_.start_loan(Channel::prefetched, hop, out));
     }
   }
 
   void await_next(int i) {
     auto& loan = borrowed_[static_cast<std::size_t>(i)];
-    detail::in_step(rank_, i, [&] { loan.wait(); });
+    loan.wait();
     PlannedStep const& next = plan_.step(rank_, i + 1);
-    take(here_, loan, plan_.prefetched_layout(), next.held, i, next.owner);
+    take(here_, loan, plan_.prefetched_layout(), next.held, Channel::prefetched, i + 1, next.owner);
   }
 
   Payload& results(int i) {
     bool const at_home = plan_.steps() == 1 || (plan_.carried_direct() && i == 0);
     Payload& results = at_home ? buffers_.carried[0] : *fresh_[turn_];
     if (!at_home) {
-      detail::in_step(rank_, i, [&] { communicator_.reclaim(results.buffer()); });
+      communicator_.reclaim(results.buffer());
       turn_ = (turn_ + 1) % places_;
     }
     results.hold(plan_.step(rank_, i).held);
@@ -74,7 +76,7 @@ class LentExchange {
   template <class Join>
   void join_arrived(int i, Payload& results, Join& join) {
     if (!behind_) return;
-    await_results(i, i - 1);
+    await_results(i - 1);
     join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_);
   }
 
@@ -84,7 +86,7 @@ class LentExchange {
     behind_.reset();
     if (plan_.carried_layout().row_bytes.empty() || plan_.carried_hop(i) == 0) return;
     behind_.emplace(communicator_.start_loan(Channel::carried, plan_.carried_hop(i),
-                                             results.outgoing(plan_.step(rank_, i).carried)));
+                                             results.outgoing(plan_.step(rank_, i).carried, seed(Channel::carried, i))));
   }
 
   /// The results for this rank's own rows may lie in another rank's memory: they are given back with this object.
@@ -92,8 +94,7 @@ class LentExchange {
   Payload const& come_home(Join& join) {
     Payload const& home = buffers_.carried[0];
     if (!behind_) return home;
-    int const last = plan_.steps() - 1;
-    await_results(last, last);
+    await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arrived_;
     join(home, arrived_);
     return home;
@@ -101,25 +102,29 @@ class LentExchange {
 
  private:
   /// The results that the step `sent_in` has lent to this rank.
-  void await_results(int step, int sent_in) {
-    detail::in_step(rank_, step, [&] { behind_->wait(); });
-    take(arrived_, *behind_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, step,
+  void await_results(int sent_in) {
+    behind_->wait();
+    take(arrived_, *behind_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, Channel::carried, sent_in,
          ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
   }
 
-  void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, int step,
+  std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
+
+  void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, Channel channel, int step,
             Rank lender) {
     BorrowedBytes const runs = loan.runs();
     auto const require_equal = [&](std::size_t expected, std::size_t got, auto const&... what) {
       if (expected != got)
-        throw CommunicationError(message_of("step ", step, " of the ring: rank ", rank_, ": expected ", expected, what...,
-                                            ", got ", got, " from rank ", lender),
-                                 rank_, step, lender);
+        throw CommunicationError(message_of("rank ", rank_, ": ", name_of(channel), " rows from rank ", lender,
+                                            ": expected ", expected, what..., ", got ", got),
+                                 rank_, CommunicationError::unknown, lender);
     };
-    require_equal(layout.row_bytes.size(), runs.size(), " runs");
-    for (std::size_t p = 0; p < runs.size(); ++p)
-      require_equal(static_cast<std::size_t>(rows.size() * layout.row_bytes[p]), runs[p].size(), " bytes in run ", p);
+    auto const lengths = Payload::run_lengths(layout, rows);
+    require_equal(lengths.size(), runs.size(), " runs");
+    for (std::size_t p = 0; p < lengths.size(); ++p) require_equal(lengths[p], runs[p].size(), " bytes in run ", p);
     payload.lie_at(runs, layout, rows);
+    // A window holds exactly one checksum.
+    detail::require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, lender);
   }
 
   RingPlan const& plan_;

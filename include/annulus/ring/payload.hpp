@@ -1,12 +1,17 @@
 #pragma once
 // Rows of a payload in a buffer or in a neighbour's memory, and the views and byte runs into them.
 
+#include <concepts>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "annulus/comm/lending.hpp"
+#include "annulus/core/digest.hpp"
+#include "annulus/core/memory_space.hpp"
 #include "annulus/mask/band.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/tensor/view.hpp"
@@ -39,14 +44,25 @@ class Payload {
     parts_.clear();
     for (std::size_t p = 0; p < layout.row_bytes.size(); ++p)
       parts_.push_back(first_ + layout.part_offset(p, capacity));
+    checksums_ = first_ + layout.part_offset(layout.row_bytes.size(), capacity);
   }
 
-  /// Lies from now on in another rank's memory, which is only read: one run per part, each with the bytes of `rows`.
+  /// Rebinds this payload to read-only memory owned by another rank: one run per part, each with the bytes of `rows`,
+  /// and the checksum, where there are checksums.
   void lie_at(BorrowedBytes runs, PayloadLayout const& layout, RowRange rows) {
     layout_ = layout;
     rows_ = rows;
     parts_.clear();
-    for (auto const& run : runs) parts_.push_back(const_cast<std::byte*>(run.data()));
+    for (std::size_t p = 0; p < layout.row_bytes.size(); ++p)
+      parts_.push_back(const_cast<std::byte*>(runs[p].data()));
+    checksums_ = has_checksum(rows) ? const_cast<std::byte*>(runs.back().data()) : nullptr;
+  }
+  /// Byte length of each run of `rows`: one per part, then the checksum, if used.
+  static PartList<std::size_t> run_lengths(PayloadLayout const& layout, RowRange rows) {
+    PartList<std::size_t> lengths;
+    for (Index const bytes : layout.row_bytes) lengths.push_back(static_cast<std::size_t>(rows.size() * bytes));
+    if (layout.checksums > 0 && !rows.empty()) lengths.push_back(sizeof(std::uint64_t));
+    return lengths;
   }
 
   /// Says which rows of a shard the buffer holds from now on.
@@ -72,17 +88,35 @@ class Payload {
     return {data<T>(p), {batch, rows_.size()}, {1, batch}};
   }
 
-  /// The bytes of `rows`, one run per part. They must be among the rows held.
-  PartList<std::span<std::byte const>> outgoing(RowRange rows) const {
+  /// Checksum slots: `leaving` for rows sent, `arriving` for rows received. Rows that several ranks read use one slot per
+  /// reader, from 0.
+  static constexpr Index leaving = 0, arriving = 1;
+
+  /// Byte runs of `rows` (a subset of the rows held): one per part, then the checksum, if used, which is computed and
+  /// stored in `slot`. `seed` identifies call, step and channel, so rows of another exchange fail the check.
+  PartList<std::span<std::byte const>> outgoing(RowRange rows, std::uint64_t seed, Index slot = leaving) const {
     PartList<std::span<std::byte const>> runs;
     for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
+    if (has_checksum(rows)) {
+      std::uint64_t const sum = checksum_of(rows, seed);
+      std::memcpy(checksum_run(slot).data(), &sum, sizeof sum);
+      runs.push_back(checksum_run(slot));
+    }
     return runs;
   }
-  /// The place of `rows`, which must be among the rows held; one run per part.
+  /// Where `rows` (a subset of the rows held) are received: one run per part, then the checksum, if used.
   PartList<std::span<std::byte>> incoming(RowRange rows) const {
     PartList<std::span<std::byte>> runs;
     for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
+    if (has_checksum(rows)) runs.push_back(checksum_run(arriving));
     return runs;
+  }
+  /// True if no checksums are used, or if the one in `slot` matches `rows`.
+  bool is_intact(RowRange rows, std::uint64_t seed, Index slot) const {
+    if (!has_checksum(rows)) return true;
+    std::uint64_t sum = 0;
+    std::memcpy(&sum, checksum_run(slot).data(), sizeof sum);
+    return sum == checksum_of(rows, seed);
   }
 
  private:
@@ -96,10 +130,26 @@ class Payload {
             static_cast<std::size_t>(rows.size() * layout_.row_bytes[p])};
   }
 
+  /// In host memory only: RingAttention refuses checks elsewhere.
+  bool has_checksum(RowRange rows) const {
+    return std::same_as<Space, HostMemory> && layout_.checksums > 0 && !rows.empty();
+  }
+  std::uint64_t checksum_of(RowRange rows, std::uint64_t seed) const {
+    std::uint64_t sum = seed;
+    if constexpr (std::same_as<Space, HostMemory>)
+      for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) sum = digest_of(run(p, rows), sum);
+    return sum;
+  }
+  std::span<std::byte> checksum_run(Index slot) const {
+    constexpr Index bytes = sizeof(std::uint64_t);
+    return {checksums_ + slot * bytes, static_cast<std::size_t>(bytes)};
+  }
+
   std::shared_ptr<void> buffer_;
   std::byte* first_ = nullptr;
   Index buffer_bytes_ = 0;
   PartList<std::byte*> parts_;
+  std::byte* checksums_ = nullptr;
   PayloadLayout layout_{};
   RowRange rows_{};
 };

@@ -2,6 +2,7 @@
 // All memory of a pass.
 
 #include <array>
+#include <cstdint>
 #include <tuple>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct RingBuffers : detail::BorrowedRows<C> {
   Payload resident;
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
   StepPlaces places;
+  std::uint64_t call = 0;  ///< that the buffers serve; checksums depend on it
 
   /// Makes room for a pass, and waits until no rank reads the rows of the call before. Throws CommunicationError.
   void reserve(B& backend, C& communicator, RingPlan const& plan) {

@@ -14,15 +14,15 @@ namespace annulus {
 
 namespace detail {
 
-/// When an exception passes, waits until the backend no longer reads what the work in hand refers to, such as the tiles
-/// of a step: the callers below are about to end it.
+/// Synchronizes the backend when an exception passes: it must no longer read what the work in hand refers to, such as the
+/// tiles of a step, when the callers end it.
 template <Backend B>
-class RestWhenUnwound {
+class SynchronizeOnUnwind {
  public:
-  explicit RestWhenUnwound(B& backend) : backend_(backend), exceptions_(std::uncaught_exceptions()) {}
-  RestWhenUnwound(RestWhenUnwound const&) = delete;
-  RestWhenUnwound& operator=(RestWhenUnwound const&) = delete;
-  ~RestWhenUnwound() {
+  explicit SynchronizeOnUnwind(B& backend) : backend_(backend), exceptions_(std::uncaught_exceptions()) {}
+  SynchronizeOnUnwind(SynchronizeOnUnwind const&) = delete;
+  SynchronizeOnUnwind& operator=(SynchronizeOnUnwind const&) = delete;
+  ~SynchronizeOnUnwind() {
     if (std::uncaught_exceptions() == exceptions_) return;
     try {
       backend_.synchronize();
@@ -36,31 +36,31 @@ class RestWhenUnwound {
 };
 
 /// rotate below, with the exchanges of the pass.
-template <class Exchange, Communicator C, Backend B, class Visit, class Join, class Finish>
-void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit& visit, Join& join,
-                 Finish& finish) {
-  RestWhenUnwound const rest(backend);
-  // After `rest`, so that it ends first and the peers learn of a failure at once.
+template <class Exchange, Communicator C, Backend B, class Visit, class Inspect, class Join, class Finish>
+void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit& visit,
+                 Inspect& inspect, Join& join, Finish& finish) {
+  SynchronizeOnUnwind const synchronize(backend);
+  // Declared after `synchronize`, so that it ends first and the peers learn of a failure at once.
   Exchange exchange(plan, communicator, buffers);
-  try {
-    for (int i = 0; i < plan.steps(); ++i) {
-      bool const last = i + 1 == plan.steps();
-      if (!last) exchange.fetch_next(i);
-      auto& results = exchange.results(i);
-      visit(i, exchange.here(), results, exchange.progress());
-      exchange.join_arrived(i, results, join);
-      // An exchange reads and overwrites memory that the backend works on, so it must have come to rest.
-      backend.synchronize();
-      exchange.pass_on(i, results);
-      if (!last) exchange.await_next(i);
-    }
-    finish(exchange.come_home(join));
+  // Within the lifetime of the exchanges: once they are dropped, the peers would learn only that.
+  or_abandon(communicator, [&] {
+    for (int i = 0; i < plan.steps(); ++i)
+      in_step(communicator.rank(), i, [&] {
+        if constexpr (CallRecordingCommunicator<C>) communicator.flight_record().step(i, plan.steps());
+        bool const last = i + 1 == plan.steps();
+        if (!last) exchange.fetch_next(i);
+        auto& results = exchange.results(i);
+        visit(i, exchange.here(), results, exchange.progress());
+        exchange.join_arrived(i, results, join);
+        // An exchange reads and overwrites memory that the backend works on.
+        backend.synchronize();
+        inspect(i, results);
+        exchange.pass_on(i, results);
+        if (!last) exchange.await_next(i);
+      });
+    in_step(communicator.rank(), plan.steps() - 1, [&] { finish(exchange.come_home(join)); });
     backend.synchronize();
-  } catch (std::exception const& error) {
-    // While the exchanges live: once they are dropped, the peers would learn only that.
-    communicator.abandon(error.what());
-    throw;
-  }
+  });
 }
 
 }  // namespace detail
@@ -69,18 +69,19 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 ///   visit(step, here, results, progress)  starts the work of a step on the payload `here` (not yet valid at step 0,
 ///                     where the rows are the caller's own); results: where what is carried goes, rows as in the plan;
 ///                     progress: for the backend to call
+///   inspect(step, results)  looks at what the step has added, when it is done
 ///   join(into, from)  adds carried results that have arrived to those of the same rows
 ///   finish(home)      starts what is left to do with the carried results for this rank's own rows (without meaning
-///                     where nothing is carried), which are there until it has come to rest
-/// When it returns, the backend has come to rest.
-template <Communicator C, Backend B, class Visit, class Join, class Finish>
-void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit&& visit, Join&& join,
-            Finish&& finish) {
+///                     where nothing is carried), which stay valid until the backend is synchronized
+/// When it returns, the backend is synchronized.
+template <Communicator C, Backend B, class Visit, class Inspect, class Join, class Finish>
+void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit&& visit,
+            Inspect&& inspect, Join&& join, Finish&& finish) {
   if constexpr (LendingCommunicator<C>) {
     if (plan.request().in_place)
-      return detail::rotate_with<LentExchange<C, B>>(plan, communicator, backend, buffers, visit, join, finish);
+      return detail::rotate_with<LentExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
   }
-  detail::rotate_with<CopiedExchange<C, B>>(plan, communicator, backend, buffers, visit, join, finish);
+  detail::rotate_with<CopiedExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
 }
 
 }  // namespace annulus

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "annulus/backend/backend.hpp"
+#include "annulus/ring/finite_check.hpp"
 #include "annulus/ring/rotation_loop.hpp"
 #include "annulus/ring/step_places.hpp"
 #include "annulus/schedule/ring_plan.hpp"
@@ -71,6 +72,11 @@ struct PassContext {
   LogitOptions const& logits;
   Predicate const& predicate;
   RingBuffers<C, B>& buffers;
+  bool require_finite;
+
+  detail::ResultPlace place(int step) const {
+    return {communicator.rank(), step, plan.owner(communicator.rank(), step)};
+  }
 };
 
 }  // namespace annulus

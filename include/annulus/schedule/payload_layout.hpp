@@ -2,6 +2,7 @@
 // What travels: a payload is a few parts, each a dense array of rows, so that any range of rows is one run of bytes.
 
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 
 #include "annulus/core/index.hpp"
@@ -9,11 +10,12 @@
 
 namespace annulus {
 
-/// Bytes of one row of each part. Parts start on cache lines.
+/// Bytes of one row of each part. Parts start on cache lines. Behind them is room for checksums, where they are used.
 struct PayloadLayout {
   static constexpr Index alignment = 64;
   static constexpr std::size_t max_parts = 8;
   ShortList<Index, max_parts> row_bytes;
+  Index checksums = 0;
 
   Index bytes_per_row() const { return std::accumulate(row_bytes.begin(), row_bytes.end(), Index{0}); }
 
@@ -25,7 +27,10 @@ struct PayloadLayout {
   }
 
   /// Size of a buffer for `rows` rows.
-  Index buffer_bytes(Index rows) const { return part_offset(row_bytes.size(), rows); }
+  Index buffer_bytes(Index rows) const {
+    Index const checksum_bytes = checksums * static_cast<Index>(sizeof(std::uint64_t));
+    return part_offset(row_bytes.size(), rows) + (rows == 0 ? 0 : ceil_divide(checksum_bytes, alignment) * alignment);
+  }
 };
 
 }  // namespace annulus

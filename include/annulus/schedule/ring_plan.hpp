@@ -29,13 +29,14 @@ struct PlanRequest {
   Rotation rotation = Rotation::automatic;
   int element_bytes = 4;      ///< of q, k, v, dout
   int accumulator_bytes = 4;  ///< of the running state and of gradients in flight
-  int lse_bytes = 4;
+  int lse_bytes = 4;  ///< of lse, and of its remainder
   Index sinks = 0;            ///< sinks per query head; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;  ///< of dbias, per local query
   bool segments = false;     ///< packed documents: ids travel with their rows
   bool elementwise = false;  ///< a boolean mask or a predicate is asked per pair
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
   bool in_place = false;  ///< ranks read each other's payloads where they lie, instead of copies
+  bool checked = false;   ///< payloads travel with checksums
 
   bool operator==(PlanRequest const&) const = default;
 };
@@ -111,7 +112,7 @@ class RingPlan {
   }
   PayloadLayout bias_gradient_layout() const { return {{request_.bias_gradient_elements * request_.accumulator_bytes}}; }
   PayloadLayout sink_gradient_layout() const {
-    return {{request_.shape.query_heads * request_.sinks * request_.accumulator_bytes}};
+    return {{request_.shape.query_heads * request_.sinks * request_.accumulator_bytes}, checksums()};
   }
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
@@ -124,8 +125,8 @@ class RingPlan {
   /// made.
   std::array<Index, 4> carried_rows(Rank rank) const;
 
-  /// Bytes that the rank sends, or (in place) that others read from it, in the whole pass, without the small records
-  /// that validate a call.
+  /// Bytes that the rank sends, or (in place) that others read from it, in the whole pass, without checksums and the
+  /// small records that validate a call.
   Index bytes_sent(Rank rank) const;
   /// Bytes of all buffers that the pass makes: payloads, running state or gradients in accumulator precision, delta.
   Index peak_buffer_bytes(Rank rank) const;
@@ -156,6 +157,9 @@ class RingPlan {
     return finder.find(query_segments(queries), key_segments(keys), request_.mask, request_.query_offset,
                        request_.elementwise, tiles);
   }
+  /// One for every rank that reads a buffer, at least one for what leaves and one for what arrives.
+  Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
+  void check_sizes() const;
   void build(Rotation rotation);
   void find_layouts();
   RowRange held_rows(Rank owner, int step) const;
@@ -177,6 +181,7 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
   check<UnsupportedError>(!(request_.bound_to_queries && request_.rotation == Rotation::queries),
                           "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
                           "queries; accepted: Rotation::keys or Rotation::automatic");
+  check_sizes();
   for (Rank r = 0; r < ranks(); ++r) {
     query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
     key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
@@ -190,6 +195,42 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
     other.build(Rotation::queries);
     if (other.total_bytes_sent() < total_bytes_sent()) *this = std::move(other);
   }
+}
+
+/// Throws ShapeError where positions, pairs of a step or bytes of a buffer cannot be counted; all sums and products of the
+/// plan, but those of the work, are below what is checked here. Negative lengths are the sharding's to refuse.
+inline void RingPlan::check_sizes() const {
+  AttentionShape const& s = request_.shape;
+  Index rows = 1, positions = 0;
+  for (auto const* lengths : {&request_.query_lengths, &request_.key_lengths}) {
+    Index sum = 0;
+    for (Index length : *lengths) {
+      rows = std::max(rows, length);
+      sum = saturating_sum(sum, length);
+    }
+    positions = std::max(positions, sum);
+  }
+  check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
+                    unbounded / 4);
+  Index const queries = *std::max_element(request_.query_lengths.begin(), request_.query_lengths.end());
+  Index const keys = *std::max_element(request_.key_lengths.begin(), request_.key_lengths.end());
+  check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ", keys,
+                    " keys; accepted: fewer than ", largest_index, " pairs");
+  // The widest row that any payload may have: a query with its dout, and what belongs to it beside.
+  Index const heads = saturating_product(s.batch, std::max(s.query_heads, s.kv_heads));
+  Index const width = saturating_sum(saturating_sum(s.head_dim, s.value_dim), 4);
+  Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
+  auto const product = [](Index first, auto... others) {
+    ((first = saturating_product(first, others)), ...);
+    return first;
+  };
+  Index const largest = std::max({product(heads, width, bytes, rows),
+                                  product(request_.bias_gradient_elements, bytes, rows),
+                                  product(s.query_heads, request_.sinks, bytes, Index{ranks()} + 1)});
+  check<ShapeError>(largest < largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads, " query heads, ",
+                    s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ",
+                    request_.sinks, " sinks per head and ", rows, " rows of a rank need a buffer of ", largest,
+                    " bytes or more; accepted: fewer than ", largest_index / 32);
 }
 
 inline void RingPlan::find_layouts() {
@@ -207,12 +248,14 @@ inline void RingPlan::find_layouts() {
   } else {
     prefetched_ = {{query_row * s.head_dim * e}};
     if (!forward)
-      for (Index bytes : {query_row * s.value_dim * e, query_row * request_.lse_bytes, query_row * a})
+      for (Index bytes : {query_row * s.value_dim * e, query_row * request_.lse_bytes, query_row * request_.lse_bytes,
+                          query_row * a})
         prefetched_.row_bytes.push_back(bytes);
     carried_ = forward ? state : query_gradient;
     resident_ = forward ? PayloadLayout{} : key_gradients;
   }
   if (request_.segments) prefetched_.row_bytes.push_back(s.batch * 4);
+  prefetched_.checksums = carried_.checksums = checksums();
 }
 
 inline RowRange RingPlan::held_rows(Rank owner, int step) const {
@@ -245,7 +288,7 @@ inline void RingPlan::build(Rotation rotation) {
       PlannedStep planned;
       planned.owner = owner(rank, i);
       planned.visible_pairs = need(rank, planned.owner).visible_pairs;
-      planned.multiply_adds = planned.visible_pairs * per_pair;
+      planned.multiply_adds = saturating_product(planned.visible_pairs, per_pair);
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
       bool const carries = !carried_.row_bytes.empty() && carried_hop(i) > 0;
@@ -311,7 +354,7 @@ inline Index RingPlan::peak_buffer_bytes(Rank rank) const {
 
 inline Index RingPlan::multiply_adds(Rank rank) const {
   Index sum = 0;
-  for (int i = 0; i < steps(); ++i) sum += step(rank, i).multiply_adds;
+  for (int i = 0; i < steps(); ++i) sum = saturating_sum(sum, step(rank, i).multiply_adds);
   return sum;
 }
 

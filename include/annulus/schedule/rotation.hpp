@@ -8,7 +8,7 @@ namespace annulus {
 enum class Rotation {
   automatic,  ///< the side that sends fewer bytes; keys where both send the same
   keys,       ///< k and v travel, in the backward pass with their gradients behind them
-  queries,    ///< q travels, with the running state (forward) or dout, lse, delta and dq (backward)
+  queries,    ///< q travels, with the running state (forward) or dout, lse, its remainder, delta and dq (backward)
 };
 
 constexpr std::string_view name_of(Rotation rotation) {

@@ -103,9 +103,8 @@ class TileFinder {
   Need find(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask, Index query_offset,
             bool elementwise, std::vector<Tile>* tiles) {
     if (tiles) tiles->clear();
-    detail::split_at_sinks(keys, mask, split_);
     bool const unmasked = mask == full() && !elementwise;
-    if (unmasked || queries.size() * split_.size() > detail::tile_limit) {
+    if (unmasked || queries.size() * keys.size() > detail::tile_limit) {
       Index const query_rows = rows_of(queries), key_rows = rows_of(keys);
       if (query_rows * key_rows == 0) return {};
       if (tiles)
@@ -114,6 +113,7 @@ class TileFinder {
                           .visible_pairs = query_rows * key_rows});
       return {query_rows * key_rows, {0, query_rows}, {0, key_rows}};
     }
+    detail::split_at_sinks(keys, mask, split_);
     Need need;
     for (Segment const& query : queries)
       for (Segment const& key : split_) {

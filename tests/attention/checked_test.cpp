@@ -1,0 +1,277 @@
+// Options::checked and Options::require_finite: what goes wrong between ranks, or in the numbers, is found and named.
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "attention/refused_call.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using namespace annulus_test;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// Flips one bit of the last run but the checksum of one message that this rank receives.
+class FlippingRing {
+ public:
+  using memory_space = HostMemory;
+
+  FlippingRing(SimulatedRing& inner, Channel channel, int message) : inner_(inner), channel_(channel), left_(message) {}
+
+  class Transfer {
+   public:
+    Transfer(SimulatedRing::Transfer inner, std::byte* flipped) : inner_(std::move(inner)), flipped_(flipped) {}
+    void wait() {
+      inner_.wait();
+      if (flipped_) *flipped_ ^= std::byte{4};
+      flipped_ = nullptr;
+    }
+
+   private:
+    SimulatedRing::Transfer inner_;
+    std::byte* flipped_;
+  };
+
+  Rank rank() const { return inner_.rank(); }
+  int size() const { return inner_.size(); }
+  Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+    bool const hit = channel == channel_ && left_-- == 0;
+    return {inner_.start_shift(channel, hop, out, in), hit && !in[0].empty() ? in[0].data() : nullptr};
+  }
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { inner_.all_gather(mine, all); }
+  void abandon(std::string const& reason) noexcept { inner_.abandon(reason); }
+
+ private:
+  SimulatedRing& inner_;
+  Channel channel_;
+  int left_;
+};
+
+Options checked(Rotation rotation = Rotation::keys) { return {.rotation = rotation, .checked = true}; }
+
+/// Every element of `view`, which is dense.
+template <class T, std::size_t N>
+std::vector<T> values(TensorView<T, N> view) {
+  return {view.data(), view.data() + view.size()};
+}
+
+/// On rank 1: writes, in the first step, to rows that other ranks are to read. On the others: waits for that.
+struct SpoilingBackend : ReferenceBackend {
+  bool spoils;
+  std::atomic<bool>& spoiled;
+  std::vector<std::pair<std::byte*, Index>> copies{};
+
+  template <class From, class To>
+  void copy(From const& from, To const& to) {
+    ReferenceBackend::copy(from, to);
+    copies.emplace_back(reinterpret_cast<std::byte*>(to.data()), to.size());
+  }
+  template <class... X>
+  void fold(X const&... x) {
+    if (spoils && !spoiled) {
+      for (auto [data, size] : copies)
+        if (size > 0) *data ^= std::byte{1};
+      spoiled = true;
+    }
+    while (!spoiled) std::this_thread::yield();
+    ReferenceBackend::fold(x...);
+  }
+};
+
+/// Fails where the results are made.
+struct FailingAtTheEnd : ReferenceBackend {
+  bool fails = false;
+  template <class... X>
+  void normalise(X const&... x) {
+    if (fails) throw std::runtime_error("no result");
+    ReferenceBackend::normalise(x...);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a flipped bit is found where it arrives, and the sender, step and channel are named", "[attention]") {
+  int const ranks = 4;
+  for (Rank odd : {0, 2})
+    for (Rotation rotation : {Rotation::keys, Rotation::queries})
+      for (Channel channel : {Channel::prefetched, Channel::carried, Channel::reduction})
+        for (int message : {0, 2}) {
+          auto const outcomes = run_ring(ranks, [&](SimulatedRing& simulated) {
+            FlippingRing ring(simulated, channel, simulated.rank() == odd ? message : -1);
+            Call call;
+            make_good(call, ranks, ring.rank());
+            auto const sinks = call.tensor<float, 2>({Call::query_heads, 1}, 0.5f), dsinks = call.tensor(sinks.extents());
+            call.operands.sinks = sinks;
+            call.gradients.dsinks = dsinks;
+            call.pass = Pass::backward;
+            ReferenceBackend backend;
+            RingAttention attention(ring, backend, checked(rotation));
+            return attempt([&] { call.run(attention); });
+          });
+          for (Outcome const& outcome : outcomes) {
+            CAPTURE(odd, name_of(rotation), name_of(channel), message, outcome.text);
+            CHECK(outcome.type == "CommunicationError");
+          }
+          std::string const& text = outcomes[static_cast<std::size_t>(odd)].text;
+          Rank const sender = ring_neighbour(odd, -1, ranks);
+          int const step = channel == Channel::reduction ? ranks - 1 : channel == Channel::carried ? message + 1 : message;
+          CHECK_THAT(text, ContainsSubstring(message_of("step ", step, " of the ring: rank ", odd, ": ", name_of(channel),
+                                                        " rows from rank ", sender, " do not have the checksum")));
+        }
+}
+
+TEST_CASE("checks change no result, on any exchange", "[attention]") {
+  for (int ranks : {1, 2, 3, 5})
+    for (InPlace in_place : {InPlace::never, InPlace::automatic})
+      for (Rotation rotation : {Rotation::keys, Rotation::queries})
+        for (Mask const& mask : {full(), sliding_window(2, 0)})
+          for (bool as_planned : run_ring(
+                   ranks,
+                   [&](SimulatedRing& ring) {
+                     std::vector<std::vector<float>> results[2];
+                     bool planned_buffers = true;
+                     for (bool checks : {false, true}) {
+                       Call call;
+                       make_good(call, ranks, ring.rank());
+                       ReferenceBackend backend;
+                       RingAttention attention(ring, backend, {.mask = mask, .rotation = rotation, .checked = checks});
+                       for (int repeat = 0; repeat < 2; ++repeat)
+                         for (Pass pass : {Pass::forward, Pass::backward}) {
+                           call.pass = pass;
+                           call.run(attention);
+                           planned_buffers = planned_buffers && attention.buffer_bytes(pass) ==
+                                                                    attention.plan(pass)->peak_buffer_bytes(ring.rank());
+                         }
+                       results[checks] = {values(call.output), values(call.lse), values(call.gradients.dq),
+                                          values(call.gradients.dk), values(call.gradients.dv)};
+                     }
+                     return planned_buffers && results[0] == results[1];
+                   },
+                   {.in_place = in_place}))
+            CHECK(as_planned);
+}
+
+TEST_CASE("rows that change in shared memory after they were offered are found", "[attention]") {
+  std::atomic<bool> spoiled = false;
+  auto const outcomes = run_ring(3, [&](SimulatedRing& ring) {
+    Call call;
+    make_good(call, 3, ring.rank());
+    SpoilingBackend backend{{}, ring.rank() == 1, spoiled};
+    RingAttention attention(ring, backend, checked());
+    return attempt([&] { call.run(attention); });
+  });
+  bool named = false;
+  for (Outcome const& outcome : outcomes) {
+    CHECK(outcome.type == "CommunicationError");
+    named = named || outcome.text.find("rows from rank 1 do not have the checksum") != std::string::npos;
+  }
+  CHECK(named);
+}
+
+TEST_CASE("sink logits that differ between ranks are found where calls are checked", "[attention]") {
+  for (bool checks : {true, false}) {
+    auto const outcomes = run_ring(3, [&](SimulatedRing& ring) {
+      Call call;
+      make_good(call, 3, ring.rank());
+      auto const sinks = call.tensor<float, 2>({Call::query_heads, 1}, ring.rank() == 2 ? 0.25f : 0.5f);
+      call.operands.sinks = sinks;
+      ReferenceBackend backend;
+      RingAttention attention(ring, backend, {.checked = checks});
+      return attempt([&] { call.run(attention); });
+    });
+    for (Outcome const& outcome : outcomes) {
+      CHECK(outcome.type == (checks ? "CommunicationError" : "nothing"));
+      if (checks)
+        CHECK_THAT(outcome.text, ContainsSubstring("different sink logits: rank 0 has") && ContainsSubstring("rank 2 has"));
+    }
+  }
+}
+
+TEST_CASE("the last agreement: a rank that has its results throws where another rank fails in its last step",
+          "[attention]") {
+  for (bool checks : {true, false}) {
+    int ended_well = 0;
+    auto const outcomes = run_ring(2, [&](SimulatedRing& ring) {
+      Call call;
+      make_good(call, 2, ring.rank());
+      FailingAtTheEnd backend;
+      backend.fails = ring.rank() == 1;
+      RingAttention attention(ring, backend, {.checked = checks});
+      return attempt([&] { call.run(attention); });
+    });
+    for (Outcome const& outcome : outcomes) ended_well += outcome.type == "nothing";
+    CHECK(outcomes[1].type == "std::exception");
+    if (checks) CHECK(ended_well == 0);
+  }
+}
+
+TEST_CASE("ranks must agree on what is checked", "[attention]") {
+  for (bool finite : {false, true}) {
+    auto const outcomes = run_ring(2, [&](SimulatedRing& ring) {
+      Call call;
+      make_good(call, 2, ring.rank());
+      bool const odd = ring.rank() == 1;
+      ReferenceBackend backend;
+      RingAttention attention(ring, backend, {.checked = !finite && odd, .require_finite = finite && odd});
+      Outcome outcome = attempt([&] { call.run(attention); });
+      outcome.good_call_works = good_call_works(ring);
+      return outcome;
+    });
+    for (Outcome const& outcome : outcomes) {
+      CHECK_THAT(outcome.text, ContainsSubstring(finite ? "different require_finite: rank 0 has false, rank 1 has true"
+                                                        : "different checked: rank 0 has false, rank 1 has true"));
+      CHECK(outcome.good_call_works);
+    }
+  }
+}
+
+TEST_CASE("the first value that is not finite is reported with rank, step and row", "[attention]") {
+  float const nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (float bad : {nan, infinity})
+    for (Pass pass : {Pass::forward, Pass::backward})
+      for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
+        auto const outcomes = run_ring(3, [&](SimulatedRing& ring) {
+          Call call;
+          make_good(call, 3, ring.rank());
+          ReferenceBackend backend;
+          RingAttention attention(ring, backend, {.rotation = rotation, .require_finite = true});
+          if (pass == Pass::backward) call.run(attention);
+          call.pass = pass;
+          if (ring.rank() == 1) (pass == Pass::forward ? call.v : call.dout)(1, 2, 0, 1) = bad;
+          return attempt([&] { call.run(attention); });
+        });
+        for (Outcome const& outcome : outcomes) {
+          CAPTURE(bad, name_of(pass), name_of(rotation), outcome.text);
+          CHECK((outcome.type == "Error" || outcome.type == "CommunicationError"));
+          CHECK_THAT(outcome.text, ContainsSubstring("of the ring: ") && ContainsSubstring(" has the value ") &&
+                                       ContainsSubstring("in batch 1, row ") && ContainsSubstring("require_finite accepts"));
+        }
+        // Rank 1 meets its own value in its first step.
+        CHECK_THAT(outcomes[1].text, ContainsSubstring("step 0 of the ring"));
+      }
+}
+
+TEST_CASE("rows that see no key are finite enough", "[attention]") {
+  auto const complaints = run_ring(2, [](SimulatedRing& ring) {
+    Call call;
+    make_good(call, 2, ring.rank());
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend, {.mask = sliding_window(0, 0), .query_offset = 3, .require_finite = true});
+    std::string texts;
+    for (Pass pass : {Pass::forward, Pass::backward}) {
+      call.pass = pass;
+      texts += attempt([&] { call.run(attention); }).text;
+    }
+    return texts;
+  });
+  for (std::string const& complaint : complaints) CHECK(complaint == "");
+}

@@ -1,0 +1,64 @@
+// One rank runs out of memory at each of its allocations in turn, in a first or a later call, and goes on with its next
+// call as though nothing had happened. No rank hangs, and whatever call returns has right results.
+
+#include <annulus/comm/simulated_ring.hpp>
+#include <chrono>
+#include <vector>
+
+#include "faults/allocation_sweep.hpp"
+#include "faults/watched_ring.hpp"
+#include "support/catch.hpp"
+#include "support/counted_allocations.hpp"
+
+using namespace annulus_test;
+using annulus::InPlace;
+
+TEST_CASE("an allocation that is told to fails, and memory is counted", "[faults]") {
+  long const live = live_allocations, bytes = live_bytes;
+  {
+    std::vector<int> const some(1000);
+    CHECK(live_allocations == live + 1);
+#if defined(__GLIBC__)
+    CHECK(live_bytes >= bytes + 4000);
+#endif
+    CHECK(some[999] == 0);
+  }
+  CHECK(live_allocations == live);
+  CHECK(live_bytes == bytes);
+  allocations_until_failure = 1;
+  std::vector<int> first(10);
+  CHECK_THROWS_AS(std::vector<int>(10), std::bad_alloc);
+  CHECK_NOTHROW(std::vector<int>(10));
+}
+
+TEST_CASE("a rank of a simulated ring that runs out of memory ends the calls of all, and nothing waits", "[faults]") {
+  for (int ranks : {2, 3})
+    for (InPlace in_place : {InPlace::never, InPlace::automatic})
+      for (FailingCall const& failing : failing_calls(ranks)) {
+        int hangs = 0;
+        auto const run = [&](long allocation) {
+          annulus::SimulatedRingOptions const options{.in_place = in_place, .timeout = std::chrono::seconds(5)};
+          auto [outcomes, hung] =
+              run_watched(ranks, options, std::chrono::seconds(10), [&](annulus::SimulatedRing& ring, LivingRanks&) {
+                return calls_with_failure(ring, failing, allocation);
+              });
+          hangs += hung ? 1 : 0;
+          return outcomes;
+        };
+        auto const expected = run(-1);
+        for (auto const& rank : expected) REQUIRE(rank.threw == 0);
+        bool reached = true;
+        int failures = 0;
+        for (long allocation = 0; reached && hangs == 0; ++allocation) {
+          auto const outcomes = run(allocation);
+          reached = outcomes[static_cast<std::size_t>(failing.culprit)].failed;
+          failures += reached ? 1 : 0;
+          INFO(failing.text() << ", allocation " << allocation << " of " << ranks << " ranks, in place "
+                              << annulus::name_of(in_place));
+          CHECK(complaints_about(outcomes, expected) == "");
+          CHECK(hangs == 0);
+          if (!reached) CHECK(total_threw(outcomes) == 0);
+        }
+        CHECK(failures > 0);
+      }
+}

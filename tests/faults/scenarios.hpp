@@ -1,0 +1,71 @@
+#pragma once
+// The scenarios of the fault matrix.
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "faults/training_run.hpp"
+
+namespace annulus_test {
+
+/// Deadline of a fault that only the deadline ends.
+constexpr std::chrono::milliseconds short_deadline{500};
+
+inline bool ends_by_deadline(FaultKind kind) {
+  return kind == FaultKind::drop || kind == FaultKind::stop || kind == FaultKind::die;
+}
+
+/// Every kind x place x rank x what may change the messages, over a ring of so many ranks. counts_of(scenario): how often
+/// a rank comes to each place in a training step of a scenario without fault; the same for all ranks.
+template <class CountsOf>
+std::vector<Scenario> scenarios_of(int ranks, annulus::InPlace in_place, CountsOf&& counts_of) {
+  using enum FaultKind;
+  static constexpr std::array of_messages{drop, delay, stale, duplicate, truncate, flip, fail, no_memory, stop, die};
+  static constexpr std::array of_work{fail, no_memory, stop, die};
+  std::vector<Scenario> all;
+  for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
+    for (bool checked : {true, false})
+      for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute}) {
+        Scenario scenario{.ranks = ranks, .in_place = in_place, .rotation = rotation, .checked = checked};
+        scenario.fault.place = place;
+        int const count = counts_of(scenario)[static_cast<std::size_t>(place)];
+        auto const add = [&](auto const& kinds) {
+          for (int number = 0; number < count; ++number)
+            for (FaultKind kind : kinds)
+              for (annulus::Rank culprit = 0; culprit < ranks; ++culprit) {
+                if (kind == duplicate && number == 0) continue;  // nothing came before
+                scenario.fault = {kind, culprit, place, number};
+                all.push_back(scenario);
+              }
+        };
+        if (place == Place::compute)
+          add(of_work);
+        else
+          add(of_messages);
+      }
+  for (bool checked : {true, false})
+    for (annulus::Rank culprit = 0; culprit < ranks; ++culprit)
+      for (int number = 0; number < 6; ++number)
+        for (FaultKind kind : {skip, leave})
+          if (kind == leave || number < 3)
+            all.push_back({.ranks = ranks,
+                           .in_place = in_place,
+                           .checked = checked,
+                           .fault = {kind, culprit, Place::call, number}});
+  for (Scenario& scenario : all)
+    if (ends_by_deadline(scenario.fault.kind)) {
+      scenario.deadline = short_deadline;
+      scenario.work = std::chrono::milliseconds(5);
+    }
+  return all;
+}
+
+/// Every `stride`-th of them.
+inline std::vector<Scenario> sample_of(std::vector<Scenario> const& all, std::size_t stride) {
+  std::vector<Scenario> sample;
+  for (std::size_t i = 0; i < all.size(); i += stride) sample.push_back(all[i]);
+  return sample;
+}
+
+}  // namespace annulus_test

@@ -1,0 +1,151 @@
+// The fault matrix on simulated rings: every kind of fault x place x rank, 2 to 5 ranks, with and without zero-copy
+// exchange. Within the deadline and a second every rank has ended; ranks that throw name the rank that the fault sits in,
+// in neighbour() and in the text; no call that returns has wrong results; a new ring works; nothing is leaked.
+//
+// fault        with checks                                  without
+// drop         all throw at the deadline                    the same
+// delay        no effect                                    no effect
+// stale        all throw, or the bytes were the same        may give wrong results
+// duplicate    all throw, or the bytes were the same        may give wrong results
+// truncate     all throw: the communicator sees the length  the same
+// flip         all throw                                    may give wrong results
+// fail         all throw, the culprit its own exception     the same
+// no memory    all throw, the culprit bad_alloc             the same
+// stop, die    all throw at the deadline                    the same
+// skip         all throw in the next call: its number       may be taken for the next call, until calls run out
+// leave        all others throw in the next call            the same
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "faults/scenarios.hpp"
+#include "faults/verdict.hpp"
+#include "faults/watched_ring.hpp"
+#include "support/allocation_counts.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus_test;
+using annulus::InPlace;
+using annulus::Rank;
+
+namespace {
+
+struct Outcome {
+  std::vector<RankReport> ranks;
+  std::vector<Results> results;
+  bool hung = false;
+};
+
+Outcome run(Scenario const& scenario, std::vector<Results> const* expected) {
+  Outcome outcome;
+  outcome.results.resize(static_cast<std::size_t>(scenario.ranks));
+  annulus::SimulatedRingOptions const options{.in_place = scenario.in_place, .timeout = scenario.deadline};
+  // A rank that stops stands still for twice the deadline.
+  std::tie(outcome.ranks, outcome.hung) =
+      run_watched(scenario.ranks, options, 3 * scenario.deadline + std::chrono::seconds(5),
+                  [&](annulus::SimulatedRing& ring, LivingRanks& living) {
+                    auto const rank = static_cast<std::size_t>(ring.rank());
+                    RunContext context{.die = [&] { living.wait_until_ended(scenario.ranks - 1); }};
+                    if (expected)
+                      context.expected = &(*expected)[rank];
+                    else
+                      context.obtained = &outcome.results[rank];
+                    return run_training(ring, scenario, context);
+                  });
+  return outcome;
+}
+
+/// Results and counts of scenarios without fault, which depend on little.
+class FaultlessRuns {
+ public:
+  Outcome const& of(Scenario scenario) {
+    bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
+    std::tuple const key(scenario.ranks, scenario.in_place, scenario.rotation, scenario.checked, sinks, calls);
+    std::lock_guard const lock(mutex_);
+    auto found = runs_.find(key);
+    if (found != runs_.end()) return found->second;
+    scenario.fault.kind = FaultKind::none;
+    scenario.deadline = std::chrono::seconds(20);
+    scenario.work = {};
+    Outcome outcome = run(scenario, nullptr);
+    for (RankReport const& report : outcome.ranks) {
+      INFO(scenario.text() << ": " << report.text.data());
+      REQUIRE(report.end == RankReport::returned);
+      REQUIRE(report.counts == outcome.ranks[0].counts);
+    }
+    return runs_.emplace(key, std::move(outcome)).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<int, InPlace, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
+};
+
+std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
+  std::vector<Scenario> all;
+  for (int ranks = 2; ranks <= 5; ++ranks)
+    for (InPlace in_place : {InPlace::never, InPlace::automatic}) {
+      auto const some =
+          scenarios_of(ranks, in_place, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; });
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  return all;
+}
+
+/// Runs them, several at a time where they wait for deadlines, and after each one a run without fault.
+void check(std::vector<Scenario> const& scenarios, FaultlessRuns& faultless) {
+  Verdicts verdicts;
+  std::mutex mutex;
+  auto const run_those = [&](bool by_deadline, int at_a_time) {
+    std::atomic<std::size_t> next{0};
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < at_a_time; ++t)
+      threads.emplace_back([&] {
+        for (std::size_t i; (i = next++) < scenarios.size();) {
+          Scenario const& scenario = scenarios[i];
+          if (ends_by_deadline(scenario.fault.kind) != by_deadline) continue;
+          Outcome const& expected = faultless.of(scenario);
+          Outcome const outcome = run(scenario, &expected.results);
+          Scenario again = scenario;
+          again.fault.kind = FaultKind::none;
+          again.deadline = std::chrono::seconds(20);
+          again.work = {};
+          Outcome const after = run(again, &expected.results);
+          std::lock_guard const lock(mutex);
+          verdicts.judge(scenario, outcome.ranks, outcome.hung);
+          for (RankReport const& report : after.ranks)
+            if (report.end != RankReport::returned || !report.right)
+              verdicts.complain(scenario, "a new ring does not work", report.text.data());
+        }
+      });
+  };
+  for (Scenario const& scenario : scenarios) faultless.of(scenario);
+  long const before = live_allocations;
+  run_those(false, 2);
+  run_those(true, 16);  // which sleep most of the time
+  long const leaked = live_allocations - before;
+  std::string const text = verdicts.text();
+  INFO(text);
+  CHECK(verdicts.all_right());
+  CHECK(verdicts.runs() == static_cast<int>(scenarios.size()));
+  if (verdicts.all_right()) CHECK(leaked == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a sample of the faults of a simulated ring", "[faults]") {
+  FaultlessRuns faultless;
+  auto const all = every_scenario(faultless);
+  check(sample_of(all, all.size() / 300 | 1), faultless);
+}
+
+TEST_CASE("every fault of a simulated ring", "[faults][.long]") {
+  FaultlessRuns faultless;
+  auto const all = every_scenario(faultless);
+  CHECK(all.size() >= 5000);
+  check(all, faultless);
+}
