@@ -5,7 +5,8 @@
 #     ctest -C long -L long
 #     JOIN: files whose names begin with the same one of these words are compiled together.
 # annulus_add_mpi_test(<name> SOURCES <file>... RANKS <count>... [LIBRARIES <target>...])
-#     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> for each count.
+#     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> for each count,
+#     and mpi.<name>.<ranks>.long.
 
 include(MpiLaunch)
 
@@ -31,8 +32,11 @@ list(APPEND annulus_catch_arguments --rng-seed 1 --min-duration 1)
 
 # What every test may include: the library, tests/ and, for the command's own tests, examples/.
 add_library(annulus_test_support INTERFACE)
-target_link_libraries(annulus_test_support INTERFACE annulus::annulus annulus_build_options Catch2::Catch2)
+target_link_libraries(annulus_test_support INTERFACE annulus::cpu annulus_build_options Catch2::Catch2)
 target_include_directories(annulus_test_support INTERFACE "${PROJECT_SOURCE_DIR}/tests")
+# Half of the compile time of -O3. The kernels of annulus::cpu are optimised in every configuration, and the command and
+# the benchmarks compile the rest as users do.
+target_compile_options(annulus_test_support INTERFACE $<$<CONFIG:Release>:-O1>)
 
 if(ANNULUS_PRECOMPILE_TESTS)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/precompiled.cpp" CONTENT "// Holds the precompiled headers.\n")
@@ -118,4 +122,16 @@ function(annulus_add_mpi_test name)
     set_tests_properties(${test} PROPERTIES TIMEOUT ${ANNULUS_TEST_TIMEOUT} LABELS "mpi;${speed}")
     annulus_mpi_test_properties(${test} ${ranks})
   endforeach()
+
+  annulus_find_tag(has_long "\\[[.]long\\]" ${test_SOURCES})
+  if(has_long)
+    math(EXPR seconds "24 * ${ANNULUS_TEST_TIMEOUT}")
+    foreach(ranks IN LISTS test_RANKS)
+      set(test mpi.${name}.${ranks}.long)
+      annulus_mpi_command(command ${ranks} ${seconds} $<TARGET_FILE:${executable}> "[long]" ${annulus_catch_arguments})
+      add_test(NAME ${test} COMMAND ${command} CONFIGURATIONS long)
+      set_tests_properties(${test} PROPERTIES TIMEOUT ${seconds} LABELS "mpi;long")
+      annulus_mpi_test_properties(${test} ${ranks})
+    endforeach()
+  endif()
 endfunction()

@@ -1,5 +1,5 @@
 # Headers, targets, find_package files. annulus::mpi has an export file of its own, so that a consumer without MPI can
-# use annulus::annulus of an installation that has both.
+# use annulus::annulus of an installation that has both; annulus::cpu, so that it may be left out.
 
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
@@ -14,6 +14,10 @@ function(annulus_install target export)
 endfunction()
 
 annulus_install(annulus annulusTargets)
+if(PROJECT_IS_TOP_LEVEL)
+  install(TARGETS annulus_cpu EXPORT annulusCpuTargets COMPONENT annulus_development)
+  install(EXPORT annulusCpuTargets NAMESPACE annulus:: DESTINATION "${annulus_package_dir}" COMPONENT annulus_development)
+endif()
 if(ANNULUS_WITH_MPI)
   annulus_install(annulus_mpi annulusMpiTargets)
 endif()

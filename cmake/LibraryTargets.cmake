@@ -1,4 +1,5 @@
 # annulus::annulus and annulus::mpi: header-only, each with the headers that need nothing but its own dependencies.
+# annulus::cpu (CpuLibrary.cmake) adds compiled kernels.
 
 include(GNUInstallDirs)
 

@@ -92,6 +92,15 @@ struct NormaliseWithoutSinks : ReferenceBackend {
   void normalise(State, Output, Lse) {}
 };
 
+struct NormaliseWithoutRemainder : ReferenceBackend {
+  template <class State, class Sinks, class Output, class Lse>
+  void normalise(State, Sinks, Output, Lse) {}
+};
+struct SinkGradientsWithoutRemainder : ReferenceBackend {
+  template <class Lse, class Delta, class Sinks, class Gradients>
+  void sink_gradients(Lse, Delta, Sinks, Gradients) {}
+};
+
 struct OtherMemory {};
 /// Claims another space with kernels of host memory.
 struct KernelsOfOtherMemory : ReferenceBackend {
@@ -109,6 +118,7 @@ static_assert(!Backend<WithoutReset> && !Backend<WithoutFold> && !Backend<Withou
 static_assert(!Backend<WithoutRowDelta> && !Backend<WithoutGradients> && !Backend<WithoutSinkGradients>);
 static_assert(!Backend<SupportsAsBool> && !Backend<SupportsThatChangesTheBackend> && !Backend<AllocateOfOtherType>);
 static_assert(!Backend<NormaliseWithoutSinks> && !Backend<KernelsOfOtherMemory>);
+static_assert(!Backend<NormaliseWithoutRemainder> && !Backend<SinkGradientsWithoutRemainder>);
 static_assert(!Backend<HostOperations> && !Backend<int>);
 
 TEST_CASE("an answer of a backend is yes, or no with a reason", "[backend]") {

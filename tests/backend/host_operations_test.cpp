@@ -53,15 +53,17 @@ struct State {
 
 template <class A>
 struct Normalised {
-  std::vector<A> output, lse;
+  std::vector<A> output, lse, lse_remainder;
 };
 
 template <class A>
 Normalised<A> normalised(State<A>& state, TensorView<A const, 2> sinks = {}) {
-  Normalised<A> result{std::vector<A>(state.accumulator.size()), std::vector<A>(state.maximum.size())};
+  Normalised<A> result{std::vector<A>(state.accumulator.size()), std::vector<A>(state.maximum.size()),
+                       std::vector<A>(state.maximum.size(), A(7))};
   HostOperations().normalise(state.view(), sinks,
                              TensorView<A, 4>(result.output.data(), {1, state.rows, state.heads, state.dim}),
-                             TensorView<A, 3>(result.lse.data(), {1, state.heads, state.rows}));
+                             TensorView<A, 3>(result.lse.data(), {1, state.heads, state.rows}),
+                             TensorView<A, 3>(result.lse_remainder.data(), {1, state.heads, state.rows}));
   return result;
 }
 
@@ -215,6 +217,7 @@ TEST_CASE("the gradient of a sink is the derivative of the normalised output", "
   HostOperations().row_delta(dout_view, TensorView<double const, 4>(forward.output.data(), {1, rows, heads, dim}),
                              TensorView<double, 3>(delta.data(), {1, heads, rows}));
   HostOperations().sink_gradients(TensorView<double const, 3>(forward.lse.data(), {1, heads, rows}),
+                                  TensorView<double const, 3>(forward.lse_remainder.data(), {1, heads, rows}),
                                   TensorView<double const, 3>(delta.data(), {1, heads, rows}), table,
                                   TensorView<double, 2>(dsinks.data(), {heads, count}));
   double const h = 1e-5;
@@ -233,7 +236,7 @@ TEST_CASE("sinks of -inf have no gradient, also where nothing else was seen", "[
   double const none = empty_row<double>, delta = 3;
   double dsink = 7;
   for (double lse : {empty_row<double>, 0.5}) {
-    HostOperations().sink_gradients(TensorView<double const, 3>(&lse, {1, 1, 1}),
+    HostOperations().sink_gradients(TensorView<double const, 3>(&lse, {1, 1, 1}), TensorView<double const, 3>(),
                                     TensorView<double const, 3>(&delta, {1, 1, 1}),
                                     TensorView<double const, 2>(&none, {1, 1}), TensorView<double, 2>(&dsink, {1, 1}));
     CHECK(dsink == 0);

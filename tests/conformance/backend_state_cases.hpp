@@ -89,6 +89,7 @@ class PlacedState {
 /// What a state of these rows ends as, in double.
 struct Normalised {
   std::vector<double> output, lse;
+  std::vector<double> lse_remainder{};  ///< of the sum that is in lse, where a backend has written it
 };
 
 inline Normalised normalised(StateRows const& rows, std::vector<double> const& sinks, Index sinks_per_head) {
@@ -148,14 +149,16 @@ Normalised end(Backend& backend, State& state, std::array<Index, 4> const& exten
   using L = annulus::Accumulator<T>;
   PlacedArray<Placement, T, 4> output(extents, layout);
   PlacedArray<Placement, L, 3> lse({extents[0], extents[2], extents[1]}, Layout::permuted);
+  PlacedArray<Placement, L, 3> remainder({extents[0], extents[2], extents[1]}, Layout::gapped);
   PlacedArray<Placement, L, 2> placed_sinks({extents[2], sinks_per_head}, Layout::gapped, sinks);
   auto sinks_view = placed_sinks.constant();
   if (sinks_per_head == 0) sinks_view = {};
-  backend.normalise(state.view(), sinks_view, output.view(), lse.view());
+  backend.normalise(state.view(), sinks_view, output.view(), lse.view(), remainder.view());
   backend.synchronize();
   CHECK(output.gaps_are_intact());
   CHECK(lse.gaps_are_intact());
-  return {output.values(), lse.values()};
+  CHECK(remainder.gaps_are_intact());
+  return {output.values(), lse.values(), remainder.values()};
 }
 
 // A state is an exponential and a few products and sums away from its parts, and the result is rounded to T once: eight
@@ -221,6 +224,56 @@ void normalises(Implementation const& implementation) {
       }
 }
 
+/// lse_remainder is what lse lacks, next to maxima of every size; without data it is not written.
+template <class T, class Implementation>
+void keeps_remainders(Implementation const& implementation) {
+  using A = annulus::AccumulatorOf<typename Implementation::Backend, T>;
+  using L = annulus::Accumulator<T>;
+  using Placement = typename Implementation::Placement;
+  auto backend = implementation.make(7);
+  std::array<Index, 4> const extents{2, 9, 3, 2};
+  double const lowest = std::numeric_limits<float>::lowest();
+  StateRows rows{extents, numbers<A>(product(extents)), {}, {}};
+  rows.maximum.resize(54);
+  rows.sum.resize(54);
+  double const maxima[] = {nothing, 0, -1.5, 3, 700, -1e5, 1e9, -1e30, lowest};
+  double const sums[] = {1, 1.75, 3, 1000, 1e6};
+  rows.for_each_row([&](std::size_t row, std::size_t first) {
+    // lse is a sum of two L, whatever the sums are.
+    rows.maximum[row] = static_cast<double>(static_cast<float>(maxima[row % 9]));
+    rows.sum[row] = row % 9 == 0 ? 0 : sums[row % 5];
+    if (row % 9 == 0) std::fill_n(rows.accumulator.begin() + static_cast<std::ptrdiff_t>(first), extents[3], 0.0);
+  });
+  PlacedState<Placement, A> state(rows, Layout::payload);
+  auto const seen = end<T, Implementation>(backend, state, extents, Layout::dense, {}, 0);
+  for (std::size_t row = 0; row < rows.maximum.size(); ++row) {
+    INFO("maximum " << rows.maximum[row] << ", sum " << rows.sum[row]);
+    if (rows.sum[row] == 0) {
+      CHECK((seen.lse[row] == nothing && seen.lse_remainder[row] == 0));
+      continue;
+    }
+    // lse less the maximum is exact where the maximum decides, and else a number of the size of the logarithm.
+    double const logarithm = std::log(rows.sum[row]),
+                 whole = (seen.lse[row] - rows.maximum[row]) + seen.lse_remainder[row];
+    CHECK(std::abs(whole - logarithm) <= (2 * rounding_of<A> + 2 * rounding_of<L>)*(1 + logarithm));
+    // lse is the number next to the sum, as before.
+    CHECK(seen.lse[row] == static_cast<double>(static_cast<L>(static_cast<A>(rows.maximum[row]) +
+                                                              std::log(static_cast<A>(rows.sum[row])))));
+  }
+
+  PlacedState<Placement, A> again(rows, Layout::payload);
+  PlacedArray<Placement, T, 4> output(extents, Layout::dense);
+  PlacedArray<Placement, L, 3> lse({extents[0], extents[2], extents[1]}, Layout::permuted);
+  auto none = lse.view();
+  none = {};
+  PlacedArray<Placement, L, 2> no_sinks({extents[2], 0}, Layout::dense);
+  auto sinks = no_sinks.constant();
+  sinks = {};
+  backend.normalise(again.view(), sinks, output.view(), lse.view(), none);
+  backend.synchronize();
+  CHECK(lse.values() == seen.lse);
+}
+
 /// delta = rowsum(dout * output), also where dout is NaN in rows that saw nothing and whose output is the constant 0.
 template <class T, class Implementation>
 void row_deltas(Implementation const& implementation) {
@@ -257,7 +310,7 @@ void row_deltas(Implementation const& implementation) {
     }
 }
 
-/// dsinks = -sum over batch and rows of exp(sink - lse) * delta.
+/// dsinks = -sum over batch and rows of exp((sink - lse) - lse_remainder) * delta, with and without a remainder.
 template <class T, class Implementation>
 void sink_gradients(Implementation const& implementation) {
   using Placement = typename Implementation::Placement;
@@ -268,29 +321,36 @@ void sink_gradients(Implementation const& implementation) {
     for (Index sinks_per_head : {1, 3}) {
       auto const [batch, heads, rows] = extents;
       auto const lse = numbers<L>(batch * heads * rows), delta = numbers<A>(batch * heads * rows, 4);
-      std::vector<double> sinks, exact, terms;
-      for (Index s = 0; s < heads * sinks_per_head; ++s) {
-        sinks.push_back(s % 3 == 1 ? nothing : static_cast<double>(s) - 15.0);
-        exact.push_back(0);
-        terms.push_back(0);
-        for (Index b = 0; b < batch; ++b)
-          for (Index i = 0; i < rows; ++i) {
-            auto const row = static_cast<std::size_t>((b * heads + s / sinks_per_head) * rows + i);
-            double const share = std::exp(sinks.back() - lse[row]) * delta[row];
-            exact.back() -= share;
-            terms.back() += std::abs(share);
-          }
+      auto const given = numbers<L>(batch * heads * rows, 2), none = std::vector<double>(given.size(), 0.0);
+      for (auto const& remainder : {none, given}) {
+        std::vector<double> sinks, exact, terms;
+        for (Index s = 0; s < heads * sinks_per_head; ++s) {
+          sinks.push_back(s % 3 == 1 ? nothing : static_cast<double>(s) - 15.0);
+          exact.push_back(0);
+          terms.push_back(0);
+          for (Index b = 0; b < batch; ++b)
+            for (Index i = 0; i < rows; ++i) {
+              auto const row = static_cast<std::size_t>((b * heads + s / sinks_per_head) * rows + i);
+              double const share = std::exp((sinks.back() - lse[row]) - remainder[row]) * delta[row];
+              exact.back() -= share;
+              terms.back() += std::abs(share);
+            }
+        }
+        PlacedArray<Placement, L, 3> placed_lse(extents, Layout::permuted, lse);
+        PlacedArray<Placement, L, 3> placed_remainder(extents, Layout::payload, remainder, 2);
+        auto remainder_view = placed_remainder.constant();
+        if (remainder == none) remainder_view = {};
+        PlacedArray<Placement, A, 3> placed_delta(extents, Layout::payload, delta, 2);
+        PlacedArray<Placement, L, 2> placed_sinks({heads, sinks_per_head}, Layout::gapped, sinks);
+        PlacedArray<Placement, A, 2> dsinks({heads, sinks_per_head}, Layout::dense);
+        backend.sink_gradients(placed_lse.constant(), remainder_view, placed_delta.constant(), placed_sinks.constant(),
+                               dsinks.view());
+        backend.synchronize();
+        auto const seen = dsinks.values();
+        // A sum of n products; the exponential of a number x rounded in A is off by |x| roundings, and |x| < 64.
+        double const bound = (static_cast<double>(batch * rows) + 64) * rounding_of<A>;
+        for (std::size_t s = 0; s < seen.size(); ++s) CHECK(std::abs(seen[s] - exact[s]) <= bound * terms[s]);
       }
-      PlacedArray<Placement, L, 3> placed_lse(extents, Layout::permuted, lse);
-      PlacedArray<Placement, A, 3> placed_delta(extents, Layout::payload, delta, 2);
-      PlacedArray<Placement, L, 2> placed_sinks({heads, sinks_per_head}, Layout::gapped, sinks);
-      PlacedArray<Placement, A, 2> dsinks({heads, sinks_per_head}, Layout::dense);
-      backend.sink_gradients(placed_lse.constant(), placed_delta.constant(), placed_sinks.constant(), dsinks.view());
-      backend.synchronize();
-      auto const seen = dsinks.values();
-      // A sum of n products; the exponential of a number x rounded in A is off by |x| roundings, and |x| < 64.
-      double const bound = (static_cast<double>(batch * rows) + 64) * rounding_of<A>;
-      for (std::size_t s = 0; s < seen.size(); ++s) CHECK(std::abs(seen[s] - exact[s]) <= bound * terms[s]);
     }
 }
 
@@ -299,6 +359,7 @@ void state_operations(Implementation const& implementation) {
   resets<T>(implementation);
   merges<T>(implementation);
   normalises<T>(implementation);
+  keeps_remainders<T>(implementation);
   row_deltas<T>(implementation);
   sink_gradients<T>(implementation);
 }

@@ -11,6 +11,7 @@
 
 #include "conformance/backend_state_cases.hpp"
 #include "conformance/step_solver.hpp"
+#include "support/huge_logits.hpp"
 #include "support/judge.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
@@ -190,12 +191,24 @@ void empty_steps(Implementation const& implementation) {
   CHECK(all() == before);
 }
 
+/// Rows next to whose lse the logarithm of the number of keys is not small: gradients need the remainder too.
+template <class T, class Implementation>
+void huge_logits(Implementation const& implementation) {
+  for (std::size_t n = 0; n < 6; ++n) {
+    RingProblem const problem = huge_products(std::is_same_v<T, double> ? 0x1p50 : 0x1p11, 1 + static_cast<int>(n % 3),
+                                              annulus::Zigzag{}, annulus::Rotation::keys, n % 2 == 0);
+    INFO(problem.text);
+    judge_steps<T>(implementation, problem, choice_number(n));
+  }
+}
+
 template <class T, class Implementation>
 void step_operations(Implementation const& implementation) {
   empty_steps<T>(implementation);
   every_coverage<T>(implementation);
   every_option<T>(implementation);
   any_number_of_steps<T>(implementation);
+  huge_logits<T>(implementation);
   random_steps<T>(implementation, std::is_same_v<T, double> ? 510'000 : 520'000, 40);
 }
 

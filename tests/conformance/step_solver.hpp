@@ -59,7 +59,7 @@ class StepSolver {
     for (auto& query : queries) {
       backend_.reset(query.state());
       for (std::size_t owner : order(keys.size())) fold(query, keys[owner]);
-      backend_.normalise(query.state(), sinks(), query.output.view(), query.lse.view());
+      backend_.normalise(query.state(), sinks(), query.output.view(), query.lse.view(), query.lse_remainder.view());
       backend_.row_delta(query.dout.constant(), query.output.constant(), query.delta.view());
       backend_.clear(query.dq.view());
       if (query.dbias) backend_.clear(query.dbias->view());
@@ -73,7 +73,8 @@ class StepSolver {
       for (std::size_t owner : order(keys.size())) add_gradients(query, keys[owner]);
       if (!d_.sinks) continue;
       sink_gradients.emplace_back(std::array<Index, 2>{d_.query_heads, d_.sinks->count}, Layout::dense);
-      backend_.sink_gradients(query.lse.constant(), query.delta.constant(), sinks(), sink_gradients.back().view());
+      backend_.sink_gradients(query.lse.constant(), query.lse_remainder.constant(), query.delta.constant(), sinks(),
+                              sink_gradients.back().view());
     }
     backend_.synchronize();
     return results(queries, keys, sink_gradients);
@@ -110,7 +111,8 @@ class StepSolver {
           maximum({s.d_.batch, s.d_.query_heads, rows}, Layout::payload, 2),
           sum({s.d_.batch, s.d_.query_heads, rows}, Layout::payload, 2),
           delta({s.d_.batch, s.d_.query_heads, rows}, Layout::payload, 2),
-          lse({s.d_.batch, s.d_.query_heads, rows}, Layout::dense) {
+          lse({s.d_.batch, s.d_.query_heads, rows}, Layout::dense),
+          lse_remainder({s.d_.batch, s.d_.query_heads, rows}, Layout::payload, 2) {
       auto const pairs = [&](auto const& given) {
         return std::array<Index, 4>{given.batch, given.heads, s.d_.query_length, s.d_.key_length};
       };
@@ -132,7 +134,7 @@ class StepSolver {
     Array<T, 4> q, dout, output;
     Array<A, 4> accumulator, dq;
     Array<A, 3> maximum, sum, delta;
-    Array<L, 3> lse;
+    Array<L, 3> lse, lse_remainder;
     std::optional<Array<T, 4>> bias;
     std::optional<Array<A, 4>> dbias;
     std::optional<Array<bool, 4>> mask;
@@ -234,7 +236,8 @@ class StepSolver {
     backend_.add_gradients(
         step(rows, query, key),
         annulus::StepOperands<T, Space>{query.q.constant(), part(key.k.constant(), rows), part(key.v.constant(), rows)},
-        annulus::BackwardOperands<T, L, A, Space>{query.dout.constant(), query.lse.constant(), query.delta.constant()},
+        annulus::BackwardOperands<T, L, A, Space>{query.dout.constant(), query.lse.constant(), query.delta.constant(),
+                                                  query.lse_remainder.constant()},
         annulus::StepGradients<A, Space>{query.dq.view(), part(key.dk.view(), rows), part(key.dv.view(), rows), dbias});
   }
 

@@ -1,10 +1,14 @@
 // Lengths, dimensions and masks that begin and end around the blocks and panels of the CPU backend.
 
 #include <annulus/annulus.hpp>
+#include <annulus/backend/cpu/blocking.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,7 +22,10 @@ using namespace annulus_test;
 
 namespace {
 
-constexpr std::int64_t block = annulus::cpu::Blocking<float>::key_block, panel = annulus::cpu::Blocking<float>::panel;
+constexpr std::int64_t block = annulus::cpu::Blocking<float>::key_block;
+/// Queries of a panel at the levels of annulus::cpu: vectors of 4 floats (8, on NEON 16), 8 and 16; and the largest.
+constexpr std::int64_t panels[] = {8, 16, 24, 32}, panel = 32;
+static_assert(std::ranges::find(panels, annulus::cpu::Blocking<float>::panel) != std::end(panels));
 
 template <class T>
 std::string complaint_of(RingProblem problem, int threads = 1) {
@@ -31,12 +38,18 @@ std::string complaint_of(RingProblem problem, int threads = 1) {
   return judge(problem, assemble(problem, results), std::is_same_v<T, double> ? double_bounds : float_bounds).complaint;
 }
 
+std::set<std::int64_t> query_counts() {
+  std::set<std::int64_t> counts{1};
+  for (std::int64_t of_level : panels) counts.insert({of_level - 1, of_level, of_level + 1, 2 * of_level + 5});
+  return counts;
+}
+
 }  // namespace
 
 TEST_CASE("keys and queries of every length around a block and a panel", "[cpu]") {
   for (std::int64_t keys :
        {std::int64_t{1}, std::int64_t{7}, std::int64_t{9}, block - 1, block, block + 1, 2 * block + 9})
-    for (std::int64_t queries : {std::int64_t{1}, panel - 1, panel, panel + 1, 2 * panel + 5}) {
+    for (std::int64_t queries : query_counts()) {
       RingProblem const problem = small_ring_problem(
           {.query_heads = 1, .query_length = queries, .key_length = keys, .head_dim = 16, .value_dim = 9}, 1);
       INFO(queries << " queries, " << keys << " keys");

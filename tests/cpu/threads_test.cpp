@@ -115,7 +115,8 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
     auto const call = [&] {
       backend.reset(state);
       backend.fold(step, operands, state);
-      backend.normalise(state, annulus::TensorView<float const, 2>(), annulus::view_of(output), annulus::view_of(lse));
+      backend.normalise(state, annulus::TensorView<float const, 2>(), annulus::view_of(output), annulus::view_of(lse),
+                        annulus::TensorView<float, 3>());
       backend.clear(annulus::view_of(dq));
       backend.add_gradients(step, operands,
                             annulus::BackwardOperands<float, float, float, annulus::HostMemory>{

@@ -18,11 +18,15 @@ namespace annulus {
 ///     synchronize() returns when all are done. Operands stay valid until then, and it is the only call that waits;
 ///  4. copy(from, to), convert(from, to), add(into, from), clear(view) work element by element on equal extents;
 ///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
-///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse) ends them
-///     (sinks without data: none); all follow numerics/merge.hpp, also for rows that have seen nothing;
+///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse,
+///     lse_remainder) ends them (sinks without data: none); all follow numerics/merge.hpp, also for rows that have seen
+///     nothing. lse_remainder is what the rounding of lse took, 0 where lse is not finite; without data it is not
+///     written;
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
-///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias;
-///  8. sink_gradients(lse, delta, sinks, dsinks) writes this rank's share of the gradient of the sinks.
+///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
+///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
+///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sinks,
+///     with the same probabilities.
 /// State and gradient views have unit stride along dim; operands may have any strides. Results are the same bits from
 /// run to run.
 template <class B>
@@ -48,10 +52,10 @@ concept Backend = requires(B& backend, B const& observed, Problem const& problem
   backend.reset(state);
   backend.fold(step, operands, state);
   backend.merge(state, state);
-  backend.normalise(state, sinks, tensor, lse);
+  backend.normalise(state, sinks, tensor, lse, lse);
   backend.row_delta(constant, constant, delta);
   backend.add_gradients(step, operands, backward, gradients);
-  backend.sink_gradients(TensorView<float const, 3, typename B::memory_space>{}, TensorView<typename B::template accumulator<float> const, 3, typename B::memory_space>{}, sinks, dsinks);
+  backend.sink_gradients(TensorView<float const, 3, typename B::memory_space>{}, TensorView<float const, 3, typename B::memory_space>{}, TensorView<typename B::template accumulator<float> const, 3, typename B::memory_space>{}, sinks, dsinks);
   backend.synchronize();
 };
 

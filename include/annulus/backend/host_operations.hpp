@@ -2,6 +2,7 @@
 // What all backends in host memory share: buffers and the element-wise operations around the kernels.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -84,11 +85,11 @@ class HostOperations {
     });
   }
 
-  /// sinks [query_heads, n], without data: none. output [batch, queries, query_heads, value_dim], lse [batch,
-  /// query_heads, queries].
+  /// sinks [query_heads, n], without data: none. output [batch, queries, query_heads, value_dim], lse and lse_remainder
+  /// [batch, query_heads, queries]; lse_remainder without data is not written.
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
-                 TensorView<L, 3> lse) {
+                 TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
     for_each_row(state, [&](Index b, Index h, Index i) {
       SoftmaxRow<A> row{state.maximum(b, h, i), state.sum(b, h, i)};
       A scale = A(1);
@@ -104,7 +105,11 @@ class HostOperations {
         for (Index d = 0; d < output.extent(axis::dim); ++d) to[d] = static_cast<T>(scale * from[d]);
       else
         for (Index d = 0; d < output.extent(axis::dim); ++d) to[d * stride] = static_cast<T>(scale * from[d]);
-      lse(b, h, i) = static_cast<L>(row.lse());
+      L const rounded = lse(b, h, i) = static_cast<L>(row.lse());
+      // What the conversion to L takes is part of it.
+      if (lse_remainder.data())
+        lse_remainder(b, h, i) =
+            std::isfinite(rounded) ? static_cast<L>((row.lse() - static_cast<A>(rounded)) + row.lse_remainder()) : L(0);
     });
   }
 
@@ -128,16 +133,19 @@ class HostOperations {
         }
   }
 
-  /// A sink of logit s has probability exp(s - lse) and value 0, so its gradient is -probability * delta.
+  /// A sink of logit s has probability exp((s - lse) - lse_remainder) and value 0, so its gradient is -probability *
+  /// delta. lse_remainder without data is 0.
   template <class L, class A>
-  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks,
-                      TensorView<A, 2> dsinks) {
+  void sink_gradients(TensorView<L const, 3> lse, TensorView<L const, 3> lse_remainder, TensorView<A const, 3> delta,
+                      TensorView<L const, 2> sinks, TensorView<A, 2> dsinks) {
     for (Index h = 0; h < sinks.extent(0); ++h)
       for (Index s = 0; s < sinks.extent(1); ++s) {
         A sum = A(0);
         for (Index b = 0; b < lse.extent(0); ++b)
-          for (Index i = 0; i < lse.extent(2); ++i)
-            sum -= rescale(static_cast<A>(sinks(h, s)), static_cast<A>(lse(b, h, i))) * delta(b, h, i);
+          for (Index i = 0; i < lse.extent(2); ++i) {
+            A const remainder = lse_remainder.data() ? static_cast<A>(lse_remainder(b, h, i)) : A(0);
+            sum -= probability(static_cast<A>(sinks(h, s)), static_cast<A>(lse(b, h, i)), remainder) * delta(b, h, i);
+          }
         dsinks(h, s) = sum;
       }
   }

@@ -110,16 +110,26 @@ struct RunningState {
   }
 };
 
-/// dout [batch, queries, query_heads, value_dim]; lse and delta [batch, query_heads, queries].
+/// dout [batch, queries, query_heads, value_dim]; lse, delta and lse_remainder [batch, query_heads, queries].
+/// lse_remainder is what the rounding of lse took in the forward pass; without data it counts as 0.
 template <class T, class L, class A, class Space>
 struct BackwardOperands {
   TensorView<T const, 4, Space> dout;
   TensorView<L const, 3, Space> lse;
   TensorView<A const, 3, Space> delta;
+  TensorView<L const, 3, Space> lse_remainder{};
+
+  /// lse_remainder of a row, 0 where it was not given.
+  L remainder(Index batch, Index head, Index query) const
+    requires std::same_as<Space, HostMemory>
+  {
+    return lse_remainder.data() ? lse_remainder(batch, head, query) : L(0);
+  }
 
   template <class Other>
   BackwardOperands<T, L, A, Other> in_space() const {
-    return {dout.template in_space<Other>(), lse.template in_space<Other>(), delta.template in_space<Other>()};
+    return {dout.template in_space<Other>(), lse.template in_space<Other>(), delta.template in_space<Other>(),
+            lse_remainder.template in_space<Other>()};
   }
 };
 

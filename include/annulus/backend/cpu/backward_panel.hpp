@@ -100,11 +100,13 @@ class BackwardPanel {
     std::fill_n(dq_row, B::panel, nullptr);
     // A row that saw nothing, and a lane without a row, is a row of zeros that has weight e^-inf = 0 everywhere.
     std::fill_n(lse, B::panel, std::numeric_limits<A>::infinity());
+    std::fill_n(remainder, B::panel, A(0));
     std::fill_n(delta, B::panel, A(0));
     for (int lane = 0; lane < panel.count; ++lane) {
       Index const b = panel.rows->batch, i = panel.query(lane), h = panel.head(lane);
       if (backward.lse(b, h, i) == empty_row<A>) continue;
       lse[lane] = backward.lse(b, h, i);
+      remainder[lane] = backward.remainder(b, h, i);
       delta[lane] = backward.delta(b, h, i);
       query_row[lane] = q.data() + q.offset(b, i, h, 0);
       dout_row[lane] = backward.dout.data() + backward.dout.offset(b, i, h, 0);
@@ -133,7 +135,7 @@ class BackwardPanel {
   }
 
   QueryPanel<A> panel;
-  alignas(64) A lse[B::panel], delta[B::panel];
+  alignas(64) A lse[B::panel], remainder[B::panel], delta[B::panel];
   E* queries = nullptr;     ///< times LogitUnits::query_scale, lanes side by side, as douts and dq
   E* douts = nullptr;
   E* query_rows = nullptr;  ///< in strips, as dout_rows

@@ -14,7 +14,7 @@ namespace detail {
 /// What the rows of a panel need beside their products.
 template <class A>
 struct RowTerms {
-  A const *lse, *delta;
+  A const *lse, *remainder, *delta;
   A weight_scale;    ///< from products to logits
   A gradient_scale;  ///< from gradients of logits to those of products of query and key
 };
@@ -24,21 +24,28 @@ template <class A>
 [[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V negative_lse[vectors], delta[vectors];
+  V negative_lse[vectors], remainder[vectors], delta[vectors];
   for (int v = 0; v < vectors; ++v) {
     negative_lse[v] = V::zero() - V::load(terms.lse + v * lanes);
+    remainder[v] = V::load(terms.remainder + v * lanes);
     delta[v] = V::load(terms.delta + v * lanes);
   }
   V const weight_scale = V::of(terms.weight_scale), gradient_scale = V::of(terms.gradient_scale);
+  auto const differentiate_all = [&](auto exponent) __attribute__((always_inline)) {
 #pragma GCC unroll 2
-  for (Index j = 0; j < rows; ++j)
+    for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      Index const place = j * panel + v * lanes;
-      V const weight = exponential(multiply_add(V::load(products + place), weight_scale, negative_lse[v]));
-      weight.store(products + place);
-      (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
-    }
+      for (int v = 0; v < vectors; ++v) {
+        Index const place = j * panel + v * lanes;
+        V const weight = exponential(exponent(V::load(products + place), negative_lse[v]) - remainder[v]);
+        weight.store(products + place);
+        (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
+      }
+  };
+  if (terms.weight_scale == A(1) || !any_large(terms.lse))
+    differentiate_all([&](V product, V negative) { return multiply_add(product, weight_scale, negative); });
+  else
+    differentiate_all([&](V product, V negative) { return large_exponent(product, weight_scale, negative); });
 }
 
 /// The same where some pairs may not be visible (a logit of -inf), or dropout takes part: kept is null or a factor for
@@ -49,14 +56,17 @@ template <class A>
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
   V const nothing = V::of(empty_row<A>), scale = V::of(terms.weight_scale);
+  bool const large = terms.weight_scale != A(1) && any_large(terms.lse);
   for (Index j = 0; j < rows; ++j)
     for (int v = 0; v < vectors; ++v) {
       Index const place = j * panel + v * lanes;
       V const logit = V::load(logits + place), dweight = V::load(dweights + place);
       auto const hidden = less_or_equal(logit, nothing);
       V const factor = kept ? select(hidden, V::zero(), V::load(kept + place)) : V::of(A(1));
-      V const lse = V::load(terms.lse + v * lanes);
-      V const weight = select(hidden, V::zero(), exponential(multiply_add(logit, scale, V::zero() - lse)));
+      V const lse = V::load(terms.lse + v * lanes), remainder = V::load(terms.remainder + v * lanes);
+      V const exponent = large ? large_exponent(logit, scale, V::zero() - lse)
+                               : multiply_add(logit, scale, V::zero() - lse);
+      V const weight = select(hidden, V::zero(), exponential(exponent - remainder));
       (weight * factor).store(logits + place);
       // Of a hidden pair nothing is used: its values may be NaN.
       V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
@@ -130,7 +140,7 @@ class BackwardUnit {
                      BlockRows const& rows, TensorView<A, 4> const& dbias) {
     auto const units = LogitUnits<A>::of(step);
     A const scale = static_cast<A>(step.softmax_scale);
-    detail::RowTerms<A> const terms{queries.lse, queries.delta, units.weight_scale, scale};
+    detail::RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units.weight_scale, scale};
     RowRange plain{rows.end, rows.end};
     if (units.finished && !step.dropout.active() && !seen.each) {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});

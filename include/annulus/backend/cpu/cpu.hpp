@@ -1,5 +1,6 @@
 #pragma once
-// The fast backend for CPUs: fused, blocked kernels on the vectors of the target that the compiler's flags allow.
+// The fast backend for CPUs: fused, blocked kernels on the vectors of the processor that runs them (with annulus::cpu), or
+// of the one that the compiler's flags name.
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "annulus/backend/backend.hpp"
+#include "annulus/backend/cpu/instruction_set.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
@@ -14,7 +16,7 @@
 
 namespace annulus {
 namespace cpu {
-inline namespace ANNULUS_CPU_TARGET {
+inline namespace ANNULUS_CPU_KERNELS {
 
 /// Computes on threads that the whole process shares; sums in float, in double for double operands. Results are the same
 /// bits for every number of threads. Each rank has a backend of its own. A predicate of the mask is called from several
@@ -32,11 +34,12 @@ struct CpuBackend {
   using accumulator = Accumulator<T>;
 
   Buffer allocate(Index bytes) { return HostBuffer(bytes); }
-  /// Every problem is; a negative number of threads is not.
+  /// Every problem is; a negative number of threads is not, nor is a value of ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
     if (threads < 0)
       return Support::no("CpuBackend: threads is " + std::to_string(threads) +
                          "; a positive number is accepted, or 0 for all cores");
+    if (std::string const refusal = target_refusal(); !refusal.empty()) return Support::no("CpuBackend: " + refusal);
     return Support::yes();
   }
   /// Every operation is done when it returns.
@@ -68,17 +71,19 @@ struct CpuBackend {
   }
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
-                 TensorView<L, 3> lse) {
-    share(output, [&](auto const& rows) { HostOperations().normalise(rows(state), sinks, rows(output), rows(lse)); });
+                 TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
+    share(output, [&](auto const& rows) {
+      HostOperations().normalise(rows(state), sinks, rows(output), rows(lse), rows(lse_remainder));
+    });
   }
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
     share(output, [&](auto const& rows) { HostOperations().row_delta(rows(dout), rows(output), rows(delta)); });
   }
   template <class L, class A>
-  void sink_gradients(TensorView<L const, 3> lse, TensorView<A const, 3> delta, TensorView<L const, 2> sinks,
-                      TensorView<A, 2> dsinks) {
-    HostOperations().sink_gradients(lse, delta, sinks, dsinks);
+  void sink_gradients(TensorView<L const, 3> lse, TensorView<L const, 3> lse_remainder, TensorView<A const, 3> delta,
+                      TensorView<L const, 2> sinks, TensorView<A, 2> dsinks) {
+    HostOperations().sink_gradients(lse, lse_remainder, delta, sinks, dsinks);
   }
 
   template <class T, class Predicate>
@@ -138,7 +143,7 @@ struct CpuBackend {
   }
 };
 
-}  // namespace ANNULUS_CPU_TARGET
+}  // namespace ANNULUS_CPU_KERNELS
 }  // namespace cpu
 
 using cpu::CpuBackend;

@@ -2,9 +2,9 @@
 // The two calls into the kernels of the CPU backend. They are all that depends on the element type alone, and all that
 // takes long to compile.
 //
-// By default they are compiled where they are used. A program with many translation units can compile them once instead:
-// define ANNULUS_CPU_KERNELS_ELSEWHERE for all of them, and include annulus/backend/cpu/instantiate.hpp in one. All must
-// then be compiled for the same instruction set.
+// A program that links annulus::cpu, which defines ANNULUS_CPU_COMPILED, calls kernels that are compiled for several
+// instruction sets and chosen at run time. Else they are compiled where they are used, for the instruction set of the
+// compiler's flags.
 
 #include "annulus/backend/cpu/any_predicate.hpp"
 #include "annulus/backend/cpu/simd/target.hpp"
@@ -12,7 +12,7 @@
 #include "annulus/core/scalar.hpp"
 
 namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+inline namespace ANNULUS_CPU_KERNELS {
 
 /// Backend::fold. threads 0: as many as the process has cores to spare.
 template <class T>
@@ -26,9 +26,9 @@ void add_gradients(HostStep<T> const& step, StepOperands<T, HostMemory> const& o
                    StepGradients<Accumulator<T>, HostMemory> const& gradients, StepDocuments const& documents,
                    int threads);
 
-}  // namespace ANNULUS_CPU_TARGET
+}  // namespace ANNULUS_CPU_KERNELS
 }  // namespace annulus::cpu
 
-#if !defined(ANNULUS_CPU_KERNELS_ELSEWHERE)
+#if !defined(ANNULUS_CPU_COMPILED)
 #include "annulus/backend/cpu/kernels_definition.hpp"
 #endif

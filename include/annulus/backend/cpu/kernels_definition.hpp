@@ -6,7 +6,7 @@
 #include "annulus/backend/cpu/kernels.hpp"
 
 namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+inline namespace ANNULUS_CPU_KERNELS {
 
 template <class T>
 void fold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
@@ -22,5 +22,5 @@ void add_gradients(HostStep<T> const& step, StepOperands<T, HostMemory> const& o
   BackwardSum<T>(step, operands, backward, gradients, documents, threads).run();
 }
 
-}  // namespace ANNULUS_CPU_TARGET
+}  // namespace ANNULUS_CPU_KERNELS
 }  // namespace annulus::cpu

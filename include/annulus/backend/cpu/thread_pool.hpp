@@ -15,6 +15,7 @@
 
 #include "annulus/core/cores.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/core/per_process.hpp"
 
 namespace annulus::cpu {
 
@@ -40,13 +41,10 @@ class Team {
   std::atomic<bool> failed_{false};
 };
 
-class ThreadPool {
+class [[gnu::visibility("default")]] ThreadPool {
  public:
-  /// Never destroyed: a forked child has the pool but not its threads, and must be able to end.
-  static ThreadPool& shared() {
-    static ThreadPool& pool = *new ThreadPool;
-    return pool;
-  }
+  /// The pool of this process. A forked child, which has none of its parent's threads, has a pool of its own.
+  static ThreadPool& shared() { return PerProcess<ThreadPool>::get(); }
 
   /// Threads that this process's share of the machine runs at the same time.
   int cores() const { return ProcessCores::shared().count(); }

@@ -18,6 +18,33 @@ template <class A>
   return larger(Vector<A>::load(maximum), Vector<A>::of(std::numeric_limits<A>::lowest()));
 }
 
+/// Logits from which on neighbouring numbers are more than a power of e apart.
+template <class A>
+inline constexpr A large_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
+
+/// Whether exponents of a panel whose finite maxima or log-sum-exps these are need large_exponent: half of the limit
+/// decides, so that both passes agree on every weight that does not vanish.
+template <class A>
+[[gnu::always_inline]] inline bool any_large(A const* numbers) {
+  using V = Vector<A>;
+  V const limit = V::of(large_logit<A> / 2), infinity = V::of(std::numeric_limits<A>::infinity());
+  bool large = false;
+  for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
+    V const number = V::load(numbers + v * Blocking<A>::lanes), magnitude = larger(number, V::zero() - number);
+    large = large || any(less_or_equal(limit, magnitude) & less(magnitude, infinity));
+  }
+  return large;
+}
+
+/// score * scale + negative. Large products are rounded first, as the maximum has been: what the rounding of the maximum
+/// took would stand alone in the exponent, and may be beyond all of them.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> large_exponent(Vector<A> score, Vector<A> scale, Vector<A> negative) {
+  using V = Vector<A>;
+  V const product = rounded_product(score, scale), magnitude = larger(product, V::zero() - product);
+  return select(less(magnitude, V::of(large_logit<A>)), multiply_add(score, scale, negative), product + negative);
+}
+
 }  // namespace detail
 
 /// Weights may exceed 1 by this power of e before the maximum that they are relative to is lifted: small rises, of which
@@ -76,9 +103,13 @@ template <class A>
   };
   if (scale == A(1))
     weigh_all([](V score, V maximum_of_row) { return score - maximum_of_row; });
-  else
+  else if (!detail::any_large(maximum))
     weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
       return multiply_add(score, factor, V::zero() - maximum_of_row);
+    });
+  else
+    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
+      return detail::large_exponent(score, factor, V::zero() - maximum_of_row);
     });
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
@@ -97,25 +128,31 @@ template <class A>
     low[v] = V::zero() - detail::finite_maximum(maximum + v * lanes);
     sums[v] = V::zero();
   }
-  auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
-    V const result = exponential(multiply_add(V::load(scores + j * panel + v * lanes), factor, low[v]));
-    sums[v] = sums[v] + result;
-    return result;
-  };
-  Index j = 0;
-  if (lead == 1 && rows > 0) {
-    for (int v = 0; v < vectors; ++v) store_pairs_of_rows(V::zero(), weight(0, v), pairs + v * lanes);
-    pairs += panel;
-    j = 1;
-  }
-  for (; j + 1 < rows; j += 2, pairs += panel)
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      V const even = weight(j, v);
-      store_pairs_of_rows(even, weight(j + 1, v), pairs + v * lanes);
+  auto const weigh_all = [&](auto exponent) __attribute__((always_inline)) {
+    auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
+      V const result = exponential(exponent(V::load(scores + j * panel + v * lanes), low[v]));
+      sums[v] = sums[v] + result;
+      return result;
+    };
+    Index j = 0;
+    if (lead == 1 && rows > 0) {
+      for (int v = 0; v < vectors; ++v) store_pairs_of_rows(V::zero(), weight(0, v), pairs + v * lanes);
+      pairs += panel;
+      j = 1;
     }
-  if (j < rows)
-    for (int v = 0; v < vectors; ++v) store_pairs_of_rows(weight(j, v), V::zero(), pairs + v * lanes);
+    for (; j + 1 < rows; j += 2, pairs += panel)
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) {
+        V const even = weight(j, v);
+        store_pairs_of_rows(even, weight(j + 1, v), pairs + v * lanes);
+      }
+    if (j < rows)
+      for (int v = 0; v < vectors; ++v) store_pairs_of_rows(weight(j, v), V::zero(), pairs + v * lanes);
+  };
+  if (scale == 1.0f || !detail::any_large(maximum))
+    weigh_all([&](V score, V negative) { return multiply_add(score, factor, negative); });
+  else
+    weigh_all([&](V score, V negative) { return detail::large_exponent(score, factor, negative); });
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 

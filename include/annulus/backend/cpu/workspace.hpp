@@ -12,20 +12,15 @@
 
 #include "annulus/backend/host_operations.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/core/per_process.hpp"
 
 namespace annulus::cpu {
 
-class WorkspaceStore {
+class [[gnu::visibility("default")]] WorkspaceStore {
  public:
   /// Of what the threads of a call share, and of what each thread has for itself.
-  static WorkspaceStore& of_calls() {
-    static WorkspaceStore store;
-    return store;
-  }
-  static WorkspaceStore& of_threads() {
-    static WorkspaceStore store;
-    return store;
-  }
+  static WorkspaceStore& of_calls();
+  static WorkspaceStore& of_threads();
 
   /// The smallest buffer that holds so many bytes, or else the largest one, made larger.
   HostBuffer take(Index bytes) {
@@ -72,6 +67,13 @@ class WorkspaceStore {
   std::vector<HostBuffer> idle_;
   std::size_t lent_ = 0;
 };
+
+struct [[gnu::visibility("default")]] WorkspaceStores {
+  WorkspaceStore of_calls, of_threads;
+};
+
+inline WorkspaceStore& WorkspaceStore::of_calls() { return PerProcess<WorkspaceStores>::get().of_calls; }
+inline WorkspaceStore& WorkspaceStore::of_threads() { return PerProcess<WorkspaceStores>::get().of_threads; }
 
 /// Memory of one call or one thread of it, dealt out in pieces that begin on cache lines.
 class Workspace {

@@ -2,6 +2,7 @@
 // The Trainium backend: each step runs as a tile program, on simulated NeuronCores.
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <string>
 #include <string_view>
@@ -33,7 +34,9 @@ struct NkiOptions {
 ///
 /// Supported: float, half and bfloat16; every mask of positions, packed documents, soft cap, sinks, grouped heads, dims
 /// up to 512. Keys that nobody sees never reach a product, so they may hold anything; a key that one query sees and
-/// another does not must be finite, as on the device.
+/// another does not must be finite, as on the device. A row whose largest logit exceeds 2^24 in magnitude, or whose
+/// log-sum-exp exceeds twice that in the backward pass, is refused when its step runs, with an UnsupportedError that
+/// names it; the ring is closed then.
 class NkiBackend : public HostOperations {
  public:
   template <class T>
@@ -85,14 +88,15 @@ class NkiBackend : public HostOperations {
       nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
       inputs["old_negated_maximum"] = nki::packed_columns<A>(
           maximum, rows.queries, nki::empty_negated_maximum,
-          [](A value) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; });
-      inputs["old_sum"] = nki::packed_columns<A>(sum, rows.queries, 0.0f, [](A value) { return value; });
+          [](A value, Index, Index, Index) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; });
+      inputs["old_sum"] = nki::packed_columns<A>(sum, rows.queries, 0.0f, same);
       inputs["old_accumulator"] = nki::packed<A>(accumulator_part, rows.queries, nki::LastAxis::dim);
       nki::Tensors const results =
           run(Pass::forward, spec_of(problem_of(Pass::forward, step, operands), rows, items), rows, inputs);
       nki::unpack_columns(results.at("new_negated_maximum"), rows.queries, maximum, [](float value) { return -value; });
       nki::unpack_columns(results.at("new_sum"), rows.queries, sum, [](float value) { return value; });
       nki::unpack(results.at("new_accumulator"), rows.queries, nki::LastAxis::dim, accumulator_part);
+      require_within(TensorView<A const, 3>(maximum), rows, first, nki::largest_logit, "largest logit");
     });
   }
 
@@ -102,11 +106,18 @@ class NkiBackend : public HostOperations {
     for_each_part(Pass::backward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
       auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
       auto const dq = part(gradients.dq), dk = part(gradients.dk), dv = part(gradients.dv);
-      auto const same = [](auto value) { return value; };
+      require_within(TensorView<L const, 3>(part(backward.lse)), rows, first, 2 * nki::largest_logit, "log-sum-exp");
+      // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; what it multiplies
+      // weights with, dout and delta, brings the second.
+      auto const factor = [&](Index b, Index h, Index row) {
+        return std::exp(-static_cast<float>(backward.remainder(first + b, h, row)));
+      };
       nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
-      inputs["dout"] = nki::packed(part(backward.dout), rows.queries, nki::LastAxis::dim);
+      inputs["dout"] = nki::packed(part(backward.dout), rows.queries, nki::LastAxis::dim, factor);
       inputs["lse"] = nki::packed_columns(part(backward.lse), rows.queries, 0.0f, same);
-      inputs["delta"] = nki::packed_columns(part(backward.delta), rows.queries, 0.0f, same);
+      inputs["delta"] = nki::packed_columns(
+          part(backward.delta), rows.queries, 0.0f,
+          [&](A value, Index b, Index h, Index row) { return static_cast<float>(value) * factor(b, h, row); });
       inputs["dq"] = nki::packed<A>(dq, rows.queries, nki::LastAxis::dim);
       inputs["dk"] = nki::packed<A>(dk, rows.keys, nki::LastAxis::dim);
       inputs["dv"] = nki::packed<A>(dv, rows.keys, nki::LastAxis::dim);
@@ -120,6 +131,24 @@ class NkiBackend : public HostOperations {
 
  private:
   static constexpr Index longest_group = 4096;
+  static constexpr auto same = [](auto value, Index, Index, Index) { return value; };
+
+  /// Throws UnsupportedError for a row that takes part, and so sees a key, and has a statistic beyond the limit, also an
+  /// infinite one. NaN passes: it shows in the results.
+  template <class A>
+  static void require_within(TensorView<A const, 3> statistic, nki::StepRows const& rows, Index first_item, float limit,
+                             std::string_view name) {
+    for (Index b = 0; b < statistic.extent(0); ++b)
+      for (Index h = 0; h < statistic.extent(1); ++h)
+        for (Index row : rows.queries) {
+          if (row == nki::no_row) continue;
+          A const value = statistic(b, h, row);
+          check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ", first_item + b,
+                                  ", query head ", h, ", query row ", row, " of the step is ", value,
+                                  "; accepted: magnitudes of at most ", limit,
+                                  ", up to which the rounding of logits does not decide the result");
+        }
+  }
 
   static nki::ElementType element_type(DataType type) {
     return type == DataType::float16    ? nki::ElementType::float16

@@ -46,16 +46,22 @@ void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index 
 
 }  // namespace packing_detail
 
-/// view [batch, rows, heads, dim].
-template <class T>
-std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last) {
+/// view [batch, rows, heads, dim]; each row times factor(batch, head, row), in T.
+template <class T, class Factor>
+std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last, Factor&& factor) {
   auto const& extents = view.extents();
   std::vector<float> values(
       static_cast<std::size_t>(extents[axis::batch] * extents[axis::heads] * std::ssize(rows) * extents[axis::dim]));
   packing_detail::for_each_place(extents, rows, last, [&](std::size_t place, Index b, Index row, Index h, Index d) {
-    values[place] = static_cast<float>(view(b, row, h, d));
+    values[place] = static_cast<float>(static_cast<T>(static_cast<float>(view(b, row, h, d)) * factor(b, h, row)));
   });
   return values;
+}
+
+/// view [batch, rows, heads, dim].
+template <class T>
+std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last) {
+  return packed(view, rows, last, [](Index, Index, Index) { return 1.0f; });
 }
 
 template <class A>
@@ -66,14 +72,15 @@ void unpack(std::span<float const> values, std::span<Index const> rows, LastAxis
                                  });
 }
 
-/// view [batch, heads, rows]; encode(element) is what the kernel gets for it, `absent` what it gets where no row is.
+/// view [batch, heads, rows]; encode(element, batch, head, row) is what the kernel gets for it, `absent` what it gets
+/// where no row is.
 template <class A, class Encode>
 std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index const> rows, float absent,
                                   Encode&& encode) {
   Index const columns = ceil_divide(std::ssize(rows), tile_rows);
   std::vector<float> values(static_cast<std::size_t>(view.extent(0) * view.extent(1) * tile_rows * columns), absent);
   packing_detail::for_each_column_place(view.extents(), rows, [&](std::size_t place, Index b, Index h, Index row) {
-    values[place] = static_cast<float>(encode(view(b, h, row)));
+    values[place] = static_cast<float>(encode(view(b, h, row), b, h, row));
   });
   return values;
 }

@@ -23,6 +23,7 @@ void add_row_gradients(Step<T, Predicate, HostMemory> const& step, Index b, Inde
   auto const [begin, count] = std::pair{keys.begin, keys.size()};
   auto const rule = step.template logit_rule<A>();
   A const lse = static_cast<A>(backward.lse(b, h, query)), delta = backward.delta(b, h, query);
+  A const remainder = static_cast<A>(backward.remainder(b, h, query));
   A const keep_scale = static_cast<A>(step.dropout.keep_scale());
 
   Row<A> const products = rows.k.middleRows(begin, count) * rows.q.row(query).transpose();
@@ -34,7 +35,7 @@ void add_row_gradients(Step<T, Predicate, HostMemory> const& step, Index b, Inde
     Index const key_position = step.key_positions[static_cast<std::size_t>(begin + j)];
     A const logit = step.bias.data() ? capped + static_cast<A>(step.bias(b, h, query, key_position)) : capped;
     if (logit == empty_row<A>) continue;
-    A const weight = rescale(logit, lse);
+    A const weight = probability(logit, lse, remainder);
     A const kept = !step.dropout.active() ? A(1) : step.kept(b, h, query, begin + j) ? keep_scale : A(0);
     kept_weights[j] = kept * weight;
     A const dlogit = weight * (kept * dweights[j] - delta);

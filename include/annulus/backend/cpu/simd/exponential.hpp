@@ -61,10 +61,11 @@ template <class A>
 template <class A>
 inline constexpr A rounding_shift = A(3) * static_cast<A>(std::int64_t{1} << (mantissa_bits<A> - 1));
 
-/// p * 2^n for `shifted` = n + rounding_shift, where the result is a normal number.
+/// p * 2^n for `shifted` = n + rounding_shift, where the result is a normal number. Elsewhere the sum of exponents wraps,
+/// hence the unsigned type.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> scaled_by_power(Vector<A> p, Vector<A> shifted) {
-  using Bits = typename Vector<A>::Bits;
+  using Bits = typename Vector<A>::UnsignedBits;
   Bits const exponent = reinterpret_cast<Bits>(shifted.native) << mantissa_bits<A>;
   return {reinterpret_cast<typename Vector<A>::Native>(reinterpret_cast<Bits>(p.native) + exponent)};
 }

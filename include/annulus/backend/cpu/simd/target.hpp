@@ -28,7 +28,21 @@
 #define ANNULUS_CPU_TARGET generic
 #endif
 
+// The namespace of what calls the kernels: programs that link annulus::cpu choose a target at run time.
+#if defined(ANNULUS_CPU_COMPILED)
+#define ANNULUS_CPU_KERNELS compiled
+#else
+#define ANNULUS_CPU_KERNELS ANNULUS_CPU_TARGET
+#endif
+
 namespace annulus::cpu {
+
+/// The fastest instructions that multiply and add elements of a type.
+struct PeakLoop {
+  char const* name;
+  double (*run)(long turns);  ///< repeats them on registers alone; returns the number of floating-point operations
+};
+
 inline namespace ANNULUS_CPU_TARGET {
 
 #if defined(__AVX512F__)

@@ -20,6 +20,7 @@ inline constexpr Index tile_side = 16;
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "annulus/backend/cpu/simd/operand.hpp"
@@ -31,8 +32,15 @@ inline namespace ANNULUS_CPU_TARGET {
 /// XSTATE features in user space applications"). Where it does not, vectors do the work.
 inline bool tiles_are_permitted() {
   constexpr long request_permission = 0x1023, tile_data = 18;
-  static bool const permitted = syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
-  return permitted;
+  enum { unknown, permitted, refused };
+  // Constant initialisation takes no lock, which a child forked meanwhile would find taken.
+  static constinit std::atomic<int> known{unknown};
+  int answer = known.load(std::memory_order_relaxed);
+  if (answer == unknown) {
+    answer = syscall(SYS_arch_prctl, request_permission, tile_data) == 0 ? permitted : refused;
+    known.store(answer, std::memory_order_relaxed);
+  }
+  return answer == permitted;
 }
 
 /// While it lives, this thread's tiles have their full size.

@@ -17,6 +17,7 @@ struct Vector {
   using Integer = std::conditional_t<sizeof(A) == 8, std::int64_t, std::int32_t>;
   typedef A Native __attribute__((vector_size(vector_bytes)));
   typedef Integer Bits __attribute__((vector_size(vector_bytes)));
+  typedef std::make_unsigned_t<Integer> UnsignedBits __attribute__((vector_size(vector_bytes)));
   static constexpr int lanes = vector_bytes / static_cast<int>(sizeof(A));
 
   Native native;
@@ -48,6 +49,20 @@ struct Lanes {
 template <class A>
 [[gnu::always_inline]] inline Vector<A> multiply_add(Vector<A> a, Vector<A> b, Vector<A> c) {
   return {a.native * b.native + c.native};
+}
+
+/// a * b, rounded. The barrier keeps the compiler from contracting the product into a fused multiply-add.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> rounded_product(Vector<A> a, Vector<A> b) {
+  Vector<A> product = a * b;
+#if defined(__AVX512F__)
+  asm("" : "+v"(product.native));
+#elif defined(__AVX__)
+  asm("" : "+x"(product.native));
+#elif defined(__ARM_NEON)
+  asm("" : "+w"(product.native));
+#endif
+  return product;
 }
 
 template <class A>

@@ -44,6 +44,10 @@ inline constexpr Index tile_rows = 128;
 inline constexpr Index most_rows = Index{1} << 21;
 inline constexpr Index widest_dim = 512;  ///< one PSUM bank of fp32
 
+/// Magnitude up to which the largest logit of a row may go. Above it neighbouring float32 numbers are more than 1 apart:
+/// whether ScalarE rounds the product before it adds the bias then decides the exponent, up to infinity.
+inline constexpr float largest_logit = 0x1p24f;
+
 /// Throws UnsupportedError or ShapeError for what no kernel can be built for.
 inline void check_spec(KernelSpec const& spec) {
   auto const& shape = spec.shape;

@@ -1,0 +1,88 @@
+# annulus::cpu: the kernels of CpuBackend, compiled for several instruction sets (levels) and chosen at run time.
+#
+# A kernel file also holds functions of the standard library and of Eigen, compiled with the instructions of its level.
+# If the linker took one of them for the rest of the program, that would end with an illegal instruction on an older
+# processor. So every function in the object file of a level is made local (LocalFunctions.cmake).
+
+option(ANNULUS_CPU_LEVELS "annulus::cpu: kernels for all instruction sets of the architecture, not for the baseline alone" ON)
+
+set(annulus_cpu_folder "${PROJECT_SOURCE_DIR}/include/annulus/backend/cpu/compiled")
+set(annulus_cpu_types float double half bfloat16)
+set(annulus_cpu_float float)
+set(annulus_cpu_double double)
+set(annulus_cpu_half Eigen::half)
+set(annulus_cpu_bfloat16 Eigen::bfloat16)
+
+# Flags of the levels of x86-64; processor.hpp has the same list.
+set(annulus_cpu_flags_baseline)
+set(annulus_cpu_flags_avx2 -march=x86-64-v3)
+set(annulus_cpu_flags_avx512 -march=x86-64-v4)
+set(annulus_cpu_flags_avx512_bf16 -march=x86-64-v4 -mavx512bf16)
+set(annulus_cpu_flags_avx512_amx -march=x86-64-v4 -mavx512bf16 -mamx-tile -mamx-bf16)
+
+set(annulus_cpu_levels baseline)
+set(annulus_cpu_is_x86 FALSE)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+  set(annulus_cpu_is_x86 TRUE)
+  set(annulus_cpu_flags_baseline -march=x86-64)
+endif()
+# Sanitizers know nothing of functions made local.
+if(ANNULUS_CPU_LEVELS AND annulus_cpu_is_x86 AND CMAKE_EXECUTABLE_FORMAT STREQUAL "ELF" AND NOT ANNULUS_SANITIZE)
+  if(CMAKE_LINKER AND CMAKE_OBJCOPY AND CMAKE_NM)
+    list(APPEND annulus_cpu_levels avx2 avx512 avx512_bf16 avx512_amx)
+  else()
+    message(STATUS "annulus::cpu: kernels for the baseline alone, as ld, objcopy or nm was not found")
+  endif()
+endif()
+
+set(annulus_cpu_in_all)
+if(NOT PROJECT_IS_TOP_LEVEL)
+  set(annulus_cpu_in_all EXCLUDE_FROM_ALL)
+endif()
+
+add_library(annulus_cpu ${annulus_cpu_in_all} "${annulus_cpu_folder}/dispatch.cpp")
+add_library(annulus::cpu ALIAS annulus_cpu)
+set_target_properties(annulus_cpu PROPERTIES EXPORT_NAME cpu POSITION_INDEPENDENT_CODE ON)
+target_link_libraries(annulus_cpu PUBLIC annulus)
+target_compile_definitions(annulus_cpu PUBLIC ANNULUS_CPU_COMPILED=1)
+target_compile_options(annulus_cpu PRIVATE ${annulus_cpu_flags_baseline})
+
+set(annulus_cpu_optimised -O3)
+if(ANNULUS_SANITIZE)
+  set(annulus_cpu_optimised)
+endif()
+set(annulus_cpu_objects)
+foreach(level IN LISTS annulus_cpu_levels)
+  foreach(type IN LISTS annulus_cpu_types)
+    set(kernels annulus_cpu_${level}_${type})
+    add_library(${kernels} OBJECT EXCLUDE_FROM_ALL "${annulus_cpu_folder}/kernels.cpp")
+    set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF)
+    target_link_libraries(${kernels} PRIVATE annulus)
+    target_compile_definitions(${kernels} PRIVATE ANNULUS_CPU_ELEMENT=${annulus_cpu_${type}} ANNULUS_CPU_TABLE=${kernels})
+    # Optimised in every configuration but under sanitizers. Data that all levels share must not be GNU-unique, which is one definition alone.
+    target_compile_options(${kernels} PRIVATE ${annulus_cpu_flags_${level}} ${annulus_cpu_optimised}
+                                              -fno-fast-math -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
+    if(level STREQUAL "baseline")
+      target_sources(annulus_cpu PRIVATE $<TARGET_OBJECTS:${kernels}>)
+    else()
+      set(object "${PROJECT_BINARY_DIR}/cpu/${level}_${type}.o")
+      add_custom_command(OUTPUT "${object}"
+                         COMMAND "${CMAKE_COMMAND}" "-DLINKER=${CMAKE_LINKER}" "-DOBJCOPY=${CMAKE_OBJCOPY}" "-DNM=${CMAKE_NM}"
+                                 "-DFROM=$<TARGET_OBJECTS:${kernels}>" "-DTO=${object}"
+                                 -P "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake"
+                         DEPENDS "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake" $<TARGET_OBJECTS:${kernels}> VERBATIM)
+      list(APPEND annulus_cpu_objects "${object}")
+      target_sources(annulus_cpu PRIVATE "${object}")
+      set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+    endif()
+  endforeach()
+endforeach()
+if("avx2" IN_LIST annulus_cpu_levels)
+  target_compile_definitions(annulus_cpu PRIVATE ANNULUS_CPU_HAS_LEVELS=1)
+endif()
+if(ANNULUS_SANITIZE)
+  foreach(target IN ITEMS annulus_cpu annulus_cpu_baseline_float annulus_cpu_baseline_double annulus_cpu_baseline_half
+                          annulus_cpu_baseline_bfloat16)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:annulus_sanitizers>)
+  endforeach()
+endif()

@@ -1,0 +1,46 @@
+// Weights of logits so large that the rounding of a product alone is beyond all exponents. Compiled a second time for an
+// instruction set with fused multiply-adds, whose products are not rounded.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "annulus/backend/cpu/weigh.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+
+namespace {
+
+/// Four equal keys in each row of a panel: each has the weight 1, but for the rounding of its logit where that is smaller
+/// than a power of e.
+template <class A>
+void check_weights_of_equal_keys(A magnitude) {
+  constexpr Index rows = 4, panel = cpu::Blocking<A>::panel;
+  A const scale = A(0.0884);
+  std::vector<A> scores, maximum(panel), sum(panel, A(0));
+  for (Index i = 0; i < panel; ++i) {
+    A const score = magnitude * (A(1) + A(i) / A(7)) * (i % 2 == 0 ? A(1) : A(-1));
+    A volatile const product = score * scale;  // rounded, whatever the instruction set
+    maximum[static_cast<std::size_t>(i)] = product;
+    scores.push_back(score);
+  }
+  for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + panel);
+  cpu::weigh(scores.data(), rows, scale, maximum.data(), sum.data());
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    A const logit = std::abs(maximum[i]);
+    A const rounding = logit < cpu::detail::large_logit<A> ? (std::nextafter(logit, 2 * logit) - logit) / 2 : A(0);
+    CHECK(std::abs(std::log(sum[i] / A(rows))) <= rounding + 8 * std::numeric_limits<A>::epsilon());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("equal keys have equal weights, however large their logits", "[cpu]") {
+  for (int exponent : {0, 10, 23, 24, 26, 40, 80, 120}) {
+    CAPTURE(exponent);
+    check_weights_of_equal_keys<float>(std::ldexp(1.0f, exponent));
+    check_weights_of_equal_keys<double>(std::ldexp(1.0, 8 * exponent));
+  }
+}
