@@ -4,7 +4,7 @@
 #include <annulus/comm/communicator.hpp>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
 #include <utility>
 
 namespace annulus_command {
@@ -50,7 +50,10 @@ class AnyRing {
 
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { ring_->all_gather(mine, all); }
 
-  void abandon(std::string const& reason) noexcept { ring_->abandon(reason); }
+  void abandon(std::string_view reason, annulus::Rank culprit) noexcept { ring_->abandon(reason, culprit); }
+  void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
+
+  annulus::FlightRecord& flight_record() { return ring_->flight_record(); }
 
  private:
   struct Ring {
@@ -59,7 +62,8 @@ class AnyRing {
     virtual int size() const = 0;
     virtual Transfer start_shift(annulus::Channel, int, annulus::OutgoingBytes, annulus::IncomingBytes) = 0;
     virtual void all_gather(std::span<std::byte const>, std::span<std::byte>) = 0;
-    virtual void abandon(std::string const&) noexcept = 0;
+    virtual void abandon(std::string_view, annulus::Rank culprit) noexcept = 0;
+    virtual annulus::FlightRecord& flight_record() = 0;
   };
   template <class C>
   struct Model : Ring {
@@ -73,13 +77,22 @@ class AnyRing {
     void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) override {
       communicator.all_gather(mine, all);
     }
-    void abandon(std::string const& reason) noexcept override { communicator.abandon(reason); }
+    void abandon(std::string_view reason, annulus::Rank culprit) noexcept override {
+      annulus::abandon_ring(communicator, reason, culprit);
+    }
+    annulus::FlightRecord& flight_record() override {
+      if constexpr (annulus::CallRecordingCommunicator<C>)
+        return communicator.flight_record();
+      else
+        return own_record;
+    }
     C& communicator;
+    annulus::FlightRecord own_record;  ///< where the communicator keeps none
   };
 
   std::unique_ptr<Ring> ring_;
 };
 
-static_assert(annulus::Communicator<AnyRing>);
+static_assert(annulus::CallRecordingCommunicator<AnyRing>);
 
 }  // namespace annulus_command

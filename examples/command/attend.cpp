@@ -1,7 +1,6 @@
 #include "attend.hpp"
 
-#include <cmath>
-#include <cstdio>
+#include <iostream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "progress.hpp"
 #include "result_files.hpp"
 #include "simulated_attend.hpp"
+#include "standard_output.hpp"
 #include "verification.hpp"
 
 namespace annulus_command {
@@ -32,19 +32,23 @@ std::size_t steps_of_a_rank(Call const& call, int ranks) {
   return static_cast<std::size_t>(steps);
 }
 
+/// Throws std::runtime_error where a result is further away than rounding explains.
 template <annulus::Scalar T>
 void verify(Inputs<T> const& inputs, Call const& call, Results<T> const& results) {
-  Errors errors;
+  std::vector<Verified> all;
   {
     Progress const progress("verify", 1);
-    errors = errors_against_reference(inputs, call, results);
+    all = verified(inputs, call, results);
   }
-  std::puts("largest relative error against the reference backend on one rank, in double");
-  for (auto const& [name, error] : errors) std::printf("  %-6s %.3g\n", name.c_str(), error);
-  for (auto const& [name, error] : errors)
-    if (!std::isfinite(error))
-      throw std::runtime_error("--verify: " + name + " has elements that are not finite where the reference, in double, "
-                               "is, or that are no numbers at all");
+  std::cout << "largest relative error against the reference backend on one rank, in double; share: the largest part "
+               "that the\n"
+               "error of an element takes of what rounding explains there, accepted up to 1; bound: of that element\n";
+  print_formatted("  %-6s %10s %10s %10s\n", "", "error", "bound", "share");
+  for (Verified const& result : all)
+    print_formatted("  %-6s %10.3g %10.3g %10.3g\n", result.name.c_str(), result.largest, result.bound,
+                    result.of_bound);
+  for (Verified const& result : all)
+    if (!result.good()) throw std::runtime_error("--verify: " + result.worst);
 }
 
 void attend_in_one_process(AttendOptions const& options) {
@@ -61,7 +65,7 @@ void attend_in_one_process(AttendOptions const& options) {
     {
       Progress progress("attend", steps * static_cast<std::size_t>(ranks));
       std::vector<StepLog> logs(static_cast<std::size_t>(ranks), StepLog(StepLog::Clock::now(), &progress));
-      results = attend_simulated(inputs, call, logs);
+      results = attend_simulated(inputs, call, logs, options.timeout);
       for (StepLog& log : logs) spans.push_back(std::move(log.spans()));
     }
     files_out.write(results, spans);
@@ -69,51 +73,49 @@ void attend_in_one_process(AttendOptions const& options) {
   });
 }
 
-void require_ranks_of(MpiSession const& session, AttendOptions const& options) {
-  if (options.ranks && *options.ranks != session.size())
-    throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " +
-                     std::to_string(session.size()) + "; accepted: that number, or no --ranks");
+void require_ranks_of(int started, AttendOptions const& options) {
+  if (options.ranks && *options.ranks != started)
+    throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " + std::to_string(started) +
+                     "; accepted: that number, or no --ranks");
 }
 
 void attend_on_all_processes(AttendOptions const& options, MpiSession& session) {
-  bool const first = session.rank() == 0;
+  Collectives& ranks = session.ranks();
+  bool const first = ranks.rank() == 0;
   AttendFiles files;
   CallShape shape;
   std::size_t steps = 0;
-  session.together([&] {
-    if (!first) return;
-    require_ranks_of(session, options);
+  auto const read = [&] {
+    require_ranks_of(ranks.size(), options);
     require_consistent(options);
     files = read_files(options);
     shape = shape_of(files, options);
-    steps = steps_of_a_rank(call_of(options, shape), session.size());
-  });
-  session.broadcast(shape);
+    steps = steps_of_a_rank(call_of(options, shape), ranks.size());
+  };
+  session.on_first(read, WhenLost::end_at_once);
+  shape = ranks.from_first(shape);
   Call const call = call_of(options, shape);
   with_scalar(shape.dtype, [&]<class T>(std::type_identity<T>) {
     std::optional<Inputs<T>> inputs;
     std::optional<ResultFiles> files_out;
-    session.together([&] {
-      if (!first) return;
+    auto const prepare = [&] {
       inputs = inputs_of<T>(std::move(files), shape);
       files_out.emplace(options, shape);
-    });
+    };
+    session.on_first(prepare, WhenLost::finish_first);
     std::optional<Results<T>> results;
     std::vector<std::vector<Span>> spans;
     {
       std::optional<Progress> progress;
       if (first) progress.emplace("attend", steps);
       // Clocks of different machines show different times: they all start here.
-      session.barrier();
+      ranks.barrier();
       StepLog log(StepLog::Clock::now(), first ? &*progress : nullptr);
-      results = attend_over_mpi(session, first ? &*inputs : nullptr, call, log);
-      spans = all_spans(session, log.spans());
+      results = attend_over_mpi(ranks, first ? &*inputs : nullptr, call, log);
+      spans = all_spans(ranks, log.spans());
     }
-    session.together([&] {
-      if (!first) return;
-      files_out->write(*results, spans);
-      if (options.verify) verify(*inputs, call, *results);
-    });
+    session.on_first([&] { files_out->write(*results, spans); }, WhenLost::finish_first);
+    if (options.verify) session.on_first([&] { verify(*inputs, call, *results); }, WhenLost::end_at_once);
   });
 }
 

@@ -32,7 +32,10 @@ void add_files(CLI::App& app, AttendOptions& options) {
   q_segments->needs(kv_segments);
   kv_segments->needs(q_segments);
   add_file(app, "--sinks", options.sinks, "[heads] or [heads, n], logits that take part in the normalisation alone");
-  add_file(app, "--out-dir", options.out_dir, "folder for out.npy, lse.npy and the gradients")
+  add_file(
+      app, "--out-dir", options.out_dir,
+      "output folder for out.npy, lse.npy and the gradients; created if missing. out.npy is deleted first and written "
+      "last: if it exists, the results are complete. Other runs that use the folder meanwhile are refused")
       ->required()
       ->type_name("DIR");
   add_file(app, "--trace", options.trace, "write what each rank does when, for chrome://tracing");
@@ -46,6 +49,7 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_choice(app, "--comm", options.mpi, Choices<bool>{{"sim", false}, {"mpi", true}},
              "simulated ranks, or the processes of mpirun")
       ->default_str("sim");
+  add_timeout(app, options.timeout);
   add_choice(app, "--sharding", options.attention.sharding, shardings, "which rank owns which position")
       ->default_str("contiguous");
   add_rotation(app, options.attention.rotation);
@@ -68,10 +72,12 @@ void add_attention(CLI::App& app, AttendOptions& options) {
   CLI::Option* const dropout =
       app.add_option("--dropout", attention.dropout.probability, "probability to drop a weight, 0 <= P < 1")
           ->check(finite_number())
-          ->type_name("P");
+          ->type_name("P")
+          ->capture_default_str();
   app.add_option("--seed", attention.dropout.seed, "of the dropout")
       ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
       ->type_name("N")
+      ->capture_default_str()
       ->needs(dropout);
 }
 
@@ -82,7 +88,10 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
   add_files(attend, options);
   add_ring(attend, options);
   add_attention(attend, options);
-  attend.add_flag("--verify", options.verify, "compare with the reference backend on one rank, in double");
+  attend.add_flag(
+      "--verify", options.verify,
+      "compare the results with those of the reference backend on one rank in double; exit status 1 if a difference is "
+      "larger than rounding explains");
   return attend;
 }
 

@@ -4,6 +4,7 @@
 #include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
 #include <annulus/tensor/axis_order.hpp>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@ struct AttendOptions {
 
   std::optional<int> ranks;  ///< unset: 4 simulated ranks, or as many as MPI has
   bool mpi = false;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait for another rank
   std::string backend = "reference";
   int threads = 1;                         ///< of each rank
   std::optional<annulus::DataType> dtype;  ///< unset: by the file of q

@@ -1,22 +1,24 @@
 #include "demo.hpp"
 
 #include <CLI/CLI.hpp>
+#include <annulus/core/cores.hpp>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 
 #include "demo_check.hpp"
 #include "demo_text.hpp"
 #include "embedded_license.hpp"
-#include "exit_status.hpp"
 #include "input_error.hpp"
+#include "multiply_add_peak.hpp"
 #include "number_check.hpp"
 #include "progress.hpp"
 #include "ring_options.hpp"
 #include "simulated_attend.hpp"
+#include "standard_output.hpp"
 
 namespace annulus_command {
 
@@ -102,9 +104,9 @@ annulus::Index shard_bytes(Call const& call, annulus::RingPlan const& plan) {
 }
 
 /// First-order bound of rounding errors in float that behave like random ones (Higham and Mary, SIAM J. Sci. Comput.
-/// 41, 2019): a sum of n terms is off by sqrt(n) units. A weight exp(logit - lse) is off by that of its logit, a product
-/// over head_dim of size up to `largest_logit`, and that of the lse, a sum over the keys; gradients add a sum over the
-/// queries of a group. Each enters twice, directly and by way of delta.
+/// 41, 2019): a sum of n terms is off by sqrt(n) units. A weight exp(logit - lse) is off by that of its logit, a
+/// product over head_dim of size up to `largest_logit`, and that of the lse, a sum over the keys; gradients add a sum
+/// over the queries of a group. Each enters twice, directly and by way of delta.
 double error_bound(Inputs<float> const& inputs) {
   auto const longest = [](Tensor<float, 4> const& tensor) {
     Eigen::Index const dims = tensor.dimension(3);
@@ -123,12 +125,12 @@ double error_bound(Inputs<float> const& inputs) {
 double mebibytes(annulus::Index bytes) { return static_cast<double>(bytes) / (1024 * 1024); }
 
 void print_balance(Call call, int ranks) {
-  std::printf("  most work of a rank / mean  ");
+  print_formatted("  most work of a rank / mean  ");
   for (auto const& [name, sharding] : shardings) {
     call.options.sharding = sharding;
-    std::printf("%s %.2f   ", name.c_str(), plan_of(call, annulus::Pass::forward, ranks).imbalance());
+    print_formatted("%s %.2f   ", name.c_str(), plan_of(call, annulus::Pass::forward, ranks).imbalance());
   }
-  std::printf("\n");
+  print_formatted("\n");
 }
 
 void print_table(DemoOptions const& options, Call const& call, std::vector<StepLog> const& logs) {
@@ -139,21 +141,26 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<StepL
   double const tokens = static_cast<double>(options.tokens);
   double const full_bytes = 4 * tokens * tokens * static_cast<double>(options.heads);
 
-  std::printf("causal attention over %td tokens of %s, zigzag sharding, %d simulated ranks\n", options.tokens,
-              options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(),
-              options.ranks);
-  std::printf("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads,
-              options.head_dim);
-  std::printf("  %-28s%12s%12s\n", "", "forward", "backward");
-  std::printf("  %-28s%10.2f s%10.2f s\n", "time", forward.seconds, backward.seconds);
-  std::printf("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9,
-              backward.flops / backward.seconds * 1e-9);
-  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent),
-              mebibytes(backward.bytes_sent));
-  std::printf("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank",
-              mebibytes(shard_bytes(call, forward_plan) + forward.buffer_bytes),
-              mebibytes(shard_bytes(call, backward_plan) + backward.buffer_bytes));
-  std::printf("  %-28s%8.2f MiB\n\n", "scores of full attention", full_bytes / (1024 * 1024));
+  print_formatted("causal attention over %td tokens of %s, zigzag sharding, %d simulated ranks\n", options.tokens,
+                  options.text.empty() ? "the license text" : detail::one_line(options.text.string()).c_str(),
+                  options.ranks);
+  print_formatted("%td query heads, %td kv heads, head_dim %td, float\n\n", options.heads, options.kv_heads,
+                  options.head_dim);
+  print_formatted("  %-28s%12s%12s\n", "", "forward", "backward");
+  print_formatted("  %-28s%10.2f s%10.2f s\n", "time", forward.seconds, backward.seconds);
+  print_formatted("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9,
+                  backward.flops / backward.seconds * 1e-9);
+  int const cores = annulus::ProcessCores::shared().count();
+  double const peak = multiply_add_peak(cores);
+  print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d cores (%s)\n", "speed",
+                  100 * forward.flops / forward.seconds / peak, 100 * backward.flops / backward.seconds / peak, cores,
+                  std::string(annulus::cpu_target_name()).c_str());
+  print_formatted("  %-28s%8.2f MiB%8.2f MiB\n", "sent by a rank", mebibytes(forward.bytes_sent),
+                  mebibytes(backward.bytes_sent));
+  print_formatted("  %-28s%8.2f MiB%8.2f MiB\n", "peak memory of a rank",
+                  mebibytes(shard_bytes(call, forward_plan) + forward.buffer_bytes),
+                  mebibytes(shard_bytes(call, backward_plan) + backward.buffer_bytes));
+  print_formatted("  %-28s%8.2f MiB\n\n", "scores of full attention", full_bytes / (1024 * 1024));
   print_balance(call, options.ranks);
 }
 
@@ -181,10 +188,11 @@ CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
   extent("--heads", options.heads, 256, "query heads");
   extent("--kv-heads", options.kv_heads, 256, "key and value heads");
   extent("--head-dim", options.head_dim, 1024, "of queries, keys and values");
+  add_timeout(demo, options.timeout);
   return demo;
 }
 
-int run_demo(DemoOptions const& options) {
+void run_demo(DemoOptions const& options) {
   Call const call = call_of(options);
   std::string const text = text_of(options);
   Inputs<float> const inputs = inputs_of_text(text, call);
@@ -196,7 +204,7 @@ int run_demo(DemoOptions const& options) {
   {
     Progress progress("forward and backward", steps);
     logs.assign(static_cast<std::size_t>(options.ranks), StepLog(StepLog::Clock::now(), &progress));
-    results = attend_simulated(inputs, call, logs);
+    results = attend_simulated(inputs, call, logs, options.timeout);
   }
   DemoErrors errors{};
   {
@@ -207,11 +215,10 @@ int run_demo(DemoOptions const& options) {
   print_table(options, call, logs);
   double const bound = error_bound(inputs);
   bool const right = errors.largest() <= bound;
-  std::printf("  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",
-              errors.largest(), bound, errors.output, errors.lse, errors.dq, errors.dk, errors.dv);
-  if (!right)
-    std::fprintf(stderr, "annulus: the largest relative error exceeds the bound of rounding errors in float\n");
-  return right ? success : failed;
+  print_formatted(
+      "  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",
+      errors.largest(), bound, errors.output, errors.lse, errors.dq, errors.dk, errors.dv);
+  if (!right) throw std::runtime_error("the largest relative error exceeds the bound of rounding errors in float");
 }
 
 }  // namespace annulus_command

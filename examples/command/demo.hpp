@@ -2,6 +2,7 @@
 // `annulus demo`: causal attention over a real text, forward and backward, on simulated ranks, checked and measured.
 
 #include <annulus/core/index.hpp>
+#include <chrono>
 #include <filesystem>
 
 namespace CLI {
@@ -17,12 +18,13 @@ struct DemoOptions {
   annulus::Index heads = 4;
   annulus::Index kv_heads = 2;
   annulus::Index head_dim = 64;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< of one wait of a rank for another
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
 CLI::App& add_demo(CLI::App& app, DemoOptions& options);
 
-/// Prints the table. Returns the exit status: 1 if an error exceeds its bound. Throws InputError for a bad text.
-int run_demo(DemoOptions const& options);
+/// Prints the table. Throws InputError for a bad text, std::runtime_error if an error exceeds its bound.
+void run_demo(DemoOptions const& options);
 
 }  // namespace annulus_command

@@ -6,21 +6,28 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <limits>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "call_tensors.hpp"
+#include "exit_status.hpp"
 #include "progress.hpp"
 
 namespace annulus_command {
 
-/// Largest difference over largest magnitude of what was compared.
+/// Largest difference over largest magnitude of what was compared, or of its terms: where these cancel, as the
+/// gradients of a text of equal bytes do, the size of the sum says nothing about its rounding errors.
 class Deviation {
  public:
-  void compare(double found, double expected) {
+  /// terms: the root of the sum of the squared terms that `expected` is the sum of.
+  void compare(double found, double expected, double terms) {
     difference_ = std::max(difference_, std::abs(found - expected));
-    magnitude_ = std::max(magnitude_, std::abs(expected));
+    magnitude_ = std::max({magnitude_, std::abs(expected), terms});
     // max() would pass over what is no number.
     if (!std::isfinite(found)) difference_ = std::numeric_limits<double>::infinity();
   }
@@ -68,12 +75,22 @@ class DenseHead {
     return result;
   }
 
-  /// Gradient of the block's queries.
-  Matrix dq(Block const& block, Eigen::Index begin) const {
+  /// Sums of the block's queries, and the size of their terms.
+  struct Sums {
+    Matrix values, terms;
+  };
+
+  Sums dq(Block const& block, Eigen::Index begin) const {
     Eigen::Index const count = block.weights.rows(), keys = block.weights.cols();
-    Matrix dlogits = dout.middleRows(begin, count) * v.topRows(keys).transpose();
-    dlogits.colwise() -= block.delta;
-    return scale * dlogits.cwiseProduct(block.weights) * k.topRows(keys);
+    Matrix const dweights = dout.middleRows(begin, count) * v.topRows(keys).transpose();
+    Matrix const dlogits = (dweights.colwise() - block.delta).cwiseProduct(block.weights);
+    Matrix const squares =
+        (dweights.cwiseAbs2().colwise() + block.delta.cwiseAbs2()).cwiseProduct(block.weights.cwiseAbs2());
+    return {scale * dlogits * k.topRows(keys), scale * (squares * k.topRows(keys).cwiseAbs2()).cwiseSqrt()};
+  }
+
+  Matrix output_terms(Block const& block) const {
+    return (block.weights.cwiseAbs2() * v.topRows(block.weights.cols()).cwiseAbs2()).cwiseSqrt();
   }
 
   Matrix q, k, v, dout;
@@ -102,18 +119,26 @@ inline void check_queries(DenseHead const& dense, Results<float> const& results,
                           Deviation& dq) {
   for (annulus::Index i : queries) {
     DenseHead::Block const row = dense.block(i, 1);
-    DenseHead::Matrix const gradient = dense.dq(row, i);
-    lse.compare(static_cast<double>(results.lse(0, head, i)), row.lse[0]);
+    DenseHead::Matrix const output_terms = dense.output_terms(row);
+    DenseHead::Sums const gradient = dense.dq(row, i);
+    lse.compare(static_cast<double>(results.lse(0, head, i)), row.lse[0], 1);  // the logarithm of a sum: its scale is 1
     for (Eigen::Index d = 0; d < row.output.cols(); ++d)
-      output.compare(static_cast<double>(results.out(0, i, head, d)), row.output(0, d));
-    for (Eigen::Index d = 0; d < gradient.cols(); ++d)
-      dq.compare(static_cast<double>((*results.dq)(0, i, head, d)), gradient(0, d));
+      output.compare(static_cast<double>(results.out(0, i, head, d)), row.output(0, d), output_terms(0, d));
+    for (Eigen::Index d = 0; d < gradient.values.cols(); ++d)
+      dq.compare(static_cast<double>((*results.dq)(0, i, head, d)), gradient.values(0, d), gradient.terms(0, d));
   }
 }
 
-/// Gradients of sampled keys, as one query head sees them.
+/// Gradients of sampled keys, as one query head sees them, and the sums of their squared terms.
 struct KeyGradients {
-  DenseHead::Matrix dk, dv;
+  DenseHead::Matrix dk, dv, dk_squares, dv_squares;
+
+  void operator+=(KeyGradients const& other) {
+    dk += other.dk;
+    dv += other.dv;
+    dk_squares += other.dk_squares;
+    dv_squares += other.dv_squares;
+  }
 };
 
 /// Queries per block of the dense computation.
@@ -121,7 +146,9 @@ inline constexpr Eigen::Index dense_block_rows = 64;
 
 inline KeyGradients key_gradients(DenseHead const& head, std::vector<annulus::Index> const& keys, Progress& progress) {
   auto const samples = static_cast<Eigen::Index>(keys.size()), tokens = head.q.rows();
-  KeyGradients sum{DenseHead::Matrix::Zero(samples, head.k.cols()), DenseHead::Matrix::Zero(samples, head.v.cols())};
+  DenseHead::Matrix const no_dk = DenseHead::Matrix::Zero(samples, head.k.cols());
+  DenseHead::Matrix const no_dv = DenseHead::Matrix::Zero(samples, head.v.cols());
+  KeyGradients sum{no_dk, no_dv, no_dk, no_dv};
   for (Eigen::Index begin = 0; begin < tokens; begin += dense_block_rows) {
     Eigen::Index const count = std::min(dense_block_rows, tokens - begin);
     DenseHead::Block const block = head.block(begin, count);
@@ -133,13 +160,18 @@ inline KeyGradients key_gradients(DenseHead const& head, std::vector<annulus::In
       sum.dv.row(s) += weights.transpose() * head.dout.middleRows(begin, count);
       sum.dk.row(s) +=
           head.scale * weights.cwiseProduct(dweights - block.delta).transpose() * head.q.middleRows(begin, count);
+      Eigen::VectorXd const squares = weights.cwiseAbs2();
+      sum.dv_squares.row(s) += squares.transpose() * head.dout.middleRows(begin, count).cwiseAbs2();
+      sum.dk_squares.row(s) += head.scale * head.scale *
+                               squares.cwiseProduct(dweights.cwiseAbs2() + block.delta.cwiseAbs2()).transpose() *
+                               head.q.middleRows(begin, count).cwiseAbs2();
     }
     progress.advance();
   }
   return sum;
 }
 
-/// How far the results are from the dense computation: relative to the largest element of each.
+/// How far the results are from the dense computation, relative to the largest element of each or to its terms.
 struct DemoErrors {
   double output, lse, dq, dk, dv;
 
@@ -159,23 +191,36 @@ inline DemoErrors check_against_dense(Inputs<float> const& inputs, Results<float
 
   std::vector<KeyGradients> shares(static_cast<std::size_t>(group));
   {
+    std::vector<std::exception_ptr> failures(shares.size());
     std::vector<std::jthread> threads;
-    for (std::size_t g = 0; g < shares.size(); ++g)
-      threads.emplace_back([&, g] {
-        DenseHead const head(inputs, kv_head * group + static_cast<annulus::Index>(g), kv_head);
-        shares[g] = key_gradients(head, keys, progress);
-      });
+    for (std::size_t g = 0; g < shares.size(); ++g) {
+      auto const compute = [&, g] {
+        try {
+          DenseHead const head(inputs, kv_head * group + static_cast<annulus::Index>(g), kv_head);
+          shares[g] = key_gradients(head, keys, progress);
+        } catch (...) {
+          failures[g] = std::current_exception();
+        }
+      };
+      try {
+        threads.emplace_back(compute);
+      } catch (std::system_error const& error) {
+        throw std::runtime_error(
+            thread_failure_message(std::to_string(group) + " query heads that are checked at a time", error));
+      }
+    }
+    threads.clear();
+    for (std::exception_ptr const& failure : failures)
+      if (failure) std::rethrow_exception(failure);
   }
   KeyGradients sum = shares[0];
-  for (std::size_t g = 1; g < shares.size(); ++g) {
-    sum.dk += shares[g].dk;
-    sum.dv += shares[g].dv;
-  }
-  for (std::size_t s = 0; s < keys.size(); ++s) {
+  for (std::size_t g = 1; g < shares.size(); ++g) sum += shares[g];
+  for (Eigen::Index s = 0; s < sum.dk.rows(); ++s) {
+    annulus::Index const key = keys[static_cast<std::size_t>(s)];
     for (Eigen::Index d = 0; d < sum.dk.cols(); ++d)
-      dk.compare(static_cast<double>((*results.dk)(0, keys[s], kv_head, d)), sum.dk(static_cast<Eigen::Index>(s), d));
+      dk.compare(static_cast<double>((*results.dk)(0, key, kv_head, d)), sum.dk(s, d), std::sqrt(sum.dk_squares(s, d)));
     for (Eigen::Index d = 0; d < sum.dv.cols(); ++d)
-      dv.compare(static_cast<double>((*results.dv)(0, keys[s], kv_head, d)), sum.dv(static_cast<Eigen::Index>(s), d));
+      dv.compare(static_cast<double>((*results.dv)(0, key, kv_head, d)), sum.dv(s, d), std::sqrt(sum.dv_squares(s, d)));
   }
   return {output.relative(), lse.relative(), dq.relative(), dk.relative(), dv.relative()};
 }

@@ -1,11 +1,13 @@
 #pragma once
-// What ends the command, as an exit status and one line.
+// Exit status and final message of the command.
 
 #include <annulus/core/error.hpp>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "input_error.hpp"
 
@@ -16,8 +18,20 @@ enum ExitStatus : int { success = 0, failed = 1, bad_input = 2 };
 /// A reason to end, with the status that it means.
 struct Ending {
   ExitStatus status = failed;
-  std::string line;
+  std::string line{};  ///< empty: there was no memory for it
+
+  /// The line for the user, also where there is no memory for one.
+  char const* text() const noexcept {
+    return line.empty() ? "not enough memory for the tensors of this call" : line.c_str();
+  }
 };
+
+/// Message for a std::system_error of std::thread. `wanted`: what the threads were for, and how many.
+inline std::string thread_failure_message(std::string const& wanted, std::system_error const& error) {
+  return "a thread could not be made for " + wanted + " (" + error.code().message() +
+         "); accepted: fewer ranks or threads, or higher limits for the processes of the user and the memory of the "
+         "process (ulimit -u, ulimit -v)";
+}
 
 /// An ending on which all ranks agreed; one of them tells the user.
 class AgreedEnding : public std::runtime_error {
@@ -29,12 +43,17 @@ class AgreedEnding : public std::runtime_error {
   ExitStatus status_;
 };
 
-inline Ending ending_of(std::exception_ptr const& error) {
-  auto const line = [](std::exception const& e) { return detail::one_line(e.what()); };
+namespace detail {
+
+inline Ending ending_that_allocates(std::exception_ptr const& error) {
+  auto const line = [](std::exception const& e) {
+    std::string const what = one_line(e.what());
+    return what.empty() ? "an error without a message" : what;
+  };
   try {
     std::rethrow_exception(error);
   } catch (AgreedEnding const& e) {
-    return {e.status(), line(e)};
+    return {e.status(), one_line(e.what())};  // empty: a rank had no memory for the message
   } catch (InputError const& e) {
     return {bad_input, line(e)};
   } catch (annulus::ShapeError const& e) {
@@ -42,11 +61,27 @@ inline Ending ending_of(std::exception_ptr const& error) {
   } catch (annulus::UnsupportedError const& e) {
     return {bad_input, line(e)};
   } catch (std::bad_alloc const&) {
-    return {failed, "not enough memory for the tensors of this call"};
+    return {};
+  } catch (std::filesystem::filesystem_error const& e) {
+    return {failed, line(e)};
+  } catch (std::system_error const& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again) return {failed, line(e)};
+    return {failed, thread_failure_message("the threads of this call", e)};
   } catch (std::exception const& e) {
     return {failed, line(e)};
   } catch (...) {
     return {failed, "an exception of unknown type"};
+  }
+}
+
+}  // namespace detail
+
+/// Never throws: without memory for the message, Ending::text() supplies a fixed one.
+inline Ending ending_of(std::exception_ptr const& error) noexcept {
+  try {
+    return detail::ending_that_allocates(error);
+  } catch (...) {
+    return {};
   }
 }
 

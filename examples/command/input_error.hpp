@@ -18,7 +18,8 @@ inline std::string hexadecimal_escape(char c) {
   return std::string("\\x") + digits[byte >> 4] + digits[byte & 15];
 }
 
-/// The text with control characters escaped, so that a file's name cannot make two lines of one or speak to the terminal.
+/// The text with control characters escaped, so that a file's name cannot make two lines of one or speak to the
+/// terminal.
 inline std::string one_line(std::string_view text) {
   std::string line;
   for (char const c : text)

@@ -4,10 +4,11 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "call_tensors.hpp"
-#include "mpi_session.hpp"
+#include "collectives.hpp"
 #include "rank_pass.hpp"
 #include "tracing.hpp"
 
@@ -15,67 +16,76 @@ namespace annulus_command {
 
 namespace detail {
 
-template <class TensorType>
-auto bytes_of(TensorType& tensor) {
-  auto const elements = std::span(tensor.data(), static_cast<std::size_t>(tensor.size()));
-  if constexpr (std::is_const_v<TensorType>)
-    return std::as_bytes(elements);
-  else
-    return std::as_writable_bytes(elements);
+/// The elements of all tensors, in a fixed order, as runs of a shift.
+template <annulus::Scalar T, class Tensors>
+auto runs_of(Tensors& tensors) {
+  using Byte = std::conditional_t<std::is_const_v<Tensors>, std::byte const, std::byte>;
+  std::vector<std::span<Byte>> runs;
+  for_each_tensor<T>(tensors, [&](auto& tensor) {
+    auto const elements = std::span(tensor.data(), static_cast<std::size_t>(tensor.size()));
+    if constexpr (std::is_const_v<Tensors>)
+      runs.push_back(std::as_bytes(elements));
+    else
+      runs.push_back(std::as_writable_bytes(elements));
+  });
+  return runs;
 }
 
-/// Between here and there nothing can fail but memory and MPI; then no message can be trusted to find its peer.
-template <class Function>
-void or_abort(MpiSession& session, Function&& function) {
-  try {
-    function();
-  } catch (...) {
-    session.abort(ending_of(std::current_exception()));
-  }
-}
-
+/// `global`: on rank 0, null elsewhere.
 template <annulus::Scalar T>
-Inputs<T> own_inputs(MpiSession& session, Call const& call, Inputs<T> const* global) {
-  int const ranks = session.size();
+Inputs<T> own_inputs(Collectives& ranks, Call const& call, Inputs<T> const* global) {
   Inputs<T> own;
-  session.together([&] {
-    Share const share(call, session.rank(), ranks);
+  ranks.together([&] {
+    Share const share(call, ranks.rank(), ranks.size());
     own = global ? scatter(*global, call, share) : make_inputs<T>(call, share.rows());
   });
-  or_abort(session, [&] {
-    if (!global) {
-      for_each_tensor<T>(own, [&](auto& tensor) { session.receive(bytes_of(tensor), 0); });
-      return;
+  for (int hop = 1; hop < ranks.size(); ++hop) {
+    if (global) {
+      Inputs<T> const shard = scatter(*global, call, Share(call, hop, ranks.size()));
+      ranks.shift(hop, runs_of<T>(shard), {});
+    } else if (ranks.rank() == hop) {
+      ranks.shift(hop, {}, runs_of<T>(own));
+    } else {
+      ranks.shift(hop, {}, {});
     }
-    for (annulus::Rank rank = 1; rank < ranks; ++rank) {
-      Inputs<T> const shard = scatter(*global, call, Share(call, rank, ranks));
-      for_each_tensor<T>(shard, [&](auto const& tensor) { session.send(bytes_of(tensor), rank); });
-    }
-  });
+  }
   return own;
+}
+
+/// Moves runs of each other rank to rank 0. send(): those of this rank; receive(rank): where rank 0 wants those of
+/// `rank`, of equal lengths; then rank 0 calls taken(rank).
+template <class Send, class Receive, class Taken>
+void gather_runs(Collectives& ranks, Send&& send, Receive&& receive, Taken&& taken) {
+  int const size = ranks.size();
+  for (annulus::Rank rank = 1; rank < size; ++rank) {
+    int const hop = size - rank;
+    if (ranks.rank() == 0) {
+      ranks.shift(hop, {}, receive(rank));
+      taken(rank);
+    } else if (ranks.rank() == rank) {
+      ranks.shift(hop, send(), {});
+    } else {
+      ranks.shift(hop, {}, {});
+    }
+  }
 }
 
 /// Rank 0 gets the results of all ranks, the others nothing.
 template <annulus::Scalar T>
-std::optional<Results<T>> all_results(MpiSession& session, Call const& call, Results<T> const& own) {
-  int const ranks = session.size();
+std::optional<Results<T>> all_results(Collectives& ranks, Call const& call, Results<T> const& own) {
   std::optional<Results<T>> global;
-  session.together([&] {
-    if (session.rank() == 0) global = make_results<T>(call, {call.shape.queries, call.shape.keys});
+  ranks.together([&] {
+    if (ranks.rank() == 0) global = make_results<T>(call, {call.shape.queries, call.shape.keys});
   });
-  or_abort(session, [&] {
-    if (session.rank() != 0) {
-      for_each_tensor<T>(own, [&](auto const& tensor) { session.send(bytes_of(tensor), 0); });
-      return;
-    }
-    gather(own, call, Share(call, 0, ranks), true, *global);
-    for (annulus::Rank rank = 1; rank < ranks; ++rank) {
-      Share const share(call, rank, ranks);
-      Results<T> shard = make_results<T>(call, share.rows());
-      for_each_tensor<T>(shard, [&](auto& tensor) { session.receive(bytes_of(tensor), rank); });
-      gather(shard, call, share, false, *global);
-    }
-  });
+  if (global) gather(own, call, Share(call, 0, ranks.size()), true, *global);
+  std::optional<Results<T>> shard;
+  gather_runs(
+      ranks, [&] { return runs_of<T>(own); },
+      [&](annulus::Rank rank) {
+        shard = make_results<T>(call, Share(call, rank, ranks.size()).rows());
+        return runs_of<T>(*shard);
+      },
+      [&](annulus::Rank rank) { gather(*shard, call, Share(call, rank, ranks.size()), false, *global); });
   return global;
 }
 
@@ -83,32 +93,23 @@ std::optional<Results<T>> all_results(MpiSession& session, Call const& call, Res
 
 /// `inputs`: the global tensors on rank 0, null elsewhere. `log`: of this rank. Rank 0 returns the global results.
 template <annulus::Scalar T>
-std::optional<Results<T>> attend_over_mpi(MpiSession& session, Inputs<T> const* inputs, Call const& call,
-                                          StepLog& log) {
-  Inputs<T> const shard = detail::own_inputs(session, call, inputs);
-  Results<T> results;
-  session.together(
-      [&] { session.with_ring([&](AnyRing& ring) { results = attend_on_rank(ring, call, shard, log); }); });
-  return detail::all_results(session, call, results);
+std::optional<Results<T>> attend_over_mpi(Collectives& ranks, Inputs<T> const* inputs, Call const& call, StepLog& log) {
+  Inputs<T> const shard = detail::own_inputs(ranks, call, inputs);
+  Results<T> const results = attend_on_rank(ranks.ring(), call, shard, log);
+  return detail::all_results(ranks, call, results);
 }
 
 /// Rank 0 gets the spans of all ranks, the others nothing.
-inline std::vector<std::vector<Span>> all_spans(MpiSession& session, std::vector<Span> const& own) {
+inline std::vector<std::vector<Span>> all_spans(Collectives& ranks, std::vector<Span> const& own) {
+  std::vector<std::size_t> const counts = ranks.all(own.size());
   std::vector<std::vector<Span>> all;
-  detail::or_abort(session, [&] {
-    std::size_t count = own.size();
-    if (session.rank() != 0) {
-      session.send(std::as_bytes(std::span(&count, 1)), 0);
-      session.send(std::as_bytes(std::span(own)), 0);
-      return;
-    }
-    all.push_back(own);
-    for (annulus::Rank rank = 1; rank < session.size(); ++rank) {
-      session.receive(std::as_writable_bytes(std::span(&count, 1)), rank);
-      std::vector<Span>& spans = all.emplace_back(count);
-      session.receive(std::as_writable_bytes(std::span(spans)), rank);
-    }
-  });
+  if (ranks.rank() == 0) all.push_back(own);
+  detail::gather_runs(
+      ranks, [&] { return std::vector{std::as_bytes(std::span(own))}; },
+      [&](annulus::Rank rank) {
+        return std::vector{std::as_writable_bytes(std::span(all.emplace_back(counts[static_cast<std::size_t>(rank)])))};
+      },
+      [](annulus::Rank) {});
   return all;
 }
 

@@ -3,7 +3,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
+#include <optional>
 #include <string_view>
+#include <thread>
+
+#include "exit_status.hpp"
+#include "mpi_roll_call.hpp"
+#include "reporting_ring.hpp"
+#include "watchdog.hpp"
 
 #if ANNULUS_COMMAND_HAS_MPI
 #include <annulus/comm/mpi.hpp>
@@ -24,97 +32,172 @@ bool asks_for_mpi(std::span<char* const> arguments) {
 
 namespace {
 
-/// MPI counts with int.
-constexpr std::size_t chunk_bytes = std::size_t{1} << 30;
-constexpr int tag = 0;
+using std::chrono::milliseconds;
 
-/// The command's own messages and the ring's do not meet: the ring talks on a communicator of its own.
-constexpr auto world = [] { return MPI_COMM_WORLD; };
+/// How long ranks that share the failure of a ring take to find each other.
+constexpr milliseconds roll_call_time(1000);
 
-template <class Bytes, class Function>
-void for_each_chunk(Bytes bytes, Function&& function) {
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(chunk_bytes, bytes.size())))
-    function(bytes.first(std::min(chunk_bytes, bytes.size())));
+/// Ranks that are still there take no longer to give up what they have begun; the process ends soon.
+
+/// How long a launcher takes to end the others once a process has failed.
+constexpr milliseconds head_start(2000);
+
+/// For a call of MPI that has no deadline. The lowest rank that is left speaks first, and thereby ends the others.
+Watchdog watch(char const* call, milliseconds timeout, int rank) {
+  milliseconds const limit = timeout + roll_call_time + rank * head_start;
+  return Watchdog(limit, "rank " + std::to_string(rank) + ": " + call + " has not returned within " +
+                             std::to_string(limit.count()) + " ms: a process of the job is late or lost");
+}
+
+/// What rank 0 tells the others about its work.
+enum class Work : char { under_way, done };
+
+Reason reason_of(std::exception_ptr const& error) {
+  Reason reason{.ending = ending_of(error)};
+  try {
+    std::rethrow_exception(error);
+  } catch (annulus::CommunicationError const&) {
+  } catch (...) {
+    reason.is_cause = true;
+  }
+  return reason;
 }
 
 }  // namespace
 
-bool MpiSession::is_built_in() { return true; }
-
-MpiSession::MpiSession(int& argc, char**& argv) {
-  annulus::detail::check_mpi(MPI_Init(&argc, &argv), "MPI_Init");
-  rank_ = annulus::detail::mpi_rank(world());
-  size_ = annulus::detail::mpi_size(world());
+bool starts_mpi(std::string_view variable) {
+#ifdef OPEN_MPI
+  return variable == "OMPI_COMM_WORLD_SIZE";
+#else
+  return variable == "PMI_SIZE" || variable == "MV2_COMM_WORLD_SIZE";
+#endif
 }
 
-MpiSession::~MpiSession() { MPI_Finalize(); }
+struct MpiSession::Mpi {
+  explicit Mpi(milliseconds limit) : timeout(limit) {}
 
-void MpiSession::agree(std::exception_ptr const& mine) {
-  int culprit = mine ? rank_ : size_;
-  MPI_Allreduce(MPI_IN_PLACE, &culprit, 1, MPI_INT, MPI_MIN, world());
-  if (culprit == size_) return;
+  void speak() {
+    has_spoken = true;
+    std::fprintf(stderr, "annulus: %s\n", roll_call->ending().line.c_str());
+  }
+
+  milliseconds timeout;
+  std::optional<annulus::MpiRing> ring;
+  std::optional<ReportingRing<annulus::MpiRing>> reporting;
+  std::optional<Collectives> ranks;
+  std::optional<MpiRollCall> roll_call;
+  bool has_spoken = false;
+};
+
+MpiSession::MpiSession(int& argc, char**& argv, milliseconds timeout, int rank) : mpi_(std::make_unique<Mpi>(timeout)) {
+  {
+    Watchdog const watchdog = watch("MPI_Init", timeout, rank);
+    int provided = 0;
+    annulus::detail::check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  }
+  try {
+    Watchdog const watchdog = watch("MPI_Comm_dup", timeout, annulus::detail::mpi_rank(MPI_COMM_WORLD));
+    mpi_->ring.emplace(MPI_COMM_WORLD, annulus::MpiRingOptions{.timeout = timeout});
+    mpi_->reporting.emplace(*mpi_->ring, [this] { report(std::current_exception()); });
+    mpi_->ranks.emplace(AnyRing(*mpi_->reporting));
+  } catch (...) {
+    end_all(std::current_exception());
+  }
+}
+
+MpiSession::~MpiSession() = default;
+
+Collectives& MpiSession::ranks() { return *mpi_->ranks; }
+
+void MpiSession::on_first(std::function<void()> const& work, WhenLost when_lost) {
+  milliseconds const period = std::clamp(mpi_->timeout / 4, milliseconds(1), milliseconds(1000));
+  std::exception_ptr error;
+  if (ranks().rank() != 0) {
+    while (ranks().from_first(Work{}) == Work::under_way) {
+    }
+  } else {
+    std::future<void> working = std::async(std::launch::async, work);
+    try {
+      auto const state = [&] {
+        return working.wait_for(period) == std::future_status::ready ? Work::done : Work::under_way;
+      };
+      while (ranks().from_first(state()) == Work::under_way) {
+      }
+    } catch (annulus::CommunicationError const&) {
+      if (when_lost == WhenLost::end_at_once) end_all(std::current_exception());
+      working.wait();
+      throw;
+    }
+    try {
+      working.get();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  ranks().agree(error);
+}
+
+int MpiSession::run(std::function<int()> const& function) {
   Ending ending;
-  if (mine) ending = ending_of(mine);
-  int header[2] = {static_cast<int>(ending.status), static_cast<int>(ending.line.size())};
-  MPI_Bcast(header, 2, MPI_INT, culprit, world());
-  ending.status = static_cast<ExitStatus>(header[0]);
-  ending.line.resize(static_cast<std::size_t>(header[1]));
-  MPI_Bcast(ending.line.data(), header[1], MPI_CHAR, culprit, world());
-  throw AgreedEnding(ending);
+  try {
+    try {
+      ending.status = static_cast<ExitStatus>(function());
+    } catch (AgreedEnding const&) {
+      ending = ending_of(std::current_exception());
+    }
+    ranks().barrier();
+  } catch (...) {
+    end_all(std::current_exception());
+  }
+  int const rank = ranks().rank();
+  if (rank == 0 && !ending.line.empty()) std::fprintf(stderr, "annulus: %s\n", ending.text());
+  Watchdog const watchdog = watch("MPI_Finalize", mpi_->timeout, rank);
+  mpi_->ranks.reset();
+  mpi_->reporting.reset();
+  mpi_->ring.reset();
+  MPI_Finalize();
+  return ending.status;
 }
 
-void MpiSession::broadcast(std::span<std::byte> bytes) {
-  for_each_chunk(bytes, [&](std::span<std::byte> chunk) {
-    MPI_Bcast(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, 0, world());
-  });
+void MpiSession::report(std::exception_ptr const& error) {
+  if (mpi_->roll_call) return;
+  Reason const reason = reason_of(error);
+  // Ranks that wait for this one learn of it now.
+  if (mpi_->ring) mpi_->ring->abandon(reason.ending.line);
+  mpi_->roll_call.emplace(reason);
+  mpi_->roll_call->await(roll_call_time);
+  if (mpi_->roll_call->speaks()) mpi_->speak();
 }
 
-void MpiSession::send(std::span<std::byte const> bytes, annulus::Rank to) {
-  for_each_chunk(bytes, [&](std::span<std::byte const> chunk) {
-    MPI_Send(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, to, tag, world());
-  });
-}
-
-void MpiSession::receive(std::span<std::byte> bytes, annulus::Rank from) {
-  for_each_chunk(bytes, [&](std::span<std::byte> chunk) {
-    MPI_Recv(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, from, tag, world(), MPI_STATUS_IGNORE);
-  });
-}
-
-void MpiSession::barrier() { MPI_Barrier(world()); }
-
-void MpiSession::with_ring(std::function<void(AnyRing&)> const& function) {
-  annulus::MpiRing ring(world());
-  AnyRing any(ring);
-  function(any);
-}
-
-void MpiSession::abort(Ending const& ending) {
-  std::fprintf(stderr, "annulus: rank %d: %s\n", rank_, ending.line.c_str());
-  MPI_Abort(world(), ending.status);
-  std::abort();
+void MpiSession::end_all(std::exception_ptr const& error) {
+  report(error);
+  // The rank that has spoken ends the others, unless it is lost as well.
+  if (!mpi_->has_spoken) {
+    std::this_thread::sleep_for(mpi_->timeout);
+    mpi_->speak();
+  }
+  int const status = mpi_->roll_call->ending().status;
+  std::fflush(stdout);
+  MPI_Abort(MPI_COMM_WORLD, status);
+  std::_Exit(status);
 }
 
 #else
 
-bool MpiSession::is_built_in() { return false; }
+bool starts_mpi(std::string_view) { return false; }
 
-MpiSession::MpiSession(int&, char**&) {
+struct MpiSession::Mpi {};
+
+MpiSession::MpiSession(int&, char**&, std::chrono::milliseconds, int) {
   throw InputError("--comm mpi: this build of the command has no MPI; accepted: sim");
 }
 MpiSession::~MpiSession() = default;
-void MpiSession::agree(std::exception_ptr const& mine) {
-  if (mine) throw AgreedEnding(ending_of(mine));
-}
-void MpiSession::broadcast(std::span<std::byte>) {}
-void MpiSession::send(std::span<std::byte const>, annulus::Rank) {}
-void MpiSession::receive(std::span<std::byte>, annulus::Rank) {}
-void MpiSession::barrier() {}
-void MpiSession::with_ring(std::function<void(AnyRing&)> const&) {}
-void MpiSession::abort(Ending const& ending) {
-  std::fprintf(stderr, "annulus: %s\n", ending.line.c_str());
-  std::abort();
-}
+// The constructor throws: nothing calls the other members.
+Collectives& MpiSession::ranks() { std::abort(); }
+void MpiSession::on_first(std::function<void()> const&, WhenLost) { std::abort(); }
+int MpiSession::run(std::function<int()> const&) { std::abort(); }
+void MpiSession::report(std::exception_ptr const&) { std::abort(); }
+void MpiSession::end_all(std::exception_ptr const&) { std::abort(); }
 
 #endif
 

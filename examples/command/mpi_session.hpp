@@ -1,72 +1,57 @@
 #pragma once
-// The processes of mpirun as seen by the command. In a build without MPI there is only the interface.
+// The processes of an MPI job as seen by the command. In a build without MPI there is only the interface.
 
-#include <cstddef>
+#include <chrono>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <span>
-#include <type_traits>
-#include <vector>
 
-#include "any_ring.hpp"
-#include "exit_status.hpp"
+#include "collectives.hpp"
 
 namespace annulus_command {
 
-/// MPI from its start to its end. All members but rank() and size() are called by all ranks, or by a pair of them.
+/// What becomes of work on rank 0 when another rank is lost meanwhile.
+enum class WhenLost {
+  end_at_once,  ///< it is given up where it stands
+  finish_first  ///< it is finished, because it leaves traces on the disk while it runs
+};
+
+/// MPI from its start to its end. Nothing that the ranks do together waits for longer than the timeout: where a rank is
+/// lost or late, one of the others prints a line that names it, and all processes end through MPI_Abort.
 class MpiSession {
  public:
-  static bool is_built_in();
-
-  /// Throws InputError in a build without MPI.
-  MpiSession(int& argc, char**& argv);
+  /// `rank`: of this process as far as it is known before MPI has started. Throws InputError in a build without MPI.
+  MpiSession(int& argc, char**& argv, std::chrono::milliseconds timeout, int rank);
   MpiSession(MpiSession const&) = delete;
   MpiSession& operator=(MpiSession const&) = delete;
   ~MpiSession();
 
-  annulus::Rank rank() const { return rank_; }
-  int size() const { return size_; }
+  Collectives& ranks();
 
-  /// Returns if no rank brings an error; otherwise throws AgreedEnding, on all ranks that of the first rank with one.
-  void agree(std::exception_ptr const& mine);
+  /// Runs `work` on rank 0, for as long as it takes, then agrees. Called by all ranks, which show each other meanwhile
+  /// that they are alive: `work` runs on a thread of its own, and must call no member.
+  void on_first(std::function<void()> const& work, WhenLost when_lost);
 
-  /// Runs function() on this rank, then agrees.
-  template <class Function>
-  void together(Function&& function) {
-    std::exception_ptr error;
-    try {
-      function();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    agree(error);
-  }
-
-  /// Rank 0's bytes to all.
-  void broadcast(std::span<std::byte> bytes);
-  template <class T>
-  requires std::is_trivially_copyable_v<T>
-  void broadcast(T& value) { broadcast(std::as_writable_bytes(std::span(&value, 1))); }
-
-  /// Any number of bytes, also above 2 GiB; the pair calls with equal sizes, in the same order.
-  void send(std::span<std::byte const> bytes, annulus::Rank to);
-  void receive(std::span<std::byte> bytes, annulus::Rank from);
-
-  void barrier();
-
-  /// A ring of all ranks for the time of the call.
-  void with_ring(std::function<void(AnyRing&)> const& function);
-
-  /// Ends all ranks, where there is no other way to reach them.
-  [[noreturn]] void abort(Ending const& ending);
+  /// Runs `function`, called by all ranks, then ends MPI; called once. Returns the exit status. Endings on which the
+  /// ranks agreed are printed by rank 0; any other exception ends all processes.
+  int run(std::function<int()> const& function);
 
  private:
-  annulus::Rank rank_ = 0;
-  int size_ = 1;
+  /// Finds out who reports a failure, and does so where it is this rank. Only the first call does anything.
+  void report(std::exception_ptr const& error);
+  /// Ends all processes after a failure, which it reports where that has not been done.
+  [[noreturn]] void end_all(std::exception_ptr const& error);
+
+  struct Mpi;
+  std::unique_ptr<Mpi> mpi_;
 };
 
-/// Does the command line ask for `--comm mpi`? MPI must start before the options are parsed, so that of all processes
-/// only one complains about them.
+/// Does the command line ask for `--comm mpi`? Known before the options are checked, so that a process whose options
+/// are bad still meets the others.
 bool asks_for_mpi(std::span<char* const> arguments);
+
+/// Whether processes started by the launcher that sets this variable of the environment can start MPI together.
+bool starts_mpi(std::string_view variable);
 
 }  // namespace annulus_command

@@ -63,14 +63,12 @@ class KernelTexts {
       write(files_[i].stream(), kernels[i].program);
       files_[i].close();
     }
-    for (PendingText& file : files_) {
-      file.commit();
-      std::cout << file.path().string() << '\n';
-    }
+    commit_together(files_);
+    for (PendingFile const& file : files_) std::cout << file.path().string() << '\n';
   }
 
  private:
-  std::vector<PendingText> files_;
+  std::vector<PendingFile> files_;
 };
 
 double megabytes_at_most() {
@@ -114,7 +112,7 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
                                std::vector<NkiKernel> const& kernels, Inputs<float> const& inputs,
                                std::optional<ResultFiles>& files) {
   bool const forward = options.wants_forward();
-  Results<double> const reference = reference_results(inputs, problem.call);
+  Results<double> const reference = reference_results(detail::widened(inputs, problem.call), problem.call);
   Results<float> results = make_results<float>(problem.call, {problem.call.shape.queries, problem.call.shape.keys});
   if (!forward) take_forward(problem, reference, results);
   std::vector<int> const order = nki_ring_order(options);

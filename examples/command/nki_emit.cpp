@@ -1,7 +1,7 @@
 #include "nki_emit.hpp"
 
 #include <annulus/backend/nki/print/to_python.hpp>
-#include <cstdio>
+#include <iostream>
 #include <span>
 
 #include "nki_readme.hpp"
@@ -52,18 +52,17 @@ NkiFolder::NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::
 }
 
 void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
-  std::vector<PendingText> texts;
-  std::vector<PendingNpy> arrays;
+  std::vector<PendingFile> files;
   std::string list;
   auto const add_text = [&](std::string const& name, std::string const& text) {
-    PendingText& file = texts.emplace_back(folder_ / name);
+    PendingFile& file = files.emplace_back(folder_ / name);
     file.stream() << text;
     file.close();
     list += file.path().string() + "\n";
   };
   auto const add_array = [&](std::string const& name, std::vector<std::size_t> const& shape,
                              std::vector<float> const& values) {
-    arrays.emplace_back(folder_ / name, shape, std::span<float const>(values));
+    files.push_back(pending_npy(folder_ / name, shape, std::span<float const>(values)));
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
@@ -85,9 +84,8 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     }
   }
   add_text(readme, nki_readme(options, problem, kernels));
-  for (PendingText& file : texts) file.commit();
-  for (PendingNpy& file : arrays) file.commit();
-  std::fputs(list.c_str(), stdout);
+  commit_together(files);
+  std::cout << list;
 }
 
 }  // namespace annulus_command

@@ -9,7 +9,7 @@
 #include "nki_kernels.hpp"
 #include "npy.hpp"
 #include "output_folder.hpp"
-#include "pending_text.hpp"
+#include "pending_file.hpp"
 
 namespace annulus_command {
 
@@ -33,7 +33,8 @@ class NkiFolder {
 
   std::vector<std::filesystem::path> const& paths() const { return paths_; }
 
-  /// All files under temporary names first, so that a full disk leaves none of them. Lists them on stdout.
+  /// Writes all files under temporary names, then renames them; README.md, deleted first, is renamed last: if it
+  /// exists, the set is complete. Lists the files on stdout.
   void write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
  private:

@@ -32,8 +32,8 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
 /// Throws InputError, ShapeError or UnsupportedError for what no kernel can be built for.
 NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape);
 
-/// Whole operands in the axis order of the call, each number rounded to the element type that the kernel takes: from the
-/// files, or random, standard normal. Throws InputError for files with numbers that are not finite in that type.
+/// Whole operands in the axis order of the call, each number rounded to the element type that the kernel takes: from
+/// the files, or random, standard normal. Throws InputError for files with numbers that are not finite in that type.
 Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files);
 
 }  // namespace annulus_command

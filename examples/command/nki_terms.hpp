@@ -5,8 +5,8 @@
 
 namespace annulus_command {
 
-/// The root of the sum of the squared terms of each element of out, dq, dk, dv and dsinks: as large as the sum where signs
-/// are a matter of luck, larger where terms cancel, 0 where there are none. lse is left unspecified.
+/// The root of the sum of the squared terms of each element of out, dq, dk, dv and dsinks: as large as the sum where
+/// signs are a matter of luck, larger where terms cancel, 0 where there are none. lse is left unspecified.
 ///
 /// reference: out and lse of the same operands, in double.
 Results<double> term_sizes(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference);

@@ -245,8 +245,8 @@ inline NpyArray read_npy(std::filesystem::path const& path, NpyReadOptions optio
   try {
     array.bytes.resize(header.data_bytes);
   } catch (std::bad_alloc const&) {
-    throw InputError(input.file() + ": its " + std::to_string(header.data_bytes) +
-                     " bytes of data do not fit into memory; accepted are arrays that do");
+    throw std::runtime_error(detail::one_line(input.file()) + ": its " + std::to_string(header.data_bytes) +
+                             " bytes of data do not fit into memory; accepted are arrays that do");
   }
   input.read(array.bytes.data(), array.bytes.size(), "its data");
   bool const native_order = header.element.big_endian == (std::endian::native == std::endian::big);

@@ -3,9 +3,11 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "input_error.hpp"
@@ -32,16 +34,38 @@ CLI::Validator whole_number(Value least, Value most) {
       "");
 }
 
+/// True if all of the text is one finite number.
+inline bool is_finite_number(std::string const& text, double& value) {
+  char* end = nullptr;
+  value = std::strtod(text.c_str(), &end);
+  return !text.empty() && end == text.c_str() + text.size() && std::isfinite(value);
+}
+
 /// Any finite number.
 inline CLI::Validator finite_number() {
   return CLI::Validator(
       [](std::string const& text) {
-        char* end = nullptr;
-        double const value = std::strtod(text.c_str(), &end);
-        if (!text.empty() && end == text.c_str() + text.size() && std::isfinite(value)) return std::string();
+        double value = 0;
+        if (is_finite_number(text, value)) return std::string();
         return "'" + excerpt(text) + "' is given; accepted: a finite number";
       },
       "");
+}
+
+/// Seconds a rank waits for another: 0.001 to 1e9, so that adding them to a steady_clock time cannot overflow.
+inline CLI::Validator seconds_to_wait() {
+  return CLI::Validator(
+      [](std::string const& text) {
+        double value = 0;
+        if (is_finite_number(text, value) && value >= 0.001 && value <= 1e9) return std::string();
+        return "'" + excerpt(text) + "' is given; accepted: seconds, 0.001 to 1000000000, fractions too";
+      },
+      "");
+}
+
+/// Converts a value accepted by seconds_to_wait, rounded to the nearest millisecond.
+inline std::chrono::milliseconds milliseconds_of_seconds(double seconds) {
+  return std::chrono::milliseconds(std::llround(seconds * 1000));
 }
 
 }  // namespace annulus_command

@@ -1,30 +1,34 @@
 #pragma once
-// The folder for results: made and tried before anything is computed, and taken away again if nothing comes of it.
+// The folder for results: created, locked and tried before anything is computed, and removed again if nothing comes of
+// it.
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include <unistd.h>
+#include <sys/stat.h>
 
+#include "folder_lock.hpp"
 #include "input_error.hpp"
+#include "pending_file.hpp"
 
 namespace annulus_command {
 
 class OutputFolder {
  public:
-  /// Makes the folder where it is missing. Throws InputError where a file in it cannot be written, where one of `names`
-  /// is there and no regular file, or is one of `inputs`, which the results would replace.
+  /// Creates the folder where it is missing, and locks it until this object goes away. Throws InputError where another
+  /// run has it locked, where a file in it cannot be written, or where one of `names` exists and is not a regular file,
+  /// or is one of `inputs`, which the results would replace. names: at least one.
   OutputFolder(std::filesystem::path folder, std::vector<std::string> const& names,
                std::vector<std::filesystem::path> const& inputs)
       : folder_(std::move(folder)) {
     try {
-      create();
+      create_and_lock();
       for (std::string const& name : names) require_free(folder_ / name, inputs);
-      try_to_write();
+      PendingFile const trial(folder_ / names.front());
     } catch (...) {
       remove_what_was_made();
       throw;
@@ -45,7 +49,8 @@ class OutputFolder {
       throw InputError(file.string() + ": is there and not a regular file; accepted: a name that can be written");
     for (std::filesystem::path const& input : inputs)
       if (!input.empty() && std::filesystem::equivalent(file, input, error))
-        throw InputError(file.string() + ": is an input, which a result would replace; accepted: another name or folder");
+        throw InputError(file.string() +
+                         ": is an input, which a result would replace; accepted: another name or folder");
   }
 
  private:
@@ -53,39 +58,60 @@ class OutputFolder {
     throw InputError(folder_.string() + ": " + reason + "; accepted: a folder that can be written, or made");
   }
 
-  void create() {
+  /// Another run may remove the folder, or those above it, between the two.
+  void create_and_lock() {
+    int error = 0;
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      error = create();
+      if (error == ENOENT) continue;
+      if (error != 0) break;
+      auto [outcome, lock] = FolderLock::acquire(folder_);
+      switch (outcome) {
+        case FolderLock::Outcome::held:
+          lock_ = std::move(lock);
+          return;
+        case FolderLock::Outcome::taken:
+          for (RemovedUnlessKept& made : made_) made.keep();  // the other run needs them
+          throw InputError(folder_.string() +
+                           ": another run writes there now; accepted: another folder, or a later time");
+        case FolderLock::Outcome::unreadable:
+          fail("cannot be read (" + detail::reason_of(errno) + ")");
+        case FolderLock::Outcome::gone:
+          remove_what_was_made();
+          error = ENOENT;
+      }
+    }
+    fail("cannot be made (" + detail::reason_of(error) + ")");
+  }
+
+  /// 0, or the errno of the folder that could not be made.
+  int create() {
     std::error_code error;
-    if (std::filesystem::is_directory(folder_, error)) return;
-    if (std::filesystem::exists(folder_, error)) fail("is not a folder");
+    auto const status = std::filesystem::status(folder_, error);  // asked once: another run may make it meanwhile
+    if (std::filesystem::is_directory(status)) return 0;
+    if (std::filesystem::exists(status)) fail("is not a folder");
     std::filesystem::path missing;
     for (std::filesystem::path const& part : folder_) {
       missing /= part;
       if (std::filesystem::is_directory(missing, error)) continue;
-      std::filesystem::create_directory(missing, error);
-      if (error) fail("cannot be made (" + error.message() + ")");
-      made_.push_back(missing);
+      RemovedUnlessKept made(missing.string(), RemovedUnlessKept::Kind::folder,
+                             [](char const* path) { return ::mkdir(path, 0777) == 0; });
+      if (made)
+        made_.push_back(std::move(made));
+      else if (int const reason = errno; reason != EEXIST || !std::filesystem::is_directory(missing, error))
+        return reason;
     }
-  }
-
-  void try_to_write() const {
-    std::string const name = (folder_ / (".annulus-" + std::to_string(getpid()) + ".try")).string();
-    std::FILE* const file = std::fopen(name.c_str(), "wbx");
-    if (!file) fail("cannot be written (" + std::generic_category().message(errno) + ")");
-    std::fclose(file);
-    std::error_code ignored;
-    std::filesystem::remove(name, ignored);
+    return 0;
   }
 
   /// A folder with something in it stays.
   void remove_what_was_made() noexcept {
-    while (!made_.empty()) {
-      ::rmdir(made_.back().c_str());
-      made_.pop_back();
-    }
+    while (!made_.empty()) made_.pop_back();
   }
 
   std::filesystem::path folder_;
-  std::vector<std::filesystem::path> made_;
+  std::shared_ptr<FolderLock> lock_;
+  std::vector<RemovedUnlessKept> made_;
 };
 
 }  // namespace annulus_command

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <annulus/attention/validate.hpp>
 #include <annulus/schedule/print_plan.hpp>
 #include <iostream>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "input_error.hpp"
 #include "number_check.hpp"
 #include "plan_json.hpp"
+#include "plan_summary.hpp"
 #include "ring_options.hpp"
 
 namespace annulus_command {
@@ -114,10 +116,14 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
              "which pass")
       ->default_str("both");
   plan.add_flag("--json", options.json, "print JSON, an array of one object for each pass");
+  plan.add_flag("--every-step", options.every_step,
+                "list every step of every rank; without it more than " + std::to_string(most_listed_steps) +
+                    " steps in all are summarised, in JSON with \"summarized\": true");
   return plan;
 }
 
 void run_plan(PlanOptions const& options) {
+  annulus::validate_options({.mask = options.mask, .query_offset = options.query_offset, .rotation = options.rotation});
   annulus::PlanRequest request = request_of(options);
   std::vector<annulus::RingPlan> plans;
   for (annulus::Pass pass : {annulus::Pass::forward, annulus::Pass::backward}) {
@@ -125,15 +131,24 @@ void run_plan(PlanOptions const& options) {
     request.pass = pass;
     plans.emplace_back(request);
   }
+  auto const lists_steps = [&](annulus::RingPlan const& plan) {
+    return options.every_step || annulus::Index{plan.ranks()} * plan.steps() <= most_listed_steps;
+  };
   if (options.json) {
-    nlohmann::json all = nlohmann::json::array();
-    for (annulus::RingPlan const& plan : plans) all.push_back(json_of(plan));
-    std::cout << all.dump(1) << '\n';
+    std::cout << '[';
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      std::cout << (i == 0 ? "\n" : ",\n");
+      write_json(std::cout, plans[i], lists_steps(plans[i]));
+    }
+    std::cout << "\n]\n";
     return;
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
     if (i > 0) std::cout << '\n';
-    print_plan(std::cout, plans[i]);
+    if (lists_steps(plans[i]))
+      print_plan(std::cout, plans[i]);
+    else
+      print_plan_summary(std::cout, plans[i]);
   }
 }
 

@@ -35,12 +35,13 @@ struct PlanOptions {
   annulus::Rotation rotation = annulus::Rotation::automatic;
   Passes passes{};
   bool json = false;
+  bool every_step = false;  ///< also where a summary is printed by default
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
 CLI::App& add_plan(CLI::App& app, PlanOptions& options);
 
-/// Prints the plan. Throws InputError for options that do not fit each other.
+/// Prints the plan. Throws InputError or UnsupportedError for options that mean nothing or do not fit each other.
 void run_plan(PlanOptions const& options);
 
 }  // namespace annulus_command

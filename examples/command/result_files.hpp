@@ -1,8 +1,8 @@
 #pragma once
 // Where the results of `annulus attend` go.
 
-#include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,10 +31,12 @@ class ResultFiles {
     trace_.emplace(options.trace);
   }
 
-  /// All files under temporary names first, so that a full disk leaves none of them. Lists them on stdout.
+  /// All files under temporary names first, so that a full disk leaves none of them. out.npy gets its name last, and an
+  /// older one is removed before any other file is replaced: where it exists, all results of one run do. Lists them on
+  /// stdout.
   template <annulus::Scalar T>
   void write(Results<T> const& results, std::vector<std::vector<Span>> const& spans_of_ranks) {
-    std::vector<PendingNpy> pending;
+    std::vector<PendingFile> pending;
     std::string list;
     auto const add = [&](char const* name, auto const& tensor) {
       auto file = pending_file<T>(folder_ / file_name(name), tensor, list);
@@ -43,7 +45,6 @@ class ResultFiles {
     auto const optional = [&](char const* name, auto const& tensor) {
       if (tensor) add(name, *tensor);
     };
-    add("out", results.out);
     add("lse", results.lse);
     optional("dq", results.dq);
     optional("dk", results.dk);
@@ -54,10 +55,13 @@ class ResultFiles {
                         results.dsinks->reshape(Eigen::array<Eigen::Index, 1>{results.dsinks->size()})));
     else
       optional("dsinks", results.dsinks);
-    if (trace_) trace_->write(spans_of_ranks);
-    for (PendingNpy& file : pending) file.commit();
-    if (trace_) trace_->commit();
-    std::fputs(list.c_str(), stdout);
+    if (trace_) {
+      trace_->write(spans_of_ranks);
+      pending.push_back(trace_->take());
+    }
+    add("out", results.out);
+    commit_together(pending);
+    std::cout << list;
   }
 
  private:
@@ -79,18 +83,18 @@ class ResultFiles {
 
   /// Elements of T = double are written as f8, all others as f4.
   template <annulus::Scalar T, class TensorType>
-  static PendingNpy pending_file(std::filesystem::path const& path, TensorType const& tensor, std::string& list) {
+  static PendingFile pending_file(std::filesystem::path const& path, TensorType const& tensor, std::string& list) {
     using Written = annulus::Accumulator<T>;
     std::vector<std::size_t> shape;
     for (auto const extent : tensor.dimensions()) shape.push_back(static_cast<std::size_t>(extent));
     list += path.string() + " " + shape_text(shape) + (sizeof(Written) == 8 ? " f8\n" : " f4\n");
     auto const elements = std::span(tensor.data(), static_cast<std::size_t>(tensor.size()));
     if constexpr (std::is_same_v<std::remove_const_t<typename decltype(elements)::value_type>, Written>) {
-      return PendingNpy(path, shape, std::span<Written const>(elements));
+      return pending_npy(path, shape, std::span<Written const>(elements));
     } else {
       std::vector<Written> converted(elements.size());
       for (std::size_t i = 0; i < elements.size(); ++i) converted[i] = static_cast<Written>(elements[i]);
-      return PendingNpy(path, shape, std::span<Written const>(converted));
+      return pending_npy(path, shape, std::span<Written const>(converted));
     }
   }
 

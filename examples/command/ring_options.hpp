@@ -5,6 +5,7 @@
 #include <annulus/attention/options.hpp>
 #include <annulus/tensor/axis_order.hpp>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -68,6 +69,16 @@ inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {
       ->default_str("bshd");
 }
 
+/// --timeout. `timeout` keeps its default, ten minutes, where the option is not given.
+inline CLI::Option* add_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
+  auto const take = [&timeout](double seconds) { timeout = milliseconds_of_seconds(seconds); };
+  return app
+      .add_option_function<double>("--timeout", take, "how long one rank waits for another before the call fails")
+      ->check(seconds_to_wait())
+      ->type_name("SECONDS")
+      ->default_str("600");
+}
+
 /// --scale and --softcap.
 inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
   app.add_option("--scale", attention.softmax_scale, "factor of q.k")
@@ -76,7 +87,8 @@ inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
       ->default_str("1 / sqrt(head_dim)");
   app.add_option("--softcap", attention.logit_softcap, "X * tanh(logit / X); 0: none")
       ->check(finite_number())
-      ->type_name("X");
+      ->type_name("X")
+      ->capture_default_str();
 }
 
 /// --causal, --window, --sink-tokens, --chunk and --query-offset.
@@ -96,13 +108,16 @@ inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index&
   app.add_option("--sink-tokens", mask.sink_tokens, "the first N keys stay visible outside of the window")
       ->check(whole_number(annulus::Index{0}, most))
       ->type_name("N")
+      ->capture_default_str()
       ->needs(window);
   app.add_option("--chunk", mask.chunk, "queries see keys of their own chunk of N positions; 0: no chunks")
       ->check(whole_number(annulus::Index{0}, most))
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--query-offset", query_offset, "position of the first query, e.g. the number of cached keys")
       ->check(whole_number(std::numeric_limits<annulus::Index>::min(), most))
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
 }
 
 }  // namespace annulus_command

@@ -2,6 +2,7 @@
 // A whole call on simulated ranks, threads of this process that write to disjoint parts of the global results.
 
 #include <annulus/comm/simulated_ring.hpp>
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -11,18 +12,21 @@
 
 namespace annulus_command {
 
-/// logs: one for each rank.
+/// Throws CommunicationError when a rank waits longer than `timeout` for another. logs: one per rank, which sets the
+/// number of ranks.
 template <annulus::Scalar T>
-Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vector<StepLog>& logs) {
+Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vector<StepLog>& logs,
+                            std::chrono::milliseconds timeout) {
   int const ranks = static_cast<int>(logs.size());
   Results<T> results = make_results<T>(call, {call.shape.queries, call.shape.keys});
-  annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
+  auto const run = [&](annulus::SimulatedRing& ring) {
     Share const share(call, ring.rank(), ranks);
     AnyRing any(ring);
     Results<T> const local =
         attend_on_rank(any, call, scatter(inputs, call, share), logs[static_cast<std::size_t>(ring.rank())]);
     gather(local, call, share, ring.rank() == 0, results);
-  });
+  };
+  annulus::run_ring(ranks, run, {.timeout = timeout});
   return results;
 }
 

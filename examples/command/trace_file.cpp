@@ -7,20 +7,8 @@ namespace annulus_command {
 
 namespace {
 
-char const* name_of(annulus::Channel channel) {
-  switch (channel) {
-    case annulus::Channel::prefetched:
-      return "prefetched";
-    case annulus::Channel::carried:
-      return "carried";
-    case annulus::Channel::reduction:
-      return "reduction";
-  }
-  return "unknown";
-}
-
 std::string name_of(Span const& span) {
-  std::string const pass = span.pass == annulus::Pass::forward ? "forward" : "backward";
+  std::string const pass(annulus::name_of(span.pass));
   switch (span.kind) {
     case Span::Kind::pass:
       return pass;
@@ -29,7 +17,7 @@ std::string name_of(Span const& span) {
     case Span::Kind::synchronize:
       return pass + " synchronize";
     case Span::Kind::wait:
-      return pass + " wait " + name_of(span.channel);
+      return pass + " wait " + std::string(annulus::name_of(span.channel));
     case Span::Kind::agree:
       return pass + " agree";
   }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "pending_text.hpp"
+#include "pending_file.hpp"
 #include "tracing.hpp"
 
 namespace annulus_command {
@@ -18,10 +18,12 @@ class TraceFile {
 
   /// Trace Event Format, one complete event ("X") for each span, with the rank as process and thread.
   void write(std::vector<std::vector<Span>> const& spans_of_ranks);
-  void commit() { file_.commit(); }
+
+  /// The written file, to be committed.
+  PendingFile take() { return std::move(file_); }
 
  private:
-  PendingText file_;
+  PendingFile file_;
 };
 
 }  // namespace annulus_command

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -118,7 +119,15 @@ class TracedRing {
     log_->agreed(begin);
   }
 
-  void abandon(std::string const& reason) noexcept { communicator_->abandon(reason); }
+  void abandon(std::string_view reason, annulus::Rank culprit = annulus::CommunicationError::unknown) noexcept {
+    annulus::abandon_ring(*communicator_, reason, culprit);
+  }
+
+  annulus::FlightRecord& flight_record()
+    requires annulus::CallRecordingCommunicator<C>
+  {
+    return communicator_->flight_record();
+  }
 
  private:
   C* communicator_;

@@ -1,8 +1,9 @@
 #pragma once
-// How far results are from those of the reference backend on one rank, in double.
+// How far results are from those of the reference backend on one rank, in double, and whether rounding explains it.
 
 #include <algorithm>
 #include <annulus/comm/self.hpp>
+#include <annulus/core/check.hpp>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,23 +12,21 @@
 
 #include "call_tensors.hpp"
 #include "rank_pass.hpp"
+#include "rounding_bounds.hpp"
 
 namespace annulus_command {
 
-/// Largest difference of two elements over the largest finite magnitude of the reference. Equal infinities do not differ
-/// (the lse of a row that sees nothing); a NaN is no result, even where the reference has one too: infinite.
-template <class A, class B>
-double largest_relative_error(A const& found, B const& reference) {
-  double difference = 0, magnitude = 0;
-  for (Eigen::Index i = 0; i < reference.size(); ++i) {
-    double const a = static_cast<double>(found.data()[i]), b = static_cast<double>(reference.data()[i]);
-    if (std::isfinite(b)) magnitude = std::max(magnitude, std::abs(b));
-    if (a == b) continue;
-    double const apart = std::abs(a - b);
-    difference = std::max(difference, std::isfinite(apart) ? apart : std::numeric_limits<double>::infinity());
-  }
-  return difference == 0 || !std::isfinite(difference) ? difference : difference / magnitude;
-}
+/// How far one result is from the reference, judged element by element.
+struct Verified {
+  std::string name;
+  double largest =
+      0;  ///< largest difference over the largest magnitude of the reference, or of a bound where that is larger
+  double of_bound = 0;  ///< largest share of an element's own bound that its difference takes; infinite: no number
+  double bound = 0;     ///< bound of that element, over the same magnitude as `largest`
+  std::string worst{};  ///< that element: its place, what it is, what is accepted
+
+  bool good() const { return of_bound <= 1; }
+};
 
 namespace detail {
 
@@ -47,12 +46,8 @@ Inputs<double> widened(Inputs<T> const& inputs, Call const& call) {
 
 }  // namespace detail
 
-/// Name and largest relative error of each result.
-using Errors = std::vector<std::pair<std::string, double>>;
-
-/// The call again, on one rank with the reference backend and in double, from the operands as they were rounded to T.
-template <annulus::Scalar T>
-Results<double> reference_results(Inputs<T> const& inputs, Call call) {
+/// The call again, on one rank with the reference backend and in double.
+inline Results<double> reference_results(Inputs<double> const& inputs, Call call) {
   call.options.sharding = {};
   call.options.rotation = annulus::Rotation::automatic;
   call.backend = "reference";
@@ -61,24 +56,73 @@ Results<double> reference_results(Inputs<T> const& inputs, Call call) {
   annulus::SelfRing self;
   AnyRing ring(self);
   StepLog log(StepLog::Clock::now(), nullptr);
-  return attend_on_rank(ring, call, detail::widened(inputs, call), log);
+  return attend_on_rank(ring, call, inputs, log);
 }
 
-/// What it shows is the error of the computation, and of rounding its results.
+namespace detail {
+
+/// "[0, 3, 1]", the place of element `index` in C order.
+template <class TensorType>
+std::string place_of(TensorType const& tensor, Eigen::Index index) {
+  std::string place;
+  for (int axis = TensorType::NumDimensions - 1; axis >= 0; --axis) {
+    place = std::to_string(index % tensor.dimension(axis)) + (place.empty() ? "" : ", ") + place;
+    index /= tensor.dimension(axis);
+  }
+  return "[" + place + "]";
+}
+
+/// Equal infinities do not differ (the lse of a row that sees nothing); a NaN is no result, even where the reference
+/// has one too.
+template <class A, class B>
+Verified judged(std::string name, A const& found, B const& reference, B const& bounds) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  double difference = 0, magnitude = 0, of_bound = -1;
+  Eigen::Index worst = -1;
+  for (Eigen::Index i = 0; i < reference.size(); ++i) {
+    double const a = static_cast<double>(found.data()[i]), b = reference.data()[i], bound = bounds.data()[i];
+    if (std::isfinite(b)) magnitude = std::max(magnitude, std::abs(b));
+    if (std::isfinite(bound)) magnitude = std::max(magnitude, bound);
+    if (a == b) continue;
+    double const apart = std::isfinite(a - b) ? std::abs(a - b) : infinity;
+    difference = std::max(difference, apart);
+    // A bound that is no number comes of terms beyond double: then only numbers can be asked for.
+    double const share = std::isinf(apart) ? infinity : std::isnan(bound) ? 0 : apart / bound;
+    if (share > of_bound) {
+      of_bound = share;
+      worst = i;
+    }
+  }
+  Verified verified{std::move(name), difference == 0 || std::isinf(difference) ? difference : difference / magnitude,
+                    std::max(of_bound, 0.0), magnitude == 0 || worst < 0 ? 0 : bounds.data()[worst] / magnitude};
+  if (worst >= 0)
+    verified.worst =
+        annulus::message_of(verified.name, place_of(reference, worst), " is ", static_cast<double>(found.data()[worst]),
+                            ", the reference in double has ", reference.data()[worst], "; accepted: up to ",
+                            bounds.data()[worst], " away, which is what rounding explains");
+  return verified;
+}
+
+}  // namespace detail
+
+/// The results against the reference, from the operands as they were rounded to T: what it shows is the error of the
+/// computation, and of rounding its results.
 template <annulus::Scalar T>
-Errors errors_against_reference(Inputs<T> const& inputs, Call const& call, Results<T> const& results) {
-  Results<double> const reference = reference_results(inputs, call);
-  Errors errors{{"out", largest_relative_error(results.out, reference.out)},
-                {"lse", largest_relative_error(results.lse, reference.lse)}};
-  auto const optional = [&](char const* name, auto const& found, auto const& expected) {
-    if (found) errors.emplace_back(name, largest_relative_error(*found, *expected));
+std::vector<Verified> verified(Inputs<T> const& inputs, Call const& call, Results<T> const& results) {
+  Inputs<double> const wide = detail::widened(inputs, call);
+  Results<double> const reference = reference_results(wide, call);
+  Results<double> const bounds = rounding_bounds(wide, call, reference);
+  std::vector<Verified> all{detail::judged("out", results.out, reference.out, bounds.out),
+                            detail::judged("lse", results.lse, reference.lse, bounds.lse)};
+  auto const optional = [&](char const* name, auto const& found, auto const& expected, auto const& bound) {
+    if (found) all.push_back(detail::judged(name, *found, *expected, *bound));
   };
-  optional("dq", results.dq, reference.dq);
-  optional("dk", results.dk, reference.dk);
-  optional("dv", results.dv, reference.dv);
-  optional("dbias", results.dbias, reference.dbias);
-  optional("dsinks", results.dsinks, reference.dsinks);
-  return errors;
+  optional("dq", results.dq, reference.dq, bounds.dq);
+  optional("dk", results.dk, reference.dk, bounds.dk);
+  optional("dv", results.dv, reference.dv, bounds.dv);
+  optional("dbias", results.dbias, reference.dbias, bounds.dbias);
+  optional("dsinks", results.dsinks, reference.dsinks, bounds.dsinks);
+  return all;
 }
 
 }  // namespace annulus_command

@@ -1,34 +1,15 @@
 """The processes of mpirun give the same bits as simulated ranks, and end together where a call is bad."""
 
 import os
-import shlex
 import sys
 
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
 from command import Folder, attend, run, save_operands  # noqa: E402
+from mpi import SKIPPED, launcher, refused  # noqa: E402
 
 random = np.random.default_rng(10)
-SKIPPED = 77
-
-
-def launcher(ranks):
-    return [*shlex.split(os.environ["ANNULUS_MPIEXEC"]), str(ranks)]
-
-
-def lines_of_annulus(done):
-    """mpirun has things to say of its own when a program ends with a status other than 0."""
-    return [line for line in (done.stderr + done.stdout).splitlines() if "annulus:" in line]
-
-
-def refused(ranks, *arguments, says):
-    before = set(os.listdir("."))
-    done = run("attend", "--comm", "mpi", *arguments, launcher=launcher(ranks))
-    assert done.returncode == 2, (arguments, done)
-    lines = lines_of_annulus(done)
-    assert len(lines) == 1 and says in lines[0], (arguments, lines)
-    assert set(os.listdir(".")) == before, arguments
 
 
 with Folder():

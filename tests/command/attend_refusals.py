@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
-from command import Folder, save_operands  # noqa: E402
+from command import Folder, attend, environment, run, save_operands  # noqa: E402
 from refusals import calls, refused  # noqa: E402
 
 random = np.random.default_rng(9)
@@ -53,6 +53,8 @@ with Folder():
     bad("--axes", "sbhd", says="bshd|bhsd|bhds")
     bad("--backend", "abacus", says=["'abacus'", "accepted: reference|cpu|nki"])
     bad("--threads", "2", says=["--threads 2", "one thread per rank"])
+    for value in ("0", "0.0009", "-1", "nan", "inf", "1e10", "soon", "", "1s"):
+        bad("--timeout", value, says=["--timeout", "accepted: seconds, 0.001 to 1000000000, fractions too"])
     bad("--threads", "0", says=["--threads", "accepted"])
     bad("--trace", "", says=["--trace", "accepted"])
     bad("two\nlines", says="two")
@@ -162,17 +164,34 @@ with Folder():
     bad("--trace", os.path.join("missing", "trace.json"), says=["trace.json", "cannot be written"])
     bad("--trace", "results", says=["results", "not a regular file"])
 
+    # A launcher started several processes, and MPI is not asked for: the first of them says so.
+    for variables in ({"PMI_SIZE": "3", "PMI_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"}):
+        with environment(variables):
+            bad(says=["3 processes were started", list(variables)[0], "--comm sim", "accepted: --comm mpi, or one process"])
+            refused("demo", says=["3 processes", "'demo'", "one process"])
+    with environment({"PMI_SIZE": "3", "PMI_RANK": "2"}):
+        silent = run("attend", *files, "--out-dir", "new")
+        assert (silent.returncode, silent.stdout, silent.stderr) == (2, "", ""), silent
+    # A batch script that was allotted many tasks is one process.
+    with environment({"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}):
+        attend(*files)
+
     # The other subcommands.
     for arguments, says in [(["--tokens", "0"], "--tokens"), (["--tokens", "many"], "--tokens"), (["--ranks", "0"], "--ranks"),
                             (["--heads", "3", "--kv-heads", "2"], "divides"), (["--head-dim", "7"], "even"), (["--text", "missing"], "missing"),
-                            (["--text", "."], "folder"), (["--text", "plain"], "empty"), (["--text", ""], "--text"), (["--seed", "1"], "--seed")]:
+                            (["--text", "."], "folder"), (["--timeout", "0"], "--timeout"), (["--text", "plain"], "empty"), (["--text", ""], "--text"), (["--seed", "1"], "--seed")]:
         refused("demo", *arguments, says=says)
     for arguments, says in [([], "--tokens"), (["--queries", "4"], "--keys"), (["--tokens", "4", "--keys", "4"], "--keys"),
                             (["--tokens", "4", "--heads", "3", "--kv-heads", "2"], "divides"),
                             (["--tokens", "4", "--block", "2"], "block-striped"), (["--tokens", "4", "--sharding", "block-striped"], "--block"),
                             (["--tokens", str(2**26), "--sharding", "block-striped", "--block", "1"], "blocks"),
                             (["--tokens", str(2**30), "--heads", "1024"], "multiply-adds"), (["--tokens", "4", "--pass", "sideways"], "both"),
-                            (["--tokens", "4", "--window", "1"], "L,R"), (["--tokens", "4", "--chunk", "-2"], "--chunk")]:
+                            (["--tokens", "4", "--window", "1"], "L,R"), (["--tokens", "4", "--chunk", "-2"], "--chunk"),
+                            (["--tokens", "4", "--query-offset", str(2**63 - 1)], ["query_offset", "accepted"]),
+                            (["--tokens", "4", "--query-offset", str(-2**63), "--json"], ["query_offset", "accepted"]),
+                            (["--tokens", "4", "--sink-tokens", "-1", "--window", "1,1"], ["--sink-tokens", "accepted"]),
+                            (["--tokens", "4", "--sink-tokens", "1"], "--window"), (["--tokens", "4", "--softcap", "2"], "--softcap"),
+                            (["--tokens", "4", "--dropout", "0.1"], "--dropout"), (["--tokens", "4", "--chunk", str(2**63)], "--chunk")]:
         refused("plan", *arguments, says=says)
 
 print(f"ok: {len(calls)} bad calls")

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 
 import numpy as np
 
@@ -55,6 +56,44 @@ for arguments in (["--sink-tokens", "4"], ["--query-offset", "20"], ["--chunk", 
                   ["--value-dim", "3"], ["--batch", "2"], ["--sharding", "striped"], ["--rotation", "queries"]):
     assert plan(*windowed, *arguments) != plan(*windowed), arguments
 assert plans("--queries", "40", "--keys", "80")[0]["ranks"][0]["queries"] == 10
+
+# Plans of many ranks are summarised, unless every step is asked for; totals are those of all steps.
+assert not forward["summarized"]
+for arguments in (["--causal"], ["--causal", "--sharding", "striped"], ["--causal", "--window", "300,0"], ["--rotation", "queries"], []):
+    many = ["--tokens", "3000", "--ranks", "48", "--heads", "2", *arguments]
+    for summary, whole in zip(plans(*many), plans(*many, "--every-step")):
+        rows = whole["ranks"]
+        count = len(rows[0]["steps"])
+        assert not whole["summarized"] and summary["summarized"] == (48 * count > 1024), arguments
+        if summary["summarized"]:
+            lines = summary.pop("steps")
+            assert [line["first"] for line in lines[1:]] == [line["last"] + 1 for line in lines[:-1]]
+            assert lines[0]["first"] == 0 and lines[-1]["last"] == count - 1 and len(lines) < count
+            for line in lines:
+                for i in range(line["first"], line["last"] + 1):
+                    for name in ("multiply_adds", "prefetched_bytes", "carried_bytes"):
+                        values = [rank["steps"][i][name] for rank in rows]
+                        assert line[name] == {"least": min(values), "most": max(values)}, (arguments, i, name)
+            for rank in rows:
+                rank.pop("steps")
+        whole["summarized"] = summary["summarized"]
+        assert summary == whole, arguments
+    text = plan(*many)
+    assert f"bytes sent by all ranks: {whole['total_bytes_sent']}\n" in text
+    listed = plan(*many, "--every-step")
+    assert "rank 47: 62 queries, 62 keys" in listed and len(listed) > 5 * len(text) or len(listed) == len(text), arguments
+    assert len(text) < 20000 or "rank 47:" in text, arguments
+assert " 0-46 " in plan("--tokens", "4800", "--ranks", "48") and " 0-47 " in plan("--tokens", "4800", "--ranks", "48")
+assert "most" in plan("--tokens", "100000", "--ranks", "100", "--causal")
+
+# Also of very many, in little time and space.
+largest = ["--tokens", "1048576", "--ranks", "1024", "--sharding", "block-striped", "--block", "2"]
+for arguments in ([], ["--causal"]):
+    begin = time.monotonic()
+    text, values = plan(*largest, *arguments), plan(*largest, *arguments, "--json")
+    assert len(text) < 10000 and len(values) < 1000000, (len(text), len(values))
+    assert [len(pass_of["ranks"]) for pass_of in json.loads(values)] == [1024, 1024]
+    print(f"{time.monotonic() - begin:.1f} s for 1024 ranks, twice, both passes")
 
 # The trace: one complete event for each step that the plan has, in order and within the pass, for each rank.
 random = np.random.default_rng(11)

@@ -113,15 +113,15 @@ TEST_CASE("what is not committed is not there", "[npy]") {
   TemporaryFolder folder;
   std::vector<float> const values{1.0f, 2.0f};
   {
-    PendingNpy const abandoned(folder / "a.npy", {2}, std::span(values));
+    PendingFile const abandoned = pending_npy(folder / "a.npy", {2}, std::span(values));
     CHECK_FALSE(std::filesystem::exists(folder / "a.npy"));
     CHECK(files_in(folder.path()) == 1);
   }
   CHECK(files_in(folder.path()) == 0);
 
-  std::vector<PendingNpy> several;
+  std::vector<PendingFile> several;
   for (char const* name : {"b.npy", "c.npy", "d.npy"})
-    several.emplace_back(folder / name, std::vector<std::size_t>{2}, std::span(values));
+    several.push_back(pending_npy(folder / name, {2}, std::span(values)));
   for (auto& one : several) one.commit();
   CHECK(read_npy(folder / "c.npy").to<float>() == values);
   CHECK_THROWS_AS(several[0].commit(), std::logic_error);
@@ -160,7 +160,15 @@ TEST_CASE("a file that cannot be written gives one line and leaves nothing", "[n
     write_npy(folder / "o.npy", {1}, std::vector<double>{3.0});
     {
       FullDisk const full(16384);
-      CHECK(contains(message_for(folder / "o.npy"), "o.npy"));
+      std::string message;
+      try {
+        write_npy(folder / "o.npy", {4096}, values);
+      } catch (InputError const&) {
+        FAIL("a full disk is no mistake of the user");
+      } catch (std::runtime_error const& error) {
+        message = error.what();
+      }
+      CHECK(contains(message, "o.npy: cannot be written (File too large)"));
     }
     CHECK(read_npy(folder / "o.npy").to<double>() == std::vector<double>{3.0});
     CHECK(files_in(folder.path()) == 1);

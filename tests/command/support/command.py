@@ -1,5 +1,6 @@
 """Runs the annulus command, whose path is the script's only argument."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -24,6 +25,18 @@ class Folder:
     def __exit__(self, *exception):
         os.chdir(self.before)
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def environment(variables):
+    """Sets these variables of the environment for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def run(*arguments, launcher=()):

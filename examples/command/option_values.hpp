@@ -1,0 +1,119 @@
+#pragma once
+// The values of all options of a command line, as text that the ranks of a job compare.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "input_error.hpp"
+#include "number_check.hpp"
+
+namespace annulus_command {
+
+namespace detail {
+
+/// The same text for all spellings of a number; other text is returned as it is.
+inline std::string normal_word(std::string const& word) {
+  double value = 0;
+  if (!is_finite_number(word, value)) return word;
+  // Whole numbers that a double rounds stay as they are.
+  constexpr double exact = 9007199254740992.0;  // 2^53
+  bool const whole = word.find_first_not_of("+-0123456789") == std::string::npos;
+  if (whole && std::abs(value) > exact) return word;
+  char digits[32];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
+/// normal_word of each of the words between commas.
+inline std::string normal_value(std::string const& text) {
+  std::string normal;
+  for (std::size_t begin = 0;;) {
+    std::size_t const comma = std::min(text.find(',', begin), text.size());
+    normal += normal_word(text.substr(begin, comma - begin));
+    if (comma == text.size()) return normal;
+    normal += ',';
+    begin = comma + 1;
+  }
+}
+
+}  // namespace detail
+
+/// Names and values in the order of the command line's definition. Equal for two command lines that differ only in the
+/// order of the options, in how numbers are written, or in an option that one gives with its default value. Names of
+/// files are equal where their text is.
+class OptionValues {
+ public:
+  void add(std::string name, std::string value) { values_.emplace_back(std::move(name), std::move(value)); }
+
+  /// Adds every option of a parsed subcommand.
+  void add_all(CLI::App const& subcommand) {
+    for (CLI::Option const* option : subcommand.get_options()) {
+      std::string value;
+      for (std::string const& result : option->results()) value += (value.empty() ? "" : " ") + result;
+      if (option->count() == 0) value = option->get_default_str();
+      add(option->get_name(), detail::normal_value(value));
+    }
+  }
+
+  /// For another rank to read with the constructor below.
+  std::string text() const {
+    std::string text;
+    for (auto const& [name, value] : values_) {
+      text += name;
+      text += '\0';
+      text += value;
+      text += '\0';
+    }
+    return text;
+  }
+
+  OptionValues() = default;
+  explicit OptionValues(std::string_view text) {
+    auto const next = [&text] {
+      std::size_t const length = text.find('\0');
+      std::string word(text.substr(0, length));
+      text.remove_prefix(length == std::string_view::npos ? text.size() : length + 1);
+      return word;
+    };
+    while (!text.empty()) {
+      std::string name = next();
+      add(std::move(name), next());
+    }
+  }
+
+  /// Throws InputError where two ranks differ. records: of all ranks in rank order, made by text().
+  static void require_equal(std::vector<std::string> const& records) {
+    OptionValues const first(records[0]);
+    for (std::size_t rank = 1; rank < records.size(); ++rank) {
+      if (records[rank] == records[0]) continue;
+      OptionValues const other(records[rank]);
+      std::string const ranks = " on rank 0 and ", end = " on rank " + std::to_string(rank);
+      std::size_t const shared = std::min(first.values_.size(), other.values_.size());
+      for (std::size_t i = 0; i < shared; ++i) {
+        auto const &mine = first.values_[i], &theirs = other.values_[i];
+        if (mine == theirs) continue;
+        if (mine.first != theirs.first) break;
+        throw InputError(mine.first + " is " + shown(mine.second) + ranks + shown(theirs.second) + end +
+                         "; accepted: the same command line on all ranks");
+      }
+      throw InputError("the options of the command are not the same" + ranks.substr(0, 10) + " and" + end +
+                       "; accepted: the same version of the command on all ranks");
+    }
+  }
+
+ private:
+  static std::string shown(std::string const& value) {
+    return value.empty() ? "not given" : "'" + excerpt(value, 200) + "'";
+  }
+
+  std::vector<std::pair<std::string, std::string>> values_;
+};
+
+}  // namespace annulus_command

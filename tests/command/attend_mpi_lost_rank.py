@@ -1,0 +1,185 @@
+"""A rank that stops ends the whole job within the timeout and a few seconds: one line names it, and nothing is left."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import ANNULUS, Folder, save_operands  # noqa: E402
+from mpi import launcher, lines_of_annulus, require_mpi  # noqa: E402
+
+require_mpi()
+RANKS, TIMEOUT = 3, 2
+# A call of MPI without a deadline of its own gets one second more than the timeout, and two more on each further rank;
+# ranks whose ring has failed look for each other for a second; the launcher takes a second to end the rest.
+SLACK = 8
+random = np.random.default_rng(12)
+
+
+def start(*arguments, timeout=TIMEOUT):
+    return subprocess.Popen([*launcher(RANKS), ANNULUS, "attend", "--comm", "mpi", "--timeout", str(timeout), *arguments], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def descendants(pid):
+    children = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                children.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(entry))
+        except OSError:
+            pass
+    found = children.get(pid, [])
+    for child in found:
+        found += children.get(child, [])
+    return found
+
+
+def is_command(pid):
+    return os.path.realpath(f"/proc/{pid}/exe") == os.path.realpath(ANNULUS)
+
+
+def process_of(job, rank):
+    """Waits until the rank's process has started; None if the job ends before."""
+    names = {b"OMPI_COMM_WORLD_RANK=%d" % rank, b"PMI_RANK=%d" % rank}
+    while job.poll() is None:
+        for pid in descendants(job.pid):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    if is_command(pid) and names & set(file.read().split(b"\0")):
+                        return pid
+            except OSError:
+                pass
+        time.sleep(0.002)
+    return None
+
+
+def stopped(rank, until, *arguments, timeout=TIMEOUT):
+    """Stops the rank when until() returns. The line by which the job ends; None where it ended well before."""
+    job = start(*arguments, timeout=timeout)
+    pid = process_of(job, rank)
+    until()
+    try:
+        if pid is None or job.poll() is not None:
+            raise ProcessLookupError
+        os.kill(pid, signal.SIGSTOP)
+    except ProcessLookupError:
+        job.communicate(timeout=60)
+        return None
+    begin = time.monotonic()
+    try:
+        stdout, stderr = job.communicate(timeout=timeout + SLACK)
+    except subprocess.TimeoutExpired:
+        left = [other for other in descendants(job.pid) if is_command(other)]
+        if left != [pid]:
+            job.kill()
+            for other in left:
+                os.kill(other, signal.SIGKILL)
+            raise AssertionError(f"rank {rank} is stopped, and the job does not end") from None
+        # The others have left MPI, and the launcher waits for the last process to end.
+        os.kill(pid, signal.SIGCONT)
+        stdout, stderr = job.communicate(timeout=60)
+        assert job.returncode == 0, (rank, stderr)
+    lines = lines_of_annulus(stderr + stdout)
+    if job.returncode == 0:  # the rank was past its last message
+        assert lines == [], lines
+        return None
+    assert job.returncode == 1 and len(lines) == 1, (rank, job.returncode, lines)
+    print(f"rank {rank} stopped, ended {time.monotonic() - begin:.1f} s later: {lines[0]}")
+    return lines[0]
+
+
+def silent_ranks(line):
+    return re.search(r" waited .*no sign of life from rank ([\d, ]+)$", line)[1].split(", ")
+
+
+def wait_for(path):
+    end = time.monotonic() + 60
+    while not os.path.exists(path):
+        assert time.monotonic() < end, path
+        time.sleep(0.01)
+
+
+def remove_results():
+    for name in os.listdir("new"):
+        os.remove(os.path.join("new", name))
+
+
+with Folder():
+    files = save_operands(*(random.standard_normal((1, 3000, 2, 64)).astype(np.float32) for _ in range(3)))
+    call = [*files, "--dout", "q.npy", "--out-dir", "new"]
+    job = start(*call)
+    process_of(job, 0)
+    begin = time.monotonic()
+    assert job.wait() == 0, job.communicate()
+    whole = time.monotonic() - begin
+    assert len(os.listdir("new")) == 5
+    remove_results()
+
+    named, exact = 0, 0
+    moments = 9
+    for moment in range(moments):
+        rank = moment % RANKS
+        line = stopped(rank, lambda: time.sleep(whole * moment / moments), *call)
+        results = os.listdir("new")
+        if line is None or " waited " not in line:
+            # Before and after the time in which the ranks have a ring, MPI does not tell who is missing.
+            assert line is None or "MPI_" in line, line
+        else:
+            assert str(rank) in silent_ranks(line), (rank, line)
+            named += 1
+            exact += silent_ranks(line) == [str(rank)]
+        # Results are complete or not there; a job that ended well has all of them.
+        assert len(results) == 5 if line is None else len(results) in (0, 5), (line, results)
+        assert not any(name.startswith(".") for name in results), results
+        remove_results()
+    # A rank in the middle of a long step does not answer either.
+    assert named >= moments // 2 and exact >= named - 1, (named, exact)
+
+    # Rank 0 alone verifies, for longer than the timeout: the others wait for it, and a rank that stops is noticed.
+    verify = [*call, "--backend", "cpu", "--verify"]
+    job = start(*verify, timeout=1)
+    wait_for("new/out.npy")
+    begin = time.monotonic()
+    stdout, stderr = job.communicate(timeout=300)
+    assert job.returncode == 0 and "largest relative error" in stdout, stderr
+    assert time.monotonic() - begin > 2, "the verification is too short to test this"
+    remove_results()
+    for rank in (0, 1):
+        line = stopped(rank, lambda: wait_for("new/out.npy"), *verify, timeout=1)
+        assert line and silent_ranks(line) == [str(rank)], line
+        assert len(os.listdir("new")) in (1, 5), os.listdir("new")  # rank 0 may be stopped while it gives files their names
+        remove_results()
+
+    # Much to scatter and to gather, and no step of the ring but the first: every shift moves shards. Rank 0 makes the folder just before it scatters.
+    tokens = 100000
+    files = save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
+    wide = [*files, "--window", "0,0", "--backend", "cpu", "--out-dir", "wide"]
+    job = start(*wide)
+    wait_for("wide")
+    begin = time.monotonic()
+    wait_for("wide/out.npy")
+    whole = time.monotonic() - begin
+    assert job.wait() == 0, job.communicate()
+
+    def part_of_the_job(share):
+        wait_for("wide")
+        time.sleep(share * whole)
+
+    shards = 0
+    for moment in range(6):
+        rank = 1 + moment % 2
+        shutil.rmtree("wide", ignore_errors=True)
+        line = stopped(rank, lambda: part_of_the_job(moment / 6), *wide)
+        assert line is None or str(rank) in silent_ranks(line), (rank, line)
+        shards += line is not None and " shift, hop " in line
+        assert not os.path.exists("wide") or sorted(os.listdir("wide")) in ([], ["lse.npy", "out.npy"]), os.listdir("wide")
+    assert shards > 0
+
+print(f"ok: {named} of {moments} stops were in the ring")
