@@ -6,9 +6,10 @@
 #include <cstring>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include <benchmark/benchmark.h>
-#include <annulus/backend/cpu/simd/target.hpp>
+#include <annulus/backend/cpu/instruction_set.hpp>
 
 namespace annulus_bench {
 
@@ -44,7 +45,10 @@ inline std::string take_option(int& argc, char** argv, std::string const& name, 
 inline int run_benchmarks(int& argc, char** argv, benchmark::BenchmarkReporter* reporter = nullptr) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::AddCustomContext("annulus_cpu_target", annulus::cpu::target_name);
+  benchmark::AddCustomContext("annulus_cpu_target", std::string(annulus::cpu_target_name()));
+  std::string targets;
+  for (std::string_view const target : annulus::cpu_target_names()) targets += (targets.empty() ? "" : " ") + std::string(target);
+  benchmark::AddCustomContext("annulus_cpu_targets", targets);
   std::size_t const count =
       reporter ? benchmark::RunSpecifiedBenchmarks(reporter) : benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What it costs to compile a program with one forward and one backward call: seconds and peak memory, medians of three;
-# with the reference backend, the CPU backend, and the CPU backend whose kernels are compiled elsewhere.
+# with the reference backend, the CPU backend of annulus::cpu, and the header-only one.
 # usage: benchmarks/compile_time.sh [compiler [flag...]]      needs GNU time
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -30,5 +30,5 @@ measure() {
   done | sort -n | sed -n 2p
 }
 measure 'reference backend' "$@" -DBACKEND=ReferenceBackend
-measure 'CPU backend' "$@" -DBACKEND=CpuBackend
-measure 'CPU backend, kernels elsewhere' "$@" -DBACKEND=CpuBackend -DANNULUS_CPU_KERNELS_ELSEWHERE
+measure 'CPU backend, annulus::cpu' "$@" -DBACKEND=CpuBackend -DANNULUS_CPU_COMPILED
+measure 'CPU backend, header-only' "$@" -DBACKEND=CpuBackend

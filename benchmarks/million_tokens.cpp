@@ -189,7 +189,7 @@ int run(int argc, char** argv) {
   auto const tokens = static_cast<double>(s.tokens);
   std::printf("%lld tokens, causal, head_dim %lld, one head, forward, float; %d simulated ranks on %d cores (%s)\n",
               static_cast<long long>(s.tokens), static_cast<long long>(s.dim), s.ranks, cores,
-              annulus::cpu::target_name);
+              std::string(annulus::cpu_target_name()).c_str());
   std::printf("time                    %.1f s, %.1f GFLOP/s, %.0f %% of %d times the multiply-add peak of one core\n",
               largest.seconds, rate * 1e-9, 100 * rate / peak / cores, cores);
   std::printf("CPU time                %.1f s, %.0f %% of that peak\n", cpu, 100 * operations(whole) / cpu / peak);

@@ -36,6 +36,8 @@ SPEEDUP_PER_THREAD_GOAL = 0.97
 RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
 RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
 MPI_SPEEDUP_PER_RANK_GOAL = 0.95
+# What is measured for each instruction set.
+LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"
 
 
 def build(folder):
@@ -51,13 +53,16 @@ def build(folder):
     return folder
 
 
-def run(folder, name, out, repetitions, cases):
-    """One program; whether it could be run."""
+def run(folder, name, out, repetitions, cases, target=None):
+    """One program; whether it could be run. target: the instruction set, of the cases LEVEL_CASES alone."""
     program = folder / "benchmarks" / f"annulus_{name}_bench"
     if not program.exists():
         return False
     command = [str(program), f"--cases={cases}", f"--benchmark_repetitions={repetitions}", f"--benchmark_out={out}"]
     environment = dict(os.environ)
+    if target:
+        environment["ANNULUS_CPU_TARGET"] = target
+        command.append(f"--benchmark_filter={LEVEL_CASES}")
     if name == "attention":
         # What the machine does besides meets all cases alike.
         command += ["--benchmark_enable_random_interleaving=true"]
@@ -142,6 +147,17 @@ def print_baselines(seen):
                  more=f"{others[0]['GFLOP/s']:.0f} and {others[1]['GFLOP/s']:.0f} GFLOP/s")
 
 
+def print_levels(levels):
+    """levels: {instruction set: results}"""
+    print()
+    line("float, 4096 tokens, 1 thread, by instruction set", "GFLOP/s", "% peak")
+    for target, seen in levels.items():
+        for step, mask, dim in GOALS:
+            values = seen.get(attention_name("cpu", step, mask, 4096, dim))
+            if values:
+                line(f"{target}: {step}, {mask}, head_dim {dim}", f"{values['GFLOP/s']:.0f}", f"{values['peak_%']:.1f}")
+
+
 def print_rings(seen):
     print()
     line("a ring's speed beside one rank", "reached", "goal")
@@ -196,6 +212,13 @@ def main():
         print_shares(seen, threads)
         print_ratios(seen)
         print_baselines(seen)
+        levels = {}
+        for target in machine["annulus_cpu_targets"].split():
+            path = results / f"attention_{target}.json"
+            if arguments.print_only or run(folder, "attention", path, arguments.repetitions, arguments.cases, target):
+                if path.exists():
+                    levels[target] = load([path])
+        print_levels(levels)
     rings = [files[name] for name in ("ring", "mpi_ring") if name in files]
     if rings:
         print_rings(load(rings))
