@@ -59,7 +59,8 @@ foreach(level IN LISTS annulus_cpu_levels)
     set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF)
     target_link_libraries(${kernels} PRIVATE annulus)
     target_compile_definitions(${kernels} PRIVATE ANNULUS_CPU_ELEMENT=${annulus_cpu_${type}} ANNULUS_CPU_TABLE=${kernels})
-    # Optimised in every configuration but under sanitizers. Data that all levels share must not be GNU-unique, which is one definition alone.
+    # Optimised in every configuration but under sanitizers. Data that all levels share must not be GNU-unique: that
+    # binding allows one definition alone.
     target_compile_options(${kernels} PRIVATE ${annulus_cpu_flags_${level}} ${annulus_cpu_optimised}
                                               -fno-fast-math -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
     if(level STREQUAL "baseline")

@@ -1,7 +1,9 @@
-# cmake -DFROM=<object> -DTO=<object> -DLINKER=<ld> -DOBJCOPY=<objcopy> -DNM=<nm> -P LocalFunctions.cmake
-#
-# Copies an object file and makes its functions and virtual tables local: no other file can call them. Data stays global,
-# so that variables of inline functions and of templates are shared with the rest of the program.
+# cmake -DNM=<nm> -DFROM=<object> -DTO=<object> -DLINKER=<ld> -DOBJCOPY=<objcopy> -P LocalFunctions.cmake
+#   copies an object file and makes its functions and virtual tables local: no other file can call them. Data stays
+#   global, so that variables of inline functions and of templates are shared with the rest of the program.
+# cmake -DNM=<nm> -DOBJECTS=<object>;... -DOBJDUMP=<objdump> -P LocalFunctions.cmake
+#   fails if one of the object files has a function or virtual table that is not local, or code that runs when the
+#   program starts.
 
 function(run)
   execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
@@ -11,18 +13,33 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
+# The names of an object file's functions and virtual tables, in `code`.
+function(find_code object)
+  run("${NM}" --defined-only --format=sysv ${ARGN} "${object}")
+  # Name|Value|Class|Type|Size|Line|Section
+  string(REGEX MATCHALL "[^|\n]+[|][^|\n]*[|][^|\n]*[|] *FUNC[|]|_ZT[VT][^|\n]* *[|]" lines "${output}")
+  list(TRANSFORM lines REPLACE " *[|].*" "")
+  set(code "${lines}" PARENT_SCOPE)
+endfunction()
+
+if(OBJECTS)
+  foreach(object IN LISTS OBJECTS)
+    find_code("${object}" --extern-only)
+    run("${OBJDUMP}" -h "${object}")
+    string(REGEX MATCHALL "\\.(init_array|ctors)[^ ]*" at_start "${output}")
+    if(code OR at_start)
+      message(SEND_ERROR "${object}: reachable from elsewhere: ${code} ${at_start}")
+    endif()
+  endforeach()
+  return()
+endif()
+
 get_filename_component(folder "${TO}" DIRECTORY)
 file(MAKE_DIRECTORY "${folder}")
 # Linkers keep one copy of a section group, by name, local or not: so the groups are dissolved first.
 run("${LINKER}" -r --force-group-allocation -o "${TO}.joined" "${FROM}")
-run("${NM}" --defined-only --format=sysv "${TO}.joined")
-# Name|Value|Class|Type|Size|Line|Section
-string(REGEX MATCHALL "[^|\n]+[|][^|\n]*[|][^|\n]*[|] *FUNC[|]|_ZT[VT][^|\n]* *[|]" lines "${output}")
-set(functions)
-foreach(line IN LISTS lines)
-  string(REGEX REPLACE " *[|].*" "" name "${line}")
-  string(APPEND functions "${name}\n")
-endforeach()
-file(WRITE "${TO}.functions" "${functions}")
+find_code("${TO}.joined")
+list(JOIN code "\n" lines)
+file(WRITE "${TO}.functions" "${lines}\n")
 run("${OBJCOPY}" "--localize-symbols=${TO}.functions" "${TO}.joined" "${TO}")
 file(REMOVE "${TO}.joined" "${TO}.functions")

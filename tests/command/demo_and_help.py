@@ -81,4 +81,10 @@ for option in ("q k v dout out-dir ranks comm sharding rotation backend dtype th
                "query-offset bias bias-gradient mask q-segments kv-segments sinks dropout seed verify trace").split():
     assert "--" + option in run("attend", "--help").stdout, option
 
+# An instruction set that there is not.
+environment = {**os.environ, "ANNULUS_CPU_TARGET": "avx1"}
+done = subprocess.run([ANNULUS, *small], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, env=environment)
+assert done.returncode == 1 and done.stdout == "", done
+assert re.fullmatch(r"annulus: .*ANNULUS_CPU_TARGET is 'avx1'; this processor accepts: generic.*\n", done.stderr), done
+
 print("ok")
