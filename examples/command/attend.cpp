@@ -9,6 +9,7 @@
 #include "mpi_attend.hpp"
 #include "progress.hpp"
 #include "result_files.hpp"
+#include "ring_options.hpp"
 #include "simulated_attend.hpp"
 #include "standard_output.hpp"
 #include "verification.hpp"
@@ -18,11 +19,13 @@ namespace annulus_command {
 namespace {
 
 Call call_of(AttendOptions const& options, CallShape const& shape) {
-  return {.shape = shape,
-          .options = options.attention,
-          .axes = options.axes,
-          .backend = options.backend,
-          .threads = options.threads};
+  Call call{.shape = shape,
+            .options = options.attention,
+            .axes = options.axes,
+            .backend = options.backend,
+            .threads = options.threads};
+  call.options.sharding = sharding_of(options.attention.sharding, options.block);
+  return call;
 }
 
 /// Steps of one rank in all passes. Throws what the library would, so that it is said before anything is made.

@@ -23,7 +23,7 @@ void add_files(CLI::App& app, AttendOptions& options) {
       add_file(app, "--dout", options.dout, "gradient of the output: compute the other gradients too");
   CLI::Option* const bias =
       add_file(app, "--bias", options.bias, "[batch|1, heads|1, queries, keys], added to the logits");
-  app.add_flag("--bias-gradient", options.bias_gradient, "write dbias.npy too")->needs(bias)->needs(dout);
+  add_switch(app, "--bias-gradient", options.bias_gradient, "write dbias.npy too")->needs(bias)->needs(dout);
   add_file(app, "--mask", options.mask, "shaped as a bias, true where a query may see a key");
   CLI::Option* const q_segments = add_file(app, "--q-segments", options.q_segments,
                                            "[batch, queries], the document of each query; 0 and less: padding");
@@ -50,18 +50,17 @@ void add_ring(CLI::App& app, AttendOptions& options) {
              "simulated ranks, or the processes of mpirun")
       ->default_str("sim");
   add_timeout(app, options.timeout);
-  add_choice(app, "--sharding", options.attention.sharding, shardings, "which rank owns which position")
-      ->default_str("contiguous");
+  add_sharding(app, options.attention.sharding, options.block);
   add_rotation(app, options.attention.rotation);
   app.add_option("--backend", options.backend, "what computes: " + names_of_backends())
       ->default_str(options.backend)
-      ->type_name("reference|cpu|nki");
+      ->type_name("cpu|reference|nki");
   add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")
       ->default_str("that of q where it is f8 or f2, else f32");
-  app.add_option("--threads", options.threads, "threads of each rank")
-      ->check(whole_number(1, 1024))
+  app.add_option("--threads", options.threads, "threads of each rank; 0: the cores of the process, divided by its calls")
+      ->check(whole_number(0, 1024))
       ->type_name("N")
-      ->default_str("1");
+      ->default_str("0");
   add_axes(app, options.axes);
 }
 
@@ -88,8 +87,8 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
   add_files(attend, options);
   add_ring(attend, options);
   add_attention(attend, options);
-  attend.add_flag(
-      "--verify", options.verify,
+  add_switch(
+      attend, "--verify", options.verify,
       "compare the results with those of the reference backend on one rank in double; exit status 1 if a difference is "
       "larger than rounding explains");
   return attend;
@@ -101,6 +100,7 @@ void require_consistent(AttendOptions const& options) {
     throw InputError(
         "--rotation queries with --bias or --mask, whose rows cover all keys and stay with their queries; "
         "accepted: auto|keys");
+  sharding_of(options.attention.sharding, options.block);
   require_backend(options.backend, options.threads);
 }
 

@@ -25,10 +25,11 @@ struct AttendOptions {
   std::optional<int> ranks;  ///< unset: 4 simulated ranks, or as many as MPI has
   bool mpi = false;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait for another rank
-  std::string backend = "reference";
-  int threads = 1;                         ///< of each rank
+  std::string backend = "cpu";
+  int threads = 0;                         ///< of each rank; 0: the backend chooses
   std::optional<annulus::DataType> dtype;  ///< unset: by the file of q
   annulus::AxisOrder axes = annulus::AxisOrder::bshd;
+  std::optional<annulus::Index> block;  ///< of block-striped sharding
   annulus::Options attention;
 };
 

@@ -12,7 +12,7 @@
 
 namespace annulus_command {
 
-/// A backend computes on one thread per rank, unless it is made from a number of threads.
+/// A backend computes on one thread per rank, unless it is made from a number of threads (0: it chooses).
 template <class B>
 struct BuiltIn {
   std::string_view name;
@@ -28,8 +28,8 @@ struct BuiltIn {
 };
 
 inline constexpr std::tuple backends{
-    BuiltIn<annulus::ReferenceBackend>{"reference"},
     BuiltIn<annulus::CpuBackend>{"cpu"},
+    BuiltIn<annulus::ReferenceBackend>{"reference"},
     BuiltIn<annulus::NkiBackend>{"nki"},
 };
 
@@ -39,7 +39,7 @@ void for_each_backend(Function&& function) {
   std::apply([&](auto const&... entry) { (function(entry), ...); }, backends);
 }
 
-/// "reference|...".
+/// "cpu|...".
 inline std::string names_of_backends() {
   std::string names;
   for_each_backend([&](auto const& entry) {
@@ -55,9 +55,9 @@ inline void require_backend(std::string_view name, int threads) {
     if (entry.name != name) return;
     known = true;
     if constexpr (!Entry::takes_threads) {
-      if (threads != 1)
+      if (threads > 1)
         throw InputError("--threads " + std::to_string(threads) + ": the " + std::string(name) +
-                         " backend computes on one thread per rank; accepted: 1");
+                         " backend computes on one thread per rank; accepted: 0 or 1");
     }
   });
   if (!known)

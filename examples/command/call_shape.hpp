@@ -35,8 +35,8 @@ struct Call {
   CallShape shape;
   annulus::Options options;
   annulus::AxisOrder axes = annulus::AxisOrder::bshd;
-  std::string backend = "reference";
-  int threads = 1;
+  std::string backend = "cpu";
+  int threads = 0;  ///< of each rank; 0: the backend chooses
 };
 
 /// Calls function(std::type_identity<T>{}) with the C++ type of the elements.

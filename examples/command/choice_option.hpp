@@ -1,5 +1,5 @@
 #pragma once
-// An option that takes one of a few words.
+// An option that takes one of a few words, and a switch, which takes none.
 
 #include <CLI/CLI.hpp>
 #include <string>
@@ -35,6 +35,11 @@ CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, 
   return app.add_option_function<std::string>(name, take, description)
       ->check(CLI::Validator(check, ""))
       ->type_name(accepted);
+}
+
+/// Adds a switch that sets `target`; a value (--name=5) is refused.
+inline CLI::Option* add_switch(CLI::App& app, std::string const& name, bool& target, std::string const& description) {
+  return app.add_flag(name, target, description)->disable_flag_override();
 }
 
 }  // namespace annulus_command

@@ -57,6 +57,7 @@ class CommandLine {
         plan_(add_plan(app_, plan_options_)) {
     add_nki(app_, nki_options_);
     app_.require_subcommand(1);
+    app_.set_version_flag("--version", "annulus " ANNULUS_VERSION);
     try {
       app_.parse(argc, argv);
     } catch (CLI::Success const&) {

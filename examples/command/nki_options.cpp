@@ -69,8 +69,8 @@ void add_actions(CLI::App& app, NkiOptions& options) {
   add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")
       ->type_name("DIR");
   CLI::Option* const simulate =
-      app.add_flag("--simulate", options.simulate, "run the kernels here and compare with the reference backend");
-  app.add_flag("--cost-only", options.cost_only, "build, validate and cost the kernels without running them")
+      add_switch(app, "--simulate", options.simulate, "run the kernels here and compare with the reference backend");
+  add_switch(app, "--cost-only", options.cost_only, "build, validate and cost the kernels without running them")
       ->excludes(simulate);
   add_file(app, "--listing", options.listing, "write the tile programs as text for people");
   add_file(app, "--trace", options.attend.trace, "write the modelled timeline, for chrome://tracing and Perfetto");
@@ -138,9 +138,9 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_choice(app, "--output-dtype", options.output_type, element_types, "element type of the output")
       ->default_str("that of --dtype");
   add_choice(app, "--lse-dtype", options.lse_type, element_types, "element type of lse")->default_str("f32");
-  app.add_flag("--tp-q", options.queries_by_token,
-               "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
-  app.add_flag("--tp-k", options.keys_by_token, "the same for k");
+  add_switch(app, "--tp-q", options.queries_by_token,
+             "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
+  add_switch(app, "--tp-k", options.keys_by_token, "the same for k");
   app.add_flag("--training,!--no-training", options.training, "the forward kernel returns lse too (default)");
   add_choice(app, "--dead-row", options.dead_row,
              Choices<DeadRow>{{"-inf", DeadRow::minus_infinity}, {"zero", DeadRow::zero}},

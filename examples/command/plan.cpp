@@ -25,23 +25,9 @@ constexpr annulus::Index most = annulus::Index{1} << 30;
 constexpr annulus::Index most_blocks = annulus::Index{1} << 20;
 constexpr double most_work = 4e18;
 
-Choices<annulus::Sharding> const shardings_with_block_striped = [] {
-  Choices<annulus::Sharding> all = shardings;
-  all.emplace_back("block-striped", annulus::Striped{.block = 2});
-  return all;
-}();
-
 template <class Value>
 CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, char const* description) {
   return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most))->type_name("N");
-}
-
-annulus::Sharding sharding_of(PlanOptions const& options) {
-  bool const block_striped = options.sharding == annulus::Sharding(annulus::Striped{.block = 2});
-  if (block_striped != options.block.has_value())
-    throw InputError(block_striped ? "--sharding block-striped is given without a block; accepted: --block N with it"
-                                   : "--block is given for another sharding; accepted: with --sharding block-striped");
-  return block_striped ? annulus::Sharding(annulus::Striped{.block = *options.block}) : options.sharding;
 }
 
 annulus::AttentionShape shape_of(PlanOptions const& options) {
@@ -73,7 +59,7 @@ annulus::PlanRequest request_of(PlanOptions const& options) {
   annulus::Index const keys = options.tokens ? *options.tokens : *options.keys;
   annulus::AttentionShape const shape = shape_of(options);
   require_countable(shape, queries, keys);
-  annulus::Sharding const sharding = sharding_of(options);
+  annulus::Sharding const sharding = sharding_of(options.sharding, options.block);
   if (options.block && std::max(queries, keys) / *options.block > most_blocks)
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
@@ -106,18 +92,16 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_extent(plan, "--head-dim", options.head_dim, "of queries and keys")->capture_default_str();
   add_extent(plan, "--value-dim", options.value_dim, "of values")->default_str("that of --head-dim");
   add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
-  add_choice(plan, "--sharding", options.sharding, shardings_with_block_striped, "which rank owns which position")
-      ->default_str("contiguous");
-  add_extent(plan, "--block", options.block, "positions of a block of block-striped sharding");
+  add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
   add_choice(plan, "--pass", options.passes,
              Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},
              "which pass")
       ->default_str("both");
-  plan.add_flag("--json", options.json, "print JSON, an array of one object for each pass");
-  plan.add_flag("--every-step", options.every_step,
-                "list every step of every rank; without it more than " + std::to_string(most_listed_steps) +
+  add_switch(plan, "--json", options.json, "print JSON, an array of one object for each pass");
+  add_switch(plan, "--every-step", options.every_step,
+             "list every step of every rank; without it more than " + std::to_string(most_listed_steps) +
                     " steps in all are summarised, in JSON with \"summarized\": true");
   return plan;
 }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,6 +37,9 @@ inline Choices<annulus::AxisOrder> const axis_orders{
 
 namespace detail {
 
+/// What the word block-striped stands for until --block is known.
+inline annulus::Sharding const block_striped = annulus::Striped{.block = 2};
+
 /// "L,R" as two whole numbers; false if the text is anything else.
 inline bool parse_window(std::string_view text, std::array<annulus::Index, 2>& sides) {
   std::size_t const comma = text.find(',');
@@ -57,6 +61,28 @@ inline CLI::Validator window_check() {
 
 inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& description) {
   return app.add_option("--ranks", ranks, description)->check(whole_number(1, most_ranks))->type_name("N");
+}
+
+/// Positions of a block of block-striped sharding, up to here.
+inline constexpr annulus::Index largest_block = annulus::Index{1} << 30;
+
+/// --sharding with block-striped among its words, and --block. sharding_of joins the two.
+inline void add_sharding(CLI::App& app, annulus::Sharding& sharding, std::optional<annulus::Index>& block) {
+  Choices<annulus::Sharding> all = shardings;
+  all.emplace_back("block-striped", detail::block_striped);
+  add_choice(app, "--sharding", sharding, all, "which rank owns which position")->default_str("contiguous");
+  app.add_option("--block", block, "positions of a block of block-striped sharding")
+      ->check(whole_number(annulus::Index{1}, largest_block))
+      ->type_name("N");
+}
+
+/// Throws InputError where --block is given without block-striped sharding, or the other way round.
+inline annulus::Sharding sharding_of(annulus::Sharding const& sharding, std::optional<annulus::Index> block) {
+  bool const block_striped = sharding == detail::block_striped;
+  if (block_striped != block.has_value())
+    throw InputError(block_striped ? "--sharding block-striped is given without a block; accepted: --block N with it"
+                                   : "--block is given for another sharding; accepted: with --sharding block-striped");
+  return block_striped ? annulus::Sharding(annulus::Striped{.block = *block}) : sharding;
 }
 
 inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
@@ -94,7 +120,7 @@ inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
 /// --causal, --window, --sink-tokens, --chunk and --query-offset.
 inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index& query_offset) {
   constexpr annulus::Index most = std::numeric_limits<annulus::Index>::max();
-  app.add_flag("--causal", mask.causal, "a query sees keys up to its own position");
+  add_switch(app, "--causal", mask.causal, "a query sees keys up to its own position");
   auto const take_window = [&mask](std::string const& text) {
     std::array<annulus::Index, 2> sides{};
     detail::parse_window(text, sides);

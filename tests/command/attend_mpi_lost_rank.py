@@ -89,21 +89,28 @@ def stopped(rank, until, *arguments, timeout=TIMEOUT):
         stdout, stderr = job.communicate(timeout=timeout + SLACK)
     except subprocess.TimeoutExpired:
         left = [other for other in descendants(job.pid) if is_command(other)]
-        if left != [pid]:
+        if left == [pid]:
+            # The others have ended. The launcher waits for the last process, or for a lock that it shares with it.
+            os.kill(pid, signal.SIGCONT)
+        elif not left:
+            # All have ended, and Open MPI 4's launcher waits for itself: PMIx_server_finalize joins a thread that waits
+            # for a mutex.
+            job.kill()
+        else:
             states = [state_of(other) for other in (job.pid, *descendants(job.pid))]
             for other in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(other, signal.SIGKILL)
             job.kill()
-            raise AssertionError(f"rank {rank} is stopped, and the job does not end", states, job.communicate()) from None
-        # The others have ended. The launcher waits for the last process, or for a lock that it shares with it.
-        os.kill(pid, signal.SIGCONT)
+            raise AssertionError(f"rank {rank} is stopped, and others do not end", states, job.communicate()) from None
         stdout, stderr = job.communicate(timeout=60)
     lines = lines_of_annulus(stderr + stdout)
     if job.returncode == 0:  # the rank was past its last message
         assert lines == [], lines
         return None
-    assert job.returncode == 1 and len(lines) == 1, (rank, job.returncode, lines)
+    # Open MPI 4's launcher may crash over a process that ends within MPI_Init.
+    statuses = (1, -signal.SIGKILL, -signal.SIGSEGV) if "MPI_Init" in lines[0] else (1,)
+    assert job.returncode in statuses and len(lines) == 1, (rank, job.returncode, lines)
     print(f"rank {rank} stopped, ended {time.monotonic() - begin:.1f} s later: {lines[0]}")
     return lines[0]
 
@@ -126,7 +133,8 @@ def remove_results():
 
 with Folder():
     files = save_operands(*(random.standard_normal((1, 3000, 2, 64)).astype(np.float32) for _ in range(3)))
-    call = [*files, "--dout", "q.npy", "--out-dir", "new"]
+    results = [*files, "--dout", "q.npy", "--out-dir", "new"]
+    call = [*results, "--backend", "reference"]  # slow enough to stop a rank in the ring
     job = start(*call)
     process_of(job, 0)
     begin = time.monotonic()
@@ -140,7 +148,7 @@ with Folder():
     for moment in range(moments):
         rank = moment % RANKS
         line = stopped(rank, lambda: time.sleep(whole * moment / moments), *call)
-        results = os.listdir("new")
+        files_there = os.listdir("new")
         if line is None or " waited " not in line:
             # Before and after the time in which the ranks have a ring, MPI does not tell who is missing.
             assert line is None or "MPI_" in line, line
@@ -149,14 +157,14 @@ with Folder():
             named += 1
             exact += silent_ranks(line) == [str(rank)]
         # Results are complete or not there; a job that ended well has all of them.
-        assert len(results) == 5 if line is None else len(results) in (0, 5), (line, results)
-        assert not any(name.startswith(".") for name in results), results
+        assert len(files_there) == 5 if line is None else len(files_there) in (0, 5), (line, files_there)
+        assert not any(name.startswith(".") for name in files_there), files_there
         remove_results()
     # A rank in the middle of a long step does not answer either.
     assert named >= moments // 2 and exact >= named - 1, (named, exact)
 
     # Rank 0 alone verifies, for longer than the timeout: the others wait for it, and a rank that stops is noticed.
-    verify = [*call, "--backend", "cpu", "--verify"]
+    verify = [*results, "--verify"]
     job = start(*verify, timeout=1)
     wait_for("new/out.npy")
     begin = time.monotonic()
@@ -173,7 +181,7 @@ with Folder():
     # Much to scatter and to gather, and no step of the ring but the first: every shift moves shards. Rank 0 makes the folder just before it scatters.
     tokens = 100000
     files = save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
-    wide = [*files, "--window", "0,0", "--backend", "cpu", "--out-dir", "wide"]
+    wide = [*files, "--window", "0,0", "--out-dir", "wide"]
     job = start(*wide)
     wait_for("wide")
     begin = time.monotonic()

@@ -24,6 +24,7 @@ DIFFERENCES = {
     "--comm": [],
     "--timeout": ["--timeout", "100.5"],
     "--sharding": ["--sharding", "zigzag"],
+    "--block": ["--sharding", "block-striped", "--block", "3"],
     "--rotation": ["--rotation", "keys"],
     "--backend": ["--backend", "nki"],
     "--dtype": ["--dtype", "f64"],
@@ -46,6 +47,7 @@ FIRST = {
     "--q-segments": ["--q-segments", "ids.npy", "--kv-segments", "ids.npy"],
     "--kv-segments": ["--kv-segments", "ids.npy", "--q-segments", "ids.npy"],
     "--sink-tokens": ["--window", "1,1"],
+    "--block": ["--sharding", "block-striped", "--block", "2"],
     "--seed": ["--seed", "18446744073709551614", "--dropout", "0.2"],
 }
 
@@ -82,7 +84,7 @@ with Folder():
 
     # Numbers may be written in any way, options in any order, and defaults be given or not.
     spellings = [["--scale", "100000", "--window", "3,-1", "--causal"], ["--causal", "--window=3,-1", "--scale", "1e5", "--axes", "bshd"],
-                 ["--window", "03,-1", "--causal", "--scale", "100000.0", "--threads", "1", "--softcap", "0.0", "--timeout", "6e2"]]
+                 ["--window", "03,-1", "--causal", "--scale", "100000.0", "--threads", "0", "--softcap", "0.0", "--timeout", "6e2"]]
     done = run_each(*([*mpi, *spelling] for spelling in spellings))
     assert done.returncode == 0 and lines_of_annulus(done.stderr) == [] and set(load("new")) == {"out", "lse"}, done
 

@@ -98,12 +98,13 @@ with Folder():
                   {"causal": True, "window": (9, 0), "sink_tokens": 2, "query_offset": 5, "scale": 0.6, "softcap": 2.0,
                    "bias": arrays["bias"], "mask": arrays["shared_mask"], "segments": segments, "sinks": arrays["sinks"],
                    "dropout": (0.2, 3)})
-    for sharding in ("contiguous", "striped", "zigzag"):
+    for sharding in ("contiguous", "striped", "zigzag", "block-striped"):
+        blocks = ["--block", "3"] if sharding == "block-striped" else []
         for ranks in ("1", "3", "30"):
-            check(everything[0] + ["--sharding", sharding, "--ranks", ranks], **everything[1])
+            check(everything[0] + ["--sharding", sharding, *blocks, "--ranks", ranks], **everything[1])
             for rotation in ("auto", "keys", "queries"):
-                check(["--causal", "--rotation", rotation, "--sharding", sharding, "--ranks", ranks], causal=True)
-    check(["--backend", "reference", "--threads", "1", "--comm", "sim"])
+                check(["--causal", "--rotation", rotation, "--sharding", sharding, *blocks, "--ranks", ranks], causal=True)
+    check(["--backend", "cpu", "--threads", "0", "--comm", "sim"])
 
     # How the sequence is spread, and what travels, changes the order of the sums and so the last bits.
     in_float = [attend(*files, "--dtype", "f32", "--ranks", "4", *arguments)

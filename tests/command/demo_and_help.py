@@ -77,14 +77,17 @@ for arguments in ([], ["attend"], ["demo"], ["plan"]):
     done = run(*arguments, "--help")
     assert done.returncode == 0 and done.stderr == "" and "Usage: annulus" in done.stdout, done
 assert "out.npy" in run("attend", "--help").stdout and "last" in run("attend", "--help").stdout
-for option in ("q k v dout out-dir ranks comm sharding rotation backend dtype threads axes causal window sink-tokens chunk scale softcap "
+for option in ("q k v dout out-dir ranks comm sharding block rotation backend dtype threads axes causal window sink-tokens chunk scale softcap "
                "query-offset bias bias-gradient mask q-segments kv-segments sinks dropout seed verify trace").split():
     assert "--" + option in run("attend", "--help").stdout, option
+
+done = run("--version")
+assert done.returncode == 0 and done.stderr == "" and re.fullmatch(r"annulus \d+\.\d+\.\d+\n", done.stdout), done
 
 # An instruction set that there is not.
 environment = {**os.environ, "ANNULUS_CPU_TARGET": "avx1"}
 done = subprocess.run([ANNULUS, *small], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, env=environment)
-assert done.returncode == 1 and done.stdout == "", done
+assert done.returncode == 2 and done.stdout == "", done
 assert re.fullmatch(r"annulus: .*ANNULUS_CPU_TARGET is 'avx1'; this processor accepts: generic.*\n", done.stderr), done
 
 print("ok")
