@@ -36,7 +36,7 @@ nki::Program flash_attention() {
   };
   auto const q_tile = declare("q_tile", rows, bf16), k_tile = declare("k_tile", group, bf16),
              v_tile = declare("v_tile", group, bf16), p = declare("p", group, bf16),
-             p_turned = declare("p_turned", group, bf16), masked = declare("masked", group, f32),
+             p_transposed = declare("p_transposed", group, bf16), masked = declare("masked", group, f32),
              accumulator = declare("accumulator", dim, f32), negative_maximum = declare("negative_maximum", 1, f32),
              sum = declare("sum", 1, f32), largest = declare("largest", 1, f32), raised = declare("raised", 1, f32),
              factor = declare("factor", 1, f32), group_sum = declare("group_sum", 1, f32), low = declare("low", 1, f32),
@@ -80,15 +80,15 @@ nki::Program flash_attention() {
       b.emit(ScalarTensorTensor{
           .dst = sum.whole(), .data = sum.whole(), .operand0 = factor.whole(), .operand1 = group_sum.whole()});
       b.emit(TensorCopy{negative_maximum.whole(), raised.whole()});
-      b.allocate(p_turned);
+      b.allocate(p_transposed);
       for (Index c = 0; c < group; c += bank) {
         b.allocate(turned);
         for (Index i = 0; i < bank; i += rows) b.emit(Transpose{turned.columns(i, rows), p.columns(c + i, rows)});
-        b.emit(TensorCopy{p_turned.columns(c, bank), turned.whole()});
+        b.emit(TensorCopy{p_transposed.columns(c, bank), turned.whole()});
       }
       b.allocate(product);
       for (Index i = 0; i < blocks; ++i)
-        b.emit(MatMul{product.whole(), p_turned.columns(i * rows, rows), v_tile.columns(i * dim, dim), i > 0});
+        b.emit(MatMul{product.whole(), p_transposed.columns(i * rows, rows), v_tile.columns(i * dim, dim), i > 0});
       b.emit(ScalarTensorTensor{.dst = accumulator.whole(),
                                 .data = accumulator.whole(),
                                 .operand0 = factor.whole(),

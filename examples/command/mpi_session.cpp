@@ -50,7 +50,7 @@ Watchdog watch(char const* call, milliseconds timeout, int rank) {
 }
 
 /// What rank 0 tells the others about its work.
-enum class Work : char { under_way, done };
+enum class Work : char { pending, done };
 
 Reason reason_of(std::exception_ptr const& error) {
   Reason reason{.ending = ending_of(error)};
@@ -113,15 +113,15 @@ void MpiSession::on_first(std::function<void()> const& work, WhenLost when_lost)
   milliseconds const period = std::clamp(mpi_->timeout / 4, milliseconds(1), milliseconds(1000));
   std::exception_ptr error;
   if (ranks().rank() != 0) {
-    while (ranks().from_first(Work{}) == Work::under_way) {
+    while (ranks().from_first(Work{}) == Work::pending) {
     }
   } else {
     std::future<void> working = std::async(std::launch::async, work);
     try {
       auto const state = [&] {
-        return working.wait_for(period) == std::future_status::ready ? Work::done : Work::under_way;
+        return working.wait_for(period) == std::future_status::ready ? Work::done : Work::pending;
       };
-      while (ranks().from_first(state()) == Work::under_way) {
+      while (ranks().from_first(state()) == Work::pending) {
       }
     } catch (annulus::CommunicationError const&) {
       if (when_lost == WhenLost::end_at_once) end_all(std::current_exception());

@@ -101,7 +101,7 @@ void take_forward(NkiProblem const& problem, Results<double> const& reference, R
   std::transform(reference.out.data(), reference.out.data() + reference.out.size(), results.out.data(),
                  [](double x) { return static_cast<float>(x); });
   std::transform(reference.lse.data(), reference.lse.data() + reference.lse.size(), results.lse.data(), [&](double x) {
-    return std::isinf(x) && problem.spec.dead_row == annulus::nki::DeadRow::zero ? 0.0f : static_cast<float>(x);
+    return std::isinf(x) && problem.spec.masked_row == annulus::nki::MaskedRow::zero ? 0.0f : static_cast<float>(x);
   });
   round_to(problem.spec.output_type, results.out.data(), results.out.size());
   round_to(problem.spec.lse_type, results.lse.data(), results.lse.size());

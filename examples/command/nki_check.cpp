@@ -85,7 +85,7 @@ double largest_finite(Tensor<double, 3> const& values) {
 
 /// lse with -inf where a kernel says 0, as it is asked to, for the rows that see nothing; another word is no number.
 Tensor<float, 3> with_infinities(NkiProblem const& problem, Tensor<float, 3> lse, Tensor<double, 3> const& reference) {
-  if (problem.spec.dead_row == annulus::nki::DeadRow::zero)
+  if (problem.spec.masked_row == annulus::nki::MaskedRow::zero)
     for (Eigen::Index i = 0; i < lse.size(); ++i)
       if (std::isinf(reference.data()[i]))
         lse.data()[i] =

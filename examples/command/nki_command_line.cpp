@@ -63,7 +63,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";
   if (!spec.training) line += " --no-training";
-  if (spec.training && spec.dead_row == annulus::nki::DeadRow::zero) add("--dead-row", "zero");
+  if (spec.training && spec.masked_row == annulus::nki::MaskedRow::zero) add("--dead-row", "zero");
   number("--lnc", spec.cores);
   add("--target", std::string(name_of(spec.target)));
   add("--nki-version", std::string(options.spelling().version));

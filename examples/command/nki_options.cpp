@@ -17,7 +17,7 @@ namespace annulus_command {
 namespace {
 
 using annulus::Index;
-using annulus::nki::DeadRow;
+using annulus::nki::MaskedRow;
 using annulus::nki::ElementType;
 using annulus::nki::Target;
 
@@ -142,8 +142,8 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
              "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
   add_switch(app, "--tp-k", options.keys_by_token, "the same for k");
   app.add_flag("--training,!--no-training", options.training, "the forward kernel returns lse too (default)");
-  add_choice(app, "--dead-row", options.dead_row,
-             Choices<DeadRow>{{"-inf", DeadRow::minus_infinity}, {"zero", DeadRow::zero}},
+  add_choice(app, "--dead-row", options.masked_row,
+             Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},
              "lse of a row that sees nothing")
       ->default_str("-inf");
   add_choice(app, "--lnc", options.cores, Choices<int>{{"1", 1}, {"2", 2}}, "physical cores that share a rank")
@@ -198,7 +198,7 @@ void require_consistent(NkiOptions const& options) {
     refuse("--no-training with a backward kernel, which needs the lse that training keeps; accepted: --backward none");
   if (!options.training)
     for (auto const& [given, option] :
-         {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.dead_row.has_value(), "--dead-row"}})
+         {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.masked_row.has_value(), "--dead-row"}})
       if (given) refuse(std::string(option) + " with --no-training, which keeps no lse; accepted: one of the two");
   if (options.only == NkiOnly::forward && options.backward && options.travels() != NkiBackward::none)
     refuse("--backward queries|keys with --only fwd, which leaves no backward kernel; accepted: one of the two");

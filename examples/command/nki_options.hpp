@@ -45,7 +45,7 @@ struct NkiOptions {
   bool queries_by_token = false;
   bool keys_by_token = false;
   bool training = true;
-  std::optional<annulus::nki::DeadRow> dead_row;  ///< unset: minus_infinity
+  std::optional<annulus::nki::MaskedRow> masked_row;  ///< unset: minus_infinity
   int cores = 2;                                  ///< LNC
   annulus::nki::Target target = annulus::nki::Target::trn2;
   std::optional<annulus::nki::Version> version;  ///< of the printed text; unset: nki_0_3

@@ -74,7 +74,7 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
       .queries_by_token = options.queries_by_token,
       .keys_by_token = options.keys_by_token,
       .training = options.training,
-      .dead_row = options.dead_row.value_or(annulus::nki::DeadRow::minus_infinity),
+      .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
       .travels = options.travels() == NkiBackward::keys ? annulus::nki::Travels::keys : annulus::nki::Travels::queries};
 }
 

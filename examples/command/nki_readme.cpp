@@ -148,7 +148,7 @@ class Readme {
   Meaning meaning_of(std::string const& name) const {
     std::string const by_token = "[batch, heads, rows, dim]", by_dim = "[batch, heads, dim, rows]";
     std::string const lse = "[batch, query heads, 128, columns]";
-    std::string const dead = spec_.dead_row == annulus::nki::DeadRow::zero ? "0" : "-inf";
+    std::string const dead = spec_.masked_row == annulus::nki::MaskedRow::zero ? "0" : "-inf";
     std::map<std::string, Meaning> const known{
         {"q", {spec_.queries_by_token ? by_token : by_dim, "queries of this rank, not scaled"}},
         {"k", {spec_.keys_by_token ? by_token : by_dim, "keys of this rank"}},

@@ -127,16 +127,16 @@ TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]
     for (auto& workspace : calls) workspace.emplace(cpu::WorkspaceStore::of_calls(), Index{1} << 22);
     for (auto& workspace : threads) workspace.emplace(cpu::WorkspaceStore::of_threads(), Index{1} << 22);
   }
-  for (auto const in_place : {InPlace::never, InPlace::automatic})
+  for (auto const zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
     for (int ranks : {1, 2, 3, 4})
       for (Case const& one : cases(ranks)) {
-        INFO(one.name << ", " << ranks << " ranks, in place: " << name_of(in_place));
+        INFO(one.name << ", " << ranks << " ranks, in place: " << name_of(zero_copy));
         auto const made = run_ring(ranks,
                                    [&](SimulatedRing& ring) {
                                      CpuBackend backend{.threads = 2};
                                      return repeated(ring, backend, one);
                                    },
-                                   {.in_place = in_place});
+                                   {.zero_copy = zero_copy});
         for (long allocated : made) CHECK(allocated == 0);
       }
 }

@@ -50,8 +50,8 @@ TEST_CASE("a rank that leaves out a call is noticed at that call, on all ranks",
     for (Rank odd : {0, ranks - 1})
       for (Index skipped : {1, 3})
         for (Pass pass : {Pass::forward, Pass::backward})
-          for (InPlace in_place : {InPlace::never, InPlace::automatic}) {
-            auto const outcomes = batches(ranks, odd, skipped, pass, {.in_place = in_place});
+          for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
+            auto const outcomes = batches(ranks, odd, skipped, pass, {.zero_copy = zero_copy});
             for (Rank rank = 0; rank < ranks; ++rank) {
               Outcome const& outcome = outcomes[static_cast<std::size_t>(rank)];
               CAPTURE(ranks, odd, skipped, rank, outcome.text);

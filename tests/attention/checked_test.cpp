@@ -131,7 +131,7 @@ TEST_CASE("a flipped bit is found where it arrives, and the sender, step and cha
 
 TEST_CASE("checks change no result, on any exchange", "[attention]") {
   for (int ranks : {1, 2, 3, 5})
-    for (InPlace in_place : {InPlace::never, InPlace::automatic})
+    for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
       for (Rotation rotation : {Rotation::keys, Rotation::queries})
         for (Mask const& mask : {full(), sliding_window(2, 0)})
           for (bool as_planned : run_ring(
@@ -156,7 +156,7 @@ TEST_CASE("checks change no result, on any exchange", "[attention]") {
                      }
                      return planned_buffers && results[0] == results[1];
                    },
-                   {.in_place = in_place}))
+                   {.zero_copy = zero_copy}))
             CHECK(as_planned);
 }
 

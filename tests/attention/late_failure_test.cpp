@@ -114,20 +114,20 @@ TEST_CASE("the exception of the rank that failed comes out of the ring", "[atten
 }
 
 TEST_CASE("the others get a CommunicationError that names who left", "[attention]") {
-  std::vector<std::pair<Failure, InPlace>> runs;
+  std::vector<std::pair<Failure, ZeroCopy>> runs;
   for (Failure const& failure : failures())
-    for (InPlace in_place : {InPlace::never, InPlace::always}) runs.emplace_back(failure, in_place);
+    for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::always}) runs.emplace_back(failure, zero_copy);
   for (auto const& planned : runs) {
     Failure const& failure = planned.first;
-    InPlace const in_place = planned.second;
+    ZeroCopy const zero_copy = planned.second;
     auto const run = [&](SimulatedRing& ring) {
       BreakingBackend backend(ring.rank() == failure.culprit ? failure.calls : BreakingBackend::never);
       return attempt([&] { call_with(backend, ring, failure); });
     };
-    auto const outcomes = run_ring(failure.ranks, run, {.in_place = in_place});
+    auto const outcomes = run_ring(failure.ranks, run, {.zero_copy = zero_copy});
     for (Rank rank = 0; rank < failure.ranks; ++rank) {
       Outcome const& outcome = outcomes[static_cast<std::size_t>(rank)];
-      CAPTURE(failure.ranks, failure.culprit, failure.calls, name_of(failure.rotation), name_of(in_place), rank,
+      CAPTURE(failure.ranks, failure.culprit, failure.calls, name_of(failure.rotation), name_of(zero_copy), rank,
               outcome.text);
       if (rank == failure.culprit) {
         CHECK(outcome.type == "std::exception");
@@ -135,11 +135,11 @@ TEST_CASE("the others get a CommunicationError that names who left", "[attention
       }
       // A rank d places on may have all it needs: what it sees of the last d owners has passed the culprit d shifts
       // earlier, and the shift of a step leaves before its work. With a window ranks may need nothing of the culprit. In
-      // place, what only travels to be read is lent to all before the first step.
+      // place, what only travels to be read is shared to all before the first step.
       int const places_on = ring_neighbour(rank, -failure.culprit, failure.ranks);
       bool const finished = outcome.type == "nothing";
       bool const only_read =
-          in_place == InPlace::always && failure.pass == Pass::forward && failure.rotation == Rotation::keys;
+          zero_copy == ZeroCopy::always && failure.pass == Pass::forward && failure.rotation == Rotation::keys;
       bool const may_finish =
           !(failure.mask == full()) || only_read || failure.calls + 1 + places_on >= failure.ranks;
       CHECK((outcome.type == "CommunicationError" || (finished && may_finish)));

@@ -2,7 +2,7 @@
 
 #include "annulus/comm/communicator.hpp"
 
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/catch.hpp"
@@ -81,43 +81,43 @@ static_assert(Communicator<RecordingCommunicator<Least>>);
 static_assert(Communicator<UnrulyCommunicator<SimulatedRing>>);
 static_assert(Communicator<ForeignRing<UnrulyCommunicator<SimulatedRing>>>);
 
-// The least that lends.
+// The least that shares_memory.
 struct LeastBuffer {
   std::byte* data() const { return nullptr; }
   Index size() const { return 0; }
 };
-struct LeastLoan {
+struct LeastWindow {
   void wait() {}
-  BorrowedBytes runs() const { return {}; }
-  void give_back() noexcept {}
+  WindowRuns runs() const { return {}; }
+  void release() noexcept {}
 };
-struct LeastLender : Least {
+struct LeastZeroCopy : Least {
   using Buffer = LeastBuffer;
-  bool lends() const { return true; }
+  bool shares_memory() const { return true; }
   LeastBuffer allocate(Index) { return {}; }
-  LeastLoan start_loan(Channel, int, OutgoingBytes) { return {}; }
+  LeastWindow open_window(Channel, int, OutgoingBytes) { return {}; }
   void reclaim(std::byte const*) {}
 };
 
 // One thing is missing in each.
-struct NeverSaysWhether : LeastLender {
-  bool lends() const = delete;
+struct NeverSaysWhether : LeastZeroCopy {
+  bool shares_memory() const = delete;
 };
-struct NoReclaim : LeastLender {
+struct NoReclaim : LeastZeroCopy {
   void reclaim(std::byte const*) = delete;
 };
-struct LoanThatStays : LeastLoan {
-  LoanThatStays(LoanThatStays&&) = delete;
+struct WindowThatStays : LeastWindow {
+  WindowThatStays(WindowThatStays&&) = delete;
 };
-struct LendsForGood : LeastLender {
-  LoanThatStays start_loan(Channel, int, OutgoingBytes);
+struct SharesForGood : LeastZeroCopy {
+  WindowThatStays open_window(Channel, int, OutgoingBytes);
 };
 
-static_assert(LendingCommunicator<LeastLender>);
-static_assert(!LendingCommunicator<Least>);
-static_assert(!LendingCommunicator<NeverSaysWhether>);
-static_assert(!LendingCommunicator<NoReclaim>);
-static_assert(!LendingCommunicator<LendsForGood>);
+static_assert(ZeroCopyCommunicator<LeastZeroCopy>);
+static_assert(!ZeroCopyCommunicator<Least>);
+static_assert(!ZeroCopyCommunicator<NeverSaysWhether>);
+static_assert(!ZeroCopyCommunicator<NoReclaim>);
+static_assert(!ZeroCopyCommunicator<SharesForGood>);
 
 struct ProgressMayThrow {
   void wait() {}

@@ -62,9 +62,9 @@ TEST_CASE("a recorded ring counts shifts, bytes and hops by channel, in order", 
     CHECK(ring.bytes_sent(Channel::prefetched) == 150);
     CHECK(ring.bytes_sent(Channel::carried) == 7);
     CHECK(ring.hops(Channel::prefetched) == std::vector<int>{1, 2});
-    CHECK(ring.most_under_way(Channel::prefetched) == 2);
-    CHECK(ring.most_under_way(Channel::carried) == 1);
-    CHECK(ring.under_way(Channel::prefetched) == 0);
+    CHECK(ring.most_pending(Channel::prefetched) == 2);
+    CHECK(ring.most_pending(Channel::carried) == 1);
+    CHECK(ring.pending(Channel::prefetched) == 0);
     CHECK(ring.count(gathered) == 1);
   }
 }
@@ -91,8 +91,8 @@ TEST_CASE("a recorded ring tells failed and dropped transfers from finished ones
   for (Rank rank = 0; rank < 2; ++rank) {
     auto const& ring = logs[static_cast<std::size_t>(rank)];
     CHECK(ring.count(dropped) == 1);
-    CHECK(ring.under_way(Channel::prefetched) == 0);
-    CHECK(ring.under_way(Channel::carried) == 0);
+    CHECK(ring.pending(Channel::prefetched) == 0);
+    CHECK(ring.pending(Channel::carried) == 0);
     CHECK(ring.count(started) == ring.count(finished) + ring.count(failed) + ring.count(dropped));
     CHECK(ring.count(abandoned) == (rank == 0 ? 1 : 0));
   }

@@ -194,7 +194,7 @@ TEST_CASE("timeouts of a simulated ring are honoured or refused", "[comm]") {
 }
 
 TEST_CASE("messages of different calls do not pair", "[comm]") {
-  for (bool const in_place : {false, true}) {
+  for (bool const zero_copy : {false, true}) {
     auto const texts = run_ring(2, [&](SimulatedRing& ring) -> std::string {
       for (int call = 0; call < 3 + ring.rank(); ++call) {
         ring.flight_record().begin(Pass::backward, std::nullopt);
@@ -204,8 +204,8 @@ TEST_CASE("messages of different calls do not pair", "[comm]") {
       std::array const out = {std::span<std::byte const>(buffer.data(), 8)};
       std::array const in = {std::span<std::byte>(buffer.data() + 8, 8)};
       try {
-        if (in_place)
-          ring.start_loan(Channel::carried, 1, out).wait();
+        if (zero_copy)
+          ring.open_window(Channel::carried, 1, out).wait();
         else
           ring.start_shift(Channel::carried, 1, out, in).wait();
       } catch (CommunicationError const& error) {
@@ -216,7 +216,7 @@ TEST_CASE("messages of different calls do not pair", "[comm]") {
     int named = 0;
     for (Rank rank : {0, 1}) {
       std::string const& text = texts[static_cast<std::size_t>(rank)];
-      CAPTURE(in_place, rank, text);
+      CAPTURE(zero_copy, rank, text);
       CHECK(text != "");
       named += text.find(message_of("rank ", rank, ": expected rows of call ", 3 + rank, ", backward, step 2, got rows of call ",
                                     4 - rank)) == 0;
@@ -233,32 +233,32 @@ TEST_CASE("rings inside a rank of a ring", "[comm]") {
   CHECK(sums == std::vector<int>{3, 33});
 }
 
-TEST_CASE("a simulated ring lends unless it is told not to", "[comm]") {
-  for (auto const& [in_place, lends] :
-       {std::pair{InPlace::automatic, true}, {InPlace::always, true}, {InPlace::never, false}})
-    CHECK(run_ring(2, [](SimulatedRing& ring) { return ring.lends(); }, {.in_place = in_place}) ==
-          std::vector<bool>{lends, lends});
+TEST_CASE("a simulated ring shares_memory unless it is told not to", "[comm]") {
+  for (auto const& [zero_copy, shares_memory] :
+       {std::pair{ZeroCopy::automatic, true}, {ZeroCopy::always, true}, {ZeroCopy::never, false}})
+    CHECK(run_ring(2, [](SimulatedRing& ring) { return ring.shares_memory(); }, {.zero_copy = zero_copy}) ==
+          std::vector<bool>{shares_memory, shares_memory});
 }
 
-TEST_CASE("a buffer outlives its ring, and what is lent outlives its buffer", "[comm]") {
+TEST_CASE("a buffer outlives its ring, and what is shared outlives its buffer", "[comm]") {
   struct Seen {
     SimulatedRing::Buffer kept;
-    std::byte lent;
+    std::byte shared;
   };
   auto const seen = run_ring(2, [](SimulatedRing& ring) {
     auto const mine = std::byte{static_cast<unsigned char>(5 + ring.rank())};
     std::optional<SimulatedRing::Buffer> buffer(ring.allocate(100));
     std::fill_n(buffer->data(), 100, mine);
     std::array const runs = {std::span<std::byte const>(buffer->data(), 100)};
-    auto loan = ring.start_loan(Channel::prefetched, 1, runs);
+    auto window = ring.open_window(Channel::prefetched, 1, runs);
     Seen result{ring.allocate(7), {}};
     std::fill_n(result.kept.data(), 7, mine);
     buffer.reset();
-    loan.wait();
-    result.lent = loan.runs()[0][99];
+    window.wait();
+    result.shared = window.runs()[0][99];
     return result;
   });
-  CHECK((seen[0].lent == std::byte{6} && seen[1].lent == std::byte{5}));
+  CHECK((seen[0].shared == std::byte{6} && seen[1].shared == std::byte{5}));
   CHECK((seen[0].kept.data()[6] == std::byte{5} && seen[1].kept.data()[0] == std::byte{6}));
   CHECK(seen[0].kept.size() == 7);
   CHECK(reinterpret_cast<std::uintptr_t>(seen[0].kept.data()) % 64 == 0);

@@ -20,19 +20,19 @@ namespace annulus_test::backend_cases {
 /// One rank's results and what its backend was asked to allocate.
 struct ObservedRank {
   RingResult result;
-  bool in_place = false;
+  bool zero_copy = false;
   Index allocations = 0, allocated_bytes = 0;
 };
 
 /// Every rank calls forward and backward `calls` times on the same RingAttention.
 template <class T, class Implementation>
 std::vector<ObservedRank> observe_ring(Implementation const& implementation, RingProblem const& problem, int calls,
-                                       annulus::InPlace in_place = annulus::InPlace::automatic) {
+                                       annulus::ZeroCopy zero_copy = annulus::ZeroCopy::automatic) {
   auto const run = [&](annulus::SimulatedRing& simulated) {
     decltype(auto) ring = implementation.ring(simulated);
     auto backend = implementation.make(static_cast<std::uint64_t>(100 + simulated.rank()));
     ObservedRank observed;
-    observed.in_place = annulus::lends(ring);
+    observed.zero_copy = annulus::shares_memory(ring);
     ObservedBackend watched(backend, [&](std::string_view operation, Index bytes) {
       observed.allocations += operation == "allocate";
       observed.allocated_bytes += bytes;
@@ -41,7 +41,7 @@ std::vector<ObservedRank> observe_ring(Implementation const& implementation, Rin
         run_rank<T, typename Implementation::Placement>(problem, ring, watched, annulus::EveryPair{}, calls);
     return observed;
   };
-  return annulus::run_ring(problem.ranks, run, {.in_place = in_place});
+  return annulus::run_ring(problem.ranks, run, {.zero_copy = zero_copy});
 }
 
 inline RingResult assemble_observed(RingProblem const& problem, std::vector<ObservedRank> const& ranks) {
@@ -76,7 +76,7 @@ std::uint64_t whole_problems(Implementation const& implementation, std::uint64_t
     }
     ++solved;
     auto const ranks =
-        observe_ring<T>(implementation, problem, 1, seed % 4 < 2 ? annulus::InPlace::automatic : annulus::InPlace::never);
+        observe_ring<T>(implementation, problem, 1, seed % 4 < 2 ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never);
     CHECK(judge(problem, assemble_observed(problem, ranks), bounds_of<T>).complaint == "");
   }
   return solved;
@@ -91,22 +91,22 @@ void buffers_and_bits(Implementation const& implementation, RingProblem problem,
   if (!refusal_of<T>(implementation.make(0), problem).empty()) return;
   using A = annulus::AccumulatorOf<typename Implementation::Backend, T>;
   std::vector<ObservedRank> copied;
-  for (auto const in_place : {annulus::InPlace::never, annulus::InPlace::automatic}) {
-    problem.options.checked = on_host && checked == (in_place == annulus::InPlace::never);
-    auto const once = observe_ring<T>(implementation, problem, 1, in_place);
-    auto const thrice = observe_ring<T>(implementation, problem, 3, in_place);
+  for (auto const zero_copy : {annulus::ZeroCopy::never, annulus::ZeroCopy::automatic}) {
+    problem.options.checked = on_host && checked == (zero_copy == annulus::ZeroCopy::never);
+    auto const once = observe_ring<T>(implementation, problem, 1, zero_copy);
+    auto const thrice = observe_ring<T>(implementation, problem, 3, zero_copy);
     if (copied.empty()) copied = once;
-    auto const forward = plan_of<T, A>(problem, annulus::Pass::forward, false, once[0].in_place);
-    auto const backward = plan_of<T, A>(problem, annulus::Pass::backward, false, once[0].in_place);
+    auto const forward = plan_of<T, A>(problem, annulus::Pass::forward, false, once[0].zero_copy);
+    auto const backward = plan_of<T, A>(problem, annulus::Pass::backward, false, once[0].zero_copy);
     for (int rank = 0; rank < problem.ranks; ++rank) {
       auto const r = static_cast<std::size_t>(rank);
       ObservedRank const &first = once[r], &later = thrice[r];
-      INFO("rank " << rank << (first.in_place ? " in place" : "") << (*problem.options.checked ? " checked: " : ": ")
+      INFO("rank " << rank << (first.zero_copy ? " in place" : "") << (*problem.options.checked ? " checked: " : ": ")
                    << problem.text);
       CHECK(first.result.forward_buffers == forward.peak_buffer_bytes(rank));
       CHECK(first.result.backward_buffers == backward.peak_buffer_bytes(rank));
       // What others read in place is the communicator's memory.
-      if (!first.in_place)
+      if (!first.zero_copy)
         CHECK(first.allocated_bytes == forward.peak_buffer_bytes(rank) + backward.peak_buffer_bytes(rank));
       CHECK(later.allocated_bytes == first.allocated_bytes);
       CHECK(later.allocations == first.allocations);

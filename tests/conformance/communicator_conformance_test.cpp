@@ -3,7 +3,7 @@
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "conformance/communicator_suite.hpp"
-#include "conformance/lending_suite.hpp"
+#include "conformance/zero_copy_suite.hpp"
 #include "support/foreign_space.hpp"
 #include "support/recording_communicator.hpp"
 #include "support/unruly_communicator.hpp"
@@ -24,8 +24,8 @@ TEST_CASE("SimulatedRing is a communicator", "[comm]") {
   communicator_suite([](int ranks, auto function) { run_ring(ranks, function); });
 }
 
-TEST_CASE("SimulatedRing lends", "[comm]") {
-  lending_suite([](int ranks, auto function) { run_ring(ranks, function, {.in_place = InPlace::always}); });
+TEST_CASE("SimulatedRing shares_memory", "[comm]") {
+  zero_copy_suite([](int ranks, auto function) { run_ring(ranks, function, {.zero_copy = ZeroCopy::always}); });
 }
 
 TEST_CASE("a recorded ring is a communicator", "[comm]") {

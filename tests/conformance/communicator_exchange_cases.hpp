@@ -93,7 +93,7 @@ void channels_in_any_order(RunRing& run, int ranks) {
 
 /// Several shifts of one channel under way, of the same and of other distances, waited for from the last to the first.
 template <class RunRing>
-void several_under_way(RunRing& run, int ranks) {
+void several_pending(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) {
     using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
     std::string complaints;

@@ -28,18 +28,18 @@ TEST_CASE("a set of cores holds what was added", "[core]") {
 }
 
 TEST_CASE("processes that are bound to cores of their own keep them", "[core]") {
-  CHECK(deal_cores(std::vector{cores(0, 16)}) == std::vector{16});
-  CHECK(deal_cores(std::vector{cores(0, 3), cores(3, 8), cores(100, 101)}) == std::vector{3, 5, 1});
+  CHECK(divide_cores(std::vector{cores(0, 16)}) == std::vector{16});
+  CHECK(divide_cores(std::vector{cores(0, 3), cores(3, 8), cores(100, 101)}) == std::vector{3, 5, 1});
 }
 
 TEST_CASE("processes that are bound to the same cores share them", "[core]") {
-  CHECK(deal_cores(std::vector(4, cores(0, 16))) == std::vector(4, 4));
-  CHECK(deal_cores(std::vector(3, cores(0, 8))) == std::vector{3, 3, 2});
-  CHECK(deal_cores(std::vector(3, cores(5, 7))) == std::vector{1, 1, 1});
+  CHECK(divide_cores(std::vector(4, cores(0, 16))) == std::vector(4, 4));
+  CHECK(divide_cores(std::vector(3, cores(0, 8))) == std::vector{3, 3, 2});
+  CHECK(divide_cores(std::vector(3, cores(5, 7))) == std::vector{1, 1, 1});
   // Two on each socket.
-  CHECK(deal_cores(std::vector{cores(0, 8), cores(8, 16), cores(0, 8), cores(8, 16)}) == std::vector{4, 4, 4, 4});
+  CHECK(divide_cores(std::vector{cores(0, 8), cores(8, 16), cores(0, 8), cores(8, 16)}) == std::vector{4, 4, 4, 4});
   // One that may run everywhere beside one that may not.
-  CHECK(deal_cores(std::vector{cores(0, 8), cores(0, 2)}) == std::vector{7, 1});
+  CHECK(divide_cores(std::vector{cores(0, 8), cores(0, 2)}) == std::vector{7, 1});
 }
 
 TEST_CASE("the share of a process only shrinks", "[core]") {

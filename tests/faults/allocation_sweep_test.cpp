@@ -11,7 +11,7 @@
 #include "support/counted_allocations.hpp"
 
 using namespace annulus_test;
-using annulus::InPlace;
+using annulus::ZeroCopy;
 
 TEST_CASE("an allocation that is told to fails, and memory is counted", "[faults]") {
   long const live = live_allocations, bytes = live_bytes;
@@ -33,11 +33,11 @@ TEST_CASE("an allocation that is told to fails, and memory is counted", "[faults
 
 TEST_CASE("a rank of a simulated ring that runs out of memory ends the calls of all, and nothing waits", "[faults]") {
   for (int ranks : {2, 3})
-    for (InPlace in_place : {InPlace::never, InPlace::automatic})
+    for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
       for (FailingCall const& failing : failing_calls(ranks)) {
         int hangs = 0;
         auto const run = [&](long allocation) {
-          annulus::SimulatedRingOptions const options{.in_place = in_place, .timeout = std::chrono::seconds(5)};
+          annulus::SimulatedRingOptions const options{.zero_copy = zero_copy, .timeout = std::chrono::seconds(5)};
           auto [outcomes, hung] =
               run_watched(ranks, options, std::chrono::seconds(10), [&](annulus::SimulatedRing& ring, LivingRanks&) {
                 return calls_with_failure(ring, failing, allocation);
@@ -54,7 +54,7 @@ TEST_CASE("a rank of a simulated ring that runs out of memory ends the calls of 
           reached = outcomes[static_cast<std::size_t>(failing.culprit)].failed;
           failures += reached ? 1 : 0;
           INFO(failing.text() << ", allocation " << allocation << " of " << ranks << " ranks, in place "
-                              << annulus::name_of(in_place));
+                              << annulus::name_of(zero_copy));
           CHECK(complaints_about(outcomes, expected) == "");
           CHECK(hangs == 0);
           if (!reached) CHECK(total_threw(outcomes) == 0);

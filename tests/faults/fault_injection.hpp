@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "annulus/backend/reference/reference.hpp"
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "faults/fault.hpp"
 
 namespace annulus_test {
 
-/// Wraps the communicator of one rank, which must outlive it, as must the script; models LendingCommunicator. A message
+/// Wraps the communicator of one rank, which must outlive it, as must the script; models ZeroCopyCommunicator. A message
 /// that is dropped leaves its receiver in a wait of the wrapped communicator for another message of the same sender that
 /// never comes, so that it is that communicator's deadline that ends it.
-template <annulus::LendingCommunicator C>
+template <annulus::ZeroCopyCommunicator C>
 class FaultInjectingCommunicator {
   using Runs = std::vector<std::vector<std::byte>>;
 
@@ -63,7 +63,7 @@ class FaultInjectingCommunicator {
     std::optional<annulus::TransferOf<C>> inner_;  // destroyed before the bytes it writes to
   };
 
-  class Loan {
+  class SharedWindow {
    public:
     void wait() {
       if (damage_ == FaultKind::drop) owner_->wait_in_vain(place_, hop_);
@@ -80,13 +80,13 @@ class FaultInjectingCommunicator {
       }
       if (keeps_) owner_->history_.message = copy_of(inner_.runs());
     }
-    annulus::BorrowedBytes runs() const { return altered_.empty() ? inner_.runs() : annulus::BorrowedBytes(runs_); }
-    void give_back() noexcept { inner_.give_back(); }
+    annulus::WindowRuns runs() const { return altered_.empty() ? inner_.runs() : annulus::WindowRuns(runs_); }
+    void release() noexcept { inner_.release(); }
 
    private:
     friend class FaultInjectingCommunicator;
-    explicit Loan(annulus::LoanOf<C> inner) : inner_(std::move(inner)) {}
-    annulus::LoanOf<C> inner_;
+    explicit SharedWindow(annulus::WindowOf<C> inner) : inner_(std::move(inner)) {}
+    annulus::WindowOf<C> inner_;
     FaultInjectingCommunicator* owner_ = nullptr;
     FaultKind damage_ = FaultKind::none;
     Place place_{};
@@ -115,17 +115,17 @@ class FaultInjectingCommunicator {
     return transfer;
   }
 
-  bool lends() const { return inner_->lends(); }
+  bool shares_memory() const { return inner_->shares_memory(); }
   Buffer allocate(annulus::Index bytes) { return inner_->allocate(bytes); }
   void reclaim(std::byte const* first) { inner_->reclaim(first); }
 
-  Loan start_loan(annulus::Channel channel, int hop, annulus::OutgoingBytes out) {
+  SharedWindow open_window(annulus::Channel channel, int hop, annulus::OutgoingBytes out) {
     Numbered exchange;
     begin(exchange, channel, hop);
-    Loan loan(inner_->start_loan(channel, hop, leaving(out)));
-    loan.owner_ = exchange.owner_, loan.damage_ = exchange.damage_, loan.place_ = exchange.place_;
-    loan.hop_ = exchange.hop_, loan.keeps_ = exchange.keeps_;
-    return loan;
+    SharedWindow window(inner_->open_window(channel, hop, leaving(out)));
+    window.owner_ = exchange.owner_, window.damage_ = exchange.damage_, window.place_ = exchange.place_;
+    window.hop_ = exchange.hop_, window.keeps_ = exchange.keeps_;
+    return window;
   }
 
   /// The damage is done to the record that the next rank receives of the culprit.

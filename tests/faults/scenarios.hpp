@@ -19,7 +19,7 @@ inline bool ends_by_deadline(FaultKind kind) {
 /// Every kind x place x rank x what may change the messages, over a ring of so many ranks. counts_of(scenario): how often
 /// a rank comes to each place in a training step of a scenario without fault; the same for all ranks.
 template <class CountsOf>
-std::vector<Scenario> scenarios_of(int ranks, annulus::InPlace in_place, CountsOf&& counts_of) {
+std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, CountsOf&& counts_of) {
   using enum FaultKind;
   static constexpr std::array of_messages{drop, delay, stale, duplicate, truncate, flip, fail, no_memory, stop, die};
   static constexpr std::array of_work{fail, no_memory, stop, die};
@@ -27,7 +27,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::InPlace in_place, CountsO
   for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
     for (bool checked : {true, false})
       for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute}) {
-        Scenario scenario{.ranks = ranks, .in_place = in_place, .rotation = rotation, .checked = checked};
+        Scenario scenario{.ranks = ranks, .zero_copy = zero_copy, .rotation = rotation, .checked = checked};
         scenario.fault.place = place;
         int const count = counts_of(scenario)[static_cast<std::size_t>(place)];
         auto const add = [&](auto const& kinds) {
@@ -50,7 +50,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::InPlace in_place, CountsO
         for (FaultKind kind : {skip, leave})
           if (kind == leave || number < 3)
             all.push_back({.ranks = ranks,
-                           .in_place = in_place,
+                           .zero_copy = zero_copy,
                            .checked = checked,
                            .fault = {kind, culprit, Place::call, number}});
   for (Scenario& scenario : all)

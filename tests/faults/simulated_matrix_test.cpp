@@ -29,7 +29,7 @@
 #include "support/catch.hpp"
 
 using namespace annulus_test;
-using annulus::InPlace;
+using annulus::ZeroCopy;
 using annulus::Rank;
 
 namespace {
@@ -43,7 +43,7 @@ struct Outcome {
 Outcome run(Scenario const& scenario, std::vector<Results> const* expected) {
   Outcome outcome;
   outcome.results.resize(static_cast<std::size_t>(scenario.ranks));
-  annulus::SimulatedRingOptions const options{.in_place = scenario.in_place, .timeout = scenario.deadline};
+  annulus::SimulatedRingOptions const options{.zero_copy = scenario.zero_copy, .timeout = scenario.deadline};
   // A rank that stops stands still for twice the deadline.
   std::tie(outcome.ranks, outcome.hung) =
       run_watched(scenario.ranks, options, 3 * scenario.deadline + std::chrono::seconds(5),
@@ -64,7 +64,7 @@ class FaultlessRuns {
  public:
   Outcome const& of(Scenario scenario) {
     bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
-    std::tuple const key(scenario.ranks, scenario.in_place, scenario.rotation, scenario.checked, sinks, calls);
+    std::tuple const key(scenario.ranks, scenario.zero_copy, scenario.rotation, scenario.checked, sinks, calls);
     std::lock_guard const lock(mutex_);
     auto found = runs_.find(key);
     if (found != runs_.end()) return found->second;
@@ -82,15 +82,15 @@ class FaultlessRuns {
 
  private:
   std::mutex mutex_;
-  std::map<std::tuple<int, InPlace, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
+  std::map<std::tuple<int, ZeroCopy, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
 };
 
 std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
   std::vector<Scenario> all;
   for (int ranks = 2; ranks <= 5; ++ranks)
-    for (InPlace in_place : {InPlace::never, InPlace::automatic}) {
+    for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
       auto const some =
-          scenarios_of(ranks, in_place, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; });
+          scenarios_of(ranks, zero_copy, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; });
       all.insert(all.end(), some.begin(), some.end());
     }
   return all;

@@ -6,13 +6,13 @@
 #include "support/catch.hpp"
 
 using namespace annulus_test;
-using annulus::InPlace;
+using annulus::ZeroCopy;
 
 TEST_CASE("memory does not grow with the number of calls on a simulated ring", "[faults]") {
-  for (InPlace in_place : {InPlace::never, InPlace::automatic}) {
-    INFO("in place " << annulus::name_of(in_place));
+  for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
+    INFO("in place " << annulus::name_of(zero_copy));
     auto const uses = annulus::run_ring(
-        2, [](annulus::SimulatedRing& ring) { return memory_of_calls(ring, 1000, 10'000); }, {.in_place = in_place});
+        2, [](annulus::SimulatedRing& ring) { return memory_of_calls(ring, 1000, 10'000); }, {.zero_copy = zero_copy});
     for (auto const& [early, late] : uses) {
       CHECK(late.allocations == early.allocations);
       CHECK(late.bytes == early.bytes);

@@ -19,7 +19,7 @@ namespace annulus_test {
 
 struct Scenario {
   int ranks = 2;
-  annulus::InPlace in_place = annulus::InPlace::never;
+  annulus::ZeroCopy zero_copy = annulus::ZeroCopy::never;
   annulus::Rotation rotation = annulus::Rotation::keys;
   bool checked = true;
   Fault fault{};
@@ -33,7 +33,7 @@ struct Scenario {
 
   std::string text() const {
     return annulus::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ",
-                               fault.culprit, " of ", ranks, ", in place ", annulus::name_of(in_place), ", ",
+                               fault.culprit, " of ", ranks, ", in place ", annulus::name_of(zero_copy), ", ",
                                rotation == annulus::Rotation::keys ? "keys" : "queries", " rotate, checks ",
                                checked ? "on" : "off");
   }

@@ -217,10 +217,10 @@ TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of
   constexpr Index state = values + 2 * statistic, delta = statistic;
   struct Peak {
     Index prefetched, carried, resident;
-    Index on(int ranks, bool in_place) const {
+    Index on(int ranks, bool zero_copy) const {
       if (ranks == 1) return carried + resident;
       // In place the third buffer of results is one that is still read when two others are written.
-      return (in_place ? 1 : 2) * prefetched + (in_place ? std::min(ranks, 3) : 3) * carried + resident;
+      return (zero_copy ? 1 : 2) * prefetched + (zero_copy ? std::min(ranks, 3) : 3) * carried + resident;
     }
   };
   struct Peaks {
@@ -231,7 +231,7 @@ TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of
        {Peaks{Rotation::keys, {keys, 0, state}, {keys, keys, queries + delta}},
         Peaks{Rotation::queries, {queries, state, 0}, {queries + values + 3 * statistic, queries, keys + delta}}})
     for (int ranks : {1, 2, 3, 5, 8})
-      for (bool in_place : {false, true}) {
+      for (bool zero_copy : {false, true}) {
         RingProblem problem = small_ring_problem({.query_heads = query_heads,
                                                   .kv_heads = kv_heads,
                                                   .query_length = ranks * shard,
@@ -240,16 +240,16 @@ TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of
                                                  ranks, annulus::Striped{}, peaks.rotation);
         problem.options.checked = false;
         settle(problem);
-        INFO(problem.text << (in_place ? ", in place" : ""));
+        INFO(problem.text << (zero_copy ? ", in place" : ""));
         auto const run = [&](annulus::SimulatedRing& ring) {
           annulus::ReferenceBackend backend;
           return run_rank<float>(problem, ring, backend);
         };
         auto const results = annulus::run_ring(
-            ranks, run, {.in_place = in_place ? annulus::InPlace::always : annulus::InPlace::never});
+            ranks, run, {.zero_copy = zero_copy ? annulus::ZeroCopy::always : annulus::ZeroCopy::never});
         for (RingResult const& rank : results) {
-          CHECK(rank.forward_buffers == peaks.forward.on(ranks, in_place));
-          CHECK(rank.backward_buffers == peaks.backward.on(ranks, in_place));
+          CHECK(rank.forward_buffers == peaks.forward.on(ranks, zero_copy));
+          CHECK(rank.backward_buffers == peaks.backward.on(ranks, zero_copy));
         }
       }
 }

@@ -23,8 +23,8 @@ void sweep(std::uint64_t first_seed, int problems, Bounds bounds) {
       Backend backend;
       return run_rank<T, Placement>(problem, ring, backend);
     };
-    annulus::InPlace const in_place = i % 2 == 0 ? annulus::InPlace::automatic : annulus::InPlace::never;
-    auto const results = annulus::run_ring(problem.ranks, run, {.in_place = in_place});
+    annulus::ZeroCopy const zero_copy = i % 2 == 0 ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never;
+    auto const results = annulus::run_ring(problem.ranks, run, {.zero_copy = zero_copy});
     Judgement const verdict = judge(problem, assemble(problem, results), bounds);
     CHECK(verdict.complaint == "");
     within_result += verdict.by_result;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "conformance/communicator_suite.hpp"
-#include "conformance/lending_suite.hpp"
+#include "conformance/zero_copy_suite.hpp"
 #include "mpi/mpi_runner.hpp"
 #include "support/recording_communicator.hpp"
 #include "support/unruly_communicator.hpp"
@@ -48,22 +48,22 @@ TEST_CASE("an unruly, recorded MpiRing is a communicator", "[mpi][comm]") {
       {std::min(world_size(), 4)});
 }
 
-TEST_CASE("MpiRing that may not share memory is a communicator, and does not lend", "[mpi][comm]") {
+TEST_CASE("MpiRing that may not share memory is a communicator, and does not share", "[mpi][comm]") {
   MpiRingOptions options = options_of_tests();
-  options.in_place = InPlace::never;
+  options.zero_copy = ZeroCopy::never;
   communicator_suite(
       [&](int ranks, auto function) {
         return RunMpiRing{options}(ranks, [&](MpiRing& ring) {
-          CHECK(!ring.lends());
+          CHECK(!ring.shares_memory());
           function(ring);
         });
       },
       {std::min(world_size(), 3)});
 }
 
-TEST_CASE("MpiRing lends memory", "[mpi][comm]") {
+TEST_CASE("MpiRing shares_memory memory", "[mpi][comm]") {
   MpiRingOptions options = options_of_tests();
-  options.in_place = InPlace::always;
-  lending_suite(RunMpiRing{options}, {world_size()});
-  if (world_size() > 2) lending_suite(RunMpiRing{}, {2});
+  options.zero_copy = ZeroCopy::always;
+  zero_copy_suite(RunMpiRing{options}, {world_size()});
+  if (world_size() > 2) zero_copy_suite(RunMpiRing{}, {2});
 }

@@ -18,7 +18,7 @@
 #include "support/catch.hpp"
 
 using namespace annulus_test;
-using annulus::InPlace;
+using annulus::ZeroCopy;
 
 namespace {
 
@@ -32,7 +32,7 @@ std::vector<RankReport> run(Scenario const& scenario, RunContext const& context)
   static auto const& part = *new ScopedCommunicator(ScopedCommunicator::of_first(ring_size()));
   RankReport report;
   if (part.get() != MPI_COMM_NULL) {
-    annulus::MpiRing ring(part.get(), {.timeout = scenario.deadline, .in_place = scenario.in_place});
+    annulus::MpiRing ring(part.get(), {.timeout = scenario.deadline, .zero_copy = scenario.zero_copy});
     report = run_training(ring, scenario, context);
   }
   std::vector<RankReport> all(static_cast<std::size_t>(world_size()));
@@ -52,7 +52,7 @@ class FaultlessRuns {
 
   Outcome const& of(Scenario scenario) {
     bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
-    std::tuple const key(scenario.in_place, scenario.rotation, scenario.checked, sinks, calls);
+    std::tuple const key(scenario.zero_copy, scenario.rotation, scenario.checked, sinks, calls);
     auto found = runs_.find(key);
     if (found != runs_.end()) return found->second;
     scenario.fault.kind = FaultKind::none;
@@ -65,7 +65,7 @@ class FaultlessRuns {
   }
 
  private:
-  std::map<std::tuple<InPlace, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
+  std::map<std::tuple<ZeroCopy, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
 };
 
 /// Every `stride`-th scenario; of those that take a deadline each, every `deadline_stride`-th of these.
@@ -75,9 +75,9 @@ void check_every(std::size_t stride, std::size_t deadline_stride) {
   FaultlessRuns faultless;
   Verdicts verdicts;
   std::size_t deadlines = 0;
-  for (InPlace in_place : {InPlace::never, InPlace::automatic})
+  for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
     for (Scenario const& scenario :
-         sample_of(scenarios_of(ranks, in_place, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; }),
+         sample_of(scenarios_of(ranks, zero_copy, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; }),
                    stride)) {
       if (scenario.fault.kind == FaultKind::die) continue;
       if (ends_by_deadline(scenario.fault.kind) && deadlines++ % deadline_stride != 0) continue;

@@ -182,7 +182,7 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   CHECK_THAT(refusal({.max_message_bytes = std::size_t{1} << 31}),
              ContainsSubstring("max_message_bytes is 2147483648"));
 
-  CHECK_THAT(refusal({.in_place = static_cast<InPlace>(9)}), ContainsSubstring("in_place is 9"));
+  CHECK_THAT(refusal({.zero_copy = static_cast<ZeroCopy>(9)}), ContainsSubstring("zero_copy is 9"));
 
   MpiRing patient(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
   CHECK(try_shift(patient, 1, 0, large) == "");
@@ -191,9 +191,9 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   MpiRingOptions const odd{.timeout = 60s, .max_message_bytes = world_rank() == 0 ? 100u : 200u};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, odd); }),
              ContainsSubstring("max_message_bytes is 100 on rank 0 and 200 on rank 1"));
-  MpiRingOptions const mixed{.timeout = 60s, .in_place = world_rank() == 0 ? InPlace::automatic : InPlace::never};
+  MpiRingOptions const mixed{.timeout = 60s, .zero_copy = world_rank() == 0 ? ZeroCopy::automatic : ZeroCopy::never};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, mixed); }),
-             ContainsSubstring("in_place is automatic on rank 0 and never on rank 1"));
+             ContainsSubstring("zero_copy is automatic on rank 0 and never on rank 1"));
 }
 
 TEST_CASE("runs longer than a message travel in pieces", "[mpi][comm]") {
@@ -270,8 +270,8 @@ TEST_CASE("a late rank is given up, named, and refused when it comes", "[mpi][co
 TEST_CASE("a wait that fails ends within the timeout and a second, and blames the rank that is late", "[mpi][comm]") {
   if (world_size() < 2) return;
   Rank const late = world_size() - 1;
-  for (InPlace const in_place : {InPlace::never, InPlace::automatic}) {
-    MpiRing ring(MPI_COMM_WORLD, {.timeout = 300ms, .in_place = in_place});
+  for (ZeroCopy const zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
+    MpiRing ring(MPI_COMM_WORLD, {.timeout = 300ms, .zero_copy = zero_copy});
     MPI_Barrier(MPI_COMM_WORLD);
     if (ring.rank() == late) {
       std::this_thread::sleep_for(2500ms);
@@ -297,17 +297,17 @@ TEST_CASE("a wait that fails ends within the timeout and a second, and blames th
 
 TEST_CASE("messages of different calls do not pair over MPI", "[mpi][comm]") {
   if (world_size() < 2) return;
-  for (InPlace const in_place : {InPlace::never, InPlace::automatic}) {
-    MpiRing ring(MPI_COMM_WORLD, {.timeout = 60s, .in_place = in_place});
+  for (ZeroCopy const zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
+    MpiRing ring(MPI_COMM_WORLD, {.timeout = 60s, .zero_copy = zero_copy});
     for (int call = 0; call < (ring.rank() == 0 ? 2 : 3); ++call) {
       ring.flight_record().begin(Pass::backward, std::nullopt);
       ring.flight_record().step(1, 4);
     }
     std::string const text = thrown<CommunicationError>([&] {
-      if (ring.lends()) {
+      if (ring.shares_memory()) {
         auto const buffer = ring.allocate(64);
         std::array const out = {std::span<std::byte const>(buffer.data(), 8)};
-        ring.start_loan(Channel::carried, 1, out).wait();
+        ring.open_window(Channel::carried, 1, out).wait();
       } else {
         try_shift(ring, 1, 0, 8);
       }
@@ -375,7 +375,7 @@ TEST_CASE("rings that fail free their communicators, too", "[mpi][comm]") {
   CountedCommunicator const counted;
   int const rings = 100, last = world_size() - 1;
   for (int i = 0; i < rings; ++i) {
-    MpiRing ring(counted.get(), {.timeout = 60s, .in_place = i % 2 == 0 ? InPlace::never : InPlace::automatic});
+    MpiRing ring(counted.get(), {.timeout = 60s, .zero_copy = i % 2 == 0 ? ZeroCopy::never : ZeroCopy::automatic});
     // One rank fails; the others have messages pending, and learn of it at different times.
     thrown<std::exception>([&] {
       if (ring.rank() == last) throw OwnFailure();

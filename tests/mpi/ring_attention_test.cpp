@@ -49,9 +49,9 @@ std::vector<RingResult> simulated(RingProblem const& problem) {
 }
 
 template <class T>
-void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::InPlace in_place) {
+void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::ZeroCopy zero_copy) {
   annulus::MpiRingOptions options = options_of_tests();
-  options.in_place = in_place;
+  options.zero_copy = zero_copy;
   MpiRing ring(MPI_COMM_WORLD, options);
   for (RingProblem const& problem : problems_of_this_world<T>(first_seed, count)) {
     INFO(problem.text);
@@ -78,10 +78,10 @@ void run_with(MpiRing& ring, RingProblem const& problem) {
 }  // namespace
 
 TEST_CASE("ring attention over MPI gives the bits of a simulated ring", "[mpi]") {
-  for (auto const in_place : {annulus::InPlace::always, annulus::InPlace::never}) {
-    check_same_bits<float>(810'000, 24, in_place);
-    check_same_bits<Eigen::bfloat16>(820'000, 8, in_place);
-    check_same_bits<double>(830'000, 8, in_place);
+  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
+    check_same_bits<float>(810'000, 24, zero_copy);
+    check_same_bits<Eigen::bfloat16>(820'000, 8, zero_copy);
+    check_same_bits<double>(830'000, 8, zero_copy);
   }
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("repeated calls, rows read in place, while ranks run ahead of each oth
   settle(problem);
   round_operands<float>(problem);
   MpiRing ring(MPI_COMM_WORLD, options_of_tests());
-  REQUIRE(ring.lends());
+  REQUIRE(ring.shares_memory());
   auto const expected = simulated<float>(problem)[static_cast<std::size_t>(ring.rank())];
   annulus::ReferenceBackend backend;
   for (int call = 0; call < 20; ++call) {

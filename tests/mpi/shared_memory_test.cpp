@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "conformance/communicator_ranks.hpp"
-#include "conformance/lending_suite.hpp"
+#include "conformance/zero_copy_suite.hpp"
 #include "mpi/mpi_runner.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus;
 using namespace annulus_test;
 using annulus::detail::MpiSharedMemory;
-using annulus::detail::SegmentAddress;
-using annulus::detail::SharedSegment;
+using annulus::detail::MappingAddress;
+using annulus::detail::SharedMapping;
 
 namespace {
 
@@ -36,23 +36,23 @@ int mappings() {
 }  // namespace
 
 TEST_CASE("a segment is the same memory at two places, and outlives its owner", "[mpi][shared]") {
-  auto owner = std::make_optional(SharedSegment::make(10'000));
+  auto owner = std::make_optional(SharedMapping::make(10'000));
   REQUIRE(*owner);
-  auto const other = SharedSegment::open(owner->address());
+  auto const other = SharedMapping::open(owner->address());
   REQUIRE(other);
   CHECK(other.data() != owner->data());
   std::memset(owner->data(), 7, 10'000);
-  SegmentAddress const address = owner->address();
+  MappingAddress const address = owner->address();
   owner.reset();
   CHECK(other.data()[9'999] == std::byte{7});
-  CHECK(!SharedSegment::open(address));
+  CHECK(!SharedMapping::open(address));
 }
 
 TEST_CASE("memory that cannot be reached is not mapped", "[mpi][shared]") {
-  auto const segment = SharedSegment::make(4096);
+  auto const segment = SharedMapping::make(4096);
   REQUIRE(segment);
-  SegmentAddress const good = segment.address();
-  auto const opens = [](SegmentAddress const& address) { return static_cast<bool>(SharedSegment::open(address)); };
+  MappingAddress const good = segment.address();
+  auto const opens = [](MappingAddress const& address) { return static_cast<bool>(SharedMapping::open(address)); };
   CHECK(opens(good));
   CHECK(!opens({}));
   CHECK(!opens({good.process, good.descriptor, 8192}));  // it would fault behind its end
@@ -62,9 +62,9 @@ TEST_CASE("memory that cannot be reached is not mapped", "[mpi][shared]") {
 
 TEST_CASE("boards of another node, or of unrelated processes, are found out", "[mpi][shared]") {
   MpiSharedMemory one(0, 2, 111), two(1, 2, 222);
-  std::vector<SegmentAddress> const addresses{one.address(), two.address()};
+  std::vector<MappingAddress> const addresses{one.address(), two.address()};
   std::vector<std::uint64_t> const keys{111, 222};
-  auto const unreachable = [&](std::vector<SegmentAddress> const& seen, std::vector<std::uint64_t> const& expected) {
+  auto const unreachable = [&](std::vector<MappingAddress> const& seen, std::vector<std::uint64_t> const& expected) {
     return MpiSharedMemory(0, 2, 1).open(seen, expected);
   };
   CHECK(unreachable(addresses, keys) == std::nullopt);
@@ -77,17 +77,17 @@ TEST_CASE("buffers that come and go leave no memory behind", "[mpi][shared]") {
   int const before = mappings();
   {
     MpiRing ring(MPI_COMM_WORLD, options_of_tests());
-    REQUIRE(ring.lends());
+    REQUIRE(ring.shares_memory());
     int most = 0;
     for (int round = 0; round < 30; ++round) {
       // Each half as large again as the one before: none fits the memory of an earlier one.
-      LentRuns lent(ring, {static_cast<std::size_t>(1000.0 * std::pow(1.3, round))});
-      lent.fill(round);
-      auto loan = lent.lend(Channel::prefetched, 1);
-      loan.wait();
-      CHECK(lent.complaint(loan, ring_neighbour(ring.rank(), -1, ring.size()), round) == "");
-      loan.give_back();
-      lent.reclaim();
+      SharedRuns shared(ring, {static_cast<std::size_t>(1000.0 * std::pow(1.3, round))});
+      shared.fill(round);
+      auto window = shared.share(Channel::prefetched, 1);
+      window.wait();
+      CHECK(shared.complaint(window, ring_neighbour(ring.rank(), -1, ring.size()), round) == "");
+      window.release();
+      shared.reclaim();
       most = std::max(most, mappings() - before);
     }
     // Boards, a segment or two of its own, and the last ones of its neighbour.
@@ -101,7 +101,7 @@ TEST_CASE("buffers that come and go leave no memory behind", "[mpi][shared]") {
   bool freed = false;
   for (int attempt = 0; attempt < 50 && !freed; ++attempt) {
     MPI_Barrier(MPI_COMM_WORLD);
-    MpiRing const next(MPI_COMM_WORLD, {.timeout = options_of_tests().timeout, .in_place = InPlace::never});
+    MpiRing const next(MPI_COMM_WORLD, {.timeout = options_of_tests().timeout, .zero_copy = ZeroCopy::never});
     int mine = mappings() <= before, all = 0;
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     freed = all == 1;
@@ -109,20 +109,20 @@ TEST_CASE("buffers that come and go leave no memory behind", "[mpi][shared]") {
   CHECK(freed);
 }
 
-TEST_CASE("a loan that is late is given up", "[mpi][shared]") {
+TEST_CASE("a window that is late is given up", "[mpi][shared]") {
   if (world_size() < 2) return;
   MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds(200)});
   Rank const late = world_size() - 1;
-  LentRuns lent(ring, {large});
-  lent.fill(1);
+  SharedRuns shared(ring, {large});
+  shared.fill(1);
   std::string text;
   try {
     if (ring.rank() == late) std::this_thread::sleep_for(std::chrono::seconds(1));
     for (int round = 0; round < 2 * ring.size(); ++round) {
-      auto loan = lent.lend(Channel::carried, 1);
-      loan.wait();
-      loan.give_back();
-      lent.reclaim();
+      auto window = shared.share(Channel::carried, 1);
+      window.wait();
+      window.release();
+      shared.reclaim();
     }
   } catch (CommunicationError const& error) {
     text = error.what();

@@ -14,7 +14,7 @@
 #include "support/counted_allocations.hpp"
 
 using namespace annulus_test;
-using annulus::InPlace;
+using annulus::ZeroCopy;
 
 namespace {
 std::atomic<int> live_communicators{0};
@@ -53,9 +53,9 @@ namespace {
 
 void check_calls(int some, int all) {
   if (world_size() != 2) return;
-  for (InPlace in_place : {InPlace::never, InPlace::automatic}) {
-    INFO("in place " << annulus::name_of(in_place));
-    annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(60), .in_place = in_place});
+  for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
+    INFO("in place " << annulus::name_of(zero_copy));
+    annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(60), .zero_copy = zero_copy});
     auto const [early, late] = memory_of_calls(ring, some, all);
     CHECK(late.allocations <= early.allocations);
     CHECK(late.bytes <= early.bytes);
@@ -65,8 +65,8 @@ void check_calls(int some, int all) {
 }
 
 /// A ring on which the last rank gives up while the others wait for it.
-void fail_a_ring(InPlace in_place) {
-  annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(60), .in_place = in_place});
+void fail_a_ring(ZeroCopy zero_copy) {
+  annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(60), .zero_copy = zero_copy});
   if (ring.rank() == ring.size() - 1) return ring.abandon("it is the one that fails");
   std::array<std::byte, 64> record{};
   std::vector<std::byte> all(record.size() * static_cast<std::size_t>(ring.size()));
@@ -85,12 +85,12 @@ TEST_CASE("memory does not grow with ten thousand calls on a ring over MPI", "[m
 
 TEST_CASE("rings that failed leave no communicators and no memory behind", "[mpi][faults]") {
   if (world_size() < 2) return;
-  for (InPlace in_place : {InPlace::never, InPlace::automatic}) {
-    INFO("in place " << annulus::name_of(in_place));
+  for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
+    INFO("in place " << annulus::name_of(zero_copy));
     int communicators = 0;
     MemoryUse early;
     for (int ring = 1; ring <= 200; ++ring) {
-      fail_a_ring(in_place);
+      fail_a_ring(zero_copy);
       MPI_Barrier(MPI_COMM_WORLD);
       if (ring != 20) continue;
       communicators = live_communicators;

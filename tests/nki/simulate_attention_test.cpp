@@ -81,12 +81,12 @@ nki::Program causal_attention(nki::ElementType type, int cores) {
       for (Index i = 0; i < n; i += block) {
         Index const width = std::min(block, n - i);
         auto const turned = make(name("turned"), width, rows, type, Memory::psum),
-                   p_turned = make(name("p_turned"), width, rows, type),
+                   p_transposed = make(name("p_transposed"), width, rows, type),
                    v_tile = make(name("v_tile"), width, value_dim, type);
         b.emit(nki::Transpose{turned.whole(), p.columns(i, width)});
-        b.emit(nki::TensorCopy{p_turned.whole(), turned.whole()});
+        b.emit(nki::TensorCopy{p_transposed.whole(), turned.whole()});
         b.emit(nki::DmaCopy{v_tile.whole(), v.pattern((begin + i) * value_dim, {{value_dim, width}, {1, value_dim}})});
-        b.emit(nki::MatMul{product.whole(), p_turned.whole(), v_tile.whole(), i > 0});
+        b.emit(nki::MatMul{product.whole(), p_transposed.whole(), v_tile.whole(), i > 0});
       }
       b.emit(nki::ScalarTensorTensor{.dst = accumulator.whole(),
                                      .data = accumulator.whole(),

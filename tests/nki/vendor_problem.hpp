@@ -124,7 +124,7 @@ class VendorProblem {
     spec.local_queries = spec.local_keys = case_.rows;
     spec.type = spec.output_type = case_.type;
     spec.softmax_scale = scale();
-    spec.dead_row = annulus::nki::DeadRow::zero;
+    spec.masked_row = annulus::nki::MaskedRow::zero;
     return spec;
   }
 

@@ -193,7 +193,7 @@ TEST_CASE("read in place, what is prefetched needs one buffer, and results none 
   for (int ranks : {2, 3, 8}) {
     auto const plan = [&](Pass pass) {
       PlanRequest request = request_of({.ranks = ranks, .rows = 64}, pass, Rotation::keys);
-      request.in_place = true;
+      request.zero_copy = true;
       return RingPlan(request);
     };
     CHECK(plan(Pass::forward).peak_buffer_bytes(0) == payload * 2 + state);

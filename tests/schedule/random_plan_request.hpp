@@ -74,7 +74,7 @@ inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Ind
   request.sinks = choose.below(3);
   request.segments = choose.one_in(4);
   request.elementwise = choose.one_in(5);
-  request.in_place = choose.one_in(3);
+  request.zero_copy = choose.one_in(3);
   return request;
 }
 

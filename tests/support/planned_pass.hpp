@@ -43,9 +43,9 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
 
 template <class T, class A = annulus::Accumulator<T>>
 annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool predicate = false,
-                          bool in_place = false) {
+                          bool zero_copy = false) {
   annulus::PlanRequest request = plan_request<T, A>(problem, pass, predicate);
-  request.in_place = in_place;
+  request.zero_copy = zero_copy;
   return annulus::RingPlan(request);
 }
 

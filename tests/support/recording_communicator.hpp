@@ -137,14 +137,14 @@ class RecordingCommunicator {
   }
 
   /// Shifts of a channel that have started and not ended.
-  int under_way(annulus::Channel channel) const {
+  int pending(annulus::Channel channel) const {
     int open = 0;
     for (auto const& event : *log_) open += event.channel == channel ? change_of(event.kind) : 0;
     return open;
   }
 
   /// The most shifts of a channel that were under way at once.
-  int most_under_way(annulus::Channel channel) const {
+  int most_pending(annulus::Channel channel) const {
     int open = 0, most = 0;
     for (auto const& event : *log_) {
       open += event.channel == channel ? change_of(event.kind) : 0;

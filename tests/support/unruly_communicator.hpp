@@ -57,7 +57,7 @@ class UnrulyCommunicator {
 
     std::mt19937_64 dice;
     std::chrono::microseconds longest_delay;
-    std::vector<Shift*> under_way;
+    std::vector<Shift*> pending;
   };
 
  public:
@@ -112,12 +112,12 @@ class UnrulyCommunicator {
         std::fill(run.begin(), run.end(), poison);
       }
     }
-    ~Shift() { std::erase(rules->under_way, this); }
+    ~Shift() { std::erase(rules->pending, this); }
 
     void start(C& communicator, annulus::Channel channel, int hop) {
       std::vector<std::span<std::byte const>> const out(sent.begin(), sent.end());
       std::vector<std::span<std::byte>> const in(received.begin(), received.end());
-      rules->under_way.push_back(this);
+      rules->pending.push_back(this);
       inner.emplace(communicator.start_shift(channel, hop, out, in));
     }
 
@@ -133,7 +133,7 @@ class UnrulyCommunicator {
     }
 
     void complete() {
-      auto others = rules->under_way;
+      auto others = rules->pending;
       std::shuffle(others.begin(), others.end(), rules->dice);
       for (Shift* other : others) {
         other->arrive();

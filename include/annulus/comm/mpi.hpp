@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/comm/mpi/agreement.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
-#include "annulus/comm/mpi/loan.hpp"
+#include "annulus/comm/mpi/window.hpp"
 #include "annulus/comm/mpi/node_cores.hpp"
 #include "annulus/comm/mpi/options.hpp"
 #include "annulus/comm/mpi/replica_groups.hpp"
@@ -25,7 +25,7 @@ namespace annulus {
 /// The ranks of an MPI communicator as a ring, in their order. Only the thread that made it calls it; MPI_THREAD_SINGLE
 /// is enough. It talks on a communicator of its own, so that it never meets messages of the program.
 ///
-/// Where all ranks share memory (MpiRingOptions::in_place), the rows of a pass are not sent: ranks lend them to each
+/// Where all ranks share memory (MpiRingOptions::zero_copy), the rows of a pass are not sent: ranks share them to each
 /// other, and a shift costs nothing but the reading. Elsewhere messages move while a backend computes and calls
 /// Step::progress. Results are the same bits on both ways.
 ///
@@ -42,7 +42,7 @@ class MpiRing {
  public:
   using memory_space = HostMemory;
   using Buffer = detail::MpiBuffer;
-  using Loan = detail::MpiLoan;
+  using SharedWindow = detail::MpiWindow;
 
   class Transfer {
    public:
@@ -85,7 +85,7 @@ class MpiRing {
 
   /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,
   /// CommunicationError where MPI is not running, for MPI_COMM_NULL and inter-communicators, and, on all ranks, where
-  /// ranks differ in max_message_bytes or in_place, and UnsupportedError for InPlace::always where it is not possible.
+  /// ranks differ in max_message_bytes or zero_copy, and UnsupportedError for ZeroCopy::always where it is not possible.
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
       : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
 
@@ -120,14 +120,14 @@ class MpiRing {
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
   }
 
-  /// Whether the ranks read each other's rows in place; where not, allocate, start_loan and reclaim are not to be called.
-  bool lends() const { return endpoint_->memory() != nullptr; }
+  /// Whether the ranks read each other's rows in place; where not, allocate, open_window and reclaim are not to be called.
+  bool shares_memory() const { return endpoint_->memory() != nullptr; }
 
   /// Memory that all ranks of the ring can map. Throws std::bad_alloc.
   Buffer allocate(Index bytes) { return {endpoint_->memory(), bytes}; }
 
-  Loan start_loan(Channel channel, int hop, OutgoingBytes out) {
-    return {endpoint_, endpoint_->start_loan(channel, hop, out)};
+  SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
+    return {endpoint_, endpoint_->open_window(channel, hop, out)};
   }
 
   void reclaim(std::byte const* first) { endpoint_->reclaim(first); }
@@ -182,6 +182,6 @@ class MpiRing {
   int exceptions_;
 };
 
-static_assert(LendingCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing>);
+static_assert(ZeroCopyCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing>);
 
 }  // namespace annulus

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/lending.hpp"
-#include "annulus/comm/simulated/lent_memory.hpp"
+#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/simulated/shared_buffer.hpp"
 #include "annulus/comm/simulated/world.hpp"
 #include "annulus/core/check.hpp"
 
@@ -24,7 +24,7 @@ namespace annulus {
 
 struct SimulatedRingOptions {
   /// Always possible; `never` for a ring that works as one over several machines does.
-  InPlace in_place = InPlace::automatic;
+  ZeroCopy zero_copy = ZeroCopy::automatic;
   /// How long one wait of a rank lasts before the ring is closed on all ranks; at least 1 ms.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
@@ -68,7 +68,7 @@ class SimulatedRing {
     World::Shift shift_;
   };
 
-  /// Memory that this rank can lend.
+  /// Memory that this rank can share.
   class Buffer {
    public:
     std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
@@ -76,52 +76,52 @@ class SimulatedRing {
 
    private:
     friend class SimulatedRing;
-    explicit Buffer(std::shared_ptr<detail::LentMemory> memory) : memory_(std::move(memory)) {}
-    std::shared_ptr<detail::LentMemory> memory_;
+    explicit Buffer(std::shared_ptr<detail::SharedBuffer> memory) : memory_(std::move(memory)) {}
+    std::shared_ptr<detail::SharedBuffer> memory_;
   };
 
-  /// What the previous rank lends this one.
-  class Loan {
+  /// What the previous rank shares_memory this one.
+  class SharedWindow {
    public:
-    Loan(Loan&& other) noexcept { *this = std::move(other); }
-    Loan& operator=(Loan&& other) noexcept {
+    SharedWindow(SharedWindow&& other) noexcept { *this = std::move(other); }
+    SharedWindow& operator=(SharedWindow&& other) noexcept {
       std::swap(world_, other.world_);
       std::swap(address_, other.address_);
       std::swap(position_, other.position_);
-      std::swap(lent_, other.lent_);
+      std::swap(shared_, other.shared_);
       std::swap(taken_, other.taken_);
       other.end();
       return *this;
     }
-    ~Loan() { end(); }
+    ~SharedWindow() { end(); }
 
     void wait() {
       if (taken_) return;
-      lent_ = world_->take(address_, position_);
+      shared_ = world_->take(address_, position_);
       taken_ = true;
     }
-    BorrowedBytes runs() const { return lent_.runs; }
-    void give_back() noexcept { world_->give_back(address_.to, lent_); }
+    WindowRuns runs() const { return shared_.runs; }
+    void release() noexcept { world_->release(address_.to, shared_); }
 
    private:
     friend class SimulatedRing;
     using World = detail::SimulatedWorld;
-    Loan(World& world, World::Address const& address)
+    SharedWindow(World& world, World::Address const& address)
         : world_(&world), address_(address), position_(world.position_of(address.to)) {}
 
     void end() noexcept {
       World* const world = std::exchange(world_, nullptr);
       if (!world) return;
       if (taken_)
-        world->give_back(address_.to, lent_);
+        world->release(address_.to, shared_);
       else
-        world->close(address_.to, "it dropped a loan under way");
+        world->close(address_.to, "it dropped a window under way");
     }
 
     World* world_ = nullptr;
     World::Address address_{};
     CallPosition position_{};  ///< at which the rows were asked for
-    detail::LentRuns lent_;
+    detail::SharedRuns shared_;
     bool taken_ = false;
   };
 
@@ -135,14 +135,14 @@ class SimulatedRing {
     });
   }
 
-  bool lends() const { return options_.in_place != InPlace::never; }
+  bool shares_memory() const { return options_.zero_copy != ZeroCopy::never; }
   Buffer allocate(Index bytes) { return Buffer(memories_.make(rank_, size(), bytes)); }
 
-  Loan start_loan(Channel channel, int hop, OutgoingBytes out) {
-    return or_close([&]() -> Loan {
-      detail::LentRuns const runs = memories_.runs_of(out);
-      world_->lend(sending(channel, hop, lent_), runs);
-      return {*world_, receiving(channel, hop, borrowed_)};
+  SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
+    return or_close([&]() -> SharedWindow {
+      detail::SharedRuns const runs = memories_.runs_of(out);
+      world_->share(sending(channel, hop, shared_), runs);
+      return {*world_, receiving(channel, hop, windows_)};
     });
   }
 
@@ -165,8 +165,8 @@ class SimulatedRing {
         options_(options),
         sent_(channels * static_cast<std::size_t>(world.size()), 0),
         received_(sent_),
-        lent_(sent_),
-        borrowed_(sent_) {}
+        shared_(sent_),
+        windows_(sent_) {}
 
  private:
   static constexpr std::size_t channels = 3;
@@ -202,12 +202,12 @@ class SimulatedRing {
   detail::SimulatedWorld* world_;
   Rank rank_;
   SimulatedRingOptions options_;
-  detail::LentMemories memories_;
-  Counts sent_, received_, lent_, borrowed_;
+  detail::SharedBuffers memories_;
+  Counts sent_, received_, shared_, windows_;
   std::uint64_t rounds_ = 0;
 };
 
-static_assert(LendingCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
+static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
 
 namespace detail {
 

@@ -51,7 +51,7 @@ class CoreSet {
 
 /// How many cores each process gets where processes are bound to the same ones: every core goes to the one that has the
 /// fewest so far. At least 1, where there are more processes than cores.
-inline std::vector<int> deal_cores(std::span<CoreSet const> processes) {
+inline std::vector<int> divide_cores(std::span<CoreSet const> processes) {
   std::vector<int> dealt(processes.size(), 0);
   for (int core = 0; core < CoreSet::capacity; ++core) {
     int* fewest = nullptr;

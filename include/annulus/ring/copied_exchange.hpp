@@ -85,7 +85,7 @@ class CopiedExchange {
 
   /// After the last step: the results for this rank's own rows; without meaning where nothing is carried.
   template <class Join>
-  Payload const& come_home(Join& join) {
+  Payload const& return_to_owner(Join& join) {
     if (!behind_) return home();
     await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arriving();

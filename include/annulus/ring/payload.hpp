@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/core/digest.hpp"
 #include "annulus/core/memory_space.hpp"
 #include "annulus/mask/band.hpp"
@@ -26,7 +26,7 @@ class Payload {
   template <class T>
   using PartList = ShortList<T, PayloadLayout::max_parts>;
 
-  /// Makes room for `capacity` rows in memory of `allocator`, a backend or a communicator that lends; a buffer that is
+  /// Makes room for `capacity` rows in memory of `allocator`, a backend or a communicator that shares_memory; a buffer that is
   /// large enough is kept.
   template <class Allocator>
   void reserve(Allocator& allocator, PayloadLayout const& layout, Index capacity) {
@@ -49,7 +49,7 @@ class Payload {
 
   /// Rebinds this payload to read-only memory owned by another rank: one run per part, each with the bytes of `rows`,
   /// and the checksum, where there are checksums.
-  void lie_at(BorrowedBytes runs, PayloadLayout const& layout, RowRange rows) {
+  void lie_at(WindowRuns runs, PayloadLayout const& layout, RowRange rows) {
     layout_ = layout;
     rows_ = rows;
     parts_.clear();

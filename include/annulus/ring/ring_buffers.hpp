@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "annulus/backend/backend.hpp"
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/ring/payload.hpp"
 #include "annulus/ring/step_places.hpp"
 #include "annulus/schedule/ring_plan.hpp"
@@ -17,11 +17,11 @@ namespace annulus {
 namespace detail {
 
 template <class C>
-struct BorrowedRows {};
+struct OpenWindows {};
 
-template <LendingCommunicator C>
-struct BorrowedRows<C> {
-  std::vector<LoanOf<C>> borrowed;  ///< empty between passes
+template <ZeroCopyCommunicator C>
+struct OpenWindows<C> {
+  std::vector<WindowOf<C>> borrowed;  ///< empty between passes
 };
 
 }  // namespace detail
@@ -29,7 +29,7 @@ struct BorrowedRows<C> {
 /// Kept between calls, so that a repeated call allocates nothing. What other ranks read in place is the
 /// communicator's memory, the rest the backend's.
 template <Communicator C, class B>
-struct RingBuffers : detail::BorrowedRows<C> {
+struct RingBuffers : detail::OpenWindows<C> {
   using Payload = annulus::Payload<typename B::memory_space>;
 
   std::array<Payload, 2> prefetched;  ///< here now, and arriving
@@ -42,13 +42,13 @@ struct RingBuffers : detail::BorrowedRows<C> {
   /// Makes room for a pass, and waits until no rank reads the rows of the call before. Throws CommunicationError.
   void reserve(B& backend, C& communicator, RingPlan const& plan) {
     Rank const rank = communicator.rank();
-    if constexpr (LendingCommunicator<C>) {
-      if (plan.request().in_place) {
+    if constexpr (ZeroCopyCommunicator<C>) {
+      if (plan.request().zero_copy) {
         reserve_exchanged(communicator, backend, plan, rank);
         communicator.reclaim(prefetched[0].buffer());
       }
     }
-    if (!plan.request().in_place) reserve_exchanged(backend, backend, plan, rank);
+    if (!plan.request().zero_copy) reserve_exchanged(backend, backend, plan, rank);
     resident.reserve(backend, plan.resident_layout(), plan.resident_rows(rank));
     resident.hold({0, plan.resident_rows(rank)});
     if (plan.request().pass == Pass::forward) return;

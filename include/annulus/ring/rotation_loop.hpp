@@ -6,7 +6,7 @@
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"
 #include "annulus/ring/copied_exchange.hpp"
-#include "annulus/ring/lent_exchange.hpp"
+#include "annulus/ring/zero_copy_exchange.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
@@ -58,7 +58,7 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
         exchange.pass_on(i, results);
         if (!last) exchange.await_next(i);
       });
-    in_step(communicator.rank(), plan.steps() - 1, [&] { finish(exchange.come_home(join)); });
+    in_step(communicator.rank(), plan.steps() - 1, [&] { finish(exchange.return_to_owner(join)); });
     backend.synchronize();
   });
 }
@@ -77,9 +77,9 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 template <Communicator C, Backend B, class Visit, class Inspect, class Join, class Finish>
 void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit&& visit,
             Inspect&& inspect, Join&& join, Finish&& finish) {
-  if constexpr (LendingCommunicator<C>) {
-    if (plan.request().in_place)
-      return detail::rotate_with<LentExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
+  if constexpr (ZeroCopyCommunicator<C>) {
+    if (plan.request().zero_copy)
+      return detail::rotate_with<ZeroCopyExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
   }
   detail::rotate_with<CopiedExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
 }

@@ -95,12 +95,12 @@ class PlanWalk {
         here.push_back(rank);
         Rank const to = wrap(rank + hop);
         PlannedStep const& step = plan_.step(rank, i);
-        bool const comes_home = plan_.carried_direct() || i + 1 == plan_.steps();
-        Rank const bound_for = comes_home ? to : plan_.step(to, i + 1).owner;
+        bool const returns_to_owner = plan_.carried_direct() || i + 1 == plan_.steps();
+        Rank const bound_for = returns_to_owner ? to : plan_.step(to, i + 1).owner;
         require(bound_for == step.owner, at(rank, i), "results for rank ", step.owner, " go to rank ", to,
                 ", where those for rank ", bound_for, " belong");
         if (hop > 0) check_carried_rows(rank, i, to);
-        if (comes_home) {
+        if (returns_to_owner) {
           auto& all = home[static_cast<std::size_t>(to)];
           all.insert(all.end(), here.begin(), here.end());
         }
@@ -143,8 +143,8 @@ class PlanWalk {
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
         // Read in place, only the own rows need room.
-        if (i == 0 || !plan_.request().in_place) prefetched = std::max(prefetched, step.sent.size());
-        if (i > 0 && !plan_.request().in_place) prefetched = std::max(prefetched, step.held.size());
+        if (i == 0 || !plan_.request().zero_copy) prefetched = std::max(prefetched, step.sent.size());
+        if (i > 0 && !plan_.request().zero_copy) prefetched = std::max(prefetched, step.held.size());
         carried[3] = std::max(carried[3], step.arriving.size());
         if (plan_.steps() > 1 && (i > 0 || !plan_.carried_direct()))
           carried[1] = std::max(carried[1], step.held.size());
@@ -153,7 +153,7 @@ class PlanWalk {
       // where results travel on, so that there is no buffer at home.
       if (plan_.steps() > 2 || !plan_.carried_direct()) carried[2] = carried[1];
       // Read in place, results need no room on arrival; a third buffer gives the reader the time of a step.
-      if (plan_.request().in_place)
+      if (plan_.request().zero_copy)
         carried[3] = plan_.steps() > (plan_.carried_direct() ? 3 : 2) ? carried[1] : 0;
       if (plan_.steps() > 1 && !plan_.carried_direct()) carried[0] = 0;
       if (plan_.carried_layout().row_bytes.empty()) carried = {};

@@ -35,7 +35,7 @@ struct PlanRequest {
   bool segments = false;     ///< packed documents: ids travel with their rows
   bool elementwise = false;  ///< a boolean mask or a predicate is asked per pair
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
-  bool in_place = false;  ///< ranks read each other's payloads where they lie, instead of copies
+  bool zero_copy = false;  ///< ranks read each other's payloads where they lie, instead of copies
   bool checked = false;   ///< payloads travel with checksums
 
   bool operator==(PlanRequest const&) const = default;
@@ -118,7 +118,7 @@ class RingPlan {
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
 
   /// One for the own rows; where they are copied, they take turns with a second one for those that arrive.
-  int prefetched_buffers() const { return request_.in_place ? 1 : 2; }
+  int prefetched_buffers() const { return request_.zero_copy ? 1 : 2; }
   /// Rows that each prefetched buffer can hold; 0: none are made.
   Index prefetched_rows(Rank rank) const;
   /// Rows of each carried buffer, in the order home, fresh, second fresh, and arriving or (in place) third fresh; 0: not
@@ -316,7 +316,7 @@ inline void RingPlan::find_tiles(Rank rank, int step, TileFinder& finder, std::v
 }
 
 inline Index RingPlan::prefetched_rows(Rank rank) const {
-  if (request_.in_place) return step(rank, 0).sent.size();
+  if (request_.zero_copy) return step(rank, 0).sent.size();
   Index rows = 0;
   for (int i = 0; i + 1 < steps(); ++i)
     rows = std::max({rows, step(rank, i).sent.size(), step(rank, i + 1).held.size()});
@@ -332,7 +332,7 @@ inline std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
     arriving = std::max(arriving, step(rank, i).arriving.size());
   }
   int const departures = direct_ ? steps() - 1 : steps();
-  if (request_.in_place) arriving = departures > 2 ? fresh : 0;
+  if (request_.zero_copy) arriving = departures > 2 ? fresh : 0;
   return {direct_ ? rotating_rows(rank) : 0, fresh, departures > 1 ? fresh : 0, arriving};
 }
 

@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   Scenario scenario{.ranks = ranks, .deadline = std::chrono::milliseconds(1500)};
-  if (std::string(argv[5]) == "automatic") scenario.in_place = annulus::InPlace::automatic;
+  if (std::string(argv[5]) == "automatic") scenario.zero_copy = annulus::ZeroCopy::automatic;
   scenario.fault = {FaultKind::die, std::atoi(argv[4]), Place::prefetched, std::atoi(argv[3])};
   for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute})
     if (name_of(place) == argv[2]) scenario.fault.place = place;
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
 
   RankReport report;
   {
-    annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = scenario.deadline, .in_place = scenario.in_place});
+    annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = scenario.deadline, .zero_copy = scenario.zero_copy});
     report = run_training(ring, scenario, {.die = [&] {
                             std::printf("process %d of rank %d is lost\n", static_cast<int>(getpid()), rank);
                             std::fflush(stdout);

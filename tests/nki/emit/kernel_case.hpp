@@ -171,8 +171,8 @@ inline KernelCase read_kernel_case(Words words) {
   spec.queries_by_token = flag("queries_by_token", "0");
   spec.keys_by_token = flag("keys_by_token", "0");
   spec.training = flag("training", "1");
-  spec.dead_row = one_of<DeadRow>("dead_row", words.text("dead_row", "minus_infinity"),
-                                  {{"minus_infinity", DeadRow::minus_infinity}, {"zero", DeadRow::zero}});
+  spec.masked_row = one_of<MaskedRow>("masked_row", words.text("masked_row", "minus_infinity"),
+                                  {{"minus_infinity", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}});
   spec.travels = one_of<Travels>("travels", words.text("travels", "queries"),
                                  {{"queries", Travels::queries}, {"keys", Travels::keys}});
 

@@ -38,9 +38,9 @@ def _forward():
         type="bfloat16", lnc=2)
     add("padding, lse -inf", ranks=2, rows=128, dim=16, documents=(((0, 40), (2, 150), (-1, 66)),), causal=1)
     add("padding, lse 0, bfloat16", ranks=4, rows=64, heads=2, dim=16, documents=(((2, 190), (0, 66)),), causal=1,
-        dead_row="zero", type="bfloat16", lnc=2)
+        masked_row="zero", type="bfloat16", lnc=2)
     add("causal with queries before the first key", ranks=2, rows=128, dim=16, query_offset=-50, causal=1,
-        dead_row="zero", lnc=2)
+        masked_row="zero", lnc=2)
     add("queries behind the keys", ranks=2, rows=64, keys=160, dim=16, query_offset=256, causal=1)
     add("window and sink tokens", ranks=4, rows=64, dim=16, causal=1, window=(20, -1), sink_tokens=5, lnc=2)
     add("window to both sides", ranks=4, rows=96, heads=2, dim=16, sharding="zigzag", window=(30, 40), lnc=2)
@@ -85,7 +85,7 @@ def _backward():
         causal=1, softcap=5.0, sinks=2, lnc=2)
     add("packed with padding, bfloat16", ranks=2, rows=128, heads=2, dim=16, sharding="striped",
         documents=(((3, 100), (0, 16), (9, 140)),), causal=1, type="bfloat16", lnc=2)
-    add("padding, 2 batch items", ranks=4, rows=64, batch=2, dim=16, causal=1, dead_row="zero",
+    add("padding, 2 batch items", ranks=4, rows=64, batch=2, dim=16, causal=1, masked_row="zero",
         documents=(((0, 40), (2, 150), (-1, 66)), ((1, 256),)))
     add("causal with queries before the first key", ranks=2, rows=128, dim=16, query_offset=-50, causal=1, lnc=2)
     add("window and sink tokens, negative scale", ranks=4, rows=64, dim=16, causal=1, window=(20, -1), sink_tokens=5,

@@ -30,7 +30,7 @@ class Dense:
         total[self.dead] = 1
         self.weights = weights / total
         self.output = self.weights @ self.v
-        self.lse = np.where(self.dead, 0.0 if problem.dead_row == "zero" else -np.inf, lse)
+        self.lse = np.where(self.dead, 0.0 if problem.masked_row == "zero" else -np.inf, lse)
         self.output_terms = self.weights @ np.abs(self.v)
         seen = np.where(np.isneginf(product), 0, np.abs(self.q) @ np.abs(self.k).swapaxes(2, 3))
         self.score_terms = abs(problem.scale) * seen.max(-1, keepdims=True)

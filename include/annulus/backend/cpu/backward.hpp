@@ -52,14 +52,14 @@ class BackwardSum {
     blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
-    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Dealer& dealer) { deal_shared(dealer); }));
-    Dealer dealer(shared.data());
-    deal_shared(dealer);
+    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_shared(arena); }));
+    Arena arena(shared.data());
+    allocate_shared(arena);
     std::fill_n(left_, heads_ * pieces_, panels_);
     find_reach();
     next_.store(0);
     run_with_scratch(
-        call, threads, [&](Dealer& own) { return deal_scratch(own); },
+        call, threads, [&](Arena& own) { return allocate_scratch(own); },
         [&](Team const& team, int slot, Scratch& scratch) {
           scratch.progresses = slot == 0;
           work(team, scratch);
@@ -96,12 +96,12 @@ class BackwardSum {
     return gradients_.dbias.data() && (shared(0) || shared(1));
   }
 
-  Scratch deal_scratch(Dealer& dealer) const {
+  Scratch allocate_scratch(Arena& arena) const {
     auto const make = [&]<class E, class... Arguments>(E*& elements, Index count, Arguments const&... arguments) {
-      elements = dealer.template construct<E>(count);
+      elements = arena.template construct<E>(count);
       for (Index i = 0; i < count; ++i) {
-        E const element(dealer, arguments...);
-        if (dealer.has_memory()) elements[i] = element;
+        E const element(arena, arguments...);
+        if (arena.has_memory()) elements[i] = element;
       }
     };
     Scratch scratch;
@@ -111,9 +111,9 @@ class BackwardSum {
     return scratch;
   }
 
-  void deal_shared(Dealer& dealer) {
-    left_ = dealer.take<Index>(heads_ * pieces_);
-    reach_ = dealer.take<RowRange>(heads_ / kv_heads_ * panels_);
+  void allocate_shared(Arena& arena) {
+    left_ = arena.take<Index>(heads_ * pieces_);
+    reach_ = arena.take<RowRange>(heads_ / kv_heads_ * panels_);
   }
 
   /// The keys between the first and the last that a panel sees, the same for all heads: most pieces of a windowed or
@@ -134,7 +134,7 @@ class BackwardSum {
   }
 
   void work(Team const& team, Scratch& scratch) {
-    [[maybe_unused]] SmallNumbersAreZero const guard;
+    [[maybe_unused]] FlushDenormals const guard;
     [[maybe_unused]] ReadyTiles<E> const tiles;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
       add_piece(team, scratch, item % heads_, item / heads_);

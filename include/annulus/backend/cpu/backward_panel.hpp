@@ -38,12 +38,12 @@ struct KeyBlock {
   static constexpr Index rows = B::key_block, depth = rows / Operand<E>::depth;
 
   KeyBlock() = default;
-  KeyBlock(Dealer& dealer, GradientExtents<E> const& extents)
-      : key_groups(dealer.take<E>(B::key_block * extents.head_depth())),
-        value_groups(dealer.take<E>(B::key_block * extents.value_depth())),
-        key_columns(dealer.take<E>(depth * extents.head_dim_grouped())),
-        dk(dealer.take<A>(B::key_block * extents.head_dim_padded())),
-        dv(dealer.take<A>(B::key_block * extents.value_dim_padded())) {}
+  KeyBlock(Arena& arena, GradientExtents<E> const& extents)
+      : key_groups(arena.take<E>(B::key_block * extents.head_depth())),
+        value_groups(arena.take<E>(B::key_block * extents.value_depth())),
+        key_columns(arena.take<E>(depth * extents.head_dim_grouped())),
+        dk(arena.take<A>(B::key_block * extents.head_dim_padded())),
+        dv(arena.take<A>(B::key_block * extents.value_dim_padded())) {}
 
   /// Keys [begin, begin + count) of the step.
   void load(HeadRows<T const> const& k, HeadRows<T const> const& v, Index begin, Index count,
@@ -79,12 +79,12 @@ class BackwardPanel {
   static constexpr Index rows = B::panel, depth = rows / Operand<E>::depth;
 
   BackwardPanel() = default;
-  BackwardPanel(Dealer& dealer, GradientExtents<E> const& extents)
-      : queries(dealer.take<E>(rows * extents.head_depth())),
-        douts(dealer.take<E>(rows * extents.value_depth())),
-        query_rows(dealer.take<E>(depth * extents.head_dim_padded())),
-        dout_rows(dealer.take<E>(depth * extents.value_dim_padded())),
-        dq(dealer.take<A>(B::panel * extents.head_dim_grouped())) {}
+  BackwardPanel(Arena& arena, GradientExtents<E> const& extents)
+      : queries(arena.take<E>(rows * extents.head_depth())),
+        douts(arena.take<E>(rows * extents.value_depth())),
+        query_rows(arena.take<E>(depth * extents.head_dim_padded())),
+        dout_rows(arena.take<E>(depth * extents.value_dim_padded())),
+        dq(arena.take<A>(B::panel * extents.head_dim_grouped())) {}
 
   void load(QueryPanel<A> const& loaded, GradientExtents<E> const& extents, HostStep<T> const& step,
             TensorView<T const, 4> const& q, BackwardOperands<T, A, A, HostMemory> const& backward,

@@ -86,18 +86,18 @@ class BackwardUnit {
 
  public:
   BackwardUnit() = default;
-  BackwardUnit(Dealer& dealer, HostStep<T> const& step) {
+  BackwardUnit(Arena& arena, HostStep<T> const& step) {
     constexpr Index block = Index{B::key_block} * B::panel;
-    dweights_ = dealer.take<A>(block);
-    blocks_.scores = dealer.take<A>(block);
+    dweights_ = arena.take<A>(block);
+    blocks_.scores = arena.take<A>(block);
     if constexpr (is_pair<E>) {
-      weight_lanes_ = dealer.take<E>(block / Operand<E>::depth);
-      gradient_lanes_ = dealer.take<E>(block / Operand<E>::depth);
-      gradient_rows_ = dealer.take<E>(block / Operand<E>::depth);
+      weight_lanes_ = arena.take<E>(block / Operand<E>::depth);
+      gradient_lanes_ = arena.take<E>(block / Operand<E>::depth);
+      gradient_rows_ = arena.take<E>(block / Operand<E>::depth);
     }
-    if (step.bias.data()) blocks_.bias = dealer.take<A>(block);
-    if (step.logit_softcap > 0) blocks_.slope = dealer.take<A>(block);
-    if (step.dropout.active()) blocks_.kept = dealer.take<A>(block);
+    if (step.bias.data()) blocks_.bias = arena.take<A>(block);
+    if (step.logit_softcap > 0) blocks_.slope = arena.take<A>(block);
+    if (step.dropout.active()) blocks_.kept = arena.take<A>(block);
   }
 
   /// rows: the keys of the block, counted from its first, that any lane of the panel sees.

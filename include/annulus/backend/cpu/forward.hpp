@@ -45,13 +45,13 @@ class ForwardFold {
     tiles_ = ceil_divide(panels_, panels_per_tile_);
     places_ = std::min(expected, heads_);
 
-    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Dealer& dealer) { deal_places(dealer); }));
-    Dealer dealer(shared.data());
-    deal_places(dealer);
+    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_places(arena); }));
+    Arena arena(shared.data());
+    allocate_places(arena);
     for (Index p = 0; p < places_; ++p) packed_[p].hold(p, tiles_);
     next_.store(0);
     run_with_scratch(
-        call, threads, [&](Dealer& own) { return deal_scratch(own); },
+        call, threads, [&](Arena& own) { return allocate_scratch(own); },
         [&](Team const& team, int slot, Scratch& scratch) {
           scratch.progresses = slot == 0;
           work(team, scratch);
@@ -75,33 +75,33 @@ class ForwardFold {
     return (extents_.depth() + extents_.values_padded()) * B::panel * static_cast<Index>(sizeof(A));
   }
 
-  Scratch deal_scratch(Dealer& dealer) const {
+  Scratch allocate_scratch(Arena& arena) const {
     constexpr Index block = Index{B::key_block} * B::panel;
     Scratch scratch;
-    scratch.panels = dealer.construct<ForwardPanel<T>>(panels_per_tile_);
+    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_tile_);
     for (Index p = 0; p < panels_per_tile_; ++p) {
-      ForwardPanel<T> const panel(dealer, extents_);
-      if (dealer.has_memory()) scratch.panels[p] = panel;
+      ForwardPanel<T> const panel(arena, extents_);
+      if (arena.has_memory()) scratch.panels[p] = panel;
     }
-    scratch.blocks.scores = dealer.take<A>(block);
-    if (is_pair<E>) scratch.weights = dealer.take<E>(block);
-    if (step_.bias.data()) scratch.blocks.bias = dealer.take<A>(block);
-    if (step_.dropout.active()) scratch.blocks.kept = dealer.take<A>(block);
+    scratch.blocks.scores = arena.take<A>(block);
+    if (is_pair<E>) scratch.weights = arena.take<E>(block);
+    if (step_.bias.data()) scratch.blocks.bias = arena.take<A>(block);
+    if (step_.dropout.active()) scratch.blocks.kept = arena.take<A>(block);
     return scratch;
   }
 
-  void deal_places(Dealer& dealer) {
-    packed_ = dealer.construct<PackedHead<E>>(places_);
+  void allocate_places(Arena& arena) {
+    packed_ = arena.construct<PackedHead<E>>(places_);
     for (Index p = 0; p < places_; ++p) {
-      if (dealer.has_memory())
-        std::construct_at(packed_ + p, dealer, extents_);
+      if (arena.has_memory())
+        std::construct_at(packed_ + p, arena, extents_);
       else
-        PackedHead<E>(dealer, extents_);
+        PackedHead<E>(arena, extents_);
     }
   }
 
   void work(Team const& team, Scratch& scratch) {
-    [[maybe_unused]] SmallNumbersAreZero const guard;
+    [[maybe_unused]] FlushDenormals const guard;
     [[maybe_unused]] ReadyTiles<E> const tiles;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
       Index const head = item / tiles_;

@@ -21,12 +21,12 @@ class ForwardPanel {
   using G = PackedGroup<E>;
 
  public:
-  /// Room for queries and results.
+  /// SbufPlan for queries and results.
   ForwardPanel() = default;
-  ForwardPanel(Dealer& dealer, PackedExtents<E> const& extents)
+  ForwardPanel(Arena& arena, PackedExtents<E> const& extents)
       : extents_(extents),
-        queries_(dealer.take<E>(extents.depth() * B::panel)),
-        output_(dealer.take<A>(extents.values_padded() * B::panel)) {}
+        queries_(arena.take<E>(extents.depth() * B::panel)),
+        output_(arena.take<A>(extents.values_padded() * B::panel)) {}
 
   void begin(QueryPanel<A> const& panel) {
     panel_ = panel;

@@ -31,19 +31,19 @@ struct PackedExtents {
   Index value_elements() const { return B::key_block / Operand<E>::depth * values_padded(); }
 };
 
-/// Room for one head. Heads take turns in it: the next comes when the last reader of the one before has left.
+/// SbufPlan for one head. Heads take turns in it: the next comes when the last reader of the one before has left.
 template <class E>
 class PackedHead {
   using B = Blocking<typename Operand<E>::Sum>;
 
  public:
   PackedHead() = default;
-  PackedHead(Dealer& dealer, PackedExtents<E> const& extents)
+  PackedHead(Arena& arena, PackedExtents<E> const& extents)
       : extents_(extents),
-        keys_(dealer.take<E>(extents.key_elements())),
-        values_(dealer.take<E>(extents.blocks() * extents.value_elements())),
-        not_finite_(dealer.take<RowSet>(extents.blocks())),
-        states_(dealer.take<std::uint32_t>(extents.blocks())) {}
+        keys_(arena.take<E>(extents.key_elements())),
+        values_(arena.take<E>(extents.blocks() * extents.value_elements())),
+        not_finite_(arena.take<RowSet>(extents.blocks())),
+        states_(arena.take<std::uint32_t>(extents.blocks())) {}
 
   /// Makes room for a head that `readers` pieces of work will read. Only where nobody works on the head before.
   void hold(Index head, Index readers) {

@@ -36,13 +36,13 @@ class [[gnu::visibility("default")]] WorkspaceStore {
       idle_.pop_back();
     }
     enlarge(taken, bytes);
-    idle_.reserve(idle_.size() + ++lent_);  // giving back must not fail
+    idle_.reserve(idle_.size() + ++in_use_);  // giving back must not fail
     return taken;
   }
 
-  void give_back(HostBuffer buffer) {
+  void release(HostBuffer buffer) {
     std::lock_guard const lock(mutex_);
-    --lent_;
+    --in_use_;
     idle_.push_back(std::move(buffer));
   }
 
@@ -65,7 +65,7 @@ class [[gnu::visibility("default")]] WorkspaceStore {
 
   std::mutex mutex_;
   std::vector<HostBuffer> idle_;
-  std::size_t lent_ = 0;
+  std::size_t in_use_ = 0;
 };
 
 struct [[gnu::visibility("default")]] WorkspaceStores {
@@ -81,7 +81,7 @@ class Workspace {
   Workspace(WorkspaceStore& store, Index bytes) : store_(store), buffer_(store.take(bytes)) {}
   Workspace(Workspace const&) = delete;
   Workspace& operator=(Workspace const&) = delete;
-  ~Workspace() { store_.give_back(std::move(buffer_)); }
+  ~Workspace() { store_.release(std::move(buffer_)); }
 
   std::byte* data() const { return buffer_.data(); }
 
@@ -91,9 +91,9 @@ class Workspace {
 };
 
 /// Deals out a run of bytes. Without memory it only counts, so that a layout is written once.
-class Dealer {
+class Arena {
  public:
-  explicit Dealer(std::byte* memory = nullptr) : memory_(memory) {}
+  explicit Arena(std::byte* memory = nullptr) : memory_(memory) {}
 
   template <class E>
   E* take(Index count) {
@@ -117,10 +117,10 @@ class Dealer {
   Index used_ = 0;
 };
 
-/// What deal(dealer) takes.
+/// What deal(arena) takes.
 template <class Deal>
 Index bytes_of(Deal&& deal) {
-  Dealer sizes;
+  Arena sizes;
   deal(sizes);
   return sizes.used();
 }

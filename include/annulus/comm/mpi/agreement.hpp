@@ -24,10 +24,10 @@ std::vector<Record> gather_from_all(MpiEndpoint& endpoint, Record const& mine) {
 /// Throws CommunicationError, on all ranks, where ranks differ in an option that must be the same.
 inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   struct Record {
-    std::uint64_t max_message_bytes, in_place;
+    std::uint64_t max_message_bytes, zero_copy;
   };
   auto const all =
-      gather_from_all(endpoint, Record{options.max_message_bytes, static_cast<std::uint64_t>(options.in_place)});
+      gather_from_all(endpoint, Record{options.max_message_bytes, static_cast<std::uint64_t>(options.zero_copy)});
   auto const require_equal = [&](std::string_view name, auto option) {
     for (Rank other = 1; other < endpoint.size(); ++other)
       if (auto const theirs = option(all[static_cast<std::size_t>(other)]); theirs != option(all[0]))
@@ -36,23 +36,23 @@ inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& o
                                  endpoint.rank(), CommunicationError::unknown, other);
   };
   require_equal("max_message_bytes", [](Record const& record) { return record.max_message_bytes; });
-  require_equal("in_place", [](Record const& record) { return name_of(static_cast<InPlace>(record.in_place)); });
+  require_equal("zero_copy", [](Record const& record) { return name_of(static_cast<ZeroCopy>(record.zero_copy)); });
 }
 
-/// Lets the ranks lend each other memory, where the options and the machine allow it. Throws UnsupportedError, on all
+/// Lets the ranks share each other memory, where the options and the machine allow it. Throws UnsupportedError, on all
 /// ranks, where they are to and cannot.
 inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
-  if (options.in_place == InPlace::never) return;
-  struct Board {
-    SegmentAddress address;
+  if (options.zero_copy == ZeroCopy::never) return;
+  struct Table {
+    MappingAddress address;
     std::uint64_t key;
   };
   std::random_device random;
   std::uint64_t const key = std::uint64_t{random()} << 32 | random();
   auto const memory = std::make_shared<MpiSharedMemory>(endpoint.rank(), endpoint.size(), key);
-  std::vector<SegmentAddress> addresses;
+  std::vector<MappingAddress> addresses;
   std::vector<std::uint64_t> keys;
-  for (Board const& board : gather_from_all(endpoint, Board{memory->address(), key})) {
+  for (Table const& board : gather_from_all(endpoint, Table{memory->address(), key})) {
     addresses.push_back(board.address);
     keys.push_back(board.key);
   }
@@ -60,7 +60,7 @@ inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   auto const all = gather_from_all(endpoint, unreachable);
   for (Rank rank = 0; rank < endpoint.size(); ++rank)
     if (Rank const other = all[static_cast<std::size_t>(rank)]; other >= 0) {
-      check<UnsupportedError>(options.in_place != InPlace::always, "MpiRingOptions: in_place is always, but rank ",
+      check<UnsupportedError>(options.zero_copy != ZeroCopy::always, "MpiRingOptions: zero_copy is always, but rank ",
                               rank, " cannot map memory of rank ", other,
                               "; all ranks must run on one Linux node, for one user and in one container");
       return;

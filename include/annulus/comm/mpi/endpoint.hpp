@@ -90,39 +90,39 @@ class MpiEndpoint {
     std::copy(records.begin(), records.end(), all.begin());
   }
 
-  /// From now on the ranks lend each other what lies in `memory`.
+  /// From now on the ranks share each other what lies in `memory`.
   void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
   /// Null where the ranks do not share memory.
   std::shared_ptr<MpiSharedMemory> const& memory() const { return memory_; }
 
-  LoanNumber start_loan(Channel channel, int hop, OutgoingBytes out) {
+  WindowNumber open_window(Channel channel, int hop, OutgoingBytes out) {
     require_open();
     process_notices();
     require_open();
-    memory_->lend(channel, ring_neighbour(rank_, hop, size_), out, record_.position());
-    ++pending_loans_;
-    return memory_->next_loan_from(ring_neighbour(rank_, -hop, size_), channel, record_.position());
+    memory_->share(channel, ring_neighbour(rank_, hop, size_), out, record_.position());
+    ++pending_windows_;
+    return memory_->next_window_from(ring_neighbour(rank_, -hop, size_), channel, record_.position());
   }
 
   /// Returns when the rows can be read; throws when the ring is closed, now or before.
-  TakenLoan complete(LoanNumber const& loan) {
-    --pending_loans_;
-    std::optional<TakenLoan> taken;
+  AttachedWindow complete(WindowNumber const& window) {
+    --pending_windows_;
+    std::optional<AttachedWindow> taken;
     auto const peer = [&]() -> std::optional<Rank> {
       // What cannot be reached is gone with its owner, who says why or is late.
-      if (memory_->is_lent(loan)) taken = memory_->take(loan);
-      return taken ? std::nullopt : std::optional(loan.lender);
+      if (memory_->is_open(window)) taken = memory_->take(window);
+      return taken ? std::nullopt : std::optional(window.owner);
     };
-    await(peer, loan.channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory");
-    if (taken->position != loan.position)
-      fail({loan.lender, FixedText<1000>("rank ", rank_, ": ", position_mismatch(loan.position, taken->position).view(),
-                                         " from rank ", loan.lender)});
+    await(peer, window.channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory");
+    if (taken->position != window.position)
+      fail({window.owner, FixedText<1000>("rank ", rank_, ": ", position_mismatch(window.position, taken->position).view(),
+                                         " from rank ", window.owner)});
     return std::move(*taken);
   }
 
   /// The rows are given up without complete().
-  void drop(LoanNumber const&) noexcept {
-    --pending_loans_;
+  void drop(WindowNumber const&) noexcept {
+    --pending_windows_;
     abandon("it dropped a pending exchange in shared memory");
   }
 
@@ -182,7 +182,7 @@ class MpiEndpoint {
   void leave() noexcept {
     if (memory_) memory_->keep_no_spare();
     if (!mpi_is_running()) return;
-    if (!failure_ && (!pending_.empty() || pending_loans_ > 0)) abandon("it dropped its ring with pending exchanges");
+    if (!failure_ && (!pending_.empty() || pending_windows_ > 0)) abandon("it dropped its ring with pending exchanges");
     // A closed ring waits for no one: readers keep what they have mapped.
     if (failure_) memory_.reset();
     notices_.tell_each([&](Rank peer) {
@@ -430,7 +430,7 @@ class MpiEndpoint {
   std::vector<std::shared_ptr<MpiExchange>> pending_, left_to_mpi_;
   std::shared_ptr<MpiSharedMemory> memory_;
   FlightRecord record_;
-  int pending_loans_ = 0;
+  int pending_windows_ = 0;
   Rank waits_for_ = CommunicationError::unknown;  ///< in the current wait
   FixedText<60> waits_what_{};
   std::chrono::steady_clock::time_point last_progress_{};

@@ -20,7 +20,7 @@ inline void share_cores_of_node(MPI_Comm communicator) {
   int const gathered = MPI_Allgather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, node);
   MPI_Comm_free(&node);
   check_mpi(gathered, "MPI_Allgather");
-  ProcessCores::shared().limit(deal_cores(all)[static_cast<std::size_t>(rank)]);
+  ProcessCores::shared().limit(divide_cores(all)[static_cast<std::size_t>(rank)]);
 }
 
 }  // namespace annulus::detail

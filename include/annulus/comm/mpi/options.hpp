@@ -5,7 +5,7 @@
 #include <climits>
 #include <cstddef>
 
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 
@@ -20,7 +20,7 @@ struct MpiRingOptions {
   /// over several nodes moves in step with its slowest hop, so that all its hops are messages. Messages move while ranks
   /// compute only as far as MPI moves them by itself or the backend calls Step::progress; a helper thread inside MPI
   /// takes a core from the compute, and is not offered. The same on all ranks.
-  InPlace in_place = InPlace::automatic;
+  ZeroCopy zero_copy = ZeroCopy::automatic;
 };
 
 namespace detail {
@@ -31,9 +31,9 @@ inline void validate(MpiRingOptions const& options) {
   check<UnsupportedError>(options.max_message_bytes >= 1 && options.max_message_bytes <= INT_MAX,
                           "MpiRingOptions: max_message_bytes is ", options.max_message_bytes, "; 1 to ", INT_MAX,
                           " are accepted");
-  check<UnsupportedError>(options.in_place == InPlace::automatic || options.in_place == InPlace::never ||
-                              options.in_place == InPlace::always,
-                          "MpiRingOptions: in_place is ", static_cast<int>(options.in_place),
+  check<UnsupportedError>(options.zero_copy == ZeroCopy::automatic || options.zero_copy == ZeroCopy::never ||
+                              options.zero_copy == ZeroCopy::always,
+                          "MpiRingOptions: zero_copy is ", static_cast<int>(options.zero_copy),
                           "; automatic, never and always are accepted");
 }
 

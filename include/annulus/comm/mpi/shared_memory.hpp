@@ -1,8 +1,8 @@
 #pragma once
-// What the ranks of a ring lend each other where all of them share memory.
+// What the ranks of a ring share each other where all of them share memory.
 //
-// Each rank has a board, on which it pins up its loans for the others, and segments, in which lent bytes lie. Both are
-// mapped by the borrowers. A segment counts the loans of each borrower that are not given back.
+// Each rank has a board, on which it pins up its windows for the others, and segments, in which shared bytes lie. Both are
+// mapped by the readers. A segment counts the windows of each reader that are not given back.
 
 #include <algorithm>
 #include <array>
@@ -17,26 +17,26 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/lending.hpp"
-#include "annulus/comm/mpi/shared_segment.hpp"
+#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/mpi/shared_mapping.hpp"
 #include "annulus/core/check.hpp"
 
 namespace annulus::detail {
 
-/// Which rows: number `number` of a channel from `lender` to this rank, asked for at `position`.
-struct LoanNumber {
-  Rank lender = 0;
+/// Which rows: number `number` of a channel from `owner` to this rank, asked for at `position`.
+struct WindowNumber {
+  Rank owner = 0;
   Channel channel{};
   std::uint64_t number = 0;
   CallPosition position{};
 };
 
-/// The bytes of a loan that this rank has taken. They stay mapped as long as it lives.
-struct TakenLoan {
-  std::array<std::span<std::byte const>, max_lent_runs> runs;
+/// The bytes of a window that this rank has taken. They stay mapped as long as it lives.
+struct AttachedWindow {
+  std::array<std::span<std::byte const>, max_window_runs> runs;
   std::size_t count = 0;
-  CallPosition position{};  ///< of the lender when it lent them
-  std::shared_ptr<SharedSegment const> segment;
+  CallPosition position{};  ///< of the owner when it shared them
+  std::shared_ptr<SharedMapping const> segment;
   std::atomic<std::uint32_t>* readers = nullptr;
 };
 
@@ -49,11 +49,11 @@ class MpiSharedMemory {
       : rank_(rank),
         size_(size),
         key_(key),
-        board_(SharedSegment::make(sizeof(std::uint64_t) * places_in_line +
-                                   sizeof(Notice) * channels * max_loans_under_way * static_cast<std::size_t>(size))),
-        lent_(channels * static_cast<std::size_t>(size), 0),
-        borrowed_(lent_) {
-    if (board_) *reinterpret_cast<std::uint64_t*>(board_.data()) = key_;
+        table_(SharedMapping::make(sizeof(std::uint64_t) * places_in_line +
+                                   sizeof(Notice) * channels * max_open_windows * static_cast<std::size_t>(size))),
+        shared_(channels * static_cast<std::size_t>(size), 0),
+        windows_(shared_) {
+    if (table_) *reinterpret_cast<std::uint64_t*>(table_.data()) = key_;
   }
 
   MpiSharedMemory(MpiSharedMemory const&) = delete;
@@ -63,20 +63,20 @@ class MpiSharedMemory {
   }
 
   /// Where the others find this rank's board; 0 bytes: there is none.
-  SegmentAddress address() const { return board_ ? board_.address() : SegmentAddress{}; }
+  MappingAddress address() const { return table_ ? table_.address() : MappingAddress{}; }
 
   /// Maps the boards of all ranks, which have these addresses and keys. The first one that cannot be reached, if any.
-  std::optional<Rank> open(std::span<SegmentAddress const> addresses, std::span<std::uint64_t const> keys) {
+  std::optional<Rank> open(std::span<MappingAddress const> addresses, std::span<std::uint64_t const> keys) {
     for (Rank rank = 0; rank < size_; ++rank) {
       auto const r = static_cast<std::size_t>(rank);
-      SharedSegment board = SharedSegment::open(addresses[r]);
+      SharedMapping board = SharedMapping::open(addresses[r]);
       if (!board || *reinterpret_cast<std::uint64_t const*>(board.data()) != keys[r]) return rank;
-      boards_.push_back(std::move(board));
+      tables_.push_back(std::move(board));
     }
     return std::nullopt;
   }
 
-  /// Memory to lend from; null for no bytes. Throws std::bad_alloc.
+  /// Memory to share from; null for no bytes. Throws std::bad_alloc.
   std::byte* allocate(Index bytes) {
     if (bytes == 0) return nullptr;
     auto const wanted = static_cast<std::uint64_t>(bytes);
@@ -87,7 +87,7 @@ class MpiSharedMemory {
       }
     drop_unused();
     std::uint64_t const header_bytes = header_bytes_of(size_), whole = header_bytes + wanted;
-    auto segment = std::make_unique<OwnSegment>(OwnSegment{SharedSegment::make(whole), nullptr, wanted, true});
+    auto segment = std::make_unique<OwnMapping>(OwnMapping{SharedMapping::make(whole), nullptr, wanted, true});
     if (!segment->memory) throw std::bad_alloc();
     segment->header().key = key_ + ++made_;
     segment->key = key_ + made_;
@@ -95,9 +95,9 @@ class MpiSharedMemory {
     return segments_.emplace_back(std::move(segment))->first;
   }
 
-  /// The buffer at `first` is no longer wanted. What is lent stays until it is given back.
+  /// The buffer at `first` is no longer wanted. What is shared stays until it is given back.
   void free(std::byte* first) noexcept {
-    if (OwnSegment* const segment = segment_of(first)) segment->used = false;
+    if (OwnMapping* const segment = segment_of(first)) segment->used = false;
     if (!keeps_spare_) drop_unused();
   }
 
@@ -107,50 +107,50 @@ class MpiSharedMemory {
     drop_unused();
   }
 
-  /// Pins up a loan.
-  void lend(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
-    check<CommunicationError>(out.size() <= max_lent_runs, "a loan of ", out.size(), " runs; at most ", max_lent_runs,
+  /// Pins up a window.
+  void share(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
+    check<CommunicationError>(out.size() <= max_window_runs, "a window of ", out.size(), " runs; at most ", max_window_runs,
                               " are accepted");
-    std::uint64_t& number = lent_[line_of(channel, to)];
-    Notice& notice = notice_on(board_, channel, to, number);
+    std::uint64_t& number = shared_[line_of(channel, to)];
+    Notice& notice = notice_on(table_, channel, to, number);
     check<CommunicationError>(
         notice.taken.load(std::memory_order_acquire) == notice.pinned.load(std::memory_order_relaxed), "more than ",
-        max_loans_under_way, " loans under way to rank ", to);
-    OwnSegment* segment = nullptr;
+        max_open_windows, " windows under way to rank ", to);
+    OwnMapping* segment = nullptr;
     for (std::size_t p = 0; p < out.size(); ++p) {
       notice.runs[p] = {0, out[p].size()};
       if (out[p].empty()) continue;
-      OwnSegment* const found = segment_of(out[p].data());
+      OwnMapping* const found = segment_of(out[p].data());
       check<CommunicationError>(
           found && (!segment || segment == found) && out[p].data() + out[p].size() <= found->first + found->bytes,
-          "run ", p, " of a loan does not lie within one buffer of the ring");
+          "run ", p, " of a window does not lie within one buffer of the ring");
       segment = found;
       notice.runs[p].offset = static_cast<std::uint64_t>(out[p].data() - segment->memory.data());
     }
     notice.count = out.size();
     notice.position = position;
-    notice.segment = segment ? segment->memory.address() : SegmentAddress{};
+    notice.segment = segment ? segment->memory.address() : MappingAddress{};
     notice.key = segment ? segment->key : 0;
     if (segment) readers_of(segment->memory.data(), to)->fetch_add(1, std::memory_order_relaxed);
     notice.pinned.store(++number, std::memory_order_release);
   }
 
-  LoanNumber next_loan_from(Rank lender, Channel channel, CallPosition const& position) {
-    return {lender, channel, borrowed_[line_of(channel, lender)]++, position};
+  WindowNumber next_window_from(Rank owner, Channel channel, CallPosition const& position) {
+    return {owner, channel, windows_[line_of(channel, owner)]++, position};
   }
 
-  bool is_lent(LoanNumber const& loan) const {
-    return notice_for_me(loan).pinned.load(std::memory_order_acquire) > loan.number;
+  bool is_open(WindowNumber const& window) const {
+    return notice_for_me(window).pinned.load(std::memory_order_acquire) > window.number;
   }
 
-  /// Takes a loan that is_lent; empty if its memory cannot be reached.
-  std::optional<TakenLoan> take(LoanNumber const& loan) {
-    Notice& notice = notice_for_me(loan);
-    TakenLoan taken;
+  /// Takes a window that is_open; empty if its memory cannot be reached.
+  std::optional<AttachedWindow> take(WindowNumber const& window) {
+    Notice& notice = notice_for_me(window);
+    AttachedWindow taken;
     taken.count = notice.count;
     taken.position = notice.position;
     if (notice.segment.bytes > 0) {
-      taken.segment = mapping(loan.lender, notice.segment, notice.key);
+      taken.segment = mapping(window.owner, notice.segment, notice.key);
       if (!taken.segment) return std::nullopt;
       taken.readers = readers_of(taken.segment->data(), rank_);
     }
@@ -158,48 +158,48 @@ class MpiSharedMemory {
       if (notice.runs[p].length > 0)
         taken.runs[p] = {taken.segment->data() + notice.runs[p].offset,
                          static_cast<std::size_t>(notice.runs[p].length)};
-    notice.taken.store(loan.number + 1, std::memory_order_release);
+    notice.taken.store(window.number + 1, std::memory_order_release);
     return taken;
   }
 
-  static void give_back(TakenLoan& loan) noexcept {
-    if (loan.readers) loan.readers->fetch_sub(1, std::memory_order_release);
-    loan = {};
+  static void release(AttachedWindow& window) noexcept {
+    if (window.readers) window.readers->fetch_sub(1, std::memory_order_release);
+    window = {};
   }
 
   /// A rank that has not given back what lies in the buffer at `first`; none: it may be written.
   std::optional<Rank> reader_of(std::byte const* first) const {
-    OwnSegment const* const segment = segment_of(first);
+    OwnMapping const* const segment = segment_of(first);
     return segment ? reader_of(*segment) : std::nullopt;
   }
 
  private:
   static constexpr std::size_t channels = 3, places_in_line = 8;
 
-  /// A loan on the board of its lender.
+  /// A window on the board of its owner.
   struct alignas(64) Notice {
-    std::atomic<std::uint64_t> pinned, taken;  ///< one more than the number of the last loan pinned up, taken, here
+    std::atomic<std::uint64_t> pinned, taken;  ///< one more than the number of the last window pinned up, taken, here
     std::uint64_t count, key;
     CallPosition position;
-    SegmentAddress segment;
+    MappingAddress segment;
     struct {
       std::uint64_t offset, length;
-    } runs[max_lent_runs];
+    } runs[max_window_runs];
   };
 
-  struct SegmentHeader {
+  struct MappingHeader {
     std::uint64_t key;
-    std::atomic<std::uint32_t> retired;  ///< the owner will not lend it again
+    std::atomic<std::uint32_t> retired;  ///< the owner will not share it again
   };
   static constexpr std::uint64_t readers_begin = 64, page = 4096;
 
-  struct OwnSegment {
-    SharedSegment memory;
+  struct OwnMapping {
+    SharedMapping memory;
     std::byte* first;
     std::uint64_t bytes;
     bool used;
     std::uint64_t key = 0;
-    SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(memory.data()); }
+    MappingHeader& header() const { return *reinterpret_cast<MappingHeader*>(memory.data()); }
   };
 
   static std::uint64_t header_bytes_of(int size) {
@@ -212,20 +212,20 @@ class MpiSharedMemory {
   std::size_t line_of(Channel channel, Rank peer) const {
     return static_cast<std::size_t>(channel) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(peer);
   }
-  Notice& notice_on(SharedSegment const& board, Channel channel, Rank borrower, std::uint64_t number) const {
+  Notice& notice_on(SharedMapping const& board, Channel channel, Rank reader, std::uint64_t number) const {
     auto* const notices = reinterpret_cast<Notice*>(board.data() + sizeof(std::uint64_t) * places_in_line);
-    return notices[line_of(channel, borrower) * max_loans_under_way + number % max_loans_under_way];
+    return notices[line_of(channel, reader) * max_open_windows + number % max_open_windows];
   }
-  Notice& notice_for_me(LoanNumber const& loan) const {
-    return notice_on(boards_[static_cast<std::size_t>(loan.lender)], loan.channel, rank_, loan.number);
+  Notice& notice_for_me(WindowNumber const& window) const {
+    return notice_on(tables_[static_cast<std::size_t>(window.owner)], window.channel, rank_, window.number);
   }
 
-  OwnSegment* segment_of(std::byte const* place) const {
+  OwnMapping* segment_of(std::byte const* place) const {
     for (auto const& segment : segments_)
       if (place >= segment->first && place < segment->first + segment->bytes) return segment.get();
     return nullptr;
   }
-  std::optional<Rank> reader_of(OwnSegment const& segment) const {
+  std::optional<Rank> reader_of(OwnMapping const& segment) const {
     for (Rank rank = 0; rank < size_; ++rank)
       if (readers_of(segment.memory.data(), rank)->load(std::memory_order_acquire) != 0) return rank;
     return std::nullopt;
@@ -240,26 +240,26 @@ class MpiSharedMemory {
   }
 
   /// Another rank's segment; mapped once.
-  std::shared_ptr<SharedSegment const> mapping(Rank lender, SegmentAddress const& address, std::uint64_t key) {
-    auto const known = mapped_.find({lender, key});
+  std::shared_ptr<SharedMapping const> mapping(Rank owner, MappingAddress const& address, std::uint64_t key) {
+    auto const known = mapped_.find({owner, key});
     if (known != mapped_.end()) return known->second;
     std::erase_if(mapped_, [](auto const& entry) {
-      auto const* const header = reinterpret_cast<SegmentHeader const*>(entry.second->data());
+      auto const* const header = reinterpret_cast<MappingHeader const*>(entry.second->data());
       return header->retired.load(std::memory_order_acquire) != 0;
     });
-    auto segment = std::make_shared<SharedSegment const>(SharedSegment::open(address));
-    if (!*segment || reinterpret_cast<SegmentHeader const*>(segment->data())->key != key) return nullptr;
-    return mapped_[{lender, key}] = segment;
+    auto segment = std::make_shared<SharedMapping const>(SharedMapping::open(address));
+    if (!*segment || reinterpret_cast<MappingHeader const*>(segment->data())->key != key) return nullptr;
+    return mapped_[{owner, key}] = segment;
   }
 
   Rank rank_;
   int size_;
   std::uint64_t key_, made_ = 0;
-  SharedSegment board_;
-  std::vector<SharedSegment> boards_;
-  std::vector<std::uint64_t> lent_, borrowed_;  ///< how many, by channel and peer
-  std::vector<std::unique_ptr<OwnSegment>> segments_;
-  std::map<std::pair<Rank, std::uint64_t>, std::shared_ptr<SharedSegment const>> mapped_;
+  SharedMapping table_;
+  std::vector<SharedMapping> tables_;
+  std::vector<std::uint64_t> shared_, windows_;  ///< how many, by channel and peer
+  std::vector<std::unique_ptr<OwnMapping>> segments_;
+  std::map<std::pair<Rank, std::uint64_t>, std::shared_ptr<SharedMapping const>> mapped_;
   bool keeps_spare_ = true;
 };
 

@@ -19,7 +19,7 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/hang_report.hpp"
-#include "annulus/comm/simulated/lent_memory.hpp"
+#include "annulus/comm/simulated/shared_buffer.hpp"
 #include "annulus/core/check.hpp"
 
 namespace annulus::detail {
@@ -33,7 +33,7 @@ class SimulatedWorld {
       : places_(static_cast<std::size_t>(ranks)), timeout_(timeout) {
     for (auto& records : gatherings_) records.resize(places_.size());
     // What a pass has under way at most: the rows of all others, and results out of three buffers of each.
-    for (Place& place : places_) place.loans.reserve(4 * places_.size());
+    for (Place& place : places_) place.windows.reserve(4 * places_.size());
   }
 
   int size() const { return static_cast<int>(places_.size()); }
@@ -105,29 +105,29 @@ class SimulatedWorld {
     }
   }
 
-  void lend(Address const& address, LentRuns const& runs) {
+  void share(Address const& address, SharedRuns const& runs) {
     std::lock_guard const lock(mutex_);
     require_open(address.from);
-    place(address.to).loans.push_back({address, runs, position_of(address.from)});
+    place(address.to).windows.push_back({address, runs, position_of(address.from)});
     if (runs.memory) ++runs.memory->readers[static_cast<std::size_t>(address.to)];
     place(address.to).changed.notify_all();
   }
 
   /// Returns when the rows are there, which this rank has asked for at `position`. Throws in a closed ring even if they
   /// are, so that no rank works on in vain.
-  LentRuns take(Address const& address, CallPosition const& position) {
+  SharedRuns take(Address const& address, CallPosition const& position) {
     std::unique_lock lock(mutex_);
     require_open(address.to);
-    auto& loans = place(address.to).loans;
-    auto found = loans.end();
+    auto& windows = place(address.to).windows;
+    auto found = windows.end();
     wait(lock, address.to, window_name(address.channel), address.from, [&] {
-      found = std::find_if(loans.begin(), loans.end(), [&](auto const& loan) { return loan.address == address; });
-      return found != loans.end();
+      found = std::find_if(windows.begin(), windows.end(), [&](auto const& window) { return window.address == address; });
+      return found != windows.end();
     });
-    LentRuns taken = std::move(found->runs);
+    SharedRuns taken = std::move(found->runs);
     CallPosition const sent_at = found->sent_at;
-    *found = std::move(loans.back());
-    loans.pop_back();
+    *found = std::move(windows.back());
+    windows.pop_back();
     if (sent_at != position) {
       end_reading(address.to, taken);
       fail(address.to, position_mismatch(position, sent_at).view(), address.from);
@@ -138,16 +138,16 @@ class SimulatedWorld {
 
   CallPosition position_of(Rank rank) { return place(rank).record.position(); }
 
-  void give_back(Rank reader, LentRuns& lent) noexcept {
+  void release(Rank reader, SharedRuns& shared) noexcept {
     {
       std::lock_guard const lock(mutex_);
-      end_reading(reader, lent);
+      end_reading(reader, shared);
     }
-    lent = {};
+    shared = {};
   }
 
   /// Returns when nobody reads the memory.
-  void reclaim(Rank rank, LentMemory const& memory) {
+  void reclaim(Rank rank, SharedBuffer const& memory) {
     std::unique_lock lock(mutex_);
     require_open(rank);
     while (auto const reader = memory.reader())
@@ -208,9 +208,9 @@ class SimulatedWorld {
 
  private:
   /// Rows in shared memory for one rank, which has not taken them yet.
-  struct Loan {
+  struct SharedWindow {
     Address address;
-    LentRuns runs;
+    SharedRuns runs;
     CallPosition sent_at;
   };
 
@@ -227,7 +227,7 @@ class SimulatedWorld {
     std::optional<Wait> wait;
     FlightRecord record;
     std::vector<std::unique_ptr<Message>> messages;  ///< to this rank
-    std::vector<Loan> loans;                         ///< to this rank, not taken yet
+    std::vector<SharedWindow> windows;                         ///< to this rank, not taken yet
   };
 
   struct Record {
@@ -243,10 +243,10 @@ class SimulatedWorld {
   static std::string_view window_name(Channel channel) {
     return channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory";
   }
-  void end_reading(Rank reader, LentRuns const& lent) noexcept {
-    if (!lent.memory) return;
-    --lent.memory->readers[static_cast<std::size_t>(reader)];
-    place(lent.memory->owner).changed.notify_all();
+  void end_reading(Rank reader, SharedRuns const& shared) noexcept {
+    if (!shared.memory) return;
+    --shared.memory->readers[static_cast<std::size_t>(reader)];
+    place(shared.memory->owner).changed.notify_all();
   }
 
   /// This rank has found something wrong with what has come from another.
@@ -353,8 +353,8 @@ class SimulatedWorld {
     for (int made = 0; !spare && made < 2; ++made) {
       Message& fresh = *messages.emplace_back(std::make_unique<Message>());
       fresh.address = address;
-      fresh.out.reserve(max_lent_runs);
-      fresh.in.reserve(max_lent_runs);
+      fresh.out.reserve(max_window_runs);
+      fresh.in.reserve(max_window_runs);
     }
     if (!spare) spare = messages.back().get();
     spare->address = address;

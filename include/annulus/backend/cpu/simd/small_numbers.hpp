@@ -8,16 +8,16 @@
 namespace annulus::cpu {
 
 /// While it lives, this thread takes such operands and results for 0 (where the processor can).
-class SmallNumbersAreZero {
+class FlushDenormals {
  public:
 #if defined(__SSE2__)
-  SmallNumbersAreZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-  ~SmallNumbersAreZero() { _mm_setcsr(before_); }
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
 #else
-  SmallNumbersAreZero() = default;
+  FlushDenormals() = default;
 #endif
-  SmallNumbersAreZero(SmallNumbersAreZero const&) = delete;
-  SmallNumbersAreZero& operator=(SmallNumbersAreZero const&) = delete;
+  FlushDenormals(FlushDenormals const&) = delete;
+  FlushDenormals& operator=(FlushDenormals const&) = delete;
 
  private:
 #if defined(__SSE2__)

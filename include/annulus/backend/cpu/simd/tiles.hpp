@@ -28,7 +28,7 @@ inline constexpr Index tile_side = 16;
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Linux lends the tile registers on demand, once for all threads of the process (kernel documentation, "Using
+/// Linux shares_memory the tile registers on demand, once for all threads of the process (kernel documentation, "Using
 /// XSTATE features in user space applications"). Where it does not, vectors do the work.
 inline bool tiles_are_permitted() {
   constexpr long request_permission = 0x1023, tile_data = 18;

@@ -100,7 +100,7 @@ class BackwardRound {
         for (std::size_t i = 0; i < carried_count(); ++i) carried_[i].send(step);
       }));
     steps.flush();
-    if (steps_ > 1) bring_home();
+    if (steps_ > 1) return_gradients();
   }
 
  private:
@@ -289,7 +289,7 @@ class BackwardRound {
     copy(tensors_->old_dv, tensors_->dv, spec_->local_keys, spec_->shape.value_dim);
   }
 
-  void bring_home() {
+  void return_gradients() {
     if (queries_travel_)
       copy_item(carried_[0].home(), carried_[0].offset(), tensors_->dq, heads() * spec_->local_queries,
                 spec_->shape.head_dim);

@@ -265,23 +265,23 @@ class BackwardUnits {
                             q_tokens_[section.operands].part(0, rows, place * dim, dim), !unit.first});
 
     transposed_.make();
-    TileHandle const turned = transposed_.newest();
+    TileHandle const transposed = transposed_.newest();
     Index const whole = count / tile_rows;
     if (whole > 0)
       transposer_->run(
           rows, tile_rows, whole, [&](Index block) { return slopes.part(0, rows, block * tile_rows, tile_rows); },
-          rows == tile_rows ? turned.part(0, tile_rows, 0, whole * tile_rows)
-                            : turned.pattern(0, tile_rows, 0, {{tile_rows, whole}, {1, rows}}),
+          rows == tile_rows ? transposed.part(0, tile_rows, 0, whole * tile_rows)
+                            : transposed.pattern(0, tile_rows, 0, {{tile_rows, whole}, {1, rows}}),
           Engine::scalar);
     if (whole < blocks)
       transposer_->run(
           rows, in_block(whole), 1, [&](Index) { return slopes.part(0, rows, whole * tile_rows, in_block(whole)); },
-          turned.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
+          transposed.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
     dq_product_.make();
     Access const step = dq_product_.newest().part(0, rows, 0, dim),
                  total = dq_sums_[section.sums].part(0, rows, place * dim, dim);
     for (Index block = 0; block < blocks; ++block)
-      builder_->emit(MatMul{step, turned.part(0, in_block(block), block * tile_rows, rows),
+      builder_->emit(MatMul{step, transposed.part(0, in_block(block), block * tile_rows, rows),
                             k_tokens_[keys.operands].part(0, in_block(block), block * dim, dim), block > 0});
     builder_->emit(TensorTensor{total, total, step, Operator::add, Engine::vector});
   }

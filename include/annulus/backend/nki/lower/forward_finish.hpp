@@ -115,7 +115,7 @@ class ForwardFinish {
     builder_->emit(
         Activation{result, Function::log, some(sum_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
     builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
-    if (spec_->dead_row == DeadRow::zero) {
+    if (spec_->masked_row == MaskedRow::zero) {
       builder_->emit(TensorScalar{dead, negated_maximum, Operator::less, dead_limit, false, std::nullopt, 0.0f, false,
                                   Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, dead, Operator::multiply, Engine::gpsimd});

@@ -19,7 +19,7 @@ class ForwardKernel {
       : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
-    find_rooms();
+    find_budgets();
   }
 
   /// q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows, head_dim]), k alike, v [batch, kv_heads, keys, value_dim],
@@ -27,19 +27,19 @@ class ForwardKernel {
   /// for each batch item) -> output [batch, query_heads, rows, value_dim] and, in training,
   /// lse [batch, query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row.
   Program ring() && {
-    return in_the_first_room_that_holds([this] { return write_ring(); });
+    return first_fit([this] { return write_ring(); });
   }
 
   /// As ring(), for one owner's keys, without collectives: inputs old_negated_maximum and old_sum [batch * query_heads, 128, columns] and
   /// old_accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
   /// A row that has seen nothing has the negated maximum 1e30, the sum 0 and an accumulator of zeros.
   Program step() && {
-    return in_the_first_room_that_holds([this] { return write_step(); });
+    return first_fit([this] { return write_step(); });
   }
 
   /// Keys that are in SBUF together, and whether accumulators stay there too: of the room tried last.
-  Index section_keys() const { return room_.section; }
-  bool resident() const { return room_.resident; }
+  Index section_keys() const { return sbuf_plan_.section; }
+  bool resident() const { return sbuf_plan_.resident; }
 
  private:
   using State = ForwardUnits::State;
@@ -52,7 +52,7 @@ class ForwardKernel {
   };
 
   /// A way to share SBUF out.
-  struct Room {
+  struct SbufPlan {
     Index group = 0;    ///< keys between two corrections of the accumulator
     Index section = 0;  ///< keys that are there together
     bool resident = true;
@@ -115,7 +115,7 @@ class ForwardKernel {
   Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
 
   /// An estimate of the bytes per partition: how often a tile rotates is known when the program is written.
-  Index sbuf_bytes(Room const& room) const {
+  Index sbuf_bytes(SbufPlan const& room) const {
     Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
                 head_chunks = Chunks{spec_.shape.head_dim}.count();
     Index const keys = 2 * head_chunks * room.section * element,
@@ -133,32 +133,32 @@ class ForwardKernel {
   /// With the group that there is room for.
   ForwardTuning tuning() const {
     ForwardTuning tuned = tuning_;
-    tuned.group_keys = room_.group;
+    tuned.group_keys = sbuf_plan_.group;
     return tuned;
   }
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
 
   /// Best first: accumulators that stay, then long groups, then long sections.
-  void find_rooms() {
+  void find_budgets() {
     Index const keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
                 shortest_group = std::min(tuning_.group_keys, Index{512});
     for (bool resident : {true, false})
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = ceil_divide(section / 2, group) * group) {
-          Room const room{std::min(group, section), section, resident};
-          if (sbuf_bytes(room) <= budget()) rooms_.push_back(room);
+          SbufPlan const room{std::min(group, section), section, resident};
+          if (sbuf_bytes(room) <= budget()) sbuf_plans_.push_back(room);
           if (section <= group) break;
         }
-    if (rooms_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
-    room_ = rooms_.front();
+    if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
+    sbuf_plan_ = sbuf_plans_.front();
   }
 
   template <class Write>
-  Program in_the_first_room_that_holds(Write&& write_program) {
+  Program first_fit(Write&& write_program) {
     Index needed = 0;
-    for (Room const& room : rooms_) {
-      room_ = room;
+    for (SbufPlan const& room : sbuf_plans_) {
+      sbuf_plan_ = room;
       Program program = write_program();
       needed = 0;
       for (Buffer const& buffer : program.buffers)
@@ -195,14 +195,14 @@ class ForwardKernel {
   void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
     Transposer transposer(builder, spec_.type);
     OperandLoads loads(builder, transposer, spec_.type, std::max(spec_.shape.head_dim, spec_.shape.value_dim));
-    ForwardUnits units(builder, spec_, tuning(), transposer, loads, room_.section);
+    ForwardUnits units(builder, spec_, tuning(), transposer, loads, sbuf_plan_.section);
     State state;
     Index const state_columns = spec_.query_heads_per_item() * columns(), dim = spec_.shape.value_dim;
-    state.resident = room_.resident;
+    state.resident = sbuf_plan_.resident;
     state.negated_maximum =
         builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
     state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
-    if (room_.resident)
+    if (sbuf_plan_.resident)
       state.accumulator =
           builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
     else
@@ -211,7 +211,7 @@ class ForwardKernel {
 
     auto const run = [&](Round const& round, char const* name) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
-      if (room_.resident) builder.allocate(state.accumulator);
+      if (sbuf_plan_.resident) builder.allocate(state.accumulator);
       BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, name);
       bounds.prepare();
       begin(state, round);
@@ -237,7 +237,7 @@ class ForwardKernel {
 
   template <class Finish>
   void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
-    RingSchedule schedule(spec_, *mask_, round.tiles, room_.section, tuning(), builder.program().ranks);
+    RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning(), builder.program().ranks);
     int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
     Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
     Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
@@ -352,8 +352,8 @@ class ForwardKernel {
   KernelSpec spec_;
   RingMask const* mask_;
   ForwardTuning tuning_;
-  std::vector<Room> rooms_;
-  Room room_;
+  std::vector<SbufPlan> sbuf_plans_;
+  SbufPlan sbuf_plan_;
   TensorHandle q_, k_, v_, mask_input_;
 };
 

@@ -89,9 +89,9 @@ class ForwardUnits {
   /// One slot of the pipeline; any stage may be without units. The stages take turns span by span: engines execute in
   /// program order, so none may wait at the end of a long run of another's.
   /// `coming` is scored in the next slot: what it needs from HBM starts to move.
-  void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot turned, ForwardSlot summed,
+  void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
-    turned_ = 0;  // slots that do the same are to say the same, so that they roll
+    transposed_count_ = 0;  // slots that do the same are to say the same, so that they roll
     // At the end of a pipeline the engine that is busiest before, VectorE, has nothing to do: less waits for others.
     draining_ = scored.empty();
     for (ForwardUnit const& unit : coming) fetch(unit);
@@ -99,7 +99,7 @@ class ForwardUnits {
     if (!scored.empty()) scores_.make();
     for (ForwardUnit const& unit : scored) score(stages[0], unit, sections);
     sum(stages[1], summed, sections);
-    turn(stages[2], turned);
+    transpose_stage(stages[2], transposed);
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
     for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); });
@@ -278,7 +278,7 @@ class ForwardUnits {
     }
   };
 
-  void turn(Parts& parts, ForwardSlot units) {
+  void transpose_stage(Parts& parts, ForwardSlot units) {
     if (units.empty()) return;
     Index const number = transposed_.make(), probabilities = flight(units.front()).probabilities;
     std::vector<Block> blocks;
@@ -312,19 +312,19 @@ class ForwardUnits {
                                     probabilities_[probabilities].pattern(0, tile_rows, block.column, columns)});
       } else {
         parts.push_back([this, number, probabilities, block, count] {
-          turn_by_tensor(transposed_[number], probabilities_[probabilities], block, count);
+          transpose_by_tensor(transposed_[number], probabilities_[probabilities], block, count);
         });
       }
     }
   }
 
-  void turn_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
+  void transpose_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
     transposer_->run(
         block.rows, block.keys, count,
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
         block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
                       : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
-        draining_ || ++turned_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+        draining_ || ++transposed_count_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
   }
 
   void sum(Parts& parts, ForwardSlot units, std::vector<KeySection> const& sections) {
@@ -388,7 +388,7 @@ class ForwardUnits {
   std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
   std::map<Index, Unstored> unstored_;     // by state column
   bool draining_ = false;
-  Index turned_ = 0, accumulator_number_ = -1;
+  Index transposed_count_ = 0, accumulator_number_ = -1;
   std::map<ForwardUnit const*, InFlight> flights_;
 };
 

@@ -10,7 +10,7 @@
 namespace annulus::nki {
 
 /// Rows whose log-sum-exp has no keys to sum over: -inf as everywhere in Annulus, or 0 as the vendor's kernels say.
-enum class DeadRow { minus_infinity, zero };
+enum class MaskedRow { minus_infinity, zero };
 
 /// Who travels in the backward pass.
 enum class Travels { queries, keys };
@@ -33,7 +33,7 @@ struct KernelSpec {
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse
-  DeadRow dead_row = DeadRow::minus_infinity;
+  MaskedRow masked_row = MaskedRow::minus_infinity;
   Travels travels = Travels::queries;  ///< backward
 
   Index items() const { return shape.batch * shape.kv_heads; }

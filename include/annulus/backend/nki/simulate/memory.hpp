@@ -37,14 +37,14 @@ inline bool has_poison(float const* values, Index n) {
 /// Memory for intermediate values, kept from instruction to instruction.
 class Scratch {
  public:
-  /// Room for n floats, of any content.
+  /// SbufPlan for n floats, of any content.
   float* of(Index n) {
-    if (static_cast<Index>(room_.size()) < n) room_.resize(static_cast<std::size_t>(n));
-    return room_.data();
+    if (static_cast<Index>(storage_.size()) < n) storage_.resize(static_cast<std::size_t>(n));
+    return storage_.data();
   }
 
  private:
-  Floats room_;
+  Floats storage_;
 };
 
 /// Elements of one tile or tensor, partitions x columns; a tensor in HBM has one partition. The first columns are known

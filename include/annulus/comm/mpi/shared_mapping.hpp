@@ -16,27 +16,27 @@
 namespace annulus::detail {
 
 /// Where another process finds a segment.
-struct SegmentAddress {
+struct MappingAddress {
   std::int32_t process = -1, descriptor = -1;
   std::uint64_t bytes = 0;  ///< 0: there is none
 };
 
 /// A mapping, by the process that made the segment or by another one.
-class SharedSegment {
+class SharedMapping {
  public:
-  SharedSegment() = default;
-  SharedSegment(SharedSegment&& other) noexcept { *this = std::move(other); }
-  SharedSegment& operator=(SharedSegment&& other) noexcept {
+  SharedMapping() = default;
+  SharedMapping(SharedMapping&& other) noexcept { *this = std::move(other); }
+  SharedMapping& operator=(SharedMapping&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(address_, other.address_);
     std::swap(owned_, other.owned_);
     return *this;
   }
-  ~SharedSegment() { unmap(); }
+  ~SharedMapping() { unmap(); }
 
   /// New, all zero. Empty where the system has no such memory or no more of it.
-  static SharedSegment make(std::uint64_t bytes) {
-    SharedSegment segment;
+  static SharedMapping make(std::uint64_t bytes) {
+    SharedMapping segment;
 #if defined(__linux__)
     int const descriptor = ::memfd_create("annulus", MFD_CLOEXEC);
     if (descriptor < 0) return segment;
@@ -50,8 +50,8 @@ class SharedSegment {
   }
 
   /// What another process has made. Empty where it cannot be reached: on another node, in another container, or gone.
-  static SharedSegment open(SegmentAddress const& address) {
-    SharedSegment segment;
+  static SharedMapping open(MappingAddress const& address) {
+    SharedMapping segment;
 #if defined(__linux__)
     if (address.bytes == 0) return segment;
     char path[64];
@@ -71,7 +71,7 @@ class SharedSegment {
 
   explicit operator bool() const { return data_ != nullptr; }
   std::byte* data() const { return data_; }
-  SegmentAddress const& address() const { return address_; }
+  MappingAddress const& address() const { return address_; }
 
  private:
 #if defined(__linux__)
@@ -92,7 +92,7 @@ class SharedSegment {
   }
 
   std::byte* data_ = nullptr;
-  SegmentAddress address_{};
+  MappingAddress address_{};
   bool owned_ = false;
 };
 

@@ -1,12 +1,12 @@
 #pragma once
-// A loan over MPI, as its borrower holds it, and the buffers that ranks lend from.
+// A window over MPI, as its reader holds it, and the buffers that ranks share from.
 
 #include <cstddef>
 #include <memory>
 #include <span>
 #include <utility>
 
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
 
 namespace annulus::detail {
@@ -36,11 +36,11 @@ class MpiBuffer {
   Index size_ = 0;
 };
 
-class MpiLoan {
+class MpiWindow {
  public:
-  MpiLoan(std::shared_ptr<MpiEndpoint> endpoint, LoanNumber number) : endpoint_(std::move(endpoint)), number_(number) {}
-  MpiLoan(MpiLoan&& other) noexcept { *this = std::move(other); }
-  MpiLoan& operator=(MpiLoan&& other) noexcept {
+  MpiWindow(std::shared_ptr<MpiEndpoint> endpoint, WindowNumber number) : endpoint_(std::move(endpoint)), number_(number) {}
+  MpiWindow(MpiWindow&& other) noexcept { *this = std::move(other); }
+  MpiWindow& operator=(MpiWindow&& other) noexcept {
     std::swap(endpoint_, other.endpoint_);
     std::swap(number_, other.number_);
     std::swap(taken_, other.taken_);
@@ -48,31 +48,31 @@ class MpiLoan {
     other.end();
     return *this;
   }
-  ~MpiLoan() { end(); }
+  ~MpiWindow() { end(); }
 
   void wait() {
     if (state_ == failed) endpoint_->require_open();
-    if (state_ != under_way) return;
+    if (state_ != pending) return;
     state_ = failed;
     taken_ = endpoint_->complete(number_);
     state_ = complete;
   }
 
-  BorrowedBytes runs() const { return std::span(taken_.runs).first(taken_.count); }
+  WindowRuns runs() const { return std::span(taken_.runs).first(taken_.count); }
 
-  void give_back() noexcept { MpiSharedMemory::give_back(taken_); }
+  void release() noexcept { MpiSharedMemory::release(taken_); }
 
  private:
   void end() noexcept {
-    give_back();
-    if (auto const endpoint = std::exchange(endpoint_, nullptr); endpoint && state_ == under_way)
+    release();
+    if (auto const endpoint = std::exchange(endpoint_, nullptr); endpoint && state_ == pending)
       endpoint->drop(number_);
   }
 
   std::shared_ptr<MpiEndpoint> endpoint_;
-  LoanNumber number_;
-  TakenLoan taken_;
-  enum { under_way, failed, complete } state_ = under_way;
+  WindowNumber number_;
+  AttachedWindow taken_;
+  enum { pending, failed, complete } state_ = pending;
 };
 
 }  // namespace annulus::detail

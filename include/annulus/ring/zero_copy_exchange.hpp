@@ -7,36 +7,36 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/lending.hpp"
+#include "annulus/comm/zero_copy.hpp"
 #include "annulus/ring/exchange_step.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 
 namespace annulus {
 
-/// The exchanges of one rank in one pass, called by the ring loop as CopiedExchange is. Every rank lends its prefetched
+/// The exchanges of one rank in one pass, called by the ring loop as CopiedExchange is. Every rank shares_memory its prefetched
 /// rows to all that will want them, before its first step, and reads those of a step's owner in the owner's buffer.
-/// Results are lent to the rank that adds to them next, out of up to three buffers that take turns, so that this rank
+/// Results are shared to the rank that adds to them next, out of up to three buffers that take turns, so that this rank
 /// writes new ones while the other reads.
-template <LendingCommunicator C, Backend B>
-class LentExchange {
+template <ZeroCopyCommunicator C, Backend B>
+class ZeroCopyExchange {
  public:
   using Payload = typename RingBuffers<C, B>::Payload;
-  static_assert(PayloadLayout::max_parts <= max_lent_runs);
+  static_assert(PayloadLayout::max_parts <= max_window_runs);
 
-  LentExchange(RingPlan const& plan, C& communicator, RingBuffers<C, B>& buffers)
+  ZeroCopyExchange(RingPlan const& plan, C& communicator, RingBuffers<C, B>& buffers)
       : plan_(plan),
         communicator_(communicator),
         buffers_(buffers),
         rank_(communicator.rank()),
         fresh_{&buffers.carried[1]},
-        borrowed_(buffers.borrowed) {
+        windows_(buffers.borrowed) {
     for (std::size_t i = 2; i < buffers.carried.size(); ++i)
       if (plan.carried_rows(rank_)[i] > 0) fresh_[places_++] = &buffers.carried[i];
   }
 
-  LentExchange(LentExchange const&) = delete;
-  LentExchange& operator=(LentExchange const&) = delete;
-  ~LentExchange() { borrowed_.clear(); }
+  ZeroCopyExchange(ZeroCopyExchange const&) = delete;
+  ZeroCopyExchange& operator=(ZeroCopyExchange const&) = delete;
+  ~ZeroCopyExchange() { windows_.clear(); }
 
   Payload const& here() const { return here_; }
 
@@ -45,27 +45,27 @@ class LentExchange {
 
   void fetch_next(int i) {
     if (i > 0) return;
-    borrowed_.reserve(static_cast<std::size_t>(plan_.steps() - 1));
+    windows_.reserve(static_cast<std::size_t>(plan_.steps() - 1));
     for (int later = 1; later < plan_.steps(); ++later) {
       int const hop = plan_.offset(later);
       auto const out =
           buffers_.prefetched[0].outgoing(plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held,
                                           seed(Channel::prefetched, later), later - 1);
-      borrowed_.push_back(communicator_.start_loan(Channel::prefetched, hop, out));
+      windows_.push_back(communicator_.open_window(Channel::prefetched, hop, out));
     }
   }
 
   void await_next(int i) {
-    auto& loan = borrowed_[static_cast<std::size_t>(i)];
-    loan.wait();
+    auto& window = windows_[static_cast<std::size_t>(i)];
+    window.wait();
     PlannedStep const& next = plan_.step(rank_, i + 1);
-    take(here_, loan, plan_.prefetched_layout(), next.held, Channel::prefetched, i + 1, next.owner);
+    take(here_, window, plan_.prefetched_layout(), next.held, Channel::prefetched, i + 1, next.owner);
   }
 
   Payload& results(int i) {
-    bool const at_home = plan_.steps() == 1 || (plan_.carried_direct() && i == 0);
-    Payload& results = at_home ? buffers_.carried[0] : *fresh_[turn_];
-    if (!at_home) {
+    bool const at_owner = plan_.steps() == 1 || (plan_.carried_direct() && i == 0);
+    Payload& results = at_owner ? buffers_.carried[0] : *fresh_[turn_];
+    if (!at_owner) {
       communicator_.reclaim(results.buffer());
       turn_ = (turn_ + 1) % places_;
     }
@@ -81,17 +81,17 @@ class LentExchange {
   }
 
   void pass_on(int i, Payload& results) {
-    if (i > 0) borrowed_[static_cast<std::size_t>(i - 1)].give_back();
-    if (behind_) behind_->give_back();
+    if (i > 0) windows_[static_cast<std::size_t>(i - 1)].release();
+    if (behind_) behind_->release();
     behind_.reset();
     if (plan_.carried_layout().row_bytes.empty() || plan_.carried_hop(i) == 0) return;
-    behind_.emplace(communicator_.start_loan(Channel::carried, plan_.carried_hop(i),
+    behind_.emplace(communicator_.open_window(Channel::carried, plan_.carried_hop(i),
                                              results.outgoing(plan_.step(rank_, i).carried, seed(Channel::carried, i))));
   }
 
   /// The results for this rank's own rows may lie in another rank's memory: they are given back with this object.
   template <class Join>
-  Payload const& come_home(Join& join) {
+  Payload const& return_to_owner(Join& join) {
     Payload const& home = buffers_.carried[0];
     if (!behind_) return home;
     await_results(plan_.steps() - 1);
@@ -101,7 +101,7 @@ class LentExchange {
   }
 
  private:
-  /// The results that the step `sent_in` has lent to this rank.
+  /// The results that the step `sent_in` has shared to this rank.
   void await_results(int sent_in) {
     behind_->wait();
     take(arrived_, *behind_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, Channel::carried, sent_in,
@@ -110,21 +110,21 @@ class LentExchange {
 
   std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
 
-  void take(Payload& payload, LoanOf<C> const& loan, PayloadLayout const& layout, RowRange rows, Channel channel, int step,
-            Rank lender) {
-    BorrowedBytes const runs = loan.runs();
+  void take(Payload& payload, WindowOf<C> const& window, PayloadLayout const& layout, RowRange rows, Channel channel, int step,
+            Rank owner) {
+    WindowRuns const runs = window.runs();
     auto const require_equal = [&](std::size_t expected, std::size_t got, auto const&... what) {
       if (expected != got)
-        throw CommunicationError(message_of("rank ", rank_, ": ", name_of(channel), " rows from rank ", lender,
+        throw CommunicationError(message_of("rank ", rank_, ": ", name_of(channel), " rows from rank ", owner,
                                             ": expected ", expected, what..., ", got ", got),
-                                 rank_, CommunicationError::unknown, lender);
+                                 rank_, CommunicationError::unknown, owner);
     };
     auto const lengths = Payload::run_lengths(layout, rows);
     require_equal(lengths.size(), runs.size(), " runs");
     for (std::size_t p = 0; p < lengths.size(); ++p) require_equal(lengths[p], runs[p].size(), " bytes in run ", p);
     payload.lie_at(runs, layout, rows);
     // A window holds exactly one checksum.
-    detail::require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, lender);
+    detail::require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, owner);
   }
 
   RingPlan const& plan_;
@@ -134,8 +134,8 @@ class LentExchange {
   Payload here_, arrived_;
   std::array<Payload*, 3> fresh_;
   std::size_t places_ = 1, turn_ = 0;
-  std::vector<LoanOf<C>>& borrowed_;
-  std::optional<LoanOf<C>> behind_;
+  std::vector<WindowOf<C>>& windows_;
+  std::optional<WindowOf<C>> behind_;
 };
 
 }  // namespace annulus
