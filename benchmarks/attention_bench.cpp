@@ -1,18 +1,18 @@
-// The CPU backend beside the peak of the cores, and beside two programs of Eigen expressions. Rows of every result are
-// compared with dense attention in double before it is timed.
+// Benchmark of the CPU backend against the peak of the cores and against two programs of Eigen expressions. Sampled
+// rows of every result are compared with dense attention in double before it is timed.
 //
-//   --cases=table   what benchmarks/table.py prints (the default)
-//   --cases=all     every combination: choose with --benchmark_filter
-//   --cases=tiny    each program on little; with --benchmark_min_time=0 in no time
+//   --cases=table   the cases that benchmarks/table.py prints (the default)
+//   --cases=all     every combination: select with --benchmark_filter
+//   --cases=tiny    small cases that run each program; with --benchmark_min_time=0 in negligible time
 //
-//   GFLOP/s           4 * visible pairs * dim a head forward, 10 backward
-//   peak_GFLOP/s      the fastest instructions on registers alone, measured before every pass
-//   peak_%            the share of it, pass by pass
-//   ps_per_pair_dim   picoseconds for a visible pair and a dimension of a head
-//   busy_%            CPU time over wall time and threads: below 100 with one thread, others had the core
-//   error             of the sampled rows, relative
+//   GFLOP/s           4 * visible pairs * dim per head forward, 10 backward
+//   peak_GFLOP/s      rate of the fastest instructions on registers alone, measured before every pass
+//   peak_%            the ratio of the two, for each pass
+//   ps_per_pair_dim   picoseconds per visible pair and dimension of a head
+//   busy_%            CPU time / (wall time * threads): below 100 with one thread, other programs used the core
+//   error             relative error of the sampled rows
 //
-// All are medians. With one thread time is CPU time, which others on the machine change little.
+// All are medians. With one thread, time is CPU time, on which other load on the machine has little effect.
 
 #include <algorithm>
 #include <array>
@@ -65,7 +65,7 @@ struct Prepared {
   double error = 0;
 };
 
-/// Kept from one call of a benchmark to the next, which has another number of iterations.
+/// The program of a case, reused by the next call of the same benchmark, which has another number of iterations.
 Prepared const& prepared(ProgramKind kind, AttentionCase const& c) {
   static Prepared last;
   std::string const name = name_of(kind) + "/" + c.name();
@@ -86,7 +86,7 @@ void measure(benchmark::State& state, ProgramKind kind, AttentionCase const& c) 
   Prepared const& ready = prepared(kind, c);
   if (!(ready.error <= error_bound(c))) {
     fail(state,
-         "sampled rows are off by " + in_words(ready.error) + " of their norm, more than " + in_words(error_bound(c)));
+         "sampled rows have a relative error of " + in_words(ready.error) + ", above " + in_words(error_bound(c)));
     return;
   }
   std::vector<double> seconds, peaks, shares, busy;
@@ -112,7 +112,7 @@ void measure(benchmark::State& state, ProgramKind kind, AttentionCase const& c) 
   state.SetLabel(peak_name(c.type));
 }
 
-/// Registers a case once, whatever lists it is on.
+/// Registers a case unless it is registered already.
 void add(ProgramKind kind, AttentionCase const& c) {
   static std::set<std::string> known;
   std::string const name = name_of(kind) + "/" + c.name();
@@ -123,7 +123,7 @@ void add(ProgramKind kind, AttentionCase const& c) {
 }
 
 void add_eigen(AttentionCase const& c) {
-  // All probabilities of all heads are kept: 1 GiB at 8192 tokens.
+  // The plain program stores all probabilities of all heads: 1 GiB at 8192 tokens.
   if (c.tokens < 8192) add(ProgramKind::plain_eigen, c);
   if (c.tokens <= 8192) add(ProgramKind::blocked_eigen, c);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The main function of a benchmark program whose results are checked: it fails if a check has failed.
+// Main function of benchmark programs whose results are checked: the program fails if a check has failed.
 
 #include <atomic>
 #include <cstdio>
@@ -15,20 +15,20 @@ namespace annulus_bench {
 
 inline std::atomic<int> failed_checks = 0;
 
-/// With as many digits as an error needs.
+/// `number` with two significant digits.
 inline std::string in_words(double number) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2g", number);
   return text;
 }
 
-/// Ends the case with a message, and the program with a status that says so.
+/// Ends the case with a message, and later the program with status 1.
 inline void fail(benchmark::State& state, std::string const& message) {
   ++failed_checks;
   state.SkipWithError(message.c_str());
 }
 
-/// The value of an option --name=value of the program's own, which it takes out of the arguments; else the default.
+/// Removes the program's own option --name=value from the arguments and returns its value; `value` if it is not given.
 inline std::string take_option(int& argc, char** argv, std::string const& name, std::string const& value) {
   std::string const start = "--" + name + "=";
   for (int i = 1; i < argc; ++i)
@@ -41,7 +41,7 @@ inline std::string take_option(int& argc, char** argv, std::string const& name, 
   return value;
 }
 
-/// Runs what is registered; `reporter` null: as the command line says.
+/// Runs the registered benchmarks and returns the exit status. `reporter` null: the one that the command line selects.
 inline int run_benchmarks(int& argc, char** argv, benchmark::BenchmarkReporter* reporter = nullptr) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;

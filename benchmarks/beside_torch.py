@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The speed of annulus_attention_bench beside that of PyTorch's flash attention for CPUs, case by case in turns.
+"""Speed of annulus_attention_bench relative to PyTorch's flash attention for CPUs; the two alternate in each case.
 
 benchmarks/beside_torch.py [--build build/native] [--repetitions 3] [--threads 1]
 
-Needs a PyTorch of 2.3 or later. Batch 1, 4 heads, 4096 tokens; PyTorch gets its own axis order, contiguous. One thread:
-CPU time, which leaves out what others had of the core; several: wall time. Causal work counts half.
+Requires PyTorch 2.3 or later. Batch 1, 4 heads, 4096 tokens; PyTorch gets its own axis order, contiguous. With one thread
+CPU time is measured, which excludes other load on the core; with several, wall time. Causal work counts half.
 """
 
 import argparse
@@ -17,14 +17,14 @@ import sys
 import tempfile
 import time
 
-# With more, PyTorch's blocks would be cut once more inside each of its own threads.
+# With more, each of PyTorch's own threads would start BLAS threads for its blocks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 try:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError:
-    raise SystemExit("beside_torch.py: this python3 has no torch of version 2.3 or later")
+    raise SystemExit("beside_torch.py requires torch 2.3 or later, which this python3 does not have")
 
 from results import attention_name, load
 
@@ -38,7 +38,7 @@ def operations(step, mask, dim):
 
 
 def torch_speed(step, mask, dim, element, threads):
-    """Operations per second; the median of calls for a second."""
+    """Operations per second: median over at least one second of calls."""
     q, k, v, dout = (torch.randn(1, HEADS, TOKENS, dim, dtype=TYPES[element], requires_grad=step == "backward") for _ in range(4))
 
     def forward():
@@ -79,7 +79,7 @@ def main():
     arguments = parser.parse_args()
     program = pathlib.Path(arguments.build) / "benchmarks" / "annulus_attention_bench"
     if not program.exists():
-        raise SystemExit(f"{program} is not there: cmake --build {arguments.build} --target annulus_attention_bench")
+        raise SystemExit(f"{program} does not exist; build it with: cmake --build {arguments.build} --target annulus_attention_bench")
 
     torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, {TOKENS} tokens, {HEADS} heads, {arguments.threads} thread(s), GFLOP/s")

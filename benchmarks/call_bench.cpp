@@ -1,9 +1,9 @@
-// What a call costs apart from its work: a repeated forward pass over one token a rank, with one head of 4. Ranks compare
-// their arguments, keep a flight record and find their plan; with checks (Options::checked) they also exchange checksums
-// and agree on the end of the call.
+// Benchmark of the fixed cost of a call: a repeated forward pass over one token per rank, with one head of dimension 4.
+// Ranks compare their arguments, keep a flight record and look up their plan; with checks (Options::checked) they also
+// exchange checksums and agree on the end of the call.
 //
 //   self                  one rank, no exchange
-//   simulated/ranks:N     threads that wait for each other, so that most of the time is that of waking up
+//   simulated/ranks:N     threads that wait for each other; most of the time is spent on waking up
 
 #include <benchmark/benchmark.h>
 #include <annulus/annulus.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 
-/// The calls of one rank. more(): whether there is one more.
+/// Runs the calls of one rank for as long as more() returns true.
 template <class Ring, class More>
 void call_repeatedly(Ring& ring, bool checked, More more) {
   Tensor q(1, 1, 1, 4), k(1, 1, 1, 4), v(1, 1, 1, 4), output(1, 1, 1, 4);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns results of annulus_attention_bench into a bar chart.
+"""Draws a bar chart of results of annulus_attention_bench.
 
 benchmarks/chart.py RESULTS.json... > chart.svg      --tokens 4096 --threads 1 are the defaults
 """
@@ -27,7 +27,7 @@ def chart(seen, tokens, threads):
         if case and (int(case["tokens"]), int(case["threads"])) == (tokens, threads):
             cases[case["program"], case["step"], case["mask"], int(case["dim"])] = values
     groups = []
-    # Only where there is something to compare with.
+    # Only dimensions for which another program was measured.
     for dim in sorted({dim for program, _, _, dim in cases if program != "cpu"}):
         for step in ("forward", "backward"):
             for mask in ("full", "causal"):

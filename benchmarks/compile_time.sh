@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What it costs to compile a program with one forward and one backward call: seconds and peak memory, medians of three;
-# with the reference backend, the CPU backend of annulus::cpu, and the header-only one.
-# usage: benchmarks/compile_time.sh [compiler [flag...]]      needs GNU time
+# Cost of compiling a program with one forward and one backward call: seconds and peak memory, medians of three; with the
+# reference backend, the CPU backend of annulus::cpu, and the header-only one.
+# usage: benchmarks/compile_time.sh [compiler [flag...]]      requires GNU time
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 [ $# -gt 0 ] || set -- g++ -march=native

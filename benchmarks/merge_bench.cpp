@@ -1,12 +1,12 @@
-// How fast partial results are joined: running states by the CPU backend (what a ring does whose queries rotate), and
-// normalised rows by the public rule. Beside each the speed of a plain copy of as many bytes, measured in turn. Results
-// are compared with double before they are timed.
+// Benchmark of merging partial results: running states by the CPU backend (as in a ring whose queries rotate), and
+// normalised rows by the public rule, each relative to a plain copy of as many bytes, measured in alternation. Results
+// are compared with a merge in double before they are timed.
 //
-//   --cases=table   4 MiB to 256 MiB (the default)     --cases=tiny   no time at all
+//   --cases=table   4 MiB to 256 MiB (the default)     --cases=tiny   negligible time
 //
 //   GB/s        bytes read and written: both accumulators read, one written
 //   copy_GB/s   bytes read and written by memcpy
-//   copy_%      the share of it, pair by pair
+//   copy_%      the ratio of the two, for each pair of measurements
 
 #include <benchmark/benchmark.h>
 #include <annulus/backend/cpu/cpu.hpp>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr Index heads = 4, dim = 64;
 
-/// A part of a result: [1, queries, heads, dim], and a statistic or two for each row.
+/// A partial result: values [1, queries, heads, dim], and one or two statistics [1, heads, queries].
 struct Part {
   FloatTensor values;
   Eigen::Tensor<float, 3, Eigen::RowMajor> maximum, sum;
@@ -46,7 +46,8 @@ struct Part {
   }
 };
 
-/// Calls merge(into, from) on parts of `queries` rows a head; expected(maximum and sum of both) are the weights in double.
+/// Measures merge(into, from) on parts of `queries` rows per head. weights_of(into, from, head, row) are the weights of
+/// both, in double.
 template <class Merge, class Weights>
 void measure(benchmark::State& state, Index queries, Merge const& merge, Weights const& weights_of) {
   Part const first(queries, 0);
@@ -67,7 +68,7 @@ void measure(benchmark::State& state, Index queries, Merge const& merge, Weights
   constexpr double bound = 8 * 0x1p-24;
   double const error = std::sqrt(difference / size);
   if (!(error <= bound)) {
-    fail(state, "merged rows are off by " + in_words(error) + " of their norm");
+    fail(state, "merged rows have a relative error of " + in_words(error));
     return;
   }
   auto const bytes = static_cast<double>(into.values.size()) * sizeof(float);
@@ -101,7 +102,7 @@ void running_states(benchmark::State& state, Index queries) {
       });
 }
 
-/// Rows with `maximum` as their lse.
+/// Merges normalised rows whose lse is `maximum`.
 void normalised_rows(benchmark::State& state, Index queries) {
   measure(
       state, queries,

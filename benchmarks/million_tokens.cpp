@@ -3,8 +3,8 @@
 //
 //   annulus_million_tokens [--tokens=1048576] [--ranks=64] [--dim=64] [--threads=0] [--samples=16]
 //
-// Forward, one head, float, zigzag sharding. --threads: of a rank, 0: all cores between them. The default is 1.4e14
-// floating-point operations. Exit status 1 where an error is above what long sums in float explain.
+// Forward, one head, float, zigzag sharding. --threads: per rank; 0: the ranks share all cores. The default case takes
+// 1.4e14 floating-point operations. Exit status 1 if an error exceeds the rounding of long sums in float.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
@@ -33,7 +33,7 @@ namespace {
 
 constexpr double mebi = 1 << 20;
 
-/// Of the process, so far.
+/// Peak memory of the process so far, in bytes.
 double peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -45,13 +45,13 @@ struct Settings {
   int ranks, threads;
 };
 
-/// What a rank reports.
+/// Time and memory of one rank.
 struct RankReport {
   double seconds = 0;
   double operand_bytes = 0, buffer_bytes = 0;  ///< q, k, v, output, lse; buffers of the ring
 };
 
-/// A row of q, k or v (streams 0, 1, 2) of the whole problem depends on its position alone: nobody holds it all.
+/// Fills a shard of q, k or v (streams 0, 1, 2). A row depends on its global position alone, so no rank holds them all.
 void fill(FloatTensor& shard, std::uint64_t stream, std::vector<annulus::Segment> const& segments) {
   Index const dim = shard.dimension(3);
   for (annulus::Segment const& segment : segments)
@@ -67,7 +67,7 @@ struct Sample {
   double lse;
 };
 
-/// Positions from both ends and evenly between.
+/// Positions at both ends and evenly spaced between.
 std::vector<Index> sampled_positions(Settings const& s) {
   std::vector<Index> positions{0, 1, s.tokens - 1};
   for (Index i = 1; i + 2 < s.samples; ++i) positions.push_back(s.tokens * i / (s.samples - 2) - i);
@@ -108,8 +108,8 @@ RankReport attend(annulus::SimulatedRing& ring, Settings const& s, std::vector<I
 }
 
 struct Errors {
-  double output;  ///< of the worst row, its norm relative to that of the exact row
-  double lse;     ///< of the worst row, absolute
+  double output;  ///< of the worst row: norm of the error relative to that of the exact row
+  double lse;     ///< of the worst row: absolute
 };
 
 Errors errors(Settings const& s, std::vector<Sample> const& samples) {
@@ -142,6 +142,7 @@ Errors errors(Settings const& s, std::vector<Sample> const& samples) {
   return worst;
 }
 
+/// Removes option --name=value from the arguments; throws std::invalid_argument unless it is an integer >= least.
 Index number(int& argc, char** argv, char const* name, Index value, Index least) {
   std::string const text = take_option(argc, argv, name, std::to_string(value));
   std::size_t used = 0;
@@ -201,7 +202,7 @@ int run(int argc, char** argv) {
   Errors const error = errors(s, samples);
   std::printf("worst of %zu sampled rows %.1e of the row's output, %.1e in its lse\n", samples.size(), error.output,
               error.lse);
-  // Of the terms of a sum over n keys two roundings: they have either sign and are about sqrt(n) times as large as it.
+  // Two roundings of the terms of a sum over n keys: they have either sign and are about sqrt(n) times larger than it.
   double const bound = 2 * std::sqrt(tokens) * 0x1p-24;
   return samples.size() == positions.size() && error.output <= bound && error.lse <= bound ? 0 : 1;
 }

@@ -1,15 +1,15 @@
-// What a ring over MPI costs beside one rank: one thread a rank, run under mpirun. Rank 0 prints, and does the whole
-// problem alone in its turns while the others sleep. The ring's results are compared with it before anything is timed.
+// Benchmark of a ring over MPI relative to one rank: one thread per rank, run under mpirun. Rank 0 prints, and in its
+// part of each round solves the whole problem alone while the others sleep. Results of both are compared before timing.
 //
-//   mpirun -np 2 annulus_mpi_ring_bench     --cases=table: 16384 tokens (the default)     --cases=tiny: no time at all
+//   mpirun -np 2 annulus_mpi_ring_bench     --cases=table: 16384 tokens (the default)     --cases=tiny: negligible time
 //
-//   speed_of_one_rank   times the speed of one rank with one thread; at best the number of ranks
-//   exposed_%           of the ring's time, gone when the ranks pass nothing on; about 2 % is noise
-//   cpu_of_one_rank_%   CPU time of one rank over that of the ring, and exposed_cpu_% as above by CPU time: what others on
-//                       the machine change little, but which leaves out the time in which a core has nothing to do
-//   balance_%           the work over what the ranks could do while each step takes as long as its busiest rank
+//   speed_of_one_rank   speedup over one rank with one thread; at best the number of ranks
+//   exposed_%           share of the ring's time that is saved without communication; about 2 % is noise
+//   cpu_of_one_rank_%   CPU time of one rank over that of the ring; exposed_cpu_% is as above, by CPU time. Other load
+//                       on the machine has little effect on both; they exclude the time in which a core is idle
+//   balance_%           work over the capacity of the ranks if each step takes as long as its busiest rank
 //
-// All are medians over rounds of one rank, ring, silent ring.
+// All are medians over rounds of one rank, the ring, and the silent ring (SilentRing).
 
 #include <benchmark/benchmark.h>
 #include <annulus/comm/mpi.hpp>
@@ -32,7 +32,7 @@
 namespace annulus_bench {
 namespace {
 
-/// A barrier in which those who wait leave their cores to the others.
+/// Barrier whose waiting ranks leave their cores to the others.
 void meet(MPI_Comm communicator) {
   MPI_Request barrier = MPI_REQUEST_NULL;
   MPI_Ibarrier(communicator, &barrier);
@@ -48,7 +48,7 @@ Elapsed of_all_ranks(MPI_Comm communicator, Elapsed mine) {
   return mine;
 }
 
-/// Brings the shards of all ranks to rank 0; its result is in global order, that of other ranks empty.
+/// Gathers the shards of all ranks on rank 0, in global order; empty on other ranks.
 FloatTensor join(MPI_Comm communicator, FloatTensor const& mine, RingCase const& c, int rank, int ranks) {
   auto const bytes = static_cast<int>(mine.size() * static_cast<Index>(sizeof(float)));
   if (rank > 0) {
@@ -86,7 +86,7 @@ void mpi_ring(benchmark::State& state, RingCase const& c) {
     if (differs) {
       fail(state, "the ring differs from one rank");
     } else {
-      auto const turn = [&](auto&& work) {
+      auto const timed = [&](auto&& work) {
         meet(communicator);
         Stopwatch const stopwatch;
         work();
@@ -95,11 +95,11 @@ void mpi_ring(benchmark::State& state, RingCase const& c) {
       };
       RingReport report;
       for (auto _ : state) {
-        Elapsed const one = turn([&] {
+        Elapsed const one = timed([&] {
           if (leads) alone->run();
         });
-        Elapsed const together = turn([&] { rank.run(); });
-        Elapsed const silent = turn([&] { rank.run_silently(); });
+        Elapsed const together = timed([&] { rank.run(); });
+        Elapsed const silent = timed([&] { rank.run_silently(); });
         report.add_round(one, together, silent);
         state.SetIterationTime(together.wall);
       }
@@ -126,10 +126,10 @@ int run(int argc, char** argv, int ranks, bool leads) {
     for (RingCase c : {RingCase{{.mask = MaskKind::full}, annulus::Contiguous{}, "contiguous"},
                        RingCase{{.mask = MaskKind::causal}, annulus::Zigzag{}, "zigzag"}}) {
       c.attention.pass = pass;
-      Index const unit = 2 * ranks;  // zigzag shards are of one length
+      Index const unit = 2 * ranks;  // so that all zigzag shards have the same length
       c.attention.tokens = (tiny ? 96 : 16384) / unit * unit;
       if (tiny) c.attention.head_dim = 16;
-      // All ranks make the same number of rounds, so it is fixed.
+      // The number of rounds is fixed, as it must be the same on all ranks.
       benchmark::RegisterBenchmark(("mpi/ranks:" + std::to_string(ranks) + "/" + c.name()).c_str(),
                                    [=](benchmark::State& state) { mpi_ring(state, c); })
           ->UseManualTime()

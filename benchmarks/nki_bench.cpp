@@ -1,8 +1,8 @@
-// How fast tile programs are simulated: flash attention of one head on one core, groups of 2048 keys and query tiles of
-// 128 rows, bfloat16 operands, and beside it the plain reference on the same operands. The result is checked before it
-// is timed.
+// Benchmark of the simulator of tile programs: flash attention of one head on one core, groups of 2048 keys and query
+// tiles of 128 rows, bfloat16 operands; and of the reference backend on the same operands. The result is checked before
+// it is timed.
 //
-//   instructions/s   every instruction counts, be it a [128, 1] column or a 128 x 512 product
+//   instructions/s   each instruction counts as one, from a [128, 1] column to a 128 x 512 product
 //   GFLOP/s          4 * pairs * dim
 
 #include <benchmark/benchmark.h>
@@ -23,7 +23,7 @@ using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 constexpr Index dim = 128, rows = 128, bank = 512, group = 2048, blocks = group / rows;
 constexpr Index queries = 2048, keys = 4096;
 
-/// Inputs q [dim, queries] (times the scale), k [dim, keys], v [keys, dim]; output o [queries, dim].
+/// Program with inputs q [dim, queries] (times the scale), k [dim, keys], v [keys, dim]; output o [queries, dim].
 nki::Program flash_attention() {
   using namespace annulus::nki;
   constexpr auto f32 = ElementType::float32;
@@ -41,7 +41,8 @@ nki::Program flash_attention() {
              sum = declare("sum", 1, f32), largest = declare("largest", 1, f32), raised = declare("raised", 1, f32),
              factor = declare("factor", 1, f32), group_sum = declare("group_sum", 1, f32), low = declare("low", 1, f32),
              high = declare("high", 1, f32), inverse = declare("inverse", 1, f32),
-             scores = declare("scores", group, f32, Memory::psum), turned = declare("turned", bank, bf16, Memory::psum),
+             scores = declare("scores", group, f32, Memory::psum),
+             transposed = declare("transposed", bank, bf16, Memory::psum),
              product = declare("product", dim, f32, Memory::psum);
 
   for (auto const& [tile, value] : {std::pair{low, 0.0f}, std::pair{high, static_cast<float>(keys)}})
@@ -82,9 +83,9 @@ nki::Program flash_attention() {
       b.emit(TensorCopy{negative_maximum.whole(), raised.whole()});
       b.allocate(p_transposed);
       for (Index c = 0; c < group; c += bank) {
-        b.allocate(turned);
-        for (Index i = 0; i < bank; i += rows) b.emit(Transpose{turned.columns(i, rows), p.columns(c + i, rows)});
-        b.emit(TensorCopy{p_transposed.columns(c, bank), turned.whole()});
+        b.allocate(transposed);
+        for (Index i = 0; i < bank; i += rows) b.emit(Transpose{transposed.columns(i, rows), p.columns(c + i, rows)});
+        b.emit(TensorCopy{p_transposed.columns(c, bank), transposed.whole()});
       }
       b.allocate(product);
       for (Index i = 0; i < blocks; ++i)
@@ -107,15 +108,15 @@ struct Operands {
   Operands() {
     auto const rounded = [](float x) { return static_cast<float>(Eigen::bfloat16(x - 0.5f)); };
     for (Tensor* tensor : {&q, &k, &v}) *tensor = tensor->random().unaryExpr(rounded).eval();
-    // A power of two on the whole head, as it must be exact; the reference gets the same scale.
-    auto const turned = [&](Tensor const& tensor, Index count, float scale) {
+    // The scale is a power of two, so that scaling is exact; the reference gets the same scale.
+    auto const transposed = [&](Tensor const& tensor, Index count, float scale) {
       std::vector<float> values(static_cast<std::size_t>(count * dim));
       for (Index i = 0; i < count; ++i)
         for (Index d = 0; d < dim; ++d) values[static_cast<std::size_t>(d * count + i)] = scale * tensor(0, i, 0, d);
       return values;
     };
-    inputs["q"] = turned(q, queries, 0.125f);
-    inputs["k"] = turned(k, keys, 1.0f);
+    inputs["q"] = transposed(q, queries, 0.125f);
+    inputs["k"] = transposed(k, keys, 1.0f);
     inputs["v"] = std::vector<float>(v.data(), v.data() + v.size());
   }
 };

@@ -1,4 +1,4 @@
-"""Reads what the benchmark programs write with --benchmark_out: medians over repetitions."""
+"""Reader of the JSON files that benchmark programs write with --benchmark_out: medians over repetitions."""
 
 import collections
 import json
@@ -6,10 +6,10 @@ import statistics
 
 
 def load(paths):
-    """{name: {counter: median over repetitions}} of JSON files, names without what Google Benchmark adds.
+    """Returns {name: {counter: median over repetitions}}; names are without the suffixes that Google Benchmark adds.
 
-    Beside the counters: "seconds", and "least <counter>" and "most <counter>" over the repetitions. Cases that failed
-    are an error, as nothing may be read from them.
+    Further keys: "seconds", and "least <counter>" and "most <counter>" over the repetitions. Raises SystemExit if a case
+    has failed.
     """
     runs = collections.defaultdict(lambda: collections.defaultdict(list))
     for path in paths:
@@ -37,11 +37,11 @@ def load(paths):
 
 
 def context(path):
-    """What Google Benchmark says of the machine."""
+    """Returns Google Benchmark's description of the machine."""
     with open(path, encoding="utf-8") as file:
         return json.load(file)["context"]
 
 
 def attention_name(program, step, mask, tokens, dim, threads=1, element="float32", heads=4):
-    """The name of a case of annulus_attention_bench."""
+    """Returns the name of a case of annulus_attention_bench."""
     return f"{program}/{step}/{mask}/{element}/tokens:{tokens}/dim:{dim}/heads:{heads}/threads:{threads}"

@@ -1,16 +1,16 @@
-// What a ring costs beside one rank that does the same work on the same cores: simulated ranks (threads) with the CPU
-// backend. The ring's results are compared with those of one rank, whose rows are compared with dense attention in
-// double, before anything is timed.
+// Benchmark of a ring relative to one rank that does the same work on the same cores: simulated ranks (threads) with
+// the CPU backend. Before anything is timed, the ring's results are compared with those of one rank, and sampled rows
+// of these with dense attention in double.
 //
-//   --cases=table   8 ranks, 16384 tokens (the default)     --cases=tiny   no time at all
+//   --cases=table   8 ranks, 16384 tokens (the default)     --cases=tiny   negligible time
 //
-//   speed_of_one_rank   1: nothing is lost
-//   exposed_%           of the ring's time, gone when the ranks pass nothing on; about 2 % is noise
-//   cpu_of_one_rank_%   CPU time of one rank over that of the ring, and exposed_cpu_% as above by CPU time: what others on
-//                       the machine change little, but which leaves out the time in which a core has nothing to do
-//   balance_%           the work over what the ranks could do while each step takes as long as its busiest rank
+//   speed_of_one_rank   speed relative to one rank; 1: no overhead
+//   exposed_%           share of the ring's time that is saved without communication; about 2 % is noise
+//   cpu_of_one_rank_%   CPU time of one rank over that of the ring; exposed_cpu_% is as above, by CPU time. Other load
+//                       on the machine has little effect on both; they exclude the time in which a core is idle
+//   balance_%           work over the capacity of the ranks if each step takes as long as its busiest rank
 //
-// All are medians over rounds of one rank, ring, silent ring.
+// All are medians over rounds of one rank, the ring, and the silent ring (SilentRing).
 
 #include <benchmark/benchmark.h>
 #include <annulus/comm/self.hpp>
@@ -30,7 +30,7 @@
 namespace annulus_bench {
 namespace {
 
-/// All ranks come here before any of them leaves.
+/// Barrier of all ranks.
 void meet(annulus::SimulatedRing& ring) {
   std::vector<std::byte> all(static_cast<std::size_t>(ring.size()));
   ring.all_gather(std::span(all).first(1), all);
@@ -56,7 +56,7 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
   std::optional<std::string> complaint;
   if (c.attention.pass == Pass::forward)
     if (double const error = forward_error(c, operands, alone); !(error <= error_bound(c.attention)))
-      complaint = "sampled rows of one rank are off by " + in_words(error);
+      complaint = "sampled rows of one rank have a relative error of " + in_words(error);
 
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
     RingRank<annulus::SimulatedRing> rank(ring, c, operands);
@@ -70,7 +70,7 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
         complaint = "the ring differs from one rank";
     meet(ring);
     if (complaint) return;
-    auto const turn = [&](auto&& work) {
+    auto const timed = [&](auto&& work) {
       meet(ring);
       Stopwatch const stopwatch;
       work();
@@ -78,11 +78,11 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
       return stopwatch.elapsed();
     };
     auto const round = [&] {
-      Elapsed const one = turn([&] {
+      Elapsed const one = timed([&] {
         if (leads) alone.run();
       });
-      Elapsed const together = turn([&] { rank.run(); });
-      Elapsed const silent = turn([&] { rank.run_silently(); });
+      Elapsed const together = timed([&] { rank.run(); });
+      Elapsed const silent = timed([&] { rank.run_silently(); });
       if (!leads) return;
       report.add_round(one, together, silent);
       state.SetIterationTime(together.wall);

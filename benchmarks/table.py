@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the benchmarks and prints what they reach beside what they are meant to reach: medians over repetitions.
+"""Runs the benchmarks and prints results next to their goals: medians over repetitions.
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      of attention, ring, mpi_ring, merge
-benchmarks/table.py --print-only     prints what the last run has left in FOLDER/benchmarks/results
+benchmarks/table.py --only ring      one of attention, ring, mpi_ring, merge
+benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
 import argparse
@@ -36,7 +36,7 @@ SPEEDUP_PER_THREAD_GOAL = 0.97
 RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
 RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
 MPI_SPEEDUP_PER_RANK_GOAL = 0.95
-# What is measured for each instruction set.
+# Cases that are measured for each instruction set.
 LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"
 
 
@@ -54,7 +54,7 @@ def build(folder):
 
 
 def run(folder, name, out, repetitions, cases, target=None):
-    """One program; whether it could be run. target: the instruction set, of the cases LEVEL_CASES alone."""
+    """Runs one program; False if it cannot be run. target: an instruction set, which runs LEVEL_CASES alone."""
     program = folder / "benchmarks" / f"annulus_{name}_bench"
     if not program.exists():
         return False
@@ -64,7 +64,7 @@ def run(folder, name, out, repetitions, cases, target=None):
         environment["ANNULUS_CPU_TARGET"] = target
         command.append(f"--benchmark_filter={LEVEL_CASES}")
     if name == "attention":
-        # What the machine does besides meets all cases alike.
+        # Other load on the machine affects all cases alike.
         command += ["--benchmark_enable_random_interleaving=true"]
     if cases == "tiny":
         command += ["--benchmark_min_time=0"]
@@ -103,7 +103,7 @@ def print_shares(seen, threads):
                 if values:
                     line(f"{step}, full, 4096 tokens, head_dim {dim}, {element}", f"{values['peak_%']:.1f}", str(goal), share(values))
     print()
-    line("times the speed of one thread", "reached", "goal")
+    line("speedup over one thread", "reached", "goal")
     for (step, mask, dim), goals in GOALS.items():
         for tokens in goals:
             one = seen.get(attention_name("cpu", step, mask, tokens, dim))
@@ -138,7 +138,7 @@ def print_ratios(seen):
 
 def print_baselines(seen):
     print()
-    line("times the speed of Eigen expressions, 4096 tokens, 1 thread", "plain", "blocked")
+    line("speedup over Eigen expressions, 4096 tokens, 1 thread", "plain", "blocked")
     for step, mask, dim in GOALS:
         ours = seen.get(attention_name("cpu", step, mask, 4096, dim))
         others = [seen.get(attention_name(program, step, mask, 4096, dim)) for program in ("plain_eigen", "blocked_eigen")]
@@ -160,7 +160,7 @@ def print_levels(levels):
 
 def print_rings(seen):
     print()
-    line("a ring's speed beside one rank", "reached", "goal")
+    line("speed of a ring relative to one rank", "reached", "goal")
     for name, values in seen.items():
         kind, ranks, sharding, step, mask = name.split("/")[:5]
         goal = ""
@@ -185,7 +185,7 @@ def main():
     parser.add_argument("--build", help="folder of a build of this library (default: builds the preset native)")
     parser.add_argument("--only", choices=PROGRAMS, action="append", help="may be given several times")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--cases", choices=("table", "tiny"), default="table", help="tiny: to try the programs, prints no table")
+    parser.add_argument("--cases", choices=("table", "tiny"), default="table", help="tiny: a smoke test that prints no table")
     parser.add_argument("--print-only", action="store_true")
     arguments = parser.parse_args()
 

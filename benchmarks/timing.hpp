@@ -1,5 +1,5 @@
 #pragma once
-// Times on a machine that is shared with others.
+// Timing on a machine that is shared with other load.
 
 #include <algorithm>
 #include <chrono>
@@ -13,8 +13,8 @@ struct Elapsed {
   double wall = 0;  ///< seconds
   double cpu = 0;   ///< seconds of all threads of the process
 
-  /// What counts for work on so many threads. One thread that never waits: its CPU time, which leaves out what others
-  /// had of its core.
+  /// The time to report for work on `threads` threads. For one thread, which never waits, its CPU time: it excludes
+  /// other load on the core.
   double seconds(int threads) const { return threads == 1 ? cpu : wall; }
 };
 
@@ -42,7 +42,7 @@ Elapsed elapsed_in(Function&& function) {
   return stopwatch.elapsed();
 }
 
-/// 0 for no values.
+/// Median of `values`; 0 if there are none.
 inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   auto const middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -1,12 +1,12 @@
 # annulus_add_test(<name> SOURCES <file>... [JOIN <word>...] [LABELS <label>...] [LIBRARIES <target>...])
-#     A Catch2 executable annulus_<name>_tests and its ctest entry unit.<name>; test cases tagged [slow] run in an entry
-#     of their own, unit.<name>.slow. All but the slow ones carry the label quick. Test cases tagged [.long], which take
-#     many minutes, are the entry unit.<name>.long, which runs in the test configuration long alone:
+#     Adds a Catch2 executable annulus_<name>_tests and its ctest entry unit.<name>, with the label quick. Test cases
+#     tagged [slow] run in a separate entry unit.<name>.slow. Test cases tagged [.long], which take many minutes, run in
+#     the entry unit.<name>.long, in the test configuration long alone:
 #     ctest -C long -L long
-#     JOIN: files whose names begin with the same one of these words are compiled together.
+#     JOIN: files whose names begin with the same one of these words form one unity-build group.
 # annulus_add_mpi_test(<name> SOURCES <file>... RANKS <count>... [LIBRARIES <target>...])
-#     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> for each count,
-#     and mpi.<name>.<ranks>.long.
+#     The same under mpirun, with the main function of tests/mpi/main.cpp: one entry mpi.<name>.<ranks> per count, and
+#     mpi.<name>.<ranks>.long.
 
 include(MpiLaunch)
 
@@ -14,28 +14,28 @@ set(ANNULUS_TEST_TIMEOUT 600 CACHE STRING "Seconds after which ctest ends a test
 option(ANNULUS_PRECOMPILE_TESTS "Compile Eigen's tensors and Catch2 once for all tests" ON)
 option(ANNULUS_JOIN_TESTS "Compile together the test files that a test joins" ON)
 
-# Catch2 2 is a header, version 3 a library.
+# Catch2 2 is header-only, Catch2 3 a library.
 get_target_property(annulus_catch_type Catch2::Catch2 TYPE)
 if(NOT annulus_catch_type STREQUAL "INTERFACE_LIBRARY")
   set(annulus_catch_main Catch2::Catch2WithMain)
   set(annulus_catch_arguments --allow-running-no-tests --colour-mode none)
 else()
-  # Its main function takes seconds to compile: once for all executables.
+  # Its main function takes seconds to compile, so all executables share one object file.
   add_library(annulus_catch_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/catch_main.cpp")
   target_link_libraries(annulus_catch_main PRIVATE annulus_build_options PUBLIC Catch2::Catch2)
-  target_compile_features(annulus_catch_main PRIVATE cxx_std_20)  # as the tests: Catch2 knows the types of its standard
+  target_compile_features(annulus_catch_main PRIVATE cxx_std_20)  # as the tests: Catch2's types depend on it
   set(annulus_catch_main annulus_catch_main)
   set(annulus_catch_arguments --use-colour no)
 endif()
-# A fixed seed, so that all ranks generate the same values; durations where a test case takes a second or more.
+# A fixed seed makes all ranks generate the same values. Durations are printed for test cases of a second or more.
 list(APPEND annulus_catch_arguments --rng-seed 1 --min-duration 1)
 
-# What every test may include: the library, tests/ and, for the command's own tests, examples/.
+# Include folders of every test: the library, tests/ and, for the tests of the command, examples/.
 add_library(annulus_test_support INTERFACE)
 target_link_libraries(annulus_test_support INTERFACE annulus::cpu annulus_build_options Catch2::Catch2)
 target_include_directories(annulus_test_support INTERFACE "${PROJECT_SOURCE_DIR}/tests")
-# Half of the compile time of -O3. The kernels of annulus::cpu are optimised in every configuration, and the command and
-# the benchmarks compile the rest as users do.
+# -O1 halves the compile time of -O3. The kernels of annulus::cpu are optimised in every configuration, and the command
+# and the benchmarks compile the rest with the flags of the build type, as users do.
 target_compile_options(annulus_test_support INTERFACE $<$<CONFIG:Release>:-O1>)
 
 if(ANNULUS_PRECOMPILE_TESTS)
@@ -52,7 +52,7 @@ function(annulus_reuse_precompiled target)
   endif()
 endfunction()
 
-# What the files of a group instantiate is instantiated once; their names must not collide.
+# Unity-build groups: templates are instantiated once per group. Names in the files of a group must not collide.
 function(annulus_join_sources target words)
   if(ANNULUS_JOIN_TESTS AND words)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
@@ -66,7 +66,7 @@ function(annulus_join_sources target words)
   endif()
 endfunction()
 
-# Whether a test case of these files has a tag of this regular expression; a change of a file asks again.
+# Sets <result> to whether a test case in the files has a tag that matches; a change of a file configures again.
 function(annulus_find_tag result tag)
   set(${result} FALSE PARENT_SCOPE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
@@ -93,7 +93,7 @@ function(annulus_add_test name)
   if(has_slow)
     add_test(NAME unit.${name}.slow COMMAND ${executable} "[slow]" ${annulus_catch_arguments})
     math(EXPR seconds "3 * ${ANNULUS_TEST_TIMEOUT}")
-    # COST: with several jobs the long ones start first.
+    # COST: ctest starts the longest tests first.
     set_tests_properties(unit.${name}.slow PROPERTIES TIMEOUT ${seconds} LABELS "unit;slow;${test_LABELS}" COST 1000)
   endif()
   if(has_long)

@@ -1,4 +1,4 @@
-# annulus_build_options: what tests, examples and benchmarks are compiled with, and consumers of the library are not.
+# annulus_build_options: compile options of tests, examples and benchmarks, but not of consumers of the library.
 
 include(CompilerWarnings)
 
@@ -11,6 +11,6 @@ add_library(annulus_build_options INTERFACE)
 annulus_enable_warnings(annulus_build_options)
 if(ANNULUS_SANITIZE)
   target_link_libraries(annulus_build_options INTERFACE annulus_sanitizers)
-  # Instrumented code makes GCC warn of values that are set.
+  # In instrumented code GCC warns of initialised values.
   target_compile_options(annulus_build_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endif()

@@ -1,5 +1,5 @@
-# Run by ctest: COMPILER, FILE, INCLUDES (separated by |), SECTION and EXPECT. With an empty SECTION the file must
-# compile; else it must be refused with an error line that matches EXPECT.
+# Compile-fail check, run by ctest. Variables: COMPILER, FILE, INCLUDES (separated by |), SECTION and EXPECT. With an
+# empty SECTION the file must compile; otherwise the compiler must reject it with an error line that matches EXPECT.
 
 string(REPLACE "|" ";" folders "${INCLUDES}")
 set(command "${COMPILER}" -std=c++20 -fsyntax-only)

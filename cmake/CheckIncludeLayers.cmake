@@ -1,9 +1,10 @@
-# Run by ctest: INCLUDE_DIR (the folder that holds annulus/). Fails where a header includes what its folder may not see.
-# With SELF_TEST, a folder to write to: each planted include must be refused, in a copy of the headers.
+# Check of the include layers, run by ctest. Fails if a header under INCLUDE_DIR (the folder that holds annulus/)
+# includes a header that its folder may not include. With SELF_TEST, a folder to write to, forbidden includes are
+# planted in a copy of the headers, and each must be reported.
 
 cmake_minimum_required(VERSION 3.22)
 
-# What each folder may include beside itself: folders, or single headers of a folder.
+# Allowed includes of each folder, apart from the folder itself: folders, or single headers of a folder.
 set(allowed_core "")
 set(allowed_tensor core)
 set(allowed_numerics core)
@@ -12,12 +13,12 @@ set(allowed_comm core)
 set(allowed_sharding core tensor)
 set(allowed_schedule core mask sharding)
 set(allowed_backend core tensor numerics mask sharding comm/communicator.hpp)
-set(allowed_ring core tensor mask schedule comm/communicator.hpp comm/lending.hpp backend/backend.hpp)
+set(allowed_ring core tensor mask schedule comm/communicator.hpp comm/zero_copy.hpp backend/backend.hpp)
 set(allowed_attention core tensor numerics sharding mask schedule comm backend ring)
 set(allowed_interop attention)
 
-# Headers that need a library that is not everybody's: only headers of the same prefix may include them, and umbrella
-# headers under #if defined(ANNULUS_WITH_MPI).
+# Headers that need an optional library: only headers that match may include them, and umbrella headers under
+# #if defined(ANNULUS_WITH_MPI).
 set(needs_mpi "^comm/mpi(/.*)?\\.hpp$")
 
 function(check_header root header result)
@@ -48,7 +49,7 @@ function(check_header root header result)
       continue()
     endif()
     if(NOT DEFINED allowed_${folder})
-      list(APPEND found "${header} is in a folder that the table of allowed includes does not know: ${folder}")
+      list(APPEND found "${header} is in a folder that the table of allowed includes lacks: ${folder}")
       continue()
     endif()
     string(REGEX MATCH "^[^/]+" target_folder "${target}")
@@ -80,7 +81,7 @@ function(expect_refusal folder include)
   check_tree("${SELF_TEST}" complaints)
   file(REMOVE_RECURSE "${SELF_TEST}")
   if(NOT complaints MATCHES "planted.hpp includes" AND NOT complaints MATCHES "planted.hpp is in a folder")
-    message(FATAL_ERROR "a planted ${include} in ${folder}/ is not noticed")
+    message(FATAL_ERROR "the check does not report ${include} planted in ${folder}/")
   endif()
 endfunction()
 
@@ -100,6 +101,6 @@ else()
   check_tree("${INCLUDE_DIR}" complaints)
   if(complaints)
     list(JOIN complaints "\n  " complaints)
-    message(FATAL_ERROR "includes against the layers:\n  ${complaints}")
+    message(FATAL_ERROR "includes that the layers forbid:\n  ${complaints}")
   endif()
 endif()

@@ -1,8 +1,8 @@
 # annulus_add_compile_fail_test(<name> FILE <file> SECTION <macro> EXPECT <regex>)
-#     Two ctest entries. <name>.<macro>: the file with the macro defined must be refused with a message that matches.
-#     <name>.compiles, once a file: without any macro it must compile, so that the refusal has no other reason.
+#     Adds two ctest entries. <name>.<macro>: with the macro defined, the compiler must reject the file with a message
+#     that matches. <name>.compiles, once per file: without macros it must compile, to exclude other reasons.
 # annulus_add_compile_fail_file(<file>)
-#     The above for each line of the file that reads
+#     Calls annulus_add_compile_fail_test for each line of the file of the form
 #         // expect MACRO: regex of the message
 
 set(annulus_compile_fail_script "${CMAKE_CURRENT_LIST_DIR}/CheckCompileFail.cmake")
@@ -19,7 +19,7 @@ endfunction()
 function(annulus_add_compile_fail_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "FILE;SECTION;EXPECT" "")
   if(NOT test_FILE OR NOT test_SECTION OR NOT test_EXPECT)
-    message(FATAL_ERROR "annulus_add_compile_fail_test(${name}): FILE, SECTION and EXPECT are needed")
+    message(FATAL_ERROR "annulus_add_compile_fail_test(${name}): FILE, SECTION and EXPECT are required")
   endif()
   file(READ "${test_FILE}" text)
   if(NOT text MATCHES "#[ \t]*(el)?if[^\n]*[ \t(]${test_SECTION}[ \t)\n]")

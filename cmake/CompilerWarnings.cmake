@@ -1,6 +1,6 @@
-# annulus_enable_warnings(<target>): the warnings that the code is kept free of, under GCC and Clang.
+# annulus_enable_warnings(<target>): enables the warnings of which the code is free, under GCC and Clang.
 
-option(ANNULUS_WARNINGS_AS_ERRORS "Compiler warnings end the build" OFF)
+option(ANNULUS_WARNINGS_AS_ERRORS "Treat compiler warnings as errors" OFF)
 
 function(annulus_enable_warnings target)
   target_compile_options(${target} INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion -Wshadow

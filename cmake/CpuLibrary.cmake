@@ -1,10 +1,10 @@
 # annulus::cpu: the kernels of CpuBackend, compiled for several instruction sets (levels) and chosen at run time.
 #
-# A kernel file also holds functions of the standard library and of Eigen, compiled with the instructions of its level.
-# If the linker took one of them for the rest of the program, that would end with an illegal instruction on an older
-# processor. So every function in the object file of a level is made local (LocalFunctions.cmake).
+# A kernel object file also holds functions of the standard library and of Eigen, compiled for its level. If the linker
+# chose one of them for the rest of the program, the program would execute illegal instructions on older processors.
+# Therefore every function in the object file of a level is made local (LocalFunctions.cmake).
 
-option(ANNULUS_CPU_LEVELS "annulus::cpu: kernels for all instruction sets of the architecture, not for the baseline alone" ON)
+option(ANNULUS_CPU_LEVELS "Build annulus::cpu for all instruction sets of the architecture instead of the baseline alone" ON)
 
 set(annulus_cpu_folder "${PROJECT_SOURCE_DIR}/include/annulus/backend/cpu/compiled")
 set(annulus_cpu_types float double half bfloat16)
@@ -13,7 +13,7 @@ set(annulus_cpu_double double)
 set(annulus_cpu_half Eigen::half)
 set(annulus_cpu_bfloat16 Eigen::bfloat16)
 
-# Flags of the levels of x86-64; processor.hpp has the same list.
+# Flags of the levels of x86-64, in agreement with processor.hpp.
 set(annulus_cpu_flags_baseline)
 set(annulus_cpu_flags_avx2 -march=x86-64-v3)
 set(annulus_cpu_flags_avx512 -march=x86-64-v4)
@@ -26,7 +26,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND CMAKE_SIZEOF_VOID_P EQUAL 8
   set(annulus_cpu_is_x86 TRUE)
   set(annulus_cpu_flags_baseline -march=x86-64)
 endif()
-# Sanitizers know nothing of functions made local.
+# Sanitizers do not support functions made local.
 if(ANNULUS_CPU_LEVELS AND annulus_cpu_is_x86 AND CMAKE_EXECUTABLE_FORMAT STREQUAL "ELF" AND NOT ANNULUS_SANITIZE)
   if(CMAKE_LINKER AND CMAKE_OBJCOPY AND CMAKE_NM)
     list(APPEND annulus_cpu_levels avx2 avx512 avx512_bf16 avx512_amx)
@@ -59,8 +59,8 @@ foreach(level IN LISTS annulus_cpu_levels)
     set_target_properties(${kernels} PROPERTIES POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF)
     target_link_libraries(${kernels} PRIVATE annulus)
     target_compile_definitions(${kernels} PRIVATE ANNULUS_CPU_ELEMENT=${annulus_cpu_${type}} ANNULUS_CPU_TABLE=${kernels})
-    # Optimised in every configuration but under sanitizers. Data that all levels share must not be GNU-unique: that
-    # binding allows one definition alone.
+    # Optimised in every configuration except with sanitizers. Data that all levels share must not be GNU-unique, a
+    # binding that allows only one definition.
     target_compile_options(${kernels} PRIVATE ${annulus_cpu_flags_${level}} ${annulus_cpu_optimised}
                                               -fno-fast-math -Wno-psabi $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique>)
     if(level STREQUAL "baseline")

@@ -1,5 +1,5 @@
-# annulus_require(<dependency>): an installed package, else (with ANNULUS_FETCH_DEPENDENCIES) the source that the user
-# names, else an error that says what to install. A macro, so that targets and variables reach the caller.
+# annulus_require(<dependency>): finds an installed package, else (with ANNULUS_FETCH_DEPENDENCIES) uses the source that
+# the user names, else fails with the package to install. A macro, so that targets and variables reach the caller.
 
 set(annulus_Eigen_package Eigen3)
 set(annulus_Eigen_target Eigen3::Eigen)
@@ -41,12 +41,12 @@ macro(annulus_require name)
     elseif(annulus_${name}_least AND ${annulus_${name}_package}_VERSION VERSION_LESS annulus_${name}_least AND
            ${annulus_${name}_package}_FOUND)
       message(FATAL_ERROR "${name} ${${annulus_${name}_package}_VERSION} was found in "
-                          "${${annulus_${name}_package}_DIR}; annulus needs ${annulus_${name}_least} or newer.")
+                          "${${annulus_${name}_package}_DIR}; annulus requires ${annulus_${name}_least} or newer.")
     endif()
   endif()
 endmacro()
 
-# Benchmarks are on by default only where their library is: asked for and missing is an error, as for MPI.
+# Benchmarks are on by default only if their library is found; requesting them without it is an error, as for MPI.
 macro(annulus_benchmarks_default result)
   set(${result} OFF)
   if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED ANNULUS_BUILD_BENCHMARKS)

@@ -1,7 +1,7 @@
-# annulus_embed_license(<text file> <header>): the header holds the text, as annulus_command::license_text.
+# annulus_embed_license(<text file> <header>): generates a header that defines annulus_command::license_text.
 
-# Some compilers take no string literal above 16 KiB: the text is a sequence of shorter ones, cut in characters of
-# which the file has one byte each.
+# Some compilers reject string literals above 16 KiB, so the text is split into shorter ones. The file must be ASCII, as
+# it is split by characters.
 function(annulus_embed_license file header)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
   file(READ "${file}" text)

@@ -1,4 +1,4 @@
-# annulus_fetch(<dependency> <folder or URL>): the dependency's target from source.
+# annulus_fetch(<dependency> <folder or URL>): creates the dependency's target from source.
 
 include(FetchContent)
 
@@ -9,13 +9,13 @@ macro(annulus_fetch name source)
     set(annulus_fetch_origin URL "${source}")
   endif()
   if("${name}" MATCHES "^(Eigen|CLI11|JSON)$")
-    # Headers only: the project's own build files would add its tests, and a target that cannot be exported with ours.
-    # A subfolder that does not exist keeps them out.
+    # Headers only: the project's build files would add its tests, and a target that cannot be exported with this one.
+    # A subfolder that does not exist excludes them.
     FetchContent_Declare(annulus_${name} ${annulus_fetch_origin} SOURCE_SUBDIR no_build_files)
   else()
     FetchContent_Declare(annulus_${name} ${annulus_fetch_origin})
   endif()
-  # Their options, which option() of an older policy would otherwise reset.
+  # CMP0077 keeps option() calls of the dependencies from resetting these variables.
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   set(BENCHMARK_ENABLE_TESTING OFF)
   set(BENCHMARK_ENABLE_GTEST_TESTS OFF)

@@ -1,5 +1,5 @@
-# Headers, targets, find_package files. annulus::mpi has an export file of its own, so that a consumer without MPI can
-# use annulus::annulus of an installation that has both; annulus::cpu, so that it may be left out.
+# Installation of headers, targets and package files. annulus::mpi has a separate export file, so that a consumer
+# without MPI can use annulus::annulus of an installation that has both; annulus::cpu has one so that it may be omitted.
 
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")

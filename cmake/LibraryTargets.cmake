@@ -1,4 +1,4 @@
-# annulus::annulus and annulus::mpi: header-only, each with the headers that need nothing but its own dependencies.
+# Header-only targets annulus::annulus and annulus::mpi, each with the headers that need only its dependencies.
 # annulus::cpu (CpuLibrary.cmake) adds compiled kernels.
 
 include(GNUInstallDirs)
@@ -8,7 +8,7 @@ set(annulus_mpi_headers ${annulus_headers})
 list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
 list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers})
 
-# File sets came with CMake 3.23; before, the whole folder is one include directory.
+# File sets require CMake 3.23; with older versions the whole folder is one include directory.
 function(annulus_add_headers target)
   if(CMAKE_VERSION VERSION_LESS 3.23)
     target_include_directories(${target} INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
@@ -29,7 +29,7 @@ if(ANNULUS_WITH_MPI)
   add_library(annulus::mpi ALIAS annulus_mpi)
   set_target_properties(annulus_mpi PROPERTIES EXPORT_NAME mpi)
   target_link_libraries(annulus_mpi INTERFACE annulus MPI::MPI_CXX)
-  # With it the umbrella header brings the ring over MPI.
+  # The umbrella header then includes the MPI ring.
   target_compile_definitions(annulus_mpi INTERFACE ANNULUS_WITH_MPI=1)
   annulus_add_headers(annulus_mpi ${annulus_mpi_headers})
 endif()

@@ -1,9 +1,9 @@
 # cmake -DNM=<nm> -DFROM=<object> -DTO=<object> -DLINKER=<ld> -DOBJCOPY=<objcopy> -P LocalFunctions.cmake
-#   copies an object file and makes its functions and virtual tables local: no other file can call them. Data stays
-#   global, so that variables of inline functions and of templates are shared with the rest of the program.
+#   Copies an object file and makes its functions and virtual tables local, so that no other file can use them. Data
+#   stays global, so that variables of inline functions and of templates are shared with the rest of the program.
 # cmake -DNM=<nm> -DOBJECTS=<object>;... -DOBJDUMP=<objdump> -P LocalFunctions.cmake
-#   fails if one of the object files has a function or virtual table that is not local, or code that runs when the
-#   program starts.
+#   Fails if one of the object files has a function or virtual table that is not local, or code that runs at program
+#   start.
 
 function(run)
   execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE output ERROR_VARIABLE error RESULT_VARIABLE status)
@@ -13,7 +13,7 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-# The names of an object file's functions and virtual tables, in `code`.
+# Sets `code` to the names of an object file's functions and virtual tables.
 function(find_code object)
   run("${NM}" --defined-only --format=sysv ${ARGN} "${object}")
   # Name|Value|Class|Type|Size|Line|Section
@@ -28,7 +28,7 @@ if(OBJECTS)
     run("${OBJDUMP}" -h "${object}")
     string(REGEX MATCHALL "\\.(init_array|ctors)[^ ]*" at_start "${output}")
     if(code OR at_start)
-      message(SEND_ERROR "${object}: reachable from elsewhere: ${code} ${at_start}")
+      message(SEND_ERROR "${object}: functions that are not local, or code that runs at program start: ${code} ${at_start}")
     endif()
   endforeach()
   return()
@@ -36,7 +36,7 @@ endif()
 
 get_filename_component(folder "${TO}" DIRECTORY)
 file(MAKE_DIRECTORY "${folder}")
-# Linkers keep one copy of a section group, by name, local or not: so the groups are dissolved first.
+# Linkers keep one copy of each section group, by name, even of local symbols, so the groups are dissolved first.
 run("${LINKER}" -r --force-group-allocation -o "${TO}.joined" "${FROM}")
 find_code("${TO}.joined")
 list(JOIN code "\n" lines)

@@ -1,4 +1,4 @@
-# How ctest starts a program on several ranks of this machine, whatever its number of cores, as root too.
+# Launch of test programs on several ranks of this machine, whatever its number of cores, also as root.
 
 set(annulus_mpi_flags)
 set(annulus_mpi_environment)
@@ -6,8 +6,8 @@ if(ANNULUS_WITH_MPI)
   execute_process(COMMAND "${MPIEXEC_EXECUTABLE}" --version OUTPUT_VARIABLE launcher ERROR_VARIABLE launcher)
   if(launcher MATCHES "Open ?MPI|Open MPI|OpenRTE|prterun")
     set(annulus_mpi_flags --oversubscribe --bind-to none)
-    # Containers often forbid the kernel call that copies from one process to another: the copy goes through shared
-    # memory instead. Ranks that wait give their core away.
+    # Containers often forbid the system call that copies between processes, so copies go through shared memory. Waiting
+    # ranks yield their core.
     set(annulus_mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_sm_single_copy_mechanism=none
         OMPI_MCA_mpi_yield_when_idle=1)
@@ -15,7 +15,7 @@ if(ANNULUS_WITH_MPI)
 endif()
 
 # annulus_mpi_command(<result> <ranks> <seconds> <program and arguments>...)
-# The launcher ends a job that hangs a little before ctest would, since it also ends the ranks.
+# Sets <result> to the launch command. The launcher times out before ctest does, as it also ends the ranks.
 function(annulus_mpi_command result ranks seconds)
   set(limit)
   if(annulus_mpi_flags)
@@ -26,7 +26,7 @@ function(annulus_mpi_command result ranks seconds)
       PARENT_SCOPE)
 endfunction()
 
-# What Open MPI never frees is not ours to report; leaks are looked for in all other tests.
+# Leak detection is off, as Open MPI leaks memory; all other tests detect leaks.
 function(annulus_mpi_test_properties test ranks)
   set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks}
                        ENVIRONMENT "${annulus_mpi_environment};ASAN_OPTIONS=detect_leaks=0")

@@ -1,5 +1,5 @@
-# ANNULUS_PYTHON: a python3 that can import numpy. The first on PATH may be one of a version manager that cannot, where
-# the system's own can. Without any, ANNULUS_PYTHON is a plain python3 and ANNULUS_PYTHON_HAS_NUMPY is off.
+# ANNULUS_PYTHON: a python3 that can import numpy. The first one on PATH may belong to a version manager and lack numpy,
+# while the system's has it. If there is none, ANNULUS_PYTHON is any python3 and ANNULUS_PYTHON_HAS_NUMPY is off.
 
 if(NOT ANNULUS_PYTHON OR NOT ANNULUS_PYTHON_HAS_NUMPY)
   set(ANNULUS_PYTHON_HAS_NUMPY OFF)

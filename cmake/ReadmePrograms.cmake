@@ -1,15 +1,17 @@
 # annulus_add_readme_programs(<markdown file> [<prefix>])
-#     Each ```cpp block with a main function becomes a program and a ctest entry readme.<prefix>program_<n>; those that
-#     use MPI run on two ranks, and only where it is. A block that starts with an include but has no main function is
-#     compiled. Programs run in the folder of their page. Pages after the first need a prefix.
-#     The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt beside the first program, under
-#     the name that it asks for: folder ANNULUS_README_PACKAGE, which the package test builds, and runs
+#     Tests the code of a page. Each ```cpp block with a main function becomes a program and a ctest entry
+#     readme.<prefix>program_<n>; programs that use MPI run on two ranks, if MPI is available. A block that starts with
+#     an include and has no main function is compiled alone. Programs run in a folder per page. Pages after the first
+#     need a prefix.
+#     The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to the first program under
+#     the file name that the block uses: folder ANNULUS_README_PACKAGE, which the package test builds to run
 #     ANNULUS_README_PROGRAM. Folder ANNULUS_README_MPI_PACKAGE is the same for the first program that uses MPI, with
 #     the component and target of MPI.
 
 set(annulus_uses_mpi "annulus/comm/mpi|run_mpi_ring|MpiRing|MPI_")
 
-# All blocks of one language, as <prefix>_0 .. <prefix>_<count-1>: not a list, since code has semicolons.
+# Sets <prefix>_count and <prefix>_0 .. <prefix>_<count-1> to all blocks of one language: not a list, as code has
+# semicolons.
 function(annulus_fenced_blocks text language prefix)
   set(count 0)
   set(fence "\n```${language}\n")
@@ -21,7 +23,7 @@ function(annulus_fenced_blocks text language prefix)
     string(SUBSTRING "${text}" ${begin} -1 text)
     string(FIND "${text}" "\n```" end)
     if(end EQUAL -1)
-      message(FATAL_ERROR "a \`\`\`${language} block of the readme is never closed")
+      message(FATAL_ERROR "a \`\`\`${language} block of the readme is not closed")
     endif()
     string(SUBSTRING "${text}" 0 ${end} block)
     set(${prefix}_${count} "${block}\n" PARENT_SCOPE)
@@ -104,7 +106,7 @@ function(annulus_add_readme_programs readme)
     endif()
   endwhile()
   if(NOT first_program)
-    message(FATAL_ERROR "${readme} has no \`\`\`cpp block with a main function: nothing of it would be tested")
+    message(FATAL_ERROR "${readme} has no \`\`\`cpp block with a main function, so none of its programs would be tested")
   endif()
 
   set(number 0)

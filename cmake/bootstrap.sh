@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 or Ubuntu 24.04 to a running annulus. See usage below.
+# Installation, build and run of annulus on a bare Debian 12 or Ubuntu 24.04. See usage below.
 set -eu
 
 usage() {
@@ -21,7 +21,7 @@ fail() { printf 'bootstrap: %s\n' "$*" >&2; exit 1; }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build/release
 
-# Whether a package's part is on this machine, however it came there.
+# Whether a part of a package is on this machine, however it was installed.
 has_header() {
   local folder
   for folder in /usr/include /usr/local/include /usr/include/eigen3 /usr/local/include/eigen3; do
@@ -57,7 +57,7 @@ missing_packages() {
   fi
 }
 
-# Shows what a command says only where it fails.
+# Runs a command and shows its output only if it fails.
 quietly() {
   local log status=0
   log=$(mktemp)
@@ -86,7 +86,7 @@ install_missing() {
     fail "apt-get could not install: $packages"
 }
 
-# One job a core, and 1.5 GiB of memory a job.
+# One job per core, and 1.5 GiB of memory per job.
 job_count() {
   local cores memory
   cores=$(nproc)
@@ -97,7 +97,7 @@ job_count() {
 
 on_if() { if "$@"; then echo ON; else echo OFF; fi; }
 
-# What there is decides what is configured, so that `demo` before or after `test` changes nothing for the other.
+# Installed packages decide what is configured, so that `demo` and `test` use the same configuration in any order.
 configure() {
   say "configuring $build"
   # shellcheck disable=SC2086  # several arguments

@@ -1,4 +1,4 @@
-// Demonstrates: attention on one rank, with every option a designated initialiser. A ring of one is just attention.
+// Demonstrates: attention on one rank, with options as designated initialisers. A ring of one rank is plain attention.
 #include <annulus/annulus.hpp>
 #include <iostream>
 

@@ -6,7 +6,7 @@
 
 int main() {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
-  Tensor q(1, 101, 4, 16), k(1, 101, 4, 16), v(1, 101, 4, 16);  // 101 tokens: no length needs to divide
+  Tensor q(1, 101, 4, 16), k(1, 101, 4, 16), v(1, 101, 4, 16);  // 101 tokens: any length works on 4 ranks
   q.setRandom();
   k.setRandom();
   v.setRandom();

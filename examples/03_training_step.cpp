@@ -1,4 +1,4 @@
-// Demonstrates: forward and backward on packed documents, and what the plan says about work and traffic beforehand.
+// Demonstrates: forward and backward on packed documents, and a plan that predicts work and traffic without data.
 #include <annulus/annulus.hpp>
 #include <iostream>
 

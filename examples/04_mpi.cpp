@@ -1,5 +1,5 @@
-// Demonstrates: a ring over MPI in a program that has MPI already. The ranks of MPI_COMM_WORLD form replica groups, and
-// each group is a ring of its own: here even and odd ranks, side by side.
+// Demonstrates: rings over MPI in a program that initialises MPI itself. The ranks of MPI_COMM_WORLD are split into
+// replica groups, here even and odd ranks, and each group is a separate ring.
 #include <annulus/annulus.hpp>
 #include <annulus/comm/mpi.hpp>
 #include <iostream>

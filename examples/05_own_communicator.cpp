@@ -1,4 +1,5 @@
-// Demonstrates: a communicator of your own. This one counts what another one sends; a network of yours looks the same.
+// Demonstrates: a custom communicator, which wraps another one and counts the bytes sent. It models the same concept as
+// one for a custom network.
 #include <annulus/annulus.hpp>
 #include <iostream>
 

@@ -1,5 +1,4 @@
-// Demonstrates: a backend of your own. This one takes the reference arithmetic, times it, and refuses what it does not
-// want to do, before anything is sent.
+// Demonstrates: a custom backend, which times the reference backend and rejects dropout before any rows are sent.
 #include <annulus/annulus.hpp>
 #include <chrono>
 #include <iostream>

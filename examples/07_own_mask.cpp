@@ -1,5 +1,5 @@
-// Demonstrates: a mask of your own, a predicate on (batch, head, query, key) in global positions. Here a prefix that
-// all queries see in both directions, causal attention after it, and every second head dilated.
+// Demonstrates: a custom mask, a predicate on (batch, head, query, key) in global positions. Here a prefix that all
+// queries see, causal attention after it, and dilation in every second head.
 #include <annulus/annulus.hpp>
 #include <iostream>
 
@@ -18,6 +18,6 @@ int main() {
     auto const forward = attention.forward(q, k, v);
     return std::pair{forward.lse(0, 0, 15), forward.lse(0, 1, 15)};
   });
-  // With keys of zero, lse is the logarithm of how many keys a query sees. Rank 3's last query is position 63.
+  // With keys of zero, lse is the logarithm of the number of visible keys. The last query of rank 3 is position 63.
   std::cout << "query 63 sees " << std::exp(lse[3].first) << " keys in head 0, " << std::exp(lse[3].second) << " in head 1\n";
 }

@@ -1,5 +1,5 @@
-// Demonstrates: the merge rule by itself. A query attends to two halves of a cache, perhaps on two machines; output and
-// lse of the halves are enough to get the exact result.
+// Demonstrates: the merge rule by itself. A query attends to two parts of a cache, perhaps on two machines; output and
+// lse of the parts are enough to compute the exact result.
 #include <annulus/annulus.hpp>
 #include <annulus/numerics/merge.hpp>
 #include <cmath>

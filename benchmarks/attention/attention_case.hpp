@@ -1,5 +1,5 @@
 #pragma once
-// What is measured: one pass over self-attention of one sequence.
+// Benchmark case: one pass of self-attention over one sequence.
 
 #include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
@@ -20,7 +20,7 @@ enum class MaskKind {
   full,
   causal,
   window,  ///< each query sees itself and the 1023 keys before it
-  packed,  ///< 16 documents of different lengths, each seen by itself alone
+  packed,  ///< 16 documents of different lengths, which do not see each other
 };
 
 inline std::string name_of(MaskKind kind) {
@@ -56,15 +56,14 @@ struct AttentionCase {
 
 inline constexpr Index window_keys = 1024, packed_documents = 16;
 
-/// The first position of document `document`, 0 to packed_documents. Lengths are from about half to one and a half
-/// times the mean.
+/// First position of document `document`, 0 to packed_documents. Lengths are about 0.5 to 1.5 times the mean.
 inline Index document_begin(Index document, Index tokens) {
   if (document == 0 || document == packed_documents) return document == 0 ? 0 : tokens;
   Index const moved = (document * 37) % 16 - 8;  // in 1/32 of the mean length
   return (tokens * (32 * document + moved)) / (32 * packed_documents);
 }
 
-/// The document of each token, counted from 1.
+/// Document id of each token, counted from 1.
 inline std::vector<std::int32_t> document_ids(Index tokens) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
   for (Index document = 0; document < packed_documents; ++document)
@@ -73,7 +72,7 @@ inline std::vector<std::int32_t> document_ids(Index tokens) {
   return ids;
 }
 
-/// Pairs of query and key that see each other, per head.
+/// Visible pairs of query and key per head.
 inline double visible_pairs(MaskKind mask, Index tokens) {
   auto const n = static_cast<double>(tokens);
   switch (mask) {
@@ -98,7 +97,7 @@ inline double visible_pairs(MaskKind mask, Index tokens) {
   return 0;
 }
 
-/// Two products of a visible pair in the forward pass, five in the backward pass.
+/// Floating-point operations: two products per visible pair in the forward pass, five in the backward pass.
 inline double operations(AttentionCase const& c) {
   double const products = c.pass == Pass::forward ? 2 : 5;
   return 2 * products * visible_pairs(c.mask, c.tokens) * static_cast<double>(c.heads * c.head_dim);

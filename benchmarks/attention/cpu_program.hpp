@@ -1,5 +1,5 @@
 #pragma once
-// The library's own program. Each element type is compiled in a file of its own, side by side.
+// Benchmark program of the library. Each element type is compiled in its own file, so that they build in parallel.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/backend/cpu/cpu.hpp>

@@ -1,5 +1,5 @@
 #pragma once
-// What the Eigen programs share: heads as contiguous matrices, shared out to threads.
+// Base class of the Eigen programs: heads as contiguous matrices, distributed over threads.
 
 #include <Eigen/Core>
 #include <annulus/core/check.hpp>
@@ -17,7 +17,7 @@ namespace annulus_bench {
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Vector = Eigen::VectorXf;
 
-/// Operands and results of one head, [tokens, head_dim]; q carries the scale.
+/// Operands and results of one head, [tokens, head_dim] each; q is multiplied by the softmax scale.
 struct EigenHead {
   Matrix q, k, v, dout, output, dq, dk, dv;
   Vector lse;
@@ -48,8 +48,8 @@ class EigenHeads : public AttentionProgram {
     }
   }
 
-  std::vector<double> row(Quantity quantity, Index head_number, Index row) const override {
-    EigenHead const& head = heads_[static_cast<std::size_t>(head_number)];
+  std::vector<double> row(Quantity quantity, Index head_index, Index row) const override {
+    EigenHead const& head = heads_[static_cast<std::size_t>(head_index)];
     if (quantity == Quantity::lse) return {static_cast<double>(head.lse[row])};
     Matrix const& matrix = quantity == Quantity::output ? head.output
                            : quantity == Quantity::dq   ? head.dq
@@ -63,7 +63,7 @@ class EigenHeads : public AttentionProgram {
  protected:
   bool causal() const { return case_.mask == MaskKind::causal; }
 
-  /// work(number of the head, head) for all heads, each on one of the case's threads.
+  /// Calls work(index of the head, head) for all heads, each on one of the case's threads.
   template <class Work>
   void for_each_head(Work&& work) {
     std::atomic<std::size_t> next = 0;

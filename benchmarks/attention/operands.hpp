@@ -1,5 +1,5 @@
 #pragma once
-// Operands that are the same in every run: uniform, of variance 1, rounded to the element type.
+// Reproducible operands: uniform with variance 1, rounded to the element type.
 
 #include <annulus/tensor/eigen.hpp>
 
@@ -12,7 +12,7 @@ namespace annulus_bench {
 
 using FloatTensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 
-/// A number in [-sqrt(3), sqrt(3)] that depends on the place alone (the finaliser of splitmix64).
+/// Uniform value in [-sqrt(3), sqrt(3)] that depends on stream and place alone (the finaliser of splitmix64).
 inline float value_at(std::uint64_t stream, std::uint64_t place) {
   std::uint64_t x = (stream << 40) + place + 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -27,7 +27,7 @@ inline float rounded_to(DataType type, float value) {
   return value;
 }
 
-/// [1, tokens, heads, head_dim] each. Every element type holds the values exactly.
+/// Operands of a case, [1, tokens, heads, head_dim] each. The case's element type holds the values exactly.
 struct Operands {
   FloatTensor q, k, v, dout;
 

@@ -1,5 +1,5 @@
 #pragma once
-// The programs that are compared.
+// Interface and factories of the programs that are compared.
 
 #include <memory>
 #include <vector>
@@ -16,7 +16,7 @@ inline char const* name_of(Quantity quantity) {
   return names[static_cast<int>(quantity)];
 }
 
-/// One way to compute a case. The operands are taken over when it is made, in the layout and type that suit it best.
+/// One implementation of a case. Its constructor copies the operands to the layout and type that suit it best.
 class AttentionProgram {
  public:
   AttentionProgram() = default;
@@ -25,21 +25,21 @@ class AttentionProgram {
   virtual ~AttentionProgram() = default;
 
   virtual void forward() = 0;
-  /// After forward().
+  /// Requires a preceding forward().
   virtual void backward() = 0;
-  /// One row of a result of the last pass; of lse one number.
+  /// One row of a result of the last pass; for lse one value.
   virtual std::vector<double> row(Quantity quantity, Index head, Index row) const = 0;
 };
 
-/// The library: one rank, CpuBackend. T: float, double, Eigen::bfloat16, Eigen::half.
+/// The library on one rank with CpuBackend. T: float, double, Eigen::bfloat16, Eigen::half.
 template <class T>
 std::unique_ptr<AttentionProgram> cpu_program(AttentionCase const& c, Operands const& operands);
 
-/// Three Eigen expressions a head; float; full and causal. All probabilities are stored, and kept for the backward pass,
-/// which so needs four products; it is counted as five.
+/// Three Eigen expressions per head; float; full and causal. All probabilities are stored, and kept for the backward
+/// pass, which therefore needs four products; it is counted as five.
 std::unique_ptr<AttentionProgram> plain_eigen_program(AttentionCase const& c, Operands const& operands);
 
-/// Online softmax over blocks, Eigen products; float; full and causal. The backward pass computes the probabilities again.
+/// Online softmax over blocks, Eigen products; float; full and causal. The backward pass recomputes the probabilities.
 std::unique_ptr<AttentionProgram> blocked_eigen_program(AttentionCase const& c, Operands const& operands);
 
 }  // namespace annulus_bench

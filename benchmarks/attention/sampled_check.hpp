@@ -1,5 +1,5 @@
 #pragma once
-// Compares rows of a result with dense attention in double, the judge of the tests.
+// Check of sampled result rows against dense attention in double, the oracle of the tests.
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ class SampledRows {
         if (c.pass == Pass::backward)
           samples_.push_back({Quantity::dq, head, row, gradients.dq(0, 0, row), rounded_delta(c, problem, dout, row)});
       }
-      // The statistics of all rows that see a key are needed for its gradient: of one head they are enough.
+      // The gradient of a key needs the statistics of all rows that see it, so one head is checked.
       if (c.pass == Pass::forward || head != c.heads - 1) continue;
       for (Index row : rows(c.tokens)) {
         auto exact = gradients.dk_dv(0, 0, row);
@@ -40,8 +40,8 @@ class SampledRows {
     }
   }
 
-  /// The largest error of a quantity, as the norm over all samples relative to that of the exact values.
-  /// row(quantity, head, row) gives what was computed.
+  /// Largest error of the pass's quantities: the norm over all samples relative to that of the exact values.
+  /// row(quantity, head, row) returns the computed row.
   template <class Row>
   double error(Pass pass, Row&& row) const {
     std::map<Quantity, std::pair<double, double>> sums;
@@ -60,7 +60,7 @@ class SampledRows {
     double worst = 0;
     for (auto const& [quantity, sum] : sums) {
       double const error = std::sqrt(sum.first / sum.second);
-      if (!(error <= worst)) worst = error;  // also where it is not a number
+      if (!(error <= worst)) worst = error;  // also if it is NaN
     }
     return worst;
   }
@@ -70,11 +70,11 @@ class SampledRows {
     Quantity quantity;
     Index head, row;
     std::vector<double> exact;
-    double terms = 0;  ///< norm of terms that cancel, beside the exact values
+    double terms = 0;  ///< norm of terms that cancel, added to that of the exact values
   };
 
-  /// The backward pass reads the output rounded to 16 bits: by how much dq then changes, in units of that rounding. It
-  /// shows where a row sees few keys, and dq is a difference of nearly equal terms.
+  /// Change of dq, in units of the rounding, as the backward pass reads the output rounded to 16 bits. It matters where
+  /// a row sees few keys and dq is a difference of nearly equal terms.
   static double rounded_delta(AttentionCase const& c, annulus_test::OracleProblem const& problem,
                               std::vector<double> const& dout, Index row) {
     if (c.type != DataType::bfloat16 && c.type != DataType::float16) return 0;
@@ -129,9 +129,9 @@ class SampledRows {
   std::vector<Sample> samples_;
 };
 
-/// 16-bit types: 4 roundings, as probabilities, gradients of logits and results are each rounded once; sums are in float.
-/// Float and double: 32 roundings, or 2 of the terms of a long sum where that is more. They have either sign, so that the sum
-/// over n keys is about sqrt(n) times smaller than they are.
+/// Bound of the relative error. 16-bit types: 4 roundings, as probabilities, gradients of logits and results are each
+/// rounded once; sums are in float. Float and double: 32 roundings, or if larger 2 roundings of the terms of a long
+/// sum: they have either sign, so that the sum over n keys is about sqrt(n) times smaller than they are together.
 inline double error_bound(AttentionCase const& c) {
   double const roundings = std::max(32.0, 2 * std::sqrt(static_cast<double>(c.tokens)));
   switch (c.type) {

@@ -1,5 +1,5 @@
 #pragma once
-// What is measured of a ring: a case of self-attention, and how it is spread on the ranks.
+// Benchmark case of a ring: a case of self-attention and its sharding.
 
 #include <annulus/sharding/sharding.hpp>
 
@@ -10,7 +10,7 @@
 namespace annulus_bench {
 
 struct RingCase {
-  AttentionCase attention{};  ///< tokens: of all ranks; threads: of a rank, 0: the cores that other ranks leave
+  AttentionCase attention{};  ///< tokens: of all ranks; threads: per rank, 0: the cores that other ranks do not use
   annulus::Sharding sharding{};
   std::string sharding_name = "contiguous";
 

@@ -1,5 +1,5 @@
 #pragma once
-// One rank of a measured ring: its shards, its results, and the pass with and without communication.
+// Rank of a measured ring: its shards, its results, and the pass with and without communication.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
@@ -15,13 +15,13 @@
 
 namespace annulus_bench {
 
-/// A result and the place of its rows: output after a forward pass, dq, dk and dv after a backward pass.
+/// Results of a rank: output after a forward pass; dq, dk and dv after a backward pass.
 using RingResults = std::vector<FloatTensor>;
 
 template <annulus::Communicator C>
 class RingRank {
  public:
-  /// Runs each pass once. Collective.
+  /// Collective: runs the pass once on the ring and once on the silent ring, which is silenced after that.
   RingRank(C& ring, RingCase const& c, Operands const& global)
       : case_(c),
         rank_(ring.rank()),
@@ -55,7 +55,7 @@ class RingRank {
   RingResults results() const {
     return case_.attention.pass == Pass::forward ? RingResults{output_} : RingResults{dq_, dk_, dv_};
   }
-  /// Of a row of this rank.
+  /// lse of a row of this rank.
   float lse(Index head, Index row) const { return lse_(0, head, row); }
   annulus::RingPlan const& plan() const { return *attention_.plan(case_.attention.pass); }
 

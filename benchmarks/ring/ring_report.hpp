@@ -1,5 +1,5 @@
 #pragma once
-// What is reported of a ring beside one rank that does the same work alone.
+// Counters of a ring relative to one rank that does the same work alone.
 
 #include <annulus/schedule/ring_plan.hpp>
 
@@ -15,7 +15,7 @@
 
 namespace annulus_bench {
 
-/// The work of all ranks over what they could do while each step takes as long as that of its busiest rank.
+/// Work of all ranks over their capacity if each step takes as long as its busiest rank.
 inline double balance(annulus::RingPlan const& plan) {
   double work = 0, slots = 0;
   for (int step = 0; step < plan.steps(); ++step) {
@@ -30,8 +30,8 @@ inline double balance(annulus::RingPlan const& plan) {
   return slots == 0 ? 1 : work / slots;
 }
 
-/// Rounds in which one rank alone, the ring, and the ring without communication have their turns, so that whatever else
-/// the machine does meets all three. CPU times are those of all ranks.
+/// Collects rounds that time one rank alone, the ring, and the ring without communication in alternation, so that other
+/// load on the machine affects all three alike. CPU times are sums over all ranks.
 class RingReport {
  public:
   void add_round(Elapsed const& alone, Elapsed const& ring, Elapsed const& silent) {
@@ -65,7 +65,7 @@ inline double relative_difference(FloatTensor const& a, FloatTensor const& b) {
   return std::sqrt(difference / size);
 }
 
-/// Ring and rank alone may each be 2e-6 off.
+/// Ring and single rank may each have an error of 2e-6.
 inline constexpr double ring_error_bound = 4e-6;
 
 }  // namespace annulus_bench

@@ -1,5 +1,5 @@
 #pragma once
-// A ring that passes nothing on: what a pass takes on it is the pass without its communication.
+// Communicator without payload transfers, to time a pass without its communication.
 
 #include <annulus/comm/communicator.hpp>
 
@@ -8,7 +8,7 @@
 
 namespace annulus_bench {
 
-/// Wraps a ring of any kind. It passes bytes on until silence(), so that what stands in the buffers is data.
+/// Wraps any ring. Shifts are forwarded until silence() is called, so that the buffers hold real data afterwards.
 template <annulus::Communicator C>
 class SilentRing {
  public:

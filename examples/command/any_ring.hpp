@@ -1,5 +1,5 @@
 #pragma once
-// One type for all rings, so that the passes are compiled once for each element type and not for each ring.
+// Type-erased communicator: the passes are compiled once per element type, not once per communicator type.
 
 #include <annulus/comm/communicator.hpp>
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace annulus_command {
 
-/// Refers to a communicator that outlives it.
+/// Non-owning, type-erased communicator in host memory. The communicator must outlive it.
 class AnyRing {
  public:
   using memory_space = annulus::HostMemory;
@@ -87,7 +87,7 @@ class AnyRing {
         return own_record;
     }
     C& communicator;
-    annulus::FlightRecord own_record;  ///< where the communicator keeps none
+    annulus::FlightRecord own_record;  ///< used if the communicator keeps none
   };
 
   std::unique_ptr<Ring> ring_;

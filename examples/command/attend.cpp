@@ -28,14 +28,14 @@ Call call_of(AttendOptions const& options, CallShape const& shape) {
   return call;
 }
 
-/// Steps of one rank in all passes. Throws what the library would, so that it is said before anything is made.
+/// Steps of one rank in all passes. Throws the library's errors for a bad problem before any file is created.
 std::size_t steps_of_a_rank(Call const& call, int ranks) {
   int steps = plan_of(call, annulus::Pass::forward, ranks).steps();
   if (call.shape.backward) steps += plan_of(call, annulus::Pass::backward, ranks).steps();
   return static_cast<std::size_t>(steps);
 }
 
-/// Throws std::runtime_error where a result is further away than rounding explains.
+/// Prints the errors of all results. Throws std::runtime_error if one exceeds its rounding bound.
 template <annulus::Scalar T>
 void verify(Inputs<T> const& inputs, Call const& call, Results<T> const& results) {
   std::vector<Verified> all;
@@ -43,9 +43,9 @@ void verify(Inputs<T> const& inputs, Call const& call, Results<T> const& results
     Progress const progress("verify", 1);
     all = verified(inputs, call, results);
   }
-  std::cout << "largest relative error against the reference backend on one rank, in double; share: the largest part "
-               "that the\n"
-               "error of an element takes of what rounding explains there, accepted up to 1; bound: of that element\n";
+  std::cout << "largest relative error against the reference backend on one rank, in double; share: the largest ratio "
+               "of an\n"
+               "element's error to its rounding bound, accepted up to 1; bound: that of this element\n";
   print_formatted("  %-6s %10s %10s %10s\n", "", "error", "bound", "share");
   for (Verified const& result : all)
     print_formatted("  %-6s %10.3g %10.3g %10.3g\n", result.name.c_str(), result.largest, result.bound,
@@ -79,7 +79,7 @@ void attend_in_one_process(AttendOptions const& options) {
 void require_ranks_of(int started, AttendOptions const& options) {
   if (options.ranks && *options.ranks != started)
     throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " + std::to_string(started) +
-                     "; accepted: that number, or no --ranks");
+                     " processes; accepted: that number, or no --ranks");
 }
 
 void attend_on_all_processes(AttendOptions const& options, MpiSession& session) {
@@ -111,7 +111,7 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
     {
       std::optional<Progress> progress;
       if (first) progress.emplace("attend", steps);
-      // Clocks of different machines show different times: they all start here.
+      // Clocks of different machines differ, so the time axis of every rank starts at this barrier.
       ranks.barrier();
       StepLog log(StepLog::Clock::now(), first ? &*progress : nullptr);
       results = attend_over_mpi(ranks, first ? &*inputs : nullptr, call, log);

@@ -12,7 +12,7 @@ namespace {
 
 using Shape = std::vector<std::size_t>;
 
-/// "query_heads 4", or "1 or query_heads 4" where an axis may also have extent 1.
+/// Expected extent of one axis of a file; may_be_one: extent 1 is accepted too (broadcast).
 struct Axis {
   char const* name;
   annulus::Index extent;
@@ -38,7 +38,8 @@ void require_shape(NpyArray const& array, std::initializer_list<Axis> axes) {
   if (!fits) fail_shape(array, accepted + "]");
 }
 
-/// Extents [batch, sequence, heads, dim] of a file with the axes in the order given.
+/// Extents [batch, sequence, heads, dim] of a file whose axes have the order `axes`. Throws InputError unless it has
+/// four axes, each at least 1.
 std::array<annulus::Index, 4> attention_extents(NpyArray const& array, annulus::AxisOrder axes) {
   char const* const names[] = {"batch", "sequence", "heads", "dim"};
   auto const places = annulus::places_of(axes);
@@ -57,7 +58,7 @@ std::array<annulus::Index, 4> attention_extents(NpyArray const& array, annulus::
   return extents;
 }
 
-/// An operand in the same axis order as q, with these extents [batch, sequence, heads, dim].
+/// Throws InputError unless the file, in axis order `axes`, has the expected extents [batch, sequence, heads, dim].
 void require_attention_extents(NpyArray const& array, annulus::AxisOrder axes, std::array<Axis, 4> const& expected) {
   auto const places = annulus::places_of(axes);
   std::array<Axis, 4> order{};
@@ -71,7 +72,7 @@ void require_real(NpyArray const& array) {
                      "; accepted: f2, f4, f8, or bfloat16 as V2 or, with --dtype bf16, as u2");
 }
 
-/// A bias or mask; its batch and head extents.
+/// Checks the shape of a bias or mask; returns its batch and head extents.
 std::array<annulus::Index, 2> require_pairs(NpyArray const& array, CallShape const& shape) {
   require_shape(array, {{"batch", shape.attention.batch, true},
                         {"query_heads", shape.attention.query_heads, true},
@@ -80,7 +81,7 @@ std::array<annulus::Index, 2> require_pairs(NpyArray const& array, CallShape con
   return {static_cast<annulus::Index>(array.shape[0]), static_cast<annulus::Index>(array.shape[1])};
 }
 
-void require_sinks(NpyArray const& array, CallShape& shape) {
+void require_sink_logits(NpyArray const& array, CallShape& shape) {
   std::size_t const heads = static_cast<std::size_t>(shape.attention.query_heads);
   Shape const& seen = array.shape;
   bool const fits = (seen.size() == 1 || (seen.size() == 2 && seen[1] > 0)) && seen[0] == heads;
@@ -101,9 +102,9 @@ annulus::DataType element_type(NpyArray const& q, AttendOptions const& options) 
 }  // namespace
 
 AttendFiles read_files(AttendOptions const& options) {
-  bool const bits = options.dtype == annulus::DataType::bfloat16;
+  bool const uint16_is_bfloat16 = options.dtype == annulus::DataType::bfloat16;
   auto const real = [&](std::filesystem::path const& path) {
-    NpyArray array = read_npy(path, {.uint16_is_bfloat16 = bits});
+    NpyArray array = read_npy(path, {.uint16_is_bfloat16 = uint16_is_bfloat16});
     require_real(array);
     return array;
   };
@@ -127,7 +128,7 @@ CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
                             {{{"batch", q[0]}, {"sequence", k[1]}, {"heads", k[2]}, {"dim", v[3]}}});
   if (q[2] % k[2] != 0)
     throw InputError(files.k.file + ": has " + std::to_string(k[2]) + " heads, q has " + std::to_string(q[2]) +
-                     "; accepted: a number of heads that divides that of q");
+                     "; accepted: a number of heads that divides the number of heads of q");
 
   CallShape shape{
       .dtype = element_type(files.q, options),
@@ -144,7 +145,7 @@ CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
   if (files.mask) shape.mask = require_pairs(*files.mask, shape);
   if (files.q_segments) require_shape(*files.q_segments, {{"batch", q[0]}, {"queries", q[1]}});
   if (files.kv_segments) require_shape(*files.kv_segments, {{"batch", q[0]}, {"keys", k[1]}});
-  if (files.sinks) require_sinks(*files.sinks, shape);
+  if (files.sinks) require_sink_logits(*files.sinks, shape);
   return shape;
 }
 
@@ -163,7 +164,7 @@ Tensor<std::int32_t, 2> segments_of(NpyArray const& array) {
   Tensor<std::int32_t, 2> segments(extents_of<2>(array));
   std::transform(values.begin(), values.end(), segments.data(), [&](std::int64_t value) {
     if (value < Limits::min() || value > Limits::max())
-      throw InputError(array.file + ": holds the segment id " + std::to_string(value) +
+      throw InputError(array.file + ": holds the document id " + std::to_string(value) +
                        "; accepted: whole numbers of 32 bits");
     return static_cast<std::int32_t>(value);
   });

@@ -1,5 +1,5 @@
 #pragma once
-// The input files of `annulus attend`: read, checked against each other, and turned into tensors.
+// Input files of `annulus attend`: reading, checks against each other, and conversion to tensors.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace annulus_command {
 
-/// The files as they are. Those that were not given are empty.
+/// Unconverted arrays of the input files; optional files that were not given are empty.
 struct AttendFiles {
   NpyArray q, k, v;
   std::optional<NpyArray> dout{}, bias{}, mask{}, q_segments{}, kv_segments{}, sinks{};
 };
 
-/// Throws InputError for a file that cannot be read, or holds elements that mean nothing there.
+/// Reads the files. Throws InputError for one that cannot be read, or for integers where real numbers are needed.
 AttendFiles read_files(AttendOptions const& options);
 
-/// What the files say together. Throws InputError, with the name of the file, where they do not fit each other.
+/// Shape of the call. Throws InputError, naming the file, if the shapes of the files do not match.
 CallShape shape_of(AttendFiles const& files, AttendOptions const& options);
 
 namespace detail {
@@ -46,7 +46,8 @@ Tensor<std::int32_t, 2> segments_of(NpyArray const& array);
 
 }  // namespace detail
 
-/// The files as tensors, converted to T; each file's bytes are given up as soon as its tensor is made.
+/// Converts the files to tensors; the bytes of q, k, v, dout and bias are freed as each is converted. Throws InputError
+/// for a mask or document ids that cannot be converted.
 template <annulus::Scalar T>
 Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
   auto const four = [](NpyArray&& array) {

@@ -20,25 +20,25 @@ void add_files(CLI::App& app, AttendOptions& options) {
   add_file(app, "--k", options.k, "keys")->required();
   add_file(app, "--v", options.v, "values; their last extent may differ from that of q and k")->required();
   CLI::Option* const dout =
-      add_file(app, "--dout", options.dout, "gradient of the output: compute the other gradients too");
+      add_file(app, "--dout", options.dout, "gradient of the output; also runs the backward pass");
   CLI::Option* const bias =
       add_file(app, "--bias", options.bias, "[batch|1, heads|1, queries, keys], added to the logits");
-  add_switch(app, "--bias-gradient", options.bias_gradient, "write dbias.npy too")->needs(bias)->needs(dout);
-  add_file(app, "--mask", options.mask, "shaped as a bias, true where a query may see a key");
+  add_switch(app, "--bias-gradient", options.bias_gradient, "also write dbias.npy")->needs(bias)->needs(dout);
+  add_file(app, "--mask", options.mask, "same shape as --bias, true where a query may see a key");
   CLI::Option* const q_segments = add_file(app, "--q-segments", options.q_segments,
-                                           "[batch, queries], the document of each query; 0 and less: padding");
+                                           "[batch, queries], document id of each query; 0 or negative: padding");
   CLI::Option* const kv_segments =
-      add_file(app, "--kv-segments", options.kv_segments, "[batch, keys], the document of each key");
+      add_file(app, "--kv-segments", options.kv_segments, "[batch, keys], document id of each key");
   q_segments->needs(kv_segments);
   kv_segments->needs(q_segments);
-  add_file(app, "--sinks", options.sinks, "[heads] or [heads, n], logits that take part in the normalisation alone");
+  add_file(app, "--sinks", options.sinks, "[heads] or [heads, n], sink logits: extra terms of the softmax denominator");
   add_file(
       app, "--out-dir", options.out_dir,
       "output folder for out.npy, lse.npy and the gradients; created if missing. out.npy is deleted first and written "
-      "last: if it exists, the results are complete. Other runs that use the folder meanwhile are refused")
+      "last: if it exists, the results are complete. Concurrent runs that use the same folder are refused")
       ->required()
       ->type_name("DIR");
-  add_file(app, "--trace", options.trace, "write what each rank does when, for chrome://tracing");
+  add_file(app, "--trace", options.trace, "write a timeline of all ranks, for chrome://tracing");
 }
 
 void add_ring(CLI::App& app, AttendOptions& options) {
@@ -52,12 +52,12 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_timeout(app, options.timeout);
   add_sharding(app, options.attention.sharding, options.block);
   add_rotation(app, options.attention.rotation);
-  app.add_option("--backend", options.backend, "what computes: " + names_of_backends())
+  app.add_option("--backend", options.backend, "compute backend: " + names_of_backends())
       ->default_str(options.backend)
       ->type_name("cpu|reference|nki");
   add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")
       ->default_str("that of q where it is f8 or f2, else f32");
-  app.add_option("--threads", options.threads, "threads of each rank; 0: the cores of the process, divided by its calls")
+  app.add_option("--threads", options.threads, "threads per rank; 0: the cores of the process, divided by its calls")
       ->check(whole_number(0, 1024))
       ->type_name("N")
       ->default_str("0");
@@ -69,11 +69,11 @@ void add_attention(CLI::App& app, AttendOptions& options) {
   add_mask_options(app, attention.mask, attention.query_offset);
   add_logit_options(app, attention);
   CLI::Option* const dropout =
-      app.add_option("--dropout", attention.dropout.probability, "probability to drop a weight, 0 <= P < 1")
+      app.add_option("--dropout", attention.dropout.probability, "probability of dropping a weight, 0 <= P < 1")
           ->check(finite_number())
           ->type_name("P")
           ->capture_default_str();
-  app.add_option("--seed", attention.dropout.seed, "of the dropout")
+  app.add_option("--seed", attention.dropout.seed, "seed of the dropout")
       ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
       ->type_name("N")
       ->capture_default_str()
@@ -98,7 +98,8 @@ void require_consistent(AttendOptions const& options) {
   annulus::validate_options(options.attention);
   if (options.attention.rotation == annulus::Rotation::queries && !(options.bias.empty() && options.mask.empty()))
     throw InputError(
-        "--rotation queries with --bias or --mask, whose rows cover all keys and stay with their queries; "
+        "--rotation queries cannot be combined with --bias or --mask, whose rows span all keys and stay with their "
+        "queries; "
         "accepted: auto|keys");
   sharding_of(options.attention.sharding, options.block);
   require_backend(options.backend, options.threads);

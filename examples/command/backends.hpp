@@ -1,5 +1,5 @@
 #pragma once
-// The backends of the command, in one list: a new one is one line of it.
+// List of the backends that the command offers; a new backend is one entry.
 
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/nki/nki.hpp>
@@ -12,7 +12,7 @@
 
 namespace annulus_command {
 
-/// A backend computes on one thread per rank, unless it is made from a number of threads (0: it chooses).
+/// A backend and its name. A backend without a member `threads` (0: it chooses) computes on one thread per rank.
 template <class B>
 struct BuiltIn {
   std::string_view name;
@@ -48,7 +48,7 @@ inline std::string names_of_backends() {
   return names;
 }
 
-/// Throws InputError where the backend is not known or cannot use this number of threads per rank.
+/// Throws InputError if the backend is unknown or cannot use this number of threads per rank.
 inline void require_backend(std::string_view name, int threads) {
   bool known = false;
   for_each_backend([&]<class Entry>(Entry const& entry) {
@@ -64,7 +64,7 @@ inline void require_backend(std::string_view name, int threads) {
     throw InputError("--backend '" + excerpt(name) + "' is not known; accepted: " + names_of_backends());
 }
 
-/// Calls function(backend) with a new backend of this name, which require_backend has let pass.
+/// Calls function(backend) with a new backend. The name and threads must have passed require_backend.
 template <class Function>
 void with_backend(std::string_view name, int threads, Function&& function) {
   for_each_backend([&](auto const& entry) {

@@ -1,5 +1,5 @@
 #pragma once
-// What all ranks must know of the files before they get their shards.
+// Shape and options of a call, known to all ranks before they receive their shards.
 
 #include <Eigen/Core>
 #include <annulus/attention/options.hpp>
@@ -14,7 +14,7 @@
 
 namespace annulus_command {
 
-/// Global extents and element type: plain bytes, so that one rank can send it to all.
+/// Global extents and element type of a call. Trivially copyable, so that rank 0 can send it to all ranks.
 struct CallShape {
   annulus::DataType dtype = annulus::DataType::float32;
   annulus::AttentionShape attention{};
@@ -22,21 +22,21 @@ struct CallShape {
   annulus::Index keys = 0;
   std::array<annulus::Index, 2> bias{};  ///< batch and head extents; 0: not given
   std::array<annulus::Index, 2> mask{};
-  annulus::Index sinks = 0;        ///< per query head; 0: not given
-  bool sinks_on_one_axis = false;  ///< the file is [query_heads]
-  bool segments = false;
+  annulus::Index sinks = 0;        ///< sink logits per query head; 0: not given
+  bool sinks_on_one_axis = false;  ///< the file of sink logits is [query_heads]
+  bool segments = false;           ///< document ids are given
   bool backward = false;
   bool bias_gradient = false;
 };
 static_assert(std::is_trivially_copyable_v<CallShape>);
 
-/// What every rank does with its shard.
+/// A call of attention: shape, options and backend, equal on all ranks.
 struct Call {
   CallShape shape;
   annulus::Options options;
   annulus::AxisOrder axes = annulus::AxisOrder::bshd;
   std::string backend = "cpu";
-  int threads = 0;  ///< of each rank; 0: the backend chooses
+  int threads = 0;  ///< per rank; 0: the backend chooses
 };
 
 /// Calls function(std::type_identity<T>{}) with the C++ type of the elements.
@@ -55,11 +55,11 @@ decltype(auto) with_scalar(annulus::DataType type, Function&& function) {
   throw std::logic_error("not a value of DataType");
 }
 
-/// The plan that the library will make for a pass of this call.
+/// The plan that the library makes for one pass of this call. Throws the library's errors for a bad problem.
 inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks) {
   CallShape const& shape = call.shape;
   annulus::Options const& options = call.options;
-  int const wide = shape.dtype == annulus::DataType::float64 ? 8 : 4;
+  int const accumulator_bytes = shape.dtype == annulus::DataType::float64 ? 8 : 4;
   annulus::PlanRequest request{.pass = pass,
                                .shape = shape.attention,
                                .query_lengths = options.sharding.lengths(annulus::Side::query, ranks, shape.queries),
@@ -69,8 +69,8 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .query_offset = options.query_offset,
                                .rotation = options.rotation,
                                .element_bytes = annulus::size_of(shape.dtype),
-                               .accumulator_bytes = wide,
-                               .lse_bytes = wide,
+                               .accumulator_bytes = accumulator_bytes,
+                               .lse_bytes = accumulator_bytes,
                                .sinks = shape.sinks,
                                .segments = shape.segments,
                                .elementwise = shape.mask[0] > 0,

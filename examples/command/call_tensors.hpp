@@ -1,5 +1,5 @@
 #pragma once
-// The tensors of a call, global or one rank's shard, and the way between the two.
+// Tensors of a call, either global or the shard of one rank, with scatter and gather between the two.
 
 #include <annulus/core/scalar.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
@@ -17,18 +17,18 @@ namespace annulus_command {
 template <class T, int Axes>
 using Tensor = Eigen::Tensor<T, Axes, Eigen::RowMajor>;
 
-/// q, k, v and dout are stored in the axis order of the call.
+/// Operands of a call. q, k, v and dout are stored in its axis order.
 template <annulus::Scalar T>
 struct Inputs {
   Tensor<T, 4> q, k, v;
   std::optional<Tensor<T, 4>> dout{};
   std::optional<Tensor<T, 4>> bias{};     ///< [batch|1, query_heads|1, queries, global keys]
-  std::optional<Tensor<bool, 4>> mask{};  ///< as bias
-  std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};  ///< [batch, rows]
-  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};                ///< [query_heads, n], whole on each rank
+  std::optional<Tensor<bool, 4>> mask{};  ///< same shape as bias
+  std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};  ///< document ids, [batch, rows]
+  std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};                ///< [query_heads, n], on every rank
 };
 
-/// out, dq, dk and dv are stored in the axis order of the call. Gradients are there where dout is.
+/// Results of a call. out, dq, dk and dv are stored in its axis order. Gradients are set if dout is given.
 template <annulus::Scalar T>
 struct Results {
   Tensor<T, 4> out;
@@ -38,7 +38,7 @@ struct Results {
   std::optional<Tensor<annulus::Accumulator<T>, 2>> dsinks{};  ///< equal on all ranks
 };
 
-/// Calls function(tensor of a, same tensor of b, axis of positions, side) for each tensor that is sharded.
+/// Calls function(tensor of a, same tensor of b, axis of positions, side) for each sharded tensor that is set.
 template <annulus::Scalar T, class A, class B, class Function>
 void for_each_sharded(A& a, B& b, annulus::AxisOrder axes, Function&& function) {
   using annulus::Side;
@@ -65,7 +65,7 @@ void for_each_sharded(A& a, B& b, annulus::AxisOrder axes, Function&& function) 
   }
 }
 
-/// Calls function(tensor) for each tensor that is there, in a fixed order.
+/// Calls function(tensor) for each tensor that is set, in a fixed order.
 template <annulus::Scalar T, class Tensors, class Function>
 void for_each_tensor(Tensors& tensors, Function&& function) {
   for_each_sharded<T>(tensors, tensors, annulus::AxisOrder::bshd,
@@ -77,18 +77,19 @@ void for_each_tensor(Tensors& tensors, Function&& function) {
   }
 }
 
-/// Rows of one rank, or of all of them.
+/// Numbers of query and key rows, of one rank or of all ranks.
 struct Rows {
   annulus::Index queries, keys;
 };
 
+/// A tensor of extents [batch, sequence, heads, dim], stored in the order `axes`; elements unspecified.
 template <annulus::Scalar T>
 Tensor<T, 4> make_in_axes(annulus::AxisOrder axes, std::array<annulus::Index, 4> const& extents) {
   auto const e = annulus::stored_extents(axes, extents);
   return Tensor<T, 4>(e[0], e[1], e[2], e[3]);
 }
 
-/// Tensors of the extents that inputs of these rows have; elements unspecified.
+/// Inputs with these numbers of rows; elements unspecified.
 template <annulus::Scalar T>
 Inputs<T> make_inputs(Call const& call, Rows rows) {
   CallShape const& shape = call.shape;
@@ -109,7 +110,7 @@ Inputs<T> make_inputs(Call const& call, Rows rows) {
   return inputs;
 }
 
-/// Tensors of the extents that results of these rows have; elements unspecified.
+/// Results with these numbers of rows; elements unspecified.
 template <annulus::Scalar T>
 Results<T> make_results(Call const& call, Rows rows) {
   CallShape const& shape = call.shape;
@@ -127,7 +128,7 @@ Results<T> make_results(Call const& call, Rows rows) {
   return results;
 }
 
-/// What one rank owns of the global sequence.
+/// The segments of queries and keys that one rank owns.
 class Share {
  public:
   Share(Call const& call, annulus::Rank rank, int ranks)
@@ -149,7 +150,7 @@ class Share {
   std::vector<annulus::Segment> query_, key_;
 };
 
-/// The shard that this share is of.
+/// Copies the rows of one rank out of the global inputs; sink logits are copied whole.
 template <annulus::Scalar T>
 Inputs<T> scatter(Inputs<T> const& global, Call const& call, Share const& share) {
   Inputs<T> local = make_inputs<T>(call, share.rows());
@@ -160,7 +161,8 @@ Inputs<T> scatter(Inputs<T> const& global, Call const& call, Share const& share)
   return local;
 }
 
-/// Writes a rank's results to their places. Ranks write disjoint places; `with_sums`: also what is equal on all ranks.
+/// Copies the results of one rank into the global ones. Ranks write disjoint elements, so calls may be concurrent;
+/// `with_sums`: also copies dsinks, which is equal on all ranks.
 template <annulus::Scalar T>
 void gather(Results<T> const& local, Call const& call, Share const& share, bool with_sums, Results<T>& global) {
   for_each_sharded<T>(local, global, call.axes, [&](auto const& from, auto& to, std::size_t axis, annulus::Side side) {

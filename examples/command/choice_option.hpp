@@ -1,5 +1,5 @@
 #pragma once
-// An option that takes one of a few words, and a switch, which takes none.
+// Command-line options that take one of several words, and switches, which take no value.
 
 #include <CLI/CLI.hpp>
 #include <string>
@@ -10,10 +10,11 @@
 
 namespace annulus_command {
 
+/// Accepted words and the value of each.
 template <class Value>
 using Choices = std::vector<std::pair<std::string, Value>>;
 
-/// Adds an option whose word sets `target`, which keeps its default where the option is not given.
+/// Adds an option whose word sets `target`; without the option `target` keeps its default.
 template <class Target, class Value>
 CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, Choices<Value> const& choices,
                         std::string const& description) {

@@ -20,7 +20,7 @@ std::vector<std::string> Collectives::all_texts(std::string const& mine) {
 
 void Collectives::agree(std::exception_ptr const& mine) {
   Ending const own = mine ? ending_of(mine) : Ending{};
-  // A digit for the status, then the line; empty without an error.
+  // One digit with the status, then the message; empty if there is no error.
   std::vector<std::string> endings;
   try {
     endings = all_texts(mine ? std::to_string(static_cast<int>(own.status)) + own.line : std::string());

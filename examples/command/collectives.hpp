@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of the command exchange besides the passes: small values, agreements and shards.
+// Collective operations of the command outside the passes: exchange of values and shards, agreement on errors.
 
 #include <cstddef>
 #include <exception>
@@ -13,8 +13,8 @@
 
 namespace annulus_command {
 
-/// All members but rank(), size() and ring() are called by all ranks, in the same order. Every wait is one of the
-/// ring's and has its deadline: where a rank is lost or late, they throw annulus::CommunicationError.
+/// Collective operations over a ring. All ranks must call the members other than rank(), size() and ring(), in the same
+/// order. Every wait has the ring's deadline: they throw annulus::CommunicationError if a rank is lost or late.
 class Collectives {
  public:
   explicit Collectives(AnyRing ring) : ring_(std::move(ring)) {}
@@ -41,16 +41,16 @@ class Collectives {
   /// Returns when all ranks have called it.
   void barrier() { all(std::byte{}); }
 
-  /// `out` goes to the rank `hop` places on, `in` comes from the one `hop` places back; 1 <= hop < size(). Runs that
-  /// meet have equal lengths, and both lists may be empty.
+  /// Sends `out` to rank() + hop and receives `in` from rank() - hop, modulo size(); 1 <= hop < size(). Matching runs
+  /// must have equal lengths; both lists may be empty.
   void shift(int hop, std::vector<std::span<std::byte const>> const& out, std::vector<std::span<std::byte>> const& in) {
     ring_.start_shift(annulus::Channel::prefetched, hop, out, in).wait();
   }
 
-  /// Returns if no rank brings an error; otherwise throws AgreedEnding, on all ranks that of the first rank with one.
+  /// Returns if `mine` is null on all ranks; otherwise all ranks throw AgreedEnding with the error of the lowest rank.
   void agree(std::exception_ptr const& mine);
 
-  /// Runs function() on this rank, then agrees.
+  /// Runs function() on this rank, then calls agree() with its exception, if any.
   template <class Function>
   void together(Function&& function) {
     std::exception_ptr error;

@@ -24,7 +24,7 @@ namespace annulus_command {
 
 namespace {
 
-/// The first `tokens` bytes of the text; less where it is shorter.
+/// The first `tokens` bytes of the text, or all of it if shorter. Throws InputError if it cannot be read or is empty.
 std::string text_of(DemoOptions const& options) {
   auto const limit = static_cast<std::size_t>(options.tokens);
   if (options.text.empty()) return std::string(license_text.substr(0, limit));
@@ -46,10 +46,10 @@ std::string text_of(DemoOptions const& options) {
 Call call_of(DemoOptions const& options) {
   if (options.heads % options.kv_heads != 0)
     throw InputError("--heads " + std::to_string(options.heads) + " --kv-heads " + std::to_string(options.kv_heads) +
-                     "; accepted: a number of kv heads that divides that of heads");
+                     "; accepted: a number of kv heads that divides the number of heads");
   if (options.head_dim % 2 != 0)
     throw InputError("--head-dim " + std::to_string(options.head_dim) +
-                     "; accepted: an even number, rotary positions turn pairs");
+                     "; accepted: an even number, since rotary positions rotate pairs");
   return {.shape = {.dtype = annulus::DataType::float32,
                     .attention = {.batch = 1,
                                   .query_heads = options.heads,
@@ -62,7 +62,7 @@ Call call_of(DemoOptions const& options) {
           .options = {.mask = annulus::causal(), .sharding = annulus::Zigzag{}}};
 }
 
-/// Seconds from the first rank's beginning of a pass to the last rank's end.
+/// Seconds from the start of a pass on the first rank to its end on the last.
 double seconds_of(std::vector<StepLog> const& logs, annulus::Pass pass) {
   double begin = std::numeric_limits<double>::infinity(), end = 0;
   for (StepLog const& log : logs)
@@ -74,9 +74,10 @@ double seconds_of(std::vector<StepLog> const& logs, annulus::Pass pass) {
   return end - begin;
 }
 
+/// Time and cost of one pass.
 struct PassCost {
   double seconds, flops;
-  annulus::Index bytes_sent, buffer_bytes;  ///< of the rank with the most
+  annulus::Index bytes_sent, buffer_bytes;  ///< largest over the ranks
 };
 
 PassCost cost_of(annulus::RingPlan const& plan, double seconds) {
@@ -89,7 +90,7 @@ PassCost cost_of(annulus::RingPlan const& plan, double seconds) {
   return cost;
 }
 
-/// Bytes of the operands and results of a rank: q, k, v, output, lse, and in the backward pass dout, dq, dk, dv.
+/// Largest size of a rank's operands and results in bytes: q, k, v, output, lse; backward also dout, dq, dk, dv.
 annulus::Index shard_bytes(Call const& call, annulus::RingPlan const& plan) {
   annulus::AttentionShape const& shape = call.shape.attention;
   annulus::Index most = 0;
@@ -106,7 +107,7 @@ annulus::Index shard_bytes(Call const& call, annulus::RingPlan const& plan) {
 /// First-order bound of rounding errors in float that behave like random ones (Higham and Mary, SIAM J. Sci. Comput.
 /// 41, 2019): a sum of n terms is off by sqrt(n) units. A weight exp(logit - lse) is off by that of its logit, a
 /// product over head_dim of size up to `largest_logit`, and that of the lse, a sum over the keys; gradients add a sum
-/// over the queries of a group. Each enters twice, directly and by way of delta.
+/// over the queries of a group. Each enters twice, directly and through delta.
 double error_bound(Inputs<float> const& inputs) {
   auto const longest = [](Tensor<float, 4> const& tensor) {
     Eigen::Index const dims = tensor.dimension(3);
@@ -169,12 +170,12 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<StepL
 CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
   using annulus::Index;
   CLI::App& demo =
-      *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, checked");
+      *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, with a check");
   auto const take_text = [&options](std::string const& text) { options.text = text; };
   auto const not_empty = [](std::string const& text) {
     return text.empty() ? std::string("an empty name is given; accepted: the name of a text file") : std::string();
   };
-  demo.add_option_function<std::string>("--text", take_text, "the text; by default the license of the library")
+  demo.add_option_function<std::string>("--text", take_text, "text file; default: the license of the library")
       ->check(CLI::Validator(not_empty, ""))
       ->type_name("FILE");
   add_ranks(demo, options.ranks, "ranks of the ring")->capture_default_str();
@@ -184,10 +185,10 @@ CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
         ->type_name("N")
         ->capture_default_str();
   };
-  extent("--tokens", options.tokens, Index{1} << 17, "length of the sequence; the text is repeated or cut to it");
+  extent("--tokens", options.tokens, Index{1} << 17, "sequence length; the text is repeated or truncated to it");
   extent("--heads", options.heads, 256, "query heads");
   extent("--kv-heads", options.kv_heads, 256, "key and value heads");
-  extent("--head-dim", options.head_dim, 1024, "of queries, keys and values");
+  extent("--head-dim", options.head_dim, 1024, "head dimension of queries, keys and values");
   add_timeout(demo, options.timeout);
   return demo;
 }
@@ -214,11 +215,11 @@ void run_demo(DemoOptions const& options) {
   }
   print_table(options, call, logs);
   double const bound = error_bound(inputs);
-  bool const right = errors.largest() <= bound;
+  bool const good = errors.largest() <= bound;
   print_formatted(
       "  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",
       errors.largest(), bound, errors.output, errors.lse, errors.dq, errors.dk, errors.dv);
-  if (!right) throw std::runtime_error("the largest relative error exceeds the bound of rounding errors in float");
+  if (!good) throw std::runtime_error("the largest relative error exceeds the bound of rounding errors in float");
 }
 
 }  // namespace annulus_command

@@ -11,6 +11,7 @@ class App;
 
 namespace annulus_command {
 
+/// Parsed options, with their defaults.
 struct DemoOptions {
   std::filesystem::path text;  ///< empty: the license of the library
   int ranks = 8;
@@ -18,13 +19,14 @@ struct DemoOptions {
   annulus::Index heads = 4;
   annulus::Index kv_heads = 2;
   annulus::Index head_dim = 64;
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< of one wait of a rank for another
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< longest wait for another rank
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
 CLI::App& add_demo(CLI::App& app, DemoOptions& options);
 
-/// Prints the table. Throws InputError for a bad text, std::runtime_error if an error exceeds its bound.
+/// Runs the demo and prints its table. Throws InputError for a bad text or shape, std::runtime_error if an error
+/// exceeds its bound.
 void run_demo(DemoOptions const& options);
 
 }  // namespace annulus_command

@@ -1,6 +1,6 @@
 #pragma once
-// Causal attention computed densely in double, for a sample of rows: written without the library's kernels, masks and
-// plan, so that it shares no mistake with them.
+// Dense causal attention in double for a sample of rows, written without the library's kernels, masks and plan so that
+// it shares no error with them.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -20,15 +20,15 @@
 
 namespace annulus_command {
 
-/// Largest difference over largest magnitude of what was compared, or of its terms: where these cancel, as the
-/// gradients of a text of equal bytes do, the size of the sum says nothing about its rounding errors.
+/// Largest difference divided by the largest magnitude of the expected values or of their terms. The terms count
+/// because where they cancel, as in gradients of a text of equal bytes, the sum is no measure of its rounding errors.
 class Deviation {
  public:
-  /// terms: the root of the sum of the squared terms that `expected` is the sum of.
+  /// terms: root of the sum of the squares of the terms whose sum is `expected`.
   void compare(double found, double expected, double terms) {
     difference_ = std::max(difference_, std::abs(found - expected));
     magnitude_ = std::max({magnitude_, std::abs(expected), terms});
-    // max() would pass over what is no number.
+    // std::max ignores NaN.
     if (!std::isfinite(found)) difference_ = std::numeric_limits<double>::infinity();
   }
   double relative() const { return magnitude_ == 0 ? difference_ : difference_ / magnitude_; }
@@ -49,7 +49,7 @@ class DenseHead {
         dout(rows_of(*inputs.dout, head)),
         scale(1 / std::sqrt(static_cast<double>(q.cols()))) {}
 
-  /// Queries [begin, begin + count): probabilities over the keys up to the last of them, and what follows from these.
+  /// Queries [begin, begin + count): weights [count, begin + count], output, lse and delta = rowsum(dout * output).
   struct Block {
     Matrix weights, output;
     Eigen::VectorXd lse, delta;
@@ -75,7 +75,7 @@ class DenseHead {
     return result;
   }
 
-  /// Sums of the block's queries, and the size of their terms.
+  /// Sums for the queries of a block, and the root of the sum of the squares of their terms.
   struct Sums {
     Matrix values, terms;
   };
@@ -105,7 +105,7 @@ class DenseHead {
   }
 };
 
-/// Sampled rows in even distances, the first and the last among them.
+/// Up to `samples` evenly spaced rows, including the first and the last.
 inline std::vector<annulus::Index> sampled_rows(annulus::Index rows, annulus::Index samples) {
   std::vector<annulus::Index> result;
   if (samples > rows) samples = rows;
@@ -113,7 +113,7 @@ inline std::vector<annulus::Index> sampled_rows(annulus::Index rows, annulus::In
   return result;
 }
 
-/// output, lse and dq of sampled queries of one head.
+/// Compares output, lse and dq of the given queries of one head.
 inline void check_queries(DenseHead const& dense, Results<float> const& results, annulus::Index head,
                           std::vector<annulus::Index> const& queries, Deviation& output, Deviation& lse,
                           Deviation& dq) {
@@ -129,7 +129,7 @@ inline void check_queries(DenseHead const& dense, Results<float> const& results,
   }
 }
 
-/// Gradients of sampled keys, as one query head sees them, and the sums of their squared terms.
+/// Contribution of one query head to the gradients of sampled keys, and the sums of the squared terms.
 struct KeyGradients {
   DenseHead::Matrix dk, dv, dk_squares, dv_squares;
 
@@ -144,6 +144,7 @@ struct KeyGradients {
 /// Queries per block of the dense computation.
 inline constexpr Eigen::Index dense_block_rows = 64;
 
+/// Contribution of one query head to dk and dv of `keys`. Advances `progress` by one per block.
 inline KeyGradients key_gradients(DenseHead const& head, std::vector<annulus::Index> const& keys, Progress& progress) {
   auto const samples = static_cast<Eigen::Index>(keys.size()), tokens = head.q.rows();
   DenseHead::Matrix const no_dk = DenseHead::Matrix::Zero(samples, head.k.cols());
@@ -171,15 +172,15 @@ inline KeyGradients key_gradients(DenseHead const& head, std::vector<annulus::In
   return sum;
 }
 
-/// How far the results are from the dense computation, relative to the largest element of each or to its terms.
+/// Relative errors of the results against the dense computation, as Deviation defines them.
 struct DemoErrors {
   double output, lse, dq, dk, dv;
 
   double largest() const { return std::max({output, lse, dq, dk, dv}); }
 };
 
-/// All query heads at sampled queries; dk and dv at sampled keys of the last kv head, which needs every query of its
-/// group, one thread for each query head.
+/// Checks all query heads at sampled queries, and dk and dv at sampled keys of the last kv head. The latter needs every
+/// query of the group, on one thread per query head; throws std::runtime_error if a thread cannot be created.
 inline DemoErrors check_against_dense(Inputs<float> const& inputs, Results<float> const& results, Progress& progress) {
   annulus::Index const tokens = inputs.q.dimension(1), heads = inputs.q.dimension(2), kv_heads = inputs.k.dimension(2);
   annulus::Index const group = heads / kv_heads, kv_head = kv_heads - 1;
@@ -206,7 +207,7 @@ inline DemoErrors check_against_dense(Inputs<float> const& inputs, Results<float
         threads.emplace_back(compute);
       } catch (std::system_error const& error) {
         throw std::runtime_error(
-            thread_failure_message(std::to_string(group) + " query heads that are checked at a time", error));
+            thread_failure_message(std::to_string(group) + " query heads that are checked concurrently", error));
       }
     }
     threads.clear();

@@ -1,5 +1,5 @@
 #pragma once
-// A text as q, k and v: a byte is a token, a small fixed embedding and rotary positions make vectors of it.
+// Operands made from a text: each byte is a token, embedded by a fixed table and given rotary positions.
 
 #include <algorithm>
 #include <annulus/numerics/philox.hpp>
@@ -15,7 +15,7 @@ namespace detail {
 
 enum class Table : std::uint32_t { query, key, value, output_gradient };
 
-/// A number of mean 0 and variance 1, a pure function of its place; uniform between -sqrt(3) and sqrt(3).
+/// Pseudo-random number, uniform between -sqrt(3) and sqrt(3) (mean 0, variance 1); a pure function of its arguments.
 inline float fixed_number(Table table, annulus::Index row, annulus::Index head, annulus::Index dim) {
   auto const words = annulus::philox4x32({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(head),
                                           static_cast<std::uint32_t>(dim / 4), static_cast<std::uint32_t>(table)},
@@ -24,7 +24,7 @@ inline float fixed_number(Table table, annulus::Index row, annulus::Index head, 
   return static_cast<float>((2 * unit - 1) * std::sqrt(3.0));
 }
 
-/// Rotates each pair of dims by its own frequency times the position: Su et al., arXiv 2104.09864.
+/// Rotary embedding: rotates each pair of dims by its frequency times the position (Su et al., arXiv 2104.09864).
 inline void rotate_pairs(float* row, annulus::Index dims, annulus::Index position) {
   for (annulus::Index d = 0; d + 1 < dims; d += 2) {
     double const frequency = std::pow(10000.0, -static_cast<double>(d) / static_cast<double>(dims));
@@ -37,8 +37,8 @@ inline void rotate_pairs(float* row, annulus::Index dims, annulus::Index positio
 
 }  // namespace detail
 
-/// Global tensors for as many positions as the call has queries; the text is repeated, or cut, to that length. dout is
-/// a fixed random tensor. The axes are bshd, the batch is 1.
+/// Global inputs of call.shape.queries positions, axes bshd, batch 1; the text is repeated or truncated to that length.
+/// dout is a fixed pseudo-random tensor.
 inline Inputs<float> inputs_of_text(std::string_view text, Call const& call) {
   using detail::Table;
   annulus::Index const tokens = call.shape.queries;

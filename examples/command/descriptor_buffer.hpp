@@ -1,5 +1,5 @@
 #pragma once
-// A stream buffer that writes to a file descriptor and knows why a write failed.
+// Stream buffer over a file descriptor that keeps the errno of a failed write.
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +12,8 @@
 
 namespace annulus_command {
 
-/// After the first failure nothing more is written. Does not own the descriptor, and does not flush when it goes away.
+/// Output buffer of a descriptor that it does not own. Writes nothing after the first failure. The destructor does not
+/// flush.
 class DescriptorBuffer : public std::streambuf {
  public:
   explicit DescriptorBuffer(int descriptor, std::size_t bytes = std::size_t{1} << 14)
@@ -20,7 +21,7 @@ class DescriptorBuffer : public std::streambuf {
     empty();
   }
 
-  /// The errno of the first write that failed; 0: none has.
+  /// The errno of the first failed write; 0 if none failed.
   int error() const { return error_; }
 
   /// Writes what is buffered, then `bytes` from `data`. False after a failure.
@@ -55,7 +56,7 @@ class DescriptorBuffer : public std::streambuf {
         data += written;
         bytes -= static_cast<std::size_t>(written);
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        // A pipe that another process made non-blocking.
+        // Another process made this pipe non-blocking.
         pollfd wanted{descriptor_, POLLOUT, 0};
         ::poll(&wanted, 1, -1);
       } else if (errno != EINTR) {

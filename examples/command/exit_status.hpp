@@ -15,25 +15,25 @@ namespace annulus_command {
 
 enum ExitStatus : int { success = 0, failed = 1, bad_input = 2 };
 
-/// A reason to end, with the status that it means.
+/// Exit status of the command and its final message.
 struct Ending {
   ExitStatus status = failed;
-  std::string line{};  ///< empty: there was no memory for it
+  std::string line{};  ///< empty if there was no memory for it
 
-  /// The line for the user, also where there is no memory for one.
+  /// The line for the user; a fixed text if `line` is empty.
   char const* text() const noexcept {
     return line.empty() ? "not enough memory for the tensors of this call" : line.c_str();
   }
 };
 
-/// Message for a std::system_error of std::thread. `wanted`: what the threads were for, and how many.
+/// Message for a std::system_error of std::thread. wanted: purpose and number of the threads.
 inline std::string thread_failure_message(std::string const& wanted, std::system_error const& error) {
-  return "a thread could not be made for " + wanted + " (" + error.code().message() +
+  return "a thread could not be created for " + wanted + " (" + error.code().message() +
          "); accepted: fewer ranks or threads, or higher limits for the processes of the user and the memory of the "
          "process (ulimit -u, ulimit -v)";
 }
 
-/// An ending on which all ranks agreed; one of them tells the user.
+/// Thrown on all ranks after they agreed on an ending; one of them prints it.
 class AgreedEnding : public std::runtime_error {
  public:
   explicit AgreedEnding(Ending const& ending) : std::runtime_error(ending.line), status_(ending.status) {}
@@ -76,7 +76,7 @@ inline Ending ending_that_allocates(std::exception_ptr const& error) {
 
 }  // namespace detail
 
-/// Never throws: without memory for the message, Ending::text() supplies a fixed one.
+/// Status and message for an exception. Without memory for the message, Ending::text() supplies a fixed one.
 inline Ending ending_of(std::exception_ptr const& error) noexcept {
   try {
     return detail::ending_that_allocates(error);

@@ -1,5 +1,5 @@
 #pragma once
-// An option that takes the name of a file or folder.
+// Command-line options that take the name of a file or folder.
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace annulus_command {
 
-/// `path` stays empty where the option is not given.
+/// Adds an option that sets `path`; without the option `path` keeps its value. An empty name is refused.
 inline CLI::Option* add_file(CLI::App& app, char const* name, std::filesystem::path& path, char const* description) {
   auto const take = [&path](std::string const& text) { path = text; };
   auto const check = [](std::string const& text) {

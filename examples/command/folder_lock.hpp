@@ -15,13 +15,13 @@
 
 namespace annulus_command {
 
-/// flock on the folder itself: no lock file, released when the process ends. If the file system has no flock, nothing
-/// is excluded.
+/// flock on the folder itself: no lock file, released when the process ends. On a file system without flock no other
+/// process is excluded.
 class FolderLock {
  public:
   enum class Outcome { held, taken, gone, unreadable };
 
-  /// Does not wait. taken: another process holds the lock. gone: the folder was deleted or replaced meanwhile.
+  /// Tries to lock, without waiting. taken: another process holds the lock. gone: the folder was deleted or replaced.
   /// unreadable: see errno. Calls in one process for the same folder share one lock. Not thread-safe.
   static std::pair<Outcome, std::shared_ptr<FolderLock>> acquire(std::filesystem::path const& folder) {
     std::shared_ptr<FolderLock> const lock(new FolderLock);  // allocates before open sets errno

@@ -1,5 +1,5 @@
 #pragma once
-// What is wrong with what the user gave: files, options, folders. The command prints it and ends with status 2.
+// Error for bad files, options or folders given by the user. The command prints it and ends with status 2.
 
 #include <cstddef>
 #include <stdexcept>
@@ -18,7 +18,7 @@ inline std::string hexadecimal_escape(char c) {
   return std::string("\\x") + digits[byte >> 4] + digits[byte & 15];
 }
 
-/// The text with control characters escaped, so that a file's name cannot make two lines of one or speak to the
+/// The text with control characters escaped, so that a file name cannot break the line or send escape sequences to the
 /// terminal.
 inline std::string one_line(std::string_view text) {
   std::string line;
@@ -32,13 +32,13 @@ inline std::string one_line(std::string_view text) {
 
 }  // namespace detail
 
-/// Message: what was asked, what was seen, what is accepted; always a single line.
+/// Error with a message of a single line: what was asked, what was seen, what is accepted.
 class InputError : public std::runtime_error {
  public:
   explicit InputError(std::string_view message) : std::runtime_error(detail::one_line(message)) {}
 };
 
-/// A piece of a file's content for a message: at most `limit` characters, nothing but printable ASCII.
+/// The first `limit` characters of a text for a message, with all but printable ASCII escaped.
 inline std::string excerpt(std::string_view text, std::size_t limit = 60) {
   std::string shown;
   for (char const c : text.substr(0, limit))

@@ -1,5 +1,5 @@
 #pragma once
-// The processes that a launcher (mpirun, mpiexec, srun) started together with this one, as told by the environment.
+// Detection of a parallel launch (mpirun, mpiexec, srun) from environment variables.
 
 #include <optional>
 #include <string>
@@ -9,17 +9,18 @@
 
 namespace annulus_command {
 
+/// A launch of several processes, of which this is one.
 struct Launch {
-  std::string_view variable;  ///< of the environment, that names the number of processes
+  std::string_view variable;  ///< environment variable that holds the number of processes
   int processes = 1;
-  int rank = 0;  ///< of this process; 0 where the environment does not say
+  int rank = 0;  ///< of this process; 0 if the environment does not tell
 };
 
-/// The launch of this process, by the first variable that is set. environment(name) returns the value of a variable, or
-/// null. Empty where no launcher is known.
+/// The launch of this process, from the first variable that is set; empty if none is. environment(name) returns the
+/// value of a variable, or null.
 ///
-/// Each variable is set for the processes of a job alone. SLURM_NTASKS and SLURM_PROCID are not asked by themselves: a
-/// batch script has them, and is one process. A launcher of MPI is asked before srun, which may have started it.
+/// Each variable is set only for the processes of a job. SLURM_NTASKS and SLURM_PROCID alone do not count: a batch
+/// script has them and is one process. MPI launchers come before srun, which may have started them.
 template <class Environment>
 std::optional<Launch> launch_of(Environment&& environment) {
   struct Variables {

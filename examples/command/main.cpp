@@ -1,4 +1,4 @@
-// annulus: ring attention on the command line. Each subcommand has its own files.
+// The annulus command: ring attention on the command line. Each subcommand has its own files.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -26,29 +26,29 @@ namespace {
 
 using namespace annulus_command;
 
-/// One line, from one rank, after what was printed before.
-int end_with(Ending const& ending, bool speaks) {
+/// Flushes standard output, prints the message on stderr if `reports`, and returns the exit status.
+int end_with(Ending const& ending, bool reports) {
   std::cout.flush();
-  if (speaks) std::fprintf(stderr, "annulus: %s\n", ending.text());
+  if (reports) std::fprintf(stderr, "annulus: %s\n", ending.text());
   return ending.status;
 }
 
-/// What CLI11 says, and where to read what is accepted.
-std::string line_of_parsing(CLI::App const& app, CLI::ParseError const& error) {
+/// Message of a parse error: the error, and what is accepted or which --help lists it.
+std::string parse_error_line(CLI::App const& app, CLI::ParseError const& error) {
   std::string command = app.get_name();
   if (app.get_subcommands().empty()) {
     std::string accepted;
     for (CLI::App const* subcommand : app.get_subcommands({}))
       accepted += (accepted.empty() ? "" : "|") + subcommand->get_name();
     auto const given = app.remaining();
-    return (given.empty() ? "no subcommand is given" : "'" + excerpt(given[0]) + "' is no subcommand") +
+    return (given.empty() ? "no subcommand is given" : "'" + excerpt(given[0]) + "' is not a subcommand") +
            "; accepted: " + accepted;
   }
   for (CLI::App const* subcommand : app.get_subcommands()) command += " " + subcommand->get_name();
-  return std::string(error.what()) + "; '" + command + " --help' lists what is accepted";
+  return std::string(error.what()) + "; '" + command + " --help' lists the accepted options";
 }
 
-/// A process's command line, parsed.
+/// The parsed command line of this process. Errors and requests for help are kept until the ranks have met.
 class CommandLine {
  public:
   CommandLine(int argc, char** argv)
@@ -63,19 +63,19 @@ class CommandLine {
     } catch (CLI::Success const&) {
       help_ = std::current_exception();
     } catch (CLI::ParseError const& error) {
-      error_ = std::make_exception_ptr(InputError(line_of_parsing(app_, error)));
+      error_ = std::make_exception_ptr(InputError(parse_error_line(app_, error)));
     }
   }
 
   AttendOptions const& attend_options() const { return attend_options_; }
   bool asks_for_help() const { return help_ != nullptr; }
 
-  /// Throws what is wrong with the options.
+  /// Throws InputError if the command line could not be parsed.
   void require_parsed() const {
     if (error_) std::rethrow_exception(error_);
   }
 
-  /// Prints the help that is asked for.
+  /// Prints the requested help.
   void print_help() const {
     try {
       std::rethrow_exception(help_);
@@ -84,13 +84,13 @@ class CommandLine {
     }
   }
 
-  /// Throws InputError for a subcommand that the processes of one launch do not share.
+  /// Throws InputError if the subcommand cannot run on the several processes of `launch`.
   void require_for_all_processes(Launch const& launch) const {
     if (!attend_.parsed())
-      throw InputError(started(launch) + ", and '" + app_.get_subcommands()[0]->get_name() +
-                       "' is computed by one; accepted: one process");
+      throw InputError(started(launch) + ", but '" + app_.get_subcommands()[0]->get_name() +
+                       "' runs on one process; accepted: one process");
     if (!attend_options_.mpi)
-      throw InputError(started(launch) + ", and with --comm sim each of them would compute and write the same; " +
+      throw InputError(started(launch) + ", but with --comm sim each would compute and write the same results; " +
                        "accepted: --comm mpi, or one process");
   }
 
@@ -106,7 +106,7 @@ class CommandLine {
       run_nki_command(nki_options_);
   }
 
-  /// All that must be the same on all ranks.
+  /// The values that must be equal on all ranks.
   OptionValues values() const {
     OptionValues values;
     values.add("--help", help_ ? "given" : "");
@@ -118,7 +118,7 @@ class CommandLine {
   }
 
  private:
-  CLI::App app_{"Exact attention over a sequence that is spread on the ranks of a ring.", "annulus"};
+  CLI::App app_{"Exact attention over a sequence sharded across the ranks of a ring.", "annulus"};
   AttendOptions attend_options_;
   DemoOptions demo_options_;
   PlanOptions plan_options_;
@@ -127,7 +127,7 @@ class CommandLine {
   std::exception_ptr help_, error_;
 };
 
-/// What the processes of a launch do, which have met in `session`. Called by all of them.
+/// Runs the command on all ranks of `session`. Collective.
 void run_together(CommandLine const& line, MpiSession& session, std::optional<Launch> const& launch,
                   StandardOutput& output) {
   Collectives& ranks = session.ranks();
@@ -150,17 +150,17 @@ int main(int argc, char** argv) {
   occupy_standard_descriptors();
   clean_up_on_signals();
   StandardOutput output;
-  // Of several processes that MPI does not connect, the first speaks.
-  bool speaks = true;
+  // If MPI does not connect the processes of a launch, only the first one prints messages.
+  bool reports = true;
   try {
     std::optional<Launch> const launch = launch_of([](char const* name) { return std::getenv(name); });
     bool const several = launch && launch->processes > 1;
     CommandLine const line(argc, argv);
-    bool const asks = asks_for_mpi(std::span(argv, static_cast<std::size_t>(argc)));
-    if (asks || (several && starts_mpi(launch->variable))) {
-      speaks = !launch || launch->rank == 0;
+    bool const wants_mpi = asks_for_mpi(std::span(argv, static_cast<std::size_t>(argc)));
+    if (wants_mpi || (several && starts_mpi(launch->variable))) {
+      reports = !launch || launch->rank == 0;
       MpiSession session(argc, argv, line.attend_options().timeout, launch ? launch->rank : 0);
-      // With the launcher of another MPI each process is alone.
+      // Under the launcher of a different MPI implementation each process is a job of its own.
       bool const connected = !several || session.ranks().size() > 1;
       int const status = session.run([&] {
         if (!connected) return int{bad_input};
@@ -170,18 +170,18 @@ int main(int argc, char** argv) {
       if (connected) return status;
       throw InputError(
           started(*launch) +
-          ", which MPI does not connect; accepted: the launcher of the MPI that the command was built with");
+          ", but MPI does not connect them; accepted: the launcher of the MPI that the command was built with");
     }
-    speaks = !several || launch->rank == 0;
+    reports = !several || launch->rank == 0;
     line.require_parsed();
     if (several && !line.asks_for_help()) line.require_for_all_processes(*launch);
     if (!line.asks_for_help())
       line.run_alone();
-    else if (speaks)
+    else if (reports)
       line.print_help();
     output.finish();
     return success;
   } catch (...) {
-    return end_with(ending_of(std::current_exception()), speaks);
+    return end_with(ending_of(std::current_exception()), reports);
   }
 }

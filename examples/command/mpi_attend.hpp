@@ -1,5 +1,5 @@
 #pragma once
-// A whole call on the processes of mpirun: rank 0 has the global tensors, each rank gets its own shard and no more.
+// A call over MPI: rank 0 has the global tensors, each rank receives only its own shard.
 
 #include <cstddef>
 #include <optional>
@@ -16,7 +16,7 @@ namespace annulus_command {
 
 namespace detail {
 
-/// The elements of all tensors, in a fixed order, as runs of a shift.
+/// The bytes of all tensors, in a fixed order, as runs for Collectives::shift.
 template <annulus::Scalar T, class Tensors>
 auto runs_of(Tensors& tensors) {
   using Byte = std::conditional_t<std::is_const_v<Tensors>, std::byte const, std::byte>;
@@ -31,7 +31,7 @@ auto runs_of(Tensors& tensors) {
   return runs;
 }
 
-/// `global`: on rank 0, null elsewhere.
+/// Sends each rank its shard and returns that of this rank. Collective. global: the inputs on rank 0, null elsewhere.
 template <annulus::Scalar T>
 Inputs<T> own_inputs(Collectives& ranks, Call const& call, Inputs<T> const* global) {
   Inputs<T> own;
@@ -52,16 +52,16 @@ Inputs<T> own_inputs(Collectives& ranks, Call const& call, Inputs<T> const* glob
   return own;
 }
 
-/// Moves runs of each other rank to rank 0. send(): those of this rank; receive(rank): where rank 0 wants those of
-/// `rank`, of equal lengths; then rank 0 calls taken(rank).
-template <class Send, class Receive, class Taken>
-void gather_runs(Collectives& ranks, Send&& send, Receive&& receive, Taken&& taken) {
+/// Sends runs of all other ranks to rank 0. Collective. send() returns the runs of this rank; on rank 0 receive(rank)
+/// returns memory of equal lengths for those of `rank`, and received(rank) is called when they have arrived.
+template <class Send, class Receive, class Received>
+void gather_runs(Collectives& ranks, Send&& send, Receive&& receive, Received&& received) {
   int const size = ranks.size();
   for (annulus::Rank rank = 1; rank < size; ++rank) {
     int const hop = size - rank;
     if (ranks.rank() == 0) {
       ranks.shift(hop, {}, receive(rank));
-      taken(rank);
+      received(rank);
     } else if (ranks.rank() == rank) {
       ranks.shift(hop, send(), {});
     } else {
@@ -70,7 +70,7 @@ void gather_runs(Collectives& ranks, Send&& send, Receive&& receive, Taken&& tak
   }
 }
 
-/// Rank 0 gets the results of all ranks, the others nothing.
+/// Gathers the results of all ranks. Collective. Returns the global results on rank 0, empty elsewhere.
 template <annulus::Scalar T>
 std::optional<Results<T>> all_results(Collectives& ranks, Call const& call, Results<T> const& own) {
   std::optional<Results<T>> global;
@@ -91,7 +91,8 @@ std::optional<Results<T>> all_results(Collectives& ranks, Call const& call, Resu
 
 }  // namespace detail
 
-/// `inputs`: the global tensors on rank 0, null elsewhere. `log`: of this rank. Rank 0 returns the global results.
+/// Collective. inputs: the global tensors on rank 0, null elsewhere; log: of this rank. Returns the global results on
+/// rank 0, empty elsewhere.
 template <annulus::Scalar T>
 std::optional<Results<T>> attend_over_mpi(Collectives& ranks, Inputs<T> const* inputs, Call const& call, StepLog& log) {
   Inputs<T> const shard = detail::own_inputs(ranks, call, inputs);
@@ -99,7 +100,7 @@ std::optional<Results<T>> attend_over_mpi(Collectives& ranks, Inputs<T> const* i
   return detail::all_results(ranks, call, results);
 }
 
-/// Rank 0 gets the spans of all ranks, the others nothing.
+/// Gathers the spans of all ranks. Collective. Returns them by rank on rank 0, empty elsewhere.
 inline std::vector<std::vector<Span>> all_spans(Collectives& ranks, std::vector<Span> const& own) {
   std::vector<std::size_t> const counts = ranks.all(own.size());
   std::vector<std::vector<Span>> all;

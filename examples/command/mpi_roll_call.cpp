@@ -10,7 +10,7 @@ namespace annulus_command {
 
 namespace {
 
-/// The ring has a communicator of its own, so that nothing else is sent here.
+/// Carries only these messages, because the ring has a separate communicator.
 constexpr auto world = [] { return MPI_COMM_WORLD; };
 constexpr int tag = 0;
 
@@ -19,7 +19,7 @@ constexpr int tag = 0;
 MpiRollCall::MpiRollCall(Reason const& mine)
     : rank_(annulus::detail::mpi_rank(world())),
       reasons_(static_cast<std::size_t>(annulus::detail::mpi_size(world()))),
-      answer_{.status = mine.ending.status, .is_cause = mine.is_cause, .speaks = false, .line = {}} {
+      answer_{.status = mine.ending.status, .is_cause = mine.is_cause, .reports = false, .line = {}} {
   mine.ending.line.copy(answer_.line.data(), answer_.line.size() - 1);
   reasons_[static_cast<std::size_t>(rank_)] = mine;
   send(answer_);
@@ -28,7 +28,7 @@ MpiRollCall::MpiRollCall(Reason const& mine)
 void MpiRollCall::send(Message const& message) {
   for (annulus::Rank rank = 0; rank < static_cast<annulus::Rank>(reasons_.size()); ++rank) {
     if (rank == rank_) continue;
-    // The process ends with MPI_Abort: no request is completed.
+    // The process ends with MPI_Abort, so no request needs to be completed.
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Isend(&message, sizeof message, MPI_BYTE, rank, tag, world(), &request);
   }
@@ -41,7 +41,7 @@ void MpiRollCall::progress() {
     if (MPI_Iprobe(MPI_ANY_SOURCE, tag, world(), &arrived, &status) != MPI_SUCCESS || arrived == 0) return;
     Message message{};
     MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, tag, world(), MPI_STATUS_IGNORE);
-    another_speaks_ = another_speaks_ || message.speaks;
+    another_reports_ = another_reports_ || message.reports;
     Ending const ending{static_cast<ExitStatus>(message.status), std::string(message.line.data())};
     reasons_[static_cast<std::size_t>(status.MPI_SOURCE)] = Reason{ending, message.is_cause};
   }
@@ -60,10 +60,10 @@ bool MpiRollCall::complete() const {
 bool MpiRollCall::speaks() {
   auto const first =
       std::find_if(reasons_.begin(), reasons_.end(), [](auto const& reason) { return reason.has_value(); });
-  if (another_speaks_ || first - reasons_.begin() != rank_) return false;
-  word_ = answer_;
-  word_.speaks = true;
-  send(word_);
+  if (another_reports_ || first - reasons_.begin() != rank_) return false;
+  claim_ = answer_;
+  claim_.reports = true;
+  send(claim_);
   return true;
 }
 
@@ -77,7 +77,7 @@ Ending MpiRollCall::ending() const {
   Ending ending = reasons_[static_cast<std::size_t>(rank_)]->ending;
   std::string silent;
   for (std::size_t rank = 0; rank < reasons_.size(); ++rank)
-    if (!reasons_[rank]) silent += (silent.empty() ? "; no sign of life from rank " : ", ") + std::to_string(rank);
+    if (!reasons_[rank]) silent += (silent.empty() ? "; no answer from rank " : ", ") + std::to_string(rank);
   ending.line += silent;
   return ending;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of a job tell each other once their ring has failed: who is still there, and why each of them ends.
+// Roll call of the ranks of a job after their ring has failed: which ranks still answer, and why each of them ends.
 
 #include <annulus/core/index.hpp>
 #include <array>
@@ -18,8 +18,8 @@ struct Reason {
   bool is_cause = false;  ///< false: a failure of the communication, which another rank may have caused
 };
 
-/// Each rank makes one, at most once and shortly after the ring was closed on all of them. A rank that is lost never
-/// does, and is thereby known. Uses MPI directly, on messages that no rank has to wait for.
+/// Constructed by each rank, at most once and shortly after the ring was closed on all ranks. A lost rank never does so
+/// and is identified by its silence. Uses MPI directly, with messages that no rank has to wait for.
 class MpiRollCall {
  public:
   explicit MpiRollCall(Reason const& mine);
@@ -28,29 +28,29 @@ class MpiRollCall {
 
   /// Receives the answers that have arrived. Does not block.
   void progress();
-  /// Returns when all ranks have answered, and at the latest after `limit`.
+  /// Returns when all ranks have answered or `limit` has passed.
   void await(std::chrono::milliseconds limit);
 
-  /// The ending to report: the first rank's cause if any rank knows one, else this rank's own, with the silent ranks.
+  /// The ending to report: the cause of the lowest rank that knows one, else this rank's own with the silent ranks.
   Ending ending() const;
-  /// Whether this is the rank to report it: the first that answered, unless another has begun to. Called once.
+  /// True if this rank reports the ending: it is the lowest that answered, and no other has claimed it. Called once.
   bool speaks();
 
  private:
-  /// Short enough that MPI delivers it without the receiver's help.
+  /// Short enough that MPI delivers it without action of the receiver.
   struct Message {
     int status;
-    bool is_cause, speaks;
-    std::array<char, 1000> line;  ///< ends with a zero
+    bool is_cause, reports;
+    std::array<char, 1000> line;  ///< null-terminated
   };
 
   bool complete() const;
   void send(Message const& message);
 
   annulus::Rank rank_;
-  std::vector<std::optional<Reason>> reasons_;  ///< of each rank; empty: silent so far
-  Message answer_{}, word_{};
-  bool another_speaks_ = false;
+  std::vector<std::optional<Reason>> reasons_;  ///< by rank; empty until it answers
+  Message answer_{}, claim_{};
+  bool another_reports_ = false;
 };
 
 }  // namespace annulus_command

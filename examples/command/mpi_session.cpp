@@ -34,22 +34,21 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// How long ranks that share the failure of a ring take to find each other.
+/// Time that the ranks have to answer each other after a failure of the ring.
 constexpr milliseconds roll_call_time(1000);
 
-/// Ranks that are still there take no longer to give up what they have begun; the process ends soon.
+/// Time that a launcher takes to end the other processes once one has failed.
+constexpr milliseconds launcher_time(2000);
 
-/// How long a launcher takes to end the others once a process has failed.
-constexpr milliseconds head_start(2000);
-
-/// For a call of MPI that has no deadline. The lowest rank that is left speaks first, and thereby ends the others.
+/// Watchdog for an MPI call without a deadline. The limit grows with the rank, so that the lowest remaining rank
+/// reports first and thereby ends the others.
 Watchdog watch(char const* call, milliseconds timeout, int rank) {
-  milliseconds const limit = timeout + roll_call_time + rank * head_start;
+  milliseconds const limit = timeout + roll_call_time + rank * launcher_time;
   return Watchdog(limit, "rank " + std::to_string(rank) + ": " + call + " has not returned within " +
                              std::to_string(limit.count()) + " ms: a process of the job is late or lost");
 }
 
-/// What rank 0 tells the others about its work.
+/// State of the work on rank 0, sent to the other ranks.
 enum class Work : char { pending, done };
 
 Reason reason_of(std::exception_ptr const& error) {
@@ -76,8 +75,8 @@ bool starts_mpi(std::string_view variable) {
 struct MpiSession::Mpi {
   explicit Mpi(milliseconds limit) : timeout(limit) {}
 
-  void speak() {
-    has_spoken = true;
+  void print_report() {
+    has_reported = true;
     std::fprintf(stderr, "annulus: %s\n", roll_call->ending().line.c_str());
   }
 
@@ -86,7 +85,7 @@ struct MpiSession::Mpi {
   std::optional<ReportingRing<annulus::MpiRing>> reporting;
   std::optional<Collectives> ranks;
   std::optional<MpiRollCall> roll_call;
-  bool has_spoken = false;
+  bool has_reported = false;
 };
 
 MpiSession::MpiSession(int& argc, char**& argv, milliseconds timeout, int rank) : mpi_(std::make_unique<Mpi>(timeout)) {
@@ -162,19 +161,19 @@ int MpiSession::run(std::function<int()> const& function) {
 void MpiSession::report(std::exception_ptr const& error) {
   if (mpi_->roll_call) return;
   Reason const reason = reason_of(error);
-  // Ranks that wait for this one learn of it now.
+  // Ranks that wait for this one fail now.
   if (mpi_->ring) mpi_->ring->abandon(reason.ending.line);
   mpi_->roll_call.emplace(reason);
   mpi_->roll_call->await(roll_call_time);
-  if (mpi_->roll_call->speaks()) mpi_->speak();
+  if (mpi_->roll_call->speaks()) mpi_->print_report();
 }
 
 void MpiSession::end_all(std::exception_ptr const& error) {
   report(error);
-  // The rank that has spoken ends the others, unless it is lost as well.
-  if (!mpi_->has_spoken) {
+  // The rank that reports ends the others, unless it is lost as well.
+  if (!mpi_->has_reported) {
     std::this_thread::sleep_for(mpi_->timeout);
-    mpi_->speak();
+    mpi_->print_report();
   }
   int const status = mpi_->roll_call->ending().status;
   std::fflush(stdout);
@@ -192,7 +191,7 @@ MpiSession::MpiSession(int&, char**&, std::chrono::milliseconds, int) {
   throw InputError("--comm mpi: this build of the command has no MPI; accepted: sim");
 }
 MpiSession::~MpiSession() = default;
-// The constructor throws: nothing calls the other members.
+// Never called, since the constructor throws.
 Collectives& MpiSession::ranks() { std::abort(); }
 void MpiSession::on_first(std::function<void()> const&, WhenLost) { std::abort(); }
 int MpiSession::run(std::function<int()> const&) { std::abort(); }

@@ -1,5 +1,5 @@
 #pragma once
-// The processes of an MPI job as seen by the command. In a build without MPI there is only the interface.
+// MPI session of the command: start, work on rank 0, error reports and end. A build without MPI has only the interface.
 
 #include <chrono>
 #include <exception>
@@ -11,17 +11,18 @@
 
 namespace annulus_command {
 
-/// What becomes of work on rank 0 when another rank is lost meanwhile.
+/// Treatment of work on rank 0 if another rank is lost while it runs.
 enum class WhenLost {
-  end_at_once,  ///< it is given up where it stands
-  finish_first  ///< it is finished, because it leaves traces on the disk while it runs
+  end_at_once,  ///< the work is abandoned
+  finish_first  ///< the work is finished, because it writes to the disk
 };
 
-/// MPI from its start to its end. Nothing that the ranks do together waits for longer than the timeout: where a rank is
-/// lost or late, one of the others prints a line that names it, and all processes end through MPI_Abort.
+/// Owns MPI from MPI_Init to MPI_Finalize. No collective operation waits longer than the timeout: if a rank is lost or
+/// late, another one prints a line that names it, and all processes end through MPI_Abort.
 class MpiSession {
  public:
-  /// `rank`: of this process as far as it is known before MPI has started. Throws InputError in a build without MPI.
+  /// rank: of this process as told by the launcher, for messages before MPI has started. Throws InputError in a build
+  /// without MPI.
   MpiSession(int& argc, char**& argv, std::chrono::milliseconds timeout, int rank);
   MpiSession(MpiSession const&) = delete;
   MpiSession& operator=(MpiSession const&) = delete;
@@ -29,29 +30,29 @@ class MpiSession {
 
   Collectives& ranks();
 
-  /// Runs `work` on rank 0, for as long as it takes, then agrees. Called by all ranks, which show each other meanwhile
-  /// that they are alive: `work` runs on a thread of its own, and must call no member.
+  /// Runs `work` on rank 0 without a time limit, then all ranks agree on its error. Collective: the ranks exchange
+  /// messages meanwhile to notice a lost one. `work` runs on a separate thread and must not call members.
   void on_first(std::function<void()> const& work, WhenLost when_lost);
 
-  /// Runs `function`, called by all ranks, then ends MPI; called once. Returns the exit status. Endings on which the
-  /// ranks agreed are printed by rank 0; any other exception ends all processes.
+  /// Runs `function` on this rank, then finalizes MPI. Collective, called once. Returns the exit status. Rank 0 prints
+  /// endings on which the ranks agreed; any other exception ends all processes.
   int run(std::function<int()> const& function);
 
  private:
-  /// Finds out who reports a failure, and does so where it is this rank. Only the first call does anything.
+  /// Determines which rank reports a failure, and reports it if it is this one. Only the first call has an effect.
   void report(std::exception_ptr const& error);
-  /// Ends all processes after a failure, which it reports where that has not been done.
+  /// Reports the failure if that has not been done, then ends all processes.
   [[noreturn]] void end_all(std::exception_ptr const& error);
 
   struct Mpi;
   std::unique_ptr<Mpi> mpi_;
 };
 
-/// Does the command line ask for `--comm mpi`? Known before the options are checked, so that a process whose options
-/// are bad still meets the others.
+/// True if the arguments contain `--comm mpi`. Checked before the options are parsed, so that a process with bad
+/// options still joins the others.
 bool asks_for_mpi(std::span<char* const> arguments);
 
-/// Whether processes started by the launcher that sets this variable of the environment can start MPI together.
+/// True if the launcher that sets this environment variable can start the MPI that the command was built with.
 bool starts_mpi(std::string_view variable);
 
 }  // namespace annulus_command

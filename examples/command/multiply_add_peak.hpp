@@ -1,5 +1,5 @@
 #pragma once
-// The multiply-add peak of the machine, as a measure for GFLOP/s.
+// Measured multiply-add peak of the machine, the reference for GFLOP/s.
 
 #include <annulus/backend/cpu/instruction_set.hpp>
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace annulus_command {
 
-/// Operations per second of `threads` threads together on registers alone, with the instruction set of CpuBackend, in
-/// float. Takes some 50 ms.
+/// Total floating-point operations per second of `threads` threads on registers alone, in float, with the instruction
+/// set of CpuBackend. Takes about 50 ms.
 inline double multiply_add_peak(int threads) {
   auto const loop = annulus::cpu::peak_loop_of(annulus::DataType::float32).run;
   std::vector<double> rates(static_cast<std::size_t>(threads));

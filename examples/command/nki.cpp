@@ -27,8 +27,7 @@ namespace annulus_command {
 
 namespace {
 
-/// The file of an option that there is once for each kernel: its own name for one kernel, else with the name of the
-/// pass before the extension.
+/// Name of a file written per kernel: the given name for a single kernel, else with the pass before the extension.
 std::filesystem::path file_of(std::filesystem::path const& given, NkiKernel const& kernel, std::size_t kernels) {
   if (kernels == 1) return given;
   std::filesystem::path path = given;
@@ -37,10 +36,11 @@ std::filesystem::path file_of(std::filesystem::path const& given, NkiKernel cons
   return path;
 }
 
-/// Opened before anything is computed.
+/// One text file per kernel, opened before anything is computed.
 class KernelTexts {
  public:
-  /// taken: files that are written beside them; those of this object are added.
+  /// taken: paths of the other output files; those of this object are added. Throws InputError for a path that is
+  /// taken, is an input, or cannot be written.
   KernelTexts(std::filesystem::path const& given, NkiOptions const& options, std::vector<NkiKernel> const& kernels,
               std::vector<std::filesystem::path>& taken) {
     if (given.empty()) return;
@@ -71,7 +71,7 @@ class KernelTexts {
   std::vector<PendingFile> files_;
 };
 
-double megabytes_at_most() {
+double peak_memory_mebibytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;  // Linux counts in KiB
@@ -86,7 +86,7 @@ void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernel
     char line[160];
     std::snprintf(
         line, sizeof line, "%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n",
-        kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds, megabytes_at_most());
+        kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds, peak_memory_mebibytes());
     std::cout << line << table << '\n';
   }
 }
@@ -95,7 +95,7 @@ bool simulated(NkiProblem const& problem, NkiKernel const& kernel) {
   return kernel.pass == annulus::Pass::forward || problem.call.shape.backward;
 }
 
-/// Output and lse as a backward kernel takes them, where no forward kernel makes them.
+/// Takes output and lse from the reference, rounded as a backward kernel reads them, if no forward kernel runs.
 void take_forward(NkiProblem const& problem, Results<double> const& reference, Results<float>& results) {
   using annulus::nki::simulator::round_to;
   std::transform(reference.out.data(), reference.out.data() + reference.out.size(), results.out.data(),
@@ -107,7 +107,7 @@ void take_forward(NkiProblem const& problem, Results<double> const& reference, R
   round_to(problem.spec.lse_type, results.lse.data(), results.lse.size());
 }
 
-/// Returns the errors, so that all is written before they end the command.
+/// Runs the kernels and returns their errors, which the caller checks after all files are written.
 std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& problem,
                                std::vector<NkiKernel> const& kernels, Inputs<float> const& inputs,
                                std::optional<ResultFiles>& files) {
@@ -142,14 +142,14 @@ void run_nki_command(NkiOptions const& options) {
   require_consistent(options);
   std::optional<AttendFiles> files = read_nki_files(options);
   NkiProblem const problem = nki_problem(options, nki_shape(options, files));
-  std::optional<Inputs<float>> inputs;  // first: bad numbers end the command before anything is built
+  std::optional<Inputs<float>> inputs;  // first: bad values are refused before anything is built
   if (options.simulate) inputs = nki_inputs(options, problem, std::move(files));
   std::vector<NkiKernel> const kernels = nki_kernels(options, problem);
 
   std::optional<NkiFolder> folder;
   if (!options.emit.empty()) folder.emplace(options, problem, kernels);
   AttendOptions result_options = options.attend;
-  result_options.trace.clear();  // a trace of modelled time, which is not the one that attend writes
+  result_options.trace.clear();  // --trace is the modelled timeline here, not a trace of ranks
   std::optional<ResultFiles> results;
   if (!options.attend.out_dir.empty()) results.emplace(result_options, problem.call.shape);
   std::vector<std::filesystem::path> taken;

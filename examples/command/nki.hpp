@@ -5,8 +5,8 @@
 
 namespace annulus_command {
 
-/// Builds and validates the kernels, simulates or costs them, and only then writes. Throws what exit_status.hpp knows;
-/// std::runtime_error where a simulated kernel is further from the reference than its rounding explains.
+/// Builds and validates the kernels, simulates or costs them, and then writes the files. Throws the errors that
+/// ending_of (exit_status.hpp) handles; std::runtime_error if a simulated kernel exceeds its accepted error.
 void run_nki_command(NkiOptions const& options);
 
 }  // namespace annulus_command

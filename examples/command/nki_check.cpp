@@ -15,14 +15,14 @@ namespace {
 
 using annulus::nki::ElementType;
 
-/// float against float: other orders of the same sums.
+/// Tolerance for sums in float in another order.
 constexpr double float_slack = 1e-6;
-/// Results below this part of their terms are what is left of them: their own size says nothing about their errors.
-constexpr double cancelled = 0.01;
-/// lse in float, up to scores of some 40; 4 roundings of the largest where they are larger.
+/// Below this fraction of the size of its terms a result comes from cancellation; its error is measured by the terms.
+constexpr double cancellation = 0.01;
+/// Tolerance of lse in float for scores up to about 40; 4 roundings of the largest lse for larger ones.
 constexpr double lse_slack = 1e-5;
 constexpr double lse_roundings = 4;
-/// From so many elements on the norm of a rounding error is no matter of luck.
+/// With fewer elements than this, the norm of the rounding errors varies by chance, and one more rounding is accepted.
 constexpr Eigen::Index many = 1000;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -33,9 +33,10 @@ double rounding_unit(ElementType type) {
 
 double finite_or_infinite(double x) { return std::isfinite(x) ? x : infinity; }
 
-/// 0 of nothing is 0.
+/// part / whole; 0 / 0 is 0, and other values that are not finite are infinite.
 double ratio(double part, double whole) { return part == 0 ? 0 : finite_or_infinite(part / whole); }
 
+/// Size of a tensor or of a difference.
 struct Size {
   double norm = 0;  ///< Frobenius
   double largest = 0;
@@ -52,7 +53,7 @@ Size size_of(A const& values) {
   return {std::sqrt(squares), largest};
 }
 
-/// Infinite where something is no number, or is not exactly 0 although all of its terms are.
+/// Infinite if an element is not finite, or is not exactly 0 although all of its terms are.
 template <class A, class B>
 Size difference(A const& found, B const& reference, B const& terms) {
   double squares = 0, largest = 0;
@@ -65,7 +66,7 @@ Size difference(A const& found, B const& reference, B const& terms) {
   return {std::sqrt(squares), largest};
 }
 
-/// Equal infinities do not differ.
+/// Equal infinities count as no difference.
 template <class A, class B>
 double largest_difference(A const& found, B const& reference) {
   double largest = 0;
@@ -83,7 +84,7 @@ double largest_finite(Tensor<double, 3> const& values) {
   return largest;
 }
 
-/// lse with -inf where a kernel says 0, as it is asked to, for the rows that see nothing; another word is no number.
+/// lse with -inf in the masked rows for which a kernel returns 0 (MaskedRow::zero); other values there become NaN.
 Tensor<float, 3> with_infinities(NkiProblem const& problem, Tensor<float, 3> lse, Tensor<double, 3> const& reference) {
   if (problem.spec.masked_row == annulus::nki::MaskedRow::zero)
     for (Eigen::Index i = 0; i < lse.size(); ++i)
@@ -98,7 +99,7 @@ NkiError lse_error(NkiProblem const& problem, Tensor<float, 3> const& found, Ten
   double const largest = largest_finite(reference);
   NkiError error{"lse", 0, largest_difference(with_infinities(problem, found, reference), reference),
                  largest_difference(dense, reference), 0};
-  error.largest = error.distance / std::max(1.0, largest);  // the logarithm of a sum: its scale is 1
+  error.largest = error.distance / std::max(1.0, largest);  // the logarithm of a sum has scale 1
   error.accepted = std::max(lse_slack, lse_roundings * rounding_unit(ElementType::float32) * largest);
   if (std::isfinite(error.dense)) error.accepted = std::max(error.accepted, 2 * error.dense);
   if (problem.spec.lse_type != ElementType::float32) error.accepted += rounding_unit(problem.spec.lse_type) * largest;
@@ -112,16 +113,16 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
   Results<float> const dense = dense_in_kernel_rounding(problem, inputs);
   Results<double> const terms = term_sizes(problem, inputs, reference);
   std::vector<NkiError> errors;
-  auto const add = [&](char const* name, auto const& a, auto const& yardstick, auto const& b, auto const& summed,
+  auto const add = [&](char const* name, auto const& a, auto const& rounded, auto const& b, auto const& summed,
                        double factor) {
     Size const result = size_of(b), term = size_of(summed);
-    bool const of_terms = result.norm < cancelled * term.norm;
+    bool const of_terms = result.norm < cancellation * term.norm;
     Size const size = of_terms ? term : result;
     Size const apart = difference(a, b, summed);
     NkiError error{name,
                    ratio(apart.largest, size.largest),
                    ratio(apart.norm, size.norm),
-                   ratio(difference(yardstick, b, summed).norm, size.norm),
+                   ratio(difference(rounded, b, summed).norm, size.norm),
                    0,
                    of_terms};
     double const slack = float_slack + (b.size() < many ? rounding_unit(problem.spec.type) : 0);
@@ -144,9 +145,9 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
 
 void print_errors(std::ostream& out, std::vector<NkiError> const& errors) {
   char line[160];
-  out << "against the reference backend on one rank, in double; distance: relative, in the Frobenius norm, of lse the\n"
-         "largest absolute one; dense: the distance of dense attention that rounds where the kernel does; 'of terms':\n"
-         "relative to the terms of the sums, since they cancel\n";
+  out << "errors against the reference backend on one rank, in double; distance: relative, in the Frobenius norm; of\n"
+         "lse: the largest absolute error; dense: distance of dense attention that rounds where the kernel does;\n"
+         "'of terms': relative to the terms of the sums, which cancel\n";
   std::snprintf(line, sizeof line, "  %-6s %22s %10s %10s %14s\n", "", "largest relative error", "distance", "dense",
                 "accepted up to");
   out << line;
@@ -160,8 +161,8 @@ void print_errors(std::ostream& out, std::vector<NkiError> const& errors) {
 void require_good(std::vector<NkiError> const& errors) {
   for (NkiError const& error : errors) {
     if (std::isinf(error.distance))
-      throw std::runtime_error("--simulate: " + error.name + " differs from the reference by what is no number, or " +
-                               "is not exactly 0 where nothing is summed; accepted: neither");
+      throw std::runtime_error("--simulate: " + error.name + " differs from the reference by infinity or NaN, " +
+                               "or is not exactly 0 where all terms are 0; accepted: neither");
     if (!error.good()) {
       char text[160];
       std::snprintf(text, sizeof text, "--simulate: %s is %.3g away from the reference; accepted: up to %.3g",

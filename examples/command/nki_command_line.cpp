@@ -14,13 +14,13 @@ char const* word(ElementType type) {
   return type == ElementType::bfloat16 ? "bf16" : type == ElementType::float16 ? "f16" : "f32";
 }
 
-/// The shortest digits that mean this number.
+/// The shortest text that reads back as this value.
 std::string digits(double value) {
   char text[32];
   return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-/// A side of a window; unbounded ones are negative.
+/// A side of a window, -1 if unbounded.
 std::string side(Index reach) { return std::to_string(reach < annulus::unbounded ? reach : Index{-1}); }
 
 }  // namespace

@@ -15,7 +15,7 @@ using annulus::Index;
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using annulus::nki::simulator::round_to;
 
-constexpr float nothing = -std::numeric_limits<float>::infinity();
+constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
 /// Rows [begin, begin + count) of one head.
 template <class View>
@@ -26,7 +26,7 @@ Matrix rows_of(View const& view, Index batch, Index head, Index begin, Index cou
   return rows;
 }
 
-/// Eigen's own exp makes a tiny number of -inf, not 0.
+/// std::exp, because Eigen's exp gives a tiny number for -inf instead of 0.
 template <class Logits>
 Matrix exponentials(Logits const& logits) {
   return logits.unaryExpr([](float x) { return std::exp(x); });
@@ -38,6 +38,7 @@ void add_to(View const& view, Index batch, Index head, Index begin, Matrix const
     for (Index e = 0; e < rows.cols(); ++e) view(batch, begin + i, head, e) += rows(i, e);
 }
 
+/// Dense attention over blocks of query rows.
 class Dense {
  public:
   Dense(NkiProblem const& problem, Inputs<float> const& inputs)
@@ -86,16 +87,16 @@ class Dense {
       logits = cap * (logits / cap).array().tanh().matrix();
       slope = (1 - (logits / cap).array().square()).matrix();
     }
-    logits = visible_.select(logits, Matrix::Constant(count, keys, nothing));
+    logits = visible_.select(logits, Matrix::Constant(count, keys, minus_infinity));
 
     Matrix output(count, v.cols());
     Eigen::VectorXf lse(count);
     for (Index i = 0; i < count; ++i) {
       float maximum = logits.row(i).maxCoeff();
       for (Index s = 0; s < spec_.sinks; ++s) maximum = std::max(maximum, (*inputs_.sinks)(head, s));
-      if (maximum == nothing) {
+      if (maximum == minus_infinity) {
         output.row(i).setZero();
-        lse(i) = nothing;
+        lse(i) = minus_infinity;
         continue;
       }
       Matrix weights = exponentials((logits.row(i).array() - maximum).matrix());
@@ -122,7 +123,7 @@ class Dense {
   void add_gradients(Where const& at, Forward const& forward, Eigen::VectorXf const& lse) {
     Matrix const dout = rows_of(view(*inputs_.dout), at.batch, at.head, at.begin, forward.q.rows());
     Eigen::VectorXf const finite =
-        (lse.array() == nothing).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
+        (lse.array() == minus_infinity).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
     Matrix weights = exponentials(forward.logits.colwise() - finite);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
     Matrix dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);

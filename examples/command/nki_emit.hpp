@@ -1,5 +1,5 @@
 #pragma once
-// The folder that `annulus nki --emit` writes: kernels, masks and how to call them.
+// Output folder of `annulus nki --emit`: kernels, mask tables and a README.
 
 #include <filesystem>
 #include <optional>
@@ -13,10 +13,10 @@
 
 namespace annulus_command {
 
-/// Masks larger than this, of all ranks of a ring together, are described in the README instead.
+/// Mask tables above this size, over all ranks of a ring, are not written but described in the README.
 inline constexpr std::size_t most_mask_bytes = std::size_t{256} << 20;
 
-/// What --emit writes for the mask of one kernel.
+/// Files that --emit writes for the mask of one kernel.
 struct NkiMaskFiles {
   std::string input;                 ///< mask_offsets or mask_ranges; empty: the kernel has none
   std::vector<std::size_t> shape{};  ///< of one rank
@@ -26,11 +26,12 @@ struct NkiMaskFiles {
 };
 NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel);
 
-/// Made before anything is computed, so that a folder that cannot be written ends the command at once.
+/// The output folder, created before anything is computed so that one that cannot be written ends the command at once.
 class NkiFolder {
  public:
   NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
+  /// All files that write() writes.
   std::vector<std::filesystem::path> const& paths() const { return paths_; }
 
   /// Writes all files under temporary names, then renames them; README.md, deleted first, is renamed last: if it

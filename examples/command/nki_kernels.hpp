@@ -1,5 +1,5 @@
 #pragma once
-// The tile programs of `annulus nki`: built, and checked by the validator's rules.
+// Tile programs of `annulus nki`, built and validated.
 
 #include <annulus/backend/nki/hardware/hardware.hpp>
 #include <annulus/backend/nki/program/program.hpp>
@@ -11,13 +11,14 @@
 
 namespace annulus_command {
 
+/// A valid kernel, with the time that building and validating it took.
 struct NkiKernel {
   annulus::Pass pass = annulus::Pass::forward;
   annulus::nki::Program program{};
   double build_seconds = 0, validate_seconds = 0;
 
   std::string title() const { return pass == annulus::Pass::forward ? "forward" : "backward"; }
-  /// Names of files that are there once for each kernel.
+  /// Name of a file written per kernel.
   std::string file(std::string const& extension) const { return program.name + extension; }
 };
 
@@ -28,7 +29,7 @@ std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& 
 /// Name of the input that carries the mask of a program; empty where it has none.
 std::string mask_input_of(annulus::nki::Program const& program);
 
-/// What rank `rank` of a ring gives as that input.
+/// Values of that input for rank `rank` of a ring.
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank);
 
 }  // namespace annulus_command

@@ -8,7 +8,7 @@ using annulus::Index;
 
 constexpr Index tile_rows = annulus::nki::tile_rows;
 
-/// Calls function(element of the view, its place in the kernel's operand). The view is [batch, sequence, heads, dim],
+/// Calls function(element of the view, index in the kernel's operand). The view is [batch, sequence, heads, dim],
 /// the operand [batch, heads, rows, dim] by token, else [batch, heads, dim, rows].
 template <class View, class Function>
 void for_each_place(View const& view, bool by_token, Function&& function) {

@@ -23,11 +23,11 @@ using annulus::nki::Target;
 
 constexpr Index most_tokens = Index{1} << 20;
 constexpr Index most_heads = Index{1} << 16;
-constexpr Index most_dim = Index{1} << 16;  // the library refuses less, and says why
+constexpr Index most_dim = Index{1} << 16;  // the library has a lower limit and reports it
 constexpr Index most_sinks = 1024;
 constexpr int most_groups = 1024;
 
-/// By the names that the table of spellings has for them.
+/// The versions, by their names in the table of spellings.
 Choices<annulus::nki::Version> nki_versions() {
   using annulus::nki::Version;
   Choices<Version> versions;
@@ -60,7 +60,7 @@ CLI::Validator documents_check() {
       [](std::string const& text) {
         std::vector<Index> starts;
         if (parse_documents(text, starts)) return std::string();
-        return "'" + excerpt(text) + "' is given; accepted: rising whole numbers with commas between them, the first 0";
+        return "'" + excerpt(text) + "' is given; accepted: increasing whole numbers separated by commas, the first 0";
       },
       "");
 }
@@ -69,18 +69,18 @@ void add_actions(CLI::App& app, NkiOptions& options) {
   add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")
       ->type_name("DIR");
   CLI::Option* const simulate =
-      add_switch(app, "--simulate", options.simulate, "run the kernels here and compare with the reference backend");
+      add_switch(app, "--simulate", options.simulate, "simulate the kernels and compare with the reference backend");
   add_switch(app, "--cost-only", options.cost_only, "build, validate and cost the kernels without running them")
       ->excludes(simulate);
-  add_file(app, "--listing", options.listing, "write the tile programs as text for people");
+  add_file(app, "--listing", options.listing, "write the tile programs as readable text");
   add_file(app, "--trace", options.attend.trace, "write the modelled timeline, for chrome://tracing and Perfetto");
 }
 
 void add_inputs(CLI::App& app, NkiOptions& options) {
   AttendOptions& attend = options.attend;
-  CLI::Option* const q = add_file(app, "--q", attend.q, "whole queries, four axes in the order of --axes");
-  CLI::Option* const k = add_file(app, "--k", attend.k, "whole keys");
-  CLI::Option* const v = add_file(app, "--v", attend.v, "whole values");
+  CLI::Option* const q = add_file(app, "--q", attend.q, "global queries, four axes in the order of --axes");
+  CLI::Option* const k = add_file(app, "--k", attend.k, "global keys");
+  CLI::Option* const v = add_file(app, "--v", attend.v, "global values");
   q->needs(k)->needs(v);
   k->needs(q);
   v->needs(q);
@@ -96,11 +96,11 @@ void add_inputs(CLI::App& app, NkiOptions& options) {
   add_extent(app, "--kv-heads", options.kv_heads, most_heads, "key and value heads")
       ->excludes(q)
       ->default_str("as many as --query-heads");
-  add_extent(app, "--head-dim", options.head_dim, most_dim, "of queries and keys")->excludes(q)->capture_default_str();
-  add_extent(app, "--value-dim", options.value_dim, most_dim, "of values")
+  add_extent(app, "--head-dim", options.head_dim, most_dim, "dim of q and k")->excludes(q)->capture_default_str();
+  add_extent(app, "--value-dim", options.value_dim, most_dim, "dim of v")
       ->excludes(q)
       ->default_str("that of --head-dim");
-  app.add_option("--seed", options.seed, "of the random input")
+  app.add_option("--seed", options.seed, "seed of the random input")
       ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
       ->type_name("N")
       ->excludes(q)
@@ -114,11 +114,11 @@ void add_inputs(CLI::App& app, NkiOptions& options) {
 void add_attention(CLI::App& app, NkiOptions& options) {
   add_mask_options(app, options.attend.attention.mask, options.attend.attention.query_offset);
   add_logit_options(app, options.attend.attention);
-  app.add_option("--sinks", options.sinks, "sinks of each query head: how many, or a file as for attend")
+  app.add_option("--sinks", options.sinks, "sink logits: their number per query head, or a file as for attend")
       ->type_name("N|FILE");
   auto const take_documents = [&options](std::string const& text) { parse_documents(text, options.documents); };
   app.add_option_function<std::string>("--documents", take_documents,
-                                       "packed documents: where each starts, the first at 0")
+                                       "packed documents: start position of each, the first 0")
       ->check(documents_check())
       ->type_name("N,N,...");
 }
@@ -128,7 +128,7 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
       ->check(whole_number(1, most_ranks))
       ->type_name("N")
       ->default_str(std::to_string(default_simulated_ranks));
-  app.add_option("--groups", options.groups, "rings side by side, of consecutive ranks")
+  app.add_option("--groups", options.groups, "number of rings, each of consecutive ranks")
       ->check(whole_number(1, most_groups))
       ->type_name("N")
       ->default_str("1");
@@ -141,25 +141,25 @@ void add_kernel(CLI::App& app, NkiOptions& options) {
   add_switch(app, "--tp-q", options.queries_by_token,
              "q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]");
   add_switch(app, "--tp-k", options.keys_by_token, "the same for k");
-  app.add_flag("--training,!--no-training", options.training, "the forward kernel returns lse too (default)");
+  app.add_flag("--training,!--no-training", options.training, "the forward kernel also returns lse (default)");
   add_choice(app, "--dead-row", options.masked_row,
              Choices<MaskedRow>{{"-inf", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}},
-             "lse of a row that sees nothing")
+             "lse of a fully masked row")
       ->default_str("-inf");
   add_choice(app, "--lnc", options.cores, Choices<int>{{"1", 1}, {"2", 2}}, "physical cores that share a rank")
       ->default_str("2");
   add_choice(app, "--target", options.target, Choices<Target>{{"trn2", Target::trn2}, {"trn3", Target::trn3}},
-             "the generation")
+             "Trainium generation")
       ->default_str("trn2");
-  add_choice(app, "--nki-version", options.version, nki_versions(), "the oldest NKI that is to take the printed text")
+  add_choice(app, "--nki-version", options.version, nki_versions(), "oldest NKI that must accept the kernels")
       ->default_str("0.3");
   add_choice(
       app, "--backward", options.backward,
       Choices<NkiBackward>{{"none", NkiBackward::none}, {"queries", NkiBackward::queries}, {"keys", NkiBackward::keys}},
-      "the backward kernel, by who travels")
+      "backward kernel: the side that rotates")
       ->default_str("queries; without training none");
   add_choice(app, "--only", options.only, Choices<NkiOnly>{{"fwd", NkiOnly::forward}, {"bwd", NkiOnly::backward}},
-             "one of the two kernels")
+             "build only this kernel")
       ->default_str("both");
 }
 
@@ -185,30 +185,30 @@ void require_consistent(NkiOptions const& options) {
   auto const refuse = [](std::string const& message) { throw InputError(message); };
   auto const needs_simulate = [&](bool given, char const* option) {
     if (given && !options.simulate)
-      refuse(std::string(option) + " is given without --simulate, which it is for; accepted: both");
+      refuse(std::string(option) + " applies only to --simulate; accepted: both options");
   };
   if (options.emit.empty() && !options.simulate && !options.cost_only)
-    refuse("nothing is to be done; accepted: --emit DIR, --simulate or --cost-only, --emit with either of them");
+    refuse("no action is given; accepted: --emit DIR, --simulate or --cost-only, --emit with either of them");
   if (!options.reads_files() && !options.tokens)
-    refuse("no length of the sequence is given; accepted: --tokens, or --q, --k and --v");
+    refuse("no sequence length is given; accepted: --tokens, or --q, --k and --v");
   needs_simulate(!options.attend.out_dir.empty(), "--out-dir");
   needs_simulate(options.seed.has_value(), "--seed");
   needs_simulate(options.ring_order.has_value(), "--ring-order");
   if (!options.training && (options.wants_backward() || options.only == NkiOnly::backward))
-    refuse("--no-training with a backward kernel, which needs the lse that training keeps; accepted: --backward none");
+    refuse("--no-training keeps no lse, which a backward kernel needs; accepted: --backward none");
   if (!options.training)
     for (auto const& [given, option] :
          {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.masked_row.has_value(), "--dead-row"}})
-      if (given) refuse(std::string(option) + " with --no-training, which keeps no lse; accepted: one of the two");
+      if (given) refuse(std::string(option) + " is given with --no-training, which keeps no lse; accepted: either");
   if (options.only == NkiOnly::forward && options.backward && options.travels() != NkiBackward::none)
-    refuse("--backward queries|keys with --only fwd, which leaves no backward kernel; accepted: one of the two");
+    refuse("--backward queries|keys is given with --only fwd, which builds no backward kernel; accepted: either");
   if (options.version && options.emit.empty())
-    refuse("--nki-version is given without --emit, whose text it is of; accepted: both");
+    refuse("--nki-version applies only to the kernels that --emit writes; accepted: both options");
   if (options.only == NkiOnly::backward && !options.wants_backward())
-    refuse("--only bwd with --backward none; accepted: --backward queries|keys");
+    refuse("--only bwd is given with --backward none; accepted: --backward queries|keys");
   bool const asks_for_backward = options.only == NkiOnly::backward || (options.backward && options.wants_backward());
   if (options.simulate && options.reads_files() && options.attend.dout.empty() && asks_for_backward)
-    refuse("the backward kernel is to be simulated on files, and --dout is not given; accepted: --dout, or --only fwd");
+    refuse("simulating the backward kernel on files requires --dout; accepted: --dout, or --only fwd");
   if (!options.attend.dout.empty() && !options.wants_backward())
     refuse("--dout is given without a backward kernel; accepted: --backward queries|keys, and no --only fwd");
   if (!options.sinks.empty()) {
@@ -218,12 +218,12 @@ void require_consistent(NkiOptions const& options) {
              ", or a file");
     if (!count && !options.reads_files())
       refuse("--sinks names the file '" + excerpt(options.sinks) +
-             "' without --q; accepted: a number of sinks, or files for all");
+             "', but --q is not given; accepted: a number of sink logits, or files for all");
     if (count && *count > 0 && options.reads_files())
-      refuse("--sinks is a number beside --q, --k and --v; accepted: a file, whose values they are");
+      refuse("--sinks is a number, but --q, --k and --v are files; accepted: a file of sink logits");
   }
   if (!options.documents.empty() && options.attend.attention.query_offset != 0)
-    refuse("--documents with --query-offset; accepted: queries that stand where their keys do");
+    refuse("--documents is given with --query-offset; accepted: queries at the positions of their keys");
 }
 
 }  // namespace annulus_command

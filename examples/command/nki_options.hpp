@@ -1,5 +1,5 @@
 #pragma once
-// The options of `annulus nki`.
+// Options of `annulus nki`.
 
 #include <annulus/backend/nki/lower/kernel_spec.hpp>
 #include <annulus/backend/nki/print/spelling.hpp>
@@ -17,15 +17,17 @@ class App;
 
 namespace annulus_command {
 
-/// Which side travels in the backward pass, or no backward kernel at all.
+/// Side that rotates in the backward pass; none: no backward kernel.
 enum class NkiBackward { none, queries, keys };
 
+/// The kernels to build.
 enum class NkiOnly { both, forward, backward };
 
+/// Parsed options, with their defaults.
 struct NkiOptions {
   AttendOptions attend;  ///< files, mask, scale, cap, sharding, ranks, axes, out_dir and trace: as for attend
 
-  std::filesystem::path emit, listing;  ///< an empty path: not given
+  std::filesystem::path emit, listing;  ///< empty if not given
   bool simulate = false;
   bool cost_only = false;
 
@@ -40,15 +42,15 @@ struct NkiOptions {
   annulus::nki::ElementType type = annulus::nki::ElementType::bfloat16;
   std::optional<annulus::nki::ElementType> output_type;  ///< unset: type
   std::optional<annulus::nki::ElementType> lse_type;     ///< unset: float32
-  std::string sinks;                      ///< a whole number: so many per query head; else a file; empty: none
-  std::vector<annulus::Index> documents;  ///< global starts, the first 0; empty: one document
+  std::string sinks;                      ///< number of sink logits per query head, or a file; empty: none
+  std::vector<annulus::Index> documents;  ///< global start positions, the first 0; empty: one document
   bool queries_by_token = false;
   bool keys_by_token = false;
   bool training = true;
   std::optional<annulus::nki::MaskedRow> masked_row;  ///< unset: minus_infinity
-  int cores = 2;                                  ///< LNC
+  int cores = 2;                                      ///< physical cores per rank (LNC)
   annulus::nki::Target target = annulus::nki::Target::trn2;
-  std::optional<annulus::nki::Version> version;  ///< of the printed text; unset: nki_0_3
+  std::optional<annulus::nki::Version> version;  ///< oldest NKI for the printed kernels; unset: nki_0_3
   int groups = 1;
   std::optional<NkiBackward> backward;  ///< unset: queries, or none without training
   NkiOnly only = NkiOnly::both;
@@ -70,7 +72,7 @@ struct NkiOptions {
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
 CLI::App& add_nki(CLI::App& app, NkiOptions& options);
 
-/// Throws InputError or UnsupportedError for options that do not fit each other, whatever the files hold.
+/// Checks the options without reading files. Throws InputError or UnsupportedError if they are not consistent.
 void require_consistent(NkiOptions const& options);
 
 }  // namespace annulus_command

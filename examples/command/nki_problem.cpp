@@ -35,7 +35,7 @@ std::int32_t document_at(std::vector<Index> const& starts, Index position) {
   return static_cast<std::int32_t>(std::upper_bound(starts.begin(), starts.end(), position) - starts.begin());
 }
 
-/// Rows of each rank, the same number on all of them.
+/// Rows per rank. Throws InputError unless all ranks have equally many, at least 1.
 Index local_length(annulus::Sharding const& sharding, Side side, int ranks, Index length) {
   std::vector<Index> const lengths = sharding.lengths(side, ranks, length);
   auto const [least, most] = std::minmax_element(lengths.begin(), lengths.end());
@@ -46,7 +46,7 @@ Index local_length(annulus::Sharding const& sharding, Side side, int ranks, Inde
   return *least;
 }
 
-/// [batch][position]; empty where there is one document.
+/// Document ids, [batch][position]; empty if there is one document.
 std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, CallShape const& shape) {
   if (options.documents.empty()) return {};
   std::vector<std::int32_t> ids;
@@ -81,14 +81,14 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
 void require_documents(NkiOptions const& options, CallShape const& shape) {
   if (options.documents.empty()) return;
   if (shape.queries != shape.keys)
-    throw InputError("--documents with " + std::to_string(shape.queries) + " queries and " +
+    throw InputError("--documents: there are " + std::to_string(shape.queries) + " queries and " +
                      std::to_string(shape.keys) + " keys; accepted: equally many");
   if (options.documents.back() >= shape.keys)
     throw InputError("--documents: the last one starts at " + std::to_string(options.documents.back()) +
                      "; accepted: below the number of tokens, " + std::to_string(shape.keys));
 }
 
-/// operand: as the option that names its file.
+/// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes.
 template <class Operand>
 void require_finite(char const* operand, Operand const& tensor, ElementType type) {
   auto const end = tensor.data() + tensor.size();
@@ -99,7 +99,7 @@ void require_finite(char const* operand, Operand const& tensor, ElementType type
                      (std::isnan(*found) ? "nan"
                       : *found > 0       ? "inf"
                                          : "-inf") +
-                     " as " + std::string(name_of(type)) + "; accepted: numbers that are finite in that type");
+                     " as " + std::string(name_of(type)) + "; accepted: values that are finite in that type");
 }
 
 }  // namespace
@@ -160,7 +160,7 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
   if (inputs.dout) fill("dout", *inputs.dout, problem.spec.type);
   if (inputs.sinks) fill("sinks", *inputs.sinks, ElementType::float32);
   if (!problem.documents.empty()) {
-    // make_inputs has made room for ids; inputs from files have none.
+    // make_inputs allocates the ids; inputs from files have none.
     inputs.query_segments.emplace(shape.attention.batch, shape.queries);
     inputs.key_segments.emplace(shape.attention.batch, shape.keys);
     for (auto* ids : {&*inputs.query_segments, &*inputs.key_segments})

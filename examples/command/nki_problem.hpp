@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels of `annulus nki` are built for, and the same call for the reference backend.
+// Problem of `annulus nki`: specification and mask of its kernels, and the same call for the reference backend.
 
 #include <annulus/backend/nki/lower/kernel_spec.hpp>
 #include <annulus/backend/nki/lower/ring_mask.hpp>
@@ -12,28 +12,30 @@
 
 namespace annulus_command {
 
+/// The call and what the kernels are built from.
 struct NkiProblem {
   Call call;
   annulus::nki::KernelSpec spec;
   annulus::nki::RingMask mask;
-  std::vector<annulus::Index> documents;  ///< global starts; empty: one document
+  std::vector<annulus::Index> documents;  ///< global start positions; empty: one document
 
-  /// Rings that the kernel's tables know; a single rank has no collectives that could name others.
+  /// Rings in the kernel's tables; 1 for a single rank, whose kernel has no collectives.
   int groups() const { return spec.ranks == 1 ? 1 : spec.groups; }
+  /// Ranks of all rings.
   int world() const { return spec.ranks * groups(); }
 };
 
 /// The files of --q, --k and --v, if they are given.
 std::optional<AttendFiles> read_nki_files(NkiOptions const& options);
 
-/// By the files, or by the options where there are none.
+/// Shape of the call, from the files or, without files, from the options. Throws InputError as shape_of does.
 CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const& files);
 
-/// Throws InputError, ShapeError or UnsupportedError for what no kernel can be built for.
+/// The problem. Throws InputError, ShapeError or UnsupportedError if no kernel can be built for it.
 NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape);
 
-/// Whole operands in the axis order of the call, each number rounded to the element type that the kernel takes: from
-/// the files, or random, standard normal. Throws InputError for files with numbers that are not finite in that type.
+/// Global operands in the axis order of the call, rounded to the element types of the kernel: from the files, or random
+/// with a standard normal distribution. Throws InputError for elements that are not finite in that type.
 Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files);
 
 }  // namespace annulus_command

@@ -15,7 +15,7 @@ using annulus::nki::Role;
 
 std::string number(Index value) { return std::to_string(value); }
 
-/// What an operand is, axis by axis.
+/// Description of an operand: its axes and its content.
 struct Meaning {
   std::string axes, text;
 };
@@ -46,8 +46,8 @@ class Readme {
     line("# Ring attention kernels for " + std::string(name_of(spec_.target)), "");
     annulus::nki::Spelling const spelling = options_.spelling();
     line("For NKI " + std::string(spelling.version) + " (Neuron SDK " + std::string(spelling.sdk) + ") and later.", "");
-    line("Printed from tile programs by annulus. Nothing here depends on a launcher: any that starts one process per",
-         "rank, gives each its tensors in HBM and calls an NKI kernel will do.", "");
+    line("Printed from tile programs by annulus. No particular launcher is needed: any that starts one process per",
+         "rank, gives each its tensors in HBM and calls an NKI kernel works.", "");
     line("| file | what it is |", "|---|---|");
     for (NkiKernel const& kernel : kernels_) {
       line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program.name +
@@ -66,9 +66,9 @@ class Readme {
 
   void sequence() {
     auto const& shape = spec_.shape;
-    line("## Who holds what", "");
+    line("## Distribution of the sequence", "");
     line(number(spec_.ranks) + (spec_.ranks == 1 ? " rank" : " ranks in a ring") +
-             (spec_.groups > 1 ? ", " + number(spec_.groups) + " rings side by side" : "") + "; each rank holds " +
+             (spec_.groups > 1 ? ", " + number(spec_.groups) + " such rings" : "") + "; each rank holds " +
              number(spec_.local_queries) + " queries and " + number(spec_.local_keys) + " keys of",
          number(problem_.call.shape.queries) + " queries and " + number(problem_.call.shape.keys) + " keys. Batch " +
              number(shape.batch) + ", " + number(shape.query_heads) + " query heads, " + number(shape.kv_heads) +
@@ -78,8 +78,8 @@ class Readme {
          "");
     std::string const sharding = problem_.call.options.sharding.name();
     std::string const rows = number(spec_.local_queries), ranks = number(spec_.ranks);
-    line("Sharding: " + sharding + ". Place r in a ring of " + ranks +
-             ", row i of its queries (keys alike, with their own number of rows):",
+    line("Sharding: " + sharding + ". Positions of query row i at place r in a ring of " + ranks +
+             " (keys likewise, with their own number of rows):",
          "");
     if (sharding == "contiguous")
       line("- position r * " + rows + " + i");
@@ -127,7 +127,7 @@ class Readme {
     line(results + " = " + program.name + (spec_.cores > 1 ? "[" + number(spec_.cores) + "](" : "(") + arguments + ")");
     line("```", "");
     if (kernel.pass == annulus::Pass::backward && spec_.sinks > 0)
-      line("The gradient of a sink is not returned: it is the negative sum over the rows of exp(sink - lse) times",
+      line("The gradient of a sink logit is not returned: it is minus the sum over the rows of exp(sink - lse) times",
            "rowsum(dout * output).", "");
   }
 
@@ -148,27 +148,26 @@ class Readme {
   Meaning meaning_of(std::string const& name) const {
     std::string const by_token = "[batch, heads, rows, dim]", by_dim = "[batch, heads, dim, rows]";
     std::string const lse = "[batch, query heads, 128, columns]";
-    std::string const dead = spec_.masked_row == annulus::nki::MaskedRow::zero ? "0" : "-inf";
+    std::string const masked = spec_.masked_row == annulus::nki::MaskedRow::zero ? "0" : "-inf";
     std::map<std::string, Meaning> const known{
         {"q", {spec_.queries_by_token ? by_token : by_dim, "queries of this rank, not scaled"}},
         {"k", {spec_.keys_by_token ? by_token : by_dim, "keys of this rank"}},
         {"v", {by_token, "values of this rank"}},
         {"dout", {by_token, "gradient of the output"}},
-        {"output", {by_token, "the output; 0 in rows that see nothing"}},
+        {"output", {by_token, "the output; 0 in fully masked rows"}},
         {"lse",
-         {lse, "log-sum-exp of row c * 128 + p at (p, c), natural logarithm; " + dead +
-                   " in rows that see nothing, 0 beyond the last row"}},
-        {"sinks",
-         {"[batch, query heads, n]", "logits that take part in the normalisation alone, the same for each batch item"}},
+         {lse, "log-sum-exp of row c * 128 + p at (p, c), natural logarithm; " + masked +
+                   " in fully masked rows, 0 beyond the last row"}},
+        {"sinks", {"[batch, query heads, n]", "extra logits of the softmax denominator, the same for each batch item"}},
         {"dq", {by_token, "gradient of q"}},
         {"dk", {by_token, "gradient of k"}},
         {"dv", {by_token, "gradient of v"}},
         {"mask_offsets",
          {"[ranks of all rings, query pieces * key pieces * 2]",
-          "the band of keys that a row sees of each owner; from the file"}},
+          "the band of keys that each row sees, by owner of the keys; from the file"}},
         {"mask_ranges",
          {"[ranks of all rings, batch or 1, key pieces, begin or end, rows]",
-          "the range of keys that each row sees of each owner"}}};
+          "the range of keys that each row sees, by owner of the keys"}}};
     auto const found = known.find(name);
     return found == known.end() ? Meaning{} : found->second;
   }
@@ -179,7 +178,7 @@ class Readme {
     if (!mask.written) {
       bool const travel = kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::Travels::queries;
       line("# " + mask.input + ": " + std::to_string(mask.bytes) +
-               " bytes for all ranks, more than is written to files. In C++ each rank",
+               " bytes for all ranks, too large to be written to files. In C++ each rank",
            "# makes its own: annulus::nki::sharded_mask(mask, sharding, ranks, queries, keys)." +
                std::string(mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " +
                number(problem_.groups()) + (travel ? ", true)" : ")"));
@@ -221,9 +220,9 @@ class Readme {
   }
 
   void checked() {
-    line("## What was checked, and what only a device can tell", "");
-    line("Before these files were written, every instruction was held against the limits that the vendor documents for",
-         std::string(name_of(spec_.target)) +
+    line("## What was checked, and what needs a device", "");
+    line("Before these files were written, every instruction was checked against the limits that the vendor documents",
+         std::string("for ") + std::string(name_of(spec_.target)) +
              ": capacity, partitions, access patterns, memories of each engine, element types, matmul shapes,",
          "reads of what was never written, races between the two cores, the order of collectives. `annulus nki "
          "--simulate`",

@@ -1,5 +1,5 @@
 #pragma once
-// The README of an emitted folder: how to call the kernels, whatever launches them.
+// README of an emitted folder: how to call the kernels, with any launcher.
 
 #include <string>
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace annulus_command {
 
-/// The options, all of them spelled out, that make the same kernels without any file: "annulus nki --ranks 4 ...".
+/// The command line, with all options, that builds the same kernels without files: "annulus nki --ranks 4 ...".
 std::string nki_command_line(NkiOptions const& options, NkiProblem const& problem);
 
-/// Markdown. Depends on the options alone.
+/// The README, in Markdown. Depends only on the options.
 std::string nki_readme(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
 
 }  // namespace annulus_command

@@ -13,7 +13,7 @@ namespace annulus_command {
 
 namespace {
 
-/// The rows of one rank; where nothing is known yet, zeros.
+/// Results of one rank: its rows of output and lse for the backward pass, zeros elsewhere.
 Results<float> own_results(NkiProblem const& problem, Share const& share, Results<float> const& results, bool forward) {
   Call const& call = problem.call;
   Results<float> own = make_results<float>(call, share.rows());
@@ -33,7 +33,7 @@ std::vector<int> nki_ring_order(NkiOptions const& options) {
   std::vector<int> order(static_cast<std::size_t>(options.ranks()));
   std::iota(order.begin(), order.end(), 0);
   if (!options.ring_order) return order;
-  // Not std::shuffle, whose result differs from library to library.
+  // std::shuffle gives different results in different standard libraries.
   std::mt19937_64 generator(*options.ring_order);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[generator() % i]);
   return order;

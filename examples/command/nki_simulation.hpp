@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of `annulus nki` on simulated cores, one thread per rank.
+// Simulation of the kernels of `annulus nki`, one thread per rank.
 
 #include <vector>
 
@@ -7,17 +7,17 @@
 
 namespace annulus_command {
 
-/// What running one kernel took here.
+/// Cost of simulating one kernel.
 struct NkiRun {
   annulus::Index instructions = 0;  ///< of all ranks and cores
   double seconds = 0;
 };
 
-/// Physical order of the ring: the workers as data passes them. Without a seed the order of the ranks.
+/// Ranks in the physical order of the ring: shuffled by the seed of --ring-order, or in rank order without it.
 std::vector<int> nki_ring_order(NkiOptions const& options);
 
-/// Runs one kernel on all ranks of a ring and gathers what it returns into `results`, which hold output and lse when
-/// the backward kernel runs. Of several rings that run side by side it is the last.
+/// Runs one kernel on all ranks of a ring and gathers its outputs into `results`, which must hold output and lse for
+/// the backward kernel. With several rings, simulates the last one.
 NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<int> const& ring_order,
                Inputs<float> const& inputs, Results<float>& results);
 

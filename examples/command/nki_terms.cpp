@@ -12,7 +12,7 @@ namespace {
 using annulus::Index;
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-/// Sums of squared terms, block by block of query rows.
+/// Sums of squared terms, accumulated over blocks of query rows.
 class Terms {
  public:
   Terms(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference)
@@ -87,7 +87,7 @@ class Terms {
     if (!inputs_.dout) return;
 
     Matrix const dout = rows_of(*inputs_.dout, at.batch, at.head, at.begin, at.count).cwiseAbs2();
-    output += rows_of(reference_.out, at.batch, at.head, at.begin, at.count).cwiseAbs2();  // it is rounded, too
+    output += rows_of(reference_.out, at.batch, at.head, at.begin, at.count).cwiseAbs2();  // it is rounded as well
     Eigen::VectorXd const delta = dout.cwiseProduct(output).rowwise().sum();
     Matrix const dlogits =
         weights.cwiseProduct(slopes).cwiseProduct(((dout * v.transpose()).colwise() + delta).eval()) * (scale * scale);

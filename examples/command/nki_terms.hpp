@@ -1,12 +1,12 @@
 #pragma once
-// How large the terms are whose sums the results of attention are: what an error is measured by where they cancel.
+// Size of the terms whose sums are the results of attention, the scale of errors where the terms cancel.
 
 #include "nki_problem.hpp"
 
 namespace annulus_command {
 
-/// The root of the sum of the squared terms of each element of out, dq, dk, dv and dsinks: as large as the sum where
-/// signs are a matter of luck, larger where terms cancel, 0 where there are none. lse is left unspecified.
+/// The root of the sum of the squared terms of each element of out, dq, dk, dv and dsinks: about as large as
+/// the sum if signs are random, larger where terms cancel, 0 where there are no terms. lse is unspecified.
 ///
 /// reference: out and lse of the same operands, in double.
 Results<double> term_sizes(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference);

@@ -13,6 +13,7 @@
 
 namespace annulus_command {
 
+/// Parsed header of a .npy file.
 struct NpyHeader {
   NpyElement element{};
   bool fortran_order = false;
@@ -30,8 +31,8 @@ inline std::string shape_text(std::vector<std::size_t> const& shape) {
 
 namespace detail {
 
-/// Reads just the Python that NumPy writes into a header. A recursive parser of all of Python's literals would be
-/// a way in for hostile files, and would accept nothing more that is of use.
+/// Parser of the Python subset that NumPy writes into a header. A recursive parser of all Python literals would accept
+/// no more useful files and give hostile ones more to attack.
 class NpyHeaderParser {
  public:
   NpyHeaderParser(std::string const& file, std::string_view text, bool uint16_is_bfloat16)
@@ -164,7 +165,7 @@ class NpyHeaderParser {
     return value;
   }
 
-  /// The product is taken over extents that are not 0: what a file with no data claims must not overflow either.
+  /// Sizes of the data. Extents of 0 are left out of the product, so that the others must not overflow either.
   NpyHeader sized(NpyHeader header) const {
     auto const limit = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
     std::size_t bytes = element_size(header.element.type);
@@ -190,7 +191,7 @@ class NpyHeaderParser {
 
 }  // namespace detail
 
-/// Parses the text of a header. Throws InputError, one line that starts with `file`.
+/// Parses the text of a header; uint16_is_bfloat16: u2 is read as bfloat16. Throws InputError that starts with `file`.
 inline NpyHeader parse_npy_header(std::string const& file, std::string_view text, bool uint16_is_bfloat16 = false) {
   return detail::NpyHeaderParser(file, text, uint16_is_bfloat16).parse();
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Reading a .npy file as numpy.save writes it, versions 1.0, 2.0 and 3.0.
+// Reader of .npy files as numpy.save writes them, versions 1.0, 2.0 and 3.0.
 
 #include <algorithm>
 #include <bit>
@@ -21,7 +21,7 @@
 
 namespace annulus_command {
 
-/// An array as the file holds it, its bytes in the machine's byte order.
+/// Array in the element type and axis order of its file, with elements in native byte order.
 struct NpyArray {
   std::string file;  ///< where it came from, for messages
   NpyType type = NpyType::float32;
@@ -31,9 +31,9 @@ struct NpyArray {
 
   std::size_t count() const { return bytes.size() / element_size(type); }
 
-  /// The elements in C order. T is float, double, Eigen::half or Eigen::bfloat16: any element type, narrowed by way of
-  /// float where T has 16 bits. Or T is std::int64_t: boolean and integer elements; throws InputError for others and
-  /// for a u8 that does not fit.
+  /// The elements in C order. To float, double, Eigen::half or Eigen::bfloat16 every element type converts, through
+  /// float for 16-bit T. To std::int64_t boolean and integer elements convert; throws InputError for others and for a
+  /// u8 value that does not fit.
   template <class T>
   std::vector<T> to() const;
 
@@ -47,7 +47,7 @@ template <class Element>
 Element element_at(NpyArray const& array, std::size_t place) {
   std::byte const* const source = array.bytes.data() + place * sizeof(Element);
   if constexpr (std::is_same_v<Element, bool>) {
-    return *source != std::byte{0};  // a byte other than 0 and 1 is no valid bool to copy into
+    return *source != std::byte{0};  // a byte other than 0 and 1 must not be copied into a bool
   } else if constexpr (std::is_arithmetic_v<Element>) {
     Element element;
     std::memcpy(&element, source, sizeof element);
@@ -138,7 +138,7 @@ inline std::vector<char> NpyArray::to_mask() const {
 
 namespace detail {
 
-/// A regular file opened for reading, its size known, every failure an InputError.
+/// A regular file of known size, open for reading. Every failure throws InputError.
 class NpyInput {
  public:
   explicit NpyInput(std::filesystem::path const& path) : file_(path.string()) {
@@ -147,7 +147,7 @@ class NpyInput {
     if (status.type() == std::filesystem::file_type::not_found) fail("does not exist");
     if (error) fail("cannot be read (" + error.message() + ")");
     if (std::filesystem::is_directory(status)) fail("is a folder");
-    // A pipe would be waited for, a device may have no end.
+    // Reading a pipe may block, and a device may be endless.
     if (!std::filesystem::is_regular_file(status)) fail("is not a regular file");
     size_ = std::filesystem::file_size(path, error);
     if (error) fail("has no known size (" + error.message() + ")");
@@ -163,7 +163,7 @@ class NpyInput {
   std::string const& file() const { return file_; }
   std::uintmax_t remaining() const { return size_ - position_; }
 
-  /// The next bytes, all of them. `part` names them in the message about a file that ends before.
+  /// Reads the next `count` bytes. part: their name in the message for a file that is too short.
   void read(void* target, std::size_t count, char const* part) {
     if (count > remaining()) fail("ends after " + std::to_string(size_) + " bytes, inside " + part);
     errno = 0;
@@ -225,11 +225,12 @@ inline void reverse_bytes_of_each(std::vector<std::byte>& bytes, std::size_t ele
 }  // namespace detail
 
 struct NpyReadOptions {
-  bool uint16_is_bfloat16 = false;  ///< elements of type u2 are the bits of bfloat16 numbers
+  bool uint16_is_bfloat16 = false;  ///< elements of type u2 are read as bfloat16
 };
 
-/// Reads a whole .npy file. Any file that is not one, or not a complete one, throws InputError with one line that names
-/// it; memory is asked for only after the file proved to hold as many bytes. Python objects (pickles) are never loaded.
+/// Reads a .npy file. Throws InputError, one line that names the file, if it is invalid or incomplete;
+/// std::runtime_error if its data do not fit into memory, which is allocated only after the file size is checked.
+/// Python objects (pickles) are never loaded.
 inline NpyArray read_npy(std::filesystem::path const& path, NpyReadOptions options = {}) {
   detail::NpyInput input(path);
   NpyHeader header = detail::read_npy_header(input, options.uint16_is_bfloat16);

@@ -104,6 +104,7 @@ inline bool is_floating(NpyType type) {
   return type == NpyType::float16 || type == NpyType::float32 || type == NpyType::float64 || type == NpyType::bfloat16;
 }
 
+/// Element type and byte order of a file.
 struct NpyElement {
   NpyType type;
   bool big_endian;
@@ -113,7 +114,7 @@ inline constexpr char const* accepted_npy_types =
     "accepted are f2, f4, f8, b1, i1, i2, i4, i8, u1, u2, u4, u8 of either byte order, and V2 as bfloat16";
 
 /// Reads a descr as NumPy writes it: an optional byte order and a short name. V2 is bfloat16, which NumPy knows only as
-/// two opaque bytes; u2 is taken for bfloat16 where `uint16_is_bfloat16`. Throws InputError that starts with `file`.
+/// two opaque bytes; u2 is read as bfloat16 if `uint16_is_bfloat16`. Throws InputError that starts with `file`.
 inline NpyElement parse_npy_descr(std::string const& file, std::string_view descr, bool uint16_is_bfloat16) {
   std::string_view name = descr;
   bool big_endian = false;

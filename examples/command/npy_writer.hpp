@@ -1,5 +1,5 @@
 #pragma once
-// Writing .npy files, version 1.0, so that a file of the given name is either complete or not there.
+// Writer of .npy files, version 1.0. A file appears under its name only when it is complete.
 
 #include <bit>
 #include <cstddef>
@@ -35,8 +35,8 @@ inline std::string npy_preamble(char const* type_name, std::vector<std::size_t> 
 
 }  // namespace detail
 
-/// A complete .npy file of `values` [shape, C order], float or double, to be committed. Throws InputError where `path`
-/// cannot be written, std::runtime_error where the disk does not take all of it.
+/// Writes `values`, float or double in C order, as a .npy file that commit() gives the name `path`. Throws InputError
+/// if `path` cannot be written, std::runtime_error if writing fails.
 template <class T>
 PendingFile pending_npy(std::filesystem::path path, std::vector<std::size_t> const& shape, std::span<T const> values) {
   static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>, "results are written as f4 or f8");
@@ -53,7 +53,7 @@ PendingFile pending_npy(std::filesystem::path path, std::vector<std::size_t> con
   return file;
 }
 
-/// Writes one file: pending_npy and commit() in one.
+/// Writes one file: pending_npy and commit().
 template <class T>
 void write_npy(std::filesystem::path const& path, std::vector<std::size_t> const& shape, std::vector<T> const& values) {
   pending_npy(path, shape, std::span<T const>(values)).commit();

@@ -1,5 +1,5 @@
 #pragma once
-// Checks of numbers on the command line, with messages that say what is accepted.
+// Validators of numbers on the command line, with messages that say what is accepted.
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -21,7 +21,7 @@ bool is_whole_number(std::string_view text, Value& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// Whole numbers from `least` to `most`.
+/// Accepts whole numbers from `least` to `most`.
 template <class Value>
 CLI::Validator whole_number(Value least, Value most) {
   auto const range = std::to_string(least) + " to " + std::to_string(most);
@@ -41,7 +41,7 @@ inline bool is_finite_number(std::string const& text, double& value) {
   return !text.empty() && end == text.c_str() + text.size() && std::isfinite(value);
 }
 
-/// Any finite number.
+/// Accepts any finite number.
 inline CLI::Validator finite_number() {
   return CLI::Validator(
       [](std::string const& text) {
@@ -52,7 +52,7 @@ inline CLI::Validator finite_number() {
       "");
 }
 
-/// Seconds a rank waits for another: 0.001 to 1e9, so that adding them to a steady_clock time cannot overflow.
+/// Accepts seconds that a rank waits for another, 0.001 to 1e9, so that adding them to a time cannot overflow.
 inline CLI::Validator seconds_to_wait() {
   return CLI::Validator(
       [](std::string const& text) {

@@ -1,5 +1,5 @@
 #pragma once
-// The values of all options of a command line, as text that the ranks of a job compare.
+// Values of all options of a command line, as text that the ranks of a job compare.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,11 +19,11 @@ namespace annulus_command {
 
 namespace detail {
 
-/// The same text for all spellings of a number; other text is returned as it is.
+/// Canonical text of a number; other text is returned unchanged.
 inline std::string normal_word(std::string const& word) {
   double value = 0;
   if (!is_finite_number(word, value)) return word;
-  // Whole numbers that a double rounds stay as they are.
+  // Integers that a double would round are not changed.
   constexpr double exact = 9007199254740992.0;  // 2^53
   bool const whole = word.find_first_not_of("+-0123456789") == std::string::npos;
   if (whole && std::abs(value) > exact) return word;
@@ -31,7 +31,7 @@ inline std::string normal_word(std::string const& word) {
   return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
-/// normal_word of each of the words between commas.
+/// Applies normal_word to each word between commas.
 inline std::string normal_value(std::string const& text) {
   std::string normal;
   for (std::size_t begin = 0;;) {
@@ -45,9 +45,9 @@ inline std::string normal_value(std::string const& text) {
 
 }  // namespace detail
 
-/// Names and values in the order of the command line's definition. Equal for two command lines that differ only in the
-/// order of the options, in how numbers are written, or in an option that one gives with its default value. Names of
-/// files are equal where their text is.
+/// Names and values of the options, in the order of their definition. Equal for two command lines that differ only in
+/// the order of options, the notation of numbers, or options given with their default value. File names are compared as
+/// text.
 class OptionValues {
  public:
   void add(std::string name, std::string value) { values_.emplace_back(std::move(name), std::move(value)); }
@@ -62,7 +62,7 @@ class OptionValues {
     }
   }
 
-  /// For another rank to read with the constructor below.
+  /// Serialised values, which the constructor below reads on another rank.
   std::string text() const {
     std::string text;
     for (auto const& [name, value] : values_) {
@@ -88,7 +88,7 @@ class OptionValues {
     }
   }
 
-  /// Throws InputError where two ranks differ. records: of all ranks in rank order, made by text().
+  /// Throws InputError if two ranks differ. records: the text() of all ranks, in rank order.
   static void require_equal(std::vector<std::string> const& records) {
     OptionValues const first(records[0]);
     for (std::size_t rank = 1; rank < records.size(); ++rank) {

@@ -1,6 +1,5 @@
 #pragma once
-// The folder for results: created, locked and tried before anything is computed, and removed again if nothing comes of
-// it.
+// Output folder: created, locked and tested before anything is computed, and removed again if nothing is written.
 
 #include <cerrno>
 #include <filesystem>
@@ -17,11 +16,12 @@
 
 namespace annulus_command {
 
+/// A locked folder for output files.
 class OutputFolder {
  public:
-  /// Creates the folder where it is missing, and locks it until this object goes away. Throws InputError where another
-  /// run has it locked, where a file in it cannot be written, or where one of `names` exists and is not a regular file,
-  /// or is one of `inputs`, which the results would replace. names: at least one.
+  /// Creates the folder if it is missing and locks it for the lifetime of this object. Throws InputError if another run
+  /// holds the lock, if a file in it cannot be written, or if one of `names` (at least one) exists and is not a regular
+  /// file, or is one of `inputs`, which the results would overwrite.
   OutputFolder(std::filesystem::path folder, std::vector<std::string> const& names,
                std::vector<std::filesystem::path> const& inputs)
       : folder_(std::move(folder)) {
@@ -30,35 +30,35 @@ class OutputFolder {
       for (std::string const& name : names) require_free(folder_ / name, inputs);
       PendingFile const trial(folder_ / names.front());
     } catch (...) {
-      remove_what_was_made();
+      remove_created();
       throw;
     }
   }
   OutputFolder(OutputFolder const&) = delete;
   OutputFolder& operator=(OutputFolder const&) = delete;
-  ~OutputFolder() { remove_what_was_made(); }
+  ~OutputFolder() { remove_created(); }
 
   std::filesystem::path operator/(std::string const& name) const { return folder_ / name; }
 
-  /// Throws InputError where `file` is there and no regular file, or is one of `inputs`.
+  /// Throws InputError if `file` exists and is not a regular file, or is one of `inputs`.
   static void require_free(std::filesystem::path const& file, std::vector<std::filesystem::path> const& inputs) {
     std::error_code error;
     auto const status = std::filesystem::status(file, error);
     if (!std::filesystem::exists(status)) return;
     if (!std::filesystem::is_regular_file(status))
-      throw InputError(file.string() + ": is there and not a regular file; accepted: a name that can be written");
+      throw InputError(file.string() + ": exists and is not a regular file; accepted: a name that can be written");
     for (std::filesystem::path const& input : inputs)
       if (!input.empty() && std::filesystem::equivalent(file, input, error))
         throw InputError(file.string() +
-                         ": is an input, which a result would replace; accepted: another name or folder");
+                         ": is an input, which a result would overwrite; accepted: another name or folder");
   }
 
  private:
   [[noreturn]] void fail(std::string const& reason) const {
-    throw InputError(folder_.string() + ": " + reason + "; accepted: a folder that can be written, or made");
+    throw InputError(folder_.string() + ": " + reason + "; accepted: a folder that can be written, or created");
   }
 
-  /// Another run may remove the folder, or those above it, between the two.
+  /// Retries, because another run may remove the folder or its parents between the two steps.
   void create_and_lock() {
     int error = 0;
     for (int attempt = 0; attempt < 100; ++attempt) {
@@ -71,47 +71,47 @@ class OutputFolder {
           lock_ = std::move(lock);
           return;
         case FolderLock::Outcome::taken:
-          for (RemovedUnlessKept& made : made_) made.keep();  // the other run needs them
+          for (RemovedUnlessKept& folder : created_) folder.keep();  // the other run needs them
           throw InputError(folder_.string() +
                            ": another run writes there now; accepted: another folder, or a later time");
         case FolderLock::Outcome::unreadable:
           fail("cannot be read (" + detail::reason_of(errno) + ")");
         case FolderLock::Outcome::gone:
-          remove_what_was_made();
+          remove_created();
           error = ENOENT;
       }
     }
-    fail("cannot be made (" + detail::reason_of(error) + ")");
+    fail("cannot be created (" + detail::reason_of(error) + ")");
   }
 
-  /// 0, or the errno of the folder that could not be made.
+  /// Creates the missing folders. Returns 0, or the errno of the one that could not be created.
   int create() {
     std::error_code error;
-    auto const status = std::filesystem::status(folder_, error);  // asked once: another run may make it meanwhile
+    auto const status = std::filesystem::status(folder_, error);  // queried once: another run may create it meanwhile
     if (std::filesystem::is_directory(status)) return 0;
     if (std::filesystem::exists(status)) fail("is not a folder");
     std::filesystem::path missing;
     for (std::filesystem::path const& part : folder_) {
       missing /= part;
       if (std::filesystem::is_directory(missing, error)) continue;
-      RemovedUnlessKept made(missing.string(), RemovedUnlessKept::Kind::folder,
-                             [](char const* path) { return ::mkdir(path, 0777) == 0; });
-      if (made)
-        made_.push_back(std::move(made));
+      RemovedUnlessKept created(missing.string(), RemovedUnlessKept::Kind::folder,
+                                [](char const* path) { return ::mkdir(path, 0777) == 0; });
+      if (created)
+        created_.push_back(std::move(created));
       else if (int const reason = errno; reason != EEXIST || !std::filesystem::is_directory(missing, error))
         return reason;
     }
     return 0;
   }
 
-  /// A folder with something in it stays.
-  void remove_what_was_made() noexcept {
-    while (!made_.empty()) made_.pop_back();
+  /// Removes the folders that this object created, except those that are not empty.
+  void remove_created() noexcept {
+    while (!created_.empty()) created_.pop_back();
   }
 
   std::filesystem::path folder_;
   std::shared_ptr<FolderLock> lock_;
-  std::vector<RemovedUnlessKept> made_;
+  std::vector<RemovedUnlessKept> created_;
 };
 
 }  // namespace annulus_command

@@ -1,5 +1,5 @@
 #pragma once
-// Writing files so that a file of the given name is either complete or not there.
+// Files that appear under their name only when they are complete.
 
 #include <cerrno>
 #include <cstddef>
@@ -28,18 +28,18 @@ namespace detail {
 
 inline std::string file_message(std::filesystem::path const& path, std::string const& reason) {
   return path.string() + ": cannot be written (" + reason +
-         "); accepted is a name in an existing folder that can be written, on a disk with room";
+         "); accepted is a name in an existing folder that can be written, on a disk with free space";
 }
 
 inline std::string reason_of(int error) { return std::generic_category().message(error); }
 
-/// Has what was written reached the disk? 0, or an errno; file systems that cannot say count as yes.
+/// fsync. Returns 0 or an errno; 0 on file systems without fsync.
 inline int synchronize(int descriptor) {
   if (::fsync(descriptor) == 0 || errno == EINVAL || errno == ENOTSUP) return 0;
   return errno;
 }
 
-/// Makes names that were given or removed in a folder durable. A folder that cannot be opened for it stays as it is.
+/// Makes renames and removals in a folder durable. Returns 0 or an errno; 0 if the folder cannot be opened.
 inline int synchronize_folder(std::filesystem::path const& folder) {
   int const descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return 0;
@@ -50,15 +50,14 @@ inline int synchronize_folder(std::filesystem::path const& folder) {
 
 }  // namespace detail
 
-/// A file under a temporary name in the folder of its final one. commit() gives it that name; without it, and where a
-/// signal ends the command, the file is removed. Prepare all results of a run, then commit them: a full disk then
-/// leaves nothing.
+/// A file under a temporary name in the folder of its final path. commit() renames it; otherwise it is removed, also if
+/// a signal ends the command. Write all results of a run before committing them, so that a full disk leaves none.
 class PendingFile {
  public:
-  /// Opens a new file: what another run, or somebody else, has there is never written into. Throws InputError where
-  /// `path` cannot be written, or names something that exists and is not a regular file.
+  /// Creates the temporary file; an existing file is never written into. Throws InputError if `path` cannot be written,
+  /// or exists and is not a regular file.
   explicit PendingFile(std::filesystem::path path) : path_(std::move(path)) {
-    refuse_what_is_no_file();
+    require_regular_file();
     open();
     buffer_ = std::make_unique<DescriptorBuffer>(descriptor_.value);
     stream_ = std::make_unique<std::ostream>(buffer_.get());
@@ -66,15 +65,15 @@ class PendingFile {
   PendingFile(PendingFile&&) noexcept = default;
   PendingFile& operator=(PendingFile&&) noexcept = default;
 
-  /// Until close().
+  /// Valid until close().
   std::ostream& stream() { return *stream_; }
 
-  /// Throws std::runtime_error with the reason of the system.
+  /// Throws std::runtime_error with the system's reason.
   void write(void const* data, std::size_t bytes) {
     if (!buffer_->write(static_cast<char const*>(data), bytes)) fail(detail::reason_of(buffer_->error()));
   }
 
-  /// No more is written, and all of it is on the disk. Throws std::runtime_error with the reason of the system.
+  /// Flushes the file to the disk and closes it. Throws std::runtime_error with the system's reason.
   void close() {
     write(nullptr, 0);
     stream_.reset();
@@ -84,7 +83,8 @@ class PendingFile {
     if (error != 0) fail(detail::reason_of(error));
   }
 
-  /// Replaces a file of the final name, in one step; closed before. Throws std::runtime_error.
+  /// Renames the closed file to its final path, replacing an existing file atomically. Throws std::runtime_error;
+  /// std::logic_error if it is open, moved from or committed.
   void commit() {
     if (!temporary_ || descriptor_.value >= 0)
       throw std::logic_error("commit() of a file that is open, was moved away or is committed");
@@ -116,14 +116,14 @@ class PendingFile {
 
   [[noreturn]] void refuse(std::string const& reason) const { throw InputError(detail::file_message(path_, reason)); }
 
-  /// A rename would put a file in the place of a device or a pipe of that name.
-  void refuse_what_is_no_file() const {
-    if (!path_.has_filename()) refuse("it is no name of a file");
+  /// Refuses other paths, because a rename would replace a device or a pipe.
+  void require_regular_file() const {
+    if (!path_.has_filename()) refuse("it is not the name of a file");
     std::error_code error;
     auto const status = std::filesystem::status(path_, error);
     if (!std::filesystem::exists(status)) return;
     if (!std::filesystem::is_regular_file(status))
-      refuse(std::filesystem::is_directory(status) ? "it is a folder" : "it is there and not a regular file");
+      refuse(std::filesystem::is_directory(status) ? "it is a folder" : "it exists and is not a regular file");
   }
 
   void open() {
@@ -149,9 +149,8 @@ class PendingFile {
   std::unique_ptr<std::ostream> stream_;
 };
 
-/// Commits files that belong together, all closed before. The last one is the sign that they are complete: an older
-/// file of its name is removed before any other is replaced, and it gets its name after all others. A signal waits
-/// meanwhile.
+/// Commits a set of closed files. The last one marks the set as complete: an older file of its name is removed before
+/// any other is replaced, and it is renamed last. Signals are deferred meanwhile. Throws std::runtime_error.
 inline void commit_together(std::span<PendingFile> files) {
   if (files.empty()) return;
   SignalsDeferred const deferred;

@@ -20,14 +20,14 @@ namespace annulus_command {
 
 namespace {
 
-/// Extents up to here are taken; whether their product can be counted is asked afterwards.
-constexpr annulus::Index most = annulus::Index{1} << 30;
+/// Largest accepted extent; require_countable checks the product.
+constexpr annulus::Index most_extent = annulus::Index{1} << 30;
 constexpr annulus::Index most_blocks = annulus::Index{1} << 20;
 constexpr double most_work = 4e18;
 
 template <class Value>
 CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, char const* description) {
-  return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most))->type_name("N");
+  return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most_extent))->type_name("N");
 }
 
 annulus::AttentionShape shape_of(PlanOptions const& options) {
@@ -38,23 +38,23 @@ annulus::AttentionShape shape_of(PlanOptions const& options) {
                                       .value_dim = options.value_dim.value_or(options.head_dim)};
   if (shape.query_heads % shape.kv_heads != 0)
     throw InputError("--heads " + std::to_string(shape.query_heads) + " --kv-heads " + std::to_string(shape.kv_heads) +
-                     "; accepted: a number of kv heads that divides that of heads");
+                     "; accepted: a number of kv heads that divides the number of heads");
   return shape;
 }
 
-/// Work and bytes are counted in 64 bits.
+/// Throws InputError if 64 bits cannot count the work or the bytes.
 void require_countable(annulus::AttentionShape const& shape, annulus::Index queries, annulus::Index keys) {
   double const heads = static_cast<double>(shape.batch) * static_cast<double>(shape.query_heads);
   double const dims = 3.0 * static_cast<double>(shape.head_dim) + 2.0 * static_cast<double>(shape.value_dim);
   double const work = heads * dims * static_cast<double>(queries) * static_cast<double>(keys);
   if (work > most_work)
-    throw InputError(annulus::message_of("a problem of ", work, " multiply-adds; accepted: up to ", most_work,
+    throw InputError(annulus::message_of("the problem has ", work, " multiply-adds; accepted: up to ", most_work,
                                          ", which 64 bits can count"));
 }
 
 annulus::PlanRequest request_of(PlanOptions const& options) {
   if (!options.tokens && !(options.queries && options.keys))
-    throw InputError("no length of the sequence is given; accepted: --tokens, or --queries and --keys");
+    throw InputError("no sequence length is given; accepted: --tokens, or --queries and --keys");
   annulus::Index const queries = options.tokens ? *options.tokens : *options.queries;
   annulus::Index const keys = options.tokens ? *options.tokens : *options.keys;
   annulus::AttentionShape const shape = shape_of(options);
@@ -64,7 +64,7 @@ annulus::PlanRequest request_of(PlanOptions const& options) {
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
                      std::to_string(most_blocks));
-  int const wide = options.dtype == annulus::DataType::float64 ? 8 : 4;
+  int const accumulator_bytes = options.dtype == annulus::DataType::float64 ? 8 : 4;
   return {.shape = shape,
           .query_lengths = sharding.lengths(annulus::Side::query, options.ranks, queries),
           .key_lengths = sharding.lengths(annulus::Side::key, options.ranks, keys),
@@ -73,36 +73,36 @@ annulus::PlanRequest request_of(PlanOptions const& options) {
           .query_offset = options.query_offset,
           .rotation = options.rotation,
           .element_bytes = annulus::size_of(options.dtype),
-          .accumulator_bytes = wide,
-          .lse_bytes = wide};
+          .accumulator_bytes = accumulator_bytes,
+          .lse_bytes = accumulator_bytes};
 }
 
 }  // namespace
 
 CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   CLI::App& plan =
-      *app.add_subcommand("plan", "what ring attention would do: steps, bytes, memory and balance, no data needed");
+      *app.add_subcommand("plan", "steps, bytes, memory and balance of a call of ring attention, without data");
   CLI::Option* const tokens = add_extent(plan, "--tokens", options.tokens, "queries and keys");
-  add_extent(plan, "--queries", options.queries, "queries, where there are not as many as keys")->excludes(tokens);
+  add_extent(plan, "--queries", options.queries, "queries, if not as many as keys")->excludes(tokens);
   add_extent(plan, "--keys", options.keys, "keys")->excludes(tokens);
   add_ranks(plan, options.ranks, "ranks of the ring")->capture_default_str();
   add_extent(plan, "--batch", options.batch, "batch")->capture_default_str();
   add_extent(plan, "--heads", options.heads, "query heads")->capture_default_str();
   add_extent(plan, "--kv-heads", options.kv_heads, "key and value heads")->default_str("as many as --heads");
-  add_extent(plan, "--head-dim", options.head_dim, "of queries and keys")->capture_default_str();
-  add_extent(plan, "--value-dim", options.value_dim, "of values")->default_str("that of --head-dim");
+  add_extent(plan, "--head-dim", options.head_dim, "dim of q and k")->capture_default_str();
+  add_extent(plan, "--value-dim", options.value_dim, "dim of v")->default_str("that of --head-dim");
   add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
   add_choice(plan, "--pass", options.passes,
              Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},
-             "which pass")
+             "passes to plan")
       ->default_str("both");
   add_switch(plan, "--json", options.json, "print JSON, an array of one object for each pass");
   add_switch(plan, "--every-step", options.every_step,
-             "list every step of every rank; without it more than " + std::to_string(most_listed_steps) +
-                    " steps in all are summarised, in JSON with \"summarized\": true");
+             "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
+                 " steps in total are summarised, in JSON with \"summarized\": true");
   return plan;
 }
 

@@ -13,12 +13,13 @@ class App;
 
 namespace annulus_command {
 
-/// Two flags, since `both` is the union of the passes.
+/// The passes to plan; the word `both` sets both flags.
 struct Passes {
   bool forward = true;
   bool backward = true;
 };
 
+/// Parsed options, with their defaults.
 struct PlanOptions {
   std::optional<annulus::Index> tokens, queries, keys;
   int ranks = 4;
@@ -29,19 +30,19 @@ struct PlanOptions {
   std::optional<annulus::Index> value_dim;  ///< unset: head_dim
   annulus::DataType dtype = annulus::DataType::float32;
   annulus::Sharding sharding{};
-  std::optional<annulus::Index> block;  ///< of block-striped sharding
+  std::optional<annulus::Index> block;  ///< block size of block-striped sharding, in positions
   annulus::Mask mask{};
   annulus::Index query_offset = 0;
   annulus::Rotation rotation = annulus::Rotation::automatic;
   Passes passes{};
   bool json = false;
-  bool every_step = false;  ///< also where a summary is printed by default
+  bool every_step = false;  ///< list all steps even where the default is a summary
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
 CLI::App& add_plan(CLI::App& app, PlanOptions& options);
 
-/// Prints the plan. Throws InputError or UnsupportedError for options that mean nothing or do not fit each other.
+/// Prints the plan. Throws InputError or UnsupportedError for invalid or inconsistent options.
 void run_plan(PlanOptions const& options);
 
 }  // namespace annulus_command

@@ -61,7 +61,7 @@ void write_json(std::ostream& out, annulus::RingPlan const& plan, bool every_ste
                        {"total_bytes_sent", plan.total_bytes_sent()},
                        {"imbalance", plan.imbalance()}};
   if (!every_step) whole["steps"] = json_of_summary(plan);
-  // Rank by rank, since the steps of many ranks at once would take gigabytes.
+  // Written rank by rank, because the steps of many ranks together would take gigabytes.
   out << "{\n \"ranks\": [";
   for (annulus::Rank rank = 0; rank < plan.ranks(); ++rank)
     out << (rank == 0 ? "\n" : ",\n") << json_of_rank(plan, rank, every_step).dump(1);

@@ -12,9 +12,10 @@ namespace {
 using annulus::Index;
 using annulus::Rank;
 
-/// Totals that differ on more groups of ranks than this are given as the least and the most.
+/// With more groups of ranks of equal totals than this, only the least and the most are printed.
 constexpr std::size_t most_groups_of_ranks = 64;
 
+/// Totals of the ranks from `first` to `last`.
 struct Totals {
   Rank first, last;
   std::array<Index, 3> values;  ///< multiply-adds, bytes sent, peak buffer bytes
@@ -44,7 +45,7 @@ void print_steps(std::ostream& out, annulus::RingPlan const& plan) {
                                      "most bytes ahead",
                                      "least bytes behind",
                                      "most bytes behind"};
-  out << "each step, on the rank with the least and on the rank with the most of it:\n";
+  out << "each step, least and most of any rank:\n";
   print_titles(out, titles);
   for (StepsInSummary const& steps : steps_in_summary(plan))
     print_line<titles.size()>(out, titles,

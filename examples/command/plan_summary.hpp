@@ -10,6 +10,7 @@ namespace annulus_command {
 /// Plans with more steps than this, summed over all ranks, are summarised unless every step is asked for.
 inline constexpr annulus::Index most_listed_steps = 1024;
 
+/// Least and largest value over the ranks.
 struct Spread {
   annulus::Index least = 0, most = 0;
 

@@ -1,5 +1,5 @@
 #pragma once
-// A progress bar on a terminal; in a pipe or a file nothing is written.
+// Progress bar on a terminal; silent if the stream is a pipe or a file.
 
 #include <algorithm>
 #include <chrono>
@@ -22,8 +22,8 @@ inline std::string progress_line(std::string const& label, std::size_t done, std
          std::to_string(static_cast<int>(share * 100)) + " %  " + std::to_string(static_cast<long>(seconds)) + " s";
 }
 
-/// Counts steps of a task and draws them. Any thread may call advance(). The bar is wiped at the end, so that the lines
-/// printed afterwards stand where it was.
+/// Counts the steps of a task and draws a bar. Any thread may call advance(). The destructor clears the bar, so that
+/// later output starts on its line.
 class Progress {
  public:
   Progress(std::string label, std::size_t total, std::FILE* stream = stderr)
@@ -44,7 +44,7 @@ class Progress {
   }
 
  private:
-  /// Written only when the line differs from the one that stands there: at most a hundred times and once a second.
+  /// Redraws only if the line has changed: at most a hundred times and once a second.
   void draw() {
     std::chrono::duration<double> const elapsed = std::chrono::steady_clock::now() - begin_;
     std::string line = progress_line(label_, done_, total_, elapsed.count());
@@ -53,7 +53,7 @@ class Progress {
     drawn_ = std::move(line);
   }
 
-  /// Puts `line` over the one that stands there, blanks over what is left of that, then `end`.
+  /// Overwrites the drawn line with `line`, padded with blanks, then writes `end`.
   void put(std::string const& line, char const* end) {
     auto const width = static_cast<int>(std::max(line.size(), drawn_.size()));
     std::fprintf(stream_, "\r%-*s%s", width, line.c_str(), end);

@@ -1,5 +1,5 @@
 #pragma once
-// The passes of one rank over its shard.
+// Forward and backward pass of one rank over its shard.
 
 #include "any_ring.hpp"
 #include "call_tensors.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-// Where the command calls the library. Included only by the files that compile it for some element types.
+// Definition of attend_on_rank, which calls the library. Included only by the files that instantiate it.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <utility>

@@ -1,4 +1,4 @@
-// attend_on_rank for the element types of 16 bits.
+// Instantiations of attend_on_rank for the 16-bit element types.
 
 #include "rank_pass_definition.hpp"
 

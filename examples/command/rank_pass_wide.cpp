@@ -1,4 +1,4 @@
-// attend_on_rank for the element types that have room for their own sums.
+// Instantiations of attend_on_rank for float and double.
 
 #include "rank_pass_definition.hpp"
 

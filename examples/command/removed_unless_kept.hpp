@@ -1,6 +1,5 @@
 #pragma once
-// Files and folders that are removed again unless they are kept: when their owner goes away, and when a signal ends the
-// command.
+// Files and folders that are removed again unless kept: by their destructor, or when a signal ends the command.
 
 #include <array>
 #include <atomic>
@@ -18,7 +17,7 @@ namespace annulus_command {
 
 namespace detail {
 
-/// The signals that end the command and leave it time to clean up.
+/// Signals that end the command and whose handler can clean up.
 inline constexpr std::array ending_signals{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
 
 inline sigset_t ending_signal_set() {
@@ -28,6 +27,7 @@ inline sigset_t ending_signal_set() {
   return set;
 }
 
+/// A file or folder to remove, in a linked list.
 struct Removal {
   std::string path;
   bool folder;
@@ -46,9 +46,9 @@ struct Removals {
 };
 inline Removals removals;
 
-/// Exclusive access to the list. It blocks the signals of this thread, so that a handler, which waits for the lock,
-/// never interrupts its holder. While it is held nothing may be allocated: the interrupted thread may hold the
-/// allocator.
+/// Exclusive access to the list. Blocks the signals of this thread, because the handler waits for the same lock and
+/// must not interrupt its holder. Nothing may be allocated while it is held: the interrupted thread may hold the
+/// allocator's lock.
 class RemovalsLock {
  public:
   RemovalsLock() {
@@ -68,8 +68,8 @@ class RemovalsLock {
   sigset_t before_;
 };
 
-/// Removes what is not kept, newest first, and ends the process by the same signal. Calls only what is safe in a
-/// handler.
+/// Signal handler: removes what is not kept, newest first, and ends the process by the same signal. Calls only
+/// async-signal-safe functions.
 inline void on_ending_signal(int signal) {
   int const error = errno;
   while (removals.locked.test_and_set(std::memory_order_acquire)) {
@@ -81,7 +81,7 @@ inline void on_ending_signal(int signal) {
     return;
   }
   for (Removal const* removal = removals.newest; removal; removal = removal->older) removal->remove();
-  // The lock stays closed, so that nothing new is made until the process is gone.
+  // The lock stays held, so that nothing new is created before the process ends.
   std::signal(signal, SIG_DFL);
   sigset_t const set = ending_signal_set();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
@@ -90,8 +90,8 @@ inline void on_ending_signal(int signal) {
 
 }  // namespace detail
 
-/// Called once, at the start of the command. A signal that was ignored before stays ignored. Writing to a closed pipe
-/// or beyond a limit of file sizes becomes an error of that write instead of a signal.
+/// Installs the signal handlers. Called once, at the start of the command. Signals that were ignored stay ignored.
+/// Writing to a closed pipe or beyond the file size limit becomes a write error instead of a signal.
 inline void clean_up_on_signals() {
   struct sigaction action {};
   action.sa_handler = detail::on_ending_signal;
@@ -104,7 +104,7 @@ inline void clean_up_on_signals() {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-/// While it lives, a signal that would end the command waits.
+/// Defers signals that would end the command, for its lifetime.
 class SignalsDeferred {
  public:
   SignalsDeferred() {
@@ -123,13 +123,13 @@ class SignalsDeferred {
   }
 };
 
-/// A file or an empty folder of this path, from its creation until keep().
+/// Owns a new file or an empty folder: the destructor removes it unless keep() was called.
 class RemovedUnlessKept {
  public:
   enum class Kind { file, folder };
 
-  /// Makes it by make(path), which must be no more than system calls. Where it returns false, nothing was made, and
-  /// errno says why.
+  /// Creates it with make(path), which may only make system calls. If it returns false, nothing was created, and errno
+  /// says why.
   template <class Make>
   RemovedUnlessKept(std::string path, Kind kind, Make&& make)
       : removal_(std::make_unique<detail::Removal>(detail::Removal{std::move(path), kind == Kind::folder})) {
@@ -153,7 +153,7 @@ class RemovedUnlessKept {
     keep();
   }
 
-  /// True if it was made and is not kept yet.
+  /// True if it was created and is not kept yet.
   explicit operator bool() const { return removal_ != nullptr; }
   std::string const& path() const { return removal_->path; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A communicator that tells the command of a failure while the failure is still on its way up.
+// Communicator decorator that reports a failure before the exception unwinds the call.
 
 #include <annulus/comm/communicator.hpp>
 #include <exception>
@@ -10,8 +10,8 @@
 
 namespace annulus_command {
 
-/// Refers to a communicator C that outlives it. Where a call throws CommunicationError, it calls on_failure() in the
-/// handler before it lets the error pass: memory that messages of a lost rank may still reach is not freed yet.
+/// Non-owning decorator of a communicator C, which must outlive it. If a call throws CommunicationError, calls
+/// on_failure() before it rethrows, while memory that messages of a lost rank may still reach is not freed yet.
 template <annulus::Communicator C>
 class ReportingRing {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// Where the results of `annulus attend` go.
+// Result files of `annulus attend`.
 
 #include <filesystem>
 #include <iostream>
@@ -16,7 +16,7 @@
 
 namespace annulus_command {
 
-/// Made before anything is computed, so that a folder or file that cannot be written ends the command at once.
+/// The result files, prepared before anything is computed so that a bad folder or file ends the command at once.
 class ResultFiles {
  public:
   ResultFiles(AttendOptions const& options, CallShape const& shape)
@@ -31,9 +31,9 @@ class ResultFiles {
     trace_.emplace(options.trace);
   }
 
-  /// All files under temporary names first, so that a full disk leaves none of them. out.npy gets its name last, and an
-  /// older one is removed before any other file is replaced: where it exists, all results of one run do. Lists them on
-  /// stdout.
+  /// Writes all files under temporary names first, so that a full disk leaves none of them. An older out.npy is removed
+  /// before any other file is replaced and the new one is renamed last: if it exists, all results of one run do. Lists
+  /// the files on stdout. Throws std::runtime_error if a file cannot be written.
   template <annulus::Scalar T>
   void write(Results<T> const& results, std::vector<std::vector<Span>> const& spans_of_ranks) {
     std::vector<PendingFile> pending;

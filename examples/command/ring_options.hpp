@@ -1,5 +1,5 @@
 #pragma once
-// The options that subcommands share: how the sequence is spread, what is visible, which side travels, what logits are.
+// Options shared by the subcommands: sharding, mask, rotation, axis order, timeout and logits.
 
 #include <CLI/CLI.hpp>
 #include <annulus/attention/options.hpp>
@@ -17,7 +17,7 @@
 
 namespace annulus_command {
 
-/// Ranks of one process; a plan has as many pairs of ranks as this squared.
+/// Largest accepted number of ranks; a plan has an entry for each pair of ranks.
 inline constexpr int most_ranks = 1024;
 
 inline Choices<annulus::Sharding> const shardings{
@@ -26,7 +26,7 @@ inline Choices<annulus::Sharding> const shardings{
 inline Choices<annulus::Rotation> const rotations{
     {"auto", annulus::Rotation::automatic}, {"keys", annulus::Rotation::keys}, {"queries", annulus::Rotation::queries}};
 
-/// Element types; narrower ones than f64 are summed in f32.
+/// Element types; types narrower than f64 accumulate in f32.
 inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
                                                    {"f32", annulus::DataType::float32},
                                                    {"bf16", annulus::DataType::bfloat16},
@@ -37,7 +37,7 @@ inline Choices<annulus::AxisOrder> const axis_orders{
 
 namespace detail {
 
-/// What the word block-striped stands for until --block is known.
+/// Placeholder for block-striped sharding until --block is known.
 inline annulus::Sharding const block_striped = annulus::Striped{.block = 2};
 
 /// "L,R" as two whole numbers; false if the text is anything else.
@@ -63,30 +63,30 @@ inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& desc
   return app.add_option("--ranks", ranks, description)->check(whole_number(1, most_ranks))->type_name("N");
 }
 
-/// Positions of a block of block-striped sharding, up to here.
+/// Largest block of block-striped sharding, in positions.
 inline constexpr annulus::Index largest_block = annulus::Index{1} << 30;
 
-/// --sharding with block-striped among its words, and --block. sharding_of joins the two.
+/// Adds --sharding, including block-striped, and --block. sharding_of combines the two.
 inline void add_sharding(CLI::App& app, annulus::Sharding& sharding, std::optional<annulus::Index>& block) {
   Choices<annulus::Sharding> all = shardings;
   all.emplace_back("block-striped", detail::block_striped);
   add_choice(app, "--sharding", sharding, all, "which rank owns which position")->default_str("contiguous");
-  app.add_option("--block", block, "positions of a block of block-striped sharding")
+  app.add_option("--block", block, "block size of block-striped sharding, in positions")
       ->check(whole_number(annulus::Index{1}, largest_block))
       ->type_name("N");
 }
 
-/// Throws InputError where --block is given without block-striped sharding, or the other way round.
+/// The sharding with its block size. Throws InputError if only one of --block and block-striped sharding is given.
 inline annulus::Sharding sharding_of(annulus::Sharding const& sharding, std::optional<annulus::Index> block) {
   bool const block_striped = sharding == detail::block_striped;
   if (block_striped != block.has_value())
-    throw InputError(block_striped ? "--sharding block-striped is given without a block; accepted: --block N with it"
-                                   : "--block is given for another sharding; accepted: with --sharding block-striped");
+    throw InputError(block_striped ? "--sharding block-striped requires a block size; accepted: --block N with it"
+                                   : "--block is given for another sharding; accepted: --sharding block-striped");
   return block_striped ? annulus::Sharding(annulus::Striped{.block = *block}) : sharding;
 }
 
 inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
-  return add_choice(app, "--rotation", rotation, rotations, "which side travels; auto: the one that sends fewer bytes")
+  return add_choice(app, "--rotation", rotation, rotations, "which side rotates; auto: the one that sends fewer bytes")
       ->default_str("auto");
 }
 
@@ -95,7 +95,7 @@ inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {
       ->default_str("bshd");
 }
 
-/// --timeout. `timeout` keeps its default, ten minutes, where the option is not given.
+/// Adds --timeout; without the option `timeout` keeps its default of ten minutes.
 inline CLI::Option* add_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
   auto const take = [&timeout](double seconds) { timeout = milliseconds_of_seconds(seconds); };
   return app
@@ -105,7 +105,7 @@ inline CLI::Option* add_timeout(CLI::App& app, std::chrono::milliseconds& timeou
       ->default_str("600");
 }
 
-/// --scale and --softcap.
+/// Adds --scale and --softcap.
 inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
   app.add_option("--scale", attention.softmax_scale, "factor of q.k")
       ->check(finite_number())
@@ -117,7 +117,7 @@ inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
       ->capture_default_str();
 }
 
-/// --causal, --window, --sink-tokens, --chunk and --query-offset.
+/// Adds --causal, --window, --sink-tokens, --chunk and --query-offset.
 inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index& query_offset) {
   constexpr annulus::Index most = std::numeric_limits<annulus::Index>::max();
   add_switch(app, "--causal", mask.causal, "a query sees keys up to its own position");

@@ -95,7 +95,7 @@ class Bounds {
 
   /// Softmax weights of one block of queries and all keys.
   struct Weights {
-    Matrix kept, slope;  ///< dropout factor; derivative of the soft cap; both 0 for invisible pairs
+    Matrix kept, slope;  ///< dropout factor; derivative of the soft cap; both 0 for masked pairs
     Matrix p, error;     ///< weight before dropout, and its error
     Matrix largest;      ///< upper bound of the weight, including its error
     Matrix slope_error;

@@ -1,5 +1,5 @@
 #pragma once
-// A whole call on simulated ranks, threads of this process that write to disjoint parts of the global results.
+// A call on simulated ranks: threads of this process that write to disjoint parts of the global results.
 
 #include <annulus/comm/simulated_ring.hpp>
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace annulus_command {
 
-/// Throws CommunicationError when a rank waits longer than `timeout` for another. logs: one per rank, which sets the
-/// number of ranks.
+/// Runs the call on logs.size() simulated ranks, one log each, and returns the global results. Throws
+/// CommunicationError if a rank waits longer than `timeout` for another.
 template <annulus::Scalar T>
 Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vector<StepLog>& logs,
                             std::chrono::milliseconds timeout) {

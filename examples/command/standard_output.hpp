@@ -54,13 +54,13 @@ class StandardOutput {
     std::cout.rdbuf(before_);
   }
 
-  /// Throws std::runtime_error where something that was printed is lost.
+  /// Flushes. Throws std::runtime_error if any output is lost.
   void finish() {
     std::cout.flush();
     if (buffer_.error() != 0)
       throw std::runtime_error("standard output cannot be written (" +
                                std::generic_category().message(buffer_.error()) +
-                               "): what was printed is lost; accepted: an open file, pipe or terminal with room");
+                               "): output is lost; accepted: an open file, pipe or terminal with free space");
   }
 
  private:

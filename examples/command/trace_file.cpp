@@ -25,7 +25,7 @@ std::string name_of(Span const& span) {
 }
 
 nlohmann::json event_of(Span const& span, std::size_t rank) {
-  // The format counts in microseconds.
+  // Times of the format are in microseconds.
   nlohmann::json event{{"name", name_of(span)},
                        {"cat", span.kind == Span::Kind::compute ? "compute"
                                : span.kind == Span::Kind::pass  ? "pass"

@@ -1,5 +1,5 @@
 #pragma once
-// The times of all ranks as a file for chrome://tracing and Perfetto.
+// Timeline of all ranks as a file for chrome://tracing and Perfetto.
 
 #include <filesystem>
 #include <utility>
@@ -10,13 +10,13 @@
 
 namespace annulus_command {
 
-/// A file that is opened before anything is computed, and has its name only once it is complete.
+/// Trace file, opened before anything is computed. It appears under its name only when it is complete.
 class TraceFile {
  public:
   /// Throws InputError where `path` cannot be written.
   explicit TraceFile(std::filesystem::path path) : file_(std::move(path)) {}
 
-  /// Trace Event Format, one complete event ("X") for each span, with the rank as process and thread.
+  /// Writes the Trace Event Format, one complete event ("X") for each span, with the rank as process and thread.
   void write(std::vector<std::vector<Span>> const& spans_of_ranks);
 
   /// The written file, to be committed.

@@ -1,5 +1,5 @@
 #pragma once
-// What one rank does when: decorators of a communicator and a backend that note the time of each step.
+// Timeline of one rank: decorators of a communicator and a backend that record the time of each step.
 
 #include <annulus/backend/backend.hpp>
 #include <annulus/comm/communicator.hpp>
@@ -16,7 +16,7 @@
 
 namespace annulus_command {
 
-/// A time that the rank spent on one thing, in seconds since the beginning of the run.
+/// A time interval of a rank, in seconds since the origin of its log.
 struct Span {
   enum class Kind : std::int32_t { pass, compute, synchronize, wait, agree };
 
@@ -51,7 +51,7 @@ class StepLog {
     if (progress_) progress_->advance();
   }
   void synchronized(double begin) {
-    // Between steps a backend that has nothing to do returns at once, which is no news.
+    // A backend without pending work returns at once between steps, which is not recorded.
     if (double const seconds = now() - begin; computed_ > 0 && seconds > 1e-6)
       note({Span::Kind::synchronize, pass_, computed_ - 1, {}, begin, seconds, 0, 0});
   }
@@ -75,7 +75,7 @@ class StepLog {
   std::vector<Span> spans_;
 };
 
-/// A communicator that notes how long its rank waits.
+/// Communicator decorator that records how long its rank waits.
 template <annulus::Communicator C>
 class TracedRing {
  public:
@@ -134,7 +134,7 @@ class TracedRing {
   StepLog* log_;
 };
 
-/// A backend that notes how long each step takes. What it does not name here is B's own.
+/// Backend decorator that records the time of each step; all other members are those of B.
 template <annulus::Backend B>
 class TracedBackend : public B {
  public:

@@ -1,5 +1,5 @@
 #pragma once
-// How far results are from those of the reference backend on one rank, in double, and whether rounding explains it.
+// Errors of results against the reference backend on one rank in double, and the rounding bounds on them.
 
 #include <algorithm>
 #include <annulus/comm/self.hpp>
@@ -16,21 +16,20 @@
 
 namespace annulus_command {
 
-/// How far one result is from the reference, judged element by element.
+/// Error of one result against the reference, checked element by element.
 struct Verified {
   std::string name;
-  double largest =
-      0;  ///< largest difference over the largest magnitude of the reference, or of a bound where that is larger
-  double of_bound = 0;  ///< largest share of an element's own bound that its difference takes; infinite: no number
+  double largest = 0;   ///< largest difference over the largest magnitude of the reference and of the bounds
+  double of_bound = 0;  ///< largest ratio of an element's difference to its bound; infinite for a NaN
   double bound = 0;     ///< bound of that element, over the same magnitude as `largest`
-  std::string worst{};  ///< that element: its place, what it is, what is accepted
+  std::string worst{};  ///< message about that element
 
   bool good() const { return of_bound <= 1; }
 };
 
 namespace detail {
 
-/// The same numbers as double: exact for every element type.
+/// The inputs in double, which is exact for every element type.
 template <annulus::Scalar T>
 Inputs<double> widened(Inputs<T> const& inputs, Call const& call) {
   Inputs<double> wide = make_inputs<double>(call, {call.shape.queries, call.shape.keys});
@@ -46,7 +45,7 @@ Inputs<double> widened(Inputs<T> const& inputs, Call const& call) {
 
 }  // namespace detail
 
-/// The call again, on one rank with the reference backend and in double.
+/// Results of the same call on one rank, with the reference backend and in double.
 inline Results<double> reference_results(Inputs<double> const& inputs, Call call) {
   call.options.sharding = {};
   call.options.rotation = annulus::Rotation::automatic;
@@ -72,8 +71,8 @@ std::string place_of(TensorType const& tensor, Eigen::Index index) {
   return "[" + place + "]";
 }
 
-/// Equal infinities do not differ (the lse of a row that sees nothing); a NaN is no result, even where the reference
-/// has one too.
+/// Compares one result with its bounds. Equal infinities count as equal (lse of a masked row); a NaN always fails, even
+/// if the reference has one too.
 template <class A, class B>
 Verified judged(std::string name, A const& found, B const& reference, B const& bounds) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -86,7 +85,7 @@ Verified judged(std::string name, A const& found, B const& reference, B const& b
     if (a == b) continue;
     double const apart = std::isfinite(a - b) ? std::abs(a - b) : infinity;
     difference = std::max(difference, apart);
-    // A bound that is no number comes of terms beyond double: then only numbers can be asked for.
+    // A NaN bound comes from terms beyond the range of double; then a finite difference is all that can be required.
     double const share = std::isinf(apart) ? infinity : std::isnan(bound) ? 0 : apart / bound;
     if (share > of_bound) {
       of_bound = share;
@@ -99,14 +98,14 @@ Verified judged(std::string name, A const& found, B const& reference, B const& b
     verified.worst =
         annulus::message_of(verified.name, place_of(reference, worst), " is ", static_cast<double>(found.data()[worst]),
                             ", the reference in double has ", reference.data()[worst], "; accepted: up to ",
-                            bounds.data()[worst], " away, which is what rounding explains");
+                            bounds.data()[worst], " away, the bound on rounding errors");
   return verified;
 }
 
 }  // namespace detail
 
-/// The results against the reference, from the operands as they were rounded to T: what it shows is the error of the
-/// computation, and of rounding its results.
+/// Compares all results with the reference, computed from the operands as rounded to T: the errors are those of the
+/// computation and of rounding its results.
 template <annulus::Scalar T>
 std::vector<Verified> verified(Inputs<T> const& inputs, Call const& call, Results<T> const& results) {
   Inputs<double> const wide = detail::widened(inputs, call);

@@ -1,5 +1,5 @@
 #pragma once
-// A deadline for calls that have none of their own.
+// Deadline for calls that have no timeout of their own.
 
 #include <algorithm>
 #include <chrono>
@@ -16,9 +16,9 @@
 
 namespace annulus_command {
 
-/// While it lives, the process must not run for longer than `limit`: otherwise it prints `line` and ends with status 1,
-/// without running anything that could wait again. Time in which the process was stopped does not count, so that of
-/// several processes the one that was stopped does not blame the others once it is continued.
+/// Prints `line` and ends the process with status 1 if it exists for longer than `limit`; runs no destructors or exit
+/// handlers, which could block again. Time in which the process is stopped does not count, so that a stopped process
+/// does not blame the others once it is continued.
 class Watchdog {
  public:
   Watchdog(std::chrono::milliseconds limit, std::string line)
@@ -26,9 +26,9 @@ class Watchdog {
           std::mutex mutex;
           std::unique_lock lock(mutex);
           std::condition_variable_any never;
-          constexpr std::chrono::milliseconds most(100);
-          for (std::chrono::milliseconds left = limit; left.count() > 0; left -= most) {
-            never.wait_for(lock, ended, std::min(left, most), [] { return false; });
+          constexpr std::chrono::milliseconds interval(100);
+          for (std::chrono::milliseconds left = limit; left.count() > 0; left -= interval) {
+            never.wait_for(lock, ended, std::min(left, interval), [] { return false; });
             if (ended.stop_requested()) return;
           }
           std::fprintf(stderr, "annulus: %s\n", line.c_str());

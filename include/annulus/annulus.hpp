@@ -1,5 +1,6 @@
 #pragma once
-// Everything that needs Eigen and the standard library only; with the CMake target annulus::mpi also the ring over MPI.
+// Umbrella header: everything that requires only Eigen and the standard library; with the CMake target annulus::mpi
+// also the ring over MPI.
 
 #include "annulus/attention/functions.hpp"
 #include "annulus/attention/ring_attention.hpp"

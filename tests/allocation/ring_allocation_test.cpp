@@ -1,5 +1,5 @@
-// A repeated call on a RingAttention allocates nothing, on any thread. The results are the caller's memory here: those
-// that forward() and backward() return are new tensors.
+// Repeated calls on a RingAttention allocate nothing, on any thread. The tests use forward_into() and backward_into(),
+// because forward() and backward() return new tensors.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -25,7 +25,7 @@ namespace {
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 constexpr Index heads = 4, kv_heads = 2, dim = 8, global = 96;
 
-/// What one rank of a ring is called with.
+/// Options and optional operands of a call.
 struct Case {
   std::string name;
   Options options;
@@ -43,17 +43,17 @@ std::vector<Case> cases(int ranks) {
           {"causal", {.mask = causal(), .softmax_scale = 1.0 / 3}},
           {"causal zigzag", {.mask = causal(), .sharding = Zigzag{}}},
           {"causal striped", {.mask = causal(), .sharding = Striped{}}},
-          // Many tiles, of which those that touch are joined.
+          // Many tiles, of which adjacent ones are joined.
           {"causal block-striped", {.mask = causal(), .sharding = Striped{.block = 2}, .rotation = Rotation::queries}},
           {"causal, positions by a map", {.mask = causal(), .sharding = map}},
           {"window with sink tokens", {.mask = {.causal = true, .window = {.left = 30}, .sink_tokens = 3}}},
-          {"window that reaches few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
+          {"window that covers few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
           {"packed", {.mask = causal()}, true},
           {"packed, queries rotate", by_queries, true},
-          {"bias and sinks", plain, false, true, true}};
+          {"bias and sink logits", plain, false, true, true}};
 }
 
-/// Allocations of all ranks in the calls after the first ones.
+/// Number of allocations of all ranks in the calls after the first ones.
 template <class Ring, class Backend>
 long repeated(Ring& ring, Backend& backend, Case const& one) {
   auto const ranks = static_cast<Index>(ring.size());
@@ -84,25 +84,25 @@ long repeated(Ring& ring, Backend& backend, Case const& one) {
     attention.forward_into(q, k, v, output, lse, operands);
     attention.backward_into(dout, output, lse, q, k, v, gradients, operands);
   };
-  auto const meet = [&] {
+  auto const synchronize_ranks = [&] {
     std::byte const mine{};
     std::array<std::byte, 8> all;
     ring.all_gather({&mine, 1}, std::span(all).first(static_cast<std::size_t>(ranks)));
   };
   call();
-  meet();
+  synchronize_ranks();
   long const before = allocations;
-  meet();
+  synchronize_ranks();
   for (int i = 0; i < 2; ++i) call();
-  meet();
+  synchronize_ranks();
   long const made = allocations - before;
-  meet();
+  synchronize_ranks();
   return made;
 }
 
 }  // namespace
 
-TEST_CASE("what is allocated is counted", "[allocation]") {
+TEST_CASE("allocations are counted", "[allocation]") {
   long const before = allocations;
   std::vector<int> const some(5);
   long const made = allocations - before;
@@ -121,7 +121,7 @@ TEST_CASE("a repeated call of one rank allocates nothing", "[allocation]") {
 }
 
 TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]") {
-  // The backend shares its working memory among the calls of the process: as much as calls at the same time need.
+  // The backend keeps working memory for the calls of the process: as much as simultaneous calls need.
   {
     std::array<std::optional<cpu::Workspace>, 8> calls, threads;
     for (auto& workspace : calls) workspace.emplace(cpu::WorkspaceStore::of_calls(), Index{1} << 22);
@@ -130,7 +130,7 @@ TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]
   for (auto const zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
     for (int ranks : {1, 2, 3, 4})
       for (Case const& one : cases(ranks)) {
-        INFO(one.name << ", " << ranks << " ranks, in place: " << name_of(zero_copy));
+        INFO(one.name << ", " << ranks << " ranks, zero_copy " << name_of(zero_copy));
         auto const made = run_ring(ranks,
                                    [&](SimulatedRing& ring) {
                                      CpuBackend backend{.threads = 2};
@@ -141,7 +141,8 @@ TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]
       }
 }
 
-TEST_CASE("calls with other operands between make the plan anew, and give the same", "[allocation]") {
+TEST_CASE("after a call with other operands, a call with the first ones remakes the plan with the same output",
+          "[allocation]") {
   SelfRing ring;
   CpuBackend backend{.threads = 1};
   Tensor q(1, 24, heads, dim), k(1, 24, kv_heads, dim);

@@ -48,7 +48,7 @@ TEST_CASE("equal records agree", "[attention]") {
   CHECK(finding({CallRecord(), CallRecord()}) == "");
 }
 
-TEST_CASE("the first field that differs is named, with both values and ranks", "[attention]") {
+TEST_CASE("the error names the first field that differs, with both values and ranks", "[attention]") {
   auto const record = [](Index batch, double scale) {
     return record_of([&](CallRecord& r) {
       r.add("batch", batch);
@@ -63,7 +63,7 @@ TEST_CASE("the first field that differs is named, with both values and ranks", "
   CHECK(finding({record(2, 0.0), record(2, -0.0)}) != "");
 }
 
-TEST_CASE("values with a word are shown as the word", "[attention]") {
+TEST_CASE("named values are shown by name", "[attention]") {
   auto const record = [](Index value, std::string const& word, bool flag) {
     return record_of([&](CallRecord& r) {
       r.add_named("data type", value, word);
@@ -74,12 +74,12 @@ TEST_CASE("values with a word are shown as the word", "[attention]") {
              ContainsSubstring("data type: rank 0 has float32, rank 1 has bfloat16"));
   CHECK_THAT(finding({record(1, "float32", true), record(1, "float32", false)}),
              ContainsSubstring("bias given: rank 0 has true, rank 1 has false"));
-  // The value counts, not as much of the word as is kept.
+  // Values are compared, not the text, which is cut.
   std::string const long_word(100, 'x');
   CHECK_THAT(finding({record(1, long_word, true), record(2, long_word, true)}), ContainsSubstring("rank 0 has xxxx"));
 }
 
-TEST_CASE("calls of different kinds do not agree", "[attention]") {
+TEST_CASE("records with different fields do not agree", "[attention]") {
   auto const one = record_of([](CallRecord& r) { r.add("batch", 0); });
   auto const other = record_of([](CallRecord& r) { r.add("workers", 0); });
   CHECK_THAT(finding({one, other}), ContainsSubstring("rank 0 compares 'batch', rank 1 'workers'"));
@@ -87,7 +87,7 @@ TEST_CASE("calls of different kinds do not agree", "[attention]") {
   CHECK_THAT(finding({CallRecord(), other}), ContainsSubstring("rank 0 compares '', rank 1 'workers'"));
 }
 
-TEST_CASE("a refusal comes before any difference, the first refusing rank before others", "[attention]") {
+TEST_CASE("a refusal takes precedence over a difference, and the first refusing rank over others", "[attention]") {
   auto const batch = record_of([](CallRecord& r) { r.add("batch", 2); });
   auto const shape = refusing(std::make_exception_ptr(ShapeError("k is too short")));
   auto const option = refusing(std::make_exception_ptr(UnsupportedError("no dropout")));
@@ -99,7 +99,7 @@ TEST_CASE("a refusal comes before any difference, the first refusing rank before
   CHECK_THROWS_WITH(CallRecord::compare(reversed), "rank 0: no dropout");
 }
 
-TEST_CASE("a refusal of any other kind is an Error on all ranks", "[attention]") {
+TEST_CASE("a refusal of any other type is an Error on all ranks", "[attention]") {
   std::vector<CallRecord> const records{CallRecord(), refusing(std::make_exception_ptr(std::bad_alloc()))};
   CHECK_THROWS_AS(CallRecord::compare(records), Error);
   CHECK_THROWS_WITH(CallRecord::compare(records), ContainsSubstring("rank 1: "));
@@ -107,7 +107,7 @@ TEST_CASE("a refusal of any other kind is an Error on all ranks", "[attention]")
   CHECK_THROWS_AS(CallRecord::compare(unknown), Error);
 }
 
-TEST_CASE("a long refusal is cut, not overrun", "[attention]") {
+TEST_CASE("the text of a long refusal is cut", "[attention]") {
   std::vector<CallRecord> const records{refusing(std::make_exception_ptr(ShapeError(std::string(5000, 'y'))))};
   try {
     CallRecord::compare(records);
@@ -119,7 +119,7 @@ TEST_CASE("a long refusal is cut, not overrun", "[attention]") {
   }
 }
 
-TEST_CASE("names and numbers of fields have limits that are checked", "[attention]") {
+TEST_CASE("too long field names and too many fields throw", "[attention]") {
   CallRecord record;
   CHECK_THROWS_AS(record.add(std::string(32, 'n'), 1), Error);
   CHECK_NOTHROW(record.add(std::string(31, 'n'), 1));
@@ -151,7 +151,7 @@ TEST_CASE("on one rank a refusal is thrown to its caller", "[attention]") {
   CHECK_THROWS_AS(agree(self, refusing(std::make_exception_ptr(ShapeError("wrong")))), ShapeError);
 }
 
-TEST_CASE("all ranks throw the same", "[attention]") {
+TEST_CASE("all ranks throw the same error", "[attention]") {
   auto const texts = run_ring(4, [](SimulatedRing& ring) -> std::string {
     CallRecord mine;
     mine.add("batch", ring.rank() == 3 ? 1 : 2);

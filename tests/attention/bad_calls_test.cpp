@@ -1,5 +1,5 @@
-// Calls that no rank may start. Each is refused on all ranks, with one type and a message that has the values, whether
-// all ranks made it or one of them; nothing is written, and the ring can be used again.
+// Invalid calls. All ranks refuse each of them with the same error, which has the values, whether all ranks made the
+// call or one of them; nothing is written, and the ring can be used again.
 
 #include <cmath>
 #include <limits>
@@ -21,9 +21,9 @@ constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, k
 struct BadCall {
   std::string name;
   std::string type;
-  std::vector<std::string> parts;  ///< of the message
+  std::vector<std::string> parts;  ///< substrings of the message
   Spoil spoil;
-  bool one_rank_suffices = true;  ///< false: where one rank alone does it, the ranks disagree instead
+  bool one_rank_suffices = true;  ///< false: if one rank alone makes it, the error is a disagreement
 };
 
 void check_refused(BadCall const& bad) {
@@ -51,7 +51,7 @@ BadCall unsupported(std::string name, std::vector<std::string> parts, Spoil spoi
   return {std::move(name), "UnsupportedError", std::move(parts), std::move(spoil)};
 }
 
-/// The ranks agree, and then all find out together.
+/// A call that is found invalid only after the ranks have agreed.
 BadCall together(BadCall bad) {
   bad.one_rank_suffices = false;
   return bad;
@@ -79,7 +79,7 @@ std::vector<BadCall> wrong_operands() {
             [](Call& c) {
               c.v = c.varied<4>({b, rows, 4, value});
             }),
-      shape("heads that do not divide", {"q has 4 heads, k has 3", "multiple"},
+      shape("query heads not a multiple of kv heads", {"q has 4 heads, k has 3", "multiple"},
             [](Call& c) {
               c.k = c.varied<4>({b, rows, 3, dim});
               c.v = c.varied<4>({b, rows, 3, value});
@@ -145,26 +145,26 @@ std::vector<BadCall> wrong_options() {
   auto const dropout = [](double x) { return [x](Call& c) { c.options.dropout.probability = x; }; };
   auto const offset = [](Index x) { return [x](Call& c) { c.options.query_offset = x; }; };
   return {
-      unsupported("a scale that is no number", {"softmax_scale is", "nan", "finite"}, scale(std::nan(""))),
+      unsupported("a NaN scale", {"softmax_scale is", "nan", "finite"}, scale(std::nan(""))),
       unsupported("an infinite scale", {"softmax_scale is inf"}, scale(infinity)),
       unsupported("a scale beyond single precision", {"softmax_scale is -1.6069380442589903e+60", "4 bytes"},
                   scale(-std::ldexp(1.0, 200))),
       unsupported("a negative cap", {"logit_softcap is -2"}, softcap(-2)),
-      unsupported("a cap that is no number", {"logit_softcap is", "nan"}, softcap(std::nan(""))),
+      unsupported("a NaN cap", {"logit_softcap is", "nan"}, softcap(std::nan(""))),
       unsupported("an infinite cap", {"logit_softcap is inf"}, softcap(infinity)),
       unsupported("a cap beyond single precision", {"logit_softcap is 1.6069380442589903e+60"},
                   softcap(std::ldexp(1.0, 200))),
-      unsupported("a cap by which small products vanish",
+      unsupported("a cap above the largest one",
                   {"logit_softcap is 2.5353012004564594e+30", "1.1754943508222875e-38 to 2.5353012004564588e+30"},
                   softcap(std::nextafter(std::ldexp(1.0, 101), infinity))),
-      unsupported("a cap below the normal numbers", {"logit_softcap is 1.17549435082228", "1.1754943508222875e-38"},
+      unsupported("a denormal cap", {"logit_softcap is 1.17549435082228", "1.1754943508222875e-38"},
                   softcap(std::nextafter(std::ldexp(1.0, -126), 0.0))),
-      unsupported("a cap that vanishes in single precision", {"logit_softcap is 6.2230152778611417e-61"},
+      unsupported("a cap that is 0 in single precision", {"logit_softcap is 6.2230152778611417e-61"},
                   softcap(std::ldexp(1.0, -200))),
       unsupported("a negative dropout", {"dropout probability is -0.25"}, dropout(-0.25)),
-      unsupported("dropout of everything", {"dropout probability is 1;"}, dropout(1)),
+      unsupported("a dropout of one", {"dropout probability is 1;"}, dropout(1)),
       unsupported("dropout above one", {"dropout probability is 1.5"}, dropout(1.5)),
-      unsupported("dropout that is no number", {"dropout probability is", "nan"}, dropout(std::nan(""))),
+      unsupported("a NaN dropout", {"dropout probability is", "nan"}, dropout(std::nan(""))),
       unsupported("negative sink tokens", {"sink_tokens is -1"}, [](Call& c) { c.options.mask.sink_tokens = -1; }),
       unsupported("a negative chunk", {"chunk is -4"}, [](Call& c) { c.options.mask.chunk = -4; }),
       unsupported("an offset beyond all positions", {"query_offset is 1152921504606846976"}, offset(Index{1} << 60)),
@@ -210,27 +210,27 @@ std::vector<BadCall> wrong_optional_operands() {
             }),
       together(
           shape("C20: mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
-      shape("query segments alone", {"query_segments are given without key_segments"},
+      shape("query document ids alone", {"query_segments are given without key_segments"},
             [](Call& c) { c.operands.query_segments = c.ids(b, rows); }),
-      shape("key segments alone", {"key_segments are given without query_segments"},
+      shape("key document ids alone", {"key_segments are given without query_segments"},
             [](Call& c) { c.operands.key_segments = c.ids(b, rows); }),
-      shape("C20: query segments of the whole sequence", {"query_segments has extents [2, 33]", "expected [2, 3]"},
+      shape("C20: query document ids of the whole sequence", {"query_segments has extents [2, 33]", "expected [2, 3]"},
             [](Call& c) {
               c.operands.query_segments = c.ids(b, 33);
               c.operands.key_segments = c.ids(b, rows);
             }),
-      shape("key segments of another batch", {"key_segments has extents [1, 3]", "expected [2, 3]"},
+      shape("key document ids of another batch", {"key_segments has extents [1, 3]", "expected [2, 3]"},
             [](Call& c) {
               c.operands.query_segments = c.ids(b, rows);
               c.operands.key_segments = c.ids(1, rows);
             }),
-      shape("sinks of the kv heads", {"sinks has extents [2, 1]", "expected [4, 1]"},
+      shape("sink logits of the kv heads", {"sinks has extents [2, 1]", "expected [4, 1]"},
             [](Call& c) { c.operands.sinks = c.varied<1>({kv}); }),
-      shape("a table of sinks of other heads", {"sinks has extents [3, 2]", "expected [4, 2]"},
+      shape("sink logits of other heads", {"sinks has extents [3, 2]", "expected [4, 2]"},
             [](Call& c) {
               c.operands.sinks = c.varied<2>({3, 2});
             }),
-      shape("sinks without data", {"sinks of extents [4, 1] has no data"},
+      shape("sink logits without data", {"sinks of extents [4, 1] has no data"},
             [](Call& c) { c.operands.sinks = TensorView<float, 1>(nullptr, {heads}); }),
       unsupported("bias_gradient without bias", {"bias_gradient is set but no bias is given"},
                   [](Call& c) { c.operands.bias_gradient = true; }),
@@ -254,7 +254,7 @@ std::vector<BadCall> wrong_backward_calls() {
       spoil(c);
     };
   };
-  // dsinks and dbias that are right, so that what is wrong beside them is seen.
+  // All other gradients are valid, so that only the named one can be refused.
   std::vector<BadCall> result{
       shape("dout shaped as q", {"dout has extents [2, 3, 4, 4]", "expected [2, 3, 4, 3]"},
             [](Call& c) { c.dout = c.varied<4>(c.q.extents()); }),
@@ -283,7 +283,7 @@ std::vector<BadCall> wrong_backward_calls() {
             }),
       shape("dsinks not given", {"dsinks has extents [0, 0]", "expected [4, 1]"},
             [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }),
-      shape("dsinks of one sink for two", {"dsinks has extents [4, 1]", "expected [4, 2]"},
+      shape("dsinks of one sink logit per head for two", {"dsinks has extents [4, 1]", "expected [4, 2]"},
             [](Call& c) {
               c.operands.sinks = c.varied<2>({heads, 2});
               c.gradients.dsinks = c.varied<2>({heads, 1});
@@ -293,7 +293,7 @@ std::vector<BadCall> wrong_backward_calls() {
   return result;
 }
 
-/// Extents and strides whose products an integer does not hold. The memory behind them is not read: it is a few bytes.
+/// Extents and strides whose products overflow an Index. Their memory is a few bytes, which are not read.
 std::vector<BadCall> uncountable_operands() {
   constexpr Index huge = Index{1} << 32;
   auto const backward = [](Spoil const& spoil) {
@@ -308,15 +308,15 @@ std::vector<BadCall> uncountable_operands() {
             [](Call& c) {
               c.q = {c.q.data(), {b, huge, heads, huge}};
             }),
-      shape("as many in place of one another", {"q has extents [4294967296, 3, 4294967296, 4]", count},
+      shape("q of 2^32 batch items and 2^32 heads", {"q has extents [4294967296, 3, 4294967296, 4]", count},
             [](Call& c) {
               c.q = {c.q.data(), {huge, rows, huge, dim}};
             }),
-      shape("q whose elements can be counted, but not its bytes", {"q has extents [1, 2305843009213693952, 1, 2]", count},
+      shape("q of 2^62 elements, too many bytes", {"q has extents [1, 2305843009213693952, 1, 2]", count},
             [](Call& c) {
               c.q = {c.q.data(), {1, Index{1} << 61, 1, 2}};
             }),
-      shape("no rows of too many elements", {"q has extents [4294967296, 0, 4294967296, 4]", count},
+      shape("no rows, but too many batch items and heads", {"q has extents [4294967296, 0, 4294967296, 4]", count},
             [](Call& c) {
               c.q = {c.q.data(), {huge, 0, huge, dim}};
             }),
@@ -328,11 +328,11 @@ std::vector<BadCall> uncountable_operands() {
             [](Call& c) {
               c.v = {c.v.data(), {b, huge, kv, huge}};
             }),
-      shape("strides beyond all memory", {"q of extents [2, 3, 4, 4] has strides [4611686018427387904, 16, 4, 1]"},
+      shape("strides too large", {"q of extents [2, 3, 4, 4] has strides [4611686018427387904, 16, 4, 1]"},
             [](Call& c) {
               c.q = {c.q.data(), c.q.extents(), {Index{1} << 62, 16, 4, 1}};
             }),
-      shape("negative strides beyond all memory", {"k of extents [2, 3, 2, 4] has strides [24, -9223372036854775808, 4, 1]"},
+      shape("negative strides too large", {"k of extents [2, 3, 2, 4] has strides [24, -9223372036854775808, 4, 1]"},
             [](Call& c) {
               c.k = {c.k.data(), c.k.extents(), {24, std::numeric_limits<Index>::min(), 4, 1}};
             }),
@@ -350,12 +350,12 @@ std::vector<BadCall> uncountable_operands() {
             [](Call& c) {
               c.operands.mask = TensorView<bool const, 4>(c.tensor<bool, 1>({1}).data(), {b, heads, rows, Index{1} << 62});
             }),
-      shape("segments of 2^32 by 2^32", {"query_segments has extents [4294967296, 4294967296] of 4 bytes", count},
+      shape("document ids of 2^32 by 2^32", {"query_segments has extents [4294967296, 4294967296] of 4 bytes", count},
             [](Call& c) {
               c.operands.query_segments = TensorView<std::int32_t const, 2>(c.ids(1, 1).data(), {huge, huge});
               c.operands.key_segments = c.ids(b, rows);
             }),
-      shape("2^62 sinks", {"sinks has extents [4, 4611686018427387904] of 4 bytes", count},
+      shape("2^62 sink logits", {"sinks has extents [4, 4611686018427387904] of 4 bytes", count},
             [](Call& c) {
               c.operands.sinks = TensorView<float const, 2>(c.q.data(), {heads, Index{1} << 62});
             }),
@@ -375,7 +375,7 @@ std::vector<BadCall> uncountable_operands() {
   return result;
 }
 
-/// Lengths or maps that the sharding does not have, found when the lengths of all ranks are known.
+/// Lengths or maps that do not fit the sharding, found when the lengths of all ranks are known.
 std::vector<BadCall> wrong_shardings() {
   auto const longer_on_rank_0 = [](Sharding const& sharding) {
     return [sharding](Call& c) {
@@ -410,29 +410,29 @@ std::vector<BadCall> wrong_shardings() {
 
 }  // namespace
 
-TEST_CASE("operands that do not fit each other are refused", "[attention]") {
+TEST_CASE("operands with inconsistent extents are refused", "[attention]") {
   for (BadCall const& bad : wrong_operands()) check_refused(bad);
 }
 
-TEST_CASE("operands whose elements cannot be counted or reached are refused", "[attention]") {
+TEST_CASE("operands whose sizes or offsets overflow are refused", "[attention]") {
   for (BadCall const& bad : uncountable_operands()) check_refused(bad);
 }
 
-TEST_CASE("options without a meaning are refused", "[attention]") {
+TEST_CASE("invalid options are refused", "[attention]") {
   for (BadCall const& bad : wrong_options()) check_refused(bad);
 }
 
-TEST_CASE("optional operands that do not fit are refused", "[attention]") {
+TEST_CASE("optional operands with inconsistent extents are refused", "[attention]") {
   for (BadCall const& bad : wrong_optional_operands()) check_refused(bad);
 }
 
-TEST_CASE("operands of the backward pass that do not fit are refused", "[attention]") {
+TEST_CASE("operands of the backward pass with inconsistent extents are refused", "[attention]") {
   for (BadCall const& bad : wrong_backward_calls()) check_refused(bad);
 }
 
-TEST_CASE("lengths that the sharding does not have are refused", "[attention]") {
+TEST_CASE("lengths that do not fit the sharding are refused", "[attention]") {
   for (BadCall const& bad : wrong_shardings()) {
-    // On one rank zigzag and stripes have any length.
+    // On one rank zigzag and striped shardings accept any length.
     if (bad.name.find("other lengths") == std::string::npos) {
       check_refused(bad);
       continue;

@@ -1,5 +1,4 @@
-// Ranks that are in different calls: all throw the same error, which names both numbers and ranks, before any data is
-// used.
+// Ranks in different calls: all throw the same error, which names both call numbers and ranks, before any data is used.
 
 #include <atomic>
 #include <optional>
@@ -19,7 +18,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Batches 1 to 4 on one attention; rank `odd` leaves out `skipped`, and everything else is alike.
+/// Batches 1 to 4 on one RingAttention; rank `odd` skips batch `skipped`, all else is equal.
 std::vector<Outcome> batches(int ranks, Rank odd, Index skipped, Pass pass, SimulatedRingOptions const& options) {
   return run_ring(
       ranks,
@@ -45,7 +44,7 @@ std::vector<Outcome> batches(int ranks, Rank odd, Index skipped, Pass pass, Simu
 
 }  // namespace
 
-TEST_CASE("a rank that leaves out a call is noticed at that call, on all ranks", "[attention]") {
+TEST_CASE("a skipped call is detected at that call, on all ranks", "[attention]") {
   for (int ranks : {2, 3, 4})
     for (Rank odd : {0, ranks - 1})
       for (Index skipped : {1, 3})
@@ -65,7 +64,7 @@ TEST_CASE("a rank that leaves out a call is noticed at that call, on all ranks",
           }
 }
 
-TEST_CASE("the ring is open after ranks were found in different calls", "[attention]") {
+TEST_CASE("the ring stays open after ranks were found in different calls", "[attention]") {
   auto const outcomes = run_ring(3, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 3, ring.rank());
@@ -81,7 +80,7 @@ TEST_CASE("the ring is open after ranks were found in different calls", "[attent
     CHECK(outcome == std::tuple(std::string("CommunicationError"), std::string("nothing"), true));
 }
 
-TEST_CASE("a number on one rank only is a difference, and no number is none", "[attention]") {
+TEST_CASE("a call label on one rank only is a difference; no label on any rank is none", "[attention]") {
   auto const outcomes = run_ring(2, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 2, ring.rank());
@@ -98,7 +97,7 @@ TEST_CASE("a number on one rank only is a difference, and no number is none", "[
   }
 }
 
-TEST_CASE("ranks in different passes are told where each of them comes from", "[attention]") {
+TEST_CASE("the error of ranks in different passes shows the last calls of both", "[attention]") {
   auto const outcomes = run_ring(2, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 2, ring.rank());
@@ -115,7 +114,7 @@ TEST_CASE("ranks in different passes are told where each of them comes from", "[
   }
 }
 
-TEST_CASE("an error of a later call tells how far this and the last calls came", "[attention]") {
+TEST_CASE("an error of a later call shows the progress of this call and of the last calls", "[attention]") {
   std::atomic<int> done_with_first = 0;
   auto const outcomes = run_ring(3, [&](SimulatedRing& ring) {
     Call call;
@@ -135,7 +134,7 @@ TEST_CASE("an error of a later call tells how far this and the last calls came",
                    ContainsSubstring("forward 1 (call 41 of the caller) done"));
 }
 
-TEST_CASE("free functions and several attentions on a ring share its count of calls", "[attention]") {
+TEST_CASE("free functions and several RingAttentions on a ring share its call count", "[attention]") {
   auto const records = run_ring(2, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 2, ring.rank());

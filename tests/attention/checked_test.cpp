@@ -1,4 +1,4 @@
-// Options::checked and Options::require_finite: what goes wrong between ranks, or in the numbers, is found and named.
+// Options::checked and Options::require_finite: detection of errors between ranks and of values that are not finite.
 
 #include <atomic>
 #include <cmath>
@@ -20,7 +20,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Flips one bit of the last run but the checksum of one message that this rank receives.
+/// Flips one bit of the first run of one message that this rank receives.
 class FlippingRing {
  public:
   using memory_space = HostMemory;
@@ -58,13 +58,13 @@ class FlippingRing {
 
 Options checked(Rotation rotation = Rotation::keys) { return {.rotation = rotation, .checked = true}; }
 
-/// Every element of `view`, which is dense.
+/// All elements of `view`, which must be dense.
 template <class T, std::size_t N>
 std::vector<T> values(TensorView<T, N> view) {
   return {view.data(), view.data() + view.size()};
 }
 
-/// On rank 1: writes, in the first step, to rows that other ranks are to read. On the others: waits for that.
+/// Rank 1 overwrites, in the first step, rows that other ranks are to read. The other ranks wait for that.
 struct SpoilingBackend : ReferenceBackend {
   bool spoils;
   std::atomic<bool>& spoiled;
@@ -87,7 +87,7 @@ struct SpoilingBackend : ReferenceBackend {
   }
 };
 
-/// Fails where the results are made.
+/// Throws in normalise, after the last step.
 struct FailingAtTheEnd : ReferenceBackend {
   bool fails = false;
   template <class... X>
@@ -99,7 +99,7 @@ struct FailingAtTheEnd : ReferenceBackend {
 
 }  // namespace
 
-TEST_CASE("a flipped bit is found where it arrives, and the sender, step and channel are named", "[attention]") {
+TEST_CASE("a flipped bit is detected by its receiver; the error names sender, step and channel", "[attention]") {
   int const ranks = 4;
   for (Rank odd : {0, 2})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
@@ -125,11 +125,11 @@ TEST_CASE("a flipped bit is found where it arrives, and the sender, step and cha
           Rank const sender = ring_neighbour(odd, -1, ranks);
           int const step = channel == Channel::reduction ? ranks - 1 : channel == Channel::carried ? message + 1 : message;
           CHECK_THAT(text, ContainsSubstring(message_of("step ", step, " of the ring: rank ", odd, ": ", name_of(channel),
-                                                        " rows from rank ", sender, " do not have the checksum")));
+                                                        " rows from rank ", sender, " do not match the checksum")));
         }
 }
 
-TEST_CASE("checks change no result, on any exchange", "[attention]") {
+TEST_CASE("checks change no result, with any exchange", "[attention]") {
   for (int ranks : {1, 2, 3, 5})
     for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
       for (Rotation rotation : {Rotation::keys, Rotation::queries})
@@ -160,7 +160,7 @@ TEST_CASE("checks change no result, on any exchange", "[attention]") {
             CHECK(as_planned);
 }
 
-TEST_CASE("rows that change in shared memory after they were offered are found", "[attention]") {
+TEST_CASE("rows that change in shared memory after they were shared are detected", "[attention]") {
   std::atomic<bool> spoiled = false;
   auto const outcomes = run_ring(3, [&](SimulatedRing& ring) {
     Call call;
@@ -172,12 +172,12 @@ TEST_CASE("rows that change in shared memory after they were offered are found",
   bool named = false;
   for (Outcome const& outcome : outcomes) {
     CHECK(outcome.type == "CommunicationError");
-    named = named || outcome.text.find("rows from rank 1 do not have the checksum") != std::string::npos;
+    named = named || outcome.text.find("rows from rank 1 do not match the checksum") != std::string::npos;
   }
   CHECK(named);
 }
 
-TEST_CASE("sink logits that differ between ranks are found where calls are checked", "[attention]") {
+TEST_CASE("sink logits that differ between ranks are detected if calls are checked", "[attention]") {
   for (bool checks : {true, false}) {
     auto const outcomes = run_ring(3, [&](SimulatedRing& ring) {
       Call call;
@@ -196,7 +196,7 @@ TEST_CASE("sink logits that differ between ranks are found where calls are check
   }
 }
 
-TEST_CASE("the last agreement: a rank that has its results throws where another rank fails in its last step",
+TEST_CASE("checked calls: a rank that has its results throws if another rank fails in its last step",
           "[attention]") {
   for (bool checks : {true, false}) {
     int ended_well = 0;
@@ -214,7 +214,7 @@ TEST_CASE("the last agreement: a rank that has its results throws where another 
   }
 }
 
-TEST_CASE("ranks must agree on what is checked", "[attention]") {
+TEST_CASE("ranks must agree on checked and require_finite", "[attention]") {
   for (bool finite : {false, true}) {
     auto const outcomes = run_ring(2, [&](SimulatedRing& ring) {
       Call call;
@@ -255,12 +255,12 @@ TEST_CASE("the first value that is not finite is reported with rank, step and ro
           CHECK_THAT(outcome.text, ContainsSubstring("of the ring: ") && ContainsSubstring(" has the value ") &&
                                        ContainsSubstring("in batch 1, row ") && ContainsSubstring("require_finite accepts"));
         }
-        // Rank 1 meets its own value in its first step.
+        // Rank 1 uses its own value in its first step.
         CHECK_THAT(outcomes[1].text, ContainsSubstring("step 0 of the ring"));
       }
 }
 
-TEST_CASE("rows that see no key are finite enough", "[attention]") {
+TEST_CASE("require_finite accepts rows that see no key", "[attention]") {
   auto const complaints = run_ring(2, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 2, ring.rank());

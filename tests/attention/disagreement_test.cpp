@@ -1,5 +1,5 @@
-// Ranks that make calls which are right each for itself, but not together: all throw the same CommunicationError, which
-// names the field, both values and both ranks, before anything is sent.
+// Calls that are valid on each rank but differ between ranks: all ranks throw the same CommunicationError, which names
+// the field, both values and both ranks, before any rows are sent.
 
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads;
 
 struct Disagreement {
   std::string field;
-  std::string first, other;  ///< as the message shows the values of rank 0 and of the rank that differs
+  std::string first, other;  ///< values of rank 0 and of the rank that differs, as in the message
   Spoil spoil;
 };
 
@@ -117,20 +117,20 @@ std::vector<Disagreement> operands() {
   return {
       {"bias given", "false", "true", [](Call& c) { c.operands.bias = c.bias_of(c.global_rows()); }},
       {"mask operand given", "false", "true", [](Call& c) { c.operands.mask = c.mask_of(c.global_rows()); }},
-      {"segments given", "false", "true",
+      {"document ids given", "false", "true",
        [](Call& c) {
          c.operands.query_segments = c.ids(b, rows);
          c.operands.key_segments = c.ids(b, rows);
        }},
-      {"sinks given", "false", "true", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
-      {"sinks given", "false", "true",
+      {"sink logits given", "false", "true", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
+      {"sink logits given", "false", "true",
        [](Call& c) {
          c.operands.sinks = c.varied<2>({heads, 0});
        }},
   };
 }
 
-/// All ranks give an operand, one of them gives another.
+/// All ranks give an operand; one of them gives a different one.
 std::vector<Disagreement> operand_extents() {
   auto const bias = [](Index batch, Index bias_heads, Index keys_per_rank) {
     return [=](Call& c) { c.operands.bias = c.varied<4>({batch, bias_heads, rows, keys_per_rank * c.ranks}); };
@@ -139,7 +139,7 @@ std::vector<Disagreement> operand_extents() {
       {"bias batch extent", "2", "1", bias(1, heads, rows)},
       {"bias head extent", "4", "1", bias(b, 1, rows)},
       {"bias_gradient", "false", "true", [](Call& c) { c.operands.bias_gradient = true; }},
-      {"sinks per head", "2", "1", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
+      {"sink logits per head", "2", "1", [](Call& c) { c.operands.sinks = c.varied<1>({heads}); }},
   };
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("ranks that disagree on an option", "[attention]") {
   for (Disagreement const& disagreement : options()) check_disagreement(disagreement);
 }
 
-TEST_CASE("ranks that disagree on which operands there are", "[attention]") {
+TEST_CASE("ranks that disagree on which operands are given", "[attention]") {
   for (Disagreement const& disagreement : operands()) check_disagreement(disagreement);
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("ranks that disagree on the keys that a bias or mask covers", "[attent
   }
 }
 
-TEST_CASE("shardings by other maps are told apart", "[attention]") {
+TEST_CASE("explicit shardings with different maps are a disagreement", "[attention]") {
   auto const outcomes = outcomes_of(
       2,
       [](Call& call) {
@@ -215,7 +215,7 @@ TEST_CASE("shardings by other maps are told apart", "[attention]") {
   }
 }
 
-TEST_CASE("a refusal of one rank comes before a disagreement", "[attention]") {
+TEST_CASE("a refusal of one rank takes precedence over a disagreement", "[attention]") {
   auto const outcomes = outcomes_of(
       3,
       [](Call& call) {
@@ -230,7 +230,7 @@ TEST_CASE("a refusal of one rank comes before a disagreement", "[attention]") {
   }
 }
 
-TEST_CASE("a window that is unbounded in two ways is one window", "[attention]") {
+TEST_CASE("unset, negative and unbounded window sides agree", "[attention]") {
   auto const outcomes = outcomes_of(
       2, [](Call& call) { call.options.mask.window = {.left = -1, .right = unbounded}; },
       [](Rank rank) { return rank == 1; }, true);

@@ -1,5 +1,5 @@
-// A rank that fails in the middle of a pass: its own exception comes out of run_ring, the others get a
-// CommunicationError, and no rank hangs. And a backend that refuses, on one rank only.
+// A rank that fails in the middle of a pass: run_ring throws its exception, the other ranks throw CommunicationError,
+// and no rank hangs. Also a backend that rejects the problem on one rank only.
 
 #include <algorithm>
 #include <stdexcept>
@@ -21,27 +21,27 @@ class BackendBroke : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The reference backend, until the call that is to fail.
+/// Reference backend that throws after a given number of calls.
 class BreakingBackend : public ReferenceBackend {
  public:
   static constexpr int never = -1;
 
-  /// calls: folds or gradients that still work.
+  /// calls: number of folds or gradients that succeed.
   explicit BreakingBackend(int calls, bool known_type = true) : left_(calls), known_type_(known_type) {}
 
   template <class... X>
   void fold(X const&... x) {
-    break_in_time();
+    break_if_due();
     ReferenceBackend::fold(x...);
   }
   template <class... X>
   void add_gradients(X const&... x) {
-    break_in_time();
+    break_if_due();
     ReferenceBackend::add_gradients(x...);
   }
 
  private:
-  void break_in_time() {
+  void break_if_due() {
     if (left_ == 0) {
       if (known_type_) throw BackendBroke("the device fell off the bus");
       throw 42;
@@ -99,7 +99,7 @@ void call_with(B& backend, SimulatedRing& ring, Failure const& failure) {
 
 }  // namespace
 
-TEST_CASE("the exception of the rank that failed comes out of the ring", "[attention]") {
+TEST_CASE("run_ring throws the exception of the rank that failed", "[attention]") {
   for (Failure const& failure : failures()) {
     CAPTURE(failure.ranks, failure.culprit, failure.calls, name_of(failure.rotation));
     auto const run = [&] {
@@ -113,7 +113,7 @@ TEST_CASE("the exception of the rank that failed comes out of the ring", "[atten
   }
 }
 
-TEST_CASE("the others get a CommunicationError that names who left", "[attention]") {
+TEST_CASE("the other ranks throw a CommunicationError that names the failed rank", "[attention]") {
   std::vector<std::pair<Failure, ZeroCopy>> runs;
   for (Failure const& failure : failures())
     for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::always}) runs.emplace_back(failure, zero_copy);
@@ -133,15 +133,15 @@ TEST_CASE("the others get a CommunicationError that names who left", "[attention
         CHECK(outcome.type == "std::exception");
         continue;
       }
-      // A rank d places on may have all it needs: what it sees of the last d owners has passed the culprit d shifts
-      // earlier, and the shift of a step leaves before its work. With a window ranks may need nothing of the culprit. In
-      // place, what only travels to be read is shared to all before the first step.
-      int const places_on = ring_neighbour(rank, -failure.culprit, failure.ranks);
+      // A rank at distance d may already have all rows it needs: the rows of its last d owners have passed the culprit
+      // d shifts earlier, and the shift of a step is sent before its work. With a window a rank may need no rows from
+      // the culprit. With zero-copy exchange, rows that are only read are shared with all ranks before the first step.
+      int const distance = ring_neighbour(rank, -failure.culprit, failure.ranks);
       bool const finished = outcome.type == "nothing";
       bool const only_read =
           zero_copy == ZeroCopy::always && failure.pass == Pass::forward && failure.rotation == Rotation::keys;
       bool const may_finish =
-          !(failure.mask == full()) || only_read || failure.calls + 1 + places_on >= failure.ranks;
+          !(failure.mask == full()) || only_read || failure.calls + 1 + distance >= failure.ranks;
       CHECK((outcome.type == "CommunicationError" || (finished && may_finish)));
       if (!finished)
         CHECK_THAT(outcome.text, ContainsSubstring("rank " + std::to_string(failure.culprit) + " left the ring"));
@@ -168,7 +168,7 @@ TEST_CASE("an exception of unknown type ends the ring too", "[attention]") {
                   int);
 }
 
-TEST_CASE("a rank that does not call is noticed by those that do", "[attention]") {
+TEST_CASE("a rank that makes no call is detected by those that do", "[attention]") {
   auto const outcomes = run_ring(3, [](SimulatedRing& ring) {
     if (ring.rank() == 1) return Outcome{};
     ReferenceBackend backend;
@@ -180,7 +180,7 @@ TEST_CASE("a rank that does not call is noticed by those that do", "[attention]"
   }
 }
 
-TEST_CASE("a backend that refuses on one rank refuses for all", "[attention]") {
+TEST_CASE("a problem that one rank's backend rejects is refused on all ranks", "[attention]") {
   for (int ranks = 1; ranks <= 4; ++ranks)
     for (Rank refusing = 0; refusing < ranks; ++refusing)
       for (Pass pass : {Pass::forward, Pass::backward}) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Index largest = std::numeric_limits<Index>::max();
 
-/// output and lse of all ranks, one after the other.
+/// output and lse of all ranks, in rank order.
 std::vector<float> results_of(
     int ranks, Options const& options, std::function<void(Call&)> const& change = [](Call&) {}) {
   auto const parts = run_ring(ranks, [&](SimulatedRing& ring) {
@@ -38,7 +38,7 @@ std::vector<float> results_of(
 
 }  // namespace
 
-TEST_CASE("options have harmless defaults", "[attention]") {
+TEST_CASE("default options are valid and change nothing", "[attention]") {
   Options const options;
   CHECK(options.mask == full());
   CHECK_FALSE(options.softmax_scale);
@@ -51,7 +51,7 @@ TEST_CASE("options have harmless defaults", "[attention]") {
   CHECK_NOTHROW(validate_range<float>(options));
 }
 
-TEST_CASE("values at the edge of what is accepted", "[attention]") {
+TEST_CASE("option values at the limits are accepted, beyond them refused", "[attention]") {
   auto const accepted = [](Options const& options) {
     return attempt([&] { validate_options(options); }).type == "nothing";
   };
@@ -68,15 +68,15 @@ TEST_CASE("values at the edge of what is accepted", "[attention]") {
   }
 }
 
-TEST_CASE("the range of scale and cap is that of the sums", "[attention]") {
+TEST_CASE("the range of scale and cap depends on the type of the sums", "[attention]") {
   double const beyond_float = 2.0 * std::numeric_limits<float>::max();
   CHECK_THROWS_AS(validate_range<float>({.softmax_scale = -beyond_float}), UnsupportedError);
   CHECK_NOTHROW(validate_range<double>({.softmax_scale = -beyond_float}));
-  CHECK_NOTHROW(validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is next to it
+  CHECK_NOTHROW(validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is accepted
   CHECK_THROWS_AS(validate_range<float>({.logit_softcap = 1e-300}), UnsupportedError);
   CHECK_NOTHROW(validate_range<double>({.logit_softcap = 1e-300}));
   CHECK_THROWS_AS(validate_range<float>({.logit_softcap = beyond_float}), UnsupportedError);
-  // Both ends of the range of caps, float and double.
+  // Both limits of the cap, for float and double.
   auto const check_ends = [](auto validate, double smallest, double largest) {
     for (double cap : {0.0, smallest, largest}) CHECK_NOTHROW(validate(cap));
     CHECK_THROWS_AS(validate(std::nextafter(smallest, 0.0)), UnsupportedError);
@@ -111,11 +111,11 @@ TEST_CASE("C40: each option changes the result", "[attention][C40]") {
   CHECK(changes([](Options& o) { o.query_offset = 1; }));
 }
 
-TEST_CASE("an unset scale is one over the root of head_dim", "[attention]") {
+TEST_CASE("an unset scale is 1 / sqrt(head_dim)", "[attention]") {
   CHECK(results_of(2, {}) == results_of(2, {.softmax_scale = 1 / std::sqrt(double{Call::head_dim})}));
 }
 
-TEST_CASE("the rotation that was asked for is the one that is planned", "[attention]") {
+TEST_CASE("the plan has the requested rotation", "[attention]") {
   for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
     auto const planned = run_ring(2, [&](SimulatedRing& ring) {
       Call call;
@@ -129,7 +129,7 @@ TEST_CASE("the rotation that was asked for is the one that is planned", "[attent
   }
 }
 
-TEST_CASE("options far beyond any position mean no limit", "[attention]") {
+TEST_CASE("limits far beyond any position are no limits", "[attention]") {
   for (Sharding const& sharding : {Sharding(), Sharding(Striped{}), Sharding(Zigzag{})}) {
     auto const of_mask = [&](Mask const& mask) { return results_of(3, {.mask = mask, .sharding = sharding}); };
     CHECK(of_mask({.causal = true, .chunk = largest}) == of_mask(causal()));
@@ -146,7 +146,7 @@ TEST_CASE("options far beyond any position mean no limit", "[attention]") {
         }).size() == 3 * Call::batch * Call::rows * Call::query_heads * (Call::value_dim + 1));
 }
 
-TEST_CASE("empty extents are legal", "[attention]") {
+TEST_CASE("extents of 0 are valid", "[attention]") {
   for (Pass pass : {Pass::forward, Pass::backward})
     for (int empty = 0; empty < 4; ++empty) {
       auto const outcomes = outcomes_of(

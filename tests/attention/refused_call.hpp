@@ -1,5 +1,5 @@
 #pragma once
-// A call that is right on every rank, ways to spoil it, and what each rank then reports.
+// Calls that are valid on every rank, changes that make them invalid, and the outcome on each rank.
 
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ using annulus::Index;
 using annulus::Rank;
 using annulus::TensorView;
 
-/// Arguments of one rank. Views point into `memory`.
+/// Arguments of one rank. Views refer to memory_.
 struct Call {
   static constexpr Index batch = 2, rows = 3, query_heads = 4, kv_heads = 2, head_dim = 4, value_dim = 3;
   static constexpr float untouched = -77.0f;
@@ -35,7 +35,7 @@ struct Call {
   TensorView<float, 4> q, k, v, output, dout;
   TensorView<float, 3> lse;
   annulus::GradientViews<float, annulus::HostMemory> gradients;
-  /// What is called; empty: the pass with the reference backend.
+  /// Function to call instead of the pass with the reference backend; may be empty.
   std::function<void(annulus::SimulatedRing&, Call&)> instead{};
 
   Index global_rows() const { return rows * ranks; }
@@ -68,7 +68,7 @@ struct Call {
       attention.backward_into(dout, output, lse, q, k, v, gradients, operands);
   }
 
-  /// Nothing of what a refused call was to fill has been written.
+  /// True if no element of the results has been written.
   bool results_untouched() const {
     if (output.data() == nullptr || lse.data() == nullptr) return true;
     bool same = true;
@@ -83,7 +83,7 @@ struct Call {
   std::list<std::vector<std::byte>> memory_;
 };
 
-/// A call of this rank that is right. Not copied: its views point into it.
+/// Makes `call` a valid call of this rank. It is not returned by value, because its views refer to its memory.
 inline void make_good(Call& call, int ranks, Rank rank) {
   call.rank = rank;
   call.ranks = ranks;
@@ -98,7 +98,7 @@ inline void make_good(Call& call, int ranks, Rank rank) {
   call.gradients.dv = call.tensor<float, 4>(call.v.extents(), Call::untouched);
 }
 
-/// What one rank saw.
+/// Outcome of a call on one rank: type ("nothing": none) and text of its error, and what it left behind.
 struct Outcome {
   std::string type = "nothing";
   std::string text;
@@ -126,7 +126,7 @@ Outcome attempt(Function&& function) {
   }
 }
 
-/// A good forward pass on this ring: its lse is finite and all of it is written.
+/// True if a valid forward pass succeeds on this ring and writes a finite lse.
 inline bool good_call_works(annulus::SimulatedRing& ring) {
   Call call;
   make_good(call, ring.size(), ring.rank());
@@ -140,7 +140,7 @@ inline bool good_call_works(annulus::SimulatedRing& ring) {
 
 using Spoil = std::function<void(Call&)>;
 
-/// Every rank makes a call, those that `spoiled` names a bad one, and reports; then, where asked, a good one.
+/// Every rank makes a call, changed by `spoil` where spoiled(rank) holds, then if asked a valid one. Outcomes by rank.
 inline std::vector<Outcome> outcomes_of(int ranks, Spoil const& spoil, std::function<bool(Rank)> const& spoiled,
                                         bool then_a_good_call) {
   return annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {

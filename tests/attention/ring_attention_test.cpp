@@ -11,7 +11,7 @@
 
 namespace {
 
-/// A tensor whose family has no memory for results on threads where `out_of_memory` is set.
+/// A tensor whose family fails to allocate results on threads where `out_of_memory` is set.
 struct StubbornTensor {
   annulus::TensorView<float const, 4> elements;
   static thread_local bool out_of_memory;
@@ -43,7 +43,7 @@ constexpr Index b = Call::batch, rows = Call::rows, heads = Call::query_heads, k
 
 }  // namespace
 
-TEST_CASE("the shapes of the first call hold for the next ones", "[attention]") {
+TEST_CASE("the first call fixes the shapes of the next ones", "[attention]") {
   for (int ranks : {1, 3}) {
     auto const texts = run_ring(ranks, [&](SimulatedRing& ring) {
       ReferenceBackend backend;
@@ -68,7 +68,7 @@ TEST_CASE("the shapes of the first call hold for the next ones", "[attention]") 
   }
 }
 
-TEST_CASE("a refused first call fixes nothing", "[attention]") {
+TEST_CASE("a refused first call fixes no shapes", "[attention]") {
   run_ring(2, [](SimulatedRing& ring) {
     ReferenceBackend backend;
     RingAttention attention(ring, backend);
@@ -83,7 +83,7 @@ TEST_CASE("a refused first call fixes nothing", "[attention]") {
   SUCCEED("the good call went through");
 }
 
-TEST_CASE("a rank without memory for its results stops all ranks", "[attention]") {
+TEST_CASE("a rank that cannot allocate its results makes all ranks throw", "[attention]") {
   for (int ranks : {1, 3})
     for (Pass pass : {Pass::forward, Pass::backward}) {
       auto const outcomes = run_ring(ranks, [&](SimulatedRing& ring) {
@@ -112,7 +112,7 @@ TEST_CASE("a rank without memory for its results stops all ranks", "[attention]"
     }
 }
 
-TEST_CASE("extents are checked before results of these extents are made", "[attention]") {
+TEST_CASE("extents are validated before results are allocated", "[attention]") {
   auto const outcomes = run_ring(2, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 2, ring.rank());

@@ -1,4 +1,4 @@
-// The concept both ways: what models it, and near misses that lack one thing.
+// Types that model the Backend concept, and types that miss a single requirement.
 
 #include "annulus/backend/backend.hpp"
 
@@ -102,7 +102,7 @@ struct SinkGradientsWithoutRemainder : ReferenceBackend {
 };
 
 struct OtherMemory {};
-/// Claims another space with kernels of host memory.
+/// Declares another memory space than that of its kernels.
 struct KernelsOfOtherMemory : ReferenceBackend {
   using memory_space = OtherMemory;
 };
@@ -121,7 +121,7 @@ static_assert(!Backend<NormaliseWithoutSinks> && !Backend<KernelsOfOtherMemory>)
 static_assert(!Backend<NormaliseWithoutRemainder> && !Backend<SinkGradientsWithoutRemainder>);
 static_assert(!Backend<HostOperations> && !Backend<int>);
 
-TEST_CASE("an answer of a backend is yes, or no with a reason", "[backend]") {
+TEST_CASE("Support is yes, or no with a reason", "[backend]") {
   CHECK(static_cast<bool>(Support::yes()));
   CHECK(Support::yes().reason().empty());
   CHECK_FALSE(static_cast<bool>(Support::no("no sinks")));

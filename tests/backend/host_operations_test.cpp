@@ -15,7 +15,7 @@ using namespace annulus;
 
 namespace {
 
-/// A running state of batch 1 with its memory.
+/// A running state of batch 1 that owns its memory.
 template <class A>
 struct State {
   Index rows, heads, dim;
@@ -29,14 +29,14 @@ struct State {
         maximum(static_cast<std::size_t>(rows * heads)),
         sum(maximum.size()) {}
 
-  /// Statistics lie as in a payload: heads within rows.
+  /// Row statistics are stored as in a payload, [rows, heads].
   RunningState<A, HostMemory> view() {
     return {{accumulator.data(), {1, rows, heads, dim}},
             {maximum.data(), {1, heads, rows}, {heads, 1, heads}},
             {sum.data(), {1, heads, rows}, {heads, 1, heads}}};
   }
 
-  /// Adds a key with the same logit and value for all rows, as a fold does.
+  /// Folds in one key that has the same logit and value for all rows.
   void add(A logit, A value) {
     auto const all = view();
     for (Index h = 0; h < heads; ++h)
@@ -69,7 +69,7 @@ Normalised<A> normalised(State<A>& state, TensorView<A const, 2> sinks = {}) {
 
 }  // namespace
 
-TEST_CASE("buffers stand on cache lines and move", "[backend]") {
+TEST_CASE("buffers are aligned to cache lines and movable", "[backend]") {
   HostOperations operations;
   for (Index bytes : {1, 63, 64, 1000}) {
     HostBuffer buffer = operations.allocate(bytes);
@@ -83,7 +83,7 @@ TEST_CASE("buffers stand on cache lines and move", "[backend]") {
   CHECK(HostBuffer().size() == 0);
 }
 
-TEST_CASE("element-wise operations follow the strides", "[backend]") {
+TEST_CASE("element-wise operations respect strides", "[backend]") {
   HostOperations operations;
   std::array<double, 6> values{1, 2, 3, 4, 5, 6};
   std::array<double, 6> result{};
@@ -99,13 +99,13 @@ TEST_CASE("element-wise operations follow the strides", "[backend]") {
   CHECK(static_cast<float>(narrow[5]) == 12.0f);
 }
 
-TEST_CASE("clear ends what was no number", "[backend]") {
+TEST_CASE("clear overwrites NaN", "[backend]") {
   std::array<float, 3> values{std::nanf(""), 1, std::numeric_limits<float>::infinity()};
   HostOperations().clear(TensorView<float, 1>(values.data(), {3}));
   CHECK(values == std::array<float, 3>{0, 0, 0});
 }
 
-TEMPLATE_TEST_CASE("reset makes rows empty, and empty rows end as 0 and -inf", "[backend]", float, double) {
+TEMPLATE_TEST_CASE("reset makes rows empty; their output is 0 and their lse -inf", "[backend]", float, double) {
   State<TestType> state(3, 2, 4);
   for (auto* part : {&state.accumulator, &state.maximum, &state.sum})
     for (TestType& x : *part) x = std::numeric_limits<TestType>::quiet_NaN();
@@ -115,7 +115,7 @@ TEMPLATE_TEST_CASE("reset makes rows empty, and empty rows end as 0 and -inf", "
   for (TestType x : result.lse) CHECK(x == empty_row<TestType>);
 }
 
-TEMPLATE_TEST_CASE("merge of two states is the state of all keys", "[backend]", float, double) {
+TEMPLATE_TEST_CASE("merging two states gives the state of all keys", "[backend]", float, double) {
   using A = TestType;
   A const gap = GENERATE(A(0), A(3), A(900), A(-900));
   State<A> first(2, 3, 2), second(2, 3, 2), both(2, 3, 2);
@@ -134,7 +134,7 @@ TEMPLATE_TEST_CASE("merge of two states is the state of all keys", "[backend]", 
     CHECK(std::abs(merged.lse[i] - expected.lse[i]) <= tolerance * std::max(A(1), std::abs(expected.lse[i])));
 }
 
-TEMPLATE_TEST_CASE("merging an empty state changes nothing, to the bit", "[backend]", float, double) {
+TEMPLATE_TEST_CASE("merging an empty state changes no bit", "[backend]", float, double) {
   State<TestType> state(2, 1, 2), empty(2, 1, 2), copy(2, 1, 2);
   HostOperations().reset(state.view());
   HostOperations().reset(empty.view());
@@ -149,7 +149,7 @@ TEMPLATE_TEST_CASE("merging an empty state changes nothing, to the bit", "[backe
   CHECK(normalised(empty).lse[0] == empty_row<TestType>);
 }
 
-TEST_CASE("C15: sinks take part in the normalisation alone", "[backend]") {
+TEST_CASE("C15: sink logits take part in the normalisation alone", "[backend]") {
   std::array<double, 4> const sinks{0.5, -1.0, 700.0, -std::numeric_limits<double>::infinity()};
   TensorView<double const, 2> const table(sinks.data(), {2, 2});  // head 0: 0.5, -1; head 1: 700, none
   State<double> state(1, 2, 1);
@@ -163,7 +163,7 @@ TEST_CASE("C15: sinks take part in the normalisation alone", "[backend]") {
   CHECK(result.lse[1] == 700.0);
 }
 
-TEST_CASE("a row that sees sinks alone is 0, with the lse of the sinks", "[backend]") {
+TEST_CASE("a row that sees no key has output 0 and the lse of the sink logits", "[backend]") {
   std::array<float, 2> const sinks{0.0f, 0.0f};
   State<float> state(2, 1, 3);
   HostOperations().reset(state.view());
@@ -174,7 +174,7 @@ TEST_CASE("a row that sees sinks alone is 0, with the lse of the sinks", "[backe
   CHECK(normalised(state, TensorView<float const, 2>(&none, {1, 1})).lse[0] == empty_row<float>);
 }
 
-TEST_CASE("delta is the product of a row of dout and output, summed", "[backend]") {
+TEST_CASE("delta is the dot product of a row of dout and output", "[backend]") {
   std::array<float, 6> const dout{1, 2, 3, 4, 5, 6}, output{1, 0.5f, 0, -1, 0, 0};
   std::array<float, 2> delta{};
   HostOperations().row_delta(TensorView<float const, 4>(dout.data(), {1, 2, 1, 3}),
@@ -183,7 +183,7 @@ TEST_CASE("delta is the product of a row of dout and output, summed", "[backend]
   CHECK(delta == std::array<float, 2>{2, -4});
 }
 
-TEST_CASE("C28: a poisoned dout of a row that saw nothing does not reach delta", "[backend]") {
+TEST_CASE("C28: NaN in the dout of a row that sees no key does not reach delta", "[backend]") {
   std::array<float, 2> const dout{std::nanf(""), std::numeric_limits<float>::infinity()}, output{0, 0};
   float delta = 7;
   HostOperations().row_delta(TensorView<float const, 4>(dout.data(), {1, 1, 1, 2}),
@@ -192,7 +192,7 @@ TEST_CASE("C28: a poisoned dout of a row that saw nothing does not reach delta",
   CHECK(delta == 0);
 }
 
-TEST_CASE("the gradient of a sink is the derivative of the normalised output", "[backend]") {
+TEST_CASE("the gradient of a sink logit is the derivative of the normalised output", "[backend]") {
   Index const rows = 3, heads = 2, dim = 2, count = 2;
   State<double> state(rows, heads, dim);
   HostOperations().reset(state.view());
@@ -227,12 +227,12 @@ TEST_CASE("the gradient of a sink is the derivative of the normalised output", "
     sinks[s] = sink - h;
     double const below = loss();
     sinks[s] = sink;
-    // The central difference errs by h^2 / 6 times a third derivative of at most about 10, and by rounding / h.
+    // Error of the central difference: h^2 / 6 times a third derivative of at most about 10, plus rounding / h.
     CHECK(std::abs(dsinks[s] - (above - below) / (2 * h)) < 2e-10);
   }
 }
 
-TEST_CASE("sinks of -inf have no gradient, also where nothing else was seen", "[backend]") {
+TEST_CASE("sink logits of -inf have gradient 0, also in rows that see no key", "[backend]") {
   double const none = empty_row<double>, delta = 3;
   double dsink = 7;
   for (double lse : {empty_row<double>, 0.5}) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr Index batch = 2, heads = 2;
 
-/// Everything that a step of random shards refers to.
+/// A step between two random shards, with all data that it refers to.
 template <class Predicate>
 struct RandomStep {
   std::vector<Tile> tiles;
@@ -71,7 +71,7 @@ struct RandomStep {
   }
 };
 
-/// Runs of one query row against what is visible pair by pair. Empty if they agree.
+/// Compares the runs of one query row with Step::visible for each pair. Empty if they agree.
 template <class Predicate>
 std::string fault(RandomStep<Predicate> const& random, Index b, Index h) {
   auto const& step = random.step;
@@ -112,12 +112,12 @@ void check_seeds(Predicate const& predicate) {
 
 TEST_CASE("the runs of a row are the visible keys", "[backend]") { check_seeds(EveryPair{}); }
 
-TEST_CASE("a predicate is asked with batch, head and global positions", "[backend]") {
+TEST_CASE("a predicate receives batch, head and global positions", "[backend]") {
   check_seeds([](Index b, Index h, Index q, Index k) { return (b + 2 * h + q + 3 * k) % 5 != 0; });
 }
 
-TEST_CASE("visible is where all rules hold", "[backend]") {
-  // One query at position 5, keys at positions 4, 5, 6, 7; the causal mask leaves two, each other rule one of them.
+TEST_CASE("a pair is visible if all rules hold", "[backend]") {
+  // One query at position 5, keys at positions 4 to 7; the causal mask leaves two of them, each other rule leaves one.
   std::vector<Index> const queries{5}, keys{4, 5, 6, 7};
   EveryPair const every;
   Step<float, EveryPair, HostMemory> step{
@@ -144,8 +144,8 @@ TEST_CASE("visible is where all rules hold", "[backend]") {
   CHECK(seen(asked) == ".#.#");
 }
 
-TEST_CASE("C28: keys outside the runs are not asked for", "[backend]") {
-  // Keys 2 and 3 are padding, key 4 lies in the future: a predicate that fails there must not be called.
+TEST_CASE("C28: the predicate is not called for keys that other rules hide", "[backend]") {
+  // Keys 2 and 3 are padding, key 4 is in the future: the predicate, which fails there, must not be called for them.
   std::vector<Index> const queries{3}, keys{0, 1, 2, 3, 4};
   std::int32_t const query_id = 1;
   std::vector<std::int32_t> const key_ids{1, 1, 0, -1, 1};

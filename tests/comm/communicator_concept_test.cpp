@@ -1,4 +1,4 @@
-// The communicator concept accepts what it should, and nothing that lacks one thing.
+// The communicator concepts accept minimal models, and reject each that lacks one requirement.
 
 #include "annulus/comm/communicator.hpp"
 
@@ -15,8 +15,8 @@ using namespace annulus_test;
 
 namespace {
 
-/// The least that is a communicator.
-struct Least {
+/// A minimal communicator.
+struct Minimal {
   struct Transfer {
     void wait();
   };
@@ -28,96 +28,96 @@ struct Least {
   void abandon(std::string const&) noexcept;
 };
 
-struct NoSpace : Least {
+struct NoSpace : Minimal {
  private:
   using memory_space = void;
 };
-struct RankChanges : Least {
+struct RankChanges : Minimal {
   Rank rank();
 };
-struct SizeIsNoInt : Least {
+struct SizeIsNoInt : Minimal {
   long size() const;
 };
-struct TransferWithoutWait : Least {
+struct TransferWithoutWait : Minimal {
   struct Nothing {};
   Nothing start_shift(Channel, int, OutgoingBytes, IncomingBytes);
 };
-struct TransferThatStays : Least {
-  struct Pinned {
-    Pinned(Pinned&&) = delete;
+struct ImmovableTransfer : Minimal {
+  struct Immovable {
+    Immovable(Immovable&&) = delete;
     void wait();
   };
-  Pinned start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+  Immovable start_shift(Channel, int, OutgoingBytes, IncomingBytes);
 };
-struct WaitThatTells : Least {
-  struct Telling {
+struct WaitReturnsBool : Minimal {
+  struct ReturnsBool {
     bool wait();
   };
-  Telling start_shift(Channel, int, OutgoingBytes, IncomingBytes);
+  ReturnsBool start_shift(Channel, int, OutgoingBytes, IncomingBytes);
 };
-struct ShiftWithoutHop : Least {
+struct ShiftWithoutHop : Minimal {
   Transfer start_shift(Channel, OutgoingBytes, IncomingBytes);
 };
-struct NoGather : Least {
+struct NoGather : Minimal {
   void all_gather() = delete;
 };
-struct AbandonMayThrow : Least {
+struct AbandonMayThrow : Minimal {
   void abandon(std::string const&);
 };
 
-static_assert(Communicator<Least>);
+static_assert(Communicator<Minimal>);
 static_assert(!Communicator<NoSpace>);
 static_assert(!Communicator<RankChanges>);
 static_assert(!Communicator<SizeIsNoInt>);
 static_assert(!Communicator<TransferWithoutWait>);
-static_assert(!Communicator<TransferThatStays>);
-static_assert(!Communicator<WaitThatTells>);
+static_assert(!Communicator<ImmovableTransfer>);
+static_assert(!Communicator<WaitReturnsBool>);
 static_assert(!Communicator<ShiftWithoutHop>);
 static_assert(!Communicator<NoGather>);
 static_assert(!Communicator<AbandonMayThrow>);
 
 static_assert(Communicator<RecordingCommunicator<SelfRing>>);
-static_assert(Communicator<RecordingCommunicator<Least>>);
+static_assert(Communicator<RecordingCommunicator<Minimal>>);
 static_assert(Communicator<UnrulyCommunicator<SimulatedRing>>);
 static_assert(Communicator<ForeignRing<UnrulyCommunicator<SimulatedRing>>>);
 
-// The least that shares_memory.
-struct LeastBuffer {
+// A minimal communicator with zero-copy exchange.
+struct MinimalBuffer {
   std::byte* data() const { return nullptr; }
   Index size() const { return 0; }
 };
-struct LeastWindow {
+struct MinimalWindow {
   void wait() {}
   WindowRuns runs() const { return {}; }
   void release() noexcept {}
 };
-struct LeastZeroCopy : Least {
-  using Buffer = LeastBuffer;
+struct MinimalZeroCopy : Minimal {
+  using Buffer = MinimalBuffer;
   bool shares_memory() const { return true; }
-  LeastBuffer allocate(Index) { return {}; }
-  LeastWindow open_window(Channel, int, OutgoingBytes) { return {}; }
+  MinimalBuffer allocate(Index) { return {}; }
+  MinimalWindow open_window(Channel, int, OutgoingBytes) { return {}; }
   void reclaim(std::byte const*) {}
 };
 
-// One thing is missing in each.
-struct NeverSaysWhether : LeastZeroCopy {
+// Each lacks one requirement.
+struct NoSharesMemory : MinimalZeroCopy {
   bool shares_memory() const = delete;
 };
-struct NoReclaim : LeastZeroCopy {
+struct NoReclaim : MinimalZeroCopy {
   void reclaim(std::byte const*) = delete;
 };
-struct WindowThatStays : LeastWindow {
-  WindowThatStays(WindowThatStays&&) = delete;
+struct FixedWindow : MinimalWindow {
+  FixedWindow(FixedWindow&&) = delete;
 };
-struct SharesForGood : LeastZeroCopy {
-  WindowThatStays open_window(Channel, int, OutgoingBytes);
+struct ImmovableWindow : MinimalZeroCopy {
+  FixedWindow open_window(Channel, int, OutgoingBytes);
 };
 
-static_assert(ZeroCopyCommunicator<LeastZeroCopy>);
-static_assert(!ZeroCopyCommunicator<Least>);
-static_assert(!ZeroCopyCommunicator<NeverSaysWhether>);
+static_assert(ZeroCopyCommunicator<MinimalZeroCopy>);
+static_assert(!ZeroCopyCommunicator<Minimal>);
+static_assert(!ZeroCopyCommunicator<NoSharesMemory>);
 static_assert(!ZeroCopyCommunicator<NoReclaim>);
-static_assert(!ZeroCopyCommunicator<SharesForGood>);
+static_assert(!ZeroCopyCommunicator<ImmovableWindow>);
 
 struct ProgressMayThrow {
   void wait() {}
@@ -129,11 +129,11 @@ struct Progresses {
 };
 static_assert(ProgressingTransfer<Progresses>);
 static_assert(!ProgressingTransfer<ProgressMayThrow>);
-static_assert(!ProgressingTransfer<TransferOf<Least>>);
+static_assert(!ProgressingTransfer<TransferOf<Minimal>>);
 
 }  // namespace
 
-TEST_CASE("neighbours are counted around the ring", "[comm]") {
+TEST_CASE("ring_neighbour counts places modulo the size of the ring", "[comm]") {
   CHECK(ring_neighbour(0, 1, 4) == 1);
   CHECK(ring_neighbour(3, 1, 4) == 0);
   CHECK(ring_neighbour(0, -1, 4) == 3);

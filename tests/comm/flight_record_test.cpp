@@ -7,7 +7,7 @@
 using namespace annulus;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("calls are counted, and the position says where the rank is", "[comm]") {
+TEST_CASE("calls are counted, and the position is the call, pass and step of the rank", "[comm]") {
   FlightRecord record;
   CHECK(record.position() == CallPosition{});
   CHECK(record.position().text().view() == "outside a call");
@@ -21,7 +21,7 @@ TEST_CASE("calls are counted, and the position says where the rank is", "[comm]"
   CHECK(record.position() == CallPosition{2, Pass::backward, 0});
 }
 
-TEST_CASE("the tail names the last calls, the newest first, and how far each came", "[comm]") {
+TEST_CASE("the tail names the last calls, the newest first, and the step that each reached", "[comm]") {
   FlightRecord record;
   CHECK(record.tail().view() == "none");
   record.begin(Pass::forward, std::nullopt);

@@ -1,4 +1,4 @@
-// The foreign memory space takes nothing but its own.
+// The foreign memory space of the tests: its registry, and the refusal of host memory.
 
 #include "support/foreign_space.hpp"
 
@@ -45,7 +45,7 @@ TEST_CASE("foreign memory is registered, aligned and poisoned", "[support]") {
   CHECK(registry.take_overruns() == 0);
 }
 
-TEST_CASE("writing beside foreign memory is found", "[support]") {
+TEST_CASE("a write outside a foreign allocation is found", "[support]") {
   auto& registry = ForeignRegistry::instance();
   for (std::ptrdiff_t const offset : {-64, -1, 10, 73}) {
     {
@@ -61,7 +61,7 @@ TEST_CASE("writing beside foreign memory is found", "[support]") {
   CHECK(registry.take_overruns() == 0);
 }
 
-TEST_CASE("a foreign ring refuses host memory, to send and to receive", "[support]") {
+TEST_CASE("a foreign ring refuses to send or receive host memory", "[support]") {
   for (bool const to_send : {true, false}) {
     auto const run = [&] {
       run_ring(2, [&](SimulatedRing& simulated) {
@@ -79,7 +79,7 @@ TEST_CASE("a foreign ring refuses host memory, to send and to receive", "[suppor
   }
 }
 
-TEST_CASE("a run that leaves its foreign allocation is refused", "[support]") {
+TEST_CASE("a run that extends past its foreign allocation is refused", "[support]") {
   run_ring(1, [](SimulatedRing& simulated) {
     ForeignRing ring(simulated);
     ForeignAllocation from(8), to(8);

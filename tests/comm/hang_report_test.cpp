@@ -1,4 +1,4 @@
-// Who is to blame when a wait lasts too long.
+// The report of a timeout: the rank to blame, and the text.
 
 #include "annulus/comm/hang_report.hpp"
 
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// `events`: how far the rank has come.
+/// `events`: progress of the rank.
 RankStatus waits_for(Rank peer, int events = 0) {
   FlightRecord record;
   for (int call = 1; call < 7; ++call) record.begin(Pass::forward, std::nullopt);
@@ -54,7 +54,7 @@ TEST_CASE("the rank at the end of the chain of waits holds up the ring", "[comm]
   }
 }
 
-TEST_CASE("silent and returned ranks are named as such", "[comm]") {
+TEST_CASE("ranks that do not answer or have returned are reported as such", "[comm]") {
   CHECK_THAT(std::string(hang_report(std::vector<RankStatus>{waits_for(1), {}}, 0, 1ms).text.view()),
              ContainsSubstring("rank 1 does not answer"));
   RankStatus const returned{.kind = RankStatus::Kind::returned};
@@ -63,7 +63,7 @@ TEST_CASE("silent and returned ranks are named as such", "[comm]") {
   CHECK_THAT(std::string(report.text.view()), ContainsSubstring("rank 2 has returned"));
 }
 
-TEST_CASE("in a cycle of waits, the rank to blame is the one that the last one waits for", "[comm]") {
+TEST_CASE("in a cycle of waits, the rank with the least progress waits for the rank to blame", "[comm]") {
   for (Rank behind : {1, 2, 3}) {
     std::vector<RankStatus> statuses{waits_for(1, 9), waits_for(2, 9), waits_for(3, 9), waits_for(1, 9)};
     statuses[static_cast<std::size_t>(behind)] = waits_for(behind % 3 + 1, 4);

@@ -1,4 +1,4 @@
-// The log of a recorded communicator is what happened.
+// The log of a recording communicator matches what happened.
 
 #include "support/recording_communicator.hpp"
 

@@ -1,4 +1,4 @@
-// A ring of one rank, beyond what every communicator does.
+// SelfRing, beyond the communicator suite.
 
 #include "annulus/comm/self.hpp"
 

@@ -1,4 +1,4 @@
-// run_ring: what becomes of results and exceptions.
+// run_ring: results, exceptions, deadlines and shared buffers.
 
 #include "annulus/comm/simulated_ring.hpp"
 
@@ -23,13 +23,13 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// What a rank throws in these tests; no relation of the library's errors.
+/// An exception that is not derived from the library's errors.
 struct Marker {
   Rank rank;
 };
 
 /// Passes a byte around until the ring fails.
-void shift_for_ever(SimulatedRing& ring) {
+void shift_until_failure(SimulatedRing& ring) {
   std::array<std::byte, 1> leaving{}, arriving{};
   std::array const out = {std::span<std::byte const>(leaving)};
   std::array const in = {std::span<std::byte>(arriving)};
@@ -38,10 +38,10 @@ void shift_for_ever(SimulatedRing& ring) {
 
 }  // namespace
 
-TEST_CASE("results come back in rank order", "[comm]") {
+TEST_CASE("run_ring returns results in rank order", "[comm]") {
   for (int const ranks : {1, 2, 5, 16}) {
     auto const results = run_ring(ranks, [](SimulatedRing& ring) {
-      // The first rank is the last to be done.
+      // Rank 0 returns last.
       std::this_thread::sleep_for(std::chrono::milliseconds(ring.size() - ring.rank()));
       return std::to_string(ring.rank());
     });
@@ -50,7 +50,7 @@ TEST_CASE("results come back in rank order", "[comm]") {
   }
 }
 
-TEST_CASE("results may be movable only, without a default, or bool", "[comm]") {
+TEST_CASE("results may be move-only, not default-constructible, or bool", "[comm]") {
   auto const pointers = run_ring(3, [](SimulatedRing& ring) { return std::make_unique<int>(ring.rank()); });
   CHECK(*pointers[2] == 2);
 
@@ -86,14 +86,14 @@ TEST_CASE("a ring of no ranks is refused", "[comm]") {
   CHECK_THROWS_WITH(run_ring(-3, nothing), ContainsSubstring("-3 ranks"));
 }
 
-TEST_CASE("the exception that ended the ring survives with its type", "[comm]") {
+TEST_CASE("run_ring rethrows the exception that ended the ring with its type", "[comm]") {
   for (Rank const culprit : {0, 2, 3}) {
     CAPTURE(culprit);
     std::optional<Rank> seen;
     try {
       run_ring(4, [&](SimulatedRing& ring) {
         if (ring.rank() == culprit) throw Marker{ring.rank()};
-        shift_for_ever(ring);
+        shift_until_failure(ring);
       });
     } catch (Marker const& marker) {
       seen = marker.rank;
@@ -102,7 +102,7 @@ TEST_CASE("the exception that ended the ring survives with its type", "[comm]") 
   }
 }
 
-TEST_CASE("an exception that passes a transfer survives too", "[comm]") {
+TEST_CASE("run_ring rethrows an exception that unwinds a pending transfer", "[comm]") {
   CHECK_THROWS_AS(run_ring(3,
                            [](SimulatedRing& ring) {
                              std::array<std::byte, 1> leaving{}, arriving{};
@@ -111,27 +111,27 @@ TEST_CASE("an exception that passes a transfer survives too", "[comm]") {
                              auto transfer = ring.start_shift(Channel::carried, 1, out, in);
                              if (ring.rank() == 1) throw Marker{1};
                              transfer.wait();
-                             shift_for_ever(ring);
+                             shift_until_failure(ring);
                            }),
                   Marker);
 }
 
-TEST_CASE("a rank that caught its failure and one that did not", "[comm]") {
-  // The culprit returns in peace; what the others throw is then the first failure there is.
+TEST_CASE("ranks that catch their CommunicationError, and ranks that do not", "[comm]") {
+  // The culprit returns normally; the others' exceptions are then the first failures.
   CHECK_THROWS_WITH(run_ring(3,
                              [](SimulatedRing& ring) {
                                if (ring.rank() == 1)
                                  ring.abandon("enough");
                                else
-                                 shift_for_ever(ring);
+                                 shift_until_failure(ring);
                              }),
                     ContainsSubstring("enough"));
 
-  // All return in peace: so does run_ring.
+  // All ranks return normally: so does run_ring.
   auto const results = run_ring(3, [](SimulatedRing& ring) {
     if (ring.rank() == 1) ring.abandon("enough");
     try {
-      shift_for_ever(ring);
+      shift_until_failure(ring);
     } catch (CommunicationError const&) {
     }
     return ring.rank();
@@ -139,15 +139,15 @@ TEST_CASE("a rank that caught its failure and one that did not", "[comm]") {
   CHECK(results == std::vector<Rank>{0, 1, 2});
 }
 
-TEST_CASE("what waits for a rank that has returned says so", "[comm]") {
+TEST_CASE("a wait for a rank that has returned throws and says so", "[comm]") {
   CHECK_THROWS_WITH(run_ring(2,
                              [](SimulatedRing& ring) {
-                               if (ring.rank() == 0) shift_for_ever(ring);
+                               if (ring.rank() == 0) shift_until_failure(ring);
                              }),
                     ContainsSubstring("rank 0 waits for rank 1, which has returned"));
 }
 
-TEST_CASE("a wait ends at the deadline, on all ranks that wait, and names the rank that holds up the ring", "[comm]") {
+TEST_CASE("waits end at the deadline on all ranks, and the errors name the rank that holds up the ring", "[comm]") {
   using namespace std::chrono_literals;
   for (Rank const late : {0, 2}) {
     std::atomic<int> given_up = 0;
@@ -159,7 +159,7 @@ TEST_CASE("a wait ends at the deadline, on all ranks that wait, and names the ra
             return {};
           }
           try {
-            shift_for_ever(ring);
+            shift_until_failure(ring);
           } catch (CommunicationError const& error) {
             ++given_up;
             return message_of(error.neighbour(), ": ", error.what());
@@ -233,14 +233,14 @@ TEST_CASE("rings inside a rank of a ring", "[comm]") {
   CHECK(sums == std::vector<int>{3, 33});
 }
 
-TEST_CASE("a simulated ring shares_memory unless it is told not to", "[comm]") {
+TEST_CASE("the ranks of a simulated ring share memory unless zero_copy is never", "[comm]") {
   for (auto const& [zero_copy, shares_memory] :
        {std::pair{ZeroCopy::automatic, true}, {ZeroCopy::always, true}, {ZeroCopy::never, false}})
     CHECK(run_ring(2, [](SimulatedRing& ring) { return ring.shares_memory(); }, {.zero_copy = zero_copy}) ==
           std::vector<bool>{shares_memory, shares_memory});
 }
 
-TEST_CASE("a buffer outlives its ring, and what is shared outlives its buffer", "[comm]") {
+TEST_CASE("a buffer outlives its ring, and a window outlives its buffer", "[comm]") {
   struct Seen {
     SimulatedRing::Buffer kept;
     std::byte shared;

@@ -1,4 +1,4 @@
-// The unruly communicator finds faulty users: each planted fault must be seen, and the correct loop must pass.
+// The unruly communicator detects misuse: each planted fault must be found, and the correct loop must pass.
 
 #include "support/unruly_communicator.hpp"
 
@@ -20,7 +20,7 @@ using Unruly = UnrulyCommunicator<SimulatedRing>;
 
 enum class Fault { none, overwrites_early, reads_early, writes_incoming_early, one_buffer };
 
-/// Each rank adds up what comes around. `fault` is what a careless loop would do.
+/// Each rank sums the values that pass around the ring. `fault`: the mistake that the loop makes.
 float sum_around_the_ring(Unruly& ring, Fault fault) {
   std::vector<float> here(64, static_cast<float>(ring.rank() + 1)), next(64);
   float sum = here[0];
@@ -55,7 +55,7 @@ TEST_CASE("an unruly ring finds a send buffer that is overwritten early", "[supp
   for (std::uint64_t seed = 0; seed < 5; ++seed) CHECK_THROWS_AS(sums(Fault::overwrites_early, seed), MisusedTransfer);
 }
 
-TEST_CASE("an unruly ring makes an early reader compute NaN", "[support]") {
+TEST_CASE("an unruly ring gives NaN to a loop that reads before wait()", "[support]") {
   for (std::uint64_t seed = 0; seed < 5; ++seed)
     for (float const sum : sums(Fault::reads_early, seed)) CHECK(std::isnan(sum));
 }
@@ -68,10 +68,10 @@ TEST_CASE("an unruly ring refuses one buffer for both directions", "[support]") 
   CHECK_THROWS_AS(sums(Fault::one_buffer, 0), MisusedTransfer);
 }
 
-TEST_CASE("an unruly ring keeps arrived data back until their own wait", "[support]") {
+TEST_CASE("an unruly ring withholds arrived data until the wait of their own transfer", "[support]") {
   SelfRing self;
   UnrulyCommunicator ring(self, {.seed = 3});
-  // With one rank all data are there at once; still each shift shows them only after its own wait.
+  // With one rank all data arrive at once; each shift shows them only after its own wait.
   std::array<std::vector<std::byte>, 3> leaving, arriving;
   std::vector<TransferOf<UnrulyCommunicator<SelfRing>>> transfers;
   for (std::size_t c = 0; c < 3; ++c) {

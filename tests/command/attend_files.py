@@ -1,4 +1,4 @@
-"""What attend reads and writes: element types, orders of memory and of the axes, and NumPy's ways to store them."""
+"""Input and output files of attend: element types, memory orders, axis orders, and NumPy's storage formats."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ operands = {"q": q, "k": k, "v": v, "dout": dout}
 
 
 def bfloat16_bits(x):
-    """Rounded to nearest, ties to even, as 16 bits."""
+    """The bits of x as bfloat16, rounded to nearest, ties to even."""
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
@@ -36,7 +36,7 @@ EXACT = {"f64": 1e-12, "f32": 2e-6}
 
 
 def check(found, dtype, axes="bshd"):
-    """The results of causal attention over the operands, rounded to dtype."""
+    """Checks the results of causal attention over the operands, rounded to dtype."""
     rounded = ROUNDED[dtype]
     inputs = [rounded(x) for x in operands.values()]
     exact = dense(*inputs, causal=True)
@@ -56,7 +56,7 @@ def check(found, dtype, axes="bshd"):
 
 
 with Folder():
-    # Element types, asked for or by the file of q, in every order of the axes and both orders of memory.
+    # Element types, from --dtype or from the file of q, in every axis order and both memory orders.
     for stored, chosen, dtype in [("f8", None, "f64"), ("f4", None, "f32"), ("f2", None, "f16"), ("f8", "f32", "f32"), ("f8", "f16", "f16"),
                                   ("f8", "bf16", "bf16"), ("f4", "bf16", "bf16"), (">f8", None, "f64"), (">f4", "f32", "f32")]:
         for axes in AXES:
@@ -65,13 +65,13 @@ with Folder():
                 found = attend(*files, "--causal", *(["--dtype", chosen] if chosen else []), "--sharding", "zigzag", "--ranks", "3")
                 check(found, dtype, axes)
 
-    # f4 is not rounded again on its way to f64: other results than from f8.
+    # f4 converts to f64 without another rounding.
     files = save_operands(*(x.astype("f4") for x in operands.values()))
     widened = attend(*files, "--causal", "--dtype", "f64")
     exact = dense(*(ROUNDED["f32"](x) for x in operands.values()), causal=True)
     assert all(relative_error(widened[name], exact[name]) <= EXACT["f64"] for name in exact)
 
-    # bfloat16: two opaque bytes (V2), or 16-bit numbers where --dtype says so; the same bits both ways.
+    # bfloat16: two opaque bytes (V2), or u2 with --dtype bf16; the same bits both ways.
     for bits in ("V2", "u2"):
         files = save_operands(*(bfloat16_bits(x).view(bits) for x in operands.values()))
         check(attend(*files, "--causal", "--dtype", "bf16"), "bf16")
@@ -85,7 +85,7 @@ with Folder():
             np.lib.format.write_array(file, q, version=version)
         check(attend(*files, "--causal"), "f64")
 
-    # A mask of whole numbers is the mask of the same truth values; ids of any whole number type.
+    # An integer mask equals the boolean mask; document ids of any integer type.
     files = save_operands(q, k, v)
     truth = random.random((1, 1, 13, 17)) < 0.5
     expected = dense(q, k, v, mask=truth)
@@ -101,13 +101,13 @@ with Folder():
         found = attend(*files, "--q-segments", "q_ids.npy", "--kv-segments", "k_ids.npy")
         assert all(relative_error(found[name], expected[name]) <= EXACT["f64"] for name in expected), stored
 
-    # Rows that see nothing: output 0, lse -inf, and not a number nowhere.
+    # Fully masked rows: output and gradients 0, lse -inf, no NaN.
     np.save("mask.npy", np.zeros((1, 1, 13, 17), bool))
     found = attend(*save_operands(q, k, v, dout), "--mask", "mask.npy")
     assert np.all(found["lse"] == -np.inf)
     assert all(np.all(found[name] == 0) for name in ("out", "dq", "dk", "dv"))
 
-    # A folder in folders that are missing, and one with older results and a stranger's file in it.
+    # A folder whose parents are missing, and one that holds older results and an unrelated file.
     files = save_operands(q, k, v)
     deep = os.path.join("a", "b", "c")
     first = attend(*files, out=deep)

@@ -1,4 +1,4 @@
-"""The processes of mpirun give the same bits as simulated ranks, and end together where a call is bad."""
+"""The processes of mpirun give the same bits as simulated ranks, and all end if a call is bad."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ with Folder():
     if "ANNULUS_MPIEXEC" not in os.environ:
         alone = run("attend", *files, "--comm", "mpi", "--out-dir", "out")
         if alone.returncode == 0:
-            print("the command has MPI, and ANNULUS_MPIEXEC does not say how to start it")
+            print("the command has MPI, but ANNULUS_MPIEXEC is not set")
             sys.exit(SKIPPED)
         assert alone.returncode == 2 and "no MPI; accepted: sim" in alone.stderr and alone.stderr.count("\n") == 1, alone
         print("ok: --comm mpi is refused in a build without MPI")
@@ -40,7 +40,7 @@ with Folder():
     refused(3, *files, "--bias", "missing.npy", "--out-dir", "new", says="missing.npy: does not exist")
     refused(3, *files, "--out-dir", "new", "--ranks", "2", says="--ranks 2: mpirun started 3")
     refused(3, *files, "--out-dir", "new", "--ranks", "none", says="--ranks")
-    refused(2, *files, "--out-dir", os.path.join("q.npy", "below"), says="cannot be made")
+    refused(2, *files, "--out-dir", os.path.join("q.npy", "below"), says="cannot be created")
     refused(2, *files, "--out-dir", "new", "--dropout", "2", says="dropout")
     refused(2, *files, "--out-dir", "new", "--scale", "1e60", "--dtype", "f32", says="softmax_scale")
     refused(2, "--out-dir", "new", says="required")

@@ -1,4 +1,4 @@
-"""A rank that stops ends the whole job within the timeout and a few seconds: one line names it, and nothing is left."""
+"""A stopped rank ends the whole job within the timeout and a few seconds: one line names it, and no process is left."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ from mpi import launcher, lines_of_annulus, require_mpi  # noqa: E402
 
 require_mpi()
 RANKS, TIMEOUT = 3, 2
-# A call of MPI without a deadline of its own gets one second more than the timeout, and two more on each further rank;
-# ranks whose ring has failed look for each other for a second; the launcher takes a second to end the rest.
+# An MPI call without a deadline gets the timeout plus one second, and two more on each further rank; ranks whose ring
+# has failed wait a second for the answers of the others; the launcher takes a second to end the rest.
 SLACK = 8
 random = np.random.default_rng(12)
 
@@ -58,7 +58,7 @@ def state_of(pid):
 
 
 def process_of(job, rank):
-    """Waits until the rank's process has started; None if the job ends before."""
+    """Waits until the process of the rank has started and returns its id; None if the job ends before."""
     names = {b"OMPI_COMM_WORLD_RANK=%d" % rank, b"PMI_RANK=%d" % rank}
     while job.poll() is None:
         for pid in descendants(job.pid):
@@ -73,7 +73,7 @@ def process_of(job, rank):
 
 
 def stopped(rank, until, *arguments, timeout=TIMEOUT):
-    """Stops the rank when until() returns. The line by which the job ends; None where it ended well before."""
+    """Stops the rank when until() returns. Returns the line that the job ends with; None if it succeeded before."""
     job = start(*arguments, timeout=timeout)
     pid = process_of(job, rank)
     until()
@@ -90,11 +90,11 @@ def stopped(rank, until, *arguments, timeout=TIMEOUT):
     except subprocess.TimeoutExpired:
         left = [other for other in descendants(job.pid) if is_command(other)]
         if left == [pid]:
-            # The others have ended. The launcher waits for the last process, or for a lock that it shares with it.
+            # The others have ended. The launcher waits for the stopped process, or for a lock that it shares with it.
             os.kill(pid, signal.SIGCONT)
         elif not left:
-            # All have ended, and Open MPI 4's launcher waits for itself: PMIx_server_finalize joins a thread that waits
-            # for a mutex.
+            # All have ended, and Open MPI 4's launcher deadlocks: PMIx_server_finalize joins a thread that waits for a
+            # mutex.
             job.kill()
         else:
             states = [state_of(other) for other in (job.pid, *descendants(job.pid))]
@@ -108,7 +108,7 @@ def stopped(rank, until, *arguments, timeout=TIMEOUT):
     if job.returncode == 0:  # the rank was past its last message
         assert lines == [], lines
         return None
-    # Open MPI 4's launcher may crash over a process that ends within MPI_Init.
+    # Open MPI 4's launcher may crash if a process ends within MPI_Init.
     statuses = (1, -signal.SIGKILL, -signal.SIGSEGV) if "MPI_Init" in lines[0] else (1,)
     assert job.returncode in statuses and len(lines) == 1, (rank, job.returncode, lines)
     print(f"rank {rank} stopped, ended {time.monotonic() - begin:.1f} s later: {lines[0]}")
@@ -116,7 +116,7 @@ def stopped(rank, until, *arguments, timeout=TIMEOUT):
 
 
 def silent_ranks(line):
-    return re.search(r" waited .*no sign of life from rank ([\d, ]+)$", line)[1].split(", ")
+    return re.search(r" waited .*no answer from rank ([\d, ]+)$", line)[1].split(", ")
 
 
 def wait_for(path):
@@ -150,7 +150,7 @@ with Folder():
         line = stopped(rank, lambda: time.sleep(whole * moment / moments), *call)
         files_there = os.listdir("new")
         if line is None or " waited " not in line:
-            # Before and after the time in which the ranks have a ring, MPI does not tell who is missing.
+            # While the ranks have no ring, MPI does not tell which rank is missing.
             assert line is None or "MPI_" in line, line
         else:
             assert str(rank) in silent_ranks(line), (rank, line)
@@ -160,10 +160,10 @@ with Folder():
         assert len(files_there) == 5 if line is None else len(files_there) in (0, 5), (line, files_there)
         assert not any(name.startswith(".") for name in files_there), files_there
         remove_results()
-    # A rank in the middle of a long step does not answer either.
+    # A rank that is in a long step does not answer either, hence the tolerances.
     assert named >= moments // 2 and exact >= named - 1, (named, exact)
 
-    # Rank 0 alone verifies, for longer than the timeout: the others wait for it, and a rank that stops is noticed.
+    # Only rank 0 verifies, for longer than the timeout: the others wait for it, and a stopped rank is noticed.
     verify = [*results, "--verify"]
     job = start(*verify, timeout=1)
     wait_for("new/out.npy")
@@ -175,10 +175,11 @@ with Folder():
     for rank in (0, 1):
         line = stopped(rank, lambda: wait_for("new/out.npy"), *verify, timeout=1)
         assert line and silent_ranks(line) == [str(rank)], line
-        assert len(os.listdir("new")) in (1, 5), os.listdir("new")  # rank 0 may be stopped while it gives files their names
+        assert len(os.listdir("new")) in (1, 5), os.listdir("new")  # rank 0 may be stopped while it renames files
         remove_results()
 
-    # Much to scatter and to gather, and no step of the ring but the first: every shift moves shards. Rank 0 makes the folder just before it scatters.
+    # Large shards and only one step of the ring: every shift scatters or gathers. Rank 0 creates the folder just before
+    # it scatters.
     tokens = 100000
     files = save_operands(*(random.standard_normal((1, tokens, 2, 64)).astype(np.float32) for _ in range(3)))
     wide = [*files, "--window", "0,0", "--out-dir", "wide"]

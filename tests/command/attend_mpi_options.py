@@ -1,4 +1,4 @@
-"""The ranks of a job have one command line: any difference is bad input on all of them, before a file is touched."""
+"""All ranks of a job must have the same command line: a difference is refused on all ranks before a file is touched."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from mpi import launcher, lines_of_annulus, refused_each, require_mpi, run_each 
 require_mpi()
 random = np.random.default_rng(11)
 
-# For each option of attend: what the other rank is given instead of the arguments of the first. All of it can be parsed.
+# For each option of attend, the arguments that the other rank has in addition. All of them can be parsed.
 FILES = {"q", "k", "v", "dout", "bias", "mask", "sinks", "out-dir", "trace"}
 DIFFERENCES = {
     **{"--" + name: ["--" + name, "other"] for name in FILES - {"q", "k", "v", "out-dir"}},
@@ -41,7 +41,7 @@ DIFFERENCES = {
     "--seed": ["--seed", "18446744073709551615", "--dropout", "0.2"],
     "--verify": ["--verify"],
 }
-# What the first rank is given, where the option needs others that must not be what is found.
+# Arguments of the first rank, for options that need others which must not be the difference that is reported.
 FIRST = {
     "--bias-gradient": ["--bias", "bias.npy", "--dout", "q.npy"],
     "--q-segments": ["--q-segments", "ids.npy", "--kv-segments", "ids.npy"],
@@ -64,7 +64,7 @@ with Folder():
     refused_each(mpi, ["attend", "--comm=mpi", "--help"], says=["--help", "rank 0", "rank 1"])
     refused_each(mpi, ["demo"], says=["subcommand", "'attend' on rank 0", "'demo' on rank 1"])
 
-    # One rank without --comm mpi; whichever it is.
+    # One rank without --comm mpi, the first or another.
     refused_each(mpi, call, says=["--comm", "'mpi' on rank 0", "'sim' on rank 1"])
     refused_each(call, mpi, mpi, says=["--comm", "'sim' on rank 0", "'mpi' on rank 1"])
 
@@ -82,14 +82,14 @@ with Folder():
         refused_each(mpi, other, says=[option + " is '", "'other' on rank 1"])
     refused_each(mpi, mpi, [*mpi, "--axes", "bhsd"], says=["--axes is 'bshd' on rank 0 and 'bhsd' on rank 2"])
 
-    # Numbers may be written in any way, options in any order, and defaults be given or not.
+    # The notation of numbers, the order of options, and options with their default value make no difference.
     spellings = [["--scale", "100000", "--window", "3,-1", "--causal"], ["--causal", "--window=3,-1", "--scale", "1e5", "--axes", "bshd"],
                  ["--window", "03,-1", "--causal", "--scale", "100000.0", "--threads", "0", "--softcap", "0.0", "--timeout", "6e2"]]
     done = run_each(*([*mpi, *spelling] for spelling in spellings))
     assert done.returncode == 0 and lines_of_annulus(done.stderr) == [] and set(load("new")) == {"out", "lse"}, done
 
 with Folder():
-    # Several processes, each of which would do all of it.
+    # Several processes that would each compute all results.
     files = save_operands(*(random.standard_normal((1, 6, 2, 8)) for _ in range(3)))
     for arguments, says in [(["attend", *files, "--out-dir", "new"], ["2 processes were started", "--comm sim", "accepted: --comm mpi, or one process"]),
                             (["attend", *files, "--out-dir", "new", "--comm", "sim"], "--comm sim"), (["demo"], ["2 processes", "'demo'", "one process"]),

@@ -1,4 +1,4 @@
-"""Every option of attend: the results are those of the definition, and an option that is given changes them."""
+"""Every option of attend: the results agree with the definition, and each option changes them."""
 
 import os
 import sys
@@ -33,7 +33,7 @@ arrays = {
 
 
 def check(arguments, **meaning):
-    """The command with these arguments is dense attention with this meaning; returns the results."""
+    """Checks the command with these arguments against dense attention with this meaning; returns the results."""
     found = attend(*files, *arguments, "--verify")
     expected = dense(q, k, v, dout, **meaning)
     if "--bias-gradient" not in arguments:
@@ -91,7 +91,7 @@ with Folder():
             assert not any(same(found, other) for other in seen), arguments
         seen.append(found)
 
-    # Everything at once, spread in every way that there is: the same numbers, by another way round the ring.
+    # All options together, on every sharding, and every rotation: the same results up to rounding.
     everything = (["--causal", "--window", "9,0", "--sink-tokens", "2", "--query-offset", "5", "--scale", "0.6", "--softcap", "2",
                    "--bias", "bias.npy", "--bias-gradient", "--mask", "shared_mask.npy", "--q-segments", "q_segments.npy",
                    "--kv-segments", "kv_segments.npy", "--sinks", "sinks.npy", "--dropout", "0.2", "--seed", "3"],
@@ -106,14 +106,14 @@ with Folder():
                 check(["--causal", "--rotation", rotation, "--sharding", sharding, *blocks, "--ranks", ranks], causal=True)
     check(["--backend", "cpu", "--threads", "0", "--comm", "sim"])
 
-    # How the sequence is spread, and what travels, changes the order of the sums and so the last bits.
+    # Sharding and rotation change the order of the sums and so the last bits.
     in_float = [attend(*files, "--dtype", "f32", "--ranks", "4", *arguments)
                 for arguments in (["--rotation", "keys"], ["--rotation", "queries"], ["--sharding", "zigzag", "--rotation", "keys"],
                                   ["--sharding", "striped", "--rotation", "keys"])]
     assert not any(same(a, b) for i, a in enumerate(in_float) for b in in_float[:i])
     assert same(in_float[0], attend(*files, "--dtype", "f32", "--ranks", "4", "--rotation", "keys"))
 
-    # --verify says how far each result is from the reference in double: rounding errors of the type, and not none.
+    # --verify prints the error of each result against the reference in double: rounding errors of the type, not 0.
     for dtype, least, most in [("f64", 0, 1e-12), ("f32", 1e-9, 2e-6), ("f16", 1e-5, 1e-2), ("bf16", 1e-4, 1e-1)]:
         done = run("attend", *files, *everything[0], "--dtype", dtype, "--verify", "--out-dir", "verified")
         lines = done.stdout[done.stdout.index("largest relative error"):].splitlines()[3:]

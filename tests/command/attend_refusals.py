@@ -1,4 +1,4 @@
-"""Bad calls end with status 2 and one line on stderr that says what is wrong, and leave nothing behind."""
+"""Bad calls end with status 2 and one line on stderr that says what is wrong, and leave no files."""
 
 import os
 import sys
@@ -118,7 +118,7 @@ with Folder():
     bad(says=["k.npy", "2 heads", "divides"])
     save("q", q)
 
-    # Elements that mean nothing there.
+    # Element types and values that the option does not accept.
     bad_operand("--bias", np.zeros((1, 1, 5, 7), int), "i8")
     bad_operand("--bias", np.zeros((1, 1, 5, 7), complex), "c16")
     bad_operand("--sinks", np.zeros(4, bool), "b1")
@@ -128,7 +128,7 @@ with Folder():
     bad_operand("--q-segments", np.full((2, 5), 2**40), "32 bits", "--kv-segments", "k_ids.npy")
     bad_operand("--bias", np.array([{"a": 1}], object), "pickle")
 
-    # Files that are no arrays.
+    # Files that are not arrays.
     whole = open("bias.npy", "rb").read()
     bad("--bias", "missing.npy", says=["missing.npy", "does not exist"])
     bad("--bias", ".", says="folder")
@@ -148,12 +148,12 @@ with Folder():
     os.mkfifo("pipe.npy")
     bad("--bias", "pipe.npy", says="not a regular file")
 
-    # Places that cannot be written: found before anything is computed, and nothing made on the way there.
+    # Paths that cannot be written are refused before anything is computed, and no folder is left.
     open("plain", "w").close()
     bad(says=["plain", "not a folder"], out="plain")
-    bad(says="cannot be made", out=os.path.join("plain", "below"))
-    bad(says="cannot be made", out="/proc/annulus")
-    bad(says="cannot be made", out=os.path.join("made", "x" * 300))
+    bad(says="cannot be created", out=os.path.join("plain", "below"))
+    bad(says="cannot be created", out="/proc/annulus")
+    bad(says="cannot be created", out=os.path.join("made", "x" * 300))
     os.makedirs(os.path.join("taken", "lse.npy"))
     bad(says=["lse.npy", "not a regular file"], out="taken")
     if os.geteuid() != 0:
@@ -168,7 +168,7 @@ with Folder():
     bad("--trace", os.path.join("missing", "trace.json"), says=["trace.json", "cannot be written"])
     bad("--trace", "results", says=["results", "not a regular file"])
 
-    # A launcher started several processes, and MPI is not asked for: the first of them says so.
+    # A launcher started several processes without --comm mpi: only the first prints the error.
     for variables in ({"PMI_SIZE": "3", "PMI_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"}):
         with environment(variables):
             bad(says=["3 processes were started", list(variables)[0], "--comm sim", "accepted: --comm mpi, or one process"])
@@ -176,7 +176,7 @@ with Folder():
     with environment({"PMI_SIZE": "3", "PMI_RANK": "2"}):
         silent = run("attend", *files, "--out-dir", "new")
         assert (silent.returncode, silent.stdout, silent.stderr) == (2, "", ""), silent
-    # A batch script that was allotted many tasks is one process.
+    # A batch script with many allotted tasks is one process.
     with environment({"SLURM_NTASKS": "3", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"}):
         attend(*files)
 

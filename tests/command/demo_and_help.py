@@ -1,4 +1,4 @@
-"""The demo on a short text, its progress bar, and --help."""
+"""The demo on short texts, its progress bar, and --help."""
 
 import os
 import pty
@@ -15,7 +15,7 @@ def run(*arguments):
 
 
 def stderr_on_terminal(*arguments):
-    """What is written to stderr where it is a terminal; stdout is a file."""
+    """The output on stderr if it is a terminal; stdout is a file."""
     ours, theirs = pty.openpty()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen([ANNULUS, *arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=theirs)
@@ -24,7 +24,7 @@ def stderr_on_terminal(*arguments):
         try:
             while piece := os.read(ours, 4096):
                 seen += piece
-        except OSError:  # Linux says so at the end of a terminal
+        except OSError:  # Linux reports the end of a terminal as an error
             pass
         assert process.wait() == 0
     return seen.decode()
@@ -39,7 +39,7 @@ for word in ("300 tokens", "4 simulated ranks", "time", "GFLOP/s", "of the multi
              "contiguous", "striped", "zigzag", "largest relative error", "bound"):
     assert word in done.stdout, (word, done.stdout)
 
-# Rounding errors of float are there, and they are small.
+# Rounding errors of float are not 0, and they are small.
 error, bound = (float(x) for x in re.search(r"largest relative error +(\S+) +bound (\S+)", done.stdout).groups())
 assert 0 < error <= bound < 1e-4, (error, bound)
 assert float(re.search(r"zigzag (\d\S+)", done.stdout)[1]) < float(re.search(r"contiguous (\d\S+)", done.stdout)[1])
@@ -47,7 +47,7 @@ assert float(re.search(r"zigzag (\d\S+)", done.stdout)[1]) < float(re.search(r"c
 bar = stderr_on_terminal(*small)
 assert "forward and backward" in bar and "dense check" in bar and "%" in bar and "\r" in bar, bar
 
-# The text is read, and it matters.
+# The text is read and changes the results.
 with tempfile.NamedTemporaryFile(suffix=".txt") as text:
     text.write(b"one ring to attend over them all " * 3)
     text.flush()
@@ -56,7 +56,7 @@ with tempfile.NamedTemporaryFile(suffix=".txt") as text:
     errors = [re.search(r"\(output.*\)", run_of.stdout)[0] for run_of in (done, other)]
     assert errors[0] != errors[1], errors
 
-# Texts whose gradients cancel: of one byte, of equal bytes, of two bytes in turn, of zeros.
+# Texts whose gradients cancel: one byte, equal bytes, two alternating bytes, zeros.
 for content in (b"x", b"a" * 500, b"ab" * 200, b"\0" * 7, b"\0", bytes(range(256))):
     with tempfile.NamedTemporaryFile(suffix=".txt") as text:
         text.write(content)
@@ -84,7 +84,7 @@ for option in ("q k v dout out-dir ranks comm sharding block rotation backend dt
 done = run("--version")
 assert done.returncode == 0 and done.stderr == "" and re.fullmatch(r"annulus \d+\.\d+\.\d+\n", done.stdout), done
 
-# An instruction set that there is not.
+# An instruction set that does not exist.
 environment = {**os.environ, "ANNULUS_CPU_TARGET": "avx1"}
 done = subprocess.run([ANNULUS, *small], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, env=environment)
 assert done.returncode == 2 and done.stdout == "", done

@@ -1,4 +1,4 @@
-"""Where the system gives no more threads or memory: status 1 and one line, never an abort."""
+"""Limits on threads and memory: status 1 and one line on stderr, never an abort."""
 
 import os
 import resource
@@ -30,7 +30,7 @@ def one_line(done):
 
 with Folder():
     if limited("plan", "--tokens", "8", AS=1024 * MIB).returncode != 0:
-        print("this build of the command needs more memory than a limit leaves it, as with a sanitizer")
+        print("this build of the command needs more memory than the limits allow, as with a sanitizer")
         sys.exit(SKIPPED)
     files = save_operands(*(random.standard_normal((1, 64, 2, 8)) for _ in range(4)))
 
@@ -42,13 +42,13 @@ with Folder():
         assert "thread" in done.stderr, (call, done.stderr)
         assert not os.path.exists("out"), os.listdir("out")
 
-    # Every limit of memory from where nothing starts to where all is well.
+    # Memory limits from one at which the program cannot start to one at which the call succeeds.
     files = save_operands(*(random.standard_normal((1, 1500, 4, 32)).astype("f4") for _ in range(4)))
     seen = set()
     for megabytes in range(4, 244, 4):
         done = limited("attend", *files, "--out-dir", "out", "--ranks", "2", "--window", "40,0", "--trace", "trace.json", AS=megabytes * MIB)
         if done.returncode == 127 or "error while loading shared libraries" in done.stderr or done.stderr.startswith("Fatal") or (done.returncode < 0 and not seen):
-            continue  # the program itself does not fit
+            continue  # the program itself does not start
         assert done.returncode in (0, 1), (megabytes, done)
         if done.returncode == 1:
             one_line(done)

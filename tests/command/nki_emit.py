@@ -1,4 +1,4 @@
-"""What annulus nki --emit writes: files that are the same each time, Python that NKI reads, kernels that compute attention."""
+"""The files of annulus nki --emit: reproducible, valid Python for NKI, and correct kernels."""
 
 import os
 import re
@@ -17,12 +17,12 @@ import nki_model  # noqa: E402
 
 nki_model.install()
 
-# Every product and sum of the kernels is float32, in another order than the oracle's.
+# All products and sums of the kernels are in float32, in another order than those of the oracle.
 EXACT = 3e-6
 
 
 def emit(folder, *arguments):
-    """What the folder holds then, by name."""
+    """Runs the command; returns the files of the folder by name."""
     done = run("nki", "--emit", folder, *arguments)
     assert done.returncode == 0 and done.stderr == "", (arguments, done)
     listed = [os.path.basename(line.split()[0]) for line in done.stdout.splitlines()]
@@ -40,7 +40,7 @@ def kernel(files, name):
 
 
 def positions(sharding, ranks, length):
-    """[rank][row], as the README says."""
+    """Global positions [rank][row], as the README defines them."""
     local = length // ranks
     if sharding == "contiguous":
         return [np.arange(rank * local, (rank + 1) * local) for rank in range(ranks)]
@@ -103,7 +103,7 @@ def order_backward(files, operands, dout, forward, mask, ring):
 with Folder():
     random = np.random.default_rng(3)
     cases = [
-        # ranks, tokens per rank, batch, query heads, kv heads, dims, sharding, lnc, options, what the oracle is told, ring order
+        # ranks, tokens per rank, batch, query heads, kv heads, dims, sharding, lnc, options, oracle options, ring order
         (4, 40, 1, 2, 1, 16, 16, "striped", 2, ["--causal"], {"causal": True}, [2, 0, 3, 1]),
         (2, 130, 1, 3, 3, 24, 8, "contiguous", 2, ["--causal", "--backward", "keys", "--tp-q", "--tp-k"], {"causal": True}, None),
         (3, 20, 2, 2, 1, 8, 8, "zigzag", 1, ["--window", "9,4", "--softcap", "3"], {"window": (9, 4), "softcap": 3.0}, [1, 0, 2]),
@@ -118,7 +118,7 @@ with Folder():
         files = emit(folder, *arguments)
         assert {"README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"} <= set(files)
 
-        # The same from the same options, and from the command line that the README tells.
+        # The same files from the same options, and from the command line in the README.
         assert emit(f"again{number}", *arguments) == files
         told_line = re.findall(r"^annulus (nki .*)$", files["README.md"].decode(), re.M)
         assert len(told_line) == 1 and told_line[0].endswith(" --emit .")
@@ -140,7 +140,7 @@ with Folder():
             error = relative_error(found[name], expected[name])
             assert error <= EXACT, (number, name, error)
 
-    # The README says how many cores a call takes, the ranks of each ring, what to convert.
+    # The README gives the cores of a call, the ranks of each ring, and the necessary conversions.
     text = emit("groups", "--ranks", 2, "--tokens", 64, "--groups", 2, "--lse-dtype", "bf16", "--causal")["README.md"].decode()
     for words in ("ring_attention_fwd[2](", "replica_groups = ((0, 1), (2, 3))", "NEURON_LOGICAL_NC_CONFIG=2", "returns bfloat16: convert it",
                   "NEURON_PLATFORM_TARGET_OVERRIDE=trn2", "[rank % 2]"):
@@ -152,7 +152,7 @@ with Folder():
     assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == {"README.md", "ring_attention_bwd.py"}
     assert set(emit("forward", "--tokens", 64, "--backward", "none")) == {"README.md", "ring_attention_fwd.py"}
 
-    # The version of NKI decides the text, and is told in every file.
+    # The version of NKI determines the text and is named in every file.
     for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32")):
         folder = "nki" + version
         files = emit(folder, "--tokens", 64, "--head-dim", 16, "--causal", "--nki-version", version)
@@ -162,7 +162,7 @@ with Folder():
         if version == "0.3":
             assert emit("oldest", "--tokens", 64, "--head-dim", 16, "--causal") == files
 
-    # A kernel that is left out leaves its options out of the command that is told.
+    # The command line in the README has no options of a kernel that is left out.
     told = emit("told-forward", "--tokens", 64, "--only", "fwd", "--no-training")["README.md"].decode()
     assert "--backward" not in told and "--lse-dtype" not in told and "--only fwd --emit ." in told
 

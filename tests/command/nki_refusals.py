@@ -1,4 +1,4 @@
-"""Bad calls of annulus nki end with status 2 and one line on stderr that says what is wrong, and leave nothing behind."""
+"""Bad calls of annulus nki end with status 2 and one line on stderr that says what is wrong, and leave no files."""
 
 import os
 import sys
@@ -22,10 +22,10 @@ with Folder():
         refused("nki", *arguments, says=says)
 
     def bad_kernel(*arguments, says):
-        """Of kernels that are to be written: nothing is."""
+        """A bad call with --emit; no kernel is written."""
         refused("nki", "--emit", "new", "--tokens", "64", *arguments, says=says)
 
-    # What is to be done, and on what.
+    # Actions and operands.
     bad(says=["--emit", "--simulate", "--cost-only"])
     bad("--tokens", "64", says=["--emit", "--simulate", "--cost-only"])
     bad("--simulate", says=["--tokens", "--q"])
@@ -73,7 +73,7 @@ with Folder():
     bad_kernel("--sink-tokens", "2", says=["--sink-tokens", "--window"])
     bad_kernel("--backend", "nki", says="--backend")
 
-    # What no kernel can be built for, by the rule.
+    # Problems that no kernel can be built for.
     bad_kernel("--query-heads", "3", "--kv-heads", "2", says=["3 query heads", "2 kv heads"])
     bad_kernel("--head-dim", "513", says=["head_dim 513", "512"])
     bad_kernel("--value-dim", "600", says=["value_dim 600", "512"])
@@ -85,7 +85,7 @@ with Folder():
     bad("--simulate", *save_operands(q[:, :, :3], k, v), "--ranks", "2", says=["k.npy", "2 heads", "divides"])
     files = save_operands(q, k, v)
 
-    # Operands that are not finite, in the element type that the kernel takes, before anything runs.
+    # Operands that are not finite in the element type of the kernel are refused before anything runs.
     operands = {"q": q, "k": k, "v": v, "dout": dout}
     for name in operands:
         for value, dtype, seen in ((np.nan, "f32", "nan"), (np.inf, "bf16", "inf"), (-np.inf, "bf16", "-inf"), (1e6, "f16", "inf as float16")):
@@ -96,7 +96,7 @@ with Folder():
     np.save("nan_sinks.npy", np.full(4, np.nan))
     bad("--simulate", *save_operands(q, k, v), "--ranks", "2", "--sinks", "nan_sinks.npy", says=["--sinks: ", "nan", "finite"])
 
-    # Places that cannot be written, found before anything is computed.
+    # Paths that cannot be written are refused before anything is computed.
     open("plain", "w").close()
     bad("--simulate", *files, "--ranks", "2", "--emit", "plain", says=["plain", "not a folder"])
     bad("--simulate", *files, "--ranks", "2", "--out-dir", "plain", says=["plain", "not a folder"])

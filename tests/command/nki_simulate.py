@@ -1,4 +1,4 @@
-"""annulus nki --simulate and --cost-only: kernels on simulated cores against the oracle, what is printed and written."""
+"""annulus nki --simulate and --cost-only: kernels on simulated cores against the oracle, printed tables and files."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from command import AXES, Folder, load, run, save_operands  # noqa: E402
 from dense_attention import attend as dense  # noqa: E402
 from dense_attention import relative_error  # noqa: E402
 
-# float32 throughout, in another order of the sums.
+# All in float32, with sums in another order.
 EXACT = 3e-6
 
 
 def simulate(*arguments, out="out"):
-    """A call that must succeed; what it prints and its results."""
+    """A call that must succeed; returns its standard output and its results."""
     done = run("nki", "--simulate", *arguments, *(["--out-dir", out] if out else []))
     assert done.returncode == 0 and done.stderr == "", (arguments, done.stdout[-3000:], done.stderr)
     results = load(out) if out else {}
@@ -28,7 +28,7 @@ def simulate(*arguments, out="out"):
 
 
 def errors_of(text):
-    """{name: (largest relative error, distance, dense, accepted)} of the table that is printed."""
+    """{name: (largest relative error, distance, dense, accepted)} from the printed table."""
     number = r"\s+([-+.0-9a-z]+)"
     rows = re.findall(r"^  (out|lse|dq|dk|dv|dsinks)" + number * 4 + "(?:  of terms)?$", text, re.M)
     return {name: tuple(map(float, numbers)) for name, *numbers in rows}
@@ -42,7 +42,7 @@ def rounded_bfloat16(x):
 random = np.random.default_rng(12)
 
 with Folder():
-    # Files in, files out, against the oracle; any order of the ring and of the axes gives the same numbers.
+    # Results from files against the oracle, for several ring orders and axis orders.
     length = 4 * 50
     q, k = random.standard_normal((1, length, 3, 16)), random.standard_normal((1, length, 3, 16))
     v, dout = random.standard_normal((1, length, 3, 24)), random.standard_normal((1, length, 3, 24))
@@ -58,7 +58,7 @@ with Folder():
     for seed in (1, 2, 7):
         _, shuffled = simulate(*files, *call, "--ring-order", seed)
         for name in ("out", "lse", "dq", "dk", "dv"):
-            # Other owners come first, and sums are made in another order.
+            # The owners arrive in another order, and so do the terms of the sums.
             assert relative_error(shuffled[name], expected[name]) <= EXACT, (seed, name)
     assert any(not np.array_equal(shuffled[name], natural[name]) for name in natural)
     for axes in ("bhsd", "bhds"):
@@ -86,13 +86,13 @@ with Folder():
             assert relative_error(found[name], expected[name]) <= EXACT, (options, name, relative_error(found[name], expected[name]))
         assert set(found) == set(expected)
 
-    # Rows that see nothing: zeros, and an lse that is said.
+    # Fully masked rows: output and gradients 0, and the lse that --dead-row selects.
     for word, value in (("-inf", -np.inf), ("zero", 0)):
         _, found = simulate(*files, "--dtype", "f32", "--ranks", "2", "--causal", "--query-offset", "-7", "--dead-row", word)
         assert np.all(found["lse"][:, :, :7] == value) and np.all(np.isfinite(found["lse"][:, :, 7:]))
         assert np.all(found["out"][:, :7] == 0) and np.all(found["dq"][:, :7] == 0)
 
-    # Packed documents are segments.
+    # --documents equals document ids.
     starts = [0, 10, 47]
     ids = np.broadcast_to(np.searchsorted(starts, np.arange(66), side="right"), (1, 66))
     one = save_operands(*(x[:1] for x in (q, k, v, dout)))
@@ -102,7 +102,7 @@ with Folder():
         for name in found:
             assert relative_error(found[name], expected[name]) <= EXACT, (sharding, name)
 
-    # bfloat16 by default: as near as dense attention that rounds alike, within what is printed.
+    # bfloat16 by default: errors within the printed bound, and as printed.
     half = [rounded_bfloat16(x) for x in (q, k, v, dout)]
     files = save_operands(q, k, v, dout)
     text, found = simulate(*files, "--causal", "--ranks", "2")
@@ -116,14 +116,14 @@ with Folder():
             assert np.abs(found[name] - expected[name]).max() <= accepted
         assert naive > 0 and largest > 0
 
-    # Without dout the backward kernel has nothing to run on, and --no-training keeps no lse to look at.
+    # Without --dout the backward kernel is not simulated, and with --no-training there is no lse.
     text, found = simulate(*save_operands(q, k, v), "--ranks", "2")
     assert set(found) == {"out", "lse"} and set(errors_of(text)) == {"out", "lse"}
     assert "ring_attention_bwd: not simulated" in text
     text, _ = simulate(*save_operands(q, k, v), "--ranks", "2", "--no-training", out=None)
     assert set(errors_of(text)) == {"out"}
 
-    # Random input: the seed decides. One kernel alone; the backward one takes output and lse of the reference.
+    # Random input depends only on the seed. A backward kernel alone takes output and lse from the reference.
     small = ["--tokens", "40", "--head-dim", "16", "--query-heads", "2", "--causal"]
     _, first = simulate(*small, out="first")
     for seed, same in (("0", True), ("1", False)):
@@ -132,7 +132,7 @@ with Folder():
     text, _ = simulate(*small, "--only", "bwd", out=None)
     assert set(errors_of(text)) == {"dq", "dk", "dv"} and "ring_attention_fwd" not in text
 
-    # What is printed and written beside the results.
+    # Printed tables and files other than the results.
     text, _ = simulate(*small, "--emit", "kernels", "--trace", "trace.json", "--listing", "programs.txt", out=None)
     assert {"README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"} <= set(os.listdir("kernels"))
     for kernel in ("fwd", "bwd"):
@@ -147,16 +147,16 @@ with Folder():
     simulate(*small, "--only", "fwd", "--trace", "one.json", out=None)
     assert json.load(open("one.json"))["traceEvents"]
 
-    # Costs alone, of more than anyone would run here.
+    # Costs alone, of a problem too large to simulate.
     done = run("nki", "--cost-only", "--ranks", "64", "--tokens", "4096", "--causal", "--sharding", "striped", "--only", "fwd")
     assert done.returncode == 0 and done.stderr == "", done
     assert re.search(r"built in [\d.]+ s, validated in [\d.]+ s, costed in [\d.]+ s; memory so far \d+ MiB", done.stdout)
     assert "simulated" not in done.stdout and errors_of(done.stdout) == {}
 
-    # Exact results of 0, or what is left where all terms cancel: errors are relative to the terms, bounds are numbers.
-    dead = ["--causal", "--query-offset", "-100000"]
-    for options, cancel in [(["--ranks", "4", "--tokens", "130", "--head-dim", "32", *dead, "--sinks", "1"], set()),
-                            (["--ranks", "2", "--tokens", "40", "--head-dim", "16", *dead], set()),
+    # Results of exactly 0, or with terms that all cancel: errors are relative to the terms, and bounds are finite.
+    masked = ["--causal", "--query-offset", "-100000"]
+    for options, cancel in [(["--ranks", "4", "--tokens", "130", "--head-dim", "32", *masked, "--sinks", "1"], set()),
+                            (["--ranks", "2", "--tokens", "40", "--head-dim", "16", *masked], set()),
                             (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--chunk", "20", "--query-offset", "1000", "--sinks", "2"], set()),
                             (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--chunk", "1"], {"dq", "dk"}),
                             (["--ranks", "2", "--tokens", "64", "--head-dim", "16", "--window", "0,0"], {"dq", "dk"}),
@@ -173,13 +173,13 @@ with Folder():
             if "-100000" in options:
                 assert all(np.all(found[name] == 0) for name in found if name != "lse")
 
-    # lse: 1e-5 for scores of usual size, their own rounding where they are of some hundreds.
+    # The bound of lse: 1e-5 for scores of usual size, the rounding of the scores if they are some hundreds.
     for scale, least, most in (("0.25", 1e-5, 1e-5), ("25", 1e-5, 4e-4)):
         text, _ = simulate("--ranks", "2", "--tokens", "200", "--head-dim", "16", "--scale", scale, "--only", "fwd", out=None)
         _, distance, _, accepted = errors_of(text)["lse"]
         assert distance <= accepted and least <= accepted <= most and (scale != "25" or accepted > 2e-5), (scale, accepted)
 
-    # Scores beyond float32 end with status 1 and leave no kernel, however large the error of dense attention is.
+    # Scores beyond float32 end with status 1 and leave no kernel, whatever the error of dense attention is.
     huge = np.full((1, 4, 1, 8), 1e30)
     done = run("nki", "--simulate", *save_operands(huge, huge, huge), "--ranks", "2", "--emit", "bad", "--only", "fwd")
     assert done.returncode == 1 and done.stderr.startswith("annulus: ") and done.stderr.count("\n") == 1, done

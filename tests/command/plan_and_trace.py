@@ -1,4 +1,4 @@
-"""What annulus plan prints, and the trace of a call, which does what was planned."""
+"""The output of annulus plan, and the trace of a call, which must agree with its plan."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def plans(*arguments):
     return json.loads(plan(*arguments, "--json"))
 
 
-# Keys travel without a mask: ranks - 1 shifts of k and v forward, with their gradients behind them backward.
+# Keys rotate without a mask: ranks - 1 shifts of k and v; in the backward pass also ranks shifts of their gradients.
 ranks, tokens, heads, kv_heads, dim, value_dim, batch = 4, 64, 6, 2, 8, 16, 3
 shape = ["--ranks", "4", "--tokens", "64", "--heads", "6", "--kv-heads", "2", "--head-dim", "8", "--value-dim", "16", "--batch", "3"]
 forward, backward = plans(*shape, "--rotation", "keys", "--dtype", "bf16")
@@ -46,7 +46,7 @@ assert abs(balance["zigzag"] - 1) < 1e-9 and balance["striped"] < 1.01 and balan
 block = plans("--tokens", "4096", "--ranks", "8", "--causal", "--sharding", "block-striped", "--block", "64")[0]
 assert block["sharding"] == "block-striped(64)" and 1.01 < block["imbalance"] < 1.2, block["imbalance"]
 
-# A window ends the ring early, and the plan says which steps are not made.
+# A window skips steps of the ring, and the plan lists the skipped ones.
 windowed = ["--tokens", "80", "--ranks", "8", "--causal", "--window", "9,0"]
 assert plans(*windowed)[0]["offsets_without_step"] == [2, 3, 4, 5, 6, 7]
 text = plan(*windowed, "--pass", "forward")
@@ -57,7 +57,7 @@ for arguments in (["--sink-tokens", "4"], ["--query-offset", "20"], ["--chunk", 
     assert plan(*windowed, *arguments) != plan(*windowed), arguments
 assert plans("--queries", "40", "--keys", "80")[0]["ranks"][0]["queries"] == 10
 
-# Plans of many ranks are summarised, unless every step is asked for; totals are those of all steps.
+# Plans of many ranks are summarised without --every-step; totals are those of all steps.
 assert not forward["summarized"]
 for arguments in (["--causal"], ["--causal", "--sharding", "striped"], ["--causal", "--window", "300,0"], ["--rotation", "queries"], []):
     many = ["--tokens", "3000", "--ranks", "48", "--heads", "2", *arguments]
@@ -86,7 +86,7 @@ for arguments in (["--causal"], ["--causal", "--sharding", "striped"], ["--causa
 assert " 0-46 " in plan("--tokens", "4800", "--ranks", "48") and " 0-47 " in plan("--tokens", "4800", "--ranks", "48")
 assert "most" in plan("--tokens", "100000", "--ranks", "100", "--causal")
 
-# Also of very many, in little time and space.
+# Plans of very many ranks take little time and space.
 largest = ["--tokens", "1048576", "--ranks", "1024", "--sharding", "block-striped", "--block", "2"]
 for arguments in ([], ["--causal"]):
     begin = time.monotonic()
@@ -95,7 +95,7 @@ for arguments in ([], ["--causal"]):
     assert [len(pass_of["ranks"]) for pass_of in json.loads(values)] == [1024, 1024]
     print(f"{time.monotonic() - begin:.1f} s for 1024 ranks, twice, both passes")
 
-# The trace: one complete event for each step that the plan has, in order and within the pass, for each rank.
+# The trace has one complete event for each rank and planned step, in order and within its pass.
 random = np.random.default_rng(11)
 with Folder():
     files = save_operands(*(random.standard_normal(s) for s in ((1, 64, 4, 8), (1, 64, 2, 8), (1, 64, 2, 8), (1, 64, 4, 8))))

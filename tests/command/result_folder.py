@@ -1,4 +1,4 @@
-"""The folder of results: one run at a time, complete or not there, also where a run is stopped or the disk is full."""
+"""The output folder: one run at a time, complete results or none, also if a run is stopped or the disk is full."""
 
 import json
 import os
@@ -58,7 +58,7 @@ with Folder():
     assert run(*call, "--out-dir", "first").returncode == 0
     expected = load("first")
 
-    # Two runs that begin in one new folder: one does it, the other is refused at once or comes after it.
+    # Two runs that start in one new folder: one succeeds, the other is refused or runs after it.
     for pair in range(60):
         both = [start(*call, "--out-dir", os.path.join("pair", "of", str(pair))) for _ in range(2)]
         outcomes = [ended(process) for process in both]
@@ -69,7 +69,7 @@ with Folder():
                 assert out == ""
         assert set(load(os.path.join("pair", "of", str(pair)))) == RESULTS
 
-    # A run that is going on excludes others; a killed one does not, and leaves the folder to the next.
+    # A running call excludes others; a killed one does not.
     process = start(*call, "--out-dir", "busy")
     assert wait_until(lambda: os.path.isdir("busy"), process)
     time.sleep(0.02)
@@ -82,11 +82,11 @@ with Folder():
     assert run(*call, "--out-dir", "busy").returncode == 0
     shutil.rmtree("busy")
 
-    # One process may use one folder for two things.
+    # One process may use the same folder for two purposes.
     done = run("nki", "--simulate", "--tokens", "16", "--head-dim", "16", "--ranks", "2", "--emit", "both", "--out-dir", "both")
     assert done.returncode == 0 and {"out.npy", "README.md"} <= set(os.listdir("both")), done
 
-    # Signals, at any time: all results or nothing, no file of another name, and the status of the signal.
+    # Signals, at any time: all results or none, no other file, and the status of the signal.
     before = entries()
     begin = time.monotonic()
     assert run(*call, "--out-dir", "timed", "--trace", "timed.json").returncode == 0
@@ -120,7 +120,7 @@ with Folder():
         assert ended(process)[0] == 0
         shutil.rmtree("kept")
 
-    # A limit of file sizes is an error like others: status 1, its reason, and nothing left.
+    # A file size limit is an error like others: status 1, the reason, and no file left.
     for arguments in (["--out-dir", "limited"], ["--out-dir", "limited", "--trace", "limited.json"]):
         code, out, err = ended(start(*call, *arguments, preexec_fn=limited_file_size(8192)))
         assert code == 1, (code, err)
@@ -131,12 +131,12 @@ with Folder():
     one_line(err, "limited.json", "cannot be written (File too large)")
     assert entries() == before, set(entries()) ^ set(before)
 
-    # What was there before stays where the new results cannot be written.
+    # Older results stay if the new ones cannot be written.
     shutil.copytree("first", "older")
     code, out, err = ended(start(*call, "--out-dir", "older", preexec_fn=limited_file_size(8192)))
     assert code == 1 and all(np.array_equal(array, expected[name]) for name, array in load("older").items()), (code, err)
 
-    # out.npy goes first and comes last: where it is, all results are of one run.
+    # out.npy is removed first and renamed last: if it exists, all results are of one run.
     os.makedirs("watched")
     for name in RESULTS:
         np.save(os.path.join("watched", name + ".npy"), np.zeros(1))
@@ -156,7 +156,7 @@ with Folder():
     times = {name: os.stat(os.path.join("watched", name + ".npy")).st_ctime_ns for name in RESULTS}
     assert times["out"] == max(times.values()), times
 
-    # Temporary names cannot be foreseen, so nobody can put a link in their place.
+    # Temporary names cannot be predicted, so nobody can plant a link under them.
     open("victim", "w").close()
     def plant():
         for number in range(8):
@@ -167,7 +167,7 @@ with Folder():
     with open("linked.json") as file:
         json.load(file)
 
-    # A full disk, where one can be made: the reason is its own.
+    # A full disk, if one can be mounted: the error names the reason.
     script = 'mount -t tmpfs -o size=4k none disk && "$0" "$@"; status=$?; ls -A disk; exit $status'
     os.mkdir("disk")
     if shutil.which("unshare") and subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=4k none disk"], capture_output=True).returncode == 0:

@@ -1,4 +1,4 @@
-"""Standard output that is lost is a failure: status 1 and one line on stderr, whatever was to be printed."""
+"""Lost standard output is a failure: status 1 and one line on stderr, whatever the output."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def closed_pipe(*arguments):
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        # Python ignores SIGPIPE, and would hand that on.
+        # Python ignores SIGPIPE, and the child would inherit that.
         lost(*arguments, reason="Broken pipe", stdout=writer, restore_signals=True)
     finally:
         os.close(writer)
@@ -41,7 +41,7 @@ def closed_pipe(*arguments):
 with Folder():
     files = save_operands(*(random.standard_normal((1, 12, 2, 4)).astype("f4") for _ in range(4)))
     calls = [["plan", "--tokens", "64"], ["plan", "--tokens", "64", "--json"],
-             ["plan", "--tokens", "4096", "--ranks", "32", "--json"],  # more than any buffer holds
+             ["plan", "--tokens", "4096", "--ranks", "32", "--json"],  # larger than the buffers
              ["--help"], ["attend", "--help"], ["demo", "--tokens", "40", "--head-dim", "8", "--ranks", "2"],
              ["attend", *files, "--out-dir", "out"], ["attend", *files, "--out-dir", "out", "--verify"],
              ["nki", "--simulate", "--tokens", "16", "--head-dim", "16", "--ranks", "2"],
@@ -53,7 +53,7 @@ with Folder():
         closed_pipe(*call)
     assert set(load("out")) == {"out", "lse", "dq", "dk", "dv"}
 
-    # Files that are written do not take the places of closed standard streams.
+    # Output files do not get the descriptors of closed standard streams.
     done = subprocess.run([ANNULUS, "attend", *files, "--out-dir", "alone", "--trace", "trace.json"], timeout=300,
                           preexec_fn=lambda: os.closerange(0, 3))
     assert done.returncode == 1, done
@@ -63,7 +63,7 @@ with Folder():
     with open("trace.json") as file:
         assert "annulus:" not in file.read()
 
-    # A bad call stays a bad call.
+    # A bad call has status 2 even if standard output is lost.
     with open("/dev/full", "w") as full:
         done = subprocess.run([ANNULUS, "plan"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "--tokens" in done.stderr and done.stderr.count("\n") == 1, done

@@ -1,4 +1,4 @@
-"""attend --verify: quiet where rounding explains the error, status 1 where it does not."""
+"""attend --verify: status 0 if rounding explains the errors, status 1 if it does not."""
 
 import os
 import re
@@ -17,7 +17,7 @@ worst = {}
 
 
 def shares(text):
-    """Of each result, the largest share that an error takes of its bound."""
+    """The largest ratio of an error to its bound, for each result."""
     return {name: float(share) for name, share in re.findall(r"^  (\w+) +\S+ +\S+ +(\S+)$", text, re.M)}
 
 
@@ -39,7 +39,7 @@ def alternating(shape):
 
 
 with Folder():
-    # Legitimate calls, whatever their numbers look like.
+    # Correct results are accepted, for operands of any size.
     q, k, v, dout = operands()
     bias, mask = random.standard_normal((1, 4, 33, 40)), random.random((1, 1, 33, 40)) < 0.7
     masking = np.where(random.random((1, 1, 33, 40)) < 0.5, 0.0, -1e9)
@@ -65,7 +65,7 @@ with Folder():
         for arguments in options[:3]:
             accepted(*files, *arguments, "--backend", "nki", dtype=dtype, label=("nki", arguments))
 
-    # Operands that cancel, repeat, are 0, tiny, huge or have a mean: gradients that are 0 but for rounding.
+    # Operands that cancel, repeat, are 0, tiny, huge or have a mean: gradients that are 0 up to rounding.
     shapes = [("one key", operands(queries=3, keys=1)), ("zeros", operands(make=np.zeros)), ("ones", operands(make=np.ones)),
               ("alternating", operands(make=alternating)), ("mean", tuple(x + 5 for x in operands())),
               ("equal keys", (q, np.broadcast_to(k[:, :1], k.shape), v, dout)), ("equal values", (q, k, np.broadcast_to(v[:, :1], v.shape), dout)),
@@ -80,13 +80,13 @@ with Folder():
     for dtype in TYPES:
         accepted(*save_operands(q, k, v, dout, axes="bhds"), dtype=dtype, label="axes")
 
-    # Results that are no numbers fail, in one line.
+    # Results that are not finite fail, with one line.
     files = save_operands(1e30 * q, 1e30 * k, v)
     done = run("attend", *files, "--dtype", "f32", "--verify", "--out-dir", "out")
     assert done.returncode == 1 and done.stderr.startswith("annulus: --verify: out[0, 0, 0, 0] is ") and done.stderr.count("\n") == 1, done
     shutil.rmtree("out")
 
-    # An error of 3 percent in float's tanh alone.
+    # An error of 3 percent in tanhf alone is found.
     if compiler := shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):
         with open("wrong.c", "w") as file:
             file.write("double tanh(double); float tanhf(float x) { return (float)(1.03 * tanh(x)); }\n")

@@ -1,4 +1,4 @@
-// The launcher that started a process, as its environment tells.
+// Detection of the launcher of a process from environment variables.
 
 #include "command/launch.hpp"
 #include "support/catch.hpp"
@@ -21,7 +21,7 @@ std::optional<Launch> launch_in(Variables const& variables) {
 
 }  // namespace
 
-TEST_CASE("each launcher tells the number of processes and the rank", "[command]") {
+TEST_CASE("each launcher gives the number of processes and the rank", "[command]") {
   auto const [processes, rank] =
       GENERATE(std::pair{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
                std::pair{"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"}, std::pair{"PMI_SIZE", "PMI_RANK"},
@@ -38,13 +38,13 @@ TEST_CASE("a batch script with many tasks allotted is one process", "[command]")
   CHECK(!launch_in({{"SLURM_NTASKS", "8"}, {"SLURM_NPROCS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "17"}}));
 }
 
-TEST_CASE("a launcher of MPI that srun has started is asked first", "[command]") {
+TEST_CASE("an MPI launcher takes precedence over the srun that started it", "[command]") {
   auto const launch = launch_in({{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}, {"PMI_SIZE", "1"}});
   REQUIRE(launch);
   CHECK(launch->processes == 1);
   CHECK(launch->rank == 0);
 }
 
-TEST_CASE("variables that are no numbers tell nothing", "[command]") {
+TEST_CASE("variables that are not numbers are ignored", "[command]") {
   CHECK(!launch_in({{"PMI_SIZE", ""}, {"OMPI_COMM_WORLD_SIZE", "many"}}));
 }

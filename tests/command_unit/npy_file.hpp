@@ -1,5 +1,5 @@
 #pragma once
-// A folder that is gone after the test, .npy files put together byte by byte, and the message that reading one gives.
+// Temporary folders, .npy files assembled byte by byte, and the messages of reading them.
 
 #include <bit>
 #include <cstddef>
@@ -16,6 +16,7 @@
 
 namespace annulus_test {
 
+/// A folder that the destructor removes.
 class TemporaryFolder {
  public:
   TemporaryFolder()
@@ -41,7 +42,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-/// Magic string, version, length of the dictionary, dictionary, data.
+/// Content of a file: magic string, version, length of the dictionary, dictionary, data.
 inline std::string npy_content(int version, std::string const& dictionary, std::string const& data) {
   std::string content = "\x93NUMPY";
   content += static_cast<char>(version);
@@ -56,7 +57,7 @@ inline std::string dictionary(std::string const& descr, std::string const& shape
          ", }          \n";
 }
 
-/// The values' bytes, least or most significant first.
+/// The bytes of the values, in the given byte order.
 template <class T>
 std::string bytes_of(std::vector<T> const& values, std::endian order = std::endian::little) {
   std::string bytes;
@@ -68,7 +69,7 @@ std::string bytes_of(std::vector<T> const& values, std::endian order = std::endi
   return bytes;
 }
 
-/// The message of the InputError that `act` throws; "" when it throws none.
+/// The message of the InputError that `act` throws; "" if it throws none.
 template <class Function>
 std::string input_error_of(Function&& act) {
   try {
@@ -81,7 +82,7 @@ std::string input_error_of(Function&& act) {
 
 inline bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
-/// One line, that names the file and what is accepted.
+/// True if the message is one line that names the file and what is accepted.
 inline bool is_clear(std::string const& message, std::string const& file_name) {
   return contains(message, file_name) && contains(message, "accepted") && !contains(message, "\n") &&
          message.size() < 500;

@@ -1,4 +1,4 @@
-// Files that are no complete .npy file: each gives one clear line, and no memory beyond the file's size is asked for.
+// Invalid and incomplete .npy files: each gives one clear line, and no memory beyond the file size is allocated.
 
 #include "command_unit/npy_file.hpp"
 #include "support/catch.hpp"
@@ -11,11 +11,11 @@ using namespace annulus_test;
 
 namespace {
 
-/// Effective user without the rights of root while it lives, so that permissions mean something in the test.
+/// Drops the effective rights of root for its lifetime, so that permissions apply in the test.
 class WithoutRoot {
  public:
   WithoutRoot() {
-    if (was_root_ && seteuid(65534) != 0) throw std::runtime_error("root that cannot become another user");
+    if (was_root_ && seteuid(65534) != 0) throw std::runtime_error("root cannot become another user");
   }
   ~WithoutRoot() {
     if (was_root_ && seteuid(0) != 0) std::terminate();
@@ -27,7 +27,7 @@ class WithoutRoot {
 
 }  // namespace
 
-TEST_CASE("a file cut anywhere is refused", "[npy]") {
+TEST_CASE("a truncated file is refused, wherever it ends", "[npy]") {
   TemporaryFolder folder;
   for (int version : {1, 2, 3}) {
     auto const content = npy_content(version, dictionary("<f8", "(2, 3)"), std::string(48, 'x'));
@@ -42,7 +42,7 @@ TEST_CASE("a file cut anywhere is refused", "[npy]") {
   }
 }
 
-TEST_CASE("a file changed in any byte is read or refused, never more", "[npy]") {
+TEST_CASE("a file with any byte changed is either read or refused", "[npy]") {
   TemporaryFolder folder;
   auto const content = npy_content(1, dictionary("<f4", "(3, 2)"), std::string(24, 'x'));
   std::size_t const header_end = content.size() - 24;
@@ -68,7 +68,7 @@ TEST_CASE("a file changed in any byte is read or refused, never more", "[npy]") 
   CHECK(refused > 500);
 }
 
-TEST_CASE("what is wrong with a file's first bytes is said", "[npy]") {
+TEST_CASE("errors in the first bytes of a file are reported", "[npy]") {
   TemporaryFolder folder;
   auto const message_for = [&](std::string const& content) {
     auto const message = input_error_of([&] { read_npy(folder.file("x.npy", content)); });
@@ -88,7 +88,7 @@ TEST_CASE("what is wrong with a file's first bytes is said", "[npy]") {
   CHECK(contains(message_for(std::string("\x93NUMPY\x01\x00\xff\xff", 10) + "{}"), "ends 2 bytes later"));
 }
 
-TEST_CASE("a header that is not the dictionary it should be is refused", "[npy]") {
+TEST_CASE("a header other than the expected dictionary is refused", "[npy]") {
   TemporaryFolder folder;
   struct Case {
     std::string text;
@@ -142,7 +142,7 @@ TEST_CASE("a header that is not the dictionary it should be is refused", "[npy]"
   }
 }
 
-TEST_CASE("a shape beyond the file is refused before memory is asked for", "[npy]") {
+TEST_CASE("a shape larger than the file is refused before memory is allocated", "[npy]") {
   TemporaryFolder folder;
   for (std::string const shape : {"(2305843009213693951,)", "(1000000000000,)", "(65536, 65536, 1024)"}) {
     auto const message =
@@ -153,7 +153,7 @@ TEST_CASE("a shape beyond the file is refused before memory is asked for", "[npy
   }
 }
 
-TEST_CASE("element types that mean no number are refused", "[npy]") {
+TEST_CASE("element types that are not numeric are refused", "[npy]") {
   TemporaryFolder folder;
   auto const message_for = [&](std::string const& descr) {
     auto const message =
@@ -172,7 +172,7 @@ TEST_CASE("element types that mean no number are refused", "[npy]") {
     CHECK(contains(message_for(dictionary(descr, "(1,)")), "is not supported"));
 }
 
-TEST_CASE("what is not a readable file is refused", "[npy]") {
+TEST_CASE("paths that are not readable files are refused", "[npy]") {
   TemporaryFolder folder;
   auto const message_for = [](std::filesystem::path const& path) {
     auto const message = input_error_of([&] { read_npy(path); });

@@ -1,4 +1,4 @@
-// What read_npy makes of files as NumPy writes them.
+// read_npy on files as NumPy writes them.
 
 #include "command_unit/npy_file.hpp"
 #include "support/catch.hpp"
@@ -34,15 +34,15 @@ TEST_CASE("a file as NumPy wrote it, byte for byte", "[npy]") {
   CHECK(read_npy(file).to<float>() == std::vector<float>{1.5f, -2.0f});
 }
 
-TEST_CASE("Fortran order is turned into C order", "[npy]") {
+TEST_CASE("Fortran order is converted to C order", "[npy]") {
   TemporaryFolder folder;
-  SECTION("rank 2") {
+  SECTION("two axes") {
     auto const file =
         folder.file("f.npy", npy_content(1, dictionary("<f4", "(2, 3)", true), bytes_of<float>({1, 4, 2, 5, 3, 6})));
     CHECK(read_npy(file).fortran_order);
     CHECK(read_npy(file).to<float>() == std::vector<float>{1, 2, 3, 4, 5, 6});
   }
-  SECTION("rank 4, each value its own index") {
+  SECTION("four axes, each value its own index") {
     std::vector<std::int32_t> data;
     for (std::int32_t d = 0; d < 5; ++d)
       for (std::int32_t c = 0; c < 1; ++c)
@@ -122,14 +122,14 @@ TEST_CASE("one-byte types carry NumPy's '|'", "[npy]") {
   CHECK(read_npy(file).type == NpyType::boolean);
   CHECK(read_npy(file).to_mask() == std::vector<char>{0, 1, 1, 0});
   CHECK(read_npy(file).to<std::int64_t>() == std::vector<std::int64_t>{0, 1, 1, 0});
-  // A byte that NumPy would not write counts as true, as it does there.
+  // A byte other than 0 and 1, which NumPy does not write, counts as true, as in NumPy.
   CHECK(read_npy(folder.file("b.npy", npy_content(1, dictionary("|b1", "(1,)"), "\x7f"))).to_mask() ==
         std::vector<char>{1});
   CHECK(read_npy(folder.file("i.npy", npy_content(1, dictionary("|i1", "(1,)"), "\xff"))).to<float>() ==
         std::vector<float>{-1});
 }
 
-TEST_CASE("bfloat16 comes as two opaque bytes, or as u2 on request", "[npy]") {
+TEST_CASE("bfloat16 is read from two opaque bytes, or from u2 on request", "[npy]") {
   TemporaryFolder folder;
   auto const bits = bytes_of<std::uint16_t>({0x3f80, 0xc0a0, 0x3eab});
   std::vector<double> const expected{1, -5, 0.333984375};
@@ -157,7 +157,7 @@ TEST_CASE("elements convert to each of the library's types", "[npy]") {
   CHECK(infinite.to<double>()[0] == std::numeric_limits<double>::infinity());
 }
 
-TEST_CASE("whole numbers and masks are not guessed from other types", "[npy]") {
+TEST_CASE("integers and masks are not converted from other types", "[npy]") {
   TemporaryFolder folder;
   auto const error_of = [&](std::string const& descr, std::string const& data, bool mask) {
     auto const array = read_npy(folder.file("w.npy", npy_content(1, dictionary(descr, "(1,)"), data)));

@@ -1,4 +1,4 @@
-// write_npy: what comes back is what was written, and a failure leaves nothing behind.
+// write_npy: files read back bit for bit, and a failure leaves no file.
 
 #include "command_unit/npy_file.hpp"
 #include "support/catch.hpp"
@@ -27,7 +27,7 @@ std::size_t files_in(std::filesystem::path const& folder) {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
 }
 
-/// No file grows beyond `bytes` while it lives: a disk that is full, as far as a program can tell.
+/// Simulates a full disk for its lifetime: no file can grow beyond `bytes`.
 class FullDisk {
  public:
   explicit FullDisk(std::size_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -48,7 +48,7 @@ class FullDisk {
 
 }  // namespace
 
-TEST_CASE("what is written is read back, bit for bit", "[npy]") {
+TEST_CASE("written values are read back bit for bit", "[npy]") {
   TemporaryFolder folder;
   using Shape = std::vector<std::size_t>;
   for (Shape const& shape : {Shape{}, Shape{1}, Shape{7}, Shape{2, 3}, Shape{3, 1, 2, 4}, Shape{0}, Shape{4, 0, 2}}) {
@@ -75,7 +75,7 @@ TEST_CASE("what is written is read back, bit for bit", "[npy]") {
   CHECK(files_in(folder.path()) == 2);
 }
 
-TEST_CASE("infinities and NaN survive", "[npy]") {
+TEST_CASE("infinities, NaN and -0 are kept", "[npy]") {
   TemporaryFolder folder;
   double const infinity = std::numeric_limits<double>::infinity();
   write_npy(folder / "n.npy", {3}, std::vector<double>{-infinity, std::numeric_limits<double>::quiet_NaN(), -0.0});
@@ -109,7 +109,7 @@ TEST_CASE("an existing file is replaced as a whole", "[npy]") {
   CHECK(files_in(folder.path()) == 1);
 }
 
-TEST_CASE("what is not committed is not there", "[npy]") {
+TEST_CASE("a file does not exist before it is committed", "[npy]") {
   TemporaryFolder folder;
   std::vector<float> const values{1.0f, 2.0f};
   {
@@ -129,7 +129,7 @@ TEST_CASE("what is not committed is not there", "[npy]") {
   CHECK(files_in(folder.path()) == 3);
 }
 
-TEST_CASE("a file that cannot be written gives one line and leaves nothing", "[npy]") {
+TEST_CASE("a file that cannot be written gives one line and leaves no file", "[npy]") {
   TemporaryFolder folder;
   std::vector<double> const values(4096, 1.0);
   auto const message_for = [&](std::filesystem::path const& path) {
@@ -164,7 +164,7 @@ TEST_CASE("a file that cannot be written gives one line and leaves nothing", "[n
       try {
         write_npy(folder / "o.npy", {4096}, values);
       } catch (InputError const&) {
-        FAIL("a full disk is no mistake of the user");
+        FAIL("a full disk is not an error of the user");
       } catch (std::runtime_error const& error) {
         message = error.what();
       }
@@ -175,7 +175,7 @@ TEST_CASE("a file that cannot be written gives one line and leaves nothing", "[n
   }
 }
 
-TEST_CASE("a shape that does not fit the values is a mistake of the program", "[npy]") {
+TEST_CASE("a shape that does not match the values is a logic error", "[npy]") {
   TemporaryFolder folder;
   CHECK_THROWS_AS(write_npy(folder / "s.npy", {2, 3}, std::vector<float>(5)), std::logic_error);
   CHECK(files_in(folder.path()) == 0);

@@ -1,4 +1,4 @@
-// The options that the ranks of a job compare.
+// OptionValues, the options that the ranks of a job compare.
 
 #include "command/option_values.hpp"
 #include "support/catch.hpp"
@@ -11,7 +11,7 @@ using namespace annulus_command;
 
 namespace {
 
-/// A command line of three options, parsed, as text.
+/// The record of a parsed command line.
 std::string record(std::string const& line) {
   CLI::App app;
   double scale = 1;
@@ -53,11 +53,11 @@ TEST_CASE("the first difference is named with both values and both ranks", "[com
   CHECK(difference({"", "--causal"}) ==
         "--causal is not given on rank 0 and 'true' on rank 1; accepted: the same command line on all ranks");
   CHECK(difference({"--file a,b", "--file a,c"}) != "");
-  // A double does not tell these apart.
+  // A double cannot distinguish these.
   CHECK(difference({"--seed 18446744073709551614", "--seed 18446744073709551615"}) != "");
 }
 
-TEST_CASE("commands of two versions are told apart", "[command]") {
+TEST_CASE("commands of two versions differ", "[command]") {
   OptionValues one, two;
   one.add("--scale", "1");
   two.add("--factor", "1");

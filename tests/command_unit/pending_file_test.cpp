@@ -1,4 +1,4 @@
-// PendingFile, the buffer under it, and what is removed again.
+// PendingFile, its buffer, and the removal of what is not kept.
 
 #include "command/pending_file.hpp"
 
@@ -41,7 +41,7 @@ PendingFile written(std::filesystem::path const& path, std::string const& conten
   return file;
 }
 
-/// Runs function() in a child process that ends by _exit(0) unless a signal ends it; how it ended.
+/// Runs function() in a child process that ends by _exit(0) unless a signal ends it. Returns the status of waitpid.
 template <class Function>
 int status_of_child(Function&& function) {
   pid_t const child = fork();
@@ -56,7 +56,7 @@ int status_of_child(Function&& function) {
 
 }  // namespace
 
-TEST_CASE("the buffer writes all of it in order, and keeps the reason of a failure", "[pending]") {
+TEST_CASE("the buffer writes everything in order and keeps the errno of a failure", "[pending]") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   std::string expected;
@@ -91,7 +91,7 @@ TEST_CASE("the buffer writes all of it in order, and keeps the reason of a failu
   close(full);
 }
 
-TEST_CASE("temporary names differ, and are new files of their own", "[pending]") {
+TEST_CASE("temporary names differ and are names of new files", "[pending]") {
   TemporaryFolder folder;
   std::set<std::string> seen;
   for (int i = 0; i < 50; ++i) {
@@ -114,7 +114,7 @@ TEST_CASE("temporary names differ, and are new files of their own", "[pending]")
   }
 }
 
-TEST_CASE("a file replaces a link, not what it points to", "[pending]") {
+TEST_CASE("a file replaces a link, not the target of the link", "[pending]") {
   TemporaryFolder folder;
   auto const victim = folder.file("victim", "untouched");
   std::filesystem::create_symlink(victim, folder / "link");
@@ -124,11 +124,11 @@ TEST_CASE("a file replaces a link, not what it points to", "[pending]") {
   CHECK_FALSE(std::filesystem::is_symlink(folder / "link"));
 }
 
-TEST_CASE("committed together: the last one goes first and comes last", "[pending]") {
+TEST_CASE("commit_together removes the last file first and renames it last", "[pending]") {
   TemporaryFolder folder;
   folder.file("a", "old");
   folder.file("last", "old");
-  SECTION("all of them") {
+  SECTION("without failure") {
     std::vector<PendingFile> files;
     for (char const* name : {"a", "b", "last"}) files.push_back(written(folder / name, "new"));
     CHECK(content_of(folder / "last") == "old");
@@ -136,7 +136,7 @@ TEST_CASE("committed together: the last one goes first and comes last", "[pendin
     CHECK(names_in(folder.path()) == std::vector<std::string>{"a", "b", "last"});
     for (char const* name : {"a", "b", "last"}) CHECK(content_of(folder / name) == "new");
   }
-  SECTION("a failure in between leaves no sign of completeness") {
+  SECTION("after a failure the last file does not exist") {
     std::vector<PendingFile> files;
     for (char const* name : {"a", "b", "last"}) files.push_back(written(folder / name, "new"));
     std::filesystem::create_directory(folder / "b");
@@ -181,7 +181,7 @@ TEST_CASE("a folder is locked by one process at a time", "[pending]") {
     auto const first = FolderLock::acquire(folder.path()), again = FolderLock::acquire(folder / ".");
     CHECK(first.first == Outcome::held);
     CHECK(again.second == first.second);
-    // A child inherits no lock: it asks for one of its own.
+    // A child process inherits no lock: it requests a new one.
     CHECK(status_of_child([&] {
             std::string const self = "/proc/self/fd";
             int const own = open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// The progress bar: its line, silence in a file or pipe, and what a terminal sees.
+// The progress bar: its line, silence on a file or pipe, and its output on a terminal.
 
 #include "command/progress.hpp"
 #include "support/catch.hpp"
@@ -28,7 +28,7 @@ void run_task(std::FILE* stream) {
 
 }  // namespace
 
-TEST_CASE("the line shows the share that is done", "[progress]") {
+TEST_CASE("the line shows the completed share", "[progress]") {
   CHECK(progress_line("ring", 0, 8, 0.0) == "ring  [------------------------------]  0 %  0 s");
   CHECK(progress_line("ring", 4, 8, 61.9) == "ring  [###############---------------]  50 %  61 s");
   CHECK(progress_line("ring", 8, 8, 2.0) == "ring  [##############################]  100 %  2 s");
@@ -36,7 +36,7 @@ TEST_CASE("the line shows the share that is done", "[progress]") {
   CHECK(progress_line("ring", 0, 0, 2.0) == progress_line("ring", 8, 8, 2.0));
 }
 
-TEST_CASE("nothing is written where no terminal is", "[progress]") {
+TEST_CASE("nothing is written to a file or a pipe", "[progress]") {
   File const file(std::tmpfile(), &std::fclose);
   REQUIRE(file);
   run_task(file.get());
@@ -52,7 +52,7 @@ TEST_CASE("nothing is written where no terminal is", "[progress]") {
   CHECK(std::fgetc(in.get()) == EOF);
 }
 
-TEST_CASE("a terminal sees the bar grow and then a clean line", "[progress]") {
+TEST_CASE("a terminal shows the bar grow and then an empty line", "[progress]") {
   int const controller = posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE(controller >= 0);
   REQUIRE(grantpt(controller) == 0);

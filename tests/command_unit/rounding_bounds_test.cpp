@@ -1,4 +1,4 @@
-// rounding_bounds: results of the reference backend are within them, and a few percent of an element are not.
+// rounding_bounds: results of the reference backend are within the bounds, errors of 3 percent of an element are not.
 
 #include "command/rounding_bounds.hpp"
 
@@ -51,7 +51,7 @@ Results<T> results_of(Inputs<T> const& inputs, Call const& call) {
 bool good(std::vector<Verified> const& all, std::string const& name) {
   for (Verified const& result : all)
     if (result.name == name) return result.good();
-  FAIL("no result is called " << name);
+  FAIL("no result has the name " << name);
   return false;
 }
 
@@ -100,14 +100,14 @@ void check_planted_errors(annulus::DataType type) {
 
 }  // namespace
 
-TEST_CASE("an error of 3 percent is seen in every result of every element type", "[verify]") {
+TEST_CASE("an error of 3 percent is detected in every result of every element type", "[verify]") {
   SECTION("double") { check_planted_errors<double>(annulus::DataType::float64); }
   SECTION("float") { check_planted_errors<float>(annulus::DataType::float32); }
   SECTION("half") { check_planted_errors<Eigen::half>(annulus::DataType::float16); }
   SECTION("bfloat16") { check_planted_errors<Eigen::bfloat16>(annulus::DataType::bfloat16); }
 }
 
-TEST_CASE("bounds are numbers, above 0, and near the unit of the type", "[verify]") {
+TEST_CASE("bounds are finite, positive, and near the unit roundoff of the type", "[verify]") {
   for (auto const& [type, unit] : {std::pair{annulus::DataType::float64, 0x1p-52},
                                    {annulus::DataType::float32, 0x1p-24},
                                    {annulus::DataType::float16, 0x1p-11},

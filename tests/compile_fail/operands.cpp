@@ -1,4 +1,4 @@
-// Tensors that no pass takes, one macro each; without a macro, calls that compile.
+// Operands that no pass accepts, one macro each; without a macro, calls that compile.
 //
 // expect LAZY_EXPRESSION: lazy Eigen expression
 // expect NO_TENSOR: this operand is no tensor

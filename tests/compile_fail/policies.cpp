@@ -1,4 +1,4 @@
-// Communicators and backends that do not fit each other, or lack one member; without a macro, a pair that fits.
+// Communicators and backends that do not match, or lack one member; without a macro, a pair that compiles.
 //
 // expect SPACES_DIFFER: memory_space
 // expect COMMUNICATOR_WITHOUT_ABANDON: abandon
@@ -9,7 +9,7 @@
 
 struct DeviceMemory {};
 
-/// A ring of one rank whose bytes live elsewhere.
+/// A ring of one rank in another memory space.
 struct DeviceRing : annulus::SelfRing {
   using memory_space = DeviceMemory;
 };

@@ -1,4 +1,4 @@
-// Every backend in host memory goes through the same cases; foreign_conformance_test.cpp has one of another space.
+// Runs the backend suite on the reference backends; foreign_conformance_test.cpp does so for another memory space.
 
 #include <set>
 #include <string>
@@ -26,12 +26,12 @@ TEST_CASE("the reference backends support everything", "[backend]") {
 
 namespace {
 
-/// Refuses dropout, and on the rank without queries everything.
+/// Refuses dropout, and any problem on a rank without queries.
 class ChoosyBackend : public annulus::ReferenceBackend {
  public:
   annulus::Support supports(annulus::Problem const& problem) const {
-    if (problem.dropout.active()) return annulus::Support::no("dropout is nothing for this backend");
-    if (problem.local_queries == 0) return annulus::Support::no("a rank without queries is nothing for this backend");
+    if (problem.dropout.active()) return annulus::Support::no("ChoosyBackend has no dropout");
+    if (problem.local_queries == 0) return annulus::Support::no("ChoosyBackend requires local queries on each rank");
     return annulus::Support::yes();
   }
 };
@@ -58,5 +58,5 @@ TEST_CASE("what a backend refuses on one rank is refused on all, with its reason
     return std::string("no error");
   });
   std::set<std::string> const different(reasons.begin(), reasons.end());
-  CHECK(different == std::set<std::string>{"rank 2: a rank without queries is nothing for this backend"});
+  CHECK(different == std::set<std::string>{"rank 2: ChoosyBackend requires local queries on each rank"});
 }

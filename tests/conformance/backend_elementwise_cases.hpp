@@ -1,5 +1,5 @@
 #pragma once
-// copy, convert, add, clear: element by element, for any strides.
+// Backend cases of copy, convert, add and clear: element by element, for any strides.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace annulus_test::backend_cases {
 
-/// Extents of which the first N are used: nothing, one element, primes, an axis of length 0.
+/// Edge-case extents, of which the first N are used: one element, primes, an axis of length 0.
 template <std::size_t N>
 std::vector<std::array<Index, N>> extents_that_break_things() {
   std::vector<std::array<Index, N>> result;
@@ -25,7 +25,7 @@ std::vector<std::array<Index, N>> extents_that_break_things() {
   return result;
 }
 
-/// `count` numbers of both signs that need more digits than a half has; small integers where T has no fractions.
+/// `count` values of both signs that need more digits than a half has; small integers if T is an integer type.
 template <class T>
 std::vector<double> numbers(Index count, double first = 1) {
   std::vector<double> values;
@@ -62,7 +62,7 @@ void copies(Implementation const& implementation) {
       }
 }
 
-/// Sums become results, rounded as a cast rounds.
+/// convert() from the accumulator type to T rounds as a cast does.
 template <class A, class T, std::size_t N, class Implementation>
 void converts(Implementation const& implementation) {
   using Placement = typename Implementation::Placement;
@@ -100,7 +100,7 @@ void adds(Implementation const& implementation) {
     }
 }
 
-/// Zero, whatever was there.
+/// clear() writes zero over any value.
 template <class A, class Implementation>
 void clears(Implementation const& implementation) {
   using Array = PlacedArray<typename Implementation::Placement, A, 4>;

@@ -1,6 +1,6 @@
 #pragma once
-// What the backend suite asks of an implementation: how to make a backend, where its tensors live, and a communicator
-// of that memory space.
+// Implementations for the backend suite: each makes a backend, places tensors in its memory space, and makes a
+// communicator of that memory space.
 
 #include <cstdint>
 
@@ -10,6 +10,7 @@
 
 namespace annulus_test {
 
+/// A backend in host memory.
 template <class B>
 struct HostImplementation {
   using Backend = B;
@@ -22,6 +23,7 @@ struct HostImplementation {
   }
 };
 
+/// A backend in the foreign memory space of the tests, whose work is late.
 template <class Inner = annulus::ReferenceBackend>
 struct ForeignImplementation {
   using Backend = ForeignBackend<Inner>;

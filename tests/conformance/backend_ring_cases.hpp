@@ -1,5 +1,5 @@
 #pragma once
-// A backend in the ring: whole problems against the oracle, the same bits in every call, and no more memory than planned.
+// Backend cases in a ring: whole problems compared with the oracle, the same bits in every call, buffers as planned.
 
 #include <cstdint>
 #include <map>
@@ -17,10 +17,10 @@
 
 namespace annulus_test::backend_cases {
 
-/// One rank's results and what its backend was asked to allocate.
+/// One rank's results and the allocations of its backend.
 struct ObservedRank {
   RingResult result;
-  bool zero_copy = false;
+  bool zero_copy = false;  ///< the ranks share memory
   Index allocations = 0, allocated_bytes = 0;
 };
 
@@ -50,7 +50,7 @@ inline RingResult assemble_observed(RingProblem const& problem, std::vector<Obse
   return assemble(problem, results);
 }
 
-/// Random problems, keys and queries rotating in turn where nothing binds the queries.
+/// A random problem. Keys and queries rotate alternately, unless a bias or mask excludes rotating queries.
 template <class T>
 RingProblem problem_of_seed(std::uint64_t seed) {
   RingProblem problem = random_ring_problem(seed);
@@ -61,7 +61,7 @@ RingProblem problem_of_seed(std::uint64_t seed) {
   return problem;
 }
 
-/// Where the backend of a rank refuses, every rank throws its reason; returns how many problems were not refused.
+/// If the backend of a rank refuses a problem, every rank throws its reason. Returns the number of solved problems.
 template <class T, class Implementation>
 std::uint64_t whole_problems(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
   std::uint64_t solved = 0;
@@ -82,9 +82,9 @@ std::uint64_t whole_problems(Implementation const& implementation, std::uint64_t
   return solved;
 }
 
-/// Buffers of a first call are those of the plan, to the byte. Later calls give the same bits and allocate nothing.
-/// Checksums, which are for operands in host memory, change no bits. `checked`: use them in the first of the two runs,
-/// instead of the second.
+/// The first call allocates the buffers of the plan, to the byte. Later calls give the same bits and allocate nothing.
+/// Checksums, which require host memory, change no bits. `checked`: uses them in the run without zero-copy exchange
+/// instead of the run with it.
 template <class T, class Implementation>
 void buffers_and_bits(Implementation const& implementation, RingProblem problem, bool checked) {
   constexpr bool on_host = std::is_same_v<typename Implementation::Backend::memory_space, annulus::HostMemory>;
@@ -101,11 +101,11 @@ void buffers_and_bits(Implementation const& implementation, RingProblem problem,
     for (int rank = 0; rank < problem.ranks; ++rank) {
       auto const r = static_cast<std::size_t>(rank);
       ObservedRank const &first = once[r], &later = thrice[r];
-      INFO("rank " << rank << (first.zero_copy ? " in place" : "") << (*problem.options.checked ? " checked: " : ": ")
+      INFO("rank " << rank << (first.zero_copy ? " zero-copy" : "") << (*problem.options.checked ? " checked: " : ": ")
                    << problem.text);
       CHECK(first.result.forward_buffers == forward.peak_buffer_bytes(rank));
       CHECK(first.result.backward_buffers == backward.peak_buffer_bytes(rank));
-      // What others read in place is the communicator's memory.
+      // Buffers that others read through windows are the communicator's memory.
       if (!first.zero_copy)
         CHECK(first.allocated_bytes == forward.peak_buffer_bytes(rank) + backward.peak_buffer_bytes(rank));
       CHECK(later.allocated_bytes == first.allocated_bytes);
@@ -120,7 +120,7 @@ template <class T, class Implementation>
 void planned_buffers(Implementation const& implementation, std::uint64_t first_seed, std::uint64_t count) {
   for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed)
     buffers_and_bits<T>(implementation, problem_of_seed<T>(seed), seed % 2 == 0);
-  // Rings that end early, and shards of which only the seen rows travel.
+  // Rings that end early, and shards of which only the visible rows are sent.
   for (auto rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
     for (int left : {0, 3, 9, 20}) {
       RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 43, .head_dim = 8}, 6,
@@ -135,7 +135,7 @@ void planned_buffers(Implementation const& implementation, std::uint64_t first_s
     }
 }
 
-/// What may be asked of a backend, each with one thing more than plain attention.
+/// Plain attention, and problems that each add one feature to it.
 inline std::map<std::string, annulus::Problem> every_problem() {
   annulus::Problem plain;
   plain.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64};
@@ -166,7 +166,7 @@ inline std::map<std::string, annulus::Problem> every_problem() {
   return problems;
 }
 
-/// A backend gives the same answer every time, a refusal has a reason, and something is supported.
+/// supports() gives the same answer every time, every refusal has a reason, and some problem is supported.
 template <class Implementation>
 void support_answers(Implementation const& implementation) {
   auto const backend = implementation.make(13);
@@ -181,7 +181,7 @@ void support_answers(Implementation const& implementation) {
   CHECK(supported > 0);
 }
 
-/// Buffers begin on 64 bytes, also where they are empty or moved.
+/// Buffers are aligned to 64 bytes, also if they are empty or moved.
 template <class Implementation>
 void allocations(Implementation const& implementation) {
   auto backend = implementation.make(14);

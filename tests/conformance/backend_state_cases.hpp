@@ -1,5 +1,5 @@
 #pragma once
-// reset, merge, normalise, row_delta, sink_gradients against their closed forms.
+// Backend cases of reset, merge, normalise, row_delta and sink_gradients, compared with their closed forms.
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace annulus_test::backend_cases {
 
-inline constexpr double nothing = -std::numeric_limits<double>::infinity();
+inline constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
 /// The rows of one running state, [batch, queries, query_heads, value_dim].
 struct StateRows {
@@ -23,7 +23,7 @@ struct StateRows {
 
   std::array<Index, 3> statistics() const { return {extents[0], extents[2], extents[1]}; }
   Index dim() const { return extents[3]; }
-  /// Calls function(place of the row's statistics, place of its first element).
+  /// Calls function(index of the row's statistics, index of its first accumulator element).
   template <class Function>
   void for_each_row(Function&& function) const {
     for (Index b = 0; b < extents[0]; ++b)
@@ -34,17 +34,18 @@ struct StateRows {
   }
 };
 
-/// Rows that have seen nothing, little, much, and logits far from 0, in turn; `turn` shifts which row is which.
+/// Rows of eight kinds, which alternate: masked, few keys, many keys, and logits far from 0. Row 0 is of kind
+/// `first_kind`.
 template <class A>
-StateRows rows_of_every_kind(std::array<Index, 4> const& extents, std::size_t turn) {
-  StateRows rows{extents, numbers<A>(product(extents), static_cast<double>(turn)), {}, {}};
-  static constexpr double maxima[] = {nothing, 0, 0.5, -7, 80, -80, 1e4, -1e4};
+StateRows rows_of_every_kind(std::array<Index, 4> const& extents, std::size_t first_kind) {
+  StateRows rows{extents, numbers<A>(product(extents), static_cast<double>(first_kind)), {}, {}};
+  static constexpr double maxima[] = {minus_infinity, 0, 0.5, -7, 80, -80, 1e4, -1e4};
   static constexpr double sums[] = {0, 1, 3.25, 1.5, 17, 1, 2, 1};
   rows.maximum.resize(static_cast<std::size_t>(extents[0] * extents[1] * extents[2]));
   rows.sum = rows.maximum;
   rows.for_each_row([&](std::size_t row, std::size_t first) {
-    // Two states of turns 0 and t meet in all combinations of the eight kinds as t runs through eight values.
-    std::size_t const kind = (row + turn) % 8;
+    // Two states with first kinds 0 and f pair all combinations of the eight kinds as f runs from 0 to 7.
+    std::size_t const kind = (row + first_kind) % 8;
     rows.maximum[row] = maxima[kind];
     rows.sum[row] = sums[kind];
     if (kind == 0) std::fill_n(rows.accumulator.begin() + static_cast<std::ptrdiff_t>(first), extents[3], 0.0);
@@ -86,10 +87,10 @@ class PlacedState {
   PlacedArray<Placement, A, 3> maximum_, sum_;
 };
 
-/// What a state of these rows ends as, in double.
+/// Output and lse of a normalised state, in double.
 struct Normalised {
   std::vector<double> output, lse;
-  std::vector<double> lse_remainder{};  ///< of the sum that is in lse, where a backend has written it
+  std::vector<double> lse_remainder{};  ///< what rounding removed from lse; empty in the closed form
 };
 
 inline Normalised normalised(StateRows const& rows, std::vector<double> const& sinks, Index sinks_per_head) {
@@ -99,22 +100,22 @@ inline Normalised normalised(StateRows const& rows, std::vector<double> const& s
     double maximum = rows.maximum[row];
     auto const sink = [&](Index s) { return sinks[static_cast<std::size_t>(head * sinks_per_head + s)]; };
     for (Index s = 0; s < sinks_per_head; ++s) maximum = std::max(maximum, sink(s));
-    auto const relative = [&](double logit) { return logit == nothing ? 0 : std::exp(logit - maximum); };
+    auto const relative = [&](double logit) { return logit == minus_infinity ? 0 : std::exp(logit - maximum); };
     double sum = rows.sum[row] * relative(rows.maximum[row]);
     for (Index s = 0; s < sinks_per_head; ++s) sum += relative(sink(s));
-    result.lse[row] = sum == 0 ? nothing : maximum + std::log(sum);
+    result.lse[row] = sum == 0 ? minus_infinity : maximum + std::log(sum);
     for (std::size_t d = 0; d < static_cast<std::size_t>(rows.dim()); ++d)
       result.output[first + d] = sum == 0 ? 0 : rows.accumulator[first + d] * relative(rows.maximum[row]) / sum;
   });
   return result;
 }
 
-/// Joined as numerics/merge.hpp says, in double.
+/// Two states merged by the rule of numerics/merge.hpp, in double.
 inline StateRows merged(StateRows const& a, StateRows const& b) {
   StateRows result = a;
   a.for_each_row([&](std::size_t row, std::size_t first) {
     double const maximum = std::max(a.maximum[row], b.maximum[row]);
-    auto const relative = [&](double logit) { return logit == nothing ? 0 : std::exp(logit - maximum); };
+    auto const relative = [&](double logit) { return logit == minus_infinity ? 0 : std::exp(logit - maximum); };
     double const of_a = relative(a.maximum[row]), of_b = relative(b.maximum[row]);
     result.maximum[row] = maximum;
     result.sum[row] = of_a * a.sum[row] + of_b * b.sum[row];
@@ -124,7 +125,7 @@ inline StateRows merged(StateRows const& a, StateRows const& b) {
   return result;
 }
 
-/// Largest |seen - exact| / (floor + |exact|); infinite where the two are not infinite in the same places, or at NaN.
+/// Largest |seen - exact| / (floor + |exact|); infinite if infinities differ or a value is NaN.
 inline double worst_error(std::vector<double> const& seen, std::vector<double> const& exact, double floor) {
   if (seen.size() != exact.size()) return std::numeric_limits<double>::infinity();
   double worst = 0;
@@ -141,7 +142,7 @@ template <class T>
 inline constexpr double rounding_of = sizeof(T) == 2 ? 1.0 / 256
                                                      : static_cast<double>(std::numeric_limits<T>::epsilon()) / 2;
 
-/// Ends a state; A, T, L as Backend::normalise.
+/// Normalises a state on the backend; A, T and L are as in Backend::normalise.
 template <class T, class Implementation, class Backend, class State>
 Normalised end(Backend& backend, State& state, std::array<Index, 4> const& extents, Layout layout,
                std::vector<double> const& sinks, Index sinks_per_head) {
@@ -161,8 +162,8 @@ Normalised end(Backend& backend, State& state, std::array<Index, 4> const& exten
   return {output.values(), lse.values(), remainder.values()};
 }
 
-// A state is an exponential and a few products and sums away from its parts, and the result is rounded to T once: eight
-// roundings of the accumulator allow for that. The logits of 1e4 differ by whole numbers, which all types hold.
+// Allowed error: one exponential, a few products and sums in the accumulator type, for which eight roundings are
+// enough, and one rounding of the result to T. The logits of 1e4 differ by integers, which are exact in all types.
 template <class A, class T>
 inline constexpr double allowed = 8 * rounding_of<A> + 2 * rounding_of<annulus::Accumulator<T>> + rounding_of<T>;
 template <class A, class L>
@@ -177,7 +178,7 @@ void resets(Implementation const& implementation) {
     backend.reset(state.view());
     auto const ended = end<T, Implementation>(backend, state, extents, Layout::dense, {}, 0);
     CHECK(ended.output == std::vector<double>(ended.output.size(), 0.0));
-    CHECK(ended.lse == std::vector<double>(ended.lse.size(), nothing));
+    CHECK(ended.lse == std::vector<double>(ended.lse.size(), minus_infinity));
     CHECK(state.gaps_are_intact());
   }
 }
@@ -188,9 +189,9 @@ void merges(Implementation const& implementation) {
   using State = PlacedState<typename Implementation::Placement, A>;
   auto backend = implementation.make(6);
   for (auto const& extents : extents_that_break_things<4>())
-    for (std::size_t turn = 0; turn < 8; ++turn) {
-      auto const own = rows_of_every_kind<A>(extents, 0), other = rows_of_every_kind<A>(extents, turn);
-      State into(own, turn % 2 ? Layout::padded : Layout::payload), from(other, Layout::payload);
+    for (std::size_t first_kind = 0; first_kind < 8; ++first_kind) {
+      auto const own = rows_of_every_kind<A>(extents, 0), other = rows_of_every_kind<A>(extents, first_kind);
+      State into(own, first_kind % 2 ? Layout::padded : Layout::payload), from(other, Layout::payload);
       auto const before = from.bytes();
       backend.merge(into.view(), from.view());
       backend.synchronize();
@@ -198,7 +199,7 @@ void merges(Implementation const& implementation) {
       CHECK(into.gaps_are_intact());
       auto const exact = normalised(merged(own, other), {}, 0);
       auto const seen = end<T, Implementation>(backend, into, extents, Layout::dense, {}, 0);
-      // Terms of opposite sign may cancel in the joined row; each is at most 20.
+      // Terms of opposite sign may cancel in the merged row; each is at most 20.
       CHECK(worst_error(seen.output, exact.output, 40) <= allowed<A, T>);
       CHECK(worst_error(seen.lse, exact.lse, 1) <= allowed_lse<A, annulus::Accumulator<T>>);
     }
@@ -211,20 +212,20 @@ void normalises(Implementation const& implementation) {
   for (auto const& extents : extents_that_break_things<4>())
     for (Layout layout : every_layout)
       for (Index sinks_per_head : {0, 1, 3}) {
-        static constexpr double logits[] = {0.25, nothing, -3, 2, 85, nothing, 1};
+        static constexpr double logits[] = {0.25, minus_infinity, -3, 2, 85, minus_infinity, 1};
         std::vector<double> sinks;
         for (Index s = 0; s < extents[2] * sinks_per_head; ++s) sinks.push_back(logits[s % 7]);
         auto const rows = rows_of_every_kind<A>(extents, 0);
         PlacedState<typename Implementation::Placement, A> state(rows, Layout::payload);
         auto const exact = normalised(rows, sinks, sinks_per_head);
         auto const seen = end<T, Implementation>(backend, state, extents, layout, sinks, sinks_per_head);
-        INFO("layout " << static_cast<int>(layout) << ", " << sinks_per_head << " sinks");
+        INFO("layout " << static_cast<int>(layout) << ", " << sinks_per_head << " sink logits");
         CHECK(worst_error(seen.output, exact.output, 1e-30) <= allowed<A, T>);
         CHECK(worst_error(seen.lse, exact.lse, 1) <= allowed_lse<A, annulus::Accumulator<T>>);
       }
 }
 
-/// lse_remainder is what lse lacks, next to maxima of every size; without data it is not written.
+/// lse_remainder is what rounding removed from lse, for maxima of every size; a view without data is not written.
 template <class T, class Implementation>
 void keeps_remainders(Implementation const& implementation) {
   using A = annulus::AccumulatorOf<typename Implementation::Backend, T>;
@@ -236,10 +237,10 @@ void keeps_remainders(Implementation const& implementation) {
   StateRows rows{extents, numbers<A>(product(extents)), {}, {}};
   rows.maximum.resize(54);
   rows.sum.resize(54);
-  double const maxima[] = {nothing, 0, -1.5, 3, 700, -1e5, 1e9, -1e30, lowest};
+  double const maxima[] = {minus_infinity, 0, -1.5, 3, 700, -1e5, 1e9, -1e30, lowest};
   double const sums[] = {1, 1.75, 3, 1000, 1e6};
   rows.for_each_row([&](std::size_t row, std::size_t first) {
-    // lse is a sum of two L, whatever the sums are.
+    // Rounded to float, so that the maximum is exact in L.
     rows.maximum[row] = static_cast<double>(static_cast<float>(maxima[row % 9]));
     rows.sum[row] = row % 9 == 0 ? 0 : sums[row % 5];
     if (row % 9 == 0) std::fill_n(rows.accumulator.begin() + static_cast<std::ptrdiff_t>(first), extents[3], 0.0);
@@ -249,14 +250,14 @@ void keeps_remainders(Implementation const& implementation) {
   for (std::size_t row = 0; row < rows.maximum.size(); ++row) {
     INFO("maximum " << rows.maximum[row] << ", sum " << rows.sum[row]);
     if (rows.sum[row] == 0) {
-      CHECK((seen.lse[row] == nothing && seen.lse_remainder[row] == 0));
+      CHECK((seen.lse[row] == minus_infinity && seen.lse_remainder[row] == 0));
       continue;
     }
-    // lse less the maximum is exact where the maximum decides, and else a number of the size of the logarithm.
+    // lse - maximum is exact if the maximum dominates, and else of the size of the logarithm.
     double const logarithm = std::log(rows.sum[row]),
                  whole = (seen.lse[row] - rows.maximum[row]) + seen.lse_remainder[row];
     CHECK(std::abs(whole - logarithm) <= (2 * rounding_of<A> + 2 * rounding_of<L>)*(1 + logarithm));
-    // lse is the number next to the sum, as before.
+    // lse is maximum + log(sum), rounded.
     CHECK(seen.lse[row] == static_cast<double>(static_cast<L>(static_cast<A>(rows.maximum[row]) +
                                                               std::log(static_cast<A>(rows.sum[row])))));
   }
@@ -274,7 +275,7 @@ void keeps_remainders(Implementation const& implementation) {
   CHECK(lse.values() == seen.lse);
 }
 
-/// delta = rowsum(dout * output), also where dout is NaN in rows that saw nothing and whose output is the constant 0.
+/// delta = rowsum(dout * output), also if dout is NaN in masked rows, whose output is the constant 0.
 template <class T, class Implementation>
 void row_deltas(Implementation const& implementation) {
   using Placement = typename Implementation::Placement;
@@ -303,7 +304,7 @@ void row_deltas(Implementation const& implementation) {
       PlacedArray<Placement, A, 3> delta(rows.statistics(), Layout::payload, 2);
       backend.row_delta(placed_dout.constant(), placed_output.constant(), delta.view());
       backend.synchronize();
-      // A sum of n rounded products is off by at most n roundings of the sum of their absolute values.
+      // The error of a sum of n rounded products is at most n roundings of the sum of their absolute values.
       double const bound = (static_cast<double>(extents[3]) + 1) * rounding_of<A>;
       CHECK(worst_error(delta.values(), exact, terms) <= bound);
       CHECK(delta.gaps_are_intact());
@@ -325,7 +326,7 @@ void sink_gradients(Implementation const& implementation) {
       for (auto const& remainder : {none, given}) {
         std::vector<double> sinks, exact, terms;
         for (Index s = 0; s < heads * sinks_per_head; ++s) {
-          sinks.push_back(s % 3 == 1 ? nothing : static_cast<double>(s) - 15.0);
+          sinks.push_back(s % 3 == 1 ? minus_infinity : static_cast<double>(s) - 15.0);
           exact.push_back(0);
           terms.push_back(0);
           for (Index b = 0; b < batch; ++b)
@@ -347,7 +348,7 @@ void sink_gradients(Implementation const& implementation) {
                                dsinks.view());
         backend.synchronize();
         auto const seen = dsinks.values();
-        // A sum of n products; the exponential of a number x rounded in A is off by |x| roundings, and |x| < 64.
+        // A sum of n products; the exponential of x, rounded in A, has an error of |x| roundings, and |x| < 64.
         double const bound = (static_cast<double>(batch * rows) + 64) * rounding_of<A>;
         for (std::size_t s = 0; s < seen.size(); ++s) CHECK(std::abs(seen[s] - exact[s]) <= bound * terms[s]);
       }

@@ -1,5 +1,6 @@
 #pragma once
-// fold and add_gradients against the oracle: every option and every coverage, in one step or in many, in any order.
+// Backend cases of fold and add_gradients, compared with the oracle: every option and every coverage, in one step or in
+// many, in any order.
 
 #include <array>
 #include <cstdint>
@@ -22,12 +23,13 @@ namespace annulus_test::backend_cases {
 template <class T>
 inline constexpr Bounds bounds_of = std::is_same_v<T, double> ? double_bounds : float_bounds;
 
-/// Every third choice hands over only the rows that are needed; orders and layouts take turns.
+/// Cycles through orders and layouts; every third choice passes only the needed key rows.
 inline StepChoice choice_number(std::size_t n) {
   return {static_cast<StepChoice::Order>(n % 3), n % 3 == 1, every_layout[n % every_layout.size()]};
 }
 
-/// Judges a problem solved by steps; returns the tiles of each coverage that it had, or nothing if it is refused.
+/// Compares a problem solved by steps with the oracle; returns its numbers of tiles by coverage, or none if the backend
+/// refuses it.
 template <class T, class Implementation, class Predicate = annulus::EveryPair>
 std::optional<std::array<int, 5>> judge_steps(Implementation const& implementation, RingProblem problem,
                                               StepChoice const& choice, Predicate predicate = {}) {
@@ -40,7 +42,7 @@ std::optional<std::array<int, 5>> judge_steps(Implementation const& implementati
   return solver.tiles_of_coverage();
 }
 
-/// A checkerboard of blocks that no other rule can express.
+/// A checkerboard of blocks, which no other mask rule can express.
 struct Checkerboard {
   bool operator()(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) const {
     return (batch + head + query / 2 + key / 3) % 2 == 0;
@@ -83,7 +85,7 @@ void every_coverage(Implementation const& implementation) {
       });
       CHECK(has(judge_steps<T>(implementation, restricted, choice, Checkerboard{}), Coverage::elements));
     }
-    // Rows of different strides meet: no band describes them.
+    // Query and key segments of different strides: no band describes their visible pairs.
     auto const strided = problem_with([](RingProblem& p) {
       p.dense.causal = true;
       auto const rows = [&](annulus::Sharding const& sharding, annulus::Side side, Index length) {
@@ -114,12 +116,12 @@ void every_option(Implementation const& implementation) {
       {"query offset", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = 6; }},
       {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
       {"bias of each batch item", [](RingProblem& p) { give_bias(p, p.dense.batch, 1); }},
-      {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
+      {"sink logits", [](RingProblem& p) { give_sinks(p, 2); }},
       {"documents",
        [](RingProblem& p) {
          give_documents(p, documents_of_lengths(p.dense.batch, {3, 7, 1, 9, 3}));
        }},
-      {"rows that see nothing", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -9; }},
+      {"masked rows", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -9; }},
   };
   std::size_t n = 0;
   for (auto const& [name, change] : options)
@@ -157,7 +159,7 @@ void random_steps(Implementation const& implementation, std::uint64_t first_seed
   }
 }
 
-/// A step without tiles changes no bit of a state or gradient, whatever they hold.
+/// A step without tiles changes no bit of a state or gradient, whatever values they hold.
 template <class T, class Implementation>
 void empty_steps(Implementation const& implementation) {
   using Placement = typename Implementation::Placement;
@@ -191,7 +193,7 @@ void empty_steps(Implementation const& implementation) {
   CHECK(all() == before);
 }
 
-/// Rows next to whose lse the logarithm of the number of keys is not small: gradients need the remainder too.
+/// Rows whose lse is so large that it rounds away part of the logarithm of the sum: gradients need the remainder too.
 template <class T, class Implementation>
 void huge_logits(Implementation const& implementation) {
   for (std::size_t n = 0; n < 6; ++n) {

@@ -1,5 +1,5 @@
 #pragma once
-// What every backend must do. One line adds an implementation (conformance/backend_implementations.hpp says what it is):
+// Test suite that every backend must pass. One line adds an implementation (see backend_implementations.hpp):
 //   TEST_CASE("MyBackend is a backend") { backend_suite(HostImplementation<MyBackend>{}); }
 
 #include "conformance/backend_elementwise_cases.hpp"
@@ -25,7 +25,7 @@ void backend_suite(Implementation const& implementation) {
   SECTION("steps, double") { step_operations<double>(implementation); }
   SECTION("whole problems, float") { CHECK(whole_problems<float>(implementation, 530'000, 100) > 0); }
   SECTION("whole problems, double") {
-    // Not every device has doubles: then all problems are refused.
+    // Some devices have no doubles: they refuse all problems.
     bool const some = static_cast<bool>(implementation.make(15).supports(every_problem().at("float64")));
     CHECK((whole_problems<double>(implementation, 540'000, 50) > 0) == some);
   }

@@ -1,4 +1,4 @@
-// Every communicator that needs no launcher goes through the same cases; tests/mpi adds the one that does.
+// Runs the communicator suites on every communicator that needs no launcher; tests/mpi does so for MpiRing.
 
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
@@ -24,7 +24,7 @@ TEST_CASE("SimulatedRing is a communicator", "[comm]") {
   communicator_suite([](int ranks, auto function) { run_ring(ranks, function); });
 }
 
-TEST_CASE("SimulatedRing shares_memory", "[comm]") {
+TEST_CASE("SimulatedRing exchanges without copies", "[comm]") {
   zero_copy_suite([](int ranks, auto function) { run_ring(ranks, function, {.zero_copy = ZeroCopy::always}); });
 }
 

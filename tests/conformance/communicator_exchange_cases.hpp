@@ -1,5 +1,5 @@
 #pragma once
-// Communicator cases in which nothing fails.
+// Communicator cases without failures.
 
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@ void geometry(RunRing& run, int ranks) {
   }));
 }
 
-/// Every distance, channel and length class: nothing, one byte, odd, small, large.
+/// Every hop, channel and length class: 0, 1, odd, large.
 template <class RunRing>
 void hops(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) {
@@ -44,7 +44,7 @@ void hops(RunRing& run, int ranks) {
   }));
 }
 
-/// Runs of unlike lengths, that differ by sender, with empty ones first, between and last; and no runs at all.
+/// Runs whose lengths differ by sender, with empty ones first, between and last; and no runs at all.
 template <class RunRing>
 void uneven_runs(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) {
@@ -64,8 +64,8 @@ void uneven_runs(RunRing& run, int ranks) {
   }));
 }
 
-/// A shift on each channel under way, started and waited for in every order: the same on all ranks, and another on
-/// each.
+/// A pending shift on each channel, started and waited for in every order: the same on all ranks, and a different one
+/// on each.
 template <class RunRing>
 void channels_in_any_order(RunRing& run, int ranks) {
   for (bool const same_on_all : {true, false})
@@ -91,7 +91,7 @@ void channels_in_any_order(RunRing& run, int ranks) {
     }));
 }
 
-/// Several shifts of one channel under way, of the same and of other distances, waited for from the last to the first.
+/// Several pending shifts of one channel, with equal and different hops, waited for from the last to the first.
 template <class RunRing>
 void several_pending(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) {
@@ -111,7 +111,7 @@ void several_pending(RunRing& run, int ranks) {
   }));
 }
 
-/// What each rank sends on is what it received, with two buffers in turn: after `size` rounds it is home.
+/// Each rank forwards what it received, with two alternating buffers: after `size` rounds data are back at their owner.
 template <class RunRing>
 void many_rounds(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
@@ -122,7 +122,7 @@ void many_rounds(RunRing& run, int ranks) {
       std::array const in = {there.bytes()};
       ring.start_shift(annulus::Channel::prefetched, 1, out, in).wait();
       std::swap(here, there);
-      fill_pattern(there.bytes(), ring.rank(), -round, 0);  // the bytes that left are the sender's again
+      fill_pattern(there.bytes(), ring.rank(), -round, 0);  // after wait() the sender may overwrite the sent bytes
       auto const owner = annulus::ring_neighbour(ring.rank(), -round, ranks);
       if (auto complaint = complaint_about(here.bytes(), owner, 1, 0); !complaint.empty()) return complaint;
     }
@@ -130,7 +130,7 @@ void many_rounds(RunRing& run, int ranks) {
   }));
 }
 
-/// A transfer may be moved, kept in an optional, and assigned anew after its wait.
+/// A transfer may be moved, held in an optional, and assigned to again after its wait.
 template <class RunRing>
 void moved_transfers(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) {
@@ -153,9 +153,9 @@ void moved_transfers(RunRing& run, int ranks) {
   }));
 }
 
-/// Records of several lengths, between shifts and while one is under way.
+/// All-gathers of records of several lengths, between shifts and while one is pending.
 template <class RunRing>
-void gatherings(RunRing& run, int ranks) {
+void all_gathers(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) {
     using Buffers = ShiftBuffers<std::remove_reference_t<decltype(ring)>>;
     std::string complaints;

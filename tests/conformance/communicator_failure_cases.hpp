@@ -1,5 +1,5 @@
 #pragma once
-// Communicator cases in which a rank fails: the others must learn of it, and no one may touch the caller's bytes after.
+// Communicator cases in which a rank fails: the others must throw, and no rank may touch the caller's bytes afterwards.
 
 #include <array>
 #include <chrono>
@@ -15,13 +15,14 @@
 
 namespace annulus_test::communicator_cases {
 
-/// Ranks that are tried as the one that fails.
+/// The ranks that take turns as the one that fails.
 inline std::vector<annulus::Rank> culprits(int ranks) {
   if (ranks == 1) return {0};
   return ranks == 2 ? std::vector{0, 1} : std::vector{0, ranks / 2, ranks - 1};
 }
 
-/// A run that leaves is shorter, longer, elsewhere, one of too few or of too many. Only the receiver can know.
+/// An outgoing run is shorter, longer or in another place than expected, or runs are too few or too many. Only the
+/// receiver can detect it.
 template <class RunRing>
 void unequal_lengths(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -73,7 +74,7 @@ void unequal_lengths(RunRing& run, int ranks) {
   }
 }
 
-/// Records of unlike lengths: no rank may get wrong data, and none may wait for ever.
+/// Records of different lengths: no rank may get wrong data, and none may hang.
 template <class RunRing>
 void unequal_records(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -121,11 +122,11 @@ void throwing_rank(RunRing& run, int ranks) {
     }
 }
 
-/// abandon(reason) reaches all peers with its reason, and closes the ring for good, for the rank itself too.
+/// abandon(reason) reaches all peers with its reason, and closes the ring permanently, also for the rank itself.
 template <class RunRing>
 void abandoning_rank(RunRing& run, int ranks) {
   if (ranks == 1) return;
-  std::string const reason = "this machine is on fire";
+  std::string const reason = "the test abandons the ring";
   for (auto const culprit : culprits(ranks)) {
     CAPTURE(culprit);
     check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
@@ -144,21 +145,21 @@ void abandoning_rank(RunRing& run, int ranks) {
       // Ranks that are far from the culprit may still get a few shifts through.
       for (int attempt = 0; attempt < 2 * ranks && failures < 3; ++attempt) try {
           failures == 1 ? gather() : shift();
-          if (failures != 0) return "a closed ring works again";
+          if (failures != 0) return "an exchange succeeded on a closed ring";
         } catch (annulus::CommunicationError const& error) {
           ++failures;
           if (error.neighbour() != culprit || std::string(error.what()).find(reason) == std::string::npos)
             return annulus::message_of("failure ", failures, " is: ", error.what());
         }
-      if (failures < 3) return "an abandoned ring still works";
-      // So that the rank does not leave before all have heard the reason.
+      if (failures < 3) return "exchanges succeed on an abandoned ring";
+      // So that the rank does not leave before all have received the reason.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       return {};
     }));
   }
 }
 
-/// A rank has done its part sooner than the others expect.
+/// A rank returns earlier than the others expect.
 template <class RunRing>
 void leaving_rank(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -182,8 +183,8 @@ void leaving_rank(RunRing& run, int ranks) {
   }
 }
 
-/// An exception passes while shifts are under way, and their bytes are gone at once. Peers are before, in, or long
-/// before the same shift.
+/// An exception unwinds pending shifts and destroys their bytes. Peers are in the same shift, or shortly or long before
+/// it.
 template <class RunRing>
 void unwound_transfers(RunRing& run, int ranks) {
   for (auto const culprit : culprits(ranks))
@@ -213,7 +214,7 @@ void unwound_transfers(RunRing& run, int ranks) {
     }
 }
 
-/// Once a transfer is destroyed or its wait has thrown, nothing that peers do reaches the bytes.
+/// Once a transfer is destroyed or its wait has thrown, no peer reads or writes its bytes.
 template <class RunRing>
 void bytes_after_a_failure(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -255,7 +256,8 @@ void bytes_after_a_failure(RunRing& run, int ranks) {
   }
 }
 
-/// All ranks throw over what they gathered: each has its own reason, none loses the ring before it has the records.
+/// All ranks throw because of the records that they gathered: each throws its own exception, and none loses the ring
+/// before it has the records.
 template <class RunRing>
 void failing_together(RunRing& run, int ranks) {
   for (int repeat = 0; repeat < 5; ++repeat) {

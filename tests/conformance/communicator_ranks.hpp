@@ -1,5 +1,5 @@
 #pragma once
-// How the communicator suite runs a case on all ranks, and what it sends.
+// Runs a case of the communicator suite on all ranks, and makes the messages that it sends.
 
 #include <array>
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace annulus_test {
 
-/// Bytes that a communicator of a memory space moves.
+/// Bytes in a memory space.
 template <class Space>
 class SpaceBytes;
 
@@ -41,26 +41,26 @@ class SpaceBytes<ForeignMemory> : public ForeignAllocation {
   using ForeignAllocation::ForeignAllocation;
 };
 
-/// What a rank throws that fails for reasons of its own.
+/// Thrown by a rank that fails by itself.
 class OwnFailure : public std::runtime_error {
  public:
   OwnFailure() : std::runtime_error("a failure of this rank's own") {}
 };
 
-/// What came of one rank.
+/// Outcome of a case on one rank.
 struct RankOutcome {
   enum Kind { returned, communication_error, own_failure, other_exception };
   Kind kind = returned;
-  std::string text{};  ///< what() of the exception, else what the case complains of; empty if nothing
+  std::string text{};  ///< what() of the exception, else the complaint of the case; empty if there is none
   annulus::Rank rank = annulus::CommunicationError::unknown;
   annulus::Rank neighbour = annulus::CommunicationError::unknown;
 };
 
-/// What came of the ranks of this process: all of them where ranks are threads, one where they are processes.
+/// Outcome of a case on the ranks of this process: all of them if ranks are threads, one if they are processes.
 struct CaseOutcome {
   std::map<annulus::Rank, RankOutcome> ranks;
   bool ran_here = true;
-  /// What left the runner.
+  /// The kind of exception that the runner threw.
   RankOutcome::Kind escaped = RankOutcome::returned;
 };
 
@@ -76,8 +76,8 @@ inline RankOutcome outcome_of_current_exception() {
   }
 }
 
-/// Runs body(ring) on each of `ranks` ranks; it returns a complaint, or an empty string. Only CHECK, so that ranks that
-/// are processes stay in step whatever fails.
+/// Runs body(ring) on each of `ranks` ranks; body returns a complaint, or an empty string. Uses only CHECK, so that
+/// ranks that are processes stay in step whatever fails.
 template <class RunRing, class Body>
 CaseOutcome play(RunRing& run, int ranks, Body body) {
   CaseOutcome outcome;
@@ -104,7 +104,7 @@ CaseOutcome play(RunRing& run, int ranks, Body body) {
   } catch (...) {
     outcome.escaped = outcome_of_current_exception().kind;
   }
-  // A failure that is noticed only by a time limit is a failure of the communicator.
+  // A communicator that notices a failure only by its deadline fails the test.
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
   CHECK(outcome.ranks.empty() == !outcome.ran_here);
   return outcome;
@@ -119,7 +119,7 @@ inline void check_all_returned(CaseOutcome const& outcome) {
   }
 }
 
-/// Every rank but `except` has thrown a CommunicationError.
+/// Checks that every rank except `except` has thrown a CommunicationError.
 inline void check_others_lost_the_ring(CaseOutcome const& outcome, annulus::Rank except) {
   for (auto const& [rank, one] : outcome.ranks) {
     if (rank == except) continue;
@@ -133,10 +133,10 @@ inline void check_others_lost_the_ring(CaseOutcome const& outcome, annulus::Rank
 constexpr std::array<annulus::Channel, 3> all_channels = {annulus::Channel::prefetched, annulus::Channel::carried,
                                                           annulus::Channel::reduction};
 
-/// Large enough not to be sent before the receiver asks for it.
+/// Bytes of a message above the eager limit: it is not sent before the receiver asks for it.
 constexpr std::size_t large = 300'000;
 
-/// Byte `index` of a message; any two messages that could be mistaken for each other differ in nearly all bytes.
+/// Byte `index` of a message; messages that could be confused with each other differ in nearly all bytes.
 inline std::byte pattern(annulus::Rank sender, int message, std::size_t run, std::size_t index) {
   std::uint64_t x = static_cast<std::uint64_t>(sender) * 0x9e3779b97f4a7c15u +
                     static_cast<std::uint64_t>(message) * 0xbf58476d1ce4e5b9u + run * 0x94d049bb133111ebu + index;
@@ -158,8 +158,8 @@ inline std::string complaint_about(std::span<std::byte const> bytes, annulus::Ra
   return {};
 }
 
-/// Buffers of one shift: the runs that leave are filled, those that arrive are awaited from rank() - hop.
-/// `length(sender, run)` is a length that sender and receiver agree on.
+/// Buffers of one shift: the outgoing runs are filled, the incoming ones come from rank() - hop. `length(sender, run)`:
+/// the length in bytes, on which sender and receiver agree.
 template <class Ring>
 class ShiftBuffers {
   using Bytes = SpaceBytes<typename Ring::memory_space>;
@@ -182,7 +182,7 @@ class ShiftBuffers {
 
   auto start(Ring& ring, annulus::Channel channel) { return ring.start_shift(channel, hop_, out_runs_, in_runs_); }
 
-  /// Empty if what arrived is right.
+  /// Empty if the incoming bytes are right; else what is wrong.
   std::string complaint() const {
     std::string all;
     for (std::size_t p = 0; p < in_runs_.size(); ++p) all += complaint_about(in_runs_[p], from_, message_, p);

@@ -1,5 +1,5 @@
 #pragma once
-// What every communicator must do. One line adds an implementation:
+// Test suite that every communicator must pass. One line adds an implementation:
 //   communicator_suite([](int ranks, auto function) { annulus::run_ring(ranks, function); });
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace annulus_test {
 
-/// run(ranks, function) calls function(ring) on every rank of a fresh ring, returns when all have ended, and lets out
-/// one of the exceptions, if any. Where only some ranks are in this process it returns whether one of them was.
+/// run(ranks, function) calls function(ring) on every rank of a new ring, returns when all have ended, and rethrows one
+/// of their exceptions, if any. If ranks are processes, it returns a bool: whether this process is a rank of the ring.
 template <class RunRing>
 void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3, 4, 5, 7}) {
   using namespace communicator_cases;
@@ -20,10 +20,10 @@ void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2
     DYNAMIC_SECTION(ranks << " ranks: hops") { hops(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: uneven runs") { uneven_runs(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: channels in any order") { channels_in_any_order(run, ranks); }
-    DYNAMIC_SECTION(ranks << " ranks: several shifts under way") { several_pending(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: several pending shifts") { several_pending(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: many rounds") { many_rounds(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: moved transfers") { moved_transfers(run, ranks); }
-    DYNAMIC_SECTION(ranks << " ranks: gatherings") { gatherings(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: all-gathers") { all_gathers(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: unequal lengths") { unequal_lengths(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: unequal records") { unequal_records(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: a rank throws") { throwing_rank(run, ranks); }

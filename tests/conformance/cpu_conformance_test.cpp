@@ -1,4 +1,4 @@
-// The fast CPU backend goes through the cases of every backend, alone on its thread and with threads to share.
+// Runs the backend suite on the fast CPU backend, with one thread and with three.
 
 #include "annulus/backend/cpu/cpu.hpp"
 #include "conformance/backend_suite.hpp"

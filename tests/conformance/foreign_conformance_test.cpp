@@ -1,5 +1,5 @@
-// A backend and a communicator of another memory space, whose calls return before the work is done: the cases of every
-// backend, in both ways of being late.
+// Runs the backend suite on a backend and a communicator of another memory space, whose calls return before the work is
+// done: with random delays, and with all work deferred until it is waited for.
 
 #include "conformance/backend_suite.hpp"
 
@@ -11,7 +11,7 @@ TEST_CASE("a foreign backend that works with delays is a backend", "[backend][fo
   CHECK(ForeignRegistry::instance().take_overruns() == 0);
 }
 
-TEST_CASE("a foreign backend that does nothing before it is waited for is a backend", "[backend][foreign]") {
+TEST_CASE("a foreign backend that defers all work until it is waited for is a backend", "[backend][foreign]") {
   backend_suite(ForeignImplementation<>{DeferralOptions::lazy});
   CHECK(ForeignRegistry::instance().allocations() == 0);
   CHECK(ForeignRegistry::instance().take_overruns() == 0);

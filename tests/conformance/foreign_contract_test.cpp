@@ -1,5 +1,5 @@
-// What makes the foreign backend a judge of the loop: it is late, it refuses host memory and stale steps, it notices every
-// wait that is left out. And what the loop does when the device or a peer fails in the middle of a pass.
+// Contract of the foreign backend, which tests the ring loop: it works late, refuses host memory and stale steps, and
+// reveals every omitted wait. Also the behaviour of the loop when the device or a peer fails in the middle of a pass.
 
 #include <array>
 #include <chrono>
@@ -40,7 +40,7 @@ ForeignView<float const, 4> constant(Tensor const& tensor) { return tensor.view(
 
 }  // namespace
 
-TEST_CASE("foreign: nothing has happened before synchronize()", "[foreign]") {
+TEST_CASE("foreign: a lazy backend does no work before synchronize()", "[foreign]") {
   Tensor const from = tensor_of(2);
   Tensor to(extents);
   Foreign backend = lazy_backend();
@@ -57,7 +57,7 @@ TEST_CASE("foreign: work is done in the order of the calls, whatever the delays"
   Tensor sum = tensor_of(1), one = tensor_of(1);
   Foreign backend(
       {.deferral = {.when = DeferralOptions::delayed, .seed = 4, .longest_delay = std::chrono::microseconds(300)}});
-  // sum <- 2 sum + 1, ten times; any other order gives another number.
+  // sum <- 2 sum + 1, ten times; any other order gives another result.
   Tensor copy(extents);
   for (int i = 0; i < 10; ++i) {
     backend.copy(constant(sum), copy.view());
@@ -78,7 +78,7 @@ TEST_CASE("foreign: the destructor waits for the work", "[foreign]") {
   CHECK(first_of(to) == 3);
 }
 
-TEST_CASE("foreign: host memory is refused, and what reaches out of an allocation", "[foreign]") {
+TEST_CASE("foreign: views of host memory, and views that extend past an allocation, are refused", "[foreign]") {
   Tensor tensor = tensor_of(1);
   std::vector<float> host(60, 1);
   Foreign backend = lazy_backend();
@@ -103,7 +103,7 @@ TEST_CASE("foreign: host memory is refused, and what reaches out of an allocatio
   }
   refuses([&] { backend.clear(dangling); });
   CHECK(backend.misuses() == 7);
-  // Views without elements lie anywhere.
+  // Views without elements may have any address.
   backend.clear(ForeignView<float, 4>(nullptr, {2, 0, 3, 4}));
   backend.clear(tensor.view());
   backend.synchronize();
@@ -144,7 +144,7 @@ TEST_CASE("foreign: a step that changes before its work is refused", "[foreign]"
 
 namespace {
 
-/// Leaves out one synchronize(). Steps stay valid, so that all that goes wrong is the memory.
+/// Omits one synchronize(). Steps stay valid, so that only the data can be wrong.
 class ForgetfulBackend : public Foreign {
  public:
   explicit ForgetfulBackend(int forgotten)
@@ -190,7 +190,7 @@ class ForgetfulBackend : public Foreign {
   std::deque<StepRows> rows_;
 };
 
-// Leaving a wait out is a race, which the sanitizer would report before the test could see what it does to the result.
+// An omitted wait is a data race, which the sanitizer would report before the test could check the result.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool races_end_the_test = true;
 #elif defined(__has_feature)
@@ -215,7 +215,7 @@ RingProblem unmasked_problem(Rotation rotation) {
 
 }  // namespace
 
-TEST_CASE("foreign: every wait that is left out on one rank is noticed", "[foreign][planted]") {
+TEST_CASE("foreign: every omitted wait on one rank is detected", "[foreign][planted]") {
   if (races_end_the_test) {
     SUCCEED("not under the thread sanitizer");
     return;
@@ -223,11 +223,11 @@ TEST_CASE("foreign: every wait that is left out on one rank is noticed", "[forei
   for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
     RingProblem const problem = unmasked_problem(rotation);
     int waits = 0;
-    // What is noticed: a wrong result, or bytes that change under way; empty: nothing.
+    // Returns what is detected: a wrong result, or bytes that change during a transfer; empty if nothing is.
     auto const run = [&](int forgotten) -> std::string {
       try {
         auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
-          // It takes what leaves when the shift starts, and delivers what arrives when it is waited for.
+          // Copies outgoing bytes when the shift starts, and delivers incoming bytes when it is waited for.
           UnrulyCommunicator prompt(simulated, {.longest_delay = std::chrono::microseconds(0)});
           ForeignRing ring(prompt);
           bool const forgets = ring.rank() == 1;
@@ -246,10 +246,10 @@ TEST_CASE("foreign: every wait that is left out on one rank is noticed", "[forei
     // Forward and backward: before the first shift, after each step, at the end; and before dsinks are summed.
     REQUIRE(waits == 2 * (1 + problem.ranks + 1) + 1);
     for (int forgotten = 0; forgotten < 2 * (1 + problem.ranks + 1) + 1; ++forgotten) {
-      // Nothing is carried when keys rotate forward: three ranks are too few for a step to meet the next but one shift.
+      // With rotating keys the forward pass carries nothing: on three ranks, no step overlaps the next but one shift.
       bool const memory_is_not_shared = rotation == Rotation::keys && 1 <= forgotten && forgotten <= problem.ranks;
       if (memory_is_not_shared) continue;
-      INFO("left out: synchronize() number " << forgotten);
+      INFO("omitted: synchronize() number " << forgotten);
       CHECK(run(forgotten) != "");
     }
   }
@@ -257,7 +257,7 @@ TEST_CASE("foreign: every wait that is left out on one rank is noticed", "[forei
 
 namespace {
 
-/// How a rank ended.
+/// The end of a rank's run.
 enum class End { well, device_failed, ring_failed };
 
 struct RankEnd {
@@ -266,7 +266,7 @@ struct RankEnd {
   std::size_t pending = 0;
 };
 
-/// Runs a problem in which rank 1 fails as said, and returns how all ranks ended.
+/// Runs a problem in which rank 1 fails in the given call or wait (-1: in none), and returns how all ranks ended.
 std::vector<RankEnd> run_failing(RingProblem const& problem, DeferralOptions::When when, int failing_call,
                                  int fatal_wait) {
   return annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& simulated) {
@@ -291,7 +291,7 @@ std::vector<RankEnd> run_failing(RingProblem const& problem, DeferralOptions::Wh
 
 std::vector<RingProblem> failing_problems() {
   std::vector<RingProblem> problems{unmasked_problem(Rotation::keys), unmasked_problem(Rotation::queries)};
-  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {  // results go straight home
+  for (Rotation rotation : {Rotation::keys, Rotation::queries}) {  // results go straight to their owners
     RingProblem problem = small_ring_problem({.query_length = 16}, 4, annulus::Contiguous{}, rotation);
     problem.dense.window_left = problem.dense.window_right = 5;
     settle(problem);
@@ -302,7 +302,7 @@ std::vector<RingProblem> failing_problems() {
 
 }  // namespace
 
-TEST_CASE("foreign: a failure of the device surfaces where it is waited for and ends the ring on all ranks",
+TEST_CASE("foreign: a failure of the device is thrown where it is waited for and ends the ring on all ranks",
           "[foreign]") {
   for (RingProblem const& problem : failing_problems())
     for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
@@ -323,7 +323,7 @@ TEST_CASE("foreign: a failure of the device surfaces where it is waited for and 
       }
 }
 
-TEST_CASE("foreign: a lost peer leaves no work behind that reads what has ended", "[foreign]") {
+TEST_CASE("foreign: after a peer is lost, no pending work reads destroyed memory", "[foreign]") {
   for (RingProblem const& problem : failing_problems())
     for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
       for (int wait = 0;; ++wait) {

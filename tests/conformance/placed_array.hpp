@@ -1,5 +1,5 @@
 #pragma once
-// Arrays of any strides in the memory of a backend, whose gaps are watched.
+// Arrays of any strides in the memory space of a backend, with a check that gaps between elements are not written.
 
 #include <algorithm>
 #include <array>
@@ -16,20 +16,20 @@
 
 namespace annulus_test {
 
-/// How an array lies in memory. All but `permuted` and `gapped` have unit stride along the last axis.
+/// Memory layout of an array. All except `permuted` and `gapped` have unit stride along the last axis.
 enum class Layout {
   dense,     ///< row-major
-  payload,   ///< rows outermost, as in what travels around a ring
-  padded,    ///< row-major with room behind each row
+  payload,   ///< rows outermost, as in the payloads of a ring
+  padded,    ///< row-major with a gap after each row
   reversed,  ///< as padded, but the rows run backwards
   permuted,  ///< column-major
-  gapped,    ///< every other element, and room behind each row
+  gapped,    ///< every other element, and a gap after each row
 };
 inline constexpr std::array every_layout{Layout::dense,    Layout::payload,  Layout::padded,
                                          Layout::reversed, Layout::permuted, Layout::gapped};
 inline constexpr std::array unit_stride_layouts{Layout::dense, Layout::payload, Layout::padded, Layout::reversed};
 
-/// An array of T with N axes. Values go in and out as double, in row-major order of the indices.
+/// An array of T with N axes. Values are written and read as double, in row-major order of the indices.
 template <class Placement, class T, std::size_t N>
 class PlacedArray {
  public:
@@ -41,7 +41,7 @@ class PlacedArray {
         strides_(strides_of(extents, layout, rows)),
         first_(first_of(extents, strides_)),
         storage_(filled(values)) {}
-  /// All elements are NaN, or another value that no result has.
+  /// All elements are NaN, or -77 if T has no NaN.
   PlacedArray(Extents const& extents, Layout layout, std::size_t rows = 1) : PlacedArray(extents, layout, {}, rows) {}
 
   auto view() {
@@ -55,7 +55,7 @@ class PlacedArray {
     return annulus::TensorView<T const, N, Space>(writable);
   }
 
-  /// The backend must be at rest.
+  /// The backend must be synchronized.
   std::vector<double> values() const { return ring_run_detail::widened<N>(at_rest()); }
 
   /// Every byte, gaps included.
@@ -64,7 +64,7 @@ class PlacedArray {
     return {all.begin(), all.end()};
   }
 
-  /// Nothing was written beside the elements.
+  /// True if no gap between elements was written.
   bool gaps_are_intact() const {
     auto const element_places = places();
     for (Index i = 0; i < elements().size(); ++i)

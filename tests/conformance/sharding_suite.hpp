@@ -1,5 +1,5 @@
 #pragma once
-// What every sharding must do, whatever it is: one call runs all cases over rank counts and lengths that break things.
+// Test suite that every sharding must pass: one call runs all cases over numbers of ranks and edge-case lengths.
 
 #include <algorithm>
 #include <functional>
@@ -20,7 +20,7 @@ inline std::vector<annulus::Index> awkward_lengths(int ranks) {
   return {lengths.begin(), lengths.end()};
 }
 
-/// The segments of one rank fill its rows from the first to the last without a gap.
+/// Checks that the segments of one rank fill its rows from the first to the last without a gap.
 inline void check_segments(std::vector<annulus::Segment> const& segments, annulus::Index rows) {
   annulus::Index next = 0;
   for (annulus::Segment const& segment : segments) {
@@ -33,7 +33,7 @@ inline void check_segments(std::vector<annulus::Segment> const& segments, annulu
   CHECK(annulus::rows_of(segments) == rows);
 }
 
-/// Lengths add up, and together the ranks own every position once.
+/// Checks that lengths sum to `global`, and that together the ranks own every position once.
 inline void check_partition(annulus::Sharding const& sharding, annulus::Side side, int ranks, annulus::Index global) {
   std::vector<annulus::Index> const lengths = sharding.lengths(side, ranks, global);
   REQUIRE(lengths.size() == static_cast<std::size_t>(ranks));
@@ -52,7 +52,7 @@ inline void check_partition(annulus::Sharding const& sharding, annulus::Side sid
   CHECK(owned == every);
 }
 
-/// A sharding that fixes the lengths refuses all others, and says what it expects.
+/// Checks that a sharding that fixes the lengths throws ShapeError for others.
 inline void check_refuses_other_lengths(annulus::Sharding const& sharding, int ranks, annulus::Index global) {
   std::vector<annulus::Index> lengths = sharding.lengths(annulus::Side::query, ranks, global);
   auto const from = std::find_if(lengths.begin(), lengths.end(), [](annulus::Index length) { return length > 0; });

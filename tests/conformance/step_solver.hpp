@@ -1,5 +1,5 @@
 #pragma once
-// Solves a ring problem by calling a backend step after step, without a ring: all shards lie in one memory.
+// Solver of ring problems that calls a backend step by step, without a ring: all shards are in one memory.
 
 #include <algorithm>
 #include <array>
@@ -20,15 +20,15 @@
 
 namespace annulus_test {
 
-/// How a problem is cut into steps.
+/// Division of a problem into steps.
 struct StepChoice {
   enum Order { forwards, backwards, shuffled };
-  Order order = forwards;         ///< of the key owners whose keys are folded one after the other
-  bool needed_rows_only = false;  ///< hands over the rows of keys from the first to the last that is seen
+  Order order = forwards;         ///< in which the keys of the owners are folded
+  bool needed_rows_only = false;  ///< passes only the key rows from the first to the last visible one
   Layout operands = Layout::dense;
 };
 
-/// Queries of each rank meet the keys of each rank in one step. T: type of the operands.
+/// Computes the queries of each rank against the keys of each rank, in one step each. T: type of the operands.
 template <class T, class Implementation, class Predicate = annulus::EveryPair>
 class StepSolver {
   using Backend = typename Implementation::Backend;
@@ -80,7 +80,7 @@ class StepSolver {
     return results(queries, keys, sink_gradients);
   }
 
-  /// Tiles of each coverage that the steps had.
+  /// Numbers of tiles of the steps, by coverage.
   std::array<int, 5> const& tiles_of_coverage() const { return coverages_; }
 
  private:
@@ -163,7 +163,7 @@ class StepSolver {
     std::optional<Array<std::int32_t, 2>> ids;
   };
 
-  /// What the spans of a step point to, kept until the end.
+  /// Storage that the spans of a step point to, kept until the end.
   struct StepRows {
     std::vector<annulus::Tile> tiles;
     std::vector<Index> query_positions, key_positions;
@@ -280,7 +280,7 @@ class StepSolver {
   std::optional<Array<L, 2>> sinks_;
   std::array<int, 5> coverages_{};
   std::mt19937_64 dice_{3};
-  Backend backend_;  // last: its work ends before what it reads
+  Backend backend_;  // last, so that it is destroyed before the memory that its work reads
 };
 
 }  // namespace annulus_test

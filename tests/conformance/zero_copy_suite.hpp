@@ -1,5 +1,6 @@
 #pragma once
-// What every communicator must do that shares_memory memory, beyond communicator_suite.
+// Test suite for zero-copy exchange, which every communicator whose ranks share memory must pass, after
+// communicator_suite.
 
 #include <chrono>
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace annulus_test {
 
-/// A buffer of the communicator with one run after the other, filled with the pattern of a message of this rank.
+/// A buffer of the communicator that holds consecutive runs, filled with the pattern of a message of this rank.
 template <annulus::ZeroCopyCommunicator Ring>
 class SharedRuns {
  public:
@@ -37,7 +38,7 @@ class SharedRuns {
 
   void reclaim() { ring_->reclaim(buffer_.data()); }
 
-  /// Empty if the window has the runs that `owner` has filled with `message`.
+  /// Empty if the window has the runs that `owner` filled with `message`; else what is wrong.
   template <class SharedWindow>
   std::string complaint(SharedWindow const& window, annulus::Rank owner, int message) const {
     if (window.runs().size() != lengths_.size()) return annulus::message_of(window.runs().size(), " runs");
@@ -74,11 +75,11 @@ inline std::vector<std::vector<std::size_t>> shapes() {
           std::vector<std::size_t>(annulus::max_window_runs, 33)};
 }
 
-/// Every distance, channel and shape, out of buffers that are written again once they are given back.
+/// Every hop, channel and shape, in buffers that are written again once they are reclaimed.
 template <class RunRing>
 void windows(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
-    if (!ring.shares_memory()) return "the ring does not share";
+    if (!ring.shares_memory()) return "the ranks do not share memory";
     std::string complaints;
     int message = 0;
     for (auto const& lengths : shapes()) {
@@ -98,7 +99,7 @@ void windows(RunRing& run, int ranks) {
   }));
 }
 
-/// As many as the contract allows, from buffers of their own, on all channels, beside a shift.
+/// As many pending windows as the contract allows, each on its own buffer, on all channels, together with a shift.
 template <class RunRing>
 void many_open(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
@@ -130,7 +131,7 @@ void many_open(RunRing& run, int ranks) {
   }));
 }
 
-/// reclaim() waits for a slow reader, whose bytes do not change while it reads.
+/// reclaim() waits for a slow reader; the bytes do not change while it reads.
 template <class RunRing>
 void slow_readers(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
@@ -152,8 +153,8 @@ void slow_readers(RunRing& run, int ranks) {
   }));
 }
 
-/// The owner is gone, by an exception or because its part is done, buffer and all: a reader that has the window keeps
-/// it; one that has not gets it or an error, and does not wait for ever.
+/// The owner throws or returns and destroys its buffer: a reader that has waited for the window keeps it; one that has
+/// not gets the window or an error, and does not hang.
 template <class RunRing>
 void owner_leaves(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -200,7 +201,7 @@ void owner_leaves(RunRing& run, int ranks) {
       }
 }
 
-/// The owner never shares_memory, or a reader never gives back: the waits of the others end with its name.
+/// An owner never shares, or a reader never releases: the waits of the others throw errors that name it.
 template <class RunRing>
 void peer_fails(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -214,7 +215,7 @@ void peer_fails(RunRing& run, int ranks) {
           shared.reclaim();
           shared.fill(round);
           auto window = shared.share(annulus::Channel::carried, 1);
-          if (ring.rank() == culprit && round == 1) throw OwnFailure();  // under way: neither read nor given back
+          if (ring.rank() == culprit && round == 1) throw OwnFailure();  // pending: neither waited for nor released
           window.wait();
           auto const complaint = shared.complaint(window, annulus::ring_neighbour(ring.rank(), -1, ranks), round);
           if (!complaint.empty()) return complaint;
@@ -229,7 +230,7 @@ void peer_fails(RunRing& run, int ranks) {
     }
 }
 
-/// A reader returns with a window in its hands and never says so; the owner does not wait for ever.
+/// A reader returns without waiting for its window; the owner does not hang.
 template <class RunRing>
 void returns_without_taking(RunRing& run, int ranks) {
   if (ranks == 1) return;
@@ -247,7 +248,7 @@ void returns_without_taking(RunRing& run, int ranks) {
     if (rank == 0) CHECK(one.kind == RankOutcome::communication_error);
 }
 
-/// What cannot be shared is refused.
+/// Too many runs, and runs outside the ring's buffers, are refused.
 template <class RunRing>
 void refusals(RunRing& run, int ranks) {
   auto const outcome = play(run, ranks, [&](auto& ring) -> std::string {
@@ -273,15 +274,15 @@ void refusals(RunRing& run, int ranks) {
 
 }  // namespace zero_copy_cases
 
-/// run as in communicator_suite, on rings that share.
+/// `run` as for communicator_suite, on rings whose ranks share memory.
 template <class RunRing>
 void zero_copy_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2, 3, 4, 7}) {
   using namespace zero_copy_cases;
   for (int const ranks : rank_counts) {
     DYNAMIC_SECTION(ranks << " ranks: windows") { windows(run, ranks); }
-    DYNAMIC_SECTION(ranks << " ranks: many windows under way") { many_open(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: many pending windows") { many_open(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: slow readers") { slow_readers(run, ranks); }
-    DYNAMIC_SECTION(ranks << " ranks: a owner leaves") { owner_leaves(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: an owner leaves") { owner_leaves(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: a peer fails") { peer_fails(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: a reader returns early") { returns_without_taking(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: refusals") { refusals(run, ranks); }

@@ -39,13 +39,13 @@ TEST_CASE("message_of writes lists in brackets", "[core]") {
   CHECK(message_of(std::vector<bool>{true, false}) == "[true, false]");
 }
 
-TEST_CASE("message_of writes reals so that they can be told apart", "[core]") {
+TEST_CASE("message_of writes floating-point numbers with all their digits", "[core]") {
   double const third = 1.0 / 3.0;
   CHECK(std::stod(message_of(third)) == third);
   CHECK(message_of(0.5) == "0.5");
 }
 
-TEST_CASE("check throws the error it was asked for, with the message, and only if the condition fails", "[core]") {
+TEST_CASE("check throws the requested error with the message, only if the condition fails", "[core]") {
   CHECK_NOTHROW(check<ShapeError>(true, "never seen"));
   CHECK_THROWS_AS(check<ShapeError>(false, "x is ", 3), ShapeError);
   CHECK_THROWS_WITH(check<ShapeError>(false, "x is ", 3), "x is 3");
@@ -53,7 +53,7 @@ TEST_CASE("check throws the error it was asked for, with the message, and only i
   CHECK_THROWS_AS(check<CommunicationError>(false, ""), CommunicationError);
 }
 
-TEST_CASE("the message is not built where the condition holds", "[core]") {
+TEST_CASE("the message is not built if the condition holds", "[core]") {
   int written = 0;
   check<Error>(true, CountsWrites{&written});
   CHECK(written == 0);

@@ -1,4 +1,4 @@
-// Which cores a process may keep busy.
+// CPU cores that a process may use.
 
 #include <annulus/core/cores.hpp>
 #include <vector>
@@ -27,22 +27,22 @@ TEST_CASE("a set of cores holds what was added", "[core]") {
   CHECK(CoreSet::of_process().count() >= 1);
 }
 
-TEST_CASE("processes that are bound to cores of their own keep them", "[core]") {
+TEST_CASE("processes bound to disjoint cores keep all of them", "[core]") {
   CHECK(divide_cores(std::vector{cores(0, 16)}) == std::vector{16});
   CHECK(divide_cores(std::vector{cores(0, 3), cores(3, 8), cores(100, 101)}) == std::vector{3, 5, 1});
 }
 
-TEST_CASE("processes that are bound to the same cores share them", "[core]") {
+TEST_CASE("processes bound to the same cores share them", "[core]") {
   CHECK(divide_cores(std::vector(4, cores(0, 16))) == std::vector(4, 4));
   CHECK(divide_cores(std::vector(3, cores(0, 8))) == std::vector{3, 3, 2});
   CHECK(divide_cores(std::vector(3, cores(5, 7))) == std::vector{1, 1, 1});
-  // Two on each socket.
+// Two processes on each socket.
   CHECK(divide_cores(std::vector{cores(0, 8), cores(8, 16), cores(0, 8), cores(8, 16)}) == std::vector{4, 4, 4, 4});
-  // One that may run everywhere beside one that may not.
+  // A process bound to all cores, and one bound to some of them.
   CHECK(divide_cores(std::vector{cores(0, 8), cores(0, 2)}) == std::vector{7, 1});
 }
 
-TEST_CASE("the share of a process only shrinks", "[core]") {
+TEST_CASE("the number of cores of a process never grows", "[core]") {
   ProcessCores share;
   int const all = share.count();
   CHECK(all == CoreSet::of_process().count());

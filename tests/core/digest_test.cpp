@@ -37,7 +37,7 @@ TEST_CASE("changes of several sign bits do not cancel each other", "[core]") {
       }
 }
 
-TEST_CASE("length, order and seed matter", "[core]") {
+TEST_CASE("length, order and seed change the digest", "[core]") {
   std::vector<std::byte> zeros(100);
   std::set<std::uint64_t> digests;
   for (std::size_t size = 0; size <= zeros.size(); ++size) digests.insert(digest_of(std::span(zeros).first(size)));

@@ -8,7 +8,7 @@
 
 using namespace annulus;
 
-TEST_CASE("words and numbers are written one after the other", "[core]") {
+TEST_CASE("strings and numbers are concatenated", "[core]") {
   FixedText<64> text("rank ", 3, " waited ", 1.5, " s");
   text.add(", ", std::string_view("then "), -7L, " more");
   CHECK(text.view() == "rank 3 waited 1.5 s, then -7 more");
@@ -19,7 +19,7 @@ TEST_CASE("words and numbers are written one after the other", "[core]") {
   CHECK(text == FixedText<64>());
 }
 
-TEST_CASE("what does not fit is cut off, and a zero follows", "[core]") {
+TEST_CASE("excess characters are dropped, and the text is null-terminated", "[core]") {
   FixedText<5> text("abc");
   text.add("defg");
   CHECK(text.view() == "abcde");
@@ -29,7 +29,7 @@ TEST_CASE("what does not fit is cut off, and a zero follows", "[core]") {
   CHECK(FixedText<3>(123456).view() == "123");
 }
 
-TEST_CASE("the extremes of numbers have room", "[core]") {
+TEST_CASE("extreme numbers are written in full", "[core]") {
   FixedText<200> const text(std::numeric_limits<long long>::min(), " ", std::numeric_limits<unsigned long long>::max(),
                             " ", -std::numeric_limits<double>::denorm_min(), " ", std::numeric_limits<double>::max());
   CHECK(text.view() == "-9223372036854775808 18446744073709551615 -4.9406564584124654e-324 1.7976931348623157e+308");

@@ -17,7 +17,7 @@ constexpr Index smallest = std::numeric_limits<Index>::min();
 
 static_assert(floor_divide(-1, 4) == -1 && ceil_divide(-1, 4) == 0);
 
-TEST_CASE("floor and ceil division agree with their definition around zero", "[core]") {
+TEST_CASE("floor and ceil division match their definition around zero", "[core]") {
   for (Index b = 1; b <= 9; ++b)
     for (Index a = -40; a <= 40; ++a) {
       CAPTURE(a, b);
@@ -39,7 +39,7 @@ TEST_CASE("division does not overflow at the ends of the range", "[core]") {
   CHECK(ceil_divide(smallest, largest) == -1);
 }
 
-TEST_CASE("saturating sums and products stop at both ends", "[core]") {
+TEST_CASE("sums and products saturate at both ends of the range", "[core]") {
   using annulus::saturating_product;
   using annulus::saturating_sum;
   CHECK((saturating_sum(3, -5) == -2 && saturating_product(3, -5) == -15));

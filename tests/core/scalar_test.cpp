@@ -17,7 +17,7 @@ TEMPLATE_TEST_CASE("the tag of a type has its size", "[core]", float, double, Ei
   CHECK(size_of(data_type<TestType>) == static_cast<int>(sizeof(TestType)));
 }
 
-TEST_CASE("each data type has a tag and a name of its own", "[core]") {
+TEST_CASE("each data type has a distinct tag and name", "[core]") {
   CHECK(name_of(data_type<float>) == "float32");
   CHECK(name_of(data_type<double>) == "float64");
   CHECK(name_of(data_type<Eigen::half>) == "float16");

@@ -1,4 +1,4 @@
-// Lengths, dimensions and masks that begin and end around the blocks and panels of the CPU backend.
+// Lengths, dimensions and masks at the edges of the blocks and panels of the CPU backend.
 
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/blocking.hpp>
@@ -23,7 +23,7 @@ using namespace annulus_test;
 namespace {
 
 constexpr std::int64_t block = annulus::cpu::Blocking<float>::key_block;
-/// Queries of a panel at the levels of annulus::cpu: vectors of 4 floats (8, on NEON 16), 8 and 16; and the largest.
+/// Queries per panel with vectors of 4 floats (8, on NEON 16), of 8 floats (24) and of 16 floats (32); and the largest.
 constexpr std::int64_t panels[] = {8, 16, 24, 32}, panel = 32;
 static_assert(std::ranges::find(panels, annulus::cpu::Blocking<float>::panel) != std::end(panels));
 
@@ -57,7 +57,7 @@ TEST_CASE("keys and queries of every length around a block and a panel", "[cpu]"
     }
 }
 
-TEST_CASE("every dimension", "[cpu]") {
+TEST_CASE("head_dim and value_dim around multiples of the vector width", "[cpu]") {
   for (std::int64_t dim :
        {1, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64, 65, 80, 96, 112, 128, 129, 200, 256, 257})
     for (bool swapped : {false, true}) {
@@ -75,7 +75,7 @@ TEST_CASE("every dimension", "[cpu]") {
     }
 }
 
-TEST_CASE("every option across block edges, alone and over ranks", "[cpu]") {
+TEST_CASE("every option across block edges, on one rank and on two", "[cpu]") {
   using Change = std::function<void(RingProblem&)>;
   std::vector<std::pair<char const*, Change>> const options{
       {"nothing", [](RingProblem&) {}},
@@ -94,9 +94,9 @@ TEST_CASE("every option across block edges, alone and over ranks", "[cpu]") {
        }},
       {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
       {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
-      {"bias of all heads", [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); }},
+      {"bias shared by heads", [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); }},
       {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 1); }},
-      {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
+      {"sink logits", [](RingProblem& p) { give_sinks(p, 2); }},
       {"dropout",
        [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5, p.dense.causal = true; }},
       {"soft cap, bias, dropout",
@@ -144,19 +144,19 @@ TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]
             CHECK(poisoned.dq[place] == clean.dq[place]);
           }
         }
-        // An infinite key may have the logit -inf, and then no weight.
+        // An infinite key may have the logit -inf, and then weight 0.
         if (i < bad || operand == &OracleProblem::v || std::isnan(poison)) CHECK(hit == (i >= bad));
       }
     }
-  // A query that is poison is not taken for one that sees nothing.
+  // A query that holds NaN is not treated as a masked row.
   {
-    RingProblem asked = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
-    asked.dense.causal = true;
-    settle(asked);
-    asked.dense.q[bad * dim] = not_a_number;
+    RingProblem with_nan = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
+    with_nan.dense.causal = true;
+    settle(with_nan);
+    with_nan.dense.q[bad * dim] = not_a_number;
     annulus::SelfRing alone;
     annulus::CpuBackend one_thread{.threads = 1};
-    RingResult const result = run_rank<float>(asked, alone, one_thread);
+    RingResult const result = run_rank<float>(with_nan, alone, one_thread);
     for (std::int64_t i = 0; i < length; ++i) {
       auto const first = static_cast<std::size_t>(i * dim);
       CHECK(std::isnan(result.output[first]) == (i == bad));
@@ -165,7 +165,7 @@ TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]
       CHECK(std::isnan(result.dk[first]) == (i <= bad));
     }
   }
-  // A query whose dout is poison: only keys that it sees have gradients that are.
+  // If the dout row of a query holds NaN, only keys that it sees have NaN gradients.
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = length, .head_dim = dim}, 1);
   problem.dense.causal = true;
   settle(problem);
@@ -177,7 +177,7 @@ TEST_CASE("NaN and infinity reach the rows that see them, and no others", "[cpu]
     CHECK(std::isnan(result.dv[static_cast<std::size_t>(j * dim)]) == (j <= bad));
 }
 
-TEST_CASE("an infinite key that has no weight leaves gradients of 0, also beside idle lanes", "[cpu]") {
+TEST_CASE("an infinite key of weight 0 has gradients of 0, also in panels with idle lanes", "[cpu]") {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   float const infinity = std::numeric_limits<float>::infinity();
   for (annulus::Index queries : {32, 33, 40})

@@ -1,4 +1,4 @@
-// Operands of 16 bits on the CPU backend, through whatever instructions the target has for them.
+// 16-bit operands on the CPU backend, with the instructions that the target has for them.
 
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
@@ -24,7 +24,7 @@ RingResult solve_on_cpu(RingProblem const& problem) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("CPU, 16-bit operands: at most twice as far off as dense attention in that type", "[sweep][cpu]",
+TEMPLATE_TEST_CASE("CPU, 16-bit operands: error at most twice that of dense attention in that type", "[sweep][cpu]",
                    Eigen::half, Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::uint64_t seed = 6'000'000; seed < 6'000'150; ++seed) {
@@ -36,7 +36,7 @@ TEMPLATE_TEST_CASE("CPU, 16-bit operands: at most twice as far off as dense atte
   CHECK(three_way.complaint_about_all() == "");
 }
 
-TEMPLATE_TEST_CASE("CPU, 16-bit operands: lengths, dimensions and windows that are odd", "[cpu]", Eigen::half,
+TEMPLATE_TEST_CASE("CPU, 16-bit operands: odd lengths, dimensions and windows", "[cpu]", Eigen::half,
                    Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::int64_t length : {1, 31, 33, 129, 255, 300})

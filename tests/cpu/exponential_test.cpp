@@ -1,4 +1,4 @@
-// 2^x and tanh over their whole range.
+// Accuracy of 2^x and tanh over their whole range.
 
 #include <algorithm>
 #include <annulus/backend/cpu/simd/exponential.hpp>
@@ -98,7 +98,7 @@ TEMPLATE_TEST_CASE("tanh is within 4 units in the last place, also near 0", "[cp
 TEMPLATE_TEST_CASE("the slope of tanh is within 8 units in the last place, also where tanh is nearly 1", "[cpu]", float,
                    double) {
   std::vector<TestType> arguments;
-  // Beyond, tanh is 1 in this type, and the slope stays what it is at the edge.
+  // Beyond the edge tanh is 1 in this type, and the slope stays constant.
   TestType const edge = sizeof(TestType) == 8 ? 19 : 9;
   for (TestType x = -edge; x < edge; x += TestType(0.000731)) arguments.push_back(x);
   auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).slope; });

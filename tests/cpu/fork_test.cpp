@@ -1,4 +1,4 @@
-// Calls in a process that was forked while other threads of its parent computed, and calls where no thread can be made.
+// Calls in processes forked while other threads of the parent compute, and calls when no thread can be created.
 
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
@@ -11,7 +11,7 @@
 #define ANNULUS_TEST_HAS_FEATURE(feature) 0
 #endif
 
-// The thread sanitizer ends a child that makes threads.
+// The thread sanitizer ends a forked child that creates threads.
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__) && !ANNULUS_TEST_HAS_FEATURE(thread_sanitizer)
 
 #include <pthread.h>
@@ -33,7 +33,7 @@ using namespace annulus_test;
 
 namespace {
 
-/// Long enough for several pieces of work in each call, and for buffers that grow.
+/// Long enough for several work items in each call, and for buffers that grow.
 RingProblem problem_of(int ranks, std::int64_t length = 160) {
   RingProblem problem = small_ring_problem(
       {.batch = 2, .query_heads = 4, .kv_heads = 2, .query_length = length, .head_dim = 8}, ranks, annulus::Zigzag{});
@@ -64,7 +64,7 @@ bool same_bits_everywhere(std::vector<RingResult> const& a, std::vector<RingResu
 enum Outcome { right, wrong, threw };
 constexpr unsigned deadline_seconds = 30;
 
-/// Process that runs `is_right` and ends with an Outcome; one that hangs is ended by a signal at the deadline.
+/// Forks a process that runs `is_right` and exits with an Outcome; a signal ends it at the deadline if it hangs.
 template <class Function>
 pid_t forked(Function&& is_right) {
   pid_t const child = fork();
@@ -77,7 +77,7 @@ pid_t forked(Function&& is_right) {
   }
 }
 
-/// How many of the children ended otherwise than right.
+/// Number of children by kind of failure.
 struct Failures {
   int wrong = 0, threw = 0, hung = 0;
   bool operator==(Failures const&) const = default;
@@ -99,7 +99,7 @@ Failures failures_of(std::vector<pid_t> const& children) {
 
 }  // namespace
 
-TEST_CASE("children forked while other threads compute, compute too", "[cpu][fork]") {
+TEST_CASE("children forked while other threads compute can compute", "[cpu][fork]") {
   RingProblem const one = problem_of(1), three = problem_of(3);
   RingResult const alone = run_alone(one, 1);
   auto const together = run_together(three, 1);
@@ -111,7 +111,7 @@ TEST_CASE("children forked while other threads compute, compute too", "[cpu][for
     std::vector<std::jthread> busy;
     for (int threads : {0, 2, 3})
       busy.emplace_back([&, threads] {
-        // Lengths differ, so that buffers are looked for and made larger all the time.
+        // Lengths differ, so that the store searches and enlarges buffers all the time.
         for (std::int64_t length = 16; !ended; length = length % 300 + 71) run_alone(problem_of(1, length), threads);
       });
     busy.emplace_back([&] {
@@ -124,7 +124,7 @@ TEST_CASE("children forked while other threads compute, compute too", "[cpu][for
                               : same_bits_everywhere(run_together(three, threads), together);
       }));
       REQUIRE(children.back() > 0);
-      // A child of a child, whose parent has used its threads.
+      // A grandchild, forked after the child has used its threads.
       if (child % 10 == 0)
         children.push_back(forked([&] {
           if (!same_bits(run_alone(one, 2), alone)) return false;
@@ -140,7 +140,7 @@ TEST_CASE("children forked while other threads compute, compute too", "[cpu][for
   CHECK(wrong_in_parent == 0);
 }
 
-TEST_CASE("objects made before the fork serve the child", "[cpu][fork]") {
+TEST_CASE("objects created before the fork work in the child", "[cpu][fork]") {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   Tensor q(1, 150, 2, 8);
   q.setRandom();
@@ -160,7 +160,7 @@ TEST_CASE("objects made before the fork serve the child", "[cpu][fork]") {
 
 namespace {
 
-/// While it lives, no thread can be made: its stack would not fit into the address space.
+/// For its lifetime no thread can be created: the default stack size exceeds the address space.
 class NoMoreThreads {
  public:
   NoMoreThreads() {
@@ -182,9 +182,9 @@ class NoMoreThreads {
 
 }  // namespace
 
-TEST_CASE("a call goes on with the threads that could be made, and has more when there are more", "[cpu]") {
+TEST_CASE("a call runs on the threads that could be created, and later calls on more when there are more", "[cpu]") {
   annulus::cpu::ThreadPool pool;
-  // A thread that is done may join again.
+  // A thread that has finished may join again.
   auto const threads_of_run = [&pool](int threads) {
     std::atomic<int> next{0}, joined{0};
     std::mutex mutex;
@@ -209,7 +209,7 @@ TEST_CASE("a call goes on with the threads that could be made, and has more when
   CHECK(threads_of_run(2) == 2);
   {
     NoMoreThreads const none;
-    CHECK(threads_of_run(4) == 2);  // with the one that was made before
+    CHECK(threads_of_run(4) == 2);  // with the one that was created before
   }
   CHECK(threads_of_run(3) == 3);
 }
@@ -219,7 +219,7 @@ TEST_CASE("without any further thread the CPU backend gives the same bits", "[cp
   RingResult const expected = run_alone(problem, 1);
   for (int threads : {0, 2, 5}) {
     INFO(threads << " threads");
-    // A child has no threads of the backend yet.
+    // A forked child has no threads of the backend yet.
     CHECK(failures_of({forked([&] {
             NoMoreThreads const none;
             return same_bits(run_alone(problem, threads), expected);
@@ -227,7 +227,7 @@ TEST_CASE("without any further thread the CPU backend gives the same bits", "[cp
   }
 }
 
-TEST_CASE("a simulated ring whose ranks get no thread fails at once and says why", "[cpu]") {
+TEST_CASE("a simulated ring whose ranks get no thread fails at once with the reason", "[cpu]") {
   NoMoreThreads const none;
   CHECK_THROWS_WITH(annulus::run_ring(3,
                                       [](annulus::SimulatedRing& ring) {

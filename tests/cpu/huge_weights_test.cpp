@@ -1,5 +1,5 @@
-// Weights of logits so large that the rounding of a product alone is beyond all exponents. Compiled a second time for an
-// instruction set with fused multiply-adds, whose products are not rounded.
+// Weights of logits so large that the rounding error of one product exceeds the range of exponents. Compiled a second
+// time for an instruction set with fused multiply-adds, which do not round the product.
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,7 @@ using namespace annulus;
 
 namespace {
 
-/// Four equal keys in each row of a panel: each has the weight 1, but for the rounding of its logit where that is smaller
-/// than a power of e.
+/// Four equal keys for each lane of a panel: each has weight 1, up to the rounding error of its logit if below 1.
 template <class A>
 void check_weights_of_equal_keys(A magnitude) {
   constexpr Index rows = 4, panel = cpu::Blocking<A>::panel;

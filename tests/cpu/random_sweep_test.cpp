@@ -1,4 +1,4 @@
-// The random problems of the reference backend, on the CPU backend.
+// Random problems of the reference backend's sweep, on the CPU backend.
 
 #include <annulus/backend/cpu/cpu.hpp>
 

@@ -1,5 +1,5 @@
-// Random problems of several heads, tiles and blocks: the same bits for every number of threads, fewer and more than there
-// are cores, so that how work is cut and who takes which piece of it never shows.
+// Random problems with several heads, tiles and blocks: the same bits for every number of threads, fewer and more than
+// cores, however work is split and whichever thread claims it.
 
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
@@ -14,7 +14,7 @@ using namespace annulus_test;
 
 namespace {
 
-/// Up to a few key blocks and many panels; every option takes part now and then.
+/// Up to a few key blocks and many panels; every option is used in some problems.
 RingProblem random_shared_problem(std::uint64_t seed) {
   RandomChoice choose(seed);
   RingProblem problem;
@@ -33,7 +33,7 @@ RingProblem random_shared_problem(std::uint64_t seed) {
   choose_sharding(choose, problem);
   fill_operands(problem, choose.engine());
   choose_operands(choose, problem);
-  if (choose.one_in(3)) {  // as packed sequences are
+  if (choose.one_in(3)) {  // packed sequences
     auto const documents = [&](std::int64_t length) {
       std::vector<int> ids;
       for (std::int64_t i = 0; i < d.batch * length; ++i) ids.push_back(1 + static_cast<int>(i % length) / 90);

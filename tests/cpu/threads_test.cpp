@@ -1,4 +1,4 @@
-// The same bits for every number of threads, the thread pool, and no allocation in a repeated call.
+// Results for every number of threads, the thread pool, and repeated calls without allocation.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -22,7 +22,7 @@ using namespace annulus_test;
 
 namespace {
 
-/// Several heads and several blocks, so that there is something to share out.
+/// Several heads and several blocks, so that there is work for several threads.
 std::vector<RingProblem> shared_problems() {
   std::vector<std::function<void(RingProblem&)>> const changes{
       [](RingProblem&) {},
@@ -48,7 +48,7 @@ std::vector<RingProblem> shared_problems() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("results are the same bits for every number of threads", "[cpu]", float, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("results have the same bits for every number of threads", "[cpu]", float, Eigen::bfloat16) {
   for (RingProblem const& problem : shared_problems()) {
     auto const run = [&](int threads) {
       annulus::SelfRing ring;
@@ -63,7 +63,7 @@ TEMPLATE_TEST_CASE("results are the same bits for every number of threads", "[cp
   }
 }
 
-TEST_CASE("all ranks of a process share the threads, and give the bits of one thread", "[cpu]") {
+TEST_CASE("all ranks of a process share the threads, with the bits of one thread", "[cpu]") {
   RingProblem problem =
       small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 640, .head_dim = 8}, 5, annulus::Zigzag{});
   problem.dense.causal = true;
@@ -132,7 +132,7 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
   }
 }
 
-TEST_CASE("what a thread of the pool throws is thrown to the caller, and nobody waits for it for ever", "[cpu]") {
+TEST_CASE("an exception of a pool thread reaches the caller, and no thread waits forever", "[cpu]") {
   using Call = annulus::cpu::ThreadPool::Call;
   auto& pool = annulus::cpu::ThreadPool::shared();
   for (int threads : {1, 2, 4}) {
@@ -149,7 +149,7 @@ TEST_CASE("what a thread of the pool throws is thrown to the caller, and nobody 
   }
 }
 
-TEST_CASE("a negative number of threads is refused, and more than there is work for do no harm", "[cpu]") {
+TEST_CASE("a negative number of threads is refused; more threads than work items are harmless", "[cpu]") {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   Tensor q(1, 40, 2, 8);
   q.setRandom();
@@ -177,7 +177,7 @@ TEST_CASE("a predicate that throws ends the call with its exception", "[cpu]") {
   CHECK_THROWS_AS(attention.forward(q, q, q), std::domain_error);
 }
 
-TEST_CASE("calls from within as many calls as may be under way at once do not wait for each other", "[cpu]") {
+TEST_CASE("nested calls do not deadlock while as many calls as possible are in progress", "[cpu]") {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
   Tensor q(1, 5, 1, 4);
   q.setRandom();
@@ -188,7 +188,7 @@ TEST_CASE("calls from within as many calls as may be under way at once do not wa
     return attention.forward(q, q, q).lse(0, 0, 0);
   };
   int const calls = 2 * annulus::cpu::ThreadPool::shared().cores();
-  std::latch all_are_within(calls);
+  std::latch all_have_entered(calls);
   std::atomic<int> done{0};
   {
     std::vector<std::jthread> threads;
@@ -197,7 +197,7 @@ TEST_CASE("calls from within as many calls as may be under way at once do not wa
         std::once_flag once;
         attend([&](annulus::Index, annulus::Index, annulus::Index, annulus::Index) {
           std::call_once(once, [&] {
-            all_are_within.arrive_and_wait();
+            all_have_entered.arrive_and_wait();
             attend(annulus::EveryPair());
           });
           return true;

@@ -1,5 +1,5 @@
 #pragma once
-// Calls of one rank in which one allocation fails, and how they are judged.
+// Calls of one rank in which one allocation fails, and the check of their results.
 
 #include <cstddef>
 #include <exception>
@@ -14,7 +14,8 @@
 
 namespace annulus_test {
 
-/// An allocation of this call of the rank fails. Calls 0 to 5: forward and backward of three training steps.
+/// The call in which an allocation of rank `culprit` fails. Calls 0 to 5 are forward and backward of three training
+/// steps.
 struct FailingCall {
   annulus::Rank culprit = 0;
   int call = 0;
@@ -25,7 +26,7 @@ struct FailingCall {
   }
 };
 
-/// The first calls of each pass: those after them allocate nothing but their results.
+/// The first call of each pass: later calls allocate only their results.
 inline std::vector<FailingCall> failing_calls(int ranks) {
   std::vector<FailingCall> all;
   for (annulus::Rank culprit = 0; culprit < ranks; ++culprit)
@@ -34,13 +35,15 @@ inline std::vector<FailingCall> failing_calls(int ranks) {
   return all;
 }
 
+/// Outcome of the calls of one rank.
 struct CallsOutcome {
   std::vector<std::optional<std::vector<float>>> results;  ///< of the calls that returned
   int threw = 0;
-  bool failed = false;  ///< there was such an allocation
+  bool failed = false;  ///< the call had the allocation that was to fail
 };
 
-/// Six calls, whatever the ones before have thrown. allocation: which one of failing.call fails; -1: none.
+/// Makes six calls, also after some have thrown. allocation: index of the allocation of failing.call that fails; -1:
+/// none.
 template <class Ring>
 CallsOutcome calls_with_failure(Ring& plain_ring, FailingCall const& failing, long allocation) {
   using namespace training_run_detail;
@@ -60,7 +63,7 @@ CallsOutcome calls_with_failure(Ring& plain_ring, FailingCall const& failing, lo
     fill(q, 0, rank, step), fill(k, 1, rank, step), fill(v, 2, rank, step), fill(dout, 3, rank, step);
     annulus::Operands<float> operands;
     operands.call = step;
-    // What the backward pass is given must not depend on whether the forward pass was spoiled.
+    // The operands of the backward pass must not depend on whether the forward pass failed.
     fill(forward.output, 5, rank, step), fill(forward.lse, 6, rank, step);
     for (annulus::Index i = 0; i < forward.lse.size(); ++i) forward.lse.data()[i] += 2;
     bool const strikes = allocation >= 0 && rank == failing.culprit && call == failing.call;
@@ -79,7 +82,7 @@ CallsOutcome calls_with_failure(Ring& plain_ring, FailingCall const& failing, lo
       ++outcome.threw;
       outcome.results.emplace_back();
     }
-    // -2: the call had fewer allocations.
+    // -2: the call made fewer allocations.
     if (strikes) outcome.failed = allocations_until_failure != -2;
     allocations_until_failure = -1;
   }

@@ -1,5 +1,5 @@
-// One rank runs out of memory at each of its allocations in turn, in a first or a later call, and goes on with its next
-// call as though nothing had happened. No rank hangs, and whatever call returns has right results.
+// Sweep of failing allocations: each allocation of one rank fails in one run, and the rank continues with its next
+// call. No rank hangs, and every call that returns has right results.
 
 #include <annulus/comm/simulated_ring.hpp>
 #include <chrono>
@@ -13,7 +13,7 @@
 using namespace annulus_test;
 using annulus::ZeroCopy;
 
-TEST_CASE("an allocation that is told to fails, and memory is counted", "[faults]") {
+TEST_CASE("the chosen allocation fails, and memory is counted", "[faults]") {
   long const live = live_allocations, bytes = live_bytes;
   {
     std::vector<int> const some(1000);
@@ -31,7 +31,7 @@ TEST_CASE("an allocation that is told to fails, and memory is counted", "[faults
   CHECK_NOTHROW(std::vector<int>(10));
 }
 
-TEST_CASE("a rank of a simulated ring that runs out of memory ends the calls of all, and nothing waits", "[faults]") {
+TEST_CASE("a rank of a simulated ring that runs out of memory ends the calls of all, and none hangs", "[faults]") {
   for (int ranks : {2, 3})
     for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
       for (FailingCall const& failing : failing_calls(ranks)) {
@@ -53,7 +53,7 @@ TEST_CASE("a rank of a simulated ring that runs out of memory ends the calls of 
           auto const outcomes = run(allocation);
           reached = outcomes[static_cast<std::size_t>(failing.culprit)].failed;
           failures += reached ? 1 : 0;
-          INFO(failing.text() << ", allocation " << allocation << " of " << ranks << " ranks, in place "
+          INFO(failing.text() << ", allocation " << allocation << " of " << ranks << " ranks, zero_copy "
                               << annulus::name_of(zero_copy));
           CHECK(complaints_about(outcomes, expected) == "");
           CHECK(hangs == 0);

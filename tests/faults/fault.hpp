@@ -1,5 +1,5 @@
 #pragma once
-// The faults that are injected into a ring, and where.
+// Faults that are injected into a ring, and the places where they occur.
 
 #include <array>
 #include <chrono>
@@ -20,15 +20,15 @@ enum class FaultKind {
   none,
   drop,       ///< the message does not arrive
   delay,      ///< it arrives late, but within the deadline
-  stale,      ///< the wait for it ends before it has arrived
+  stale,      ///< wait() returns before it has arrived
   duplicate,  ///< the message before it arrives again in its place
   truncate,   ///< half of its last run is sent
   flip,       ///< one bit arrives inverted
   fail,       ///< the rank throws an exception of its own
   no_memory,  ///< the rank throws bad_alloc
-  stop,       ///< the rank stands still for longer than the deadline, then goes on
+  stop,       ///< the rank stops for longer than the deadline, then continues
   die,        ///< the rank never comes back
-  skip,       ///< the rank leaves out a call of all ranks
+  skip,       ///< the rank omits a call of all ranks
   leave,      ///< the rank returns before a call of all ranks
 };
 
@@ -38,8 +38,8 @@ constexpr std::string_view name_of(FaultKind kind) {
   return names[static_cast<int>(kind)];
 }
 
-/// Where a fault sits: the messages of a channel, the gathers, the work of the backend, or whole calls. Ranks come to the
-/// places of one kind in the same order, so that a number names the same one on all ranks.
+/// Place of a fault: the messages of a channel, the all-gathers, the work of the backend, or whole calls. Ranks reach
+/// the places of one kind in the same order, so that a number denotes the same place on all ranks.
 enum class Place { prefetched, carried, reduction, all_gather, compute, call };
 
 constexpr std::string_view name_of(Place place) {
@@ -53,21 +53,22 @@ constexpr Place place_of(annulus::Channel channel) {
                                                  : Place::reduction;
 }
 
+/// One fault of the rank `culprit`.
 struct Fault {
   FaultKind kind = FaultKind::none;
   annulus::Rank culprit = 0;
   Place place = Place::prefetched;
-  int number = 0;  ///< from 0
+  int number = 0;  ///< of the place among those of its kind, from 0
 };
 
-/// What a rank throws that fails for reasons of its own.
+/// Thrown by a rank that fails by itself.
 class InjectedFailure : public std::runtime_error {
  public:
   InjectedFailure() : std::runtime_error("an injected failure") {}
 };
 
-/// The fault as one rank meets it: shared by the communicator and the backend that inject it. A message is damaged at the
-/// rank that receives it, as though it had been sent so.
+/// The fault as one rank sees it, used by the communicator and the backend that inject it. A message is damaged by the
+/// rank that receives it, as if it had been sent damaged.
 class FaultScript {
  public:
   /// die(): returns when no other rank needs this one any more.
@@ -76,7 +77,8 @@ class FaultScript {
 
   Fault const& fault() const { return fault_; }
 
-  /// This rank comes to the next place of a kind; the faults that need no message happen here.
+  /// Notes that this rank reaches the next place of a kind; injects the faults that need no message. Returns the number
+  /// of the place.
   int arrive(Place place) {
     int const number = counts_[static_cast<std::size_t>(place)]++;
     if (!is_at(place, number) || fault_.culprit != rank_) return number;
@@ -97,7 +99,7 @@ class FaultScript {
     return number;
   }
 
-  /// The fault that the message `number` of `sender` suffers.
+  /// The kind of damage to message `number` of `sender`.
   FaultKind damage(Place place, int number, annulus::Rank sender) const {
     return is_at(place, number) && fault_.culprit == sender ? fault_.kind : FaultKind::none;
   }
@@ -107,7 +109,7 @@ class FaultScript {
 
   std::chrono::milliseconds short_delay() const { return deadline_ / 10; }
 
-  /// How often this rank has come to a place.
+  /// Number of times that this rank has reached a place.
   int count(Place place) const { return counts_[static_cast<std::size_t>(place)]; }
 
  private:

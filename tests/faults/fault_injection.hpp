@@ -1,5 +1,5 @@
 #pragma once
-// A communicator and a backend that do what their originals do, and inject one fault.
+// Wrappers of a communicator and a backend that inject one fault.
 
 #include <algorithm>
 #include <chrono>
@@ -17,14 +17,14 @@
 
 namespace annulus_test {
 
-/// Wraps the communicator of one rank, which must outlive it, as must the script; models ZeroCopyCommunicator. A message
-/// that is dropped leaves its receiver in a wait of the wrapped communicator for another message of the same sender that
-/// never comes, so that it is that communicator's deadline that ends it.
+/// Wraps the communicator of one rank, which must outlive it, as must the script; models ZeroCopyCommunicator. The
+/// receiver of a dropped message waits in the wrapped communicator for another message of the same sender, which never
+/// comes, so that the deadline of that communicator ends the wait.
 template <annulus::ZeroCopyCommunicator C>
 class FaultInjectingCommunicator {
   using Runs = std::vector<std::vector<std::byte>>;
 
-  /// Of the message before the one that is duplicated.
+  /// The message and the record before those that are replaced by a duplicate.
   struct History {
     Runs message;
     std::vector<std::byte> record;
@@ -58,7 +58,7 @@ class FaultInjectingCommunicator {
     Place place_{};
     int hop_ = 1;
     bool keeps_ = false;
-    Runs scratch_;                                 ///< where a message arrives that the caller does not see
+    Runs scratch_;                                 ///< receives a message that is withheld from the caller
     std::vector<std::span<std::byte>> runs_;       ///< the caller's; kept where the message is damaged or copied
     std::optional<annulus::TransferOf<C>> inner_;  // destroyed before the bytes it writes to
   };
@@ -128,7 +128,7 @@ class FaultInjectingCommunicator {
     return window;
   }
 
-  /// The damage is done to the record that the next rank receives of the culprit.
+  /// Damages the record that the next rank receives from the culprit.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     int const number = script_->arrive(Place::all_gather);
     if (script_->damage(Place::all_gather, number, rank()) == FaultKind::truncate) {
@@ -179,7 +179,7 @@ class FaultInjectingCommunicator {
     truncates_ = script_->damage(place, number, rank()) == FaultKind::truncate;
   }
 
-  /// What is sent: all of it, or the last run that is not empty by half.
+  /// The runs to send: all of `out`, or with its last non-empty run cut to half.
   annulus::OutgoingBytes leaving(annulus::OutgoingBytes out) {
     if (!std::exchange(truncates_, false)) return out;
     shortened_.assign(out.begin(), out.end());
@@ -191,14 +191,14 @@ class FaultInjectingCommunicator {
     return shortened_;
   }
 
-  /// The faults of a message that has arrived and are a matter of time.
+  /// Injects a delay after a message has arrived.
   void injure(FaultKind damage) {
     if (damage == FaultKind::delay) std::this_thread::sleep_for(script_->short_delay());
   }
 
-  /// In place of the wait for a message that is dropped.
+  /// Replaces the wait for a dropped message.
   void wait_in_vain(Place place, int hop) {
-    // A problem has sinks, hence a reduction, only where the fault sits there: else that channel is free.
+    // A problem has sink logits, hence a reduction, only if the place of the fault is there: else that channel is free.
     auto const unused = place == Place::reduction ? annulus::Channel::carried : annulus::Channel::reduction;
     inner_->start_shift(unused, hop, {}, {}).wait();
   }
@@ -213,7 +213,7 @@ class FaultInjectingCommunicator {
     for (std::size_t p = 0; p < std::min(runs.size(), with.size()); ++p)
       std::copy_n(with[p].begin(), std::min(runs[p].size(), with[p].size()), runs[p].begin());
   }
-  /// In the middle of the longest run.
+  /// Inverts a bit in the middle of the longest run.
   static void flip_bit_of(std::vector<std::span<std::byte>> const& runs) {
     auto const longest =
         std::max_element(runs.begin(), runs.end(), [](auto const& a, auto const& b) { return a.size() < b.size(); });
@@ -227,10 +227,10 @@ class FaultInjectingCommunicator {
   std::vector<std::span<std::byte const>> shortened_;
 };
 
-/// The reference backend, until the script says otherwise.
+/// The reference backend with the faults of the script.
 class FaultInjectingBackend : public annulus::ReferenceBackend {
  public:
-  /// work: how long each step takes at least.
+  /// work: the minimum duration of each step.
   FaultInjectingBackend(FaultScript& script, std::chrono::milliseconds work) : script_(&script), work_(work) {}
 
   template <class... X>

@@ -1,5 +1,5 @@
 #pragma once
-// The scenarios of the fault matrix.
+// Scenarios of the fault matrix.
 
 #include <array>
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace annulus_test {
 
-/// Deadline of a fault that only the deadline ends.
+/// Deadline of scenarios whose fault is noticed only at the deadline.
 constexpr std::chrono::milliseconds short_deadline{500};
 
 inline bool ends_by_deadline(FaultKind kind) {
   return kind == FaultKind::drop || kind == FaultKind::stop || kind == FaultKind::die;
 }
 
-/// Every kind x place x rank x what may change the messages, over a ring of so many ranks. counts_of(scenario): how often
-/// a rank comes to each place in a training step of a scenario without fault; the same for all ranks.
+/// Every kind x place x rank x options that change the messages, on a ring of `ranks` ranks. counts_of(scenario): the
+/// number of times that a rank reaches each place in a training step without fault; the same for all ranks.
 template <class CountsOf>
 std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, CountsOf&& counts_of) {
   using enum FaultKind;
@@ -34,7 +34,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
           for (int number = 0; number < count; ++number)
             for (FaultKind kind : kinds)
               for (annulus::Rank culprit = 0; culprit < ranks; ++culprit) {
-                if (kind == duplicate && number == 0) continue;  // nothing came before
+                if (kind == duplicate && number == 0) continue;  // there is no message before it
                 scenario.fault = {kind, culprit, place, number};
                 all.push_back(scenario);
               }

@@ -1,6 +1,6 @@
-// The fault matrix on simulated rings: every kind of fault x place x rank, 2 to 5 ranks, with and without zero-copy
-// exchange. Within the deadline and a second every rank has ended; ranks that throw name the rank that the fault sits in,
-// in neighbour() and in the text; no call that returns has wrong results; a new ring works; nothing is leaked.
+// Fault matrix on simulated rings: every kind of fault x place x rank, 2 to 5 ranks, with and without zero-copy
+// exchange. Within the deadline and a second every rank has ended; ranks that throw name the culprit in neighbour() and
+// in the text; no call that returns has wrong results; a new ring works; no memory is leaked.
 //
 // fault        with checks                                  without
 // drop         all throw at the deadline                    the same
@@ -44,7 +44,7 @@ Outcome run(Scenario const& scenario, std::vector<Results> const* expected) {
   Outcome outcome;
   outcome.results.resize(static_cast<std::size_t>(scenario.ranks));
   annulus::SimulatedRingOptions const options{.zero_copy = scenario.zero_copy, .timeout = scenario.deadline};
-  // A rank that stops stands still for twice the deadline.
+  // A rank with fault `stop` sleeps for twice the deadline.
   std::tie(outcome.ranks, outcome.hung) =
       run_watched(scenario.ranks, options, 3 * scenario.deadline + std::chrono::seconds(5),
                   [&](annulus::SimulatedRing& ring, LivingRanks& living) {
@@ -59,7 +59,7 @@ Outcome run(Scenario const& scenario, std::vector<Results> const* expected) {
   return outcome;
 }
 
-/// Results and counts of scenarios without fault, which depend on little.
+/// Results and counts of scenarios without fault, computed once for all scenarios that share them.
 class FaultlessRuns {
  public:
   Outcome const& of(Scenario scenario) {
@@ -96,7 +96,7 @@ std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
   return all;
 }
 
-/// Runs them, several at a time where they wait for deadlines, and after each one a run without fault.
+/// Runs the scenarios, more at a time if they wait for deadlines, and after each one a run without fault.
 void check(std::vector<Scenario> const& scenarios, FaultlessRuns& faultless) {
   Verdicts verdicts;
   std::mutex mutex;
@@ -126,7 +126,7 @@ void check(std::vector<Scenario> const& scenarios, FaultlessRuns& faultless) {
   for (Scenario const& scenario : scenarios) faultless.of(scenario);
   long const before = live_allocations;
   run_those(false, 2);
-  run_those(true, 16);  // which sleep most of the time
+  run_those(true, 16);  // these sleep most of the time
   long const leaked = live_allocations - before;
   std::string const text = verdicts.text();
   INFO(text);

@@ -1,5 +1,5 @@
 #pragma once
-// Many calls of varying shapes on one ring: what is allocated after some of them and after all.
+// Memory in use after some, and after all, of many calls of varying shapes on one ring.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/backend/reference/reference.hpp>
@@ -14,9 +14,10 @@
 
 namespace annulus_test {
 
+/// Memory in use by the process.
 struct MemoryUse {
-  long allocations = 0, bytes = 0;  ///< that live
-  long resident = 0;                ///< bytes of the process; 0 where the system does not tell
+  long allocations = 0, bytes = 0;  ///< not freed yet
+  long resident = 0;                ///< resident bytes of the process; 0 if the system does not report them
 };
 
 inline MemoryUse memory_use() {
@@ -28,8 +29,8 @@ inline MemoryUse memory_use() {
   return use;
 }
 
-/// Memory of the process after `some` calls and after `all`, both multiples of 40. Ten shapes take turns, on rings of
-/// attention that are made for each call and on ones that are kept.
+/// Memory of the process after `some` calls and after `all`, both multiples of 40. Ten shapes alternate, on
+/// RingAttention objects that are made for each call and on ones that are kept.
 template <class Ring>
 std::array<MemoryUse, 2> memory_of_calls(Ring& ring, int some, int all) {
   using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
@@ -38,7 +39,7 @@ std::array<MemoryUse, 2> memory_of_calls(Ring& ring, int some, int all) {
   for (int shape = 0; shape < 10; ++shape)
     kept.emplace_back(ring, backend, annulus::Options{.mask = annulus::causal()});
   std::vector<std::byte> records(static_cast<std::size_t>(ring.size()));
-  auto const meet = [&] {
+  auto const synchronize_ranks = [&] {
     std::byte const mine{};
     ring.all_gather({&mine, 1}, records);
   };
@@ -55,9 +56,9 @@ std::array<MemoryUse, 2> memory_of_calls(Ring& ring, int some, int all) {
     made.reset();
     ++call;
     if (call != some && call != all) continue;
-    meet();
+    synchronize_ranks();
     uses[call == some ? 0 : 1] = memory_use();
-    meet();
+    synchronize_ranks();
   }
   return uses;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Training steps of a tiny problem on a ring into which a fault is injected, and what each rank saw of it.
+// Training steps of a tiny problem on a ring into which a fault is injected, and the report of each rank.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/comm/simulated_ring.hpp>
@@ -17,6 +17,7 @@
 
 namespace annulus_test {
 
+/// One run of the fault matrix.
 struct Scenario {
   int ranks = 2;
   annulus::ZeroCopy zero_copy = annulus::ZeroCopy::never;
@@ -24,16 +25,16 @@ struct Scenario {
   bool checked = true;
   Fault fault{};
   std::chrono::milliseconds deadline{std::chrono::seconds(20)};
-  /// How long a step takes at least. Where a deadline decides, long enough that ranks begin to wait one after another, as
-  /// they do with more work: the first one knows best for whom.
+  /// The minimum duration of a step. In scenarios that end by the deadline it is long enough that ranks begin to wait
+  /// one after another, as they do with more work: the first one reports the right culprit.
   std::chrono::milliseconds work{0};
 
-  /// Enough calls after the fault, which is in the first training step unless it is about whole calls.
+  /// Enough steps that calls follow the fault, which is in the first training step unless its place is `call`.
   int training_steps() const { return fault.place == Place::call ? 3 : 2; }
 
   std::string text() const {
     return annulus::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ",
-                               fault.culprit, " of ", ranks, ", in place ", annulus::name_of(zero_copy), ", ",
+                               fault.culprit, " of ", ranks, ", zero_copy ", annulus::name_of(zero_copy), ", ",
                                rotation == annulus::Rotation::keys ? "keys" : "queries", " rotate, checks ",
                                checked ? "on" : "off");
   }
@@ -42,22 +43,22 @@ struct Scenario {
 /// The bits of the results of each call that returned: output and lse, or the gradients.
 using Results = std::vector<std::vector<float>>;
 
-/// What came of a rank. Plain bytes, so that processes can tell each other.
+/// Outcome of a run on one rank. Trivially copyable, so that processes can send it to each other.
 struct RankReport {
   enum End { returned, communication_error, own_failure, other_exception };
   End end = returned;
   bool right = true;  ///< no call returned other results than without faults
   annulus::Rank neighbour = annulus::CommunicationError::unknown;
   double seconds = 0;           ///< since the run began on this rank
-  std::array<int, 6> counts{};  ///< how often the rank came to each Place in its first training step
+  std::array<int, 6> counts{};  ///< number of times that the rank reached each Place in its first training step
   std::array<char, 600> text{};
 };
 
-/// What ranks of one run share, beside the ring.
+/// The parameters of a rank's run, in addition to the ring.
 struct RunContext {
   std::function<void()> die = [] {};  ///< see FaultScript
   Results const* expected = nullptr;  ///< of this rank, without faults
-  Results* obtained = nullptr;        ///< where given: the results
+  Results* obtained = nullptr;        ///< receives the results, if not null
 };
 
 namespace training_run_detail {
@@ -65,7 +66,7 @@ namespace training_run_detail {
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 using Matrix = Eigen::Tensor<float, 2, Eigen::RowMajor>;
 
-/// Values that differ in every place, rank, training step and tensor.
+/// Values that differ by element, rank, training step and tensor.
 template <class X>
 void fill(X& tensor, int tensor_number, annulus::Rank rank, int step) {
   std::uint32_t state = 12345u + 7919u * static_cast<std::uint32_t>(tensor_number) +
@@ -89,8 +90,8 @@ inline bool same_bits(std::vector<float> const& a, std::vector<float> const& b) 
 
 }  // namespace training_run_detail
 
-/// The calls of one rank, over two rows of each rank, until one throws. Calls of a training step are numbered alike; the
-/// operands differ in every step.
+/// Makes the calls of one rank, which has two rows, until one throws. The calls of a training step have the same
+/// number; the operands differ in every step.
 template <class Ring>
 RankReport run_training(Ring& plain_ring, Scenario const& scenario, RunContext const& context) {
   using namespace training_run_detail;

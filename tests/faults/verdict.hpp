@@ -1,5 +1,5 @@
 #pragma once
-// What must be seen of a fault, and whether it was.
+// Verdicts on the runs of a fault matrix: the expected effects of a fault, compared with the reports of the ranks.
 
 #include <algorithm>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace annulus_test {
 
-/// Whether a fault must be seen by all ranks, may be (results are then right where a call returns), or has no effect.
+/// Expected effect of a fault: all ranks throw; all throw or results are right; results may be wrong; none.
 enum class Visibility { seen, seen_or_harmless, unseen, no_effect };
 
 inline Visibility visibility_of(FaultKind kind, bool checked) {
@@ -26,7 +26,7 @@ inline Visibility visibility_of(FaultKind kind, bool checked) {
     case FaultKind::stale:
     case FaultKind::duplicate:
       return checked ? Visibility::seen_or_harmless : Visibility::unseen;
-    // Without a number, a call may be taken for the next one, until calls run out.
+    // Without the call number in the checks, a call may pair with a later one, until calls run out.
     case FaultKind::skip:
       return checked ? Visibility::seen : Visibility::unseen;
     default:
@@ -34,10 +34,10 @@ inline Visibility visibility_of(FaultKind kind, bool checked) {
   }
 }
 
-/// Complaints about the runs of a matrix, by kind of fault, with the first examples of each.
+/// Complaints about the runs of a matrix, by kind of fault, with the first two examples of each.
 class Verdicts {
  public:
-  /// hung: it ended only because the test ended it.
+  /// hung: the run ended only because the test ended it.
   void judge(Scenario const& scenario, std::vector<RankReport> const& ranks, bool hung) {
     ++runs_;
     if (hung) return complain(scenario, "hangs", "");
@@ -59,14 +59,14 @@ class Verdicts {
       if (!stands_still && report.seconds > limit)
         complain(scenario, "ends late", annulus::message_of("rank ", r, " after ", report.seconds, " s"));
       if (!any_threw) continue;
-      // A rank that leaves out its last calls, or all from one on, has nothing to notice.
+      // A rank that omits its last calls makes no call that could throw.
       bool const has_no_more_calls = is_culprit && (fault.kind == FaultKind::leave || fault.kind == FaultKind::skip);
       if (!threw(report) && visibility != Visibility::unseen && !has_no_more_calls)
         complain(scenario, "not all ranks throw", annulus::message_of("rank ", r, " returns, ", text_of(ranks)));
       if (report.end != RankReport::communication_error) continue;
       if (visibility == Visibility::unseen) continue;
-      // Where ranks differ in the number of a call or the size of a record, the one that is alone is wrong: of two ranks
-      // it may be either, and to itself all others differ.
+      // If ranks differ in the number of a call or the size of a record, the one that differs from all others is wrong:
+      // of two ranks it may be either, and the wrong rank itself sees all others differ.
       bool const is_difference =
           fault.kind == FaultKind::skip || (fault.kind == FaultKind::truncate && fault.place == Place::all_gather);
       bool const can_be_known = !is_difference || (scenario.ranks > 2 && !is_culprit);

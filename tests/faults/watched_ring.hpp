@@ -1,5 +1,5 @@
 #pragma once
-// A simulated ring whose ranks are ended by force where they hang.
+// Simulated ring with a watchdog that closes it if its ranks hang.
 
 #include <annulus/comm/simulated_ring.hpp>
 #include <chrono>
@@ -25,12 +25,12 @@ class LivingRanks {
     ++ended_;
     changed_.notify_all();
   }
-  /// For a rank that dies: returns when so many have ended, or when the run is ended by force.
+  /// For a rank that dies: returns when `ranks` ranks have ended, or when the run is ended by force.
   void wait_until_ended(int ranks) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ >= ranks || forced_; });
   }
-  /// Returns whether so many ranks ended before the limit; else closes the ring.
+  /// Returns true if `ranks` ranks ended before the limit; else closes the ring and returns false.
   bool end_by_force_after(std::chrono::milliseconds limit, int ranks) {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, limit, [&] { return ended_ >= ranks; })) return true;
@@ -48,8 +48,8 @@ class LivingRanks {
   bool forced_ = false;
 };
 
-/// Results of function(ring, living) of all ranks, and whether they had to be ended by force after the limit. The function
-/// throws nothing.
+/// The results of function(ring, living) of all ranks, and true if they had to be ended by force after the limit. The
+/// function must not throw.
 template <class Function>
 auto run_watched(int ranks, annulus::SimulatedRingOptions const& options, std::chrono::milliseconds limit,
                  Function&& function) {

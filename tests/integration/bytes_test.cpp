@@ -1,4 +1,4 @@
-// Bytes and shifts that are really sent, against the plan and against closed formulas.
+// Bytes and shifts sent, compared with the plan and with closed formulas; peak memory; overlap of shifts and work.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -64,8 +64,8 @@ void check_random_problems(std::uint64_t first_seed, std::uint64_t count) {
   }
 }
 
-/// Bytes of a row of all heads and batch items, as the table of the rings' payloads has them. e: bytes of an element,
-/// f: bytes of a gradient or running state in flight; lse, its remainder and delta are 4 bytes each.
+/// Payload bytes of one row of all heads and batch items. e: bytes of an element, f: bytes of an exchanged gradient or
+/// running state; lse, its remainder and delta are 4 bytes each.
 struct RowBytes {
   Index prefetched, carried;
 };
@@ -77,8 +77,8 @@ RowBytes row_bytes(OracleProblem const& d, Pass pass, Rotation rotation, Index e
   return {heads * ((d.head_dim + d.value_dim) * e + 12), heads * d.head_dim * f};
 }
 
-/// Without a mask every row of the travelling side visits every rank: a rank passes on all rows but those that its
-/// successor begins with, and carries the results of all rows once.
+/// Without a mask every row of the rotating side visits every rank: a rank sends all rows except those that its
+/// successor owns, and sends the results of all rows once.
 template <class T>
 void check_unmasked(RingProblem const& problem) {
   INFO(problem.text << ", elements of " << sizeof(T) << " bytes");
@@ -100,7 +100,7 @@ void check_unmasked(RingProblem const& problem) {
       CHECK(log.shifts(Channel::reduction).empty());
       for (Channel channel : {Channel::prefetched, Channel::carried})
         for (auto const& shift : log.shifts(channel)) CHECK(shift.hop == 1);
-      // The same for equal shards, as it is usually written: (W-1) S and W S rows.
+      // Equal shards, by the usual formulas: (W-1) S and W S rows.
       if (all == ranks * of_successor &&
           std::all_of(lengths.begin(), lengths.end(), [&](Index l) { return l == of_successor; })) {
         CHECK(log.bytes(Channel::prefetched) == (ranks - 1) * of_successor * row.prefetched);
@@ -127,7 +127,7 @@ RingProblem unmasked(int ranks, annulus::Sharding const& sharding, Rotation rota
 
 }  // namespace
 
-TEST_CASE("bytes: every shift of random problems is as planned", "[bytes]") {
+TEST_CASE("bytes: every shift of random problems follows the plan", "[bytes]") {
   check_random_problems<float>(610'000, 150);
   check_random_problems<Eigen::bfloat16>(620'000, 50);
   check_random_problems<double>(630'000, 50);
@@ -153,7 +153,7 @@ TEST_CASE("bytes: uneven and empty shards", "[bytes]") {
   }
 }
 
-TEST_CASE("bytes: ids of documents travel with their rows, gradients of sinks W-1 times", "[bytes]") {
+TEST_CASE("bytes: document ids travel with their rows, gradients of sink logits W-1 times", "[bytes]") {
   for (Rotation rotation : both_rotations)
     for (int ranks : {1, 4}) {
       RingProblem const plain = unmasked(ranks, annulus::Zigzag{}, rotation, 32, 32);
@@ -185,10 +185,10 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
     settle(problem);
     auto const logs = record_passes<Eigen::bfloat16>(problem);
     Index const key_row = 2 * (4 + 6);
-    // Shard r + 1 is preceded by r + 1 shards; what their last rows hold within reach passes through rank r. The last
-    // rank has no successor that sees anything.
+    // Shard r + 1 is preceded by r + 1 shards; those of their last rows that are within reach pass through rank r. The
+    // successor of the last rank sees none of its keys.
     auto const rows_through = [&](int rank) { return rank == ranks - 1 ? 0 : std::min(w - 1, (rank + 1) * shard); };
-    // Gradients go straight home: a rank returns those of the rows that its own queries have seen.
+    // Gradients return directly to their owner: a rank sends those of the rows that its own queries see.
     auto const rows_returned = [&](int rank) { return std::min(w - 1, rank * shard); };
     int const steps = static_cast<int>(std::min<Index>(ranks, 1 + annulus::ceil_divide(w - 1, shard)));
     for (int rank = 0; rank < ranks; ++rank) {
@@ -201,16 +201,16 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
       CHECK(static_cast<int>(forward.shifts(Channel::prefetched).size()) == steps - 1);
       CHECK(static_cast<int>(backward.shifts(Channel::carried).size()) == steps - 1);
     }
-    // The formula for a rank in the middle of a long ring.
+    // Formula for a rank in the middle of a long ring.
     CHECK(log_of(logs, ranks - 2, Pass::forward).bytes(Channel::prefetched) ==
           std::min(w - 1, (ranks - 1) * shard) * key_row * 2);
   }
 }
 
-TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of what is carried, on any number of ranks",
+TEST_CASE("memory: two prefetched buffers (zero-copy: one) and three carried ones, on any number of ranks",
           "[bytes][memory]") {
   constexpr Index shard = 16, query_heads = 4, kv_heads = 2, head_dim = 8, value_dim = 16, bytes = 4;
-  // Parts of these sizes fill whole cache lines, so that nothing is lost between them.
+  // Parts of these sizes fill whole cache lines, so that there is no padding between them.
   constexpr Index keys = shard * kv_heads * (head_dim + value_dim) * bytes,
                   queries = shard * query_heads * head_dim * bytes;
   constexpr Index values = shard * query_heads * value_dim * bytes, statistic = shard * query_heads * bytes;
@@ -219,7 +219,7 @@ TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of
     Index prefetched, carried, resident;
     Index on(int ranks, bool zero_copy) const {
       if (ranks == 1) return carried + resident;
-      // In place the third buffer of results is one that is still read when two others are written.
+      // Zero-copy: the third result buffer is still read by another rank while the other two are written.
       return (zero_copy ? 1 : 2) * prefetched + (zero_copy ? std::min(ranks, 3) : 3) * carried + resident;
     }
   };
@@ -240,7 +240,7 @@ TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of
                                                  ranks, annulus::Striped{}, peaks.rotation);
         problem.options.checked = false;
         settle(problem);
-        INFO(problem.text << (zero_copy ? ", in place" : ""));
+        INFO(problem.text << (zero_copy ? ", zero-copy" : ""));
         auto const run = [&](annulus::SimulatedRing& ring) {
           annulus::ReferenceBackend backend;
           return run_rank<float>(problem, ring, backend);
@@ -254,7 +254,7 @@ TEST_CASE("memory: two buffers of what is prefetched (in place one) and three of
       }
 }
 
-TEST_CASE("overlap: the next payload leaves before the work of a step and is waited for after it", "[bytes][overlap]") {
+TEST_CASE("overlap: the next payload is sent before the work of a step and awaited after it", "[bytes][overlap]") {
   for (Rotation rotation : both_rotations)
     for (int ranks : {2, 3, 6})
       for (bool local : {false, true}) {
@@ -268,24 +268,25 @@ TEST_CASE("overlap: the next payload leaves before the work of a step and is wai
                               << (pass == Pass::forward ? "forward" : "backward"));
             PassLog const& log = log_of(logs, rank, pass);
             auto const work = log.places_of_mark(pass == Pass::forward ? "fold" : "add_gradients");
-            auto const rests = log.places_of_mark("synchronize");
-            auto const rests_between = [&](int begin, int end) {
-              return std::any_of(rests.begin(), rests.end(), [&](int place) { return begin < place && place < end; });
+            auto const synchronizations = log.places_of_mark("synchronize");
+            auto const synchronized_between = [&](int begin, int end) {
+              return std::any_of(synchronizations.begin(), synchronizations.end(),
+                                 [&](int place) { return begin < place && place < end; });
             };
             auto const plan = plan_of<float>(problem, pass);
             REQUIRE(static_cast<int>(work.size()) == plan.steps());
 
-            auto const leaves = log.places_of(RecordedEvent::started, Channel::prefetched);
-            auto const arrives = log.places_of(RecordedEvent::finished, Channel::prefetched);
-            REQUIRE(leaves.size() + 1 == work.size());
-            REQUIRE(arrives.size() == leaves.size());
-            for (std::size_t i = 0; i < leaves.size(); ++i) {
-              CHECK(leaves[i] < work[i]);
-              CHECK(work[i] < arrives[i]);
-              CHECK(arrives[i] < work[i + 1]);
-              if (i > 0) CHECK(arrives[i - 1] < leaves[i]);
-              // The buffer that the shift fills has come to rest.
-              if (i > 0) CHECK(rests_between(work[i - 1], leaves[i]));
+            auto const sent = log.places_of(RecordedEvent::started, Channel::prefetched);
+            auto const received = log.places_of(RecordedEvent::finished, Channel::prefetched);
+            REQUIRE(sent.size() + 1 == work.size());
+            REQUIRE(received.size() == sent.size());
+            for (std::size_t i = 0; i < sent.size(); ++i) {
+              CHECK(sent[i] < work[i]);
+              CHECK(work[i] < received[i]);
+              CHECK(received[i] < work[i + 1]);
+              if (i > 0) CHECK(received[i - 1] < sent[i]);
+              // The backend no longer reads the buffer that the shift fills.
+              if (i > 0) CHECK(synchronized_between(work[i - 1], sent[i]));
             }
 
             auto const departs = log.places_of(RecordedEvent::started, Channel::carried);
@@ -293,21 +294,21 @@ TEST_CASE("overlap: the next payload leaves before the work of a step and is wai
             REQUIRE(returns.size() == departs.size());
             bool const carries = pass == Pass::backward || rotation == Rotation::queries;
             CHECK(departs.empty() != carries);
-            // Straight home, the first step's results need no shift.
+            // With direct return to the owner, the results of the first step need no shift.
             std::size_t const first = work.size() - departs.size();
             CHECK(first == (!carries ? work.size() : local ? 1u : 0u));
             for (std::size_t i = 0; i < departs.size(); ++i) {
               std::size_t const step = first + i;
               CHECK(work[step] < departs[i]);
-              CHECK(rests_between(work[step], departs[i]));
-              // Under way during the work of the next step.
+              CHECK(synchronized_between(work[step], departs[i]));
+              // Pending during the work of the next step.
               if (step + 1 < work.size()) {
                 CHECK(departs[i] < work[step + 1]);
                 CHECK(work[step + 1] < returns[i]);
               }
             }
-            CHECK(!rests.empty());
-            CHECK(rests.back() == static_cast<int>(log.events.size()) - 1);
+            CHECK(!synchronizations.empty());
+            CHECK(synchronizations.back() == static_cast<int>(log.events.size()) - 1);
           }
       }
 }

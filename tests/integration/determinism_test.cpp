@@ -1,4 +1,4 @@
-// The same bits in every run, whatever is late and in whatever order channels complete.
+// Bit-identical results in every run, with random delays and any order of completion of the channels.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::uint64_t runs = 20;
 
-/// Problems in which something travels and something is carried: several ranks, both rotations.
+/// Problems with prefetched and carried payloads: 2 to 8 ranks, both rotations.
 template <class T>
-std::vector<RingProblem> travelling_problems(std::uint64_t first_seed, std::size_t count) {
+std::vector<RingProblem> rotating_problems(std::uint64_t first_seed, std::size_t count) {
   std::vector<RingProblem> problems;
   for (std::uint64_t seed = first_seed; problems.size() < count; ++seed) {
     RingProblem problem = random_ring_problem(seed);
     OracleProblem const& d = problem.dense;
-    // Every problem is run many times over: rows are enough, not long ones.
+    // Every problem is run many times, so only those with enough rows and a small head_dim are used.
     if (problem.ranks < 2 || problem.ranks > 8 || d.query_length < 16 || d.key_length < 16 || d.head_dim > 32) continue;
     if (!problem.dense.bias && !problem.dense.mask)
       problem.options.rotation = problems.size() % 2 ? annulus::Rotation::queries : annulus::Rotation::keys;
@@ -48,7 +48,7 @@ bool all_same_bits(std::vector<RingResult> const& a, std::vector<RingResult> con
 
 template <class T>
 void check_disturbed_rings(std::uint64_t first_seed, std::size_t count) {
-  for (RingProblem const& problem : travelling_problems<T>(first_seed, count)) {
+  for (RingProblem const& problem : rotating_problems<T>(first_seed, count)) {
     auto const expected = undisturbed<T>(problem);
     for (std::uint64_t run = 0; run < runs; ++run) {
       INFO(problem.text << ": run " << run);
@@ -64,7 +64,7 @@ void check_disturbed_rings(std::uint64_t first_seed, std::size_t count) {
 
 template <class T>
 void check_disturbed_devices(std::uint64_t first_seed, std::size_t count) {
-  for (RingProblem const& problem : travelling_problems<T>(first_seed, count)) {
+  for (RingProblem const& problem : rotating_problems<T>(first_seed, count)) {
     auto const expected = undisturbed<T>(problem);
     for (std::uint64_t run = 0; run < runs; ++run) {
       INFO(problem.text << ": run " << run);
@@ -83,12 +83,12 @@ void check_disturbed_devices(std::uint64_t first_seed, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("determinism: the same bits in 20 runs with late and reordered shifts", "[determinism]") {
+TEST_CASE("determinism: the same bits in 20 runs with delayed and reordered shifts", "[determinism]") {
   check_disturbed_rings<float>(710'000, 6);
   check_disturbed_rings<Eigen::bfloat16>(720'000, 2);
 }
 
-TEST_CASE("determinism: the same bits in 20 runs with late work and late, reordered shifts", "[determinism][foreign]") {
+TEST_CASE("determinism: the same bits in 20 runs with delayed work and reordered shifts", "[determinism][foreign]") {
   check_disturbed_devices<float>(730'000, 6);
   check_disturbed_devices<double>(740'000, 2);
 }

@@ -1,4 +1,4 @@
-// Operands of 16 bits, and float operands with sums in double, over random problems.
+// Random problems with 16-bit operands, and with float operands and sums in double.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 using namespace annulus_test;
 
-TEMPLATE_TEST_CASE("16-bit operands: the ring is at most twice as far off as dense attention in that type", "[sweep]",
+TEMPLATE_TEST_CASE("16-bit operands: the error of the ring is at most twice that of dense attention", "[sweep]",
                    Eigen::half, Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (std::uint64_t seed = 6'000'000; seed < 6'000'150; ++seed) {
@@ -21,7 +21,7 @@ TEMPLATE_TEST_CASE("16-bit operands: the ring is at most twice as far off as den
 }
 
 TEST_CASE("float operands with sums in double: results are rounded once", "[sweep]") {
-  // Half a unit of float for each number that is written.
+  // Half a unit in the last place of a float for each value written.
   constexpr double one_rounding = 1.0 / (1 << 24);
   for (std::uint64_t seed = 9'000'000; seed < 9'000'150; ++seed) {
     RingProblem problem = random_ring_problem(seed);

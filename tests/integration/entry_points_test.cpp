@@ -1,4 +1,4 @@
-// The ways into the library: returned results, the caller's memory, free functions, and calls that are repeated.
+// Entry points of the library: returned results, results in the caller's memory, free functions, and repeated calls.
 
 #include <annulus/annulus.hpp>
 
@@ -22,7 +22,7 @@ RingProblem causal_problem(int ranks, Rotation rotation = Rotation::automatic) {
   return problem;
 }
 
-/// The sinks of a problem, [query_heads, count].
+/// Sink logits of a problem, [query_heads, count].
 Eigen::Tensor<float, 2> sinks_of(RingProblem const& problem) {
   auto const& sinks = *problem.dense.sinks;
   Eigen::Tensor<float, 2> tensor(problem.dense.query_heads, sinks.count);
@@ -34,7 +34,7 @@ Eigen::Tensor<float, 2> sinks_of(RingProblem const& problem) {
 
 }  // namespace
 
-TEST_CASE("free functions and the caller's memory give what RingAttention returns") {
+TEST_CASE("free functions and *_into calls give what RingAttention returns") {
   for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
     RingProblem problem = causal_problem(3, rotation);
     give_sinks(problem, 2);
@@ -54,7 +54,7 @@ TEST_CASE("free functions and the caller's memory give what RingAttention return
     });
     CHECK(assemble(problem, by_free_functions) == expected);
 
-    // Into memory of another family than the operands: results with gaps, in another axis order.
+    // Results in another tensor family than the operands: with gaps, in another axis order.
     auto const into = annulus::run_ring(3, [&](SimulatedRing& ring) {
       annulus::ReferenceBackend backend;
       auto const own = shards_of<float>(problem, ring.rank());
@@ -94,7 +94,7 @@ TEST_CASE("free functions and the caller's memory give what RingAttention return
   }
 }
 
-TEST_CASE("gradients of 16-bit operands can be had in float, rounded nowhere") {
+TEST_CASE("gradients of 16-bit operands can be written in float, without rounding to 16 bits") {
   using T = Eigen::bfloat16;
   RingProblem problem = causal_problem(3);
   round_operands<T>(problem);
@@ -148,7 +148,7 @@ TEST_CASE("a repeated call keeps its buffers and gives the same bits") {
         Calls calls;
         for (int call = 0; call < 4; ++call) {
           auto const forward = attention.forward(own.q, own.k, own.v);
-          // A forward pass on other values in between must not matter.
+          // A forward pass on other values in between must not change the result.
           if (call == 1) attention.forward(own.q, other_keys, own.v);
           calls.results.push_back(result_of(forward, attention.backward(own.dout, forward, own.q, own.k, own.v)));
           calls.forward_bytes.push_back(attention.buffer_bytes(annulus::Pass::forward));
@@ -166,7 +166,7 @@ TEST_CASE("a repeated call keeps its buffers and gives the same bits") {
     }
 }
 
-TEST_CASE("calls with and without optional operands follow each other on one RingAttention") {
+TEST_CASE("calls with and without optional operands alternate on one RingAttention") {
   RingProblem plain = causal_problem(3);
   RingProblem with = plain;
   give_sinks(with, 2);
@@ -195,7 +195,7 @@ TEST_CASE("calls with and without optional operands follow each other on one Rin
   CHECK(call(2, plain) == call(0, plain));
 }
 
-TEST_CASE("two RingAttentions share a ring, call by call") {
+TEST_CASE("calls of two RingAttentions alternate on one ring") {
   RingProblem first = causal_problem(4, Rotation::keys), second = causal_problem(4, Rotation::queries);
   second.dense.causal = false;
   settle(second);

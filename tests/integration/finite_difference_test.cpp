@@ -1,4 +1,4 @@
-// Gradients of the ring against differences of its own output, option by option: no oracle has a say here.
+// Gradients of the ring against finite differences of its own output, option by option, without the oracle.
 
 #include <cmath>
 #include <functional>
@@ -17,7 +17,7 @@ RingProblem problem_with_grouped_heads(Rotation rotation) {
                             rotation);
 }
 
-/// The scalar whose gradients the backward pass returns.
+/// Scalar whose gradients the backward pass returns: the dot product of output and dout.
 double loss(RingProblem const& problem) {
   std::vector<double> const output = assemble(problem, solve_by_rank<double>(problem)).output;
   return std::inner_product(output.begin(), output.end(), problem.dout.begin(), 0.0);
@@ -53,7 +53,7 @@ void check_gradients(RingProblem problem) {
   check("k", problem.dense.k, result.dk);
   check("v", problem.dense.v, result.dv);
   if (problem.dense.bias) check("bias", problem.dense.bias->values, result.dbias);
-  if (problem.dense.sinks) check("sinks", problem.dense.sinks->values, result.dsinks);
+  if (problem.dense.sinks) check("sink logits", problem.dense.sinks->values, result.dsinks);
 }
 
 using SetOption = std::function<void(RingProblem&)>;
@@ -69,7 +69,7 @@ void check_gradients_of_both_rotations(SetOption const& set_option) {
 
 }  // namespace
 
-TEST_CASE("gradients of the ring are differences of its output, under every option", "[finite_difference]") {
+TEST_CASE("gradients equal finite differences of the output, under every option", "[finite_difference]") {
   std::pair<char const*, SetOption> const options[] = {
       {"no option", [](RingProblem&) {}},
       {"causal", [](RingProblem& p) { p.dense.causal = true; }},
@@ -80,7 +80,7 @@ TEST_CASE("gradients of the ring are differences of its output, under every opti
       {"query offset", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = -2; }},
       {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
       {"dropout", [](RingProblem& p) { p.dense.dropout_probability = 0.4, p.dense.dropout_seed = 11; }},
-      {"segments",
+      {"documents",
        [](RingProblem& p) {
          p.dense.query_segments = {1, 2, 2, 0, 3}, p.dense.key_segments = {1, 1, 2, -1, 2, 3};
        }},
@@ -88,7 +88,7 @@ TEST_CASE("gradients of the ring are differences of its output, under every opti
        [](RingProblem& p) {
          p.dense.predicate = [](auto, auto head, auto query, auto key) { return (query * 3 + key + head) % 4 != 0; };
        }},
-      {"sinks", [](RingProblem& p) { give_sinks(p, 2); }},
+      {"sink logits", [](RingProblem& p) { give_sinks(p, 2); }},
       {"bias of each pair", [](RingProblem& p) { give_bias(p, 1, 2); }},
       {"bias shared by all heads, under a soft cap",
        [](RingProblem& p) { give_bias(p, 1, 1), p.dense.logit_softcap = 0.9; }},
@@ -100,7 +100,7 @@ TEST_CASE("gradients of the ring are differences of its output, under every opti
   }
 }
 
-TEST_CASE("gradients of the ring are differences of its output, with everything at once", "[finite_difference]") {
+TEST_CASE("gradients equal finite differences of the output, with all options together", "[finite_difference]") {
   RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 2, .query_length = 7, .head_dim = 3}, 3,
                                            annulus::Striped{2}, Rotation::keys);
   OracleProblem& d = problem.dense;
@@ -117,7 +117,7 @@ TEST_CASE("gradients of the ring are differences of its output, with everything 
   check_gradients(problem);
 }
 
-TEST_CASE("C6: forward and backward pass scale the logits alike", "[trap][C6]") {
+TEST_CASE("C6: forward and backward pass use the same scale", "[trap][C6]") {
   for (double scale : {1.0, 0.2, 0.0, -0.7})
     check_gradients_of_both_rotations([scale](RingProblem& problem) {
       problem.dense.softmax_scale = scale;

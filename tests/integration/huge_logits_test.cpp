@@ -1,5 +1,5 @@
-// Rows whose logits are all huge: gradients are those of the forward pass, judged by the oracle, although lse alone says
-// nothing about the number of keys any more.
+// Rows whose logits are all huge: lse alone cannot represent the logarithm of the number of keys, yet the gradients,
+// which the oracle judges, must be those of the forward pass.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -15,8 +15,8 @@ using annulus::Rotation;
 
 namespace {
 
-/// In 16 bits a weight, the output in delta, and the result are rounded, and the CPU backend rounds the gradient of a
-/// logit too.
+/// With 16-bit operands the weights, the output in delta, and the result are rounded, and in the CPU backend also the
+/// gradient of a logit.
 template <class T>
 Bounds bounds_of_type() {
   if constexpr (sizeof(T) > 2) {
@@ -51,10 +51,10 @@ TEMPLATE_TEST_CASE("huge logits: products of about 1e9, in double 1e30, among or
         }
 }
 
-TEMPLATE_TEST_CASE("huge logits: a bias of the lowest number on all keys of some rows", "[trap][huge]", float, double,
+TEMPLATE_TEST_CASE("huge logits: the lowest finite bias on all keys of some rows", "[trap][huge]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
-  // The judge works with squares in double.
+  // The judge squares values in double.
   double const lowest = std::is_same_v<T, double> ? static_cast<double>(std::numeric_limits<float>::lowest())
                                                   : static_cast<double>(std::numeric_limits<T>::lowest());
   for (int ranks = 1; ranks <= 4; ++ranks)
@@ -64,8 +64,8 @@ TEMPLATE_TEST_CASE("huge logits: a bias of the lowest number on all keys of some
 TEMPLATE_TEST_CASE("huge logits: the weights of a row add up to 1 in the backward pass", "[trap][huge]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
-  // Products that are rounded: each pass has to round them alike. Of four keys in a row all are equal.
-  double const largest = std::is_same_v<T, Eigen::half> ? 0x1p13 : 0x1p50;  // so that products and gradients are finite
+  // The products are rounded, and both passes have to round them alike. Keys are equal in groups of four.
+  double const largest = std::is_same_v<T, Eigen::half> ? 0x1p13 : 0x1p50;  // keeps products and gradients finite
   for (double reach : {1.0, 0x1p10, 0x1p13, std::min(0x1p15, largest), std::min(0x1p20, largest), largest})
     for (int ranks : {1, 3})
       for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
@@ -105,14 +105,14 @@ TEMPLATE_TEST_CASE("huge logits: lse and its remainder together are the log-sum-
     for (annulus::Index h = 0; h < d.query_heads; ++h)
       for (annulus::Index i = 0; i < d.query_length; ++i) {
         if (i % 3 == 2) continue;
-        // 18 keys tie above 0, 6 below.
+        // 18 keys tie for the largest logit where it is positive, 6 where it is negative.
         double const logit = (i % 3 == 0 ? 1 : -0.5) * huge_unit<T> * huge_unit<T>;
         CHECK(forward.lse(0, h, i) == static_cast<T>(logit));
         CHECK(forward.lse_remainder(0, h, i) ==
               Approx(std::log(i % 3 == 0 ? 18.0 : 6.0)).epsilon(4 * std::numeric_limits<T>::epsilon()));
       }
 
-    // The *_into calls take it, and do without it; a gradient without it is off by the number of keys that tie.
+    // It is optional in the *_into calls; without it a gradient is wrong by the number of keys that tie.
     auto output = forward.output;
     auto lse = forward.lse, remainder = forward.lse;
     attention.forward_into(q, k, v, output, lse, {}, remainder);

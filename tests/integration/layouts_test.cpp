@@ -1,4 +1,4 @@
-// Operands in any axis order, storage order and strides, mixed in one call: the same bits as plain tensors give.
+// Operands of any axis order, storage order and strides, mixed in one call: same bits as with plain tensors.
 
 #include <annulus/annulus.hpp>
 #include <cstdint>
@@ -28,7 +28,7 @@ annulus::TensorView<T const, 4> view_of_plain(RowMajorTensor<T> const& tensor) {
   return annulus::view_of(tensor);
 }
 
-/// The optional operands of one rank, in tensors with gaps.
+/// Optional operands of one rank, in tensors with gaps.
 template <class T>
 struct GappedOperands {
   std::optional<GappedTensor<T, 4>> bias;
@@ -162,20 +162,20 @@ void sweep_layouts(std::uint64_t first_seed) {
 
 }  // namespace
 
-TEST_CASE("each operand has an axis order and a storage order of its own") {
+TEST_CASE("each operand may have its own axis order and storage order") {
   constexpr int row = Eigen::RowMajor, column = Eigen::ColMajor;
   sweep_layouts<float, Bshd<row>, Bhsd<row>, Bhds<column>, Bhds<row>>(8'000'000);
   sweep_layouts<float, Bhds<column>, Bhds<row>, Bshd<column>, Bhsd<column>>(8'100'000);
   sweep_layouts<float, Bhsd<row>, Bshd<column>, Bhsd<column>, Bshd<row>>(8'200'000);
 }
 
-TEST_CASE("maps of read-only memory mix with tensors and views") {
+TEST_CASE("maps of read-only memory can be mixed with tensors and views") {
   constexpr int row = Eigen::RowMajor, column = Eigen::ColMajor;
   sweep_layouts<double, ConstMapLayout<row>, Bhsd<row>, ViewLayout, ConstMapLayout<column>>(8'300'000);
   sweep_layouts<float, ViewLayout, ConstMapLayout<column>, ConstMapLayout<row>, ViewLayout>(8'400'000);
 }
 
-TEST_CASE("C33: operands and results may have any strides, and the gaps are nobody's", "[trap][C33]") {
+TEST_CASE("C33: operands and results may have any strides, and gaps are not written", "[trap][C33]") {
   sweep_layouts<float, GappedLayout, GappedLayout, GappedLayout, GappedLayout>(8'500'000);
   sweep_layouts<double, GappedLayout, ViewLayout, GappedLayout, Bhds<Eigen::RowMajor>>(8'600'000);
 }

@@ -1,4 +1,4 @@
-// The suite can fail: each of these mistakes is found by the judge that all other tests rely on.
+// Faults planted in a backend or communicator: the judge that all other tests rely on detects each of them.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -25,7 +25,7 @@ constexpr bool under_thread_sanitizer = false;
 
 namespace {
 
-/// A few small problems that between them use every option that a mistake could be made in.
+/// Small problems that together use every option that a fault can affect.
 std::vector<RingProblem> fixed_problems() {
   std::vector<RingProblem> problems;
   auto const add = [&](annulus::Sharding sharding, Rotation rotation, auto&& change) {
@@ -56,7 +56,7 @@ std::vector<RingProblem> fixed_problems() {
   return problems;
 }
 
-/// What the judge says about one problem, or the ring where it does not finish.
+/// Complaint of the judge about one problem, or the error of the ring if it fails.
 std::string complaint_with(BackendFault backend_fault, RingFault ring_fault, RingProblem const& problem) {
   try {
     auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& inner) {
@@ -86,11 +86,11 @@ TEST_CASE("C43: without a fault the test-only backend and communicator pass", "[
   CHECK(complaints_with(BackendFault::none, RingFault::none) == "");
 }
 
-TEST_CASE("C43: every mistake planted in a backend is found", "[trap][C43]") {
+TEST_CASE("C43: every fault planted in a backend is detected", "[trap][C43]") {
   struct Row {
     BackendFault fault;
     char const* name;
-    char const* wrong;  ///< the result that must be found wrong
+    char const* wrong;  ///< result that the complaint must name
   };
   Row const rows[] = {
       {BackendFault::rescale_forgotten, "rescale forgotten", "output"},
@@ -108,8 +108,8 @@ TEST_CASE("C43: every mistake planted in a backend is found", "[trap][C43]") {
       {BackendFault::lse_in_base_2, "lse in base 2", "lse"},
       {BackendFault::lse_remainder_forgotten, "remainder of lse forgotten", "dv"},
       {BackendFault::empty_row_has_lse_0, "empty row has lse 0", "lse"},
-      {BackendFault::sinks_counted_twice, "sinks counted twice", "lse"},
-      {BackendFault::sink_gradient_of_wrong_sign, "sink gradient of wrong sign", "dsinks"},
+      {BackendFault::sinks_counted_twice, "sink logits counted twice", "lse"},
+      {BackendFault::sink_gradient_of_wrong_sign, "gradient of sink logits of wrong sign", "dsinks"},
       {BackendFault::delta_is_zero, "delta is zero", "dq"},
       {BackendFault::scale_forgotten_in_backward, "scale forgotten in backward", "dk"},
       {BackendFault::soft_cap_slope_forgotten, "slope of the soft cap forgotten", "dq"},
@@ -123,7 +123,7 @@ TEST_CASE("C43: every mistake planted in a backend is found", "[trap][C43]") {
   }
 }
 
-TEST_CASE("C43: every mistake planted in a communicator is found", "[trap][C43]") {
+TEST_CASE("C43: every fault planted in a communicator is detected", "[trap][C43]") {
   struct Row {
     RingFault fault;
     char const* name;
@@ -136,10 +136,10 @@ TEST_CASE("C43: every mistake planted in a communicator is found", "[trap][C43]"
       {RingFault::send_buffer_reused, "send buffer reused early", "output"},
       {RingFault::last_carried_lost, "last carried shift lost", "dk"},
       {RingFault::carried_in_16_bits, "carried gradients in 16 bits", "dk"},
-      {RingFault::reduction_of_own_share, "sums over ranks of the own share", "dsinks"},
+      {RingFault::reduction_of_own_share, "sums over ranks of one share", "dsinks"},
   };
   for (Row const& row : rows) {
-    // Bytes that arrive after wait() has returned are a data race: the thread sanitizer finds this one by itself.
+    // Bytes that arrive after wait() has returned are a data race, which the thread sanitizer reports by itself.
     if (under_thread_sanitizer && row.fault == RingFault::early_wait) continue;
     INFO(row.name);
     CHECK(mentions(complaints_with(BackendFault::none, row.fault), row.wrong));

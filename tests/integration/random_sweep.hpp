@@ -1,6 +1,6 @@
 #pragma once
-// Random problems of the seeds [first_seed, first_seed + problems), forward and backward on a simulated ring, against the
-// oracle.
+// Sweep of random problems with seeds [first_seed, first_seed + problems), forward and backward on a simulated ring,
+// against the oracle.
 
 #include <annulus/annulus.hpp>
 #include <cstdint>
@@ -30,7 +30,7 @@ void sweep(std::uint64_t first_seed, int problems, Bounds bounds) {
     within_result += verdict.by_result;
     worst = std::max(worst, verdict.worst);
   }
-  // The bound by terms is for small differences of large terms; were it needed often, it would hide something.
+  // The bound by terms is for small differences of large terms; if it were needed often, it would hide errors.
   CHECK(within_result >= problems * 95 / 100);
   INFO("largest error relative to the norm of a result: " << worst);
   CHECK(worst > 0);

@@ -1,4 +1,4 @@
-// Thousands of random problems over mask x sharding x ranks x heads x operands, forward and backward, against the oracle.
+// Random sweeps over masks, shardings, ranks, heads and operands, forward and backward, against the oracle.
 
 #include "integration/random_sweep.hpp"
 
@@ -14,7 +14,7 @@ TEST_CASE("float: random problems agree with the oracle to 2e-6", "[sweep]") {
   sweep<float, TransposedPlacement>(4'000'000, 600, float_bounds);
 }
 
-TEST_CASE("float operands with sums in double lose nothing but the rounding of the results", "[sweep]") {
+TEST_CASE("float operands with sums in double: the only error is the rounding of the results", "[sweep]") {
   // lse and results are rounded to float once; gradients see the rounded lse and output.
   sweep<float, HostPlacement, annulus::DoubleReferenceBackend>(5'000'000, 100, float_bounds);
 }

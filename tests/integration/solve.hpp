@@ -1,6 +1,6 @@
 #pragma once
-// A ring problem, solved on the simulated ring by the asked backend: the one that the environment variable
-// ANNULUS_TEST_BACKEND names (reference or cpu), or else the reference backend. Compiled once for all tests of this folder.
+// Solver of ring problems on the simulated ring, compiled once for all tests of this folder. It uses the asked backend:
+// the one that the environment variable ANNULUS_TEST_BACKEND names: reference (default) or cpu.
 
 #include <Eigen/Core>
 #include <annulus/annulus.hpp>
@@ -15,8 +15,8 @@
 
 namespace annulus_test {
 
-/// Calls function(backend) with a new backend of the asked kind. What is compared bit by bit with results of
-/// solve_by_rank comes from the same backend.
+/// Calls function(backend) with a new asked backend. Results that are compared bit by bit with those of solve_by_rank
+/// must come from it.
 template <class Function>
 auto with_asked_backend(Function&& function) {
   char const* const asked = std::getenv("ANNULUS_TEST_BACKEND");
@@ -32,8 +32,8 @@ auto with_asked_backend(Function&& function) {
   throw std::invalid_argument("ANNULUS_TEST_BACKEND=" + name + "; accepted: reference, cpu");
 }
 
-/// Operands of type T; the problem has been settled and holds numbers of T. The predicate of `dense`, if any, is used.
-/// One result a rank.
+/// Solves with operands of type T and returns the result of each rank. The problem must have been settled and its
+/// values rounded to T. Uses the predicate of `dense`, if any.
 template <class T>
 std::vector<RingResult> solve_by_rank(RingProblem const& problem);
 
@@ -42,10 +42,10 @@ extern template std::vector<RingResult> solve_by_rank<float>(RingProblem const&)
 extern template std::vector<RingResult> solve_by_rank<Eigen::half>(RingProblem const&);
 extern template std::vector<RingResult> solve_by_rank<Eigen::bfloat16>(RingProblem const&);
 
-/// The same with all sums in double.
+/// Solves with float operands and all sums in double; otherwise as solve_by_rank.
 std::vector<RingResult> solve_with_sums_in_double(RingProblem const& problem);
 
-/// Settles and rounds the problem, and solves it.
+/// Settles the problem, rounds its operands to T, solves it and assembles the global result.
 template <class T>
 RingResult solve(RingProblem& problem) {
   settle(problem);
@@ -59,14 +59,14 @@ constexpr Bounds bounds_of() {
   return std::is_same_v<T, double> ? double_bounds : float_bounds;
 }
 
-/// What is wrong with the ring's forward and backward pass in T; empty: nothing.
+/// Complaint of the judge about the forward and backward pass in T; empty if they are right.
 template <class T>
 std::string complaint(RingProblem problem, Bounds bounds = bounds_of<T>()) {
   RingResult const result = solve<T>(problem);
   return judge(problem, result, bounds).complaint;
 }
 
-/// In double and in float.
+/// Complaints about the passes in double and in float.
 inline std::string complaints(RingProblem const& problem) {
   return complaint<double>(problem) + complaint<float>(problem);
 }

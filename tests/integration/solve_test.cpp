@@ -1,4 +1,4 @@
-// The solver that the other tests of this folder share, and a first question: does it tell right from wrong?
+// Solver that the other tests of this folder share, and a test that the judge rejects wrong results.
 
 #include "integration/solve.hpp"
 
@@ -37,7 +37,7 @@ std::vector<RingResult> solve_with_sums_in_double(RingProblem const& problem) {
   });
 }
 
-TEST_CASE("a small change of any result is a complaint") {
+TEST_CASE("the judge rejects a small change of any result") {
   RingProblem problem = small_ring_problem({}, 3, annulus::Zigzag{});
   give_bias(problem, 1, 2);
   give_sinks(problem, 1);

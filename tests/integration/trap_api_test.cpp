@@ -1,4 +1,4 @@
-// Traps of the interface: options that do nothing, operands of the wrong extent, and keys that are not on the ring.
+// Traps of the interface: ignored options, operands of wrong extents, and keys that are not on the ring.
 
 #include <annulus/annulus.hpp>
 #include <functional>
@@ -21,7 +21,7 @@ bool differ(RingResult const& a, RingResult const& b) {
   return distance(a.output, b.output) > 1e-6 * norm(b.output) && distance(a.dq, b.dq) > 1e-6 * norm(b.dq);
 }
 
-/// Calls forward on every rank; the messages by which the ranks refuse, each after the type of the error.
+/// Executes call(ring) on every rank; returns type and message of each rank's error, or "accepted".
 template <class Call>
 std::vector<std::string> refusals(int ranks, Call&& call) {
   return annulus::run_ring(ranks, [&](SimulatedRing& ring) -> std::string {
@@ -38,7 +38,7 @@ std::vector<std::string> refusals(int ranks, Call&& call) {
 
 }  // namespace
 
-TEST_CASE("C20: a local array where a global extent is due is refused, not clamped", "[trap][C20]") {
+TEST_CASE("C20: a local array instead of a global one is refused, not clamped", "[trap][C20]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   using Pairs = std::array<Index, 4>;
@@ -89,9 +89,9 @@ TEST_CASE("C20: a local array where a global extent is due is refused, not clamp
   }
 }
 
-TEST_CASE("C30: a block of keys that every rank holds is counted once, and so is its gradient", "[trap][C30]") {
-  // The library has no replicated keys. Whoever has some joins two results by the public rule, and gives both backward
-  // passes the joined output and lse.
+TEST_CASE("C30: a block of keys replicated on every rank is counted once, and so is its gradient", "[trap][C30]") {
+  // The library does not support replicated keys. Users merge two results by the public rule, and give both backward
+  // passes the merged output and lse.
   constexpr int on_ring = 18, replicated = 5, ranks = 3;
   RingProblem whole = small_ring_problem({.query_length = 18, .key_length = on_ring + replicated, .value_dim = 3}, 1);
   settle(whole);
@@ -111,18 +111,18 @@ TEST_CASE("C30: a block of keys that every rank holds is counted once, and so is
     annulus::run_ring(ranks, [&](SimulatedRing& ring) {
       annulus::ReferenceBackend backend;
       annulus::SelfRing alone;
-      annulus::RingAttention around(ring, backend, ring_part.options);
-      annulus::RingAttention beside(alone, backend, ring_part.options);
+      annulus::RingAttention ring_attention(ring, backend, ring_part.options);
+      annulus::RingAttention replicated_attention(alone, backend, ring_part.options);
       auto const own = shards_of<double>(ring_part, ring.rank());
-      auto joined = around.forward(own.q, own.k, own.v);
-      auto const block = beside.forward(own.q, k_replicated, v_replicated);
+      auto joined = ring_attention.forward(own.q, own.k, own.v);
+      auto const block = replicated_attention.forward(own.q, k_replicated, v_replicated);
       for (int time = 0; time < times; ++time)
         for (Index i = 0; i < joined.output.dimension(1); ++i)
           for (Index h = 0; h < joined.output.dimension(2); ++h)
             annulus::merge_rows(std::span(&joined.output(0, i, h, 0), 3), joined.lse(0, h, i),
                                 std::span(&block.output(0, i, h, 0), 3), block.lse(0, h, i));
-      auto const of_ring = around.backward(own.dout, joined, own.q, own.k, own.v);
-      auto const of_block = beside.backward(own.dout, joined, own.q, k_replicated, v_replicated);
+      auto const of_ring = ring_attention.backward(own.dout, joined, own.q, own.k, own.v);
+      auto const of_block = replicated_attention.backward(own.dout, joined, own.q, k_replicated, v_replicated);
       auto const rank = static_cast<std::size_t>(ring.rank());
       ring_results[rank] = result_of(joined, of_ring);
       block_results[rank] = result_of(joined, of_block);
@@ -147,8 +147,8 @@ TEST_CASE("C30: a block of keys that every rank holds is counted once, and so is
 }
 
 TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]") {
-  // Fails to compile when a field is added: then it needs a line below.
-  // checked, require_finite and call change no result: they turn some into errors (attention/checked_test.cpp and
+  // Fails to compile when a field is added, which then needs a row below.
+  // checked, require_finite and call change no result, they only report errors (attention/checked_test.cpp and
   // attention/call_number_test.cpp).
   [[maybe_unused]] auto const& [mask, scale, softcap, dropout, sharding, offset, rotation, checked, require_finite] =
       annulus::Options{};
@@ -179,10 +179,10 @@ TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]
       {"query_offset", is_causal, [](RingProblem& p) { p.dense.query_offset = 3; }},
       {"bias", nothing, [](RingProblem& p) { give_bias(p, 1, 1); }},
       {"mask operand", nothing, [](RingProblem& p) { give_mask(p, 1, 1); }},
-      {"segments", nothing, has_documents},
+      {"documents", nothing, has_documents},
       {"query_segments", has_documents, [](RingProblem& p) { (*p.dense.query_segments)[3] = 2; }},
       {"key_segments", has_documents, [](RingProblem& p) { (*p.dense.key_segments)[3] = 2; }},
-      {"sinks", nothing, [](RingProblem& p) { give_sinks(p, 1); }},
+      {"sink logits", nothing, [](RingProblem& p) { give_sinks(p, 1); }},
       {"predicate", nothing,
        [](RingProblem& p) {
          p.dense.predicate = [](auto, auto, auto query, auto key) { return query % 5 != key % 5; };
@@ -199,7 +199,7 @@ TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]
     CHECK(judge(after, result, double_bounds).complaint == "");
   }
 
-  // The sharding says where a rank's rows stand: the same rows, another result.
+  // The sharding defines the positions of a rank's rows: the same rows give another result.
   RingProblem contiguous = small_ring_problem({.query_length = 24}, 3);
   contiguous.dense.causal = true;
   settle(contiguous);
@@ -218,7 +218,7 @@ TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]
   other.sharding = annulus::Striped{};
   CHECK(differ(run_as(other)[1].first, expected[1].first));
 
-  // The rotation changes what travels, and nothing else.
+  // The rotation changes only which side travels, not the results.
   for (Rotation wanted : {Rotation::keys, Rotation::queries}) {
     other = contiguous.options;
     other.rotation = wanted;
@@ -230,7 +230,7 @@ TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]
   }
 }
 
-TEST_CASE("C40: bias_gradient decides whether there is a gradient of the bias", "[trap][C40]") {
+TEST_CASE("C40: bias_gradient decides whether dbias is returned", "[trap][C40]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   for (bool asked : {false, true}) {
@@ -249,7 +249,7 @@ TEST_CASE("C40: bias_gradient decides whether there is a gradient of the bias", 
   }
 }
 
-TEST_CASE("C40: what an option cannot mean is refused on every rank", "[trap][C40]") {
+TEST_CASE("C40: invalid option values are refused on every rank", "[trap][C40]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   double const not_a_number = std::numeric_limits<double>::quiet_NaN(),

@@ -1,4 +1,4 @@
-// Traps of the softmax: rows that see nothing, logits far apart, the scale, the unit of lse, and how parts are joined.
+// Traps of the softmax: rows that see no key, logits far apart, the scale, the unit of lse, and merging of parts.
 
 #include <annulus/numerics/merge.hpp>
 #include <cmath>
@@ -33,8 +33,8 @@ void hide_from_rows(RingProblem& problem, std::vector<std::int64_t> const& rows)
 
 }  // namespace
 
-TEST_CASE("C2: a row may meet nothing but hidden keys first, in the middle, last, or always", "[trap][C2]") {
-  // Queries in order, keys backwards: in a causal ring the first steps of the early ranks are all in the future.
+TEST_CASE("C2: all keys may be hidden in the first, middle or last steps of a row, or in all", "[trap][C2]") {
+  // Queries in order, keys in reverse: with a causal mask the first steps of the early ranks have only future keys.
   for (int ranks : {2, 3, 5})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       auto const forwards = [](int r) { return r; };
@@ -44,11 +44,11 @@ TEST_CASE("C2: a row may meet nothing but hidden keys first, in the middle, last
           ExplicitMap{blocks_in_order(ranks, 25, forwards), blocks_in_order(ranks, 25, backwards)}, rotation);
       problem.dense.causal = true;
       CHECK(complaints(problem) == "");
-      // The first 7 rows see nothing at all, the others begin in the middle of the keys.
+      // The first 7 rows see no key, the others see fewer keys than without the offset.
       problem.dense.query_offset = -7;
       CHECK(complaints(problem) == "");
     }
-  // Whole rows hidden, at both ends and in the middle, and then each single step of one row.
+  // Rows that see no key, at both ends and in the middle; then one row with all keys of one step hidden.
   RingProblem problem = small_ring_problem({.query_length = 24}, 4);
   hide_from_rows(problem, {0, 1, 11, 23});
   CHECK(complaints(problem) == "");
@@ -61,8 +61,8 @@ TEST_CASE("C2: a row may meet nothing but hidden keys first, in the middle, last
 
 namespace {
 
-/// lse is as large as the logits and rounded like them, so the weights that the backward pass computes again from both
-/// are off by two roundings of a number of size `reach`.
+/// lse is as large as the logits and rounded like them, so the weights that the backward pass recomputes from both have
+/// an error of two roundings of a value of size `reach`.
 template <class T>
 Bounds bounds_for_logits_of(double reach) {
   double const rounding = std::numeric_limits<T>::epsilon() / 2;
@@ -71,8 +71,8 @@ Bounds bounds_for_logits_of(double reach) {
 
 }  // namespace
 
-TEST_CASE("C3: parts whose log-sum-exps lie far apart are joined without overflow", "[trap][C3]") {
-  // Owners hold logits near +reach, 0 and -reach, in every order of arrival.
+TEST_CASE("C3: parts with very different log-sum-exps are merged without overflow", "[trap][C3]") {
+  // Owners have logits near +reach, 0 and -reach, in every order of arrival.
   for (double reach : {400.0, 1e4})
     for (int order = 0; order < 3; ++order)
       for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
@@ -82,7 +82,7 @@ TEST_CASE("C3: parts whose log-sum-exps lie far apart are joined without overflo
         std::fill(problem.dense.q.begin(), problem.dense.q.end(), 1.0);
         for (int key = 0; key < 12; ++key)
           problem.dense.k[static_cast<std::size_t>(key)] = reach * (1 - (key / 4 + order) % 3) + 0.25 * (key % 4);
-        // Causal: the largest part of a row comes first, last, or not at all.
+        // Causal: the part with the largest logits comes first, last, or is not visible.
         for (bool causal : {false, true}) {
           problem.dense.causal = causal;
           CHECK(complaint<double>(problem, bounds_for_logits_of<double>(reach)) == "");
@@ -97,7 +97,7 @@ TEST_CASE("C3: parts whose log-sum-exps lie far apart are joined without overflo
   }
 }
 
-TEST_CASE("C4: a row that sees nothing has output 0, lse -inf and gradients of exactly 0", "[trap][C4]") {
+TEST_CASE("C4: a row that sees no key has output 0, lse -inf and gradients of exactly 0", "[trap][C4]") {
   for (bool with_sinks : {false, true})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_length = 9, .key_length = 9}, 3, {}, rotation);
@@ -114,7 +114,7 @@ TEST_CASE("C4: a row that sees nothing has output 0, lse -inf and gradients of e
         CHECK(result.lse == std::vector<double>(result.lse.size(), nothing_seen));
     }
 
-  // Empty parts change nothing when rows are joined, and two of them stay empty.
+  // Merging an empty part changes nothing, and merging two empty parts gives an empty part.
   auto const both =
       annulus::merge_weights(-std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity());
   CHECK((both.lse == annulus::empty_row<float> && both.first == 0 && both.second == 0));
@@ -138,7 +138,7 @@ TEST_CASE("C5: shards of one or two rows keep the backward pass finite up to 32 
         }
 }
 
-TEST_CASE("C7: a scale of 0 is a scale: the output is the mean of the visible values", "[trap][C7]") {
+TEST_CASE("C7: a scale of 0 is used as such: the output is the mean of the visible values", "[trap][C7]") {
   for (annulus::Sharding const& sharding : every_sharding(3, 14, 14)) {
     RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 14, .value_dim = 1}, 3, sharding);
     problem.dense.causal = true;
@@ -156,7 +156,7 @@ TEST_CASE("C7: a scale of 0 is a scale: the output is the mean of the visible va
   }
 }
 
-TEST_CASE("C14: lse is a natural logarithm, sinks included", "[trap][C14]") {
+TEST_CASE("C14: lse is a natural logarithm, sink logits included", "[trap][C14]") {
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 7}, 3);
   std::fill(problem.dense.k.begin(), problem.dense.k.end(), 0.0);
   problem.dense.causal = true;
@@ -169,14 +169,14 @@ TEST_CASE("C14: lse is a natural logarithm, sinks included", "[trap][C14]") {
   for (std::size_t row = 0; row < 7; ++row)
     CHECK(std::abs(with_sinks.lse[row] - std::log(static_cast<double>(row + 6))) <= 1e-15);
 
-  // The public rule that joins parts speaks the same language: 3 and 5 keys of logit 0 are 8.
+  // The public merge rule uses the same unit: 3 and 5 keys of logit 0 are 8 keys.
   auto const joined = annulus::merge_weights(std::log(3.0), std::log(5.0));
   CHECK(std::abs(joined.lse - std::log(8.0)) <= 1e-15);
   CHECK(std::abs(joined.first - 3.0 / 8) <= 1e-15);
 }
 
-TEST_CASE("C45: hidden keys weigh nothing, however large their logits", "[trap][C45]") {
-  // A finite stand-in for -inf would lose to the visible logits of about -1e10, or average a row that is all hidden.
+TEST_CASE("C45: hidden keys have weight 0, however large their logits", "[trap][C45]") {
+  // A finite substitute for -inf would exceed the visible logits of about -1e10, or average a row without visible keys.
   for (double reach : {1e10, 1e30})
     for (Rotation rotation : {Rotation::keys, Rotation::automatic}) {
       RingProblem problem =
@@ -184,7 +184,7 @@ TEST_CASE("C45: hidden keys weigh nothing, however large their logits", "[trap][
       OracleProblem& d = problem.dense;
       d.softmax_scale = 1;
       std::fill(d.q.begin(), d.q.end(), 1.0);
-      // Visible keys of document 1: the largest negative logits. Hidden keys of document 2: the largest positive ones.
+      // Visible keys, document 1: logits of -reach. Hidden keys, document 2: logits of +reach.
       d.query_segments = std::vector<int>(12, 1);
       (*d.query_segments)[5] = 3;  // a document without a key
       d.key_segments = std::vector<int>(12, 1);
@@ -199,7 +199,7 @@ TEST_CASE("C45: hidden keys weigh nothing, however large their logits", "[trap][
         CHECK(result.output[row] == (row == 5 ? 0 : (0 + 2 + 3 + 5 + 6 + 8 + 9 + 11) / 8.0));
       CHECK(result.lse[5] == nothing_seen);
       CHECK(result.dq[5] == 0);
-      // Beside 1e10 a float has no room for the logarithm of 8, so only the gradients that must be 0 are exact.
+      // A float of 1e10 cannot represent an added log(8), so only the gradients that must be 0 are exact.
       for (std::size_t key = 0; key < 12; ++key)
         if (key % 3 == 1) CHECK((result.dk[key] == 0 && result.dv[key] == 0));
       CHECK((all_finite(result.dq) && all_finite(result.dk) && all_finite(result.dv)));

@@ -1,4 +1,4 @@
-// Traps of masks that are cut into shards. Every case is judged by dense attention, forward and backward.
+// Traps of masks over sharded sequences. Every case is judged by dense attention, forward and backward.
 
 #include <annulus/schedule/ring_plan.hpp>
 
@@ -10,7 +10,7 @@ using annulus::Rotation;
 
 namespace {
 
-/// Both rotations of every sharding, for one choice of mask.
+/// Checks one mask with every sharding and both rotations.
 template <class SetMask>
 void check_every_sharding(Extents const& extents, int ranks, SetMask&& set_mask) {
   std::int64_t const keys = extents.key_length == 0 ? extents.query_length : extents.key_length;
@@ -33,13 +33,13 @@ annulus::RingPlan forward_plan(RingProblem problem) {
 
 }  // namespace
 
-TEST_CASE("C1: the causal limit counts from global positions at every step", "[trap][C1]") {
+TEST_CASE("C1: the causal mask compares global positions at every step", "[trap][C1]") {
   for (int ranks : {2, 3, 4, 5, 7, 8})
     check_every_sharding({.query_length = 41}, ranks, [](RingProblem& problem) { problem.dense.causal = true; });
 }
 
-TEST_CASE("C18: a window reaches over 0, 1 and 3 edges of shards", "[trap][C18]") {
-  // Four ranks hold 10 positions each: reaches of 4, 13 and 33 end in the own, the next and the fourth shard.
+TEST_CASE("C18: a window crosses 0, 1 and 3 shard boundaries", "[trap][C18]") {
+  // Four ranks hold 10 positions each: reaches of 4, 13 and 33 end in the same, the next and the fourth shard.
   for (std::int64_t left : {-1, 0, 4, 13, 33})
     for (std::int64_t right : {-1, 0, 4, 13, 33})
       check_every_sharding({.query_heads = 1, .query_length = 40, .head_dim = 3}, 4, [&](RingProblem& problem) {
@@ -48,7 +48,7 @@ TEST_CASE("C18: a window reaches over 0, 1 and 3 edges of shards", "[trap][C18]"
       });
 }
 
-TEST_CASE("C19: a step in which the window shows nothing is skipped, and leaves no NaN", "[trap][C19]") {
+TEST_CASE("C19: a step without visible keys in the window is skipped, and gives no NaN", "[trap][C19]") {
   for (std::int64_t offset : {0, 18, -18})
     for (std::int64_t reach : {0, 1, 5})
       check_every_sharding({.query_length = 36}, 4, [&](RingProblem& problem) {
@@ -57,7 +57,7 @@ TEST_CASE("C19: a step in which the window shows nothing is skipped, and leaves 
         problem.dense.query_offset = offset;
       });
 
-  // Queries stand 3 shards past their own keys: they see the owners 2, 3 and 4 places on, and visit no others.
+  // Queries are 3 shards past the keys of their rank and see only keys of the owners 2, 3 and 4 ranks on.
   RingProblem problem = small_ring_problem({.query_length = 36}, 6);
   problem.dense.window_left = problem.dense.window_right = 1;
   problem.dense.query_offset = 18;
@@ -67,7 +67,7 @@ TEST_CASE("C19: a step in which the window shows nothing is skipped, and leaves 
   CHECK(plan.steps() == 4);
 }
 
-TEST_CASE("C22: ids from 0 and below are padding, in every sharding", "[trap][C22]") {
+TEST_CASE("C22: document ids of 0 and below are padding, in every sharding", "[trap][C22]") {
   std::vector<int> const from_zero{0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 3, 0, 0, 4, 4, 4, 5, 0, 0, 0, 0, 0, 0};
   std::vector<int> from_below = from_zero;
   for (std::size_t i = 0; i < from_below.size(); ++i)
@@ -75,18 +75,18 @@ TEST_CASE("C22: ids from 0 and below are padding, in every sharding", "[trap][C2
   for (auto const& ids : {from_zero, from_below})
     check_every_sharding({.query_length = 23}, 3, [&](RingProblem& problem) { give_documents(problem, ids); });
 
-  // Padding sees not even itself, whichever of the two ids it has.
+  // Padding does not see itself, whether its id is 0 or -1.
   RingProblem problem = small_ring_problem({.query_length = 23}, 3);
   give_documents(problem, from_below);
   RingResult const result = solve<float>(problem);
   for (std::size_t row = 0; row < from_below.size(); ++row) {
-    INFO("row " << row << " of segment " << from_below[row]);
+    INFO("row " << row << " of document " << from_below[row]);
     CHECK((result.lse[row] == -std::numeric_limits<double>::infinity()) == (from_below[row] <= 0));
   }
 }
 
-TEST_CASE("C26: documents of any length share a sequence with any sharding", "[trap][C26]") {
-  // None of the lengths is a multiple of 2 * ranks, so no document is zigzag by itself; one document comes back.
+TEST_CASE("C26: packed documents of any length work with any sharding", "[trap][C26]") {
+  // No length is a multiple of 2 * ranks, so no document is zigzag by itself; one document is interrupted.
   for (int ranks : {2, 3, 4}) {
     std::vector<int> ids = documents_of_lengths(2, {7, 1, 13, 5, 2, 9});
     for (std::size_t row : {3u, 4u, 30u}) ids[row] = 5;
@@ -98,9 +98,9 @@ TEST_CASE("C26: documents of any length share a sequence with any sharding", "[t
   }
 }
 
-TEST_CASE("C31: causal with unequal lengths is aligned by the query offset alone", "[trap][C31]") {
+TEST_CASE("C31: a causal mask with unequal lengths is aligned by the query offset alone", "[trap][C31]") {
   for (auto const& [queries, keys] : {std::pair{19, 31}, std::pair{31, 19}}) {
-    // Top left: both count from 0. Bottom right: the last query stands at the last key.
+    // Top left: both begin at position 0. Bottom right: the last query has the position of the last key.
     for (std::int64_t offset : {0, keys - queries})
       check_every_sharding({.query_length = queries, .key_length = keys}, 3, [&](RingProblem& problem) {
         problem.dense.causal = true;
@@ -108,7 +108,7 @@ TEST_CASE("C31: causal with unequal lengths is aligned by the query offset alone
       });
   }
 
-  // How many keys the first and the last of 2 queries see of 5: with equal logits, lse is the logarithm of that.
+  // With equal logits, lse is the logarithm of the number of visible keys, here of 2 queries and 5 keys.
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 2, .key_length = 5}, 2);
   problem.dense.causal = true;
   problem.dense.softmax_scale = 0;
@@ -117,7 +117,7 @@ TEST_CASE("C31: causal with unequal lengths is aligned by the query offset alone
   CHECK(solve<double>(problem).lse == std::vector{std::log(4.0), std::log(5.0)});
 }
 
-TEST_CASE("C42: every mask goes with every sharding", "[trap][C42]") {
+TEST_CASE("C42: every mask works with every sharding", "[trap][C42]") {
   using SetMask = void (*)(RingProblem&);
   SetMask const masks[] = {
       [](RingProblem&) {},
@@ -136,7 +136,7 @@ TEST_CASE("C42: every mask goes with every sharding", "[trap][C42]") {
   for (int ranks : {3, 4})
     for (SetMask set_mask : masks) check_every_sharding({.query_length = 33}, ranks, set_mask);
 
-  // A boolean mask covers all keys of its queries, so only keys can rotate.
+  // The rows of a boolean mask span all keys, so only keys can rotate.
   for (annulus::Sharding const& sharding : every_sharding(4, 33, 33)) {
     RingProblem problem = small_ring_problem({.batch = 2, .query_length = 33}, 4, sharding);
     give_mask(problem, 2, 1);

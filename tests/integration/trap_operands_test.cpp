@@ -1,4 +1,4 @@
-// Traps of optional operands: sinks, bias, padding, and dropout.
+// Traps of optional operands: sink logits, bias, padding, and dropout.
 
 #include <annulus/numerics/dropout.hpp>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Rows of an array [rows, row_size] for which `chosen` holds.
+/// Fills the rows of an array [rows, row_size] for which `chosen` holds with NaN.
 template <class Chosen>
 void poison_rows(std::vector<double>& values, std::size_t row_size, Chosen&& chosen) {
   for (std::size_t row = 0; row * row_size < values.size(); ++row)
@@ -28,7 +28,7 @@ bool rows_are_zero(std::vector<double> const& values, std::size_t row_size, Chos
   return true;
 }
 
-/// values[a][b] = 1 where a == b.
+/// Identity matrix [size, size].
 std::vector<double> identity(std::size_t size) {
   std::vector<double> values(size * size);
   for (std::size_t i = 0; i < size; ++i) values[i * size + i] = 1;
@@ -37,32 +37,32 @@ std::vector<double> identity(std::size_t size) {
 
 }  // namespace
 
-TEST_CASE("C15: sinks enter the normalisation once, whatever the number of ranks", "[trap][C15]") {
+TEST_CASE("C15: sink logits enter the normalisation once, for any number of ranks", "[trap][C15]") {
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.batch = 2, .query_length = 19}, ranks, annulus::Zigzag{}, rotation);
       problem.dense.causal = true;
       give_sinks(problem, 3);
-      CHECK(complaints(problem) == "");  // dsinks among them: the sum over all ranks, once
+      CHECK(complaints(problem) == "");  // includes dsinks, the sum over all ranks
 
-      // Equal logits: one sink of logit s is worth exp(s) keys.
+      // Equal logits: a sink logit s counts as exp(s) keys.
       problem.dense.softmax_scale = 0;
       problem.dense.sinks = {1, {std::log(5.0), std::log(5.0)}};
       RingResult const result = solve<double>(problem);
       for (std::size_t i = 0; i < result.lse.size(); ++i)
         CHECK(std::abs(result.lse[i] - std::log(static_cast<double>(i % 19 + 6))) <= 1e-14);
 
-      // A sink that outweighs all keys takes everything, without overflow.
+      // A sink logit far above all others drives the output to 0, without overflow.
       for (double large : {40.0, 1e4}) {
         problem.dense.sinks = {1, {large, large}};
-        RingResult const drained = solve<float>(problem);
-        for (double value : drained.output) CHECK(std::abs(value) <= 19 * std::exp(-large));
-        for (double value : drained.lse) CHECK(value == static_cast<double>(static_cast<float>(large)));
+        RingResult const dominated = solve<float>(problem);
+        for (double value : dominated.output) CHECK(std::abs(value) <= 19 * std::exp(-large));
+        for (double value : dominated.lse) CHECK(value == static_cast<double>(static_cast<float>(large)));
       }
     }
 }
 
-TEST_CASE("C16: a sink that is given changes the result", "[trap][C16]") {
+TEST_CASE("C16: a sink logit changes the result", "[trap][C16]") {
   RingProblem problem = small_ring_problem({}, 3);
   RingResult const without = solve<float>(problem);
   give_sinks(problem, 1);
@@ -73,8 +73,8 @@ TEST_CASE("C16: a sink that is given changes the result", "[trap][C16]") {
   CHECK(judge(problem, with, float_bounds).complaint == "");
 }
 
-TEST_CASE("C17: dropout is a function of position, not of step or rank", "[trap][C17]") {
-  // Equal logits and v = identity: the output of a row is its dropout mask. dout = identity: so is dv, key by key.
+TEST_CASE("C17: dropout depends on positions, not on step or rank", "[trap][C17]") {
+  // Equal logits and v = identity: the output of a row is its dropout mask. dout = identity: dv is the transposed mask.
   constexpr std::size_t length = 32;
   constexpr double probability = 0.25;
   annulus::Dropout const dropout{probability, 0x1234567890abcdefu};
@@ -100,11 +100,11 @@ TEST_CASE("C17: dropout is a function of position, not of step or rank", "[trap]
         INFO(problem.text);
         CHECK(forward_agrees);
         CHECK(backward_agrees);
-        // The log-sum-exp is that of all keys, dropped or not.
+        // Dropout does not change lse.
         CHECK(std::abs(result.lse[0] - std::log(static_cast<double>(length))) <= 1e-15);
       }
 
-  // The mean is kept: the share of kept pairs is within 5 standard deviations of 1 - probability.
+  // The fraction of kept pairs is within 5 standard deviations of 1 - probability.
   for (Index batch : {0, 1})
     for (Index head : {0, 1}) {
       constexpr int pairs = 256 * 256;
@@ -115,7 +115,7 @@ TEST_CASE("C17: dropout is a function of position, not of step or rank", "[trap]
       CHECK(std::abs(count - pairs * (1 - probability)) <= 5 * deviation);
     }
 
-  // With everything else switched on, judged by the oracle's own generator.
+  // With other options, against the generator of the oracle.
   for (int ranks : {2, 5}) {
     RingProblem problem = small_ring_problem({.batch = 2, .query_length = 27}, ranks, annulus::Striped{});
     problem.dense.causal = true;
@@ -128,7 +128,7 @@ TEST_CASE("C17: dropout is a function of position, not of step or rank", "[trap]
   }
 }
 
-TEST_CASE("C21: a bias of each pair of query and key follows the keys around the ring", "[trap][C21]") {
+TEST_CASE("C21: a bias per pair is applied to the right keys at every step", "[trap][C21]") {
   for (int ranks : {2, 3, 5})
     for (annulus::Sharding const& sharding : every_sharding(ranks, 22, 29))
       for (auto const& [batch, heads] : {std::pair{1, 1}, std::pair{2, 2}, std::pair{1, 2}, std::pair{2, 1}}) {
@@ -139,8 +139,8 @@ TEST_CASE("C21: a bias of each pair of query and key follows the keys around the
       }
 }
 
-TEST_CASE("C28: what padding holds reaches neither valid rows nor gradients", "[trap][C28]") {
-  // Padding between the documents, at the end, and of a whole shard; it holds NaN in q, k, v, dout and the bias.
+TEST_CASE("C28: NaN in padding reaches neither valid rows nor gradients", "[trap][C28]") {
+  // Padding between documents, at the end, and of a whole shard; q, k, v, dout and the bias are NaN there.
   std::vector<int> const ids{1, 1, 1, 0, 2, 2, 2, 2, 0, 0, 3, 3, 3, 3, 3, -1, 0, 0, 0, 0, 0, 0, 0, 0};
   auto const is_padding = [&](std::size_t row) { return ids[row % ids.size()] <= 0; };
   for (annulus::Sharding const& sharding : every_sharding(3, 24, 24))
@@ -170,7 +170,7 @@ TEST_CASE("C28: what padding holds reaches neither valid rows nor gradients", "[
         CHECK(complaint<double>(problem) == "");
       }
 
-  // The tail of a padded sequence, hidden by a boolean mask instead.
+  // Padding at the end, hidden by a boolean mask instead.
   RingProblem problem = small_ring_problem({.query_length = 24}, 4);
   auto const is_tail = [](std::size_t row) { return row >= 15; };
   problem.dense.mask = {1, 1, {}};

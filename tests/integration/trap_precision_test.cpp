@@ -1,4 +1,4 @@
-// Traps of precision: what is rounded, where, how often, and what it is compared with.
+// Traps of precision: which values are rounded, how often, and which reference the error is compared with.
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
@@ -19,7 +19,7 @@ using annulus::SimulatedRing;
 
 namespace {
 
-/// Everything that can take part in one call.
+/// A problem with all operands that one call accepts.
 RingProblem problem_with_all_operands(int ranks) {
   RingProblem problem = small_ring_problem(
       {.batch = 2, .query_heads = 8, .kv_heads = 4, .query_length = 30, .head_dim = 8}, ranks, annulus::Zigzag{});
@@ -46,7 +46,7 @@ std::vector<double> minus(std::vector<double> a, std::vector<double> const& b) {
 /// Squares of the errors of output, lse, dq, dk and dv, each relative to the norm of the exact result.
 using SquaredErrors = std::array<double, 5>;
 
-/// Problems of one size, their exact results, and how far off dense attention in T is.
+/// Problems of one size, their exact results, and the squared errors of dense attention in T.
 template <class T>
 struct MeasuredProblems {
   static constexpr std::int64_t length = 128;
@@ -106,7 +106,7 @@ double mean(std::vector<SquaredErrors> const& squares, std::size_t result) {
   return sum / static_cast<double>(squares.size());
 }
 
-/// Of the mean of a - b.
+/// Standard error of the mean of a - b.
 double standard_error(std::vector<SquaredErrors> const& a, std::vector<SquaredErrors> const& b, std::size_t result) {
   double const count = static_cast<double>(a.size()), difference = mean(a, result) - mean(b, result);
   double sum = 0;
@@ -116,7 +116,7 @@ double standard_error(std::vector<SquaredErrors> const& a, std::vector<SquaredEr
 
 }  // namespace
 
-TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of one step", "[trap][C9]") {
+TEST_CASE("C9: the backward pass needs the output and lse over all keys, not those of one step", "[trap][C9]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   round_operands<float>(problem);
@@ -134,7 +134,7 @@ TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of on
     auto const results = annulus::run_ring(problem.ranks, [&](SimulatedRing& ring) {
       return with_asked_backend([&](auto& backend) { return solve_rank(ring, backend); });
     });
-    // Each gradient has its own bound, so none of them hides behind a larger one.
+    // Each gradient has its own bound, so that no error is hidden by a larger gradient.
     std::string const complaint = judge(problem, assemble(problem, results), float_bounds).complaint;
     for (char const* gradient : {"dq is off", "dk is off", "dv is off"})
       CHECK((complaint.find(gradient) != std::string::npos) == of_own_keys_only);
@@ -143,10 +143,10 @@ TEST_CASE("C9: the backward pass wants the output and lse of all keys, not of on
 
 TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
                    Eigen::bfloat16) {
-  // One rank may be lucky: the largest weight of a row is often exactly 1, which no type rounds. What the ring may not
-  // exceed is that or dense attention, where no probability is exact; but for the one rounding more, of a sum that is
-  // rescaled, that each rank's length / ranks keys may bring, and for chance: a few roundings next to the smallest rows
-  // decide a problem.
+  // On one rank the largest weight of a row is often exactly 1, which is not rounded; in dense attention no probability
+  // is exact. The error of the ring may not exceed the larger of these two errors, times an allowance for one more
+  // rounding per rank (its sums are rescaled), plus three standard errors: a few roundings in the smallest rows
+  // dominate the error of a problem.
   MeasuredProblems<TestType> const measured;
   auto const alone = measured.of_ring(1, annulus::Contiguous{}, Rotation::keys);
   for (annulus::Sharding const& sharding :
@@ -164,7 +164,7 @@ TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[tr
       }
 }
 
-TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is", "[trap][C12]", double, float,
+TEMPLATE_TEST_CASE("C12: results have the element type of the operands", "[trap][C12]", double, float,
                    Eigen::half, Eigen::bfloat16) {
   using T = TestType;
   using Forward = annulus::Forward<RowMajorTensor<T>>;
@@ -176,7 +176,7 @@ TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is",
   STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<typename decltype(Gradients::dbias)::value_type>, T>);
   STATIC_REQUIRE(std::is_same_v<annulus::ScalarOf<typename decltype(Gradients::dsinks)::value_type>, Wide>);
 
-  // And the bits of that type: no narrower one holds them.
+  // The values use the precision of that type: no narrower type represents them.
   RingProblem problem = problem_with_all_operands(3);
   RingResult const result = solve<T>(problem);
   for (auto member : {&RingResult::output, &RingResult::dq, &RingResult::dk, &RingResult::dv, &RingResult::dbias}) {
@@ -188,7 +188,7 @@ TEMPLATE_TEST_CASE("C12: results have the type of the operands, whatever it is",
   for (auto member : {&RingResult::lse, &RingResult::dsinks}) CHECK(!all_fit<Eigen::bfloat16>(result.*member));
 }
 
-TEMPLATE_TEST_CASE("C13: every type of operand runs with everything switched on", "[trap][C13]", double, float,
+TEMPLATE_TEST_CASE("C13: every element type works with all operands together", "[trap][C13]", double, float,
                    Eigen::half, Eigen::bfloat16) {
   for (int ranks : {1, 2, 5}) {
     RingProblem problem = problem_with_all_operands(ranks);
@@ -200,7 +200,7 @@ TEMPLATE_TEST_CASE("C13: every type of operand runs with everything switched on"
   }
 }
 
-TEST_CASE("C34: rounding the output reaches the gradients through delta alone", "[trap][C34]") {
+TEST_CASE("C34: rounding the output affects the gradients only through delta", "[trap][C34]") {
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 30, .head_dim = 8}, 3);
   problem.dense.causal = true;
   settle(problem);
@@ -244,7 +244,7 @@ TEST_CASE("C34: rounding the output reaches the gradients through delta alone", 
   }
   auto const check_change = [](std::vector<double> const& after, std::vector<double> const& before,
                                std::vector<double> const& expected) {
-    // Both are float results, each within its own bound.
+    // Both are float results, each with an error of its own.
     CHECK(distance(minus(after, before), expected) <= 2 * float_bounds.of_result * norm(before));
     CHECK(norm(expected) > 50 * float_bounds.of_result * norm(before));
   };
@@ -252,7 +252,7 @@ TEST_CASE("C34: rounding the output reaches the gradients through delta alone", 
   check_change(rounded.dk, exact.dk, dk_change);
 }
 
-TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring: three ways", "[trap][C46]", Eigen::half,
+TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring are compared", "[trap][C46]", Eigen::half,
                    Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (int ranks : {1, 4, 32})
@@ -267,7 +267,7 @@ TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring: three ways
       }
   CHECK(three_way.complaint_about_all() == "");
 
-  // The judge is no formality: four units in the last place too much do not pass.
+  // The judge can fail: it rejects an error of four units in the last place.
   RingProblem problem = small_ring_problem({.query_length = 96, .head_dim = 16}, 4);
   RingResult spoilt = solve<TestType>(problem);
   double const unit = std::is_same_v<TestType, Eigen::half> ? std::ldexp(1.0, -10) : std::ldexp(1.0, -7);
@@ -275,7 +275,7 @@ TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring: three ways
   CHECK(ThreeWayJudge<TestType>{}.complaint(problem, spoilt).find("output is off") != std::string::npos);
 }
 
-TEST_CASE("C46: in float the ring is at most twice as far off as dense attention in float", "[trap][C46]") {
+TEST_CASE("C46: in float the error of the ring is at most twice that of dense attention in float", "[trap][C46]") {
   for (int ranks : {1, 4, 32}) {
     RingProblem problem = small_ring_problem({.query_length = 96, .head_dim = 16}, ranks, annulus::Striped{});
     problem.dense.causal = true;

@@ -1,4 +1,4 @@
-// Traps of the ring itself: whose rows are here, buffers under way, orders of ranks, and the same bits every time.
+// Traps of the ring: owners of rows, buffers of pending transfers, orders of ranks, and bit-identical runs.
 
 #include <annulus/annulus.hpp>
 #include <atomic>
@@ -22,9 +22,9 @@ bool same_bits(std::vector<double> const& a, std::vector<double> const& b) {
   });
 }
 
-/// Everything that is sent in different ways: full rounds, rounds cut short by a window, gaps between useful owners;
-/// keys or queries; ids of documents; the sums of the sinks.
-std::vector<RingProblem> problems_of_all_ways() {
+/// Problems that cover all exchanges: full rounds, rounds shortened by a window, skipped owners; rotation of keys and
+/// of queries; document ids; sums of sink gradients.
+std::vector<RingProblem> problems_of_all_exchanges() {
   std::vector<RingProblem> problems;
   auto const add = [&](int ranks, annulus::Sharding sharding, auto&& change) {
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
@@ -55,8 +55,8 @@ RingResult solve_unruly(RingProblem const& problem, UnrulyOptions const& options
                   }));
 }
 
-/// The ring of the same ranks in another order: place p is taken by the inner rank (factor * p + shift) mod size.
-/// factor and size have no common divisor.
+/// Ring of the same ranks in another order: rank p of it is rank (factor * p + shift) mod size of the inner ring.
+/// factor and size must be coprime.
 class ReorderedRing {
  public:
   using memory_space = annulus::HostMemory;
@@ -91,7 +91,7 @@ class ReorderedRing {
   int factor_, shift_, place_ = 0;
 };
 
-/// Notes whether the rows that meet in a step are the bits that their owners hold.
+/// Compares the rows of each step with those of their owners; counts them and records whether any differ.
 class WitnessBackend : public annulus::ReferenceBackend {
  public:
   WitnessBackend(RingProblem const& problem, std::atomic<std::int64_t>& rows_seen, std::atomic<bool>& altered)
@@ -143,13 +143,13 @@ class WitnessBackend : public annulus::ReferenceBackend {
 
 }  // namespace
 
-TEST_CASE("C10: every step of both passes works with the keys of its own owner", "[trap][C10]") {
+TEST_CASE("C10: every step of both passes uses the keys of its owner", "[trap][C10]") {
   for (int ranks : {2, 3, 4, 7})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (bool local : {false, true}) {
         RingProblem problem = small_ring_problem({.query_length = 28, .head_dim = 7}, ranks, {}, rotation);
         OracleProblem& d = problem.dense;
-        // The keys and values of each shard have a direction and a size of their own.
+        // Keys and values of different shards have different directions and sizes.
         for (std::int64_t key = 0; key < 28; ++key) {
           std::int64_t const owner = key * ranks / 28;
           d.k[static_cast<std::size_t>(key * 7 + owner)] += 3;
@@ -161,17 +161,17 @@ TEST_CASE("C10: every step of both passes works with the keys of its own owner",
       }
 }
 
-TEST_CASE("C36: buffers rest until a slow transport has let go of them", "[trap][C36]") {
-  // The transport throws when bytes under way are overwritten, and shows NaN to whoever reads them before they arrive.
+TEST_CASE("C36: buffers are not touched until a slow transfer has finished with them", "[trap][C36]") {
+  // The communicator throws if bytes of a pending transfer are overwritten; bytes read before they arrive are NaN.
   std::uint64_t seed = 0;
-  for (RingProblem const& problem : problems_of_all_ways()) {
+  for (RingProblem const& problem : problems_of_all_exchanges()) {
     RingResult const undisturbed = assemble(problem, solve_by_rank<float>(problem));
     REQUIRE(judge(problem, undisturbed, float_bounds).complaint == "");
     for (int run = 0; run < 3; ++run) CHECK(same_bits(solve_unruly(problem, {.seed = ++seed}, 2), undisturbed));
   }
 }
 
-TEST_CASE("C37: the order of a ring is its own, and rings run side by side", "[trap][C37]") {
+TEST_CASE("C37: a ring may have any order of ranks, and two rings may run concurrently", "[trap][C37]") {
   for (auto const& [ranks, factor, shift] :
        {std::tuple{5, 1, 2}, std::tuple{5, 4, 0}, std::tuple{7, 3, 5}, std::tuple{4, 3, 1}})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
@@ -192,21 +192,21 @@ TEST_CASE("C37: the order of a ring is its own, and rings run side by side", "[t
         CHECK(same_bits(assemble(problem, by_place), assemble(problem, solve_by_rank<float>(problem))));
       }
 
-  // Two rings at once, each on threads of its own, with different problems.
+  // Two concurrent rings, on different threads, with different problems.
   RingProblem first = small_ring_problem({.query_length = 40}, 4, annulus::Zigzag{}, Rotation::keys, 1);
   RingProblem second = small_ring_problem({.query_length = 40}, 4, annulus::Striped{}, Rotation::queries, 2);
   first.dense.causal = second.dense.causal = true;
   RingResult first_result, second_result;
   {
-    std::jthread beside([&] { first_result = solve<float>(first); });
+    std::jthread first_ring([&] { first_result = solve<float>(first); });
     second_result = solve<float>(second);
   }
   CHECK(judge(first, first_result, float_bounds).complaint == "");
   CHECK(judge(second, second_result, float_bounds).complaint == "");
 }
 
-TEST_CASE("C38: twenty runs with random delays give the same bits", "[trap][C38]") {
-  for (RingProblem const& problem : problems_of_all_ways()) {
+TEST_CASE("C38: 20 runs with random delays give the same bits", "[trap][C38]") {
+  for (RingProblem const& problem : problems_of_all_exchanges()) {
     RingResult const first = assemble(problem, solve_by_rank<float>(problem));
     bool same = true;
     for (std::uint64_t run = 0; run < 20; ++run)
@@ -218,7 +218,7 @@ TEST_CASE("C38: twenty runs with random delays give the same bits", "[trap][C38]
   }
 }
 
-TEST_CASE("C39: what several ranks or several rings hold, they hold with the same bits", "[trap][C39]") {
+TEST_CASE("C39: values replicated over ranks or rings are bit-identical", "[trap][C39]") {
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_length = 33}, ranks, annulus::Zigzag{}, rotation);
@@ -233,8 +233,8 @@ TEST_CASE("C39: what several ranks or several rings hold, they hold with the sam
       }
     }
 
-  // Where the arithmetic is exact (equal logits, values that are small integers), no order of joining the parts shows:
-  // the same bits for any number of ranks.
+  // With exact arithmetic (equal logits, values that are small integers) the order in which parts are merged does not
+  // matter: the bits are the same for any number of ranks.
   RingProblem problem = small_ring_problem({.query_length = 32}, 1);
   problem.dense.causal = true;
   problem.dense.softmax_scale = 0;
@@ -254,7 +254,7 @@ TEST_CASE("C39: what several ranks or several rings hold, they hold with the sam
       }
 }
 
-TEMPLATE_TEST_CASE("C44: rows travel as their owner wrote them, however far", "[trap][C44]", Eigen::half,
+TEMPLATE_TEST_CASE("C44: rows arrive unchanged after any number of hops", "[trap][C44]", Eigen::half,
                    Eigen::bfloat16) {
   for (Rotation rotation : {Rotation::keys, Rotation::queries})
     for (bool local : {false, true}) {
@@ -269,7 +269,7 @@ TEMPLATE_TEST_CASE("C44: rows travel as their owner wrote them, however far", "[
         run_rank<TestType>(problem, ring, backend);
       });
       CHECK(!altered);
-      // All 8 steps with 4 rows of q, k and v each, and dout in one of the passes; less where the window ends the ring.
+      // 8 steps with 4 rows each of q, k and v, and in the backward pass of dout; fewer with a window.
       if (!local) CHECK(rows_seen == 8 * 8 * 4 * (3 + 4));
       CHECK(rows_seen > 0);
     }

@@ -1,4 +1,4 @@
-// Traps of sizes, heads, and of who owns which position.
+// Traps of sizes, heads, and ownership of positions.
 
 #include <annulus/sharding/scatter_gather.hpp>
 #include <annulus/tensor/eigen.hpp>
@@ -21,7 +21,7 @@ TEST_CASE("C8: shards around a multiple of 128 rows need no padding", "[trap][C8
     }
 }
 
-TEST_CASE("C23: no block size has to divide the length of the sequence", "[trap][C23]") {
+TEST_CASE("C23: the sequence length need not be a multiple of any block size", "[trap][C23]") {
   for (std::int64_t length : {13, 31, 45})
     for (annulus::Index block : {1, 2, 3, 4, 7, 16, 64})
       for (int ranks : {2, 3, 4}) {
@@ -39,7 +39,7 @@ TEST_CASE("C24: a query head reads kv head h / group, and dk and dv sum over the
       problem.dense.causal = true;
       CHECK(complaints(problem) == "");
 
-      // Each kv head holds its own number, and the output of a query head is the number of the head it reads.
+      // The values of each kv head are its index, so the output of a query head is the index of the head it reads.
       for (std::size_t i = 0; i < problem.dense.v.size(); ++i)
         problem.dense.v[i] = static_cast<double>(static_cast<std::int64_t>(i) / 4 % kv_heads);
       RingResult const result = solve<double>(problem);
@@ -50,7 +50,7 @@ TEST_CASE("C24: a query head reads kv head h / group, and dk and dv sum over the
     }
 }
 
-TEST_CASE("C25: head_dim and value_dim are two numbers", "[trap][C25]") {
+TEST_CASE("C25: head_dim and value_dim may differ", "[trap][C25]") {
   for (auto const& [head_dim, value_dim] : {std::pair{192, 128}, std::pair{128, 192}, std::pair{7, 1}, std::pair{1, 7}})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_length = 21, .head_dim = head_dim, .value_dim = value_dim}, 3,
@@ -60,8 +60,8 @@ TEST_CASE("C25: head_dim and value_dim are two numbers", "[trap][C25]") {
     }
 }
 
-TEST_CASE("C27: the two layouts called zigzag are told apart, and both give dense attention", "[trap][C27]") {
-  // Of 16 positions on 2 ranks: 4 blocks of 4 against a pattern that repeats every 4.
+TEST_CASE("C27: the two layouts called zigzag are distinct, and both equal dense attention", "[trap][C27]") {
+  // 16 positions on 2 ranks: 4 blocks of 4 positions, or a pattern that repeats every 4 positions.
   auto const positions = [](annulus::Sharding const& sharding, int rank) {
     std::vector<annulus::Index> const lengths{8, 8};
     return annulus::positions_of(sharding.segments(Side::query, rank, lengths));
@@ -112,7 +112,7 @@ TEST_CASE("C29: shards may be empty or uneven, and so may documents", "[trap][C2
         CHECK(complaints(problem) == "");
       }
 
-  // Fewer positions than ranks, in the shardings that fix their lengths; and a document of queries without keys.
+  // Fewer positions than ranks, in the shardings that determine their lengths; and a document with queries but no keys.
   for (annulus::Sharding const& sharding : every_sharding(5, 3, 4)) {
     RingProblem problem = small_ring_problem({.query_length = 3, .key_length = 4}, 5, sharding);
     problem.dense.query_segments = {2, 7, 2};
@@ -121,7 +121,7 @@ TEST_CASE("C29: shards may be empty or uneven, and so may documents", "[trap][C2
   }
 }
 
-TEST_CASE("C32: keys and queries are sharded apart, each with its own lengths", "[trap][C32]") {
+TEST_CASE("C32: keys and queries are sharded separately, each with its own lengths", "[trap][C32]") {
   for (auto const& [queries, keys] : {std::pair{9, 40}, std::pair{40, 9}, std::pair{16, 17}})
     for (int ranks : {2, 3, 4})
       for (annulus::Sharding const& sharding : every_sharding(ranks, queries, keys))
@@ -138,7 +138,7 @@ TEST_CASE("C35: rings of 1, 2 and prime numbers of ranks", "[trap][C35]") {
       for (bool local : {false, true}) {
         RingProblem problem = small_ring_problem({.query_length = 40}, ranks, {}, rotation);
         problem.dense.causal = true;
-        // With a window, results go straight home instead of around the ring.
+        // With a window, results return directly to their owner instead of around the ring.
         if (local) problem.dense.window_left = 11;
         give_sinks(problem, 1);
         CHECK(complaints(problem) == "");
@@ -146,7 +146,7 @@ TEST_CASE("C35: rings of 1, 2 and prime numbers of ranks", "[trap][C35]") {
 }
 
 TEST_CASE("C41: the label of a position is the next position's token, also across shards", "[trap][C41]") {
-  // The library has no roll of its own: whoever shards tokens can shard labels by the same segments.
+  // The library does not shift labels: users shard labels by the same segments as tokens.
   for (int ranks : {1, 2, 3, 4})
     for (annulus::Sharding const& sharding : every_sharding(ranks, 21, 21)) {
       constexpr int ignored = -100;

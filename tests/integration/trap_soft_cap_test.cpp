@@ -1,5 +1,5 @@
-// The soft cap at both ends of its range: a cap far above all products changes none of them, one far below leaves their
-// signs.
+// Soft cap at both ends of its range: a cap far above all products leaves them unchanged, one far below leaves only
+// their signs.
 
 #include <cmath>
 #include <limits>
@@ -11,10 +11,10 @@
 
 using namespace annulus_test;
 
-TEMPLATE_TEST_CASE("soft cap: right from the smallest to the largest cap", "[trap][soft_cap]", float, double) {
+TEMPLATE_TEST_CASE("soft cap: correct from the smallest to the largest cap", "[trap][soft_cap]", float, double) {
   bool const single = std::is_same_v<TestType, float>;
   double const smallest = single ? 0x1p-126 : 0x1p-1022, largest = single ? 0x1p101 : 0x1p968;
-  // Products of about 1; small ones; and, where the cap is small, products of its size.
+  // Products of about 1, small products, and for a small cap products of its size.
   for (auto [cap, scale] : {std::pair{largest, 1.0},
                             {largest, 1e-3},
                             {std::sqrt(largest), 1.0},
@@ -32,7 +32,7 @@ TEMPLATE_TEST_CASE("soft cap: right from the smallest to the largest cap", "[tra
     }
 }
 
-TEMPLATE_TEST_CASE("soft cap: beyond its range it is refused with the range", "[trap][soft_cap]", float, double) {
+TEMPLATE_TEST_CASE("soft cap: the error of a cap out of range states the range", "[trap][soft_cap]", float, double) {
   bool const single = std::is_same_v<TestType, float>;
   double const smallest = single ? 0x1p-126 : 0x1p-1022, largest = single ? 0x1p101 : 0x1p968;
   for (double cap : {std::nextafter(largest, 2 * largest), static_cast<double>(std::numeric_limits<TestType>::max()),

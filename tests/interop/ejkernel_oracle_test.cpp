@@ -25,7 +25,7 @@ void sweep(std::uint64_t first_seed, int problems) {
   }
 }
 
-/// 4 query heads on 2, `length` positions on `ranks` ranks.
+/// A causal problem of 4 query heads and 2 kv heads, with `length` positions on `ranks` ranks.
 RingProblem grouped_problem(int ranks, Index length, std::uint64_t seed) {
   RingProblem problem;
   problem.ranks = ranks;
@@ -50,12 +50,12 @@ RingProblem grouped_problem(int ranks, Index length, std::uint64_t seed) {
 TEST_CASE("ejkernel: random options in double", "[ejkernel]") { sweep<double>(9'000'000, 60); }
 TEST_CASE("ejkernel: random options in float", "[ejkernel]") { sweep<float>(9'100'000, 40); }
 
-TEST_CASE("ejkernel: lengths that no block size divides, C1, C23, C24", "[ejkernel]") {
+TEST_CASE("ejkernel: lengths that are no multiple of any block size, C1, C23, C24", "[ejkernel]") {
   RingProblem const problem = grouped_problem(GENERATE(1, 2, 4), GENERATE(1, 3, 127, 128, 129), 5);
   CHECK(judge(problem, run_ejkernel<double>(problem), double_bounds).complaint == "");
 }
 
-TEST_CASE("ejkernel: the mask builder goes by global positions, heads and batch items", "[ejkernel]") {
+TEST_CASE("ejkernel: the mask builder gets global positions, heads and batch items", "[ejkernel]") {
   RingProblem problem = grouped_problem(GENERATE(1, 2, 4), 23, 6);
   auto const builder = [](Index batch, Index head, Index query, Index key) {
     return (query + 2 * key + 3 * head + 5 * batch) % 4 != 0;
@@ -82,7 +82,7 @@ TEST_CASE("ejkernel: packed documents with padding, ids from -1 and 0, C22", "[e
   problem.dense.query_segments = problem.dense.key_segments = ids;
   RingResult const seen = run_ejkernel<double>(problem);
   CHECK(judge(problem, seen, double_bounds).complaint == "");
-  // A dead row, by the convention of annulus.
+  // A masked row in annulus's convention.
   if (first_id <= 0) {
     CHECK(seen.output[0] == 0);
     CHECK(seen.lse[0] == -std::numeric_limits<double>::infinity());
@@ -91,7 +91,7 @@ TEST_CASE("ejkernel: packed documents with padding, ids from -1 and 0, C22", "[e
 }
 
 TEST_CASE("ejkernel: softmax_aux shared by the heads, and its gradient, C15, C16", "[ejkernel]") {
-  // 3 sinks for 4 heads.
+  // 3 sink logits for 4 heads.
   int const ranks = GENERATE(1, 2, 4);
   bool const one_axis = GENERATE(false, true);
   RingProblem problem = grouped_problem(ranks, 17, 9);
@@ -135,7 +135,7 @@ TEST_CASE("ejkernel: softmax_aux shared by the heads, and its gradient, C15, C16
   CHECK(results[0].first[0] == Approx(exact_forward.lse[0]).epsilon(1e-14));
 }
 
-TEST_CASE("ejkernel: one number for each head may come with one axis or with two", "[ejkernel]") {
+TEST_CASE("ejkernel: one sink logit for each head may be given with one axis or with two", "[ejkernel]") {
   auto const outputs = annulus::run_ring(1, [](annulus::SimulatedRing& ring) {
     annulus::ReferenceBackend backend;
     Eigen::Tensor<float, 4> x(1, 3, 2, 2);
@@ -155,12 +155,12 @@ TEST_CASE("ejkernel: one number for each head may come with one axis or with two
   })[0];
   CHECK(outputs[0] == outputs[1]);
   CHECK(outputs[0].first < outputs[0].second);
-  // Both heads have both sinks.
+  // Both heads have both sink logits.
   CHECK(outputs[2].first == outputs[2].second);
   CHECK(outputs[2].first < outputs[0].first);
 }
 
-TEMPLATE_TEST_CASE("ejkernel: every element type runs and is what annulus returns, C13", "[ejkernel]", Eigen::half,
+TEMPLATE_TEST_CASE("ejkernel: results in 16-bit types equal those of annulus, C13", "[ejkernel]", Eigen::half,
                    Eigen::bfloat16) {
   using T = TestType;
   RingProblem problem = grouped_problem(3, 20, 10);

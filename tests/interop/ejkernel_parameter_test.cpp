@@ -26,7 +26,7 @@ Tensor operand(int rank, unsigned seed) {
   return tensor;
 }
 
-/// Operands that any rank may be given.
+/// Operands that any rank may be passed.
 struct Operands {
   Eigen::Tensor<std::int32_t, 2> ids{1, rows};
   Eigen::Tensor<float, 1> sinks{2};
@@ -69,7 +69,7 @@ Seen on_rank(annulus::SimulatedRing& ring, Options const& options, MaskBuilder m
 struct Case {
   char const* name;
   std::function<void(Options&)> set;
-  char const* refusal = nullptr;  ///< nullptr: accepted, and the result is another one
+  char const* refusal = nullptr;  ///< part of the message; nullptr: accepted, and the result changes
   std::function<void(Options&)> base{};
 };
 
@@ -175,7 +175,7 @@ TEST_CASE("ejkernel: each option is honoured or refused, C40", "[ejkernel]") {
       Options with = without;
       tested.set(with);
       if (tested.refusal) {
-        // Only the last rank asks for what cannot be had; both must say no, with the reason.
+        // Only the last rank sets the refused option; both ranks must throw with the reason.
         auto const seen = annulus::run_ring(
             ranks, [&](auto& ring) { return on_rank(ring, ring.rank() + 1 == ranks ? with : without); });
         for (Seen const& rank : seen) {
@@ -203,13 +203,13 @@ TEST_CASE("ejkernel: mask_builder is honoured", "[ejkernel]") {
                 annulus::run_ring(ranks, [&](auto& ring) { return on_rank(ring, Options{}, builder); }));
 }
 
-TEST_CASE("ejkernel: axis_name decides over how many ranks the keys are spread", "[ejkernel]") {
+TEST_CASE("ejkernel: axis_name determines the ranks that hold the keys", "[ejkernel]") {
   auto const together = annulus::run_ring(ranks, [](auto& ring) { return on_rank(ring, {}); });
   auto const alone = annulus::run_ring(1, [](auto& ring) { return on_rank(ring, {}); });
   check_changed({together[0]}, alone);
 }
 
-TEST_CASE("ejkernel: with causal the right side of the window means nothing", "[ejkernel]") {
+TEST_CASE("ejkernel: with a causal mask the right side of the window has no effect", "[ejkernel]") {
   auto const run = [](ejkernel::SlidingWindow window) {
     return annulus::run_ring(ranks,
                              [&](auto& ring) { return on_rank(ring, {.sliding_window = window, .causal = true}); });
@@ -221,14 +221,14 @@ TEST_CASE("ejkernel: with causal the right side of the window means nothing", "[
   }
 }
 
-TEST_CASE("ejkernel: dropout_seed means nothing without dropout", "[ejkernel]") {
+TEST_CASE("ejkernel: dropout_seed has no effect without dropout", "[ejkernel]") {
   auto const run = [](Options const& options) {
     return annulus::run_ring(ranks, [&](auto& ring) { return on_rank(ring, options); });
   };
   CHECK(run({})[0].output == run({.dropout_seed = 5})[0].output);
 }
 
-TEST_CASE("ejkernel: ring_attention returns the output that ring_attention_fwd keeps", "[ejkernel]") {
+TEST_CASE("ejkernel: ring_attention returns the output of ring_attention_fwd", "[ejkernel]") {
   annulus::SelfRing ring;
   annulus::ReferenceBackend backend;
   Tensor const q = operand(0, 1), k = operand(0, 2), v = operand(0, 3);

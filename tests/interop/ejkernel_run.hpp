@@ -11,7 +11,7 @@
 
 namespace annulus_test {
 
-/// A problem as the sweep makes them, without what ejkernel has no word for: contiguous shards, query_offset 0, no sink
+/// A random sweep problem without features that ejkernel does not have: contiguous shards, query_offset 0, no sink
 /// tokens, a window with both sides or none.
 inline RingProblem random_ejkernel_problem(std::uint64_t seed, int ranks) {
   RingProblem problem = random_ring_problem(seed);
@@ -30,7 +30,7 @@ inline RingProblem random_ejkernel_problem(std::uint64_t seed, int ranks) {
   return problem;
 }
 
-/// The options of the adapter that take no operand.
+/// The options of the adapter that are not operands.
 template <class T>
 annulus::ejkernel::RingAttentionOptions<T> ejkernel_options(OracleProblem const& d) {
   annulus::ejkernel::RingAttentionOptions<T> options{.causal = d.causal, .softmax_scale = d.softmax_scale};
@@ -42,7 +42,7 @@ annulus::ejkernel::RingAttentionOptions<T> ejkernel_options(OracleProblem const&
   return options;
 }
 
-/// One rank's part.
+/// Runs one rank and returns its results.
 template <class T, class Ring, class MaskBuilder = annulus::EveryPair>
 RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder mask_builder = {}) {
   namespace ar = annulus;
@@ -107,7 +107,7 @@ RingResult run_ejkernel_rank(RingProblem const& problem, Ring& ring, MaskBuilder
   return result;
 }
 
-/// All ranks, in global order.
+/// Runs all ranks and returns the results in global order.
 template <class T, class MaskBuilder = annulus::EveryPair>
 RingResult run_ejkernel(RingProblem const& problem, MaskBuilder mask_builder = {}) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {

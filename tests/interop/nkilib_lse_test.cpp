@@ -1,4 +1,4 @@
-// The tiles of 128 partitions that nkilib stores lse in.
+// The lse tiles of nkilib, which have 128 partitions.
 
 #include <annulus/interop/nkilib_lse.hpp>
 #include <limits>
@@ -25,7 +25,7 @@ TEST_CASE("lse tiles: element (p, g) is position g * 128 + p, padded rows are 0"
       for (Index p = 0; p < 128; ++p)
         for (Index g = 0; g < columns; ++g) {
           Index const row = g * 128 + p;
-          // In flat memory the element stands at p * columns + g.
+          // In flat memory the element has offset p * columns + g.
           float const seen = tiles.data()[((b * heads + h) * 128 + p) * columns + g];
           wrong += seen != (row < s ? static_cast<float>((b * heads + h) * s + row + 1) : 0.0f);
         }
@@ -39,7 +39,7 @@ TEST_CASE("lse tiles: element (p, g) is position g * 128 + p, padded rows are 0"
   CHECK(different == 0);
 }
 
-TEST_CASE("lse tiles: a dead row is 0 there and -inf here, and a 0 of its own stays 0, C4", "[nkilib]") {
+TEST_CASE("lse tiles: masked rows convert between -inf and 0, and a computed 0 stays 0, C4", "[nkilib]") {
   float const empty = -std::numeric_limits<float>::infinity();
   Eigen::Tensor<float, 3> lse(1, 1, 3), back(1, 1, 3);
   lse.setValues({{{empty, 0.0f, 2.5f}}});

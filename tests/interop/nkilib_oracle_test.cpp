@@ -21,7 +21,7 @@ std::string judged(int ranks, Index s, NkilibCall const& call, Extents const& ex
 
 }  // namespace
 
-TEST_CASE("nkilib: lengths around a tile of 128, C8", "[nkilib]") {
+TEST_CASE("nkilib: lengths around the 128 partitions, C8", "[nkilib]") {
   Extents const extents{.query_heads = 2, .kv_heads = 1, .head_dim = 3, .value_dim = 3};
   int const ranks = GENERATE(1, 2, 4);
   Index const s = GENERATE(1, 127, 128, 129, 200);
@@ -31,7 +31,7 @@ TEST_CASE("nkilib: lengths around a tile of 128, C8", "[nkilib]") {
   CHECK(judged<double>(ranks, s, {.causal = true, .striped = true, .tp_k = true}, extents) == "");
 }
 
-TEST_CASE("nkilib: tp_q and tp_k in every combination, grouped heads, value_dim of its own", "[nkilib]") {
+TEST_CASE("nkilib: tp_q and tp_k in every combination, grouped heads, value_dim unlike head_dim", "[nkilib]") {
   Extents const extents{.batch = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 5, .value_dim = 4};
   int const ranks = GENERATE(1, 2, 4);
   bool const tp_q = GENERATE(false, true), tp_k = GENERATE(false, true), striped = GENERATE(false, true);
@@ -40,7 +40,7 @@ TEST_CASE("nkilib: tp_q and tp_k in every combination, grouped heads, value_dim 
   CHECK(judged<float>(ranks, 13, call, extents) == "");
 }
 
-TEST_CASE("nkilib: the caller's softmax_scale counts with and without a causal mask, C6, C7", "[nkilib]") {
+TEST_CASE("nkilib: softmax_scale is applied with and without a causal mask, C6, C7", "[nkilib]") {
   double const scale = GENERATE(0.0, -0.4, 1.0, 0.11);
   Extents const extents{.query_heads = 2, .kv_heads = 2, .head_dim = 8, .value_dim = 8, .softmax_scale = scale};
   CHECK(judged<double>(3, 9, {}, extents) == "");
@@ -63,7 +63,7 @@ TEST_CASE("nkilib: packed documents, C26", "[nkilib]") {
     call.documents = {{0, 20 * n}};
     CHECK(judged<double>(ranks, 20, call, extents) == "");
   }
-  SECTION("padding before, between and after documents: dead rows, C4") {
+  SECTION("padding before, between and after documents: masked rows, C4") {
     call.documents = {{2 * n, 9 * n}, {12 * n, 30 * n}};
     CHECK(judged<double>(ranks, 33, call, extents) == "");
     CHECK(judged<float>(ranks, 33, call, extents) == "");

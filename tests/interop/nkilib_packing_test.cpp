@@ -1,4 +1,4 @@
-// Packed documents and rows that see nothing, in the conventions of nkilib.
+// Packed documents and masked rows, in the conventions of nkilib.
 
 #include <annulus/annulus.hpp>
 #include <annulus/interop/nkilib.hpp>
@@ -35,14 +35,14 @@ std::vector<int> row_of(TensorView<std::int32_t const, 2> ids) {
 
 }  // namespace
 
-TEST_CASE("nkilib bounds: documents become ids in the order of their positions", "[nkilib]") {
+TEST_CASE("nkilib bounds: documents get ids in position order", "[nkilib]") {
   auto const documents = documents_of({{0, 2}, {0, 2}, {0, 0}, {3, 5}, {3, 5}});
   CHECK(row_of(documents.query_ids()) == std::vector<int>{1, 1, 0, 2, 2});
   CHECK(row_of(documents.key_ids()) == std::vector<int>{1, 1, 0, 2, 2});
 }
 
-TEST_CASE("nkilib bounds: a query may look at a document that it is not part of", "[nkilib]") {
-  // Row 0 looks ahead, row 3 sees nothing although its own key is seen, row 4 looks back.
+TEST_CASE("nkilib bounds: a query may see a document that it is not part of", "[nkilib]") {
+  // Row 0 sees a later document, row 3 sees nothing although its own key is seen, row 4 sees an earlier document.
   auto const documents = documents_of({{2, 4}, {0, 2}, {2, 4}, {4, 3}, {0, 2}});
   CHECK(row_of(documents.query_ids()) == std::vector<int>{2, 1, 2, 0, 1});
   CHECK(row_of(documents.key_ids()) == std::vector<int>{1, 1, 2, 2, 0});
@@ -55,7 +55,7 @@ TEST_CASE("nkilib bounds: a query may look at a document that it is not part of"
   CHECK(all == std::vector<bool>{false, false, false, true, false});
 }
 
-TEST_CASE("nkilib bounds: what is no document is refused", "[nkilib]") {
+TEST_CASE("nkilib bounds: ranges that are not documents are refused", "[nkilib]") {
   using annulus::UnsupportedError;
   float const nan = std::numeric_limits<float>::quiet_NaN();
   auto const [ranges, text] = GENERATE_COPY(table<std::vector<Range>, char const*>(
@@ -75,13 +75,13 @@ TEST_CASE("nkilib bounds: heads must agree", "[nkilib]") {
   CHECK_THROWS_WITH(make(), ContainsSubstring("bounds of head 1 differ from those of head 0"));
 }
 
-TEST_CASE("nkilib: a dead row has output 0, lse 0.0 and no part in any gradient, C2, C4, C28", "[nkilib]") {
+TEST_CASE("nkilib: a masked row has output 0, lse 0.0 and no effect on any gradient, C2, C4, C28", "[nkilib]") {
   int const ranks = 2;
   Index const s = 5;
   NkilibCall const call{.causal = true, .striped = true, .documents = {{2, 6}, {8, 10}}};
   RingProblem problem =
       nkilib_problem(ranks, s, call, Extents{.query_heads = 1, .kv_heads = 1, .head_dim = 2, .value_dim = 2});
-  // Whatever padding holds must not get out.
+  // The contents of padding must not reach any result.
   double const nan = std::numeric_limits<double>::quiet_NaN();
   for (std::size_t position : {0u, 1u, 6u, 7u})
     for (std::size_t i = 2 * position; i < 2 * position + 2; ++i)
@@ -91,22 +91,22 @@ TEST_CASE("nkilib: a dead row has output 0, lse 0.0 and no part in any gradient,
                                    }));
   for (std::size_t position = 0; position < 10; ++position) {
     INFO("position " << position);
-    bool const dead = position < 2 || position == 6 || position == 7;
+    bool const masked = position < 2 || position == 6 || position == 7;
     // The only key of a document's first query is its own, so its probability is 1 whatever q and k are.
     bool const alone = position == 2 || position == 8;
-    CHECK((seen.lse[position] == 0) == dead);
+    CHECK((seen.lse[position] == 0) == masked);
     for (std::size_t i = 2 * position; i < 2 * position + 2; ++i) {
       CHECK(std::isfinite(seen.output[i]));
-      CHECK((seen.output[i] == 0) == dead);
-      if (!alone) CHECK((seen.dq[i] == 0) == dead);
-      CHECK((seen.dk[i] == 0) == dead);
-      CHECK((seen.dv[i] == 0) == dead);
+      CHECK((seen.output[i] == 0) == masked);
+      if (!alone) CHECK((seen.dq[i] == 0) == masked);
+      CHECK((seen.dk[i] == 0) == masked);
+      CHECK((seen.dv[i] == 0) == masked);
     }
   }
 }
 
-TEST_CASE("nkilib: a query in front of its document is dead under the causal mask, and known as such", "[nkilib]") {
-  // Query rows 0 and 1 of both ranks are told to look at local keys 1 and 2.
+TEST_CASE("nkilib: a query before its document is a masked row under the causal mask", "[nkilib]") {
+  // All query rows of both ranks have the bounds of local keys 1 and 2.
   auto const results = annulus::run_ring(2, [](annulus::SimulatedRing& ring) {
     annulus::ReferenceBackend backend;
     Eigen::Tensor<double, 4> q(1, 1, 1, 3), v(1, 1, 3, 1);
@@ -146,8 +146,8 @@ TEST_CASE("nkilib: a query in front of its document is dead under the causal mas
   }
 }
 
-TEST_CASE("nkilib: a living row whose lse is 0 keeps its gradients", "[nkilib]") {
-  // q = 0 gives the logit 0; the only visible key then has lse log(1) = 0, as a dead row has by convention.
+TEST_CASE("nkilib: an unmasked row whose lse is 0 keeps its gradients", "[nkilib]") {
+  // q = 0 gives the logit 0; a row with one visible key then has lse log(1) = 0, like a masked row.
   auto const dv = annulus::run_ring(1, [](annulus::SimulatedRing& ring) {
     annulus::ReferenceBackend backend;
     Eigen::Tensor<float, 4> zero(1, 1, 2, 1), v(1, 1, 1, 2), transposed(1, 1, 2, 1);
@@ -165,7 +165,7 @@ TEST_CASE("nkilib: a living row whose lse is 0 keeps its gradients", "[nkilib]")
   CHECK(dv[0].second == 3.0f);
 }
 
-TEST_CASE("nkilib: ranks with different bounds are told so", "[nkilib]") {
+TEST_CASE("nkilib: ranks with different bounds throw an error that names the bounds", "[nkilib]") {
   CHECK_THROWS_WITH(
       annulus::run_ring(
           2,

@@ -20,7 +20,7 @@ using Values = std::vector<float>;
 
 constexpr int ranks = 2;
 
-/// Square in (s, d), so that a tensor may be read in either layout.
+/// An operand with s = d, so that it is valid in either layout.
 Tensor operand(int rank, unsigned seed) {
   Tensor tensor(1, 2, 6, 6);
   std::mt19937 engine(seed + static_cast<unsigned>(rank));
@@ -28,7 +28,7 @@ Tensor operand(int rank, unsigned seed) {
   return tensor;
 }
 
-/// Local rows 0 to 3 are a document, the others another one.
+/// Local rows 0 to 3 are one document, the others another one.
 template <class Bound>
 Bound bound_of(Bound bound, float first, float second) {
   for (Index i = 0; i < bound.size(); ++i) bound.data()[i] = i % 6 < 4 ? first : second;
@@ -39,7 +39,7 @@ auto const bound_max_3 = bound_of(Eigen::Tensor<float, 3, Eigen::RowMajor>(2, 6,
 auto const bound_min_2 = bound_of(Eigen::Tensor<float, 2, Eigen::RowMajor>(1, 6), 0, 4);
 auto const bound_max_2 = bound_of(Eigen::Tensor<float, 2, Eigen::RowMajor>(1, 6), 4, 6);
 
-/// What every rank returns, or why it threw.
+/// Values returned by every rank, or the message of its error.
 template <class Function>
 std::vector<std::pair<Values, std::string>> on_every_rank(Function&& function) {
   return annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) -> std::pair<Values, std::string> {
@@ -78,9 +78,9 @@ Values backward(annulus::SimulatedRing& ring, annulus::ReferenceBackend& backend
 template <class Parameters>
 struct Case {
   char const* name;
-  std::function<void(Parameters&)> base;  ///< what both calls have
+  std::function<void(Parameters&)> base;  ///< parameters that both calls have
   std::function<void(Parameters&)> set;
-  char const* refusal = nullptr;  ///< nullptr: accepted, and the result is another one
+  char const* refusal = nullptr;  ///< part of the message; nullptr: accepted, and the result changes
 };
 
 template <class Parameters, class Run>
@@ -90,7 +90,7 @@ void check_parameter(Case<Parameters> const& tested, Run&& run) {
   Parameters with = without;
   tested.set(with);
   if (tested.refusal) {
-    // Only the last rank asks for what cannot be had; both must say no, with the reason.
+    // Only the last rank sets the refused parameter; both ranks must throw with the reason.
     auto const seen = on_every_rank(
         [&](auto& ring, auto& backend) { return run(ring, backend, ring.rank() + 1 == ranks ? with : without); });
     for (auto const& [values, reason] : seen) {
@@ -230,7 +230,7 @@ TEST_CASE("nkilib backward: each parameter is honoured or refused, C40", "[nkili
     }
 }
 
-TEST_CASE("nkilib: groups that fit the ring are accepted", "[nkilib]") {
+TEST_CASE("nkilib: replica groups that match the ring are accepted", "[nkilib]") {
   auto const alone =
       on_every_rank([](auto& ring, auto& backend) { return forward(ring, backend, {.num_workers = 2}); });
   for (nkilib::ReplicaGroups const& groups : {nkilib::ReplicaGroups{{0, 1}}, {{0, 2}, {3, 1}}}) {
@@ -241,7 +241,7 @@ TEST_CASE("nkilib: groups that fit the ring are accepted", "[nkilib]") {
   }
 }
 
-TEST_CASE("nkilib: training alone decides whether lse is returned", "[nkilib]") {
+TEST_CASE("nkilib: only training determines whether lse is returned", "[nkilib]") {
   annulus::SelfRing ring;
   annulus::ReferenceBackend backend;
   auto const x = operand(0, 1);
@@ -264,7 +264,7 @@ TEST_CASE("nkilib backward: lse_ref of another extent is refused", "[nkilib]") {
                     ContainsSubstring("lse_ref has extents [1, 2, 6, 1]; expected [1, 2, 128, 1]"));
 }
 
-TEST_CASE("nkilib: shapes that do not fit are refused as anywhere", "[nkilib]") {
+TEST_CASE("nkilib: shapes that do not match are refused", "[nkilib]") {
   annulus::SelfRing ring;
   annulus::ReferenceBackend backend;
   auto const x = operand(0, 1);

@@ -12,12 +12,12 @@
 
 namespace annulus_test {
 
-/// A document, or padding between documents, holds positions [begin, end) of the sequence.
+/// Positions [begin, end) of a document in the sequence.
 struct Document {
   Index begin, end;
 };
 
-/// What a test may vary. Documents need `striped`; positions in none of them are padding.
+/// Parameters that a test may vary. Documents require `striped`; positions in no document are padding.
 struct NkilibCall {
   bool causal = false;
   bool striped = false;
@@ -30,7 +30,7 @@ struct Extents {
   std::optional<double> softmax_scale{};
 };
 
-/// A problem of `ranks` * s positions, with the rules of the call in its dense form.
+/// A problem of `ranks` * s positions, with the options of the call in its dense form.
 inline RingProblem nkilib_problem(int ranks, Index s, NkilibCall const& call, Extents const& extents,
                                   std::uint64_t seed = 1) {
   RingProblem problem;
@@ -68,7 +68,7 @@ namespace nkilib_run_detail {
 template <class T>
 using RowMajor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
 
-/// A copy of a [batch, sequence, heads, dim] view, stored in another order.
+/// A copy of a [batch, sequence, heads, dim] view, stored in axis order `order`.
 template <class T>
 RowMajor<T> stored(annulus::TensorView<T const, 4> view, annulus::AxisOrder order) {
   auto const extents = annulus::stored_extents(order, view.extents());
@@ -85,7 +85,7 @@ std::vector<double> unstored(RowMajor<T> const& tensor, annulus::AxisOrder order
 
 }  // namespace nkilib_run_detail
 
-/// bound_min and bound_max of every local row, the same on all ranks: documents begin and end at multiples of `ranks`.
+/// bound_min and bound_max of every local row, equal on all ranks: documents begin and end at multiples of `ranks`.
 struct LocalBounds {
   std::vector<float> min, max;
 
@@ -113,7 +113,7 @@ struct LocalBounds {
   }
 };
 
-/// One rank's part, forward and backward. lse of the result is that of the tiles, dead rows as 0.
+/// Runs one rank, forward and backward. lse of the result is that of the tiles, with 0 for masked rows.
 template <class T, class Ring>
 RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, NkilibCall const& call) {
   namespace ar = annulus;
@@ -174,7 +174,7 @@ RingResult run_nkilib_rank(RingProblem const& problem, Ring& ring, NkilibCall co
   return result;
 }
 
-/// All ranks, in global order. Rows that the oracle calls dead must have lse 0, and are then marked as it marks them.
+/// Runs all ranks; results in global order. Rows masked in the oracle must have lse 0, which is replaced by -inf.
 template <class T>
 RingResult run_nkilib(RingProblem const& problem, NkilibCall const& call) {
   RingResult all = assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {

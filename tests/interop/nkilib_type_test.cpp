@@ -50,7 +50,7 @@ TEMPLATE_TEST_CASE("nkilib: lse_dtype is the type of lse, rounded from float onc
   if constexpr (sizeof(TestType) == 2) CHECK(different(*typed.lse, *plain.lse) > 0);
   CHECK(different(typed.o, plain.o) == 0);
 
-  // The backward pass reads whatever type the forward pass wrote.
+  // The backward pass reads the type that the forward pass wrote.
   Tensor<float> widened(typed.lse->dimensions());
   for (Index i = 0; i < widened.size(); ++i) widened.data()[i] = static_cast<float>(typed.lse->data()[i]);
   Tensor<float> const transposed_v = values<float>(4, 9, 3), dy = values<float>(4, 9, 4);
@@ -99,7 +99,7 @@ TEMPLATE_TEST_CASE("nkilib: gradients of 16-bit operands are fp32, never rounded
   }
 }
 
-TEST_CASE("nkilib: double operands keep double results, column-major tensors stay column-major", "[nkilib]") {
+TEST_CASE("nkilib: double operands give double results, column-major tensors column-major ones", "[nkilib]") {
   annulus::SelfRing ring;
   annulus::ReferenceBackend backend;
   Eigen::Tensor<double, 4> x(1, 1, 3, 3);

@@ -1,4 +1,4 @@
-// Striped shards to contiguous ones.
+// Conversion of striped shards to contiguous ones.
 
 #include <annulus/annulus.hpp>
 #include <annulus/interop/nkilib_unpermute.hpp>
@@ -28,7 +28,7 @@ Tensor striped_shard(Index items, Index rows, Index dims, int rank, int ranks) {
 
 }  // namespace
 
-TEST_CASE("ring_attention_unpermute: every rank gets its part of the sequence", "[nkilib]") {
+TEST_CASE("ring_attention_unpermute: every rank gets its contiguous part of the sequence", "[nkilib]") {
   int const ranks = GENERATE(1, 2, 3, 4, 5);
   Index const rows = GENERATE(0, 1, 3) * ranks;
   auto const results = annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
@@ -52,7 +52,7 @@ TEST_CASE("ring_attention_unpermute: every rank gets its part of the sequence", 
   }
 }
 
-TEST_CASE("ring_attention_unpermute: what cannot be divided or differs is refused on all ranks", "[nkilib]") {
+TEST_CASE("ring_attention_unpermute: indivisible or differing lengths are refused on all ranks", "[nkilib]") {
   auto const run = [](Index first_rows, Index other_rows, int num_workers) {
     annulus::run_ring(2, [&](annulus::SimulatedRing& ring) {
       nkilib::ring_attention_unpermute(ring,

@@ -6,7 +6,7 @@ using namespace annulus;
 
 namespace {
 
-/// What a band shows, found by asking for every pair.
+/// Visible pairs and rows of a band, found by testing every pair.
 struct BruteForce {
   Index count = 0;
   RowRange queries{};
@@ -41,7 +41,7 @@ TEST_CASE("count, queries_seeing and keys_seen against every pair", "[mask]") {
         }
 }
 
-TEST_CASE("half bounded bands", "[mask]") {
+TEST_CASE("bands bounded on one side", "[mask]") {
   for (Index bound = -8; bound <= 8; ++bound)
     for (Index queries = 1; queries <= 5; ++queries)
       for (Index keys = 1; keys <= 6; ++keys) {
@@ -82,7 +82,7 @@ TEST_CASE("a shifted band keeps its pairs, and its unbounded sides", "[mask]") {
   CHECK(Band{-unbounded, 3}.shifted(-5) == Band{-unbounded, -2});
 }
 
-TEST_CASE("the hull of ranges ignores empty ones", "[mask]") {
+TEST_CASE("the hull of two ranges ignores empty ones", "[mask]") {
   CHECK(hull({2, 4}, {7, 9}) == RowRange{2, 9});
   CHECK(hull({7, 9}, {2, 4}) == RowRange{2, 9});
   CHECK(hull({0, 0}, {7, 9}) == RowRange{7, 9});

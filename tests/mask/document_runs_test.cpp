@@ -29,7 +29,7 @@ TEST_CASE("C22: only equal positive ids see each other", "[mask]") {
   CHECK_FALSE(same_document(1, 0));
 }
 
-TEST_CASE("packed documents are one run each", "[mask]") {
+TEST_CASE("each packed document is one run", "[mask]") {
   auto const runs = runs_of({0, 5, 5, 5, 2, 9, 9, -1});
   CHECK(runs.consecutive());
   CHECK(runs.rows_of(5) == RowRange{1, 4});
@@ -44,7 +44,7 @@ TEST_CASE("padding and unknown documents have no rows", "[mask]") {
   CHECK(runs.rows_of(7).empty());
 }
 
-TEST_CASE("an interrupted document is noticed, and bounded", "[mask]") {
+TEST_CASE("a document in several runs is detected, and its range contains all of them", "[mask]") {
   auto const runs = runs_of({3, 3, 0, 3, 4, 4});
   CHECK_FALSE(runs.consecutive());
   CHECK(runs.rows_of(3) == RowRange{0, 4});

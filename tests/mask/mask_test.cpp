@@ -9,7 +9,7 @@ using namespace annulus;
 
 namespace {
 
-/// The rules of visibility, written out one by one.
+/// The visibility rules, written out one by one.
 bool allowed(Mask const& mask, Index q, Index k) {
   if (mask.causal && !(k <= q)) return false;
   bool in_window = true;
@@ -46,7 +46,7 @@ std::vector<Mask> all_masks() {
 
 }  // namespace
 
-TEST_CASE("visible is the rules written out", "[mask]") {
+TEST_CASE("visible matches the rules written out", "[mask]") {
   for (Mask const& mask : all_masks()) {
     bool equal = true;
     for (Index q = -9; q <= 14; ++q)
@@ -56,7 +56,7 @@ TEST_CASE("visible is the rules written out", "[mask]") {
   }
 }
 
-TEST_CASE("the ends of the interval of a query never decrease", "[mask]") {
+TEST_CASE("both ends of the interval of a query are non-decreasing", "[mask]") {
   for (Mask const& mask : all_masks())
     for (bool sink : {false, true})
       for (Index q = -9; q < 14; ++q) {
@@ -71,7 +71,7 @@ TEST_CASE("the default mask hides nothing", "[mask]") {
   CHECK_FALSE(full().local());
 }
 
-TEST_CASE("positions far out do not overflow", "[mask]") {
+TEST_CASE("extreme positions do not overflow", "[mask]") {
   Index const far = unbounded / 4;
   CHECK(causal().visible(far, far));
   CHECK_FALSE(causal().visible(far, far + 1));
@@ -92,7 +92,7 @@ TEST_CASE("a side that is unset, negative or beyond all distances is unbounded",
   CHECK(Mask{.window = {.left = -1, .right = -1}} == full());
 }
 
-TEST_CASE("a mask is local where no query sees far keys on either side", "[mask]") {
+TEST_CASE("a mask is local if it bounds the distance of keys on both sides", "[mask]") {
   CHECK_FALSE(causal().local());
   CHECK(sliding_window(3, 0).local());
   CHECK_FALSE(sliding_window(-1, 0).local());
@@ -111,4 +111,4 @@ TEST_CASE("the usual causal window of w keys has left w - 1 and right 0", "[mask
   CHECK((mask.visible(10, 10) && mask.visible(10, 7)));
 }
 
-TEST_CASE("the default predicate says yes", "[mask]") { CHECK(EveryPair{}(1, 2, -3, 4)); }
+TEST_CASE("the default predicate is true", "[mask]") { CHECK(EveryPair{}(1, 2, -3, 4)); }

@@ -9,7 +9,7 @@ using namespace annulus;
 
 namespace {
 
-/// The keys of a tile that a query sees are exactly [begin, end).
+/// Checks that keys_of contains exactly the keys that each query of the tile sees.
 void check_keys(Tile const& tile, Mask const& mask) {
   for (Index i = 0; i < tile.query_count; ++i) {
     RowRange const range = tile.keys_of(mask, i);
@@ -24,7 +24,7 @@ void check_keys(Tile const& tile, Mask const& mask) {
 
 }  // namespace
 
-TEST_CASE("ranges of a tile are those of the mask, at any strides", "[mask]") {
+TEST_CASE("key ranges of a tile match the mask, for any strides", "[mask]") {
   std::vector<Mask> const masks{causal(), sliding_window(4, 0), sliding_window(2, 3), Mask{.chunk = 5},
                                 Mask{.causal = true, .window = {.left = 3, .right = {}}, .chunk = 7}};
   for (Mask const& mask : masks)
@@ -51,7 +51,7 @@ TEST_CASE("a tile of elements is bounded by the range of the mask", "[mask]") {
   CHECK(tile.keys_of(causal(), 3) == RowRange{0, 6});
 }
 
-TEST_CASE("full tiles and tiles in no order do not ask the mask", "[mask]") {
+TEST_CASE("key ranges of full and of irregular tiles are all keys, whatever the mask", "[mask]") {
   Tile const full_tile{.query_count = 4, .key_count = 6, .coverage = Coverage::full};
   CHECK(full_tile.keys_of(causal(), 0) == RowRange{0, 6});
   Tile const unordered{.query_count = 4, .key_count = 6, .key_stride = 0, .coverage = Coverage::elements};
@@ -63,9 +63,9 @@ TEST_CASE("a band tile uses its band", "[mask]") {
   CHECK(tile.keys_of(full(), 2) == RowRange{2, 4});
 }
 
-TEST_CASE("a clipped tile shows the same pairs", "[mask]") {
+TEST_CASE("a clipped tile has the same visible pairs", "[mask]") {
   Mask const mask{.causal = true, .window = {.left = 9, .right = {}}};
-  // Shard rows of a tile of queries [3, 9) x keys [2, 9); a pair is named by its rows in the shards.
+  // A tile of queries [3, 9) x keys [2, 9); a pair is given by its rows in the shards.
   auto const pairs_within = [&](Tile const& tile, RowRange queries, RowRange keys) {
     std::vector<std::pair<Index, Index>> pairs;
     for (Index i = 0; i < tile.query_count; ++i)

@@ -1,4 +1,4 @@
-// The communicator suite over MPI: every number of ranks that this launch has room for.
+// The communicator suites over MPI, for the numbers of ranks that this launch has.
 
 #include <algorithm>
 #include <vector>
@@ -14,7 +14,7 @@ using namespace annulus_test;
 
 namespace {
 
-std::vector<int> those_with_room(std::vector<int> rank_counts) {
+std::vector<int> rank_counts_that_fit(std::vector<int> rank_counts) {
   std::erase_if(rank_counts, [](int ranks) { return ranks > world_size(); });
   return rank_counts;
 }
@@ -27,7 +27,7 @@ TEST_CASE("MpiRing is a communicator", "[mpi][comm]") {
 }
 
 TEST_CASE("MpiRing on part of the ranks is a communicator", "[mpi][comm]") {
-  communicator_suite(RunMpiRing{}, those_with_room({2}));
+  communicator_suite(RunMpiRing{}, rank_counts_that_fit({2}));
 }
 
 TEST_CASE("MpiRing that sends in pieces is a communicator", "[mpi][comm]") {
@@ -48,7 +48,7 @@ TEST_CASE("an unruly, recorded MpiRing is a communicator", "[mpi][comm]") {
       {std::min(world_size(), 4)});
 }
 
-TEST_CASE("MpiRing that may not share memory is a communicator, and does not share", "[mpi][comm]") {
+TEST_CASE("MpiRing with zero_copy never is a communicator, and shares no memory", "[mpi][comm]") {
   MpiRingOptions options = options_of_tests();
   options.zero_copy = ZeroCopy::never;
   communicator_suite(
@@ -61,7 +61,7 @@ TEST_CASE("MpiRing that may not share memory is a communicator, and does not sha
       {std::min(world_size(), 3)});
 }
 
-TEST_CASE("MpiRing shares_memory memory", "[mpi][comm]") {
+TEST_CASE("MpiRing exchanges without copies", "[mpi][comm]") {
   MpiRingOptions options = options_of_tests();
   options.zero_copy = ZeroCopy::always;
   zero_copy_suite(RunMpiRing{options}, {world_size()});

@@ -1,4 +1,4 @@
-// Ranks of one node do not take each other's cores.
+// Division of the cores of a node among its ranks.
 
 #include <algorithm>
 #include <annulus/backend/cpu/thread_pool.hpp>
@@ -13,7 +13,7 @@
 using namespace annulus;
 using namespace annulus_test;
 
-TEST_CASE("ranks that are bound to the same cores share them", "[mpi]") {
+TEST_CASE("ranks that are bound to the same cores divide them", "[mpi]") {
   MpiRing const ring(MPI_COMM_WORLD, options_of_tests());
   // All cores of the ranks, which run on one node here.
   CoreSet const mine = CoreSet::of_process();
@@ -27,12 +27,13 @@ TEST_CASE("ranks that are bound to the same cores share them", "[mpi]") {
   MPI_Allreduce(&share, &all_shares, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   CHECK(share >= 1);
   CHECK(share <= mine.count());
-  // Each rank has a core at least, else no core is taken twice; none is left over where all may run everywhere.
+  // Each rank has at least one core; otherwise no core is assigned twice, and, if all ranks may run on all cores, every
+  // core is assigned.
   CHECK(all_shares <= std::max(together, world_size()));
   if (mine.count() == together) CHECK(share >= together / world_size());
   CHECK(cpu::ThreadPool::shared().cores() == share);
 
-  // No more threads than that work on a call that leaves the number to the pool.
+  // A call that leaves the number of threads to the pool uses no more threads than that.
   std::atomic<int> here{0};
   cpu::ThreadPool::Call(cpu::ThreadPool::shared(), 0).run(1000, [&](cpu::Team const&, int) {
     ++here;
@@ -41,7 +42,7 @@ TEST_CASE("ranks that are bound to the same cores share them", "[mpi]") {
   CHECK(here <= share);
 }
 
-TEST_CASE("a ring of one rank does not give back the cores of all_shares", "[mpi]") {
+TEST_CASE("a later ring of one rank does not undo the division of cores", "[mpi]") {
   MpiRing const ring(MPI_COMM_WORLD, options_of_tests());
   int const share = ProcessCores::shared().count();
   MpiRing const alone(MPI_COMM_SELF, options_of_tests());

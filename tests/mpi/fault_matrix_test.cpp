@@ -1,5 +1,5 @@
-// The fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, but for ranks that die, which
-// end the job (lost_process). A run that hangs is ended by an alarm, and the job with it.
+// Fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, except ranks that die, which end the job
+// (see lost_process). A run that hangs is ended by an alarm, and the job with it.
 
 #include <mpi.h>
 #include <unistd.h>
@@ -22,13 +22,13 @@ using annulus::ZeroCopy;
 
 namespace {
 
-/// The ranks that form the ring: up to five.
+/// Number of ranks that form the ring: at most five.
 int ring_size() { return std::min(world_size(), 5); }
 
 /// Reports of the ranks of the ring, on all ranks of the world.
 std::vector<RankReport> run(Scenario const& scenario, RunContext const& context) {
   alarm(120);
-  // Never freed: MPI has ended when statics end.
+  // Never freed: MPI is finalized before statics are destroyed.
   static auto const& part = *new ScopedCommunicator(ScopedCommunicator::of_first(ring_size()));
   RankReport report;
   if (part.get() != MPI_COMM_NULL) {
@@ -68,7 +68,7 @@ class FaultlessRuns {
   std::map<std::tuple<ZeroCopy, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
 };
 
-/// Every `stride`-th scenario; of those that take a deadline each, every `deadline_stride`-th of these.
+/// Runs every `stride`-th scenario; of these, only every `deadline_stride`-th of those that last until a deadline.
 void check_every(std::size_t stride, std::size_t deadline_stride) {
   int const ranks = ring_size();
   if (ranks < 2) return;

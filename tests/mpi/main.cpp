@@ -1,5 +1,5 @@
-// Runs the tests of this folder on every rank of MPI_COMM_WORLD; all ranks return failure if one of them failed.
-// Rank 0 reports to the terminal; what the others report is printed where something failed.
+// Main program of the tests over MPI: runs them on every rank of MPI_COMM_WORLD; all ranks return failure if one of
+// them failed. Rank 0 reports to the terminal; the output of another rank is printed only if that rank failed.
 
 #include <mpi.h>
 
@@ -23,8 +23,8 @@ using ListenerBase = Catch::TestEventListenerBase;
 
 namespace {
 
-// How long a rank whose test failed waits for the others, which may sit in an exchange that it left.
-constexpr std::chrono::seconds patience{20};
+// The time that a rank whose test failed waits for the others, which may hang in an exchange that it left.
+constexpr std::chrono::seconds barrier_timeout{20};
 
 int world_rank() {
   int rank = 0;
@@ -58,12 +58,12 @@ class RankOutput {
 
 RankOutput* rank_output = nullptr;
 
-// Apart from MPI_COMM_WORLD, whose collectives belong to the tests.
-MPI_Comm meeting_point = MPI_COMM_NULL;
+// Separate from MPI_COMM_WORLD, whose collectives belong to the tests.
+MPI_Comm barrier_communicator = MPI_COMM_NULL;
 
-// The ranks meet after each pass through a test case: a rank that failed half way would else run the next pass
-// against ranks that still exchange in this one.
-class MeetAfterEachPass : public ListenerBase {
+// A barrier after each pass through a test case: without it a rank that failed half way would run the next pass while
+// others still exchange in this one.
+class BarrierAfterEachPass : public ListenerBase {
  public:
   using ListenerBase::ListenerBase;
 
@@ -74,22 +74,22 @@ class MeetAfterEachPass : public ListenerBase {
 
   void sectionEnded(Catch::SectionStats const& statistics) override {
     --depth_;
-    if (depth_ == 0) meet(statistics.assertions.failed > 0);
+    if (depth_ == 0) wait_for_all(statistics.assertions.failed > 0);
     ListenerBase::sectionEnded(statistics);
   }
 
  private:
-  static void meet(bool failed) {
+  static void wait_for_all(bool failed) {
     MPI_Request barrier = MPI_REQUEST_NULL;
-    MPI_Ibarrier(meeting_point, &barrier);
-    auto const deadline = std::chrono::steady_clock::now() + patience;
+    MPI_Ibarrier(barrier_communicator, &barrier);
+    auto const deadline = std::chrono::steady_clock::now() + barrier_timeout;
     for (int arrived = 0; arrived == 0;) {
       MPI_Test(&barrier, &arrived, MPI_STATUS_IGNORE);
       if (arrived != 0) break;
       if (failed && std::chrono::steady_clock::now() > deadline) {
         rank_output->print();
         std::cerr << "rank " + std::to_string(world_rank()) +
-                         " failed a test that other ranks did not leave: ending all ranks\n"
+                         " failed a test in which other ranks hang: ending all ranks\n"
                   << std::flush;
         MPI_Abort(MPI_COMM_WORLD, 1);
       }
@@ -102,25 +102,25 @@ class MeetAfterEachPass : public ListenerBase {
 
 }  // namespace
 
-CATCH_REGISTER_LISTENER(MeetAfterEachPass)
+CATCH_REGISTER_LISTENER(BarrierAfterEachPass)
 
 int main(int argc, char** argv) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-  MPI_Comm_dup(MPI_COMM_WORLD, &meeting_point);
+  MPI_Comm_dup(MPI_COMM_WORLD, &barrier_communicator);
   int worst = 0;
   {
     RankOutput output;
     rank_output = &output;
     int own = Catch::Session().run(argc, argv);
     if (own == 0 && provided < MPI_THREAD_MULTIPLE) {
-      std::cerr << "MPI_THREAD_MULTIPLE was asked, thread level " << provided << " was given\n";
+      std::cerr << "the tests require MPI_THREAD_MULTIPLE, MPI provides thread level " << provided << '\n';
       own = 1;
     }
-    MPI_Allreduce(&own, &worst, 1, MPI_INT, MPI_MAX, meeting_point);
+    MPI_Allreduce(&own, &worst, 1, MPI_INT, MPI_MAX, barrier_communicator);
     if (own != 0) output.print();
   }
-  MPI_Comm_free(&meeting_point);
+  MPI_Comm_free(&barrier_communicator);
   MPI_Finalize();
   return std::min(worst, 255);
 }

@@ -1,4 +1,4 @@
-// What a ring over MPI does beyond the contract of a communicator.
+// MpiRing beyond the communicator suite: replica groups, options, deadlines, failures and freed communicators.
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// The message of the E that is thrown; empty if none is.
+/// The message of the E that function() throws; empty if it throws none.
 template <class E, class Function>
 std::string thrown(Function function) {
   try {
@@ -35,7 +35,7 @@ std::string thrown(Function function) {
   return {};
 }
 
-/// One shift of a run that names its sender, on any ring; a complaint, or nothing.
+/// One shift whose bytes identify their sender, on any ring. Returns a complaint, or an empty string.
 template <class Ring>
 std::string try_shift(Ring& ring, int hop, int message, std::size_t bytes) {
   ShiftBuffers<Ring> buffers(ring, hop, message, bytes);
@@ -43,7 +43,7 @@ std::string try_shift(Ring& ring, int hop, int message, std::size_t bytes) {
   return buffers.complaint();
 }
 
-/// A sum that depends on the order in which it is made: each rank adds its own numbers to what comes around.
+/// A sum that depends on the order of its terms: each rank adds its own values to those that pass around the ring.
 template <class Ring>
 std::vector<float> rounded_sum(Ring& ring) {
   std::vector<float> mine(1000), carried(1000), arriving(1000);
@@ -59,8 +59,8 @@ std::vector<float> rounded_sum(Ring& ring) {
   return carried;
 }
 
-/// A communicator whose duplicates are counted as they are freed: MPI_Comm_dup copies an attribute, and freeing the copy
-/// calls the attribute's delete function.
+/// A communicator whose freed duplicates are counted: MPI_Comm_dup copies an attribute, and freeing the duplicate calls
+/// the attribute's delete function.
 class CountedCommunicator {
  public:
   CountedCommunicator() {
@@ -92,17 +92,17 @@ class CountedCommunicator {
 
 }  // namespace
 
-TEST_CASE("a ring has the order of its communicator", "[mpi][comm]") {
-  MPI_Comm turned = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank(), &turned);
-  MpiRing ring(turned, options_of_tests());
-  MPI_Comm_free(&turned);  // the ring has its own
+TEST_CASE("a ring over MPI has the rank order of its communicator", "[mpi][comm]") {
+  MPI_Comm reversed = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank(), &reversed);
+  MpiRing ring(reversed, options_of_tests());
+  MPI_Comm_free(&reversed);  // the ring has its own
   CHECK(ring.size() == world_size());
   CHECK(ring.rank() == world_size() - 1 - world_rank());
   CHECK(try_shift(ring, 1, 0, large) == "");
 }
 
-TEST_CASE("rings side by side, in the orders of their replica groups", "[mpi][comm]") {
+TEST_CASE("rings of replica groups run at the same time, in the orders of their groups", "[mpi][comm]") {
   // Two groups (one where there is one rank) of unequal size, neither in the order of MPI_COMM_WORLD.
   int const ranks = world_size(), first_size = (ranks + 1) / 2;
   std::vector<std::vector<int>> groups(1);
@@ -124,7 +124,7 @@ TEST_CASE("rings side by side, in the orders of their replica groups", "[mpi][co
   ring.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(members)));
   CHECK(members == group);
 
-  // A second ring of the same ranks, with messages of both under way.
+  // A second ring of the same ranks, with pending messages of both.
   MpiRing all(MPI_COMM_WORLD, options_of_tests());
   for (int round = 0; round < 5; ++round) {
     ShiftBuffers in_group(ring, 1, 2 * round, large), in_all(all, 1, 2 * round + 1, large);
@@ -137,7 +137,7 @@ TEST_CASE("rings side by side, in the orders of their replica groups", "[mpi][co
   }
 }
 
-TEST_CASE("replica groups that are no partition are refused", "[mpi][comm]") {
+TEST_CASE("replica groups that are not a partition are refused", "[mpi][comm]") {
   int const ranks = world_size();
   std::vector<int> everyone(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) everyone[static_cast<std::size_t>(rank)] = rank;
@@ -153,15 +153,15 @@ TEST_CASE("replica groups that are no partition are refused", "[mpi][comm]") {
     auto const last = ranks - 1;
     auto const fewer = std::vector<int>(everyone.begin(), everyone.end() - 1);
     CHECK_THAT(refusal({fewer}), ContainsSubstring(message_of("rank ", last, " is in no replica group")));
-    // One rank passes other groups: none makes a ring, and all name it.
-    auto turned = everyone;
-    if (world_rank() == last) std::swap(turned[0], turned[1]);
-    CHECK_THAT(thrown<CommunicationError>([&] { (void)MpiRing::from_replica_groups(MPI_COMM_WORLD, {turned}); }),
+    // One rank passes other groups: all ranks throw and name it.
+    auto swapped = everyone;
+    if (world_rank() == last) std::swap(swapped[0], swapped[1]);
+    CHECK_THAT(thrown<CommunicationError>([&] { (void)MpiRing::from_replica_groups(MPI_COMM_WORLD, {swapped}); }),
                ContainsSubstring(message_of("replica groups of rank ", last, " differ")));
   }
 }
 
-TEST_CASE("communicators that are no ring are refused", "[mpi][comm]") {
+TEST_CASE("MPI_COMM_NULL and inter-communicators are refused", "[mpi][comm]") {
   CHECK_THAT(thrown<CommunicationError>([] { MpiRing ring(MPI_COMM_NULL); }), ContainsSubstring("MPI_COMM_NULL"));
   if (world_size() < 2) return;
   MPI_Comm half = MPI_COMM_NULL, between = MPI_COMM_NULL;
@@ -184,8 +184,8 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
 
   CHECK_THAT(refusal({.zero_copy = static_cast<ZeroCopy>(9)}), ContainsSubstring("zero_copy is 9"));
 
-  MpiRing patient(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
-  CHECK(try_shift(patient, 1, 0, large) == "");
+  MpiRing unlimited(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds::max()});
+  CHECK(try_shift(unlimited, 1, 0, large) == "");
 
   if (world_size() < 2) return;
   MpiRingOptions const odd{.timeout = 60s, .max_message_bytes = world_rank() == 0 ? 100u : 200u};
@@ -196,7 +196,7 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
              ContainsSubstring("zero_copy is automatic on rank 0 and never on rank 1"));
 }
 
-TEST_CASE("runs longer than a message travel in pieces", "[mpi][comm]") {
+TEST_CASE("runs longer than max_message_bytes are sent in several messages", "[mpi][comm]") {
   for (std::size_t const limit : {1u, 7u, 4096u}) {
     MpiRingOptions options = options_of_tests();
     options.max_message_bytes = limit;
@@ -208,7 +208,7 @@ TEST_CASE("runs longer than a message travel in pieces", "[mpi][comm]") {
   }
 }
 
-TEST_CASE("messages of the program do not mix with those of a ring", "[mpi][comm]") {
+TEST_CASE("messages of the program do not match those of a ring", "[mpi][comm]") {
   int const to = (world_rank() + 1) % world_size();
   int received = -1;
   MPI_Request wildcard = MPI_REQUEST_NULL;
@@ -221,7 +221,7 @@ TEST_CASE("messages of the program do not mix with those of a ring", "[mpi][comm
     CHECK(done == 0);
     MPI_Barrier(MPI_COMM_WORLD);
 
-    // And the other way: a message of the program with a tag of the ring's, while a shift is under way.
+    // The reverse: a message of the program with a tag of the ring, while a shift is pending.
     ShiftBuffers buffers(ring, 1, 9, large);
     auto transfer = buffers.start(ring, Channel::prefetched);
     int const sent = 1000 + world_rank();
@@ -239,7 +239,7 @@ TEST_CASE("messages of the program do not mix with those of a ring", "[mpi][comm
   CHECK(stray == 0);
 }
 
-TEST_CASE("a late rank is given up, named, and refused when it comes", "[mpi][comm]") {
+TEST_CASE("a late rank is given up, is named in the errors, and throws when it comes back", "[mpi][comm]") {
   if (world_size() < 2) return;
   Rank const late = world_size() - 1;
   for (bool const before_the_shift : {true, false}) {
@@ -256,7 +256,7 @@ TEST_CASE("a late rank is given up, named, and refused when it comes", "[mpi][co
         transfer.emplace(buffers.start(ring, Channel::carried));
       }
     });
-    // Whoever gives up first says so; with two ranks only one can be waiting.
+    // The rank that gives up first writes the report; with two ranks only one can be waiting.
     CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank"));
     CHECK_THAT(first, ContainsSubstring(message_of("rank ", late, " does not answer")) &&
                           ContainsSubstring(message_of("rank ", late, " holds up the ring")));
@@ -279,7 +279,7 @@ TEST_CASE("a wait that fails ends within the timeout and a second, and blames th
       Rank blamed = CommunicationError::unknown;
       auto const start = std::chrono::steady_clock::now();
       try {
-        // Transfers that are dropped by the exception, beside the one that is waited for.
+        // The exception destroys pending transfers, in addition to the one that is waited for.
         ShiftBuffers first(ring, 1, 1, large), second(ring, 1, 2, large);
         auto ahead = first.start(ring, Channel::prefetched);
         auto behind = second.start(ring, Channel::carried);
@@ -312,7 +312,7 @@ TEST_CASE("messages of different calls do not pair over MPI", "[mpi][comm]") {
         try_shift(ring, 1, 0, 8);
       }
       std::vector<std::byte> mine(1), all(static_cast<std::size_t>(ring.size()));
-      ring.all_gather(mine, all);  // ends where another rank has found it
+      ring.all_gather(mine, all);  // throws if another rank has found the mismatch
     });
     CHECK_THAT(text, ContainsSubstring("expected rows of call 3, backward, step 1, got rows of call 2, backward, step 1 from rank 0") ||
                          ContainsSubstring("expected rows of call 2, backward, step 1, got rows of call 3, backward, step 1 from rank "));
@@ -329,11 +329,11 @@ TEST_CASE("a rank that waits for long leaves its core to others", "[mpi][comm]")
   if (ring.rank() == 0) std::this_thread::sleep_for(4s);
   std::vector<std::byte> mine(1), all(static_cast<std::size_t>(ring.size()));
   ring.all_gather(mine, all);
-  // A rank that polled all the time would take 4 seconds of a core that it has for itself.
+  // A rank that polled all the time would use 4 seconds of a core that no other rank uses.
   if (ring.rank() != 0) CHECK(cpu_seconds() - begin < 2);
 }
 
-TEST_CASE("a ring whose object ends by an exception tells its peers at once", "[mpi][comm]") {
+TEST_CASE("a ring whose object is destroyed by an exception tells its peers at once", "[mpi][comm]") {
   if (world_size() < 2) return;
   auto const start = std::chrono::steady_clock::now();
   std::string const text = thrown<std::exception>([] {
@@ -345,7 +345,7 @@ TEST_CASE("a ring whose object ends by an exception tells its peers at once", "[
   CHECK(std::chrono::steady_clock::now() - start < 10s);
 }
 
-TEST_CASE("a failed ring leaves another ring of the same ranks alone", "[mpi][comm]") {
+TEST_CASE("a failed ring does not affect another ring of the same ranks", "[mpi][comm]") {
   MpiRing one(MPI_COMM_WORLD, options_of_tests()), other(MPI_COMM_WORLD, options_of_tests());
   ShiftBuffers across(other, 1, 3, large);
   auto transfer = across.start(other, Channel::prefetched);
@@ -359,7 +359,7 @@ TEST_CASE("a failed ring leaves another ring of the same ranks alone", "[mpi][co
   CHECK(try_shift(other, 1, 4, large) == "");
 }
 
-TEST_CASE("rings that come and go free their communicators", "[mpi][comm]") {
+TEST_CASE("destroyed rings free their communicators", "[mpi][comm]") {
   CountedCommunicator const counted;
   int const rings = 50;
   for (int i = 0; i < rings; ++i) {
@@ -371,7 +371,7 @@ TEST_CASE("rings that come and go free their communicators", "[mpi][comm]") {
   CHECK(counted.freed() == rings);
 }
 
-TEST_CASE("rings that fail free their communicators, too", "[mpi][comm]") {
+TEST_CASE("failed rings free their communicators", "[mpi][comm]") {
   CountedCommunicator const counted;
   int const rings = 100, last = world_size() - 1;
   for (int i = 0; i < rings; ++i) {
@@ -387,7 +387,7 @@ TEST_CASE("rings that fail free their communicators, too", "[mpi][comm]") {
     });
     if (ring.rank() == last) ring.abandon("this rank's own failure");
   }
-  // Each new ring frees those whose peers have left by then; the ranks go on together until all have freed theirs.
+  // Each new ring frees the rings that all peers have left; all ranks make new rings until each has freed its own.
   for (int i = 0; i < 10; ++i) {
     int freed = counted.freed(), least = 0;
     MPI_Allreduce(&freed, &least, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
@@ -405,12 +405,12 @@ TEST_CASE("a ring over MPI computes bit for bit what a simulated one does", "[mp
   CHECK(std::memcmp(mine.data(), same.data(), mine.size() * sizeof(float)) == 0);
 }
 
-TEST_CASE("a transfer moves on while a rank works, and its failure waits for wait()", "[mpi][comm]") {
+TEST_CASE("progress() advances a transfer while a rank computes, and wait() throws its failure", "[mpi][comm]") {
   if (world_size() < 2) return;
   MpiRing ring(MPI_COMM_WORLD, options_of_tests());
   ShiftBuffers buffers(ring, 1, 0, 20 * large);
   auto transfer = buffers.start(ring, Channel::prefetched);
-  // All ranks only work, and never wait: the bytes are there nevertheless.
+  // All ranks only compute, and never wait: the bytes arrive nevertheless.
   auto const start = std::chrono::steady_clock::now();
   while (buffers.complaint() != "" && std::chrono::steady_clock::now() - start < 20s)
     for (int i = 0; i < 50; ++i) {
@@ -420,7 +420,7 @@ TEST_CASE("a transfer moves on while a rank works, and its failure waits for wai
   CHECK(buffers.complaint() == "");
   MPI_Barrier(MPI_COMM_WORLD);
   transfer.wait();
-  transfer.progress();  // harmless after its end
+  transfer.progress();  // no effect after wait()
 
   ShiftBuffers uneven(ring, 1, 1, 1, [&](Rank sender, std::size_t) { return sender == 0 ? 10u : 20u; });
   auto second = uneven.start(ring, Channel::prefetched);

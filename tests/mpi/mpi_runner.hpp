@@ -1,5 +1,5 @@
 #pragma once
-// Runs the cases of a communicator on rings over MPI.
+// Runner of the communicator suites on rings over MPI.
 
 #include <mpi.h>
 
@@ -11,7 +11,7 @@ namespace annulus_test {
 inline int world_rank() { return annulus::detail::mpi_rank(MPI_COMM_WORLD); }
 inline int world_size() { return annulus::detail::mpi_size(MPI_COMM_WORLD); }
 
-/// Long enough for a busy machine; a case that only ends by it fails.
+/// The timeout is long enough for a busy machine; a case that ends only by it fails.
 inline annulus::MpiRingOptions options_of_tests() { return {.timeout = std::chrono::seconds(60)}; }
 
 /// A communicator that is freed at the end of the scope.
@@ -36,17 +36,17 @@ class ScopedCommunicator {
   MPI_Comm communicator_;
 };
 
-/// run(ranks, function) for communicator_suite: the first `ranks` ranks of MPI_COMM_WORLD form the ring, and all ranks
-/// meet after it.
+/// run(ranks, function) for communicator_suite: the first `ranks` ranks of MPI_COMM_WORLD form the ring; a barrier of
+/// all ranks follows.
 struct RunMpiRing {
   annulus::MpiRingOptions options = options_of_tests();
 
   template <class Function>
   bool operator()(int ranks, Function function) const {
     ScopedCommunicator const part(ScopedCommunicator::of_first(ranks));
-    struct Meeting {
-      ~Meeting() { MPI_Barrier(MPI_COMM_WORLD); }
-    } const meeting;
+    struct BarrierAtEnd {
+      ~BarrierAtEnd() { MPI_Barrier(MPI_COMM_WORLD); }
+    } const barrier;
     if (part.get() == MPI_COMM_NULL) return false;
     annulus::MpiRing ring(part.get(), options);
     function(ring);

@@ -1,4 +1,4 @@
-// The whole library over MPI: the bits of a simulated ring, and errors that reach every rank.
+// Ring attention over MPI: the same bits as on a simulated ring, and errors that reach every rank.
 
 #include <mpi.h>
 
@@ -26,7 +26,7 @@ using annulus::MpiRing;
 
 namespace {
 
-/// Random problems on as many ranks as this launch has; the same ones on every rank.
+/// Random problems for the number of ranks of this launch; the same on every rank.
 template <class T>
 std::vector<RingProblem> problems_of_this_world(std::uint64_t first_seed, std::size_t count) {
   std::vector<RingProblem> problems;
@@ -77,7 +77,7 @@ void run_with(MpiRing& ring, RingProblem const& problem) {
 
 }  // namespace
 
-TEST_CASE("ring attention over MPI gives the bits of a simulated ring", "[mpi]") {
+TEST_CASE("ring attention over MPI gives the same bits as on a simulated ring", "[mpi]") {
   for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
     check_same_bits<float>(810'000, 24, zero_copy);
     check_same_bits<Eigen::bfloat16>(820'000, 8, zero_copy);
@@ -85,7 +85,7 @@ TEST_CASE("ring attention over MPI gives the bits of a simulated ring", "[mpi]")
   }
 }
 
-TEST_CASE("ring attention over MPI gives the same bits with late and reordered shifts, and in pieces", "[mpi]") {
+TEST_CASE("ring attention over MPI gives the same bits with late and reordered shifts and split messages", "[mpi]") {
   annulus::MpiRingOptions pieces = options_of_tests();
   pieces.max_message_bytes = 257;
   MpiRing ring(MPI_COMM_WORLD, pieces);
@@ -100,7 +100,7 @@ TEST_CASE("ring attention over MPI gives the same bits with late and reordered s
   }
 }
 
-TEST_CASE("a device that works late over MPI gives the bits of the reference", "[mpi][foreign]") {
+TEST_CASE("a device that works late over MPI gives the same bits as the reference", "[mpi][foreign]") {
   MpiRing ring(MPI_COMM_WORLD, options_of_tests());
   for (auto when : {DeferralOptions::delayed, DeferralOptions::lazy})
     for (RingProblem const& problem : problems_of_this_world<float>(850'000, 6)) {
@@ -112,7 +112,7 @@ TEST_CASE("a device that works late over MPI gives the bits of the reference", "
     }
 }
 
-TEST_CASE("several rings of replica groups work side by side", "[mpi]") {
+TEST_CASE("ring attention runs on several replica groups at the same time", "[mpi]") {
   // Even and odd ranks, in descending order: places in the ring are places in the list.
   std::vector<std::vector<int>> groups(world_size() > 1 ? 2 : 1);
   for (int rank = world_size() - 1; rank >= 0; --rank)
@@ -131,7 +131,7 @@ TEST_CASE("several rings of replica groups work side by side", "[mpi]") {
   CHECK(same_bits(over_mpi, simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
 }
 
-TEST_CASE("repeated calls, rows read in place, while ranks run ahead of each other", "[mpi]") {
+TEST_CASE("repeated calls with zero-copy exchange give the same bits while ranks run ahead of each other", "[mpi]") {
   RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 41, .head_dim = 8},
                                            world_size(), annulus::Zigzag{}, annulus::Rotation::automatic, 17);
   problem.dense.causal = true;
@@ -149,7 +149,7 @@ TEST_CASE("repeated calls, rows read in place, while ranks run ahead of each oth
 
 TEST_CASE("where one rank over MPI is called differently, every rank throws the same error", "[mpi]") {
   if (world_size() == 1) {
-    SUCCEED("one rank has no one to differ from");
+    SUCCEED("requires more than one rank");
     return;
   }
   auto const [name, expected, call] = GENERATE(table<std::string, std::string, Call>({
@@ -196,7 +196,7 @@ TEST_CASE("where one rank over MPI is called differently, every rank throws the 
     message = error.what();
   }
   CHECK_THAT(message, Catch::Matchers::ContainsSubstring(expected));
-  // To the letter the same on all ranks.
+  // The text is identical on all ranks.
   std::array<char, 1024> text{};
   message.copy(text.data(), text.size() - 1);
   std::vector<char> all(text.size() * static_cast<std::size_t>(world_size()));

@@ -1,4 +1,4 @@
-// Memory that ranks of one node share: what can be reached, and what becomes of it when its owner is gone.
+// Shared memory of ranks on one node: which memory can be mapped, and its lifetime after its owner has gone.
 
 #include <algorithm>
 #include <annulus/comm/mpi.hpp>
@@ -25,7 +25,7 @@ using annulus::detail::SharedMapping;
 
 namespace {
 
-/// Mappings of shared memory that this process has.
+/// Number of mappings of shared memory in this process.
 int mappings() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
@@ -35,7 +35,7 @@ int mappings() {
 
 }  // namespace
 
-TEST_CASE("a segment is the same memory at two places, and outlives its owner", "[mpi][shared]") {
+TEST_CASE("two mappings of shared memory have the same bytes, and one outlives its owner", "[mpi][shared]") {
   auto owner = std::make_optional(SharedMapping::make(10'000));
   REQUIRE(*owner);
   auto const other = SharedMapping::open(owner->address());
@@ -48,19 +48,19 @@ TEST_CASE("a segment is the same memory at two places, and outlives its owner", 
   CHECK(!SharedMapping::open(address));
 }
 
-TEST_CASE("memory that cannot be reached is not mapped", "[mpi][shared]") {
-  auto const segment = SharedMapping::make(4096);
-  REQUIRE(segment);
-  MappingAddress const good = segment.address();
+TEST_CASE("invalid addresses of shared memory are not mapped", "[mpi][shared]") {
+  auto const mapping = SharedMapping::make(4096);
+  REQUIRE(mapping);
+  MappingAddress const good = mapping.address();
   auto const opens = [](MappingAddress const& address) { return static_cast<bool>(SharedMapping::open(address)); };
   CHECK(opens(good));
   CHECK(!opens({}));
-  CHECK(!opens({good.process, good.descriptor, 8192}));  // it would fault behind its end
+  CHECK(!opens({good.process, good.descriptor, 8192}));  // would fault past the end of the memory
   CHECK(!opens({good.process, 9999, 4096}));
   CHECK(!opens({0x7ffffff0, good.descriptor, 4096}));
 }
 
-TEST_CASE("boards of another node, or of unrelated processes, are found out", "[mpi][shared]") {
+TEST_CASE("window tables of another node, or of unrelated processes, are detected", "[mpi][shared]") {
   MpiSharedMemory one(0, 2, 111), two(1, 2, 222);
   std::vector<MappingAddress> const addresses{one.address(), two.address()};
   std::vector<std::uint64_t> const keys{111, 222};
@@ -68,19 +68,19 @@ TEST_CASE("boards of another node, or of unrelated processes, are found out", "[
     return MpiSharedMemory(0, 2, 1).open(seen, expected);
   };
   CHECK(unreachable(addresses, keys) == std::nullopt);
-  CHECK(unreachable(addresses, {111, 223}) == 1);  // the same numbers, but not the same memory
+  CHECK(unreachable(addresses, {111, 223}) == 1);  // the address refers to other memory
   CHECK(unreachable({{}, two.address()}, keys) == 0);
   CHECK(unreachable({one.address(), {two.address().process, 9999, two.address().bytes}}, keys) == 1);
 }
 
-TEST_CASE("buffers that come and go leave no memory behind", "[mpi][shared]") {
+TEST_CASE("destroyed buffers leave no mappings behind", "[mpi][shared]") {
   int const before = mappings();
   {
     MpiRing ring(MPI_COMM_WORLD, options_of_tests());
     REQUIRE(ring.shares_memory());
     int most = 0;
     for (int round = 0; round < 30; ++round) {
-      // Each half as large again as the one before: none fits the memory of an earlier one.
+      // Each is 1.3 times as large as the one before, so that none fits the memory of the one before.
       SharedRuns shared(ring, {static_cast<std::size_t>(1000.0 * std::pow(1.3, round))});
       shared.fill(round);
       auto window = shared.share(Channel::prefetched, 1);
@@ -90,14 +90,14 @@ TEST_CASE("buffers that come and go leave no memory behind", "[mpi][shared]") {
       shared.reclaim();
       most = std::max(most, mappings() - before);
     }
-    // Boards, a segment or two of its own, and the last ones of its neighbour.
+    // The window tables, one or two buffers of this rank, and the last ones of its neighbour.
     CHECK(most <= 1 + world_size() + 2 + 4);
-    // The same size again and again is one segment.
+    // Buffers of equal size, one after the other, use one mapping.
     int const now = mappings();
     for (int round = 0; round < 10; ++round) auto const again = ring.allocate(2'000'000);
     CHECK(mappings() <= now + 1);
   }
-  // A ring is freed when one that comes later finds that all peers have left it; their word may take a moment.
+  // A ring is freed when a later one finds that all peers have left it; their notices may take a moment.
   bool freed = false;
   for (int attempt = 0; attempt < 50 && !freed; ++attempt) {
     MPI_Barrier(MPI_COMM_WORLD);
@@ -109,7 +109,7 @@ TEST_CASE("buffers that come and go leave no memory behind", "[mpi][shared]") {
   CHECK(freed);
 }
 
-TEST_CASE("a window that is late is given up", "[mpi][shared]") {
+TEST_CASE("a wait for a late window ends at the deadline", "[mpi][shared]") {
   if (world_size() < 2) return;
   MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::milliseconds(200)});
   Rank const late = world_size() - 1;

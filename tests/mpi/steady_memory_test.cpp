@@ -1,4 +1,4 @@
-// Memory and communicators of MPI do not grow with the number of calls, nor with that of rings that failed.
+// Memory and MPI communicators do not grow with the number of calls, nor with the number of failed rings.
 
 #include <mpi.h>
 
@@ -25,7 +25,7 @@ int counted(int code) {
 }
 }  // namespace
 
-// MPI's profiling interface: these stand before the functions of the library.
+// MPI's profiling interface: these functions intercept those of the library to count communicators.
 extern "C" {
 int MPI_Comm_dup(MPI_Comm from, MPI_Comm* made) { return counted(PMPI_Comm_dup(from, made)); }
 int MPI_Comm_split(MPI_Comm from, int colour, int key, MPI_Comm* made) {
@@ -54,12 +54,12 @@ namespace {
 void check_calls(int some, int all) {
   if (world_size() != 2) return;
   for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
-    INFO("in place " << annulus::name_of(zero_copy));
+    INFO("zero_copy " << annulus::name_of(zero_copy));
     annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(60), .zero_copy = zero_copy});
     auto const [early, late] = memory_of_calls(ring, some, all);
     CHECK(late.allocations <= early.allocations);
     CHECK(late.bytes <= early.bytes);
-    // MPI keeps memory of its own, in pieces; a hundred bytes a call would be more than this.
+    // MPI allocates memory of its own, in chunks; a leak of a hundred bytes a call would exceed this.
     CHECK(late.resident <= early.resident + 100L * (all - some));
   }
 }
@@ -67,7 +67,7 @@ void check_calls(int some, int all) {
 /// A ring on which the last rank gives up while the others wait for it.
 void fail_a_ring(ZeroCopy zero_copy) {
   annulus::MpiRing ring(MPI_COMM_WORLD, {.timeout = std::chrono::seconds(60), .zero_copy = zero_copy});
-  if (ring.rank() == ring.size() - 1) return ring.abandon("it is the one that fails");
+  if (ring.rank() == ring.size() - 1) return ring.abandon("the test makes it fail");
   std::array<std::byte, 64> record{};
   std::vector<std::byte> all(record.size() * static_cast<std::size_t>(ring.size()));
   CHECK_THROWS_AS(ring.all_gather(record, all), annulus::CommunicationError);
@@ -83,10 +83,10 @@ TEST_CASE("memory does not grow with ten thousand calls on a ring over MPI", "[m
   check_calls(1000, 10'000);
 }
 
-TEST_CASE("rings that failed leave no communicators and no memory behind", "[mpi][faults]") {
+TEST_CASE("failed rings leave no communicators and no memory behind", "[mpi][faults]") {
   if (world_size() < 2) return;
   for (ZeroCopy zero_copy : {ZeroCopy::never, ZeroCopy::automatic}) {
-    INFO("in place " << annulus::name_of(zero_copy));
+    INFO("zero_copy " << annulus::name_of(zero_copy));
     int communicators = 0;
     MemoryUse early;
     for (int ring = 1; ring <= 200; ++ring) {
@@ -97,7 +97,7 @@ TEST_CASE("rings that failed leave no communicators and no memory behind", "[mpi
       early = memory_use();
     }
     MemoryUse const late = memory_use();
-    // The last ring may still wait for the notices of its peers, as it may after twenty.
+    // The last ring may still wait for the notices of its peers, as after twenty rings.
     CHECK(live_communicators <= communicators + 1);
     CHECK(late.allocations <= early.allocations + 40);
     CHECK(late.resident <= early.resident + 180 * 4096);

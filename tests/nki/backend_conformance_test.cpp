@@ -1,4 +1,4 @@
-// The Trainium backend, on simulated NeuronCores, goes through the cases of every backend.
+// Backend conformance suite, run on the Trainium backend on simulated NeuronCores.
 
 #include "annulus/backend/nki/nki.hpp"
 #include "conformance/backend_suite.hpp"

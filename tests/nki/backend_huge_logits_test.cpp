@@ -1,4 +1,4 @@
-// Rows with large logits on simulated NeuronCores: right up to a limit, and refused beyond it.
+// Rows with large logits on simulated NeuronCores: correct up to a limit, refused beyond it.
 
 #include <Eigen/Core>
 #include <cmath>
@@ -26,8 +26,8 @@ Tensor filled(annulus::Index rows, float value) {
   return tensor;
 }
 
-/// What each rank says about a forward pass over keys of 1, where the query of the last rank is `logit`.
-std::vector<std::string> said_about(float logit, int ranks) {
+/// The error of each rank, or "no error", for a forward pass over keys of 1 in which the last rank's query is `logit`.
+std::vector<std::string> errors_for(float logit, int ranks) {
   return annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) -> std::string {
     NkiBackend backend;
     annulus::RingAttention attention(ring, backend, {.softmax_scale = 1.0});
@@ -42,7 +42,7 @@ std::vector<std::string> said_about(float logit, int ranks) {
 
 }  // namespace
 
-TEST_CASE("NkiBackend: gradients of rows next to whose lse the number of keys vanishes", "[nki]") {
+TEST_CASE("NkiBackend: gradients of rows whose lse is so large that log(number of keys) rounds away", "[nki]") {
   for (int ranks = 1; ranks <= 4; ++ranks)
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (bool with_sinks : {false, true}) {
@@ -51,7 +51,7 @@ TEST_CASE("NkiBackend: gradients of rows next to whose lse the number of keys va
         settle(problem);
         INFO(problem.text);
         CHECK(judge(problem, on_devices<float>(problem), float_bounds).complaint == "");
-        // A weight, the gradient of a logit, dout times a factor, the output in delta and the result are rounded.
+        // Five values are rounded: a weight, a logit gradient, dout times a factor, the output in delta, the result.
         Bounds const bfloat16{5 * 0x1p-8, 5 * 0x1p-8};
         CHECK(judge(problem, on_devices<Eigen::bfloat16>(problem), bfloat16).complaint == "");
       }
@@ -60,17 +60,17 @@ TEST_CASE("NkiBackend: gradients of rows next to whose lse the number of keys va
 TEST_CASE("NkiBackend: logits beyond the limit are refused with the row and the limit", "[nki]") {
   float const limit = 0x1p24f, beyond = std::nextafter(limit, 2 * limit);
   for (float sign : {1.0f, -1.0f}) {
-    CHECK(said_about(sign * limit, 1) == std::vector<std::string>{"no error"});
+    CHECK(errors_for(sign * limit, 1) == std::vector<std::string>{"no error"});
     for (float logit : {beyond, 1e9f, 1e12f, 1e30f, 1e31f, std::numeric_limits<float>::max()}) {
       INFO("logit " << sign * logit);
-      auto const said = said_about(sign * logit, 1);
+      auto const said = errors_for(sign * logit, 1);
       CHECK_THAT(said[0], ContainsSubstring("nki: the largest logit of batch item 0, query head 0, query row 0"));
       CHECK_THAT(said[0], ContainsSubstring("accepted: magnitudes of at most 16777216"));
     }
   }
   for (int ranks : {2, 3}) {
-    // Ranks that need nothing more of this one may have finished before; others learn of it.
-    auto const said = said_about(1e9f, ranks);
+    // Ranks that need no more data of this one may have finished without error; the others report the same error.
+    auto const said = errors_for(1e9f, ranks);
     CHECK_THAT(said.back(), ContainsSubstring("nki: the largest logit"));
     for (std::string const& text : said)
       if (text != "no error") CHECK_THAT(text, ContainsSubstring("at most 16777216"));

@@ -1,4 +1,4 @@
-// Which kernels the Trainium backend builds, which it finds again, and what a step leaves alone.
+// Kernel cache of the Trainium backend: kernels built and reused, and state that a step must not change.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@ Program named(char const* name) {
   return program;
 }
 
-/// A step of one batch item and one head, dims 4, in the memory that it works on.
+/// A step of one batch item and one head, with head and value dim 4, and its operands and state.
 struct SmallStep {
   Index queries = 6, keys = 5;
   annulus::Mask mask = annulus::causal();
@@ -70,7 +70,7 @@ struct SmallStep {
 
 }  // namespace
 
-TEST_CASE("KernelCache builds a kernel once and forgets the one that was not used for longest", "[nki]") {
+TEST_CASE("KernelCache builds a kernel once and evicts the least recently used one", "[nki]") {
   KernelCache cache(2);
   auto const get = [&](std::int64_t key, char const* name) {
     return cache.get({key}, [&] { return named(name); }).name;
@@ -87,14 +87,14 @@ TEST_CASE("KernelCache builds a kernel once and forgets the one that was not use
   CHECK(KernelCache(0).get({1}, [] { return named("one"); }).name == "one");
 }
 
-TEST_CASE("KernelCache forgets nothing where a kernel cannot be built", "[nki]") {
+TEST_CASE("KernelCache evicts nothing if a kernel cannot be built", "[nki]") {
   KernelCache cache(1);
   cache.get({1}, [] { return named("one"); });
   CHECK_THROWS_AS(cache.get({2}, []() -> Program { throw annulus::ShapeError("no"); }), annulus::ShapeError);
   CHECK(cache.get({1}, [] { return named("another"); }).name == "one");
 }
 
-TEST_CASE("steps of the same shape that see the same rows run the same kernel", "[nki]") {
+TEST_CASE("steps of equal shape and visible rows run the same kernel", "[nki]") {
   NkiBackend backend;
   SmallStep{}.fold(backend);
   CHECK(backend.kernels().built() == 1);
@@ -114,7 +114,7 @@ TEST_CASE("steps of the same shape that see the same rows run the same kernel", 
   CHECK(backend.kernels().built() == built);
 }
 
-TEST_CASE("a kernel that was forgotten gives the same bits again", "[nki]") {
+TEST_CASE("a kernel rebuilt after eviction gives the same bits", "[nki]") {
   RingProblem problem =
       small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 50, .head_dim = 8}, 4, annulus::Zigzag{});
   problem.dense.causal = true;
@@ -126,9 +126,9 @@ TEST_CASE("a kernel that was forgotten gives the same bits again", "[nki]") {
   CHECK(judge(problem, kept, float_bounds).complaint == "");
 }
 
-TEST_CASE("a step leaves the state of rows that see nothing as it is", "[nki]") {
+TEST_CASE("a step leaves the state of rows without visible keys unchanged", "[nki]") {
   NkiBackend backend;
-  SmallStep step{.first_key = 3};  // queries 0 to 2 see nothing
+  SmallStep step{.first_key = 3};  // queries 0 to 2 have no visible key
   SmallStep{step}.fold(backend);
   step.fold(backend);
   for (std::size_t i = 0; i < 6; ++i) CHECK((step.maximum[i] == annulus::empty_row<float>) == (i < 3));

@@ -1,4 +1,4 @@
-// What kernels are written for at the edges of SBUF, and what is refused before one is written.
+// Kernels that nearly fill SBUF, and specs that are refused before a kernel is built.
 
 #include <cmath>
 #include <functional>
@@ -14,6 +14,7 @@ namespace {
 using annulus::Index;
 namespace nki = annulus::nki;
 
+/// Parameters of a kernel for 2 ranks.
 struct Shape {
   annulus::Sharding sharding;
   annulus::Mask mask;
@@ -46,7 +47,7 @@ nki::RingMask packed(std::vector<std::vector<std::int32_t>> const& documents) {
 
 }  // namespace
 
-TEST_CASE("kernels that nearly fill SBUF stay inside") {
+TEST_CASE("kernels that nearly fill SBUF pass validation") {
   constexpr auto f32 = nki::ElementType::float32, bf16 = nki::ElementType::bfloat16;
   for (Shape const& shape : {Shape{annulus::Striped{}, annulus::causal(), 2, 4096, 1, 1, 512, f32},
                              Shape{annulus::Zigzag{}, annulus::causal(), 2, 2048, 1, 1, 384, f32},
@@ -59,7 +60,7 @@ TEST_CASE("kernels that nearly fill SBUF stay inside") {
   }
 }
 
-TEST_CASE("a tuning that cannot be is refused") {
+TEST_CASE("invalid tuning parameters are refused") {
   auto const refused = [](std::function<void(nki::ForwardTuning&)> const& change) {
     nki::ForwardTuning tuning;
     change(tuning);
@@ -84,7 +85,7 @@ TEST_CASE("a tuning that cannot be is refused") {
   refused([](auto& tuning) { tuning.query_tiles = 0; });
 }
 
-TEST_CASE("specs that no kernel can have are refused") {
+TEST_CASE("invalid kernel specs are refused") {
   nki::RingMask const mask = mask_of(small);
   nki::KernelSpec spec = spec_of(small);
   spec.sinks = -1;
@@ -94,17 +95,17 @@ TEST_CASE("specs that no kernel can have are refused") {
   CHECK_THROWS_AS(nki::BackwardKernel(spec, mask), annulus::UnsupportedError);
 }
 
-TEST_CASE("a kernel longer than any memory is refused while it is planned") {
+TEST_CASE("a kernel whose program would not fit memory is refused before it is built") {
   Shape long_shards = small;
   long_shards.mask = annulus::full();
   long_shards.rows = Index{1} << 20;
   nki::RingMask const mask = mask_of(long_shards);
   CHECK_THROWS_AS(nki::ForwardKernel(spec_of(long_shards), mask).ring(), annulus::UnsupportedError);
-  // A number per row and a few more fill SBUF before.
+  // The backward pass exceeds SBUF first, with one value per row and a few more.
   CHECK_THROWS_AS(nki::BackwardKernel(spec_of(long_shards), mask).ring(), annulus::ShapeError);
 }
 
-TEST_CASE("batch items with the same documents share the mask of one") {
+TEST_CASE("batch items with equal documents share one mask") {
   nki::KernelSpec spec;
   spec.cores = 1;
   spec.shape = {2, 2, 2, 16, 16};

@@ -1,4 +1,4 @@
-// 16-bit operands on simulated NeuronCores, measured against dense attention that rounds alike.
+// 16-bit operands on simulated NeuronCores: errors compared with those of dense attention with the same roundings.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ using namespace annulus_test;
 
 namespace {
 
-/// Mean square errors over all problems, each relative to the size of the exact result.
+/// Mean square errors over all problems, each relative to the norm of the exact result.
 struct Pooled {
   double device = 0, dense = 0;
 
@@ -29,7 +29,7 @@ struct Pooled {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("NkiBackend: 16-bit operands cost what they cost dense attention", "[nki]", Eigen::half,
+TEMPLATE_TEST_CASE("NkiBackend: errors with 16-bit operands are comparable with dense attention", "[nki]", Eigen::half,
                    Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   RoundTo<TestType> const round;

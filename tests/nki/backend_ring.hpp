@@ -14,7 +14,7 @@
 
 namespace annulus_test {
 
-/// Forward and backward; the problem is settled and holds numbers of T.
+/// Forward and backward pass; the problem must be settled, with operands that T can represent.
 template <class T>
 RingResult on_devices(RingProblem const& problem, annulus::NkiOptions const& options = {}) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
@@ -23,7 +23,7 @@ RingResult on_devices(RingProblem const& problem, annulus::NkiOptions const& opt
                   }));
 }
 
-/// Every target and number of cores, in turn.
+/// Cycles through all targets and numbers of cores.
 inline annulus::NkiOptions device_number(std::uint64_t n) {
   return {.target = n % 2 ? annulus::nki::Target::trn3 : annulus::nki::Target::trn2, .cores = n / 2 % 2 ? 1 : 2};
 }

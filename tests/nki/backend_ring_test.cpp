@@ -22,7 +22,7 @@ std::string complaint(RingProblem problem, annulus::NkiOptions const& options) {
 
 }  // namespace
 
-TEST_CASE("NkiBackend: random ring problems in float are as exact as the reference must be", "[nki]") {
+TEST_CASE("NkiBackend: random ring problems in float meet the bounds of the reference backend", "[nki]") {
   int solved = 0, refused = 0;
   for (std::uint64_t seed = 1000; seed < 1120; ++seed) {
     RingProblem problem = random_ring_problem(seed);
@@ -68,7 +68,7 @@ TEST_CASE("NkiBackend: steps of several tiles of queries and keys", "[nki]") {
                   device_number(1)) == "");
 }
 
-TEST_CASE("NkiBackend: heads that share keys, wide and unequal dims", "[nki]") {
+TEST_CASE("NkiBackend: grouped heads, large and unequal dims", "[nki]") {
   std::uint64_t n = 0;
   for (Extents const& extents :
        {Extents{.batch = 2, .query_heads = 6, .kv_heads = 3, .query_length = 150, .head_dim = 130, .value_dim = 40},
@@ -93,7 +93,7 @@ TEST_CASE("NkiBackend: documents of several batch items, interrupted by others a
   CHECK(complaint(problem, {}) == "");
 }
 
-TEST_CASE("NkiBackend: what stands in rows of padding reaches nothing", "[nki]") {
+TEST_CASE("NkiBackend: values in padding rows affect no result", "[nki]") {
   RingProblem problem = small_ring_problem(
       {.batch = 2, .query_heads = 2, .kv_heads = 1, .query_length = 60, .head_dim = 8}, 2, annulus::Striped{});
   std::vector<int> ids;

@@ -1,4 +1,4 @@
-// Which rows of a step a kernel gets, and what it is told that they see: every pair against the definition.
+// Rows of a step that a kernel gets, and the visible keys it is given: every pair against the mask's definition.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,7 +26,7 @@ bool defined(Mask const& mask, StepPositions const& at, std::size_t query, std::
          (!at.packed() || annulus::same_document(at.query_documents[query], at.key_documents[key]));
 }
 
-/// What is wrong with the rows of a step; empty: nothing. A band is read as the kernel reads it: from its offsets.
+/// The first error in the rows of a step; empty if there is none. A band is decoded from its offsets, as in the kernel.
 std::string complaint(Mask const& mask, StepPositions const& at) {
   auto const rows = step_rows(mask, at);
   std::set<std::pair<std::size_t, Index>> told;
@@ -87,7 +87,7 @@ std::vector<Index> counted(Index count, Index first = 0, Index step = 1) {
 
 }  // namespace
 
-TEST_CASE("rows of a step: every pair of random shards is seen or not, as the mask and the documents say", "[nki]") {
+TEST_CASE("rows of a step: every pair of random shards is visible as the mask and the documents define", "[nki]") {
   int with_band = 0, with_ranges = 0, idle = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     RingProblem const problem = random_ring_problem(seed);
@@ -115,12 +115,12 @@ TEST_CASE("rows of a step: every pair of random shards is seen or not, as the ma
   CHECK(idle > 50);
 }
 
-TEST_CASE("rows of a step: equally spaced rows are a band, others are sorted", "[nki]") {
+TEST_CASE("rows of a step: equally spaced rows form a band, others are sorted", "[nki]") {
   Mask const causal = annulus::causal();
   CHECK(form_of({}, counted(5), {7, 3, 9}) == BoundsForm::none);
   CHECK(form_of(causal, counted(300), counted(300)) == BoundsForm::band);
   CHECK(form_of(causal, counted(300, 2, 4), counted(300, 1, 4)) == BoundsForm::band);
-  // Two runs of 256 rows, as zigzag gives them, are two bands; runs that end inside a row tile are not.
+  // Two runs of 256 rows, as zigzag produces them, form two bands; runs that end inside a row tile do not.
   auto const two_runs = [](Index rows) {
     auto positions = counted(rows);
     for (Index position : counted(rows, 5000)) positions.push_back(position);
@@ -138,7 +138,7 @@ TEST_CASE("rows of a step: equally spaced rows are a band, others are sorted", "
   CHECK(sorted->mask.seen(0, 0, 0, 0, 0) == annulus::RowRange{0, 4});
 }
 
-TEST_CASE("rows of a step: keys exempt from the window are a piece of their own", "[nki]") {
+TEST_CASE("rows of a step: keys exempt from the window form a separate piece", "[nki]") {
   Mask const mask{.window = {.left = 1, .right = 0}, .sink_tokens = 3};
   std::vector<Index> const positions{8, 0, 7, 2, 1, 5};
   auto const rows = step_rows(mask, {positions, positions});
@@ -148,7 +148,7 @@ TEST_CASE("rows of a step: keys exempt from the window are a piece of their own"
   CHECK(complaint(mask, {positions, positions}) == "");
 }
 
-TEST_CASE("rows of a step: a document that comes back is one range, and padding takes no part", "[nki]") {
+TEST_CASE("rows of a step: an interrupted document becomes one range, and padding is left out", "[nki]") {
   std::vector<Index> const positions = counted(8);
   StepPositions const at{positions, positions, {1, 1, 2, 0, 1, 2, -1, 3}, {1, 2, 1, 0, 2, 1, -1, 4}};
   auto const rows = step_rows(annulus::causal(), at);
@@ -161,7 +161,7 @@ TEST_CASE("rows of a step: a document that comes back is one range, and padding 
   CHECK_FALSE(step_rows({}, strangers).has_value());
 }
 
-TEST_CASE("rows of a step: nothing where a side is empty or nothing is visible", "[nki]") {
+TEST_CASE("rows of a step: none if a side is empty or no pair is visible", "[nki]") {
   CHECK_FALSE(step_rows({}, {{}, counted(3)}).has_value());
   std::vector<Index> const three = counted(3), late = counted(3, 10);
   CHECK_FALSE(step_rows({}, {three, {}}).has_value());

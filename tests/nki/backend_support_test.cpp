@@ -1,4 +1,4 @@
-// What the Trainium backend supports, and what it says of the rest.
+// Problems that the Trainium backend supports, and its reasons for refusing others.
 
 #include <functional>
 #include <map>
@@ -73,7 +73,7 @@ TEST_CASE("NkiBackend supports float types, every mask of positions, and empty s
       }
 }
 
-TEST_CASE("NkiBackend names what it does not support", "[nki]") {
+TEST_CASE("NkiBackend names the feature that it does not support", "[nki]") {
   using Catch::Matchers::ContainsSubstring;
   CHECK_THAT(reason([](Problem& p) { p.data_type = DataType::float64; }),
              ContainsSubstring("float64; accepted are float32, float16, bfloat16"));
@@ -89,13 +89,13 @@ TEST_CASE("NkiBackend names what it does not support", "[nki]") {
   CHECK_THAT(reason([](Problem& p) { p.softmax_scale = 1e-7; }),
              ContainsSubstring("softmax_scale is") && ContainsSubstring("2^-20 to 2^20"));
   CHECK_THAT(reason([](Problem& p) { p.logit_softcap = 3e7; }), ContainsSubstring("logit_softcap is 30000000"));
-  // Statistics of all rows of a head group stay on the chip.
+  // Row statistics of a whole head group must fit on the chip.
   std::string const large = reason([](Problem& p) { p.local_queries = 1 << 21; });
   CHECK_THAT(large, ContainsSubstring("2097152 queries") && ContainsSubstring("SBUF partition"));
   CHECK_THROWS_AS(NkiBackend({.cores = 3}), annulus::UnsupportedError);
 }
 
-TEST_CASE("a ring of Trainium backends refuses before anything is sent, with the reason, on every rank", "[nki]") {
+TEST_CASE("a ring of Trainium backends refuses on every rank before anything is sent, with the reason", "[nki]") {
   std::vector<std::string> const said = annulus::run_ring(3, [](annulus::SimulatedRing& ring) {
     Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 4, 1, 8);
     q.setConstant(1);
@@ -111,7 +111,7 @@ TEST_CASE("a ring of Trainium backends refuses before anything is sent, with the
   for (std::string const& text : said) CHECK_THAT(text, Catch::Matchers::ContainsSubstring("nki: dropout"));
 }
 
-TEST_CASE("a step with what the backend does not support is refused, not computed without it", "[nki]") {
+TEST_CASE("a step with an unsupported feature is refused, not computed without it", "[nki]") {
   std::vector<double> values(64, 1.0);
   annulus::TensorView<double const, 4> const rows(values.data(), {1, 2, 1, 4});
   std::vector<float> state(64);

@@ -1,4 +1,4 @@
-// Counts of programs in closed form.
+// Counts of instructions, bytes and multiply-adds of a program, against closed forms.
 
 #include "annulus/backend/nki/program/builder.hpp"
 #include "annulus/backend/nki/program/count.hpp"
@@ -62,7 +62,7 @@ TEST_CASE("instructions, bytes and multiply-adds of nested loops", "[nki][cost]"
   CHECK(second.on_chip_read == first.on_chip_read + n * block * 4);
 }
 
-TEST_CASE("counts agree with a walk", "[nki][cost]") {
+TEST_CASE("counts agree with a walk over the executed instructions", "[nki][cost]") {
   Program const program = tiles(3, 4);
   for (int core = 0; core < 2; ++core) {
     Walk walk(program, core);

@@ -1,4 +1,4 @@
-// Which elements an operand touches, and when something that one user at a time can have is free.
+// Footprints of operands, reservation calendars and data hazards of the cost model.
 
 #include "annulus/backend/nki/cost/calendar.hpp"
 #include "annulus/backend/nki/cost/footprint.hpp"
@@ -18,18 +18,18 @@ TEST_CASE("the runs of an access are joined and in order", "[nki][cost]") {
   CHECK(runs_of(Access(0, {{512, 128}, {-1, 4}}), true) == std::vector<Run>{{-3, 4}});
   // Columns before rows: the same elements in another order.
   CHECK(runs_of(Access(0, {{1, 4}, {4, 3}}), false) == std::vector<Run>{{0, 12}});
-  // Too many to follow: from the first to the last.
+  // Too many runs to track: one run from the first to the last element.
   CHECK(runs_of(Access(0, {{2, 128}, {256, 64}}), false) == std::vector<Run>{{0, 127 * 2 + 63 * 256 + 1}});
 }
 
-TEST_CASE("pieces divide everything that operands touch", "[nki][cost]") {
+TEST_CASE("the piece size divides all footprints of a buffer", "[nki][cost]") {
   Access access(0, {{512, 128}, {1, 96}});
   access.offset = Affine(64) + Affine::of(1, 160);
   CHECK(common_divisor(access, runs_of(access, true), 0) == 32);
   CHECK(common_divisor(access, runs_of(access, true), 24) == 8);
 }
 
-TEST_CASE("a calendar fills gaps that it remembers", "[nki][cost]") {
+TEST_CASE("a calendar fills the gaps between remembered spans", "[nki][cost]") {
   Calendar calendar(2);
   CHECK(calendar.reserve(10, 5) == 10);
   CHECK(calendar.earliest(0, 5) == 0);
@@ -39,19 +39,19 @@ TEST_CASE("a calendar fills gaps that it remembers", "[nki][cost]") {
   CHECK(calendar.reserve(20, 1) == 20);
   CHECK(calendar.earliest(0, 5) == 21);
   CHECK(calendar.earliest(0, 4) == 16);
-  CHECK(calendar.reserve(30, 1) == 30);  // the third span: nothing before 16 any more
+  CHECK(calendar.reserve(30, 1) == 30);  // the third span: 16 is now the earliest begin
   CHECK(calendar.reserve(0, 1) == 16);
 }
 
-TEST_CASE("what is waited for depends on who asks", "[nki][cost]") {
+TEST_CASE("waiting times depend on the engine that waits", "[nki][cost]") {
   Uses uses;
   uses.note(true, {10, 1});
   uses.note(false, {20, 2});
   uses.note(false, {15, 3});
-  // A reader waits for the writer only; the writer's own engine for its pipeline.
+  // A reader waits for the writer only, and on the writer's own engine for its pipeline.
   CHECK(uses.free_for(false, {2, 1, 5}).seconds == 11);
   CHECK(uses.free_for(false, {1, 1, 5}).seconds == 15);
-  // A writer also for the readers, but for its own engine's without a signal.
+  // A writer also waits for the readers, without a signal for those on its own engine.
   CHECK(uses.free_for(true, {1, 1, 5}).seconds == 21);
   CHECK(uses.free_for(true, {2, 1, 5}).seconds == 20);
   CHECK(uses.free_for(true, {}).seconds == 20);

@@ -1,4 +1,4 @@
-// Costs of single instructions, by hand from the printed formulas.
+// Costs of single instructions, computed by hand from the published formulas.
 
 #include "annulus/backend/nki/cost/cost_of.hpp"
 #include "annulus/backend/nki/program/builder.hpp"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr ElementType f32 = ElementType::float32, bf16 = ElementType::bfloat16;
 
-/// Tiles of 128 partitions to write instructions with.
+/// Tiles of 128 partitions, as operands of instructions.
 struct Bench {
   using Index = annulus::Index;
 
@@ -25,7 +25,7 @@ struct Bench {
   InstructionCost cost(Instruction const& instruction) const {
     return cost_of(builder.program(), hardware_of(target), instruction);
   }
-  /// Of the engine's own clock.
+  /// Cycles of the engine's own clock.
   double cycles(Instruction const& instruction) const {
     InstructionCost const seen = cost(instruction);
     return seen.seconds * hardware_of(target).costs.clock[static_cast<std::size_t>(seen.engine)];
@@ -56,7 +56,7 @@ TEST_CASE("transposes take their rows on TensorE and their columns on VectorE", 
   CHECK(bench.cycles(Transpose{bench.sbuf(32, bf16, 32), bench.sbuf(32, bf16, 32), Engine::vector}) == Approx(64));
 }
 
-TEST_CASE("an activation takes a cycle per element and reads its sum out", "[nki][cost]") {
+TEST_CASE("an activation takes a cycle per element, plus the read-out of its sum", "[nki][cost]") {
   Bench bench(Target::trn2);
   Activation exp{.dst = bench.sbuf(512, bf16), .op = Function::exp, .data = bench.sbuf(512, f32)};
   CHECK(bench.cost(exp).engine == Engine::scalar);
@@ -69,7 +69,7 @@ TEST_CASE("an activation takes a cycle per element and reads its sum out", "[nki
   CHECK(bench.cost(tiny).dependent == Approx(100 / 1.2e9));
 }
 
-TEST_CASE("two tensors cost VectorE two cycles per element, with exceptions", "[nki][cost]") {
+TEST_CASE("VectorE takes two cycles per element for two tensors, with exceptions", "[nki][cost]") {
   Bench bench(Target::trn2);
   Access const wide = bench.sbuf(256, f32), narrow = bench.sbuf(256, bf16), bank = bench.psum(256, f32);
   CHECK(bench.cycles(TensorTensor{wide, wide, wide}) == Approx(512));
@@ -84,7 +84,7 @@ TEST_CASE("two tensors cost VectorE two cycles per element, with exceptions", "[
   CHECK(bench.cost(fused).seconds == Approx(512 / 0.96e9));
 }
 
-TEST_CASE("one tensor of 16 bits is copied faster by VectorE, by where it lies", "[nki][cost]") {
+TEST_CASE("VectorE copies 16-bit tensors faster, depending on their memory", "[nki][cost]") {
   Bench bench(Target::trn2);
   Access const wide = bench.sbuf(512, f32), narrow = bench.sbuf(512, bf16), bank = bench.psum(512, bf16);
   TileHandle const sparse = bench.builder.tile("sparse", Memory::sbuf, 128, 1024, bf16);
@@ -97,7 +97,7 @@ TEST_CASE("one tensor of 16 bits is copied faster by VectorE, by where it lies",
   CHECK_FALSE(bench.cost(TensorCopy{narrow, narrow}).estimate);
   CHECK(bench.cost(TensorCopy{narrow, narrow, Engine::gpsimd}).estimate);
 
-  // trn3 halves ScalarE's copies as well; that its VectorE keeps the modes of trn2 is an inference.
+  // trn3 halves ScalarE's copies as well; its VectorE is inferred to have the modes of trn2.
   Bench next(Target::trn3);
   Access const half = next.sbuf(512, bf16);
   CHECK(next.cycles(TensorCopy{half, half, Engine::scalar}) == Approx(256));
@@ -127,7 +127,7 @@ TEST_CASE("the other instructions of VectorE and GpSimdE", "[nki][cost]") {
   CHECK(next.cost(Exponential{next.sbuf(512, bf16), next.sbuf(512, f32)}).estimate);
 }
 
-TEST_CASE("a DMA takes an engine for each 8 partitions and suffers from short rows", "[nki][cost]") {
+TEST_CASE("a DMA uses one engine per 8 partitions and is slower for short rows", "[nki][cost]") {
   Bench bench(Target::trn2);
   TensorHandle const k = bench.hbm({128, 4096}, bf16);
   // 128 rows of 512 * 2 bytes: all 16 engines at 1024 / (1024 + 256) of 23 bytes per ns.
@@ -142,7 +142,7 @@ TEST_CASE("a DMA takes an engine for each 8 partitions and suffers from short ro
   InstructionCost const small = bench.cost(DmaCopy{bench.sbuf(512, bf16, 20), k.pattern(0, {{4096, 20}, {1, 512}})});
   CHECK(small.seconds == Approx(20 * 1024 / (3 * 23e9 * 0.8)));
   CHECK(small.share == Approx(3.0 / 16));
-  // The shorter row of the two sides counts: single elements in HBM; the cast moves the wider type.
+  // The shorter row of both sides counts, here single elements in HBM; a cast moves the wider type.
   InstructionCost const scattered = bench.cost(DmaCopy{bench.sbuf(32, f32), k.pattern(0, {{1, 128}, {4096, 32}})});
   CHECK(scattered.seconds == Approx(128 * 32 * 4 / (16 * 23e9 * (2.0 / 258))));
 
@@ -157,12 +157,12 @@ TEST_CASE("HBM traffic of a pair's core stays below half of the stack's rate", "
   for (Bench* bench : {&alone, &pair}) {
     TensorHandle const from = bench->hbm({128, 8192}, bf16), to = bench->hbm({128, 8192}, bf16);
     double const bytes = 128 * 8192 * 2, rate = 2.9e12 / 4 / (bench == &pair ? 2 : 1);
-    // One run of 2 MiB: every byte is read from HBM and written to it. A lone core is bound by its DMA engines.
+    // One run of 2 MiB: every byte is read from HBM and written to it. A single core is bound by its DMA engines.
     InstructionCost const copy = bench->cost(DmaCopy{to.whole(), from.whole()});
     double const engines = 16 * 23e9 * bytes / (bytes + 256);
     CHECK(copy.seconds == Approx(bytes / std::min(engines, rate / 2)));
     CHECK(copy.share == Approx(1));
-    // 12 pieces of 4 KiB: 12 engines, which a lone core's part of HBM leaves free, and a pair's does not.
+    // 12 pieces of 4 KiB: 12 engines, which do not exceed a single core's HBM rate, but that of a core of a pair.
     InstructionCost const part =
         bench->cost(DmaCopy{to.pattern(0, {{1, 1}, {1, 24576}}), from.pattern(0, {{1, 1}, {1, 24576}})});
     double const twelve = 12 * 23e9 * 49152 / (49152 + 256.0);
@@ -171,7 +171,7 @@ TEST_CASE("HBM traffic of a pair's core stays below half of the stack's rate", "
   }
 }
 
-TEST_CASE("a DMA transpose moves at its share of the copy's rate", "[nki][cost]") {
+TEST_CASE("a DMA transpose runs at a fraction of the copy's rate", "[nki][cost]") {
   Bench bench(Target::trn2);
   Access const from = bench.sbuf(128, bf16), to = bench.sbuf(128, bf16);
   double const copy = bench.cost(DmaCopy{to, from}).seconds;

@@ -1,4 +1,4 @@
-// The report of a program: utilisation, exposed communication, sections, memory, the table.
+// Cost report of a program: utilisation, exposed communication, sections, memory, tables.
 
 #include <algorithm>
 #include <sstream>
@@ -34,7 +34,7 @@ Program matmuls(Index count) {
 
 constexpr double reciprocal = 4096 / 0.96e9;
 
-/// A step of a ring: sends a to b, computes for so many reciprocals of 512 elements, then needs what came.
+/// A ring step: sends a, computes `work` reciprocals of 512 elements, then uses the received b.
 Program ring(Index work, int cores = 1) {
   Builder builder("ring", Target::trn2, cores, 4);
   TensorHandle const a = builder.tensor("a", {128, 4096}, f32), b = builder.tensor("b", {128, 4096}, f32);
@@ -57,7 +57,7 @@ double load(int cores) {
 
 }  // namespace
 
-TEST_CASE("matmuls alone keep TensorE at its peak", "[nki][cost]") {
+TEST_CASE("a program of matmuls alone runs TensorE at its peak", "[nki][cost]") {
   CostReport const report = report_of(matmuls(2000));
   CHECK(report.seconds == Approx(2000 * 512 / 2.4e9));
   CHECK(report.tensor_utilisation == Approx(2.0 * 128 * 128 * 2.4e9 / 79e12));
@@ -68,7 +68,7 @@ TEST_CASE("matmuls alone keep TensorE at its peak", "[nki][cost]") {
   CHECK(report.exposed == 0);
 }
 
-TEST_CASE("a permute is hidden behind enough work", "[nki][cost]") {
+TEST_CASE("a permute is hidden by enough computation", "[nki][cost]") {
   int const cores = GENERATE(1, 2);
   Index const work = 4;
   REQUIRE(work * reciprocal > permute + load(cores));
@@ -85,14 +85,14 @@ TEST_CASE("a permute is hidden behind enough work", "[nki][cost]") {
   CHECK(report.sections[0].busy[static_cast<std::size_t>(Engine::vector)] == Approx(cores * work * reciprocal));
 }
 
-TEST_CASE("what of a permute is not hidden is exposed in the section that needs it", "[nki][cost]") {
+TEST_CASE("the part of a permute that is not hidden is exposed in the section that uses its data", "[nki][cost]") {
   int const cores = GENERATE(1, 2);
   Index const work = 1;
   REQUIRE(work * reciprocal > load(cores));
   REQUIRE(work * reciprocal < permute);
   CostReport const report = report_of(ring(work, cores));
   CHECK(report.seconds == Approx(permute + load(cores) + reciprocal));
-  // Without the permute the load is over before the first reciprocal is.
+  // Without the permute the load ends before the first reciprocal.
   double const exposed = permute + load(cores) - work * reciprocal;
   CHECK(report.exposed == Approx(exposed));
   CHECK(report.sections[0].exposed == 0);
@@ -101,13 +101,13 @@ TEST_CASE("what of a permute is not hidden is exposed in the section that needs 
   CHECK(report.counts.permuted == 128 * 4096 * 4);
 }
 
-TEST_CASE("a permute with nothing to hide behind is exposed with its latency", "[nki][cost]") {
+TEST_CASE("a permute without concurrent computation is exposed, including its latency", "[nki][cost]") {
   CostReport const report = report_of(ring(0));
   CHECK(report.seconds == Approx(permute + load(1) + reciprocal));
   CHECK(report.exposed == Approx(permute));
 }
 
-TEST_CASE("sections that are entered again are added up and cover the time", "[nki][cost]") {
+TEST_CASE("sections entered several times are summed, and all sections cover the time", "[nki][cost]") {
   Builder builder("sections", Target::trn2, 1, 1);
   TensorHandle const to = builder.tensor("to", {128, 512}, f32);
   TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
@@ -133,7 +133,7 @@ TEST_CASE("sections that are entered again are added up and cover the time", "[n
   CHECK(report.sections[4].seconds > 1024 / 0.96e9 + 1.9e-6);
 }
 
-TEST_CASE("busy and idle times of an engine make up its time, by kind and by cause", "[nki][cost]") {
+TEST_CASE("busy times by kind and idle times by cause add up to an engine's time", "[nki][cost]") {
   Builder builder("kinds", Target::trn2, 2, 1);
   TensorHandle const from = builder.tensor("from", {128, 512}, f32);
   TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
@@ -149,7 +149,7 @@ TEST_CASE("busy and idle times of an engine make up its time, by kind and by cau
   CHECK(vector.waited[static_cast<std::size_t>(Engine::dma)] == Approx(load(2)));
   CHECK(vector.waited[static_cast<std::size_t>(Engine::scalar)] == Approx(signal + exp + signal));
   CHECK(report.seconds == Approx(vector.busy + load(2) + signal + exp + signal));
-  // Of both cores, the busiest first.
+  // Summed over both cores, busiest first.
   REQUIRE(report.kinds.size() == 4);
   CHECK(report.kinds[0].name == Reciprocal::name);
   CHECK(report.kinds[0].instructions == 4);
@@ -161,7 +161,7 @@ TEST_CASE("busy and idle times of an engine make up its time, by kind and by cau
   CHECK_FALSE(report.kinds[0].estimate);
 }
 
-TEST_CASE("every place of every tile counts towards the chip's memory", "[nki][cost]") {
+TEST_CASE("on-chip memory counts every place of every tile", "[nki][cost]") {
   Builder builder("memory", Target::trn3, 1, 1);
   builder.declare("a", Memory::sbuf, 128, 512, f32, 3);
   builder.declare("b", Memory::sbuf, 1, 100, bf16);
@@ -178,7 +178,7 @@ TEST_CASE("every place of every tile counts towards the chip's memory", "[nki][c
   CHECK(report.tensor_utilisation == 0);
 }
 
-TEST_CASE("a tile in PSUM counts by whole banks", "[nki][cost]") {
+TEST_CASE("a PSUM tile counts as whole banks", "[nki][cost]") {
   Builder builder("banks", Target::trn2, 1, 1);
   builder.declare("narrow", Memory::psum, 128, 8, f32, 3);
   builder.declare("wide", Memory::psum, 128, 513, f32, 2);
@@ -188,7 +188,7 @@ TEST_CASE("a tile in PSUM counts by whole banks", "[nki][cost]") {
   CHECK(table(report).find("7 of 8 banks  87.5 %") != std::string::npos);
 }
 
-TEST_CASE("a program that names what it does not declare is refused", "[nki][cost]") {
+TEST_CASE("a program that names undeclared buffers, variables or registers is refused", "[nki][cost]") {
   auto const refusal = [](auto const& change) -> std::string {
     Builder builder("broken", Target::trn2, 1, 1);
     TileHandle const tile = builder.tile("tile", Memory::sbuf, 32, 8, f32);
@@ -226,18 +226,18 @@ TEST_CASE("a program that names what it does not declare is refused", "[nki][cos
              contains("names register 2 of 0"));
 }
 
-TEST_CASE("shares of an estimated time are marked one by one", "[nki][cost]") {
+TEST_CASE("percentages of an estimated time are marked individually", "[nki][cost]") {
   std::string const estimated = table(report_of(ring(2, 2)));
   auto const line_of = [](std::string const& text, std::string const& with) {
     auto const begin = text.find("\n" + with) + 1;
     return text.substr(begin, text.find('\n', begin) - begin);
   };
-  // The busy time of VectorE is none, its part of the time is one.
+  // The busy time of VectorE is not an estimate, its percentage of the time is one.
   std::string const engine = line_of(estimated, "  vector ");
   CHECK(engine.find("~ ") < engine.find('%'));
   std::string const kind = line_of(estimated, "  reciprocal ");
   CHECK(kind.find("~ ") < kind.find('%'));
-  // What a section begins with has waited for estimates, even where it holds none.
+  // The begin of a section depends on earlier estimates, even if it contains none.
   Builder builder("sections", Target::trn2, 1, 1);
   TensorHandle const from = builder.tensor("from", {128, 512}, f32);
   TileHandle const tile = builder.tile("tile", Memory::sbuf, 128, 512, f32);
@@ -245,13 +245,13 @@ TEST_CASE("shares of an estimated time are marked one by one", "[nki][cost]") {
   builder.section("exact", 0);
   builder.emit(Reciprocal{tile.whole(), tile.whole()});
   CHECK(table(report_of(std::move(builder).finish())).find("\n~ exact 0") != std::string::npos);
-  // Nothing of that in a program without estimates.
+  // A program without estimates has no such mark.
   std::string const exact = table(report_of(matmuls(3)));
   CHECK(exact.find("100.0 %") != std::string::npos);
   CHECK(exact.find("~ 100.0 %") == std::string::npos);
 }
 
-TEST_CASE("the table marks what rests on inferred constants", "[nki][cost]") {
+TEST_CASE("the table marks estimates, which depend on inferred constants", "[nki][cost]") {
   std::string const text = table(report_of(ring(2, 2)));
   CHECK(text == table(report_of(ring(2, 2))));
   std::istringstream stream(text);
@@ -270,7 +270,7 @@ TEST_CASE("the table marks what rests on inferred constants", "[nki][cost]") {
   CHECK(starts("  reciprocal") == 1);
   CHECK(starts("~ step 0") == 1);
   CHECK(starts("  multiply-adds") == 1);
-  // No estimate anywhere but in the limit of SBUF.
+  // The only estimate is the limit of SBUF.
   std::string const exact = table(report_of(matmuls(3)));
   CHECK(exact.find("~ time") == std::string::npos);
   CHECK(exact.find("  time") != std::string::npos);

@@ -1,4 +1,4 @@
-// When instructions run: engines side by side, data dependencies, DMA queues, pairs of cores.
+// Timeline of a program: concurrent engines, data dependencies, DMA queues, pairs of cores.
 
 #include "annulus/backend/nki/cost/timeline.hpp"
 #include "annulus/backend/nki/program/builder.hpp"
@@ -11,6 +11,7 @@ namespace {
 
 constexpr ElementType f32 = ElementType::float32, bf16 = ElementType::bfloat16;
 
+/// One executed instruction.
 struct Ran {
   std::string_view name;
   int core;
@@ -18,6 +19,7 @@ struct Ran {
   bool operator==(Ran const&) const = default;
 };
 
+/// Observer that records the executed instructions.
 struct Record {
   std::vector<Ran> ran;
   void section(int, Section const&, Index) {}
@@ -42,10 +44,11 @@ double last_end(std::vector<Ran> const& ran) {
 double const signal = 64 / 1.4e9;
 double vector_cycles(double cycles) { return cycles / 0.96e9; }
 double scalar_cycles(double cycles) { return cycles / 1.2e9; }
-/// All 16 engines, rows of so many bytes.
+/// Transfer time with all 16 DMA engines, for rows of the given size in bytes.
 double transfer(double bytes, double row) { return bytes / (16 * 23e9 * row / (row + 256)); }
 constexpr double issue = 0.6e-6, latency = 1.3e-6;
 
+/// Builder of programs with SBUF tiles of 128 partitions.
 struct Writer : Builder {
   explicit Writer(int cores = 1) : Builder("timeline", Target::trn2, cores, 4) {}
   TileHandle sbuf(std::string name, Index elements, ElementType type = f32) {
@@ -59,7 +62,7 @@ Activation exp_of(Access dst, Access data) {
 
 }  // namespace
 
-TEST_CASE("a chain over three engines adds up, independent work does not", "[nki][cost]") {
+TEST_CASE("dependent instructions on three engines add up, independent ones overlap", "[nki][cost]") {
   bool const chain = GENERATE(true, false);
   Writer writer;
   TileHandle const a = writer.sbuf("a", 512), b = writer.sbuf("b", 512, bf16), c = writer.sbuf("c", 512, bf16),
@@ -89,7 +92,7 @@ TEST_CASE("an engine works in program order and pays for tiny dependent instruct
     writer.emit(TensorCopy{c.whole(), b.whole()});
     CHECK(last_end(run(writer.program())) == Approx(vector_cycles(64 + 100 + 64)));
   }
-  SECTION("behind one that waits") {
+  SECTION("after an instruction that waits") {
     TileHandle const wide = writer.sbuf("wide", 512), result = writer.sbuf("result", 512);
     writer.emit(exp_of(wide.whole(), wide.whole()));
     writer.emit(TensorCopy{result.whole(), wide.whole()});
@@ -100,7 +103,7 @@ TEST_CASE("an engine works in program order and pays for tiny dependent instruct
   }
 }
 
-TEST_CASE("an engine that has nothing to do says what it waits for", "[nki][cost]") {
+TEST_CASE("an idle engine reports the engine it waits for", "[nki][cost]") {
   Writer writer;
   TensorHandle const from = writer.tensor("from", {128, 512}, f32);
   TileHandle const a = writer.sbuf("a", 512), b = writer.sbuf("b", 512), c = writer.sbuf("c", 512);
@@ -122,7 +125,7 @@ TEST_CASE("an engine that has nothing to do says what it waits for", "[nki][cost
   CHECK(seen.waits[3].second == Engine::scalar);
 }
 
-TEST_CASE("a second place for a tile hides the load behind the computation", "[nki][cost]") {
+TEST_CASE("double buffering of a tile overlaps its load with computation", "[nki][cost]") {
   int const rotation = GENERATE(1, 2);
   constexpr Index times = 10;
   Writer writer;
@@ -139,7 +142,7 @@ TEST_CASE("a second place for a tile hides the load behind the computation", "[n
   CHECK(last_end(run(writer.program())) == Approx(rotation == 1 ? times * (load + compute) : load + times * compute));
 }
 
-TEST_CASE("only what overlaps waits", "[nki][cost]") {
+TEST_CASE("only accesses to overlapping elements wait", "[nki][cost]") {
   Writer writer;
   TileHandle const wide = writer.sbuf("wide", 1024), result = writer.sbuf("result", 512);
   writer.emit(Reciprocal{wide.columns(0, 512), wide.columns(0, 512)});
@@ -152,7 +155,7 @@ TEST_CASE("only what overlaps waits", "[nki][cost]") {
     writer.emit(exp_of(result.whole(), wide.columns(511, 512)));
     CHECK(run(writer.program())[1].begin == Approx(written));
   }
-  SECTION("the whole of it") {
+  SECTION("the whole tile") {
     writer.emit(exp_of(wide.whole(), wide.whole()));
     CHECK(run(writer.program())[1].begin == Approx(written));
   }
@@ -173,7 +176,7 @@ TEST_CASE("only what overlaps waits", "[nki][cost]") {
   }
 }
 
-TEST_CASE("blocks of columns of a tensor in HBM are followed one by one", "[nki][cost]") {
+TEST_CASE("column blocks of a tensor in HBM are tracked separately", "[nki][cost]") {
   Writer writer;
   TensorHandle const tensor = writer.tensor("tensor", {128, 2048}, f32);
   TileHandle const slow = writer.sbuf("slow", 512), fast = writer.sbuf("fast", 512), to = writer.sbuf("to", 512);
@@ -206,7 +209,7 @@ TEST_CASE("DMAs share two descriptor generators and the bandwidth", "[nki][cost]
   for (int i = 0; i < 4; ++i) CHECK(ran[static_cast<std::size_t>(i)].end == Approx(issue + latency + (i + 1) * move));
 }
 
-TEST_CASE("a DMA that waits does not hold up those behind it", "[nki][cost]") {
+TEST_CASE("a waiting DMA does not delay later DMAs", "[nki][cost]") {
   Writer writer;
   TensorHandle const tensor = writer.tensor("tensor", {128, 1024}, f32);
   auto const block = [&](Index number) { return tensor.pattern(number * 512, {{1024, 128}, {1, 512}}); };
@@ -220,7 +223,7 @@ TEST_CASE("a DMA that waits does not hold up those behind it", "[nki][cost]") {
   CHECK(ran[3].end == Approx(issue + latency + transfer(128 * 2048, 2048)));
 }
 
-TEST_CASE("a narrow DMA leaves the other engines to others", "[nki][cost]") {
+TEST_CASE("a DMA of few partitions leaves the other DMA engines free", "[nki][cost]") {
   Writer writer;
   TensorHandle const tensor = writer.tensor("tensor", {128, 1024}, f32);
   TileHandle const a = writer.sbuf("a", 1024), b = writer.sbuf("b", 1024);
@@ -232,7 +235,7 @@ TEST_CASE("a narrow DMA leaves the other engines to others", "[nki][cost]") {
   CHECK(ran[1].end == Approx(issue + latency + one_engine / 16 + one_engine));
 }
 
-TEST_CASE("what a permute brings is there after its latency and transfer", "[nki][cost]") {
+TEST_CASE("data received by a permute are available after its latency and transfer", "[nki][cost]") {
   Writer writer;
   TensorHandle const a = writer.tensor("a", {128, 512}, f32), b = writer.tensor("b", {128, 512}, f32);
   TileHandle const own = writer.sbuf("own", 512), received = writer.sbuf("received", 512);
@@ -283,7 +286,7 @@ TEST_CASE("a barrier ends for both cores after the later one", "[nki][cost]") {
   CHECK(loads == 2);
 }
 
-TEST_CASE("loops take the time of their bodies written out", "[nki][cost]") {
+TEST_CASE("a loop takes the time of its unrolled body", "[nki][cost]") {
   auto const build = [](bool rolled) {
     Writer writer;
     TensorHandle const from = writer.tensor("from", {128, 4096}, bf16);
@@ -306,7 +309,7 @@ TEST_CASE("loops take the time of their bodies written out", "[nki][cost]") {
   CHECK(rolled == unrolled);
 }
 
-TEST_CASE("programs that validation would refuse have no time", "[nki][cost]") {
+TEST_CASE("programs that validation would refuse are refused", "[nki][cost]") {
   Writer writer(2);
   TensorHandle const shared = writer.tensor("shared", {128, 512}, f32);
   TileHandle const tile = writer.sbuf("tile", 512);
@@ -314,17 +317,17 @@ TEST_CASE("programs that validation would refuse have no time", "[nki][cost]") {
     writer.on_core(1, [&] { writer.emit(CoreBarrier{shared.whole()}); });
     CHECK_THROWS_WITH(run(writer.program()), Catch::Matchers::ContainsSubstring("waits for the other"));
   }
-  SECTION("the cores wait for different things") {
+  SECTION("the cores wait at different instructions") {
     writer.on_core(0, [&] { writer.emit(CoreBarrier{shared.whole()}); });
     writer.on_core(1, [&] { writer.emit(CollectivePermute{shared.whole(), shared.whole()}); });
     CHECK_THROWS_WITH(run(writer.program()), Catch::Matchers::ContainsSubstring("different instructions"));
   }
-  SECTION("a tile that is gone") {
+  SECTION("a tile that is no longer kept") {
     writer.allocate(tile);
     writer.emit(Memset{tile.before().whole(), 0.0f});
     CHECK_THROWS_WITH(run(writer.program()), Catch::Matchers::ContainsSubstring("not alive"));
   }
-  SECTION("beyond the end") {
+  SECTION("elements beyond the end of a buffer") {
     writer.emit(Memset{tile.columns(1, 512), 0.0f});
     CHECK_THROWS_WITH(run(writer.program()), Catch::Matchers::ContainsSubstring("reaches beyond"));
   }

@@ -1,4 +1,4 @@
-// The trace: valid JSON, events that do not overlap on an engine, a limit.
+// Trace of a timeline: valid JSON, no overlapping events on an engine, limited number of events.
 
 #include <algorithm>
 #include <map>
@@ -53,7 +53,7 @@ Index occurrences(std::string const& text, std::string const& of) {
 TEST_CASE("a trace has one event per instruction up to its limit", "[nki][cost]") {
   Program const program = pair_of_cores();
   std::string const all = text_of(program, 1000), ten = text_of(program, 10);
-  CHECK(occurrences(all, "\"ph\":\"X\"") == count(program).instructions() - 1);  // the permute is both cores'
+  CHECK(occurrences(all, "\"ph\":\"X\"") == count(program).instructions() - 1);  // one event for the permute
   CHECK(occurrences(all, "left out") == 0);
   CHECK(occurrences(ten, "\"ph\":\"X\"") == 10);
   CHECK(occurrences(ten, "\"25 events left out\"") == 1);
@@ -73,7 +73,7 @@ nlohmann::json traced(Program const& program, Index most_events) {
 
 }  // namespace
 
-TEST_CASE("a trace holds every instruction once, side by side on each engine", "[nki][cost]") {
+TEST_CASE("a trace holds every instruction once, without overlap on each engine", "[nki][cost]") {
   Program const program = pair_of_cores();
   nlohmann::json const trace = traced(program, 1000);
   std::map<std::pair<int, int>, double> ends;
@@ -92,7 +92,7 @@ TEST_CASE("a trace holds every instruction once, side by side on each engine", "
     CHECK(threads[thread].substr(0, 3) == event.at("cat").get<std::string>().substr(0, 3));
     double const begin = event.at("ts"), duration = event.at("dur");
     CHECK(duration > 0);
-    // Times are written with four digits.
+    // Times are written with four decimal places.
     CHECK(begin >= ends[thread] - 2e-4);
     ends[thread] = begin + duration;
     CHECK(event.at("args").at("section") == "step 7");
@@ -107,12 +107,12 @@ TEST_CASE("a trace holds every instruction once, side by side on each engine", "
       CHECK(event.at("args").at("estimate") == true);
     }
   }
-  // A collective is the pair's, everything else each core's.
+  // A collective is one event of both cores, every other instruction one event per core.
   CHECK(seen == std::map<std::string, int>{
                     {"dma_copy", 16}, {"tensor_tensor", 16}, {"core_barrier", 2}, {"collective_permute_implicit", 1}});
 }
 
-TEST_CASE("a trace says which begins rest on estimates", "[nki][cost]") {
+TEST_CASE("a trace marks begins that depend on estimates", "[nki][cost]") {
   ElementType const f32 = ElementType::float32;
   Builder builder("mixed", Target::trn2, 2, 2);
   TensorHandle const a = builder.tensor("a", {128, 512}, f32), b = builder.tensor("b", {128, 512}, f32);
@@ -134,7 +134,7 @@ TEST_CASE("a trace says which begins rest on estimates", "[nki][cost]") {
     FAIL("no event " << name << " of core " << core);
     return false;
   };
-  // Before anything inferred has run; behind it on the same core; on the other core, which has met it.
+  // Before any estimated instruction; after one on the same core; on the other core after a collective.
   CHECK_FALSE(marked(Reciprocal::name, 0));
   CHECK_FALSE(marked(DmaCopy::name, 0));
   CHECK(marked(TensorTensor::name, 0));
@@ -143,7 +143,7 @@ TEST_CASE("a trace says which begins rest on estimates", "[nki][cost]") {
   CHECK(marked(Memset::name, 1));
 }
 
-TEST_CASE("a trace says how many events it leaves out", "[nki][cost]") {
+TEST_CASE("a trace gives the number of events left out", "[nki][cost]") {
   nlohmann::json const events = traced(pair_of_cores(), 10).at("traceEvents");
   CHECK(std::count_if(events.begin(), events.end(), [](auto const& event) { return event.at("ph") == "X"; }) == 10);
   CHECK(events.back().at("ph") == "i");

@@ -26,7 +26,7 @@ from executed.problem import Problem  # noqa: E402
 
 
 def ring_orders(ranks, seed):
-    """Two orders of a ring that no rotation makes equal, where there are such."""
+    """Two orders of a ring that differ by more than a rotation, if there are at least 3 ranks."""
     shuffle = random.Random(seed)
     orders = [list(range(ranks)), list(range(ranks))]
     while True:
@@ -44,7 +44,7 @@ def run(emit, name, case):
         emitted = Emitted(emit, folder, problem, simulated_ring)
     executed = alike = emitted.execute(executed_ring)
     if problem.ranks > 2 and problem.type != "float32":
-        # A weight is relative to the maximum so far, which depends on the order in which keys come; so is its rounding.
+        # A weight is relative to the maximum so far, so its rounding depends on the order in which keys arrive.
         alike = emitted.execute(simulated_ring)
     return compare(emitted, executed, alike)
 

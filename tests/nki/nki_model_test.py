@@ -1,6 +1,6 @@
 """Checks the NKI instruction model: instructions, refusals, the Python subset, races, and ring kernels run on it.
 
-    python3 nki_model_test.py [PART]    one line per check whose name holds PART; exit status 1 if one failed
+    python3 nki_model_test.py [PART]    one line per check whose name contains PART; exit status 1 if one failed
 """
 import pathlib
 import sys

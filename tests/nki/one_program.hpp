@@ -1,6 +1,6 @@
 #pragma once
-// Small programs for tests of the simulator: tiles that come from the test and go back to it, and the places in them
-// that an access names, counted here in another way than the library counts them.
+// Small programs for tests of the simulator: tiles loaded from and stored to the test's arrays, and an independent
+// computation of the elements that an access names.
 
 #include <cmath>
 #include <cstdint>
@@ -25,12 +25,12 @@ inline constexpr auto i32 = nki::ElementType::int32;
 inline std::vector<float> random_values(Index count, unsigned seed, float lowest = -2, float highest = 2) {
   std::mt19937 bits(seed);
   std::vector<float> values(static_cast<std::size_t>(count));
-  // Own arithmetic: distributions differ between standard libraries.
+  // Not std::uniform_real_distribution, which differs between standard libraries.
   for (float& value : values) value = lowest + (highest - lowest) * static_cast<float>(bits() >> 8) * 0x1p-24f;
   return values;
 }
 
-/// Place, in a tile or tensor stored row by row, of element i of row p of an access without variables.
+/// Index, in a tile or tensor stored row by row, of element i of row p of an access without variables.
 inline std::size_t place_of(nki::Program const& program, nki::Access const& access, Index p, Index i) {
   nki::Buffer const& buffer = program.buffer(access);
   bool const chip = nki::on_chip(buffer.memory);
@@ -46,7 +46,7 @@ class OneProgram {
  public:
   explicit OneProgram(nki::Target target = nki::Target::trn2) : builder("one", target, 1, 1), target_(target) {}
 
-  /// A tile that holds these values, rounded to its type.
+  /// A tile filled with these values, rounded to its type.
   nki::TileHandle load(std::string const& name, Index partitions, Index elements, std::vector<float> values,
                        nki::ElementType type = f32, nki::Memory memory = nki::Memory::sbuf) {
     auto const source = builder.tensor(name + "_in", {partitions, elements}, type, nki::Role::input);
@@ -55,7 +55,7 @@ class OneProgram {
     inputs[name + "_in"] = std::move(values);
     return tile;
   }
-  /// After the run, the tile is result(name).
+  /// Stores the tile; after the run its values are result(name).
   void store(std::string const& name, nki::TileHandle const& tile) {
     auto const type = builder.program().buffer(tile.buffer).type;
     auto const to = builder.tensor(name + "_out", {tile.partitions, tile.elements}, type, nki::Role::output);
@@ -71,14 +71,14 @@ class OneProgram {
   nki::Target target_;
 };
 
-/// Can the type hold these values?
+/// True if the type can represent these values.
 inline bool all_held(nki::ElementType type, std::vector<float> values) {
   std::vector<float> const before = values;
   nki::simulator::round_to(type, values.data(), static_cast<Index>(values.size()));
   return values == before;
 }
 
-/// The library's rounding is tested by itself; here half of the distance between neighbours of this size is enough.
+/// Largest rounding error at this magnitude: half of the distance between adjacent values of the type.
 inline double rounding_of(nki::ElementType type, double size) {
   double const units = type == f32 ? 0x1p-24 : type == bf16 ? 0x1p-9 : type == f16 ? 0x1p-12 : 0.5;
   return type == i32 ? units : units * 2 * std::abs(size);

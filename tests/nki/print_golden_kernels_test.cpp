@@ -1,4 +1,4 @@
-// The attention kernels themselves, small: a change of the lowering or of the printer is to be seen.
+// Golden files of small attention kernels, which show changes of the lowering or of the printer.
 
 #include "annulus/backend/nki/lower/backward_kernel.hpp"
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
@@ -9,8 +9,8 @@
 
 namespace annulus::nki {
 
-TEST_CASE("printed ring kernels are those kept in golden/") {
-  // Two tiles of queries of one head: the cores of a rank share it.
+TEST_CASE("printed ring kernels equal the files in golden/") {
+  // One head with two query tiles: the cores of a rank share it.
   constexpr Index rows = 256;
   KernelSpec spec;
   spec.cores = 2;

@@ -1,3 +1,4 @@
+// Golden files of printed programs and listings.
 #include "annulus/backend/nki/print/to_python.hpp"
 #include "annulus/backend/nki/program/listing.hpp"
 #include "nki/golden_programs.hpp"
@@ -5,11 +6,11 @@
 
 namespace annulus::nki {
 
-TEST_CASE("printed programs are those kept in golden/") {
+TEST_CASE("printed programs equal the files in golden/") {
   for (Program const& program : golden::all()) golden::check_as_kept(program.name + ".py", to_python(program));
 }
 
-TEST_CASE("listings are those kept in golden/") {
+TEST_CASE("listings equal the files in golden/") {
   for (Program const& program : golden::all()) golden::check_as_kept(program.name + ".txt", listing(program));
 }
 

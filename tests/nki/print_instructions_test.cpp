@@ -1,3 +1,4 @@
+// Printed NKI text of each instruction.
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +10,7 @@
 namespace annulus::nki {
 namespace {
 
-/// One of each kind of buffer, and the line that an instruction on them becomes.
+/// One buffer of each kind, and the printed line of an instruction on them.
 struct Bench {
   Builder b{"bench", Target::trn3, 2, 4};
   TensorHandle q = b.tensor("q", {2, 64, 512}, ElementType::bfloat16, Role::input);
@@ -45,7 +46,7 @@ TEST_CASE("TensorE instructions") {
         "nisa.nc_transpose(dst=y[0:32, 0:32], data=x[32:64, 0:32], engine=nisa.engine.vector)");
 }
 
-TEST_CASE("activation: only what differs from what NKI assumes") {
+TEST_CASE("activation: only arguments that differ from NKI's defaults are printed") {
   Bench t;
   Activation plain;
   plain.dst = t.x.whole();
@@ -104,7 +105,7 @@ TEST_CASE("reductions") {
   Bench t;
   CHECK(t.print(TensorReduce{t.column.whole(), Operator::maximum, t.x.whole(), 1, true}) ==
         "nisa.tensor_reduce(dst=column[0:128, 0:1], op=nl.maximum, data=x[0:128, 0:512], axis=1, negate=True)");
-  INFO("the axes of a reduction are seen, so they are kept even where a slice would name the same elements");
+  INFO("a reduction depends on its axes, so they are kept even if a slice would name the same elements");
   CHECK(
       t.print(TensorReduce{t.y.columns(0, 4), Operator::add, t.x.pattern(0, 128, 0, {{128, 4}, {1, 128}}), 2}) ==
       "nisa.tensor_reduce(dst=y[0:128, 0:4], op=nl.add, data=x.ap(pattern=[[512, 128], [128, 4], [1, 128]], offset=0), "
@@ -155,7 +156,7 @@ TEST_CASE("exponential") {
         "reduce_res=column[0:128, 0:1], reduce_cmd=nisa.reduce_cmd.reset_reduce)");
 }
 
-TEST_CASE("memset keeps whole numbers whole and floats floats") {
+TEST_CASE("memset prints integers as integers and floats as floats") {
   Bench t;
   CHECK(t.print(Memset{t.counts.whole(), 0}) ==
         "nisa.memset(dst=counts[0:128, 0:4], value=0, engine=nisa.engine.vector)");
@@ -165,7 +166,7 @@ TEST_CASE("memset keeps whole numbers whole and floats floats") {
         "nisa.memset(dst=x[0:128, 0:512], value=-3.4028235e+38, engine=nisa.engine.vector)");
 }
 
-TEST_CASE("patterns of indices, shuffles") {
+TEST_CASE("index patterns and shuffle masks") {
   Bench t;
   CHECK(t.print(Iota{t.counts.whole(), {{128, 4}}, 512, 1}) ==
         "nisa.iota(dst=counts[0:128, 0:4], pattern=[[128, 4]], offset=512, channel_multiplier=1)");
@@ -188,7 +189,7 @@ TEST_CASE("DMA: equal shapes on both sides") {
   Bench t;
   CHECK(t.print(DmaCopy{t.narrow.part(0, 64, 0, 512), t.q.pattern(32768, {{512, 64}, {1, 512}})}) ==
         "nisa.dma_copy(dst=narrow[0:64, 0:512], src=q.ap(pattern=[[512, 64], [1, 512]], offset=32768))");
-  INFO("the contiguous side is cut as the other one is");
+  INFO("the contiguous side is split like the other one");
   CHECK(t.print(DmaCopy{t.x.columns(0, 256), t.out.pattern(0, {{64, 128}, {8192, 4}, {1, 64}})}) ==
         "nisa.dma_copy(dst=x.ap(pattern=[[512, 128], [64, 4], [1, 64]], offset=0), "
         "src=out.ap(pattern=[[64, 128], [8192, 4], [1, 64]], offset=0))");
@@ -196,13 +197,13 @@ TEST_CASE("DMA: equal shapes on both sides") {
         "nisa.dma_copy(dst=out.ap(pattern=[[1, 128], [1, 1]], offset=64), src=column[0:128, 0:1])");
   CHECK(t.print(DmaCopy{t.out.pattern(0, {{1, 512}}), t.x.part(0, 1, 0, 512)}) ==
         "nisa.dma_copy(dst=out.ap(pattern=[[1, 1], [1, 512]], offset=0), src=x[0:1, 0:512])");
-  INFO("whole tensors of one shape go by name");
+  INFO("whole tensors of equal shape are printed by name");
   CHECK(t.print(DmaCopy{t.there.whole(), t.here.pattern(0, {{512, 128}, {1, 512}})}) ==
         "nisa.dma_copy(dst=there, src=here)");
   CHECK(t.print(DmaCopy{t.there.pattern(0, {{512, 64}, {1, 512}}), t.here.pattern(32768, {{32768, 1}, {1, 32768}})}) ==
         "nisa.dma_copy(dst=there.ap(pattern=[[512, 64], [1, 512]], offset=0), "
         "src=here.ap(pattern=[[512, 64], [1, 512]], offset=32768))");
-  INFO("no common shape: as they are");
+  INFO("no common shape: both patterns are printed unchanged");
   CHECK(t.print(DmaCopy{t.x.part(0, 4, 0, 3), t.here.pattern(0, {{512, 3}, {1, 4}})}) ==
         "nisa.dma_copy(dst=x[0:4, 0:3], src=here.ap(pattern=[[512, 3], [1, 4]], offset=0))");
   CHECK(t.print(DmaCopy{t.x.part(0, 64, 0, 4), t.here.pattern(0, {{512, 2}, {1, 128}})}) ==

@@ -1,3 +1,4 @@
+// Listings: readable text of tile programs.
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +59,7 @@ body
 )");
 }
 
-TEST_CASE("equal programs have equal listings, and what an instruction does shows") {
+TEST_CASE("equal programs have equal listings, and different instructions different ones") {
   Program const program = golden::ring_weighted_sum();
   Program copy = program;
   CHECK(listing(copy) == listing(program));

@@ -1,3 +1,4 @@
+// Printed NKI modules: header, arguments, loops, names, versions, line breaks.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -63,7 +64,7 @@ def double_it(x):
 )");
 }
 
-TEST_CASE("arguments in order, then the replica groups; the results as a tuple") {
+TEST_CASE("arguments in order, followed by the replica groups; several results as a tuple") {
   Builder b("kernel", Target::trn2, 2, 8);
   b.tensor("second", {4}, ElementType::float32, Role::output);
   b.tensor("q", {4}, ElementType::float16, Role::input);
@@ -85,7 +86,7 @@ TEST_CASE("arguments in order, then the replica groups; the results as a tuple")
   CHECK_THAT(text, ContainsSubstring("# Returns the tuple of:\n#   second: float32 [4]\n#   first: float32 [2, 4]\n"));
 }
 
-TEST_CASE("what is not used is not printed") {
+TEST_CASE("unused imports and definitions are not printed") {
   Builder b = with_output(2, 4);
   CHECK_THAT(to_python(b.program()), !ContainsSubstring("ncc") && !ContainsSubstring("program_id"));
   b.emit(ProcessingRank{b.make_register(), 0});
@@ -93,7 +94,7 @@ TEST_CASE("what is not used is not printed") {
                                          ContainsSubstring("    ring = ncc.ReplicaGroup(replica_groups)\n"));
 }
 
-TEST_CASE("cores: blocks of their own with two, none with one") {
+TEST_CASE("code of one core: a block with two cores, no block with one") {
   for (int cores : {1, 2}) {
     Builder b = with_output(cores);
     auto const x = b.declare("x", Memory::sbuf, 128, 4, ElementType::float32);
@@ -108,7 +109,7 @@ TEST_CASE("cores: blocks of their own with two, none with one") {
   }
 }
 
-TEST_CASE("blocks without a statement are left out, loops of no pass as well") {
+TEST_CASE("blocks without statements and loops without iterations are left out") {
   Builder b = with_output(2);
   auto const x = b.declare("x", Memory::sbuf, 128, 4, ElementType::float32);
   b.loop("i", 3, [&](Affine const& i) { b.section("empty", i); });
@@ -117,7 +118,7 @@ TEST_CASE("blocks without a statement are left out, loops of no pass as well") {
   CHECK(statements_of(to_python(b.program())).empty());
 }
 
-TEST_CASE("sections: a line above, but at the start of a block; no line break from a name") {
+TEST_CASE("sections: an empty line before, except at the start of a block; no line break from a name") {
   Builder b = with_output();
   auto const x = b.declare("x", Memory::sbuf, 128, 4, ElementType::float32);
   b.section("first", 1);
@@ -130,7 +131,7 @@ TEST_CASE("sections: a line above, but at the start of a block; no line break fr
                                          ContainsSubstring("    for i_1 in range(2):\n        # two lines 2 * i_1\n"));
 }
 
-TEST_CASE("names: registers, loops and the core give way to buffers") {
+TEST_CASE("names: registers, loops and the core are renamed if a buffer has their name") {
   Builder b = with_output(2, 2);
   auto const r0 = b.declare("r0", Memory::sbuf, 1, 1, ElementType::float32);
   auto const core = b.declare("core", Memory::sbuf, 1, 2, ElementType::float32);
@@ -148,7 +149,7 @@ TEST_CASE("names: registers, loops and the core give way to buffers") {
   CHECK(std::ranges::count_if(statements, [](std::string const& line) { return line.starts_with("r0_ = ncc."); }) == 1);
 }
 
-TEST_CASE("names that Python cannot have are refused") {
+TEST_CASE("names that are not valid in Python are refused") {
   for (std::string const name : {"", "2x", "a-b", "a b", "lambda", "nl", "replica_groups", "out", "caf\xc3\xa9"}) {
     CAPTURE(name);
     Builder b = with_output();
@@ -160,7 +161,7 @@ TEST_CASE("names that Python cannot have are refused") {
   CHECK_THROWS_AS(to_python(b.program()), UnsupportedError);
 }
 
-TEST_CASE("what only whole tensors or only tensors in HBM may be is refused as anything else") {
+TEST_CASE("a part of a tensor in a barrier, and a register offset on chip, are refused") {
   Builder half = with_output(2, 2);
   TensorHandle const tensor = half.tensor("travelling", {2, 8}, ElementType::float32);
   half.emit(CoreBarrier{tensor.pattern(0, {{8, 1}, {1, 8}})});
@@ -174,7 +175,7 @@ TEST_CASE("what only whole tensors or only tensors in HBM may be is refused as a
   CHECK_THROWS_AS(to_python(moved.program()), UnsupportedError);
 }
 
-TEST_CASE("no collective without a ring, no kernel without output, no buffer that is none") {
+TEST_CASE("collectives without a ring, kernels without output and undeclared buffers are refused") {
   Builder alone = with_output(1, 1);
   alone.emit(ProcessingRank{alone.make_register(), 0});
   CHECK_THROWS_AS(to_python(alone.program()), UnsupportedError);
@@ -188,7 +189,7 @@ TEST_CASE("no collective without a ring, no kernel without output, no buffer tha
   CHECK_THROWS_AS(to_python(made.program()), UnsupportedError);
 }
 
-TEST_CASE("versions: the oldest unless asked, and no other text than their own") {
+TEST_CASE("versions: the oldest by default, and each prints its own text") {
   Program const program = golden::attention_tiles();
   std::string const oldest = to_python(program);
   CHECK(oldest == to_python(program, spelling_of(Version::nki_0_3)));
@@ -205,7 +206,7 @@ TEST_CASE("equal programs give equal text") {
   }
 }
 
-TEST_CASE("lines end before column 120, inside arguments too, and hold the same words") {
+TEST_CASE("lines end before column 120, also inside arguments, without changing the text") {
   Builder b("a_kernel_whose_name_is_rather_long_so_that_its_arguments_move_below", Target::trn2, 2, 2);
   std::vector<TensorHandle> inputs;
   for (char letter = 'a'; letter < 'i'; ++letter)

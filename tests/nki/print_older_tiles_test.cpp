@@ -1,3 +1,4 @@
+// Names of older tiles of a buffer in printed kernels.
 #include <map>
 #include <optional>
 #include <random>
@@ -31,6 +32,7 @@ Lines printed(Builder const& b) {
   return kept;
 }
 
+/// A program under construction with one buffer of 4 places.
 struct TileBench {
   int cores;
   Builder b{"bench", Target::trn2, cores, 1};
@@ -42,7 +44,7 @@ struct TileBench {
   void use(int age = 0) { b.emit(Memset{x.before(age).whole(), 0.0f}); }
 };
 
-TEST_CASE("tiles that nobody asks for again are not handed on") {
+TEST_CASE("tiles that are not used later get no second name") {
   TileBench t;
   t.b.loop("i", 3, [&](Affine const&) {
     t.make();
@@ -53,7 +55,7 @@ TEST_CASE("tiles that nobody asks for again are not handed on") {
   CHECK(printed(t.b) == Lines{"for i_1 in range(3):", "    new x", "    use x", "    new x", "    use x"});
 }
 
-TEST_CASE("a tile of the pass at hand: handed on where the next one is made") {
+TEST_CASE("a tile of the current iteration is renamed where the next one is allocated") {
   TileBench t;
   t.b.loop("i", 3, [&](Affine const&) {
     t.make();
@@ -63,7 +65,7 @@ TEST_CASE("a tile of the pass at hand: handed on where the next one is made") {
   CHECK(printed(t.b) == Lines{"for i_1 in range(3):", "    new x", "    x_1 = x", "    new x", "    use x_1"});
 }
 
-TEST_CASE("a tile made before the loop, then by each pass for the next") {
+TEST_CASE("a tile allocated before the loop, then by each iteration for the next") {
   TileBench t;
   t.make();
   t.b.loop("i", 3, [&](Affine const&) {
@@ -76,14 +78,14 @@ TEST_CASE("a tile made before the loop, then by each pass for the next") {
                               "use x_3"});
 }
 
-TEST_CASE("the first tile is made inside a loop") {
+TEST_CASE("the first tile is allocated inside a loop") {
   TileBench t;
   t.b.loop("i", 3, [&](Affine const&) { t.make(); });
   t.use(1);
   CHECK(printed(t.b) == Lines{"for i_1 in range(3):", "    if i_1 >= 1:", "        x_1 = x", "    new x", "use x_1"});
 }
 
-TEST_CASE("cores that made the same number of tiles share a line, others have their own") {
+TEST_CASE("cores that allocated equally many tiles share a line, others have separate lines") {
   TileBench t(2);
   t.b.on_core(0, [&] { t.make(); });
   t.make();
@@ -99,7 +101,7 @@ TEST_CASE("cores that made the same number of tiles share a line, others have th
                                  "x_1 = x", "new x", "use x_1"});
 }
 
-TEST_CASE("names of older tiles give way to buffers of that name") {
+TEST_CASE("older tiles are renamed if a buffer has their name") {
   TileBench t;
   auto const other = t.b.declare("x_1", Memory::sbuf, 1, 1, ElementType::float32);
   t.b.allocate(other);
@@ -109,14 +111,14 @@ TEST_CASE("names of older tiles give way to buffers of that name") {
   CHECK(printed(t.b) == Lines{"new x_1", "new x", "x_1_ = x", "new x", "use x_1_"});
 }
 
-/// Executes a program as its printed form would: names are bound, handed on and read; no ages are counted.
+/// Executes a program like its printed form: names are bound, rebound and read, without counting ages.
 class Names {
  public:
   Names(Program const& program, int core) : program_(program), core_(core), values_(program.variables.size(), 0) {
     values_[core_variable] = core;
     run(program.body);
   }
-  /// The serial number of the tile behind each use, in the order of execution.
+  /// The sequence number of the tile of each use, in the order of execution.
   std::vector<std::optional<int>> const& uses() const { return uses_; }
   bool read_unbound() const { return read_unbound_; }
 
@@ -160,8 +162,8 @@ class Names {
   bool read_unbound_ = false;
 };
 
-/// What ages mean: the serial number of the tile of each use; nothing where there is none. Names the uses that are
-/// invalid by the value that their memset writes.
+/// The sequence number of the tile of each use as its age defines it; none if there is no such tile. Adds the values
+/// that the memsets of invalid uses write to `invalid`.
 std::vector<std::optional<int>> tiles_by_age(Program const& program, int core, std::set<int>& invalid) {
   std::vector<std::optional<int>> uses;
   std::map<int, int> made;
@@ -178,6 +180,7 @@ std::vector<std::optional<int>> tiles_by_age(Program const& program, int core, s
   return uses;
 }
 
+/// Random nested loops, core branches, allocations and uses, without the uses in `left_out`.
 struct RandomProgram {
   std::mt19937 random;
   std::set<int> left_out = {};
@@ -213,7 +216,7 @@ struct RandomProgram {
   }
 };
 
-TEST_CASE("in random programs every name stands for the tile that its age means, and none is unbound") {
+TEST_CASE("in random programs every name refers to the tile of its age, and none is unbound") {
   int older_uses = 0, conditions = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::set<int> invalid;
@@ -233,7 +236,7 @@ TEST_CASE("in random programs every name stands for the tile that its age means,
     older_uses += text.find("dst=x_3") != std::string::npos;
     conditions += text.find(">= ") != std::string::npos;
   }
-  INFO("the programs hold what is to be tested");
+  INFO("the random programs contain the cases to be tested");
   CHECK(older_uses > 40);
   CHECK(conditions > 40);
 }

@@ -1,3 +1,4 @@
+// Printed NKI text of operands and numbers.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -11,6 +12,7 @@
 namespace annulus::nki {
 namespace {
 
+/// A program under construction, and the printed text of its operands.
 struct OperandBench {
   int cores;
   Builder b{"bench", Target::trn2, cores, 1};
@@ -20,7 +22,7 @@ struct OperandBench {
 
   explicit OperandBench(int on_cores = 2) : cores(on_cores) {}
 
-  /// How `access` reads as the source of a copy on chip.
+  /// The printed text of `access` as the source of a copy on chip.
   std::string operand(Access const& access) {
     b.emit(TensorCopy{y.whole(), access});
     return between("src=", ", engine=");
@@ -36,19 +38,19 @@ struct OperandBench {
   }
 };
 
-TEST_CASE("next to each other: a slice") {
+TEST_CASE("consecutive elements: a slice") {
   OperandBench t;
   CHECK(t.operand(t.x.whole()) == "x[0:128, 0:512]");
   CHECK(t.operand(t.x.part(64, 32, 128, 128)) == "x[64:96, 128:256]");
   CHECK(t.operand(t.x.column(511)) == "x[0:128, 511:512]");
-  INFO("several axes that make one run");
+  INFO("several axes that form one run");
   CHECK(t.operand(t.x.pattern(0, 128, 64, {{128, 2}, {1, 128}})) == "x[0:128, 64:320]");
-  INFO("the stride of one element says nothing");
+  INFO("the stride of an axis of one element does not matter");
   CHECK(t.operand(t.x.pattern(0, 128, 7, {{200, 1}, {300, 1}})) == "x[0:128, 7:8]");
   CHECK(t.operand(Access(t.x.buffer, {{1, 128}})) == "x[0:128, 0:1]");
 }
 
-TEST_CASE("anything else on chip: a pattern from the start of the whole tile") {
+TEST_CASE("other accesses on chip: a pattern from the start of the whole tile") {
   OperandBench t;
   CHECK(t.operand(t.x.pattern(0, 128, 3, {{2, 64}})) == "x.ap(pattern=[[512, 128], [2, 64]], offset=3)");
   CHECK(t.operand(t.x.pattern(32, 32, 3, {{0, 64}})) == "x.ap(pattern=[[512, 32], [0, 64]], offset=16387)");
@@ -85,7 +87,7 @@ TEST_CASE("with one core, the core is 0") {
   CHECK_THAT(to_python(t.b.program()), !Catch::Matchers::ContainsSubstring("core"));
 }
 
-TEST_CASE("numbers that Python reads back as the same floats") {
+TEST_CASE("numbers are printed so that Python reads the same floats") {
   OperandBench t;
   CHECK(t.number(1.0f) == "1.0");
   CHECK(t.number(-0.0f) == "-0.0");

@@ -1,6 +1,6 @@
-"""Executes the kernels kept in golden/ on the numpy model of NKI, but for those of ring attention.
+"""Executes the kernels in golden/ on the numpy model of NKI, except those of ring attention.
 
-Exit status 0: all stay inside the Python subset of NKI, run, and give what their programs are for.
+Exit status 0: all are inside the Python subset of NKI, run, and give the expected results.
 """
 import pathlib
 import sys
@@ -37,7 +37,7 @@ def require(condition, text):
 
 
 def attention_tiles():
-    """Softmax attention; the weights are rounded to bfloat16 before they meet v, the sum of weights is not."""
+    """Softmax attention; the weights that multiply v are rounded to bfloat16, those in the sum of weights are not."""
     random = np.random.default_rng(1)
     shapes = ((2, 64, 128), (2, 64, 256), (2, 256, 64))
     q, k, v = (nki_model.bfloat16(random.standard_normal(shape)) for shape in shapes)
@@ -62,7 +62,7 @@ def newest_tiles():
 
 
 def ring_weighted_sum():
-    """Small whole numbers: the sums are exact in any order. The ring may go round in any order of the ranks."""
+    """Small integers, so that sums are exact in any order; tested for several ring orders."""
     random = np.random.default_rng(2)
     parts = [random.integers(-50, 50, (2, 128, 64)).astype(np.float32) for _ in range(4)]
     wanted = sum(rank * part for rank, part in enumerate(parts))
@@ -75,7 +75,7 @@ def ring_weighted_sum():
 
 
 def ring_attention_fwd():
-    """Its text alone: executed_kernels_test.py executes kernels like it, fresh from the printer."""
+    """Checks the text only: executed_kernels_test.py executes newly printed kernels of this kind."""
     kernel("ring_attention_fwd")
 
 

@@ -1,5 +1,5 @@
 #pragma once
-// Parts of a printed kernel, for tests to compare.
+// Parts of a printed kernel, for comparison in tests.
 
 #include <sstream>
 #include <string>
@@ -17,8 +17,8 @@ inline std::vector<std::string> lines_of(std::string const& text) {
   return lines;
 }
 
-/// The statements of the kernel, calls that go over several lines joined to one, each with its indentation beyond that
-/// of the kernel's body; without the declarations of tensors in HBM, the return and empty lines.
+/// The statements of the kernel, multi-line calls joined to one line, indented relative to the kernel's body; without
+/// the declarations of tensors in HBM, the return and empty lines.
 inline std::vector<std::string> statements_of(std::string const& module) {
   std::vector<std::string> statements;
   bool inside = false;

@@ -9,7 +9,7 @@ namespace {
 using namespace annulus::nki;
 using annulus::Index;
 
-TEST_CASE("An affine index adds, scales and forgets terms that cancel", "[nki][program]") {
+TEST_CASE("Affine indices add, scale and drop terms that cancel", "[nki][program]") {
   Affine const a = Affine::of(1, 3) + 5, b = Affine::of(2) * 4;
   std::vector<Index> const values{0, 10, 7};
   REQUIRE((a + b).at(values) == 30 + 5 + 28);
@@ -21,7 +21,7 @@ TEST_CASE("An affine index adds, scales and forgets terms that cancel", "[nki][p
   REQUIRE(Affine::of(1) != Affine::of(2));
 }
 
-TEST_CASE("An access knows its elements, its reach and whether they lie together", "[nki][program]") {
+TEST_CASE("An access knows its elements, its extremes and whether it is contiguous", "[nki][program]") {
   Builder builder("p", Target::trn2, 1, 1);
   TileHandle const tile = builder.tile("t", Memory::sbuf, 128, 64, ElementType::float32);
   Access const part = tile.part(32, 32, 8, 16);
@@ -36,7 +36,7 @@ TEST_CASE("An access knows its elements, its reach and whether they lie together
   REQUIRE(tile.pattern(0, 128, 0, {{-1, 4}}).extremes(1) == std::pair<Index, Index>{-3, 0});
 }
 
-/// Offsets and places of everything that a core executes.
+/// Offset and place of the destination of every instruction that a core executes.
 std::vector<std::pair<Index, int>> executed(Program const& program, int core) {
   std::vector<std::pair<Index, int>> found;
   Walk walk(program, core);
@@ -48,7 +48,7 @@ std::vector<std::pair<Index, int>> executed(Program const& program, int core) {
   return found;
 }
 
-TEST_CASE("A walk counts loops out, follows one core and finds older tiles", "[nki][program]") {
+TEST_CASE("A walk iterates loops, follows one core and finds older tiles", "[nki][program]") {
   Builder builder("p", Target::trn2, 2, 1);
   TileHandle const tile = builder.declare("t", Memory::sbuf, 128, 64, ElementType::float32, 2);
   builder.loop("i", 3, [&](Affine const& i) {
@@ -60,12 +60,12 @@ TEST_CASE("A walk counts loops out, follows one core and finds older tiles", "[n
   builder.emit(Memset{tile.before(2).column(2)});
   Program const program = std::move(builder).finish();
   using Found = std::vector<std::pair<Index, int>>;
-  // Three tiles in two places: the newest is in place 0, the one before in place 1, the first is gone.
+  // Three tiles in two places: the newest is in place 0, the previous one in place 1, the first is overwritten.
   REQUIRE(executed(program, 0) == Found{{1, 1}, {2, -1}});
   REQUIRE(executed(program, 1) == Found{{1, 0}, {11, 1}, {21, 0}, {1, 1}, {2, -1}});
 }
 
-TEST_CASE("Cores meet at barriers and collectives only", "[nki][program]") {
+TEST_CASE("Cores synchronize at barriers and collectives only", "[nki][program]") {
   Builder builder("p", Target::trn2, 2, 2);
   TensorHandle const a = builder.tensor("a", {4}, ElementType::float32),
                      b = builder.tensor("b", {4}, ElementType::float32);
@@ -76,7 +76,7 @@ TEST_CASE("Cores meet at barriers and collectives only", "[nki][program]") {
   REQUIRE_FALSE(is_meeting({Allocate{0}}));
 }
 
-TEST_CASE("Programs are equal iff all they hold is", "[nki][program]") {
+TEST_CASE("Programs are equal iff all their parts are", "[nki][program]") {
   auto const make = [](Index offset, bool accumulate) {
     Builder builder("p", Target::trn2, 1, 1);
     TileHandle const tile = builder.tile("t", Memory::psum, 128, 64, ElementType::float32);

@@ -1,4 +1,4 @@
-// The ranges that kernels work with say the same as the mask, pair by pair.
+// Key ranges given to kernels, compared with the mask for every pair of query and key.
 
 #include <random>
 
@@ -32,7 +32,7 @@ std::vector<std::int32_t> documents(Index length, unsigned seed) {
   return ids;
 }
 
-TEST_CASE("Every pair is in a range iff the mask shows it", "[nki][ring_mask]") {
+TEST_CASE("A pair is in a range iff it is visible", "[nki][ring_mask]") {
   Index pairs = 0;
   for (Sharding const& sharding :
        {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Striped{.block = 3}), Sharding(Zigzag{})})
@@ -71,7 +71,7 @@ TEST_CASE("Every pair is in a range iff the mask shows it", "[nki][ring_mask]") 
   REQUIRE(pairs > 100000);
 }
 
-TEST_CASE("Tables give back the ranges, whoever travels", "[nki][ring_mask]") {
+TEST_CASE("The tables given to kernels hold the ranges, for rotating keys and rotating queries", "[nki][ring_mask]") {
   int bands = 0;
   for (Sharding const& sharding : {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Zigzag{})})
     for (Mask const& mask : masks())
@@ -113,7 +113,7 @@ TEST_CASE("Tables give back the ranges, whoever travels", "[nki][ring_mask]") {
   REQUIRE(bands > 10);
 }
 
-TEST_CASE("A mask that does not fit the kernel or has too many runs is refused", "[nki][ring_mask]") {
+TEST_CASE("A mask that does not match the kernel or has too many runs is refused", "[nki][ring_mask]") {
   KernelSpec spec{.ranks = 2, .shape = {}, .local_queries = 64, .local_keys = 64};
   RingMask const mask = sharded_mask(causal(), Contiguous{}, 2, 64, 64);
   REQUIRE_NOTHROW(mask.check_for(spec, 2));

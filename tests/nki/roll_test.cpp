@@ -1,4 +1,4 @@
-// Rolled programs execute what was written out.
+// Rolling of repeated code into loops: rolled programs execute the same instructions as unrolled ones.
 
 #include <random>
 
@@ -11,6 +11,7 @@ namespace {
 using namespace annulus::nki;
 using annulus::Index;
 
+/// Builds bodies of one memset to a column of a tile.
 struct Writer {
   Builder builder{"p", Target::trn2, 1, 1};
   TileHandle tile = builder.declare("t", Memory::sbuf, 128, 1 << 20, ElementType::float32, 2);
@@ -45,7 +46,7 @@ TEST_CASE("Three bodies with a constant step become a loop, two do not", "[nki][
   }
 }
 
-TEST_CASE("Bodies that differ in more than indices stay apart", "[nki][roll]") {
+TEST_CASE("Bodies that differ in more than indices are not rolled", "[nki][roll]") {
   Writer writer;
   std::vector<Body> bodies;
   for (Index i = 0; i < 6; ++i) bodies.push_back(writer.memset(i, static_cast<float>(i / 3)));
@@ -62,12 +63,12 @@ TEST_CASE("A period of two is found", "[nki][roll]") {
     bodies.push_back(writer.memset(i % 2 == 0 ? i : 1000 - 5 * i, static_cast<float>(i % 2)));
   append_rolled(writer.builder, "i", std::move(bodies), 2);
   Program const program = std::move(writer.builder).finish();
-  REQUIRE(program.body.size() == 2);  // four turns of two, and the last
+  REQUIRE(program.body.size() == 2);  // four iterations of two, and the last
   auto const found = executed(program);
   for (Index i = 0; i < 9; ++i) REQUIRE(found[static_cast<std::size_t>(i)].first == (i % 2 == 0 ? i : 1000 - 5 * i));
 }
 
-TEST_CASE("Random nested code rolls to what it was", "[nki][roll]") {
+TEST_CASE("Rolled random nested code executes the same instructions", "[nki][roll]") {
   std::mt19937 random(7);
   auto const below = [&](int n) { return static_cast<Index>(random() % static_cast<unsigned>(n)); };
   int loops = 0;
@@ -98,7 +99,7 @@ TEST_CASE("Random nested code rolls to what it was", "[nki][roll]") {
   REQUIRE(loops > 100);
 }
 
-TEST_CASE("A roller says the same as rolling all at once, and holds little", "[nki][roll]") {
+TEST_CASE("A streaming Roller gives a program that executes the unrolled instructions", "[nki][roll]") {
   std::mt19937 random(11);
   int loops = 0;
   for (int round = 0; round < 300; ++round) {

@@ -1,4 +1,4 @@
-// A tile program written by hand: causal flash attention of one head, ragged in every extent, against one in double.
+// A hand-written tile program: causal flash attention of one head with ragged extents, compared with double precision.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ using annulus::nki::Role;
 namespace {
 
 constexpr Index queries = 150, keys = 333, dim = 72, value_dim = 40, tile_rows = 64, key_tile = 96, block = 32;
-constexpr Index causal_offset = keys - queries;  ///< query i sees keys up to i + this
+constexpr Index causal_offset = keys - queries;  ///< query i sees keys up to i + causal_offset
 
 /// Inputs q [dim, queries] (scaled), k [dim, keys], v [keys, value_dim].
 /// Outputs o [queries, value_dim], lse [queries, 1].
@@ -115,7 +115,7 @@ double norm(std::vector<double> const& values) {
 
 }  // namespace
 
-TEST_CASE("A hand-written program computes causal attention, on one core or two, the same bits each time") {
+TEST_CASE("A hand-written program computes causal attention on one or two cores, with the same bits in every run") {
   auto const type = GENERATE(f32, bf16);
   auto const narrow = [&](float value) { return type == f32 ? value : static_cast<float>(Eigen::bfloat16(value)); };
   nki::Tensors inputs{{"q", random_values(dim * queries, 71, -0.25f, 0.25f)},

@@ -1,4 +1,4 @@
-// Cores of a pair in turns, and ranks on a ring.
+// Simulator: synchronization of the two cores of a rank, and collectives on a ring of ranks.
 
 #include <algorithm>
 #include <numeric>
@@ -23,7 +23,7 @@ namespace {
 
 auto const trn2 = nki::hardware_of(Target::trn2);
 
-/// Each core writes its own half of `shared`, waits where `waits`, and copies the other's half to the output.
+/// Each core writes its half of `shared`, waits at a barrier if `waits`, and copies the other half to the output.
 Program exchange_halves(bool waits, Memory memory = Memory::shared_hbm) {
   Builder b("exchange", Target::trn2, 2, 1);
   auto const shared = b.tensor("shared", {2, 4}, f32, Role::internal, memory),
@@ -38,7 +38,7 @@ Program exchange_halves(bool waits, Memory memory = Memory::shared_hbm) {
   return std::move(b).finish();
 }
 
-/// Permutes x `hops` times and returns it, with the ids of the workers whose data was here after 0, ..., hops hops.
+/// Permutes x `hops` times and returns it, with the ids of the workers whose data was held after 0, ..., hops hops.
 Program permute(int ranks, int cores, int hops) {
   Builder b("permute", Target::trn2, cores, ranks);
   auto const x = b.tensor("x", {3, 5}, bf16, Role::input);
@@ -75,7 +75,7 @@ std::vector<float> of_worker(int worker) {
 
 }  // namespace
 
-TEST_CASE("A barrier lets each core see what the other wrote, whoever goes first") {
+TEST_CASE("A barrier makes each core's writes visible to the other, whichever runs first") {
   int const first = GENERATE(0, 1);
   Arrangement arrangement;
   arrangement.first_core = first;
@@ -85,20 +85,20 @@ TEST_CASE("A barrier lets each core see what the other wrote, whoever goes first
   CHECK(statistics.total() == 2 * 5);
   CHECK(statistics.of(nki::Engine::dma) == 2 * 3);
   CHECK(statistics.of(nki::Engine::gpsimd) == 2 * 2);
-  // Without it, one of the cores comes too early.
+  // Without it, one of the cores reads too early.
   CHECK_THROWS_WITH(
       nki::simulate(exchange_halves(false), trn2, {}, arrangement),
       ContainsSubstring("core " + std::to_string(first)) && ContainsSubstring("of shared, which was never written"));
 }
 
-TEST_CASE("Private tensors are each core's own") {
+TEST_CASE("Each core has its own copy of a private tensor") {
   CHECK_THROWS_WITH(nki::simulate(exchange_halves(true, Memory::private_hbm), trn2, {}),
                     ContainsSubstring("of which each core has its own"));
   CHECK_THROWS_WITH(nki::simulate(exchange_halves(false, Memory::private_hbm), trn2, {}),
                     ContainsSubstring("of shared, which was never written"));
 }
 
-TEST_CASE("Cores that do not meet at the same instruction are told so") {
+TEST_CASE("Cores that wait at different instructions are refused") {
   auto const program = [](auto&& write) {
     Builder b("astray", Target::trn2, 2, 1);
     auto const x = b.tensor("x", {1, 4}, f32), y = b.tensor("y", {1, 4}, f32);
@@ -122,10 +122,10 @@ TEST_CASE("Cores that do not meet at the same instruction are told so") {
 
   Builder alone("alone", Target::trn2, 1, 1);
   alone.emit(nki::CoreBarrier{alone.tensor("x", {4}, f32).whole()});
-  CHECK_THROWS_WITH(nki::simulate(alone.program(), trn2, {}), ContainsSubstring("no one to wait for"));
+  CHECK_THROWS_WITH(nki::simulate(alone.program(), trn2, {}), ContainsSubstring("core_barrier requires 2 cores"));
 }
 
-TEST_CASE("Permutes go round any ring, and ids say whose data is here") {
+TEST_CASE("Permutes follow any ring order, and queried ids name the owner of the data") {
   int const ranks = GENERATE(1, 2, 3, 4), cores = GENERATE(1, 2);
   auto const ids = GENERATE(Arrangement::Ids::position, Arrangement::Ids::global);
   Arrangement arrangement;
@@ -158,7 +158,7 @@ TEST_CASE("A program of one rank permutes to itself") {
   CHECK(nki::simulate(permute(1, 1, 1), trn2, {{"x", of_worker(1)}}).at("out") == of_worker(1));
 }
 
-TEST_CASE("A reducing permute adds up what it meets, rounded at each hop") {
+TEST_CASE("A reducing permute adds the data of each rank, rounded at each hop") {
   int const ranks = GENERATE(1, 2, 3, 4);
   auto const op = GENERATE(Operator::add, Operator::maximum);
   Builder b("reduce", Target::trn2, 1, ranks);
@@ -178,7 +178,7 @@ TEST_CASE("A reducing permute adds up what it meets, rounded at each hop") {
   });
   auto const narrow = [](float value) { return static_cast<float>(Eigen::bfloat16(value)); };
   for (int rank = 0; rank < ranks; ++rank) {
-    // What arrives last started one place on, and has come through all the others.
+    // The data received last started at the next rank and have passed through all others.
     std::vector<float> expected(300);
     for (int hop = 0; hop < ranks; ++hop) {
       std::vector<float> const met = input(arrangement.ring[static_cast<std::size_t>((rank + hop) % ranks)]);
@@ -193,7 +193,7 @@ TEST_CASE("A reducing permute adds up what it meets, rounded at each hop") {
   }
 }
 
-TEST_CASE("Permutes refuse undefined data and other extents, and no peer waits for a rank that failed") {
+TEST_CASE("Permutes refuse undefined data and unequal extents, and no peer waits for a failed rank") {
   auto const run = [](bool defined, Index extent, nki::ElementType type) {
     Builder b("permute", Target::trn2, 1, 3);
     auto const x = b.tensor("x", {1, 8}, f32, Role::input), from = b.tensor("from", {1, 8}, f32),
@@ -211,7 +211,7 @@ TEST_CASE("Permutes refuse undefined data and other extents, and no peer waits f
   CHECK_THROWS_WITH(run(true, 7, f32), ContainsSubstring("8 elements of float32, dst 7"));
   CHECK_THROWS_WITH(run(true, 8, bf16), ContainsSubstring("of bfloat16"));
 
-  // Rank 1 lacks its input.
+  // The input of rank 1 is missing.
   Program const program = permute(3, 1, 2);
   CHECK_THROWS_WITH(
       annulus::run_ring(

@@ -1,4 +1,4 @@
-// DMA, shuffles of partitions, and numbers that follow a pattern.
+// Simulator: DMA, partition shuffles and index patterns.
 
 #include <cmath>
 #include <numeric>
@@ -63,7 +63,7 @@ TEST_CASE("dma_copy between tensors in HBM, between tiles, and onto itself") {
   for (std::size_t i = 0; i < 36; ++i) CHECK(one.result("x")[i] == static_cast<float>(i % 9 == 0 ? i : i - 1));
 }
 
-TEST_CASE("A register moves an access in HBM by whole indices of a dimension") {
+TEST_CASE("A register offsets an access in HBM by indices of one dimension") {
   auto const [dimension, stride] = GENERATE(std::pair{0, 20}, std::pair{1, 5}, std::pair{2, 1});
   auto const id = GENERATE(0, 3);
   OneProgram one;
@@ -122,7 +122,7 @@ TEST_CASE("dma_transpose of two, three and four axes") {
               static_cast<float>(Eigen::bfloat16(one.inputs["hbm"][i * 100 + 20 + j])));
 }
 
-TEST_CASE("dma_transpose as attention uses it, in place, and what it refuses") {
+TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") {
   OneProgram one;
   auto const p = one.load("p", 32, 128, random_values(32 * 128, 46), bf16);
   one.store("before", p);
@@ -149,7 +149,7 @@ TEST_CASE("dma_transpose as attention uses it, in place, and what it refuses") {
   run({z.columns(1, 4), x.whole()});
 }
 
-TEST_CASE("nc_stream_shuffle inside quadrants, in place, broadcasting, leaving partitions") {
+TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leaving partitions unchanged") {
   OneProgram one;
   auto const x = one.load("x", 64, 3, random_values(64 * 3, 47)), y = one.load("y", 64, 3, random_values(64 * 3, 48)),
              z = one.load("z", 128, 1, random_values(128, 49));
@@ -181,7 +181,7 @@ TEST_CASE("nc_stream_shuffle inside quadrants, in place, broadcasting, leaving p
   CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("of src, which has 8"));
 }
 
-TEST_CASE("iota and affine_select count as their pattern says") {
+TEST_CASE("iota and affine_select follow their index pattern") {
   auto const type = GENERATE(f32, i32);
   std::vector<nki::Axis> const pattern{{100, 3}, {-2, 4}};
   OneProgram one;
@@ -220,7 +220,7 @@ TEST_CASE("iota and affine_select count as their pattern says") {
   CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("11 numbers"));
 }
 
-TEST_CASE("Indices follow the variables of loops") {
+TEST_CASE("Indices depend on loop variables") {
   OneProgram one;
   auto const x = one.load("x", 4, 12, random_values(48, 52));
   auto const y = one.builder.tile("y", Memory::sbuf, 4, 12, f32), n = one.builder.tile("n", Memory::sbuf, 1, 6, f32);

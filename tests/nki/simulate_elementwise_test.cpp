@@ -1,4 +1,4 @@
-// VectorE and ScalarE element by element against plain formulas in double, on strided, broadcast and shifted patterns.
+// Simulator: elementwise VectorE and ScalarE against formulas in double, on strided, broadcast and shifted patterns.
 
 #include <cmath>
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr Index rows = 5, count = 12, width = 40;
 
-/// Where the 12 elements of a row lie in a tile of 40.
+/// Layout of the 12 elements of a row in a tile of 40.
 struct Layout {
   char const* name;
   Index first_partition, offset;
@@ -44,8 +44,8 @@ Access access_of(nki::TileHandle const& tile, Layout const& layout) {
   return access;
 }
 
-/// Runs write(dst, a, b) on every pair of layouts and compares dst with formula(a, b) of the elements, and what is not
-/// dst with what was there.
+/// Runs write(dst, a, b) on every pair of layouts, compares dst with formula(a, b) element by element, and checks that
+/// elements outside dst are unchanged.
 void check_all_layouts(nki::ElementType type, double largest,
                        std::function<nki::Instruction(Access, Access, Access)> const& write,
                        std::function<double(double, double)> const& formula, float lowest = -2, float highest = 2) {
@@ -164,7 +164,7 @@ TEST_CASE("Every operator, with a tensor, a number or a column on either side") 
   }
 }
 
-TEST_CASE("A NaN is not hidden by maximum and minimum") {
+TEST_CASE("maximum and minimum propagate NaN") {
   float const nan = std::numeric_limits<float>::quiet_NaN();
   OneProgram one;
   auto const a = one.load("a", 1, 40, std::vector<float>(40, 1.0f)),
@@ -279,7 +279,7 @@ TEST_CASE("exp over its whole range") {
   CHECK(one.result("y")[2] == 0.0f);
 }
 
-TEST_CASE("A value gives the same bits wherever it stands") {
+TEST_CASE("The result for a value does not depend on its position") {
   auto const function = GENERATE(Function::exp, Function::log, Function::tanh);
   Index const n = 77;
   OneProgram one;
@@ -290,7 +290,7 @@ TEST_CASE("A value gives the same bits wherever it stands") {
   for (float const value : one.result("y")) CHECK(value == one.result("y")[0]);
 }
 
-TEST_CASE("Scale and bias may be columns, of another type too") {
+TEST_CASE("Scale and bias may be columns, also of another type") {
   OneProgram one;
   auto const x = one.load("x", 3, 4, random_values(12, 5)), scale = one.load("scale", 3, 1, {1, -2, 0.5f}),
              bias = one.load("bias", 3, 1, {0.5f, 0.25f, -1}, bf16);
@@ -327,7 +327,7 @@ TEST_CASE("ScalarE refuses values outside the domain of a function") {
                                              ContainsSubstring("ScalarE"));
 }
 
-TEST_CASE("reciprocal, and exponential where the hardware has it") {
+TEST_CASE("reciprocal, and exponential on hardware that has it") {
   check_all_layouts(
       f32, 2,
       [](Access dst, Access a, Access) {
@@ -358,7 +358,7 @@ TEST_CASE("reciprocal, and exponential where the hardware has it") {
   }
 }
 
-TEST_CASE("dst may be an operand, in the same place or another") {
+TEST_CASE("dst may overlap an operand, with equal or shifted elements") {
   OneProgram one;
   auto const load = [&](char const* name, unsigned seed) {
     return one.load(name, 96, width, random_values(96 * width, seed));

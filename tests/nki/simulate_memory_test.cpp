@@ -1,4 +1,4 @@
-// What was never written cannot be read, and the error says where.
+// Simulator: reads of elements that were never written are refused, with their place.
 
 #include <cmath>
 #include <functional>
@@ -15,7 +15,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Every operand that an instruction reads, left undefined in turn.
+/// An instruction with one undefined operand among those it reads.
 struct Reader {
   char const* keyword;
   std::function<nki::Instruction(nki::Access full, nki::Access hole, nki::Access dst, nki::Access column)> write;
@@ -23,7 +23,7 @@ struct Reader {
 
 }  // namespace
 
-TEST_CASE("Each operand that reads is checked") {
+TEST_CASE("Every operand that is read is checked") {
   using A = nki::Access;
   auto const reader =
       GENERATE(
@@ -110,7 +110,7 @@ TEST_CASE("Each operand that reads is checked") {
                         ContainsSubstring("never written"));
 }
 
-TEST_CASE("The instruction is named") {
+TEST_CASE("The error names the instruction") {
   OneProgram one;
   auto const a = one.builder.tile("a", Memory::sbuf, 2, 2, f32), b = one.builder.tile("b", Memory::sbuf, 2, 2, f32);
   one.builder.emit(nki::Memset{a.whole(), 0.0f});
@@ -126,7 +126,7 @@ TEST_CASE("range_select reads both bounds and all of its tile") {
                                 one.builder.tile("high", Memory::sbuf, 2, 1, f32)};
     for (int i = 0; i < 3; ++i)
       if (i != undefined) one.builder.emit(nki::Memset{tiles[i].whole(), 1.0f});
-    // Nothing passes, but it is read all the same.
+    // No element passes, but all are read.
     one.builder.emit(nki::RangeSelect{.dst = tiles[0].whole(),
                                       .on_true_tile = tiles[0].whole(),
                                       .bound0 = tiles[1].whole(),
@@ -136,7 +136,7 @@ TEST_CASE("range_select reads both bounds and all of its tile") {
   }
 }
 
-TEST_CASE("A tile is undefined again when it is made again; older ones stay while their places do") {
+TEST_CASE("A newly allocated tile is undefined; older tiles are kept until their place is reused") {
   OneProgram one;
   auto const tile = one.builder.declare("tile", Memory::sbuf, 2, 2, f32, 2);
   auto const kept = one.builder.tile("kept", Memory::sbuf, 2, 2, f32);
@@ -157,10 +157,10 @@ TEST_CASE("A tile is undefined again when it is made again; older ones stay whil
   CHECK_THROWS_WITH(empty.run(), ContainsSubstring("of tile, which was never written"));
   OneProgram gone = again;
   gone.builder.emit(nki::TensorCopy{kept.whole(), tile.before(2).whole()});
-  CHECK_THROWS_WITH(gone.run(), ContainsSubstring("whose place a newer one has taken"));
+  CHECK_THROWS_WITH(gone.run(), ContainsSubstring("was replaced by a newer one"));
 }
 
-TEST_CASE("A new tile does not hold what was written to the one before, bit by bit") {
+TEST_CASE("A new tile holds nothing of the previous one, whatever its bits") {
   OneProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 2, 2, f32),
              copy = one.builder.tile("copy", Memory::sbuf, 2, 2, f32);
@@ -173,7 +173,7 @@ TEST_CASE("A new tile does not hold what was written to the one before, bit by b
   CHECK_THROWS_WITH(one.run(), ContainsSubstring("partition 1, element 0 of tile, which was never written"));
 }
 
-TEST_CASE("Definedness follows single elements, in every order of writing") {
+TEST_CASE("Definedness is tracked per element, for every order of writes") {
   // Columns 0..3, 6..7, then 4: column 5 stays undefined until the end.
   OneProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 3, 8, f32),
@@ -210,7 +210,7 @@ TEST_CASE("Definedness follows single elements, in every order of writing") {
   CHECK(one.result("copy") == std::vector<float>(24, 1.0f));
 }
 
-TEST_CASE("Tensors in HBM begin undefined; outputs must be written to the last element") {
+TEST_CASE("Tensors in HBM are undefined at first; outputs must be written completely") {
   OneProgram one;
   auto const scratch = one.builder.tensor("scratch", {4, 4}, f32, Role::internal, Memory::private_hbm);
   auto const out = one.builder.tensor("out", {4, 4}, f32, Role::output);
@@ -225,7 +225,7 @@ TEST_CASE("Tensors in HBM begin undefined; outputs must be written to the last e
   CHECK_THROWS_WITH(partial.run(), ContainsSubstring("element 3 of output out was never written"));
 }
 
-TEST_CASE("NaN and infinity are values, whatever their bits") {
+TEST_CASE("NaN with any payload and infinity count as defined values") {
   float const poison_like = nki::simulator::poison;
   OneProgram one;
   auto const x = one.load("x", 1, 3, {poison_like, -poison_like, std::numeric_limits<float>::infinity()});
@@ -235,7 +235,7 @@ TEST_CASE("NaN and infinity are values, whatever their bits") {
   for (float const value : one.result("x")) CHECK(std::isnan(value));
 }
 
-TEST_CASE("Accesses outside a buffer, and inputs that do not fit, are refused") {
+TEST_CASE("Accesses outside a buffer, and inputs of the wrong size or name, are refused") {
   OneProgram one;
   auto const x = one.load("x", 4, 4, std::vector<float>(16, 1.0f));
   auto const fails = [&](nki::Access const& access) {
@@ -262,16 +262,16 @@ TEST_CASE("Accesses outside a buffer, and inputs that do not fit, are refused") 
   nki::simulate(one.builder.program(), hardware, good);
 }
 
-TEST_CASE("Tensors that no machine holds are refused by name") {
+TEST_CASE("Tensors larger than the machine's memory are refused by name") {
   for (std::vector<Index> const& shape : {std::vector<Index>{Index{1} << 40, 4}, {Index{1} << 40, Index{1} << 40}}) {
     OneProgram one;
     one.builder.tensor("large", shape, f32);
     CHECK_THROWS_WITH(one.run(), ContainsSubstring("buffer large has [1099511627776, ") &&
-                                     ContainsSubstring("more memory than this machine gives"));
+                                     ContainsSubstring("more memory than this machine has available"));
   }
 }
 
-TEST_CASE("Numbers that name nothing are refused before anything runs") {
+TEST_CASE("Indices of undeclared buffers, variables and registers are refused before anything runs") {
   OneProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 4, 4, f32);
   one.builder.emit(nki::TensorCopy{tile.whole(), nki::Access()});

@@ -1,4 +1,4 @@
-// Instructions that reduce over the elements of a partition, and the hidden results that they chain.
+// Simulator: instructions that reduce over the elements of a partition, and chains in the accumulator registers.
 
 #include <algorithm>
 #include <cmath>
@@ -62,7 +62,7 @@ bool passes(Operator op, double index, double bound) {
 
 }  // namespace
 
-TEST_CASE("tensor_reduce over the last axis, of strided data, at lengths around the vector width") {
+TEST_CASE("tensor_reduce over the last axis of strided data, at lengths around the vector width") {
   auto const op = GENERATE(Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum,
                            Operator::logical_and, Operator::logical_or);
   auto const length = GENERATE(Index{1}, Index{2}, Index{15}, Index{16}, Index{17}, Index{40});
@@ -134,7 +134,7 @@ TEST_CASE("tensor_scalar_reduce reduces the float32 values") {
   }
 }
 
-TEST_CASE("range_select keeps what passes both comparisons") {
+TEST_CASE("range_select keeps the elements that pass both comparisons") {
   auto const op0 =
       GENERATE(Operator::equal, Operator::less, Operator::less_equal, Operator::greater, Operator::greater_equal);
   auto const op1 =
@@ -176,7 +176,7 @@ TEST_CASE("range_select keeps what passes both comparisons") {
   }
 }
 
-TEST_CASE("range_select into bfloat16: the fill becomes -inf, the maximum does not; chains go on over instructions") {
+TEST_CASE("range_select into bfloat16: the fill becomes -inf, the maximum does not; chains span several instructions") {
   OneProgram one;
   auto const x = one.load("x", 2, 4, {1, 2, 3, 4, 5, 6, 7, 8}), low = one.load("low", 2, 1, {1, 0}),
              high = one.load("high", 2, 1, {2, 0});
@@ -204,7 +204,7 @@ TEST_CASE("range_select into bfloat16: the fill becomes -inf, the maximum does n
   CHECK(one.result("second") == std::vector<float>{2, nki::lowest_float});
 }
 
-TEST_CASE("Sums of ScalarE see float32 values and go on until they are reset") {
+TEST_CASE("ScalarE sums float32 values, across instructions, until a reset") {
   OneProgram one;
   std::vector<float> const values = random_values(3 * 50, 24, -3, 1);
   auto const x = one.load("x", 3, 50, values);
@@ -237,7 +237,7 @@ TEST_CASE("Sums of ScalarE see float32 values and go on until they are reset") {
   }
 }
 
-TEST_CASE("A hidden result that no reset began is refused") {
+TEST_CASE("An accumulator register that no reset initialised is refused") {
   auto const run = [](bool vector, ReduceCommand command, bool before) {
     OneProgram one;
     auto const x = one.load("x", 2, 4, std::vector<float>(8, 1.0f)), bound = one.load("bound", 2, 1, {0, 0});
@@ -264,7 +264,7 @@ TEST_CASE("A hidden result that no reset began is refused") {
   CHECK_THROWS_WITH(run(true, ReduceCommand::reduce, false), ContainsSubstring("no reset"));
   CHECK_THROWS_WITH(run(false, ReduceCommand::reduce, false), ContainsSubstring("no reset"));
   CHECK_THROWS_WITH(run(false, ReduceCommand::idle, false), ContainsSubstring("no reset"));
-  CHECK_THROWS_WITH(run(true, ReduceCommand::reduce, true), ContainsSubstring("no reset"));  // an idle use lies between
+  CHECK_THROWS_WITH(run(true, ReduceCommand::reduce, true), ContainsSubstring("no reset"));  // after an idle use
   run(true, ReduceCommand::reset_reduce, false);
   run(false, ReduceCommand::idle, true);
 }

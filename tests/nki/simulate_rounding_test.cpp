@@ -1,4 +1,4 @@
-// Values as they are written: bfloat16 and float16 as Eigen rounds them, integers to the nearest.
+// Simulator: rounding of written values, to bfloat16 and float16 as in Eigen, to the nearest integer.
 
 #include <Eigen/Core>
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 namespace simulator = annulus::nki::simulator;
 using annulus::nki::ElementType;
 
-/// Bit patterns around every exponent, and at random; both signs, all kinds of NaN.
+/// Bit patterns around every exponent, and random ones; both signs, all kinds of NaN.
 template <class Check>
 void for_many_floats(Check&& check) {
   for (std::uint32_t exponent = 0; exponent < 256; ++exponent)
@@ -45,12 +45,12 @@ void compare(Round&& round) {
 
 }  // namespace
 
-TEST_CASE("bfloat16 is the nearest, ties to even") {
+TEST_CASE("bfloat16 rounds to nearest, ties to even") {
   compare<Eigen::bfloat16>([](float value) { return simulator::to_bfloat16(value); });
   CHECK(simulator::to_bfloat16(-3.4028235e38f) == -std::numeric_limits<float>::infinity());
 }
 
-TEST_CASE("float16 is the nearest, ties to even, subnormal numbers included") {
+TEST_CASE("float16 rounds to nearest, ties to even, including subnormals") {
   compare<Eigen::half>([](float value) { return simulator::to_float16(value); });
   CHECK(simulator::to_float16(-3.4028235e38f) == -std::numeric_limits<float>::infinity());
   CHECK(simulator::to_float16(65519.99f) == 65504.0f);
@@ -58,7 +58,7 @@ TEST_CASE("float16 is the nearest, ties to even, subnormal numbers included") {
   CHECK(simulator::to_float16(0x1.000002p-25f) == 0x1p-24f);
 }
 
-TEST_CASE("A run of values is rounded as each value is") {
+TEST_CASE("An array is rounded like each of its values") {
   for (auto const type : {ElementType::float32, ElementType::bfloat16, ElementType::float16}) {
     std::vector<float> values, rounded;
     std::mt19937 bits(3);
@@ -72,7 +72,7 @@ TEST_CASE("A run of values is rounded as each value is") {
   }
 }
 
-TEST_CASE("Integers are the nearest, and what they cannot hold is refused") {
+TEST_CASE("Integers round to nearest, and values out of range are refused") {
   using Catch::Matchers::ContainsSubstring;
   std::vector<float> values{0.5f, 1.5f, 2.5f, -0.4f, 254.7f};
   simulator::round_to(ElementType::uint8, values.data(), 5);

@@ -1,4 +1,4 @@
-// TensorE: products and transposes.
+// Simulator: matrix products and transposes of TensorE.
 
 #include <cmath>
 
@@ -11,6 +11,7 @@ using nki::Memory;
 
 namespace {
 
+/// Extents of a matrix product [m, k] x [k, n].
 struct Extents {
   Index k, m, n;
 };
@@ -63,7 +64,7 @@ TEST_CASE("nc_matmul at full and at odd extents, overwriting and accumulating") 
   CHECK(twice);
 }
 
-TEST_CASE("nc_matmul on strided operands and into a part of a tile, narrower too") {
+TEST_CASE("nc_matmul on strided operands, into a part of a tile, and into a narrower type") {
   auto const type = GENERATE(f32, bf16);
   OneProgram one;
   auto const a = one.load("a", 128, 40, random_values(128 * 40, 33)),
@@ -92,7 +93,7 @@ TEST_CASE("nc_matmul on strided operands and into a part of a tile, narrower too
   CHECK(one.result("dst") == expected);
 }
 
-TEST_CASE("An element of a product does not depend on the shapes around it") {
+TEST_CASE("An element of a product does not depend on the shapes of the operands") {
   OneProgram one;
   std::vector<float> const x = random_values(128, 36), y = random_values(128, 37);
   std::vector<float> a(128 * 128), b(128 * 512);
@@ -112,7 +113,7 @@ TEST_CASE("An element of a product does not depend on the shapes around it") {
   CHECK(one.result("small") == std::vector<float>(15, one.result("large")[0]));
 }
 
-TEST_CASE("nc_transpose, whole, strided and onto itself") {
+TEST_CASE("nc_transpose of whole and strided tiles, and onto itself") {
   OneProgram one;
   auto const x = one.load("x", 128, 40, random_values(128 * 40, 38), bf16),
              square = one.load("square", 32, 32, random_values(32 * 32, 39));

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a tile program on all workers of a ring, each a thread.
+// Launch of a tile program on all workers of a simulated ring, one thread each.
 
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace annulus_test {
 
-/// inputs[worker] -> outputs[worker]. `arrangement` says where on the ring each worker stands.
+/// Returns the outputs of each worker, given the inputs of each. `arrangement` places the workers on the ring.
 inline std::vector<annulus::nki::Tensors> launch(annulus::nki::Program const& program,
                                                  std::vector<annulus::nki::Tensors> const& inputs,
                                                  annulus::nki::Arrangement const& arrangement = {}) {

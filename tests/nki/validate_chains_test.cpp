@@ -1,3 +1,4 @@
+// Validator: reduction chains in the accumulator registers (R15).
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -6,7 +7,7 @@ using namespace annulus_test::validator_cases;
 
 namespace {
 
-/// Instructions that use the hidden sums of ScalarE ("activation") and VectorE, on one filled tile.
+/// Instructions that use the accumulator registers of ScalarE ("activation") and VectorE, on one filled tile.
 struct Chains : Draft {
   TileHandle scores = filled("scores", 64, 16), bound = filled("bound", 64, 1);
   TileHandle results = tile("results", Memory::sbuf, 64, 1, ElementType::float32);
@@ -48,7 +49,7 @@ constexpr auto idle = ReduceCommand::idle, reset = ReduceCommand::reset, reduce 
 
 }  // namespace
 
-TEST_CASE("R15: sums of ScalarE begin with a reset", "[nki][validate]") {
+TEST_CASE("R15: reduction chains of ScalarE begin with a reset", "[nki][validate]") {
   check_refused(Chains().sum(reduce, true).done(),
                 {"R15", "activation", "reduce_cmd", "reduce before any reset; chains begin with reset_reduce"});
   check_accepted(Chains().sum(reset_reduce, true).done());
@@ -57,7 +58,7 @@ TEST_CASE("R15: sums of ScalarE begin with a reset", "[nki][validate]") {
   check_accepted(Chains().sum(reset_reduce, false).sum(idle, true).done());
 }
 
-TEST_CASE("R15: chains go on with the same partitions and are not interleaved", "[nki][validate]") {
+TEST_CASE("R15: chains continue on the same partitions and do not interleave", "[nki][validate]") {
   check_accepted(Chains().sum(reset_reduce, false).sum(reduce, false).plain_activation().sum(reduce, true).done());
   check_refused(Chains().sum(reset_reduce, false).sum(reduce, true, 32).done(),
                 {"R15", "activation", "reduce_cmd",
@@ -68,7 +69,7 @@ TEST_CASE("R15: chains go on with the same partitions and are not interleaved", 
   check_accepted(Chains().sum(reset_reduce, true).sum(reset_reduce, true).done());
 }
 
-TEST_CASE("R15: an idle reduction may change the sums", "[nki][validate]") {
+TEST_CASE("R15: an idle reduction may change the accumulator registers", "[nki][validate]") {
   check_refused(Chains().sum(reset_reduce, false).sum(idle, false).sum(reduce, true).done(),
                 {"R15", "activation", "reduce_cmd", "reduce after an idle use that may have changed the sums"});
   check_refused(Chains().maximum(reset_reduce, false).maximum(idle, false).maximum(reduce, true).done(),
@@ -76,11 +77,11 @@ TEST_CASE("R15: an idle reduction may change the sums", "[nki][validate]") {
   check_accepted(Chains().maximum(reset_reduce, false).maximum(reduce, true).maximum(idle, false).done());
 }
 
-TEST_CASE("R15: the sums of VectorE are shared by its reductions", "[nki][validate]") {
+TEST_CASE("R15: the reductions of VectorE share its accumulator registers", "[nki][validate]") {
   check_refused(Chains().maximum(reduce, true).done(),
                 {"R15", "range_select", "reduce_cmd", "reduce before any reset"});
   check_accepted(Chains().maximum(reset_reduce, true).maximum(reduce, true).done());
-  // A select for its own sake leaves a chain of one behind that nobody reads.
+  // A range_select without reduce_res leaves a chain of length 1 that need not be read.
   check_accepted(Chains().maximum(reset_reduce, false).maximum(reset_reduce, true).done());
   check_refused(Chains().maximum(reset_reduce, false).maximum(reduce, false).scaled_reduce(Operator::maximum).done(),
                 {"R15", "tensor_scalar_reduce", "reduce_cmd",
@@ -91,8 +92,8 @@ TEST_CASE("R15: the sums of VectorE are shared by its reductions", "[nki][valida
   check_accepted(Chains().sum(reset_reduce, false).maximum(reset_reduce, true).sum(reduce, true).done());
 }
 
-TEST_CASE("R15: a chain goes on with the kind of instruction that began it", "[nki][validate]") {
-  // The maxima that the select was to go on from are gone; what is there is the product's.
+TEST_CASE("R15: a chain continues with the kind of instruction that began it", "[nki][validate]") {
+  // tensor_scalar_reduce has overwritten the maxima that range_select should continue.
   check_refused(Chains().maximum(reset_reduce, false).scaled_reduce(Operator::maximum).maximum(reduce, true).done(),
                 {"R15", "range_select", "reduce_cmd",
                  "the sums hold a chain by maximum on 64 partitions from 0, begun by tensor_scalar_reduce"});

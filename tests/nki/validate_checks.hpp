@@ -1,5 +1,5 @@
 #pragma once
-// How the validator's tests write small programs and say what is to be found in them.
+// Small programs and expected findings for the tests of the validator.
 
 #include <string>
 
@@ -12,7 +12,7 @@ namespace annulus_test::validator_cases {
 using namespace annulus;
 using namespace annulus::nki;
 
-/// A Builder of small programs whose tiles are born filled.
+/// A Builder of small programs, with tiles that are filled when they are made.
 struct Draft : Builder {
   explicit Draft(int cores = 1, int ranks = 1, Target target = Target::trn2) : Builder("draft", target, cores, ranks) {}
 
@@ -28,7 +28,7 @@ struct Draft : Builder {
     else
       emit(Memset{access, 0});
   }
-  /// A tensor that nobody has written yet.
+  /// A tensor without defined elements.
   TensorHandle scratch(std::string name, std::vector<Index> shape, ElementType type = ElementType::float32) {
     return tensor(std::move(name), std::move(shape), type);
   }
@@ -38,12 +38,13 @@ struct Draft : Builder {
   Program done() { return std::move(*this).finish(); }
 };
 
+/// A finding; the message must contain in_message.
 struct Expected {
   std::string rule, instruction, operand;
   std::string in_message;  ///< with the value seen and the limit
 };
 
-/// The fault is the only one, and validate throws it.
+/// Checks that the program has this fault only, and that validate throws for it.
 inline void check_refused(Program const& program, Expected const& expected) {
   Hardware const hardware = hardware_of(program.target);
   std::vector<Finding> const found = findings(program, hardware);

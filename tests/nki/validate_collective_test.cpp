@@ -1,3 +1,4 @@
+// Validator: barriers, permutes and rank queries (R19).
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -6,7 +7,7 @@ using namespace annulus_test::validator_cases;
 
 namespace {
 
-/// A permute that is in order, and what may be changed in it.
+/// A valid permute, with fields that a test may change.
 struct Permute {
   int cores = 1, ranks = 4;
   Memory src_memory = Memory::shared_hbm;
@@ -54,7 +55,7 @@ TEST_CASE("R19: operands of a permute", "[nki][validate]") {
                 {"R19", name, "srcs_by_channel", "a part of tensor src; accepted: all of its 128 elements"});
 }
 
-TEST_CASE("R19: a ring, all cores, channels", "[nki][validate]") {
+TEST_CASE("R19: permutes require a ring, all cores and existing channels", "[nki][validate]") {
   check_refused(Permute{.ranks = 1}.program(), {"R19", name, "", "in a program for 1 rank; a ring has at least 2"});
   check_accepted(Permute{.ranks = 2}.program());
   check_refused(Permute{.cores = 2, .on_one_core = true}.program(),
@@ -75,7 +76,7 @@ TEST_CASE("R19: operators of a permute that reduces", "[nki][validate]") {
   check_accepted(program(Operator::add));
 }
 
-TEST_CASE("R19: barriers are for two cores, and for both", "[nki][validate]") {
+TEST_CASE("R19: barriers require two cores, and both must issue them", "[nki][validate]") {
   auto const program = [](int cores, bool on_one_core) {
     Draft draft(cores);
     TensorHandle const tensor = draft.scratch("t", {16, 8});
@@ -96,7 +97,7 @@ TEST_CASE("R19: barriers are for two cores, and for both", "[nki][validate]") {
   check_refused(part.done(), {"R19", "core_barrier", "data", "a part of tensor t; accepted: all of its 128 elements"});
 }
 
-TEST_CASE("R19: hops of the rank query", "[nki][validate]") {
+TEST_CASE("R19: the rank query takes 0 to ranks - 1 hops", "[nki][validate]") {
   auto const program = [](Index steps) {
     Draft draft(1, 4);
     int const number = draft.make_register();
@@ -110,7 +111,7 @@ TEST_CASE("R19: hops of the rank query", "[nki][validate]") {
   check_accepted(program(4));
 }
 
-TEST_CASE("R19: whose data came is asked on the channel that brought them", "[nki][validate]") {
+TEST_CASE("R19: the received rank is queried on the channel of the permute", "[nki][validate]") {
   struct Ring {
     int keys = 0, values = 0;
     std::vector<int> asked{};
@@ -129,15 +130,15 @@ TEST_CASE("R19: whose data came is asked on the channel that brought them", "[nk
   };
   check_refused(
       Ring{.values = 1, .asked = {0}}.program(),
-      {"R19", "program", "channel_ids", "permutes on channel 1, but asks whose data are here on other channels only"});
+      {"R19", "program", "channel_ids", "permutes on channel 1, but queries the received rank on other channels only"});
   check_refused(
       Ring{.asked = {0, 1}}.program(),
-      {"R19", "program", "channel_id", "asks whose data are here by channel 1, on which nothing is permuted"});
+      {"R19", "program", "channel_id", "queries the received rank on channel 1, on which nothing is permuted"});
   check_refused(Ring{.asked = {0}, .permutes = false}.program(),
-                {"R19", "program", "channel_id", "asks whose data are here by channel 0"});
+                {"R19", "program", "channel_id", "queries the received rank on channel 0"});
   check_accepted(Ring{.asked = {0}}.program());
   check_accepted(Ring{.values = 1, .asked = {0, 1}}.program());
-  // All ranks alike, or the own rank, which no order changes.
+  // No query at all, or a query of this rank itself, which does not depend on the order of ranks.
   check_accepted(Ring{.values = 1}.program());
   check_accepted(Ring{.asked = {1}, .hops = 0}.program());
   check_accepted(Ring{.asked = {0}, .hops = 0, .permutes = false}.program());

@@ -1,3 +1,4 @@
+// Validator: races between the two cores of a rank (R20, R21).
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -6,7 +7,7 @@ using namespace annulus_test::validator_cases;
 
 namespace {
 
-/// Two cores, a tensor that both know, and what they do to it.
+/// Two cores and a tensor that both access.
 struct Pair : Draft {
   TensorHandle shared = scratch("shared", {2, 64}), received = scratch("received", {2, 64});
   TileHandle row = filled("row", 1, 64), both = filled("both", 1, 128);
@@ -23,7 +24,7 @@ struct Pair : Draft {
   void read(Affine const& index) { emit(DmaCopy{row.whole(), part(shared, index)}); }
   void barrier() { emit(CoreBarrier{shared.whole()}); }
   void permute() { emit(CollectivePermute{shared.whole(), received.whole(), 0}); }
-  /// Fills the tensor, with both cores' knowledge.
+  /// Each core writes its part, followed by a barrier.
   void fill_shared() {
     write(own());
     barrier();
@@ -32,7 +33,7 @@ struct Pair : Draft {
 
 }  // namespace
 
-TEST_CASE("R20: what one core wrote is read by the other after a barrier", "[nki][validate]") {
+TEST_CASE("R20: a core reads what the other wrote only after a barrier", "[nki][validate]") {
   auto const program = [](bool with_barrier) {
     Pair pair;
     pair.fill_shared();
@@ -47,7 +48,7 @@ TEST_CASE("R20: what one core wrote is read by the other after a barrier", "[nki
   check_accepted(program(true));
 }
 
-TEST_CASE("R20: a barrier on another tensor does not help", "[nki][validate]") {
+TEST_CASE("R20: a barrier on another tensor does not order the accesses", "[nki][validate]") {
   auto const program = [](bool on_this_one) {
     Pair pair;
     pair.fill_shared();
@@ -60,7 +61,7 @@ TEST_CASE("R20: a barrier on another tensor does not help", "[nki][validate]") {
   check_accepted(program(true));
 }
 
-TEST_CASE("R20: a collective sends what both cores have written", "[nki][validate]") {
+TEST_CASE("R20: a collective sends what both cores wrote only after a barrier", "[nki][validate]") {
   auto const program = [](bool with_barrier) {
     Pair pair(2);
     pair.write(Pair::own());
@@ -73,7 +74,7 @@ TEST_CASE("R20: a collective sends what both cores have written", "[nki][validat
   check_accepted(program(true));
 }
 
-TEST_CASE("R20: what a collective received is seen by both cores", "[nki][validate]") {
+TEST_CASE("R20: data received by a collective are visible to both cores", "[nki][validate]") {
   Pair pair(2);
   pair.fill_shared();
   pair.permute();
@@ -81,7 +82,7 @@ TEST_CASE("R20: what a collective received is seen by both cores", "[nki][valida
   check_accepted(pair.done());
 }
 
-TEST_CASE("Each core works on its own part without a barrier", "[nki][validate]") {
+TEST_CASE("Cores that access disjoint parts need no barrier", "[nki][validate]") {
   auto const program = [](bool own_part) {
     Pair pair;
     pair.write(Pair::own());
@@ -95,7 +96,7 @@ TEST_CASE("Each core works on its own part without a barrier", "[nki][validate]"
   CHECK(found[0].rule == "R21");
 }
 
-TEST_CASE("R21: what one core read is overwritten by the other after a barrier", "[nki][validate]") {
+TEST_CASE("R21: a core overwrites what the other read only after a barrier", "[nki][validate]") {
   auto const program = [](bool with_barrier, bool reader_first) {
     Pair pair;
     pair.fill_shared();
@@ -107,14 +108,14 @@ TEST_CASE("R21: what one core read is overwritten by the other after a barrier",
   check_refused(program(false, true),
                 {"R21", "dma_copy", "dst",
                  "element 64 of tensor shared is overwritten after a core read it; between them a core_barrier"});
-  // Cores run in turns here: that the writer comes first does not hide the race.
+  // The shadow pass runs one core after the other: the race is found even if the writer runs first.
   check_refused(program(false, false),
                 {"R20", "dma_copy", "src", "element 64 of tensor shared is read after a core wrote it"});
   check_accepted(program(true, true));
   check_accepted(program(true, false));
 }
 
-TEST_CASE("R21: both cores do not write the same element", "[nki][validate]") {
+TEST_CASE("R21: both cores must not write the same element", "[nki][validate]") {
   auto const program = [](bool with_barrier) {
     Pair pair;
     pair.on_core(0, [&] { pair.write(1); });
@@ -127,7 +128,7 @@ TEST_CASE("R21: both cores do not write the same element", "[nki][validate]") {
   check_accepted(program(true));
 }
 
-TEST_CASE("R21: a collective overwrites what a core may still read", "[nki][validate]") {
+TEST_CASE("R21: a collective must not overwrite what a core may still read", "[nki][validate]") {
   auto const program = [](bool with_barrier) {
     Pair pair(2);
     pair.fill_shared();
@@ -143,7 +144,7 @@ TEST_CASE("R21: a collective overwrites what a core may still read", "[nki][vali
   check_accepted(program(false), {.collectives_wait_for_both_cores = true});
 }
 
-TEST_CASE("R21: a core overwrites what a collective may still send", "[nki][validate]") {
+TEST_CASE("R21: a core must not overwrite what a collective may still send", "[nki][validate]") {
   auto const program = [](bool with_barrier) {
     Pair pair(2);
     pair.fill_shared();
@@ -158,7 +159,7 @@ TEST_CASE("R21: a core overwrites what a collective may still send", "[nki][vali
   check_accepted(program(false), {.collectives_wait_for_both_cores = true});
 }
 
-TEST_CASE("Tensors in private_hbm belong to each core", "[nki][validate]") {
+TEST_CASE("Each core has its own copy of a tensor in private_hbm", "[nki][validate]") {
   auto const program = [](Memory memory) {
     Draft draft(2);
     TensorHandle const scratch = draft.tensor("scratch", {1, 64}, ElementType::float32, Role::internal, memory);

@@ -1,10 +1,11 @@
+// Validator: reads of elements that were never written (R14), and lifetimes of tiles.
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
 using namespace annulus::nki;
 using namespace annulus_test::validator_cases;
 
-TEST_CASE("R14: every element of a tile is written before it is read", "[nki][validate]") {
+TEST_CASE("R14: every element of a tile must be written before it is read", "[nki][validate]") {
   auto const program = [](Index partitions, Index elements) {
     Draft draft;
     TileHandle const from = draft.tile("from", Memory::sbuf, 96, 16, ElementType::float32);
@@ -37,7 +38,7 @@ TEST_CASE("R14: a tile may be filled piece by piece", "[nki][validate]") {
   check_accepted(program({3, 0, 2, 1}, 2));
 }
 
-TEST_CASE("R14: a new tile of a buffer knows nothing of the one before", "[nki][validate]") {
+TEST_CASE("R14: a newly allocated tile of a buffer is undefined", "[nki][validate]") {
   auto const program = [](bool fill_again) {
     Draft draft;
     TileHandle const tile = draft.filled("tile", 32, 8);
@@ -51,7 +52,7 @@ TEST_CASE("R14: a new tile of a buffer knows nothing of the one before", "[nki][
   check_accepted(program(true));
 }
 
-TEST_CASE("R14: nc_stream_shuffle reads and writes what its mask says", "[nki][validate]") {
+TEST_CASE("R14: nc_stream_shuffle reads and writes the partitions that its mask selects", "[nki][validate]") {
   auto const program = [](std::vector<int> mask, Index defined_in_src, Index defined_in_dst) {
     Draft draft;
     TileHandle const src = draft.tile("src", Memory::sbuf, 32, 1, ElementType::float32);
@@ -73,7 +74,7 @@ TEST_CASE("R14: nc_stream_shuffle reads and writes what its mask says", "[nki][v
   check_accepted(program(upper_half, 4, 16));
 }
 
-TEST_CASE("R14: every element of a tensor is written before it is read", "[nki][validate]") {
+TEST_CASE("R14: every element of a tensor must be written before it is read", "[nki][validate]") {
   auto const program = [](Index written_columns, Index read_rows) {
     Draft draft;
     TensorHandle const tensor = draft.scratch("scratch", {50, 70});
@@ -88,7 +89,7 @@ TEST_CASE("R14: every element of a tensor is written before it is read", "[nki][
   check_accepted(program(70, 50));
 }
 
-TEST_CASE("R14: rows of a tensor that a pattern reads by columns", "[nki][validate]") {
+TEST_CASE("R14: a tensor written by rows and read by columns", "[nki][validate]") {
   auto const program = [](Index rows) {
     Draft draft;
     TensorHandle const tensor = draft.scratch("scratch", {40, 6});
@@ -102,7 +103,7 @@ TEST_CASE("R14: rows of a tensor that a pattern reads by columns", "[nki][valida
   check_accepted(program(40));
 }
 
-TEST_CASE("R14: a register is used after a rank was read into it, and may be any rank", "[nki][validate]") {
+TEST_CASE("R14: a register must be set before use, and may then hold any rank", "[nki][validate]") {
   auto const program = [](bool ask_first, Index filled) {
     Draft draft(1, 4);
     TensorHandle const table = draft.scratch("table", {1, 4});
@@ -121,7 +122,7 @@ TEST_CASE("R14: a register is used after a rank was read into it, and may be any
   check_accepted(program(true, 4));
 }
 
-TEST_CASE("Tiles are used while they are there", "[nki][validate]") {
+TEST_CASE("Tiles must be used after their allocation and before they are replaced", "[nki][validate]") {
   auto const early = [](bool allocate_first) {
     Draft draft;
     TileHandle const tile = draft.declare("tile", Memory::sbuf, 32, 8, ElementType::float32);

@@ -1,3 +1,4 @@
+// Validator: DMA instructions (R6, R12), inputs and outputs (R16).
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -18,7 +19,7 @@ TEST_CASE("R6: DMA does not reach PSUM", "[nki][validate]") {
   check_accepted(program(true));
 }
 
-TEST_CASE("dma_copy moves as many elements as it fills", "[nki][validate]") {
+TEST_CASE("src and dst of dma_copy have equal numbers of elements", "[nki][validate]") {
   auto const program = [](Index columns) {
     Draft draft;
     TensorHandle const q = draft.input("q", {32, 8});
@@ -61,7 +62,7 @@ TEST_CASE("R12: dma_transpose", "[nki][validate]") {
   check_refused(program({.memory = Memory::psum}), {"R6", "dma_transpose", "dst", "dst is in psum; accepted: sbuf"});
 }
 
-TEST_CASE("R12: four tiles of weights are transposed at once", "[nki][validate]") {
+TEST_CASE("R12: one dma_transpose transposes four tiles of weights", "[nki][validate]") {
   auto const program = [](bool with_inner_axis) {
     Draft draft;
     TileHandle const weights = draft.filled("weights", 128, 512, ElementType::bfloat16);
@@ -102,7 +103,7 @@ TEST_CASE("R16: inputs and outputs are in shared_hbm, and inputs are only read",
   check_accepted(overwrite(Role::internal));
 }
 
-TEST_CASE("R16: every element of an output is written", "[nki][validate]") {
+TEST_CASE("R16: every element of an output must be written", "[nki][validate]") {
   auto const program = [](Index rows) {
     Draft draft;
     TensorHandle const output = draft.tensor("o", {64, 8}, ElementType::float32, Role::output);

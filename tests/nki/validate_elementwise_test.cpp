@@ -1,10 +1,11 @@
+// Validator: elementwise instructions (R6 to R8, R11, R18), engines, operators and shapes.
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
 using namespace annulus::nki;
 using namespace annulus_test::validator_cases;
 
-TEST_CASE("R6: engines reach their memories", "[nki][validate]") {
+TEST_CASE("R6: memories that each engine reaches", "[nki][validate]") {
   auto const copy = [](Engine engine, Memory memory) {
     Draft draft;
     TileHandle const from = draft.filled("from", 32, 8, ElementType::float32, memory);
@@ -56,7 +57,7 @@ TEST_CASE("R6: engines reach their memories", "[nki][validate]") {
   check_accepted(select(Memory::sbuf));
 }
 
-TEST_CASE("R7: two inputs are not both in PSUM", "[nki][validate]") {
+TEST_CASE("R7: at most one of two inputs is in PSUM", "[nki][validate]") {
   auto const add = [](Memory second) {
     Draft draft;
     TileHandle const a = draft.filled("a", 32, 8, ElementType::float32, Memory::psum);
@@ -84,7 +85,7 @@ TEST_CASE("R7: two inputs are not both in PSUM", "[nki][validate]") {
   check_accepted(scaled(Memory::sbuf));
 }
 
-TEST_CASE("R8: columns have one element in each partition, and float32 where they must", "[nki][validate]") {
+TEST_CASE("R8: columns have one element per partition, of float32 where required", "[nki][validate]") {
   auto const scaled = [](Index rows, Index columns, ElementType type) {
     Draft draft;
     TileHandle const tile = draft.filled("tile", 64, 8);
@@ -120,7 +121,7 @@ TEST_CASE("R8: columns have one element in each partition, and float32 where the
   check_refused(activation(bf16, f32, 2), {"R8", "activation", "reduce_res", "is 64 x 2; accepted: 64 x 1"});
 }
 
-TEST_CASE("R11: integers fill integer tiles, floats floating ones", "[nki][validate]") {
+TEST_CASE("R11: integers fill integer tiles, floats fill floating-point tiles", "[nki][validate]") {
   auto const program = [](ElementType type, std::variant<float, int> value) {
     Draft draft;
     TileHandle const tile = draft.tile("tile", Memory::sbuf, 32, 8, type);
@@ -135,7 +136,7 @@ TEST_CASE("R11: integers fill integer tiles, floats floating ones", "[nki][valid
   check_accepted(program(ElementType::uint8, 255));
 }
 
-TEST_CASE("R18: what a generation lacks", "[nki][validate]") {
+TEST_CASE("R18: features that a generation lacks", "[nki][validate]") {
   auto const exponential = [](Target target) {
     Draft draft(1, 1, target);
     TileHandle const tile = draft.filled("tile", 32, 8);
@@ -165,7 +166,7 @@ TEST_CASE("R18: what a generation lacks", "[nki][validate]") {
          message_of("writes ", name_of(type), " to psum tile to; trn3 writes 4-byte types and bfloat16 there")});
 }
 
-TEST_CASE("Engines execute what they can", "[nki][validate]") {
+TEST_CASE("Each engine accepts only its own instructions", "[nki][validate]") {
   auto const with = [](auto instruction, Engine engine) {
     Draft draft;
     TileHandle const a = draft.filled("a", 32, 8);
@@ -192,7 +193,7 @@ TEST_CASE("Engines execute what they can", "[nki][validate]") {
   check_accepted(with(TensorCopy{}, Engine::scalar));
 }
 
-TEST_CASE("Operators that an engine or an instruction takes", "[nki][validate]") {
+TEST_CASE("Operators accepted by engines and instructions", "[nki][validate]") {
   auto const on_scalar = [](Operator op0, std::optional<Operator> op1) {
     Draft draft;
     TileHandle const tile = draft.filled("tile", 32, 8);
@@ -221,7 +222,7 @@ TEST_CASE("Operators that an engine or an instruction takes", "[nki][validate]")
     draft.emit(work);
     return draft.done();
   };
-  check_refused(unused(std::nullopt), {"operator", "tensor_scalar", "operand1", "no op1 that uses it"});
+  check_refused(unused(std::nullopt), {"operator", "tensor_scalar", "operand1", "op1, which uses it, is missing"});
   check_accepted(unused(Operator::add));
 
   auto const activation = [](std::optional<Operator> reduce_op) {
@@ -234,7 +235,7 @@ TEST_CASE("Operators that an engine or an instruction takes", "[nki][validate]")
   };
   check_refused(activation(Operator::maximum), {"operator", "activation", "reduce_op", "maximum; accepted: add"});
   check_refused(activation(std::nullopt),
-                {"operator", "activation", "reduce_op", "is missing beside reduce_res; accepted: add"});
+                {"operator", "activation", "reduce_op", "is missing, but reduce_res is given; accepted: add"});
   check_accepted(activation(Operator::add));
 
   auto const select = [](Operator comparison) {
@@ -276,7 +277,7 @@ TEST_CASE("Patterns of iota and nc_stream_shuffle fit their tiles", "[nki][valid
   check_refused(iota({{4, 3}, {1, 3}}, 0), {"shape", "iota", "pattern", "counts 9 elements; dst has 12 per partition"});
   check_refused(iota({{1, 12}}, 2147483647 - 41),
                 {"R17", "iota", "offset", "2147483606..2147483648; they are counted in int32"});
-  // Counts whose product is right, and steps whose reach wraps around to 0.
+  // Negative counts with the right product, and steps whose sum overflows to 0.
   check_refused(iota({{1, -3}, {1, -4}}, 0),
                 {"R17", "iota", "pattern", "an axis of -3 elements; at least 1 is needed"});
   check_refused(iota({{1, 0}, {1, 12}}, 0), {"R17", "iota", "pattern", "an axis of 0 elements"});

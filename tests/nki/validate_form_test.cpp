@@ -1,3 +1,4 @@
+// Validator: form of programs, that is indices, loops and declarations.
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -6,7 +7,7 @@ using namespace annulus_test::validator_cases;
 
 namespace {
 
-/// A filled tile in a loop; `change` gets the program and its Loop.
+/// A program that fills a tile in a loop, changed by `change(program, loop)`.
 template <class Change>
 Program changed(Change change) {
   Draft draft;
@@ -21,7 +22,7 @@ Memset& memset_of(Loop& loop) { return std::get<Memset>(std::get<Instruction>(lo
 
 }  // namespace
 
-TEST_CASE("Form: numbers of buffers, variables and registers", "[nki][validate]") {
+TEST_CASE("Form: indices of buffers, variables and registers", "[nki][validate]") {
   check_accepted(changed([](Program&, Loop&) {}));
   check_refused(changed([](Program&, Loop& loop) { memset_of(loop).dst.buffer = 1; }),
                 {"form", "memset", "dst", "buffer 1; the program has 1 buffers"});
@@ -65,11 +66,11 @@ TEST_CASE("Form: loops and code of one core", "[nki][validate]") {
                   program.body.push_back({OnCore{1, {}}});
                 }),
                 {"form", "on_core", "core", "1; the program runs on 1"});
-  // The same variable counts one loop after the other.
+  // Two consecutive loops may use the same variable.
   check_accepted(changed([](Program& program, Loop& loop) { program.body.push_back({Loop{loop.variable, 2, {}}}); }));
 }
 
-TEST_CASE("Form: what a program declares", "[nki][validate]") {
+TEST_CASE("Form: declarations of a program", "[nki][validate]") {
   check_refused(changed([](Program& program, Loop&) { program.buffers.push_back(program.buffers.front()); }),
                 {"form", "program", "tile", "two buffers of this name"});
   check_refused(changed([](Program& program, Loop&) {

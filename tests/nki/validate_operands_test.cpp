@@ -1,3 +1,4 @@
+// Validator: partitions, capacity, bounds and access patterns of operands (R1, R2, R17).
 #include <limits>
 
 #include "nki/validate_checks.hpp"
@@ -16,7 +17,7 @@ TEST_CASE("R1: a tile has at most 128 partitions", "[nki][validate]") {
   check_accepted(program(128));
 }
 
-TEST_CASE("R1: the start partition follows from the number of partitions", "[nki][validate]") {
+TEST_CASE("R1: the number of partitions restricts the start partition", "[nki][validate]") {
   auto const program = [](Index start, Index count) {
     Draft draft;
     TileHandle const tile = draft.tile("tile", Memory::sbuf, 128, 4, ElementType::float32);
@@ -33,7 +34,7 @@ TEST_CASE("R1: the start partition follows from the number of partitions", "[nki
     check_accepted(program(start, count));
 }
 
-TEST_CASE("R1: DMA begins at any partition", "[nki][validate]") {
+TEST_CASE("R1: DMA may begin at any partition", "[nki][validate]") {
   auto const program = [](Index start, Index rows) {
     Draft draft;
     TensorHandle const q = draft.input("q", {128, 4});
@@ -49,7 +50,7 @@ TEST_CASE("R1: DMA begins at any partition", "[nki][validate]") {
   check_refused(program(77, 52), {"R2", "dma_copy", "dst", "partitions 77..128 of tile tile, which has 128"});
 }
 
-TEST_CASE("R2: an operand stays inside its tile, in partitions and in elements", "[nki][validate]") {
+TEST_CASE("R2: an operand must be inside its tile, in partitions and in elements", "[nki][validate]") {
   auto const partitions = [](Index of_tile) {
     Draft draft;
     TileHandle const tile = draft.tile("tile", Memory::sbuf, of_tile, 4, ElementType::float32);
@@ -70,7 +71,7 @@ TEST_CASE("R2: an operand stays inside its tile, in partitions and in elements",
   check_accepted(elements(16));
 }
 
-TEST_CASE("R2: offsets are bounded by the core that runs the code", "[nki][validate]") {
+TEST_CASE("R2: offsets in code of one core are bounded for that core", "[nki][validate]") {
   auto const program = [](int core) {
     Draft draft(2);
     TileHandle const tile = draft.tile("tile", Memory::sbuf, 128, 16, ElementType::float32);
@@ -81,7 +82,7 @@ TEST_CASE("R2: offsets are bounded by the core that runs the code", "[nki][valid
   check_accepted(program(0));
 }
 
-TEST_CASE("R2: all tiles in SBUF fit it together, each as often as it rotates", "[nki][validate]") {
+TEST_CASE("R2: all SBUF tiles together must fit, counted once per place of the rotation", "[nki][validate]") {
   Index const usable = hardware_of(Target::trn2).limits.sbuf_bytes;
   auto const program = [](Index bytes) {
     Draft draft;
@@ -105,7 +106,7 @@ TEST_CASE("R2: every place of a PSUM tile takes whole banks", "[nki][validate]")
   check_accepted(program(1024));
 }
 
-TEST_CASE("R2: extents whose product no number holds are too large, not small", "[nki][validate]") {
+TEST_CASE("R2: extents whose product overflows are refused as too large", "[nki][validate]") {
   auto const program = [](Memory memory, std::vector<Index> shape) {
     Draft draft;
     draft.tensor("large", std::move(shape), ElementType::float32, Role::internal, memory);
@@ -125,7 +126,7 @@ TEST_CASE("R2: extents whose product no number holds are too large, not small", 
   check_refused(psum.done(), {"R2", "program", "large", "banks; at most 8"});
 }
 
-TEST_CASE("R17: a pattern that reaches farther than numbers do leaves its tensor", "[nki][validate]") {
+TEST_CASE("R17: a pattern whose reach overflows is outside its tensor", "[nki][validate]") {
   auto const program = [](Index stride, Index factor) {
     Draft draft;
     TensorHandle const q = draft.input("q", {4, 8});
@@ -178,7 +179,7 @@ TEST_CASE("R17: strides, counts, axes and elements of a pattern", "[nki][validat
   check_refused(without_free_axis.done(), {"R17", "memset", "dst", "0 free axes; 1 to 4"});
 }
 
-TEST_CASE("R17: a destination names each element once", "[nki][validate]") {
+TEST_CASE("R17: a destination must name each element once", "[nki][validate]") {
   auto const program = [](Index stride) {
     Draft draft;
     TileHandle const tile = draft.tile("tile", Memory::sbuf, 4, 64, ElementType::float32);
@@ -190,7 +191,7 @@ TEST_CASE("R17: a destination names each element once", "[nki][validate]") {
   check_accepted(program(8));
 }
 
-TEST_CASE("R17: patterns in HBM stay inside the tensor", "[nki][validate]") {
+TEST_CASE("R17: patterns in HBM must be inside the tensor", "[nki][validate]") {
   auto const program = [](Index step) {
     Draft draft;
     TensorHandle const tensor = draft.input("q", {64, 100});
@@ -204,7 +205,7 @@ TEST_CASE("R17: patterns in HBM stay inside the tensor", "[nki][validate]") {
   check_accepted(program(10));
 }
 
-TEST_CASE("R17: a register in an offset counts all ranks, and is for dma_copy", "[nki][validate]") {
+TEST_CASE("R17: a register offset is bounded for all ranks, and accepted by dma_copy only", "[nki][validate]") {
   auto const program = [](Index entries) {
     Draft draft(1, 4);
     TensorHandle const table = draft.input("table", {1, entries});

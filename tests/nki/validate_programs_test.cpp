@@ -1,3 +1,4 @@
+// Validator: whole programs, and the text of findings.
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -9,7 +10,7 @@ namespace {
 constexpr auto bf16 = ElementType::bfloat16;
 constexpr auto f32 = ElementType::float32;
 
-/// exp(q^T k) of one query tile, its sums over the keys chained over the key tiles: load, multiply, activate, store.
+/// exp(q^T k) of one query tile, with row sums chained over the key tiles: load, multiply, activate, store.
 Program weights_and_sums(Index keys, bool first_resets = true) {
   Draft draft;
   TensorHandle const q = draft.input("q", {64, 128}, bf16), k = draft.input("k", {64, keys}, bf16);
@@ -41,7 +42,7 @@ Program weights_and_sums(Index keys, bool first_resets = true) {
   return draft.done();
 }
 
-/// Keys go once around a ring of `ranks`; each core adds the half it is responsible for to its own sum.
+/// Keys move once around a ring of `ranks`; each core adds its half to its own sum.
 Program sums_around_the_ring(int ranks, bool with_barrier_before_overwriting = true) {
   Draft draft(2, ranks);
   TensorHandle const k = draft.input("k", {128, 64}, bf16), sums = draft.tensor("sums", {128, 64}, f32, Role::output);
@@ -71,19 +72,19 @@ Program sums_around_the_ring(int ranks, bool with_barrier_before_overwriting = t
 
 }  // namespace
 
-TEST_CASE("A little attention program is valid", "[nki][validate]") {
+TEST_CASE("A small attention program is valid", "[nki][validate]") {
   for (Index keys : {1, 512, 513, 1200}) check_accepted(weights_and_sums(keys));
   check_refused(weights_and_sums(1200, false), {"R15", "activation", "reduce_cmd", "reduce before any reset"});
 }
 
-TEST_CASE("A ring on two cores is valid with its barriers", "[nki][validate]") {
+TEST_CASE("A ring program on two cores is valid with barriers", "[nki][validate]") {
   for (int ranks : {1, 2, 3, 4, 8}) check_accepted(sums_around_the_ring(ranks));
   for (int ranks : {1, 2}) check_accepted(sums_around_the_ring(ranks, false));
   check_refused(sums_around_the_ring(3, false), {"R21", "collective_permute_implicit", "dsts_by_channel",
                                                  "element 0 of tensor ring_a is overwritten after a core read it"});
 }
 
-TEST_CASE("A finding says where it is", "[nki][validate]") {
+TEST_CASE("A finding names its place", "[nki][validate]") {
   Draft draft(2);
   TileHandle const tile = draft.declare("tile", Memory::sbuf, 32, 8, f32);
   TileHandle const to = draft.tile("to", Memory::sbuf, 32, 8, f32);
@@ -106,7 +107,7 @@ TEST_CASE("A finding says where it is", "[nki][validate]") {
   CHECK_THROWS_WITH(validate(program, hardware_of(Target::trn2)), "nki program draft: " + text_of(found[0]));
 }
 
-TEST_CASE("A place in the text names the range of its loops", "[nki][validate]") {
+TEST_CASE("A place found by the text pass names the ranges of its loops", "[nki][validate]") {
   Draft draft(2);
   TileHandle const tile = draft.tile("tile", Memory::sbuf, 32, 8, f32);
   draft.loop("pair", 3, [&](Affine pair) {
@@ -119,7 +120,7 @@ TEST_CASE("A place in the text names the range of its loops", "[nki][validate]")
   CHECK(found[0].message == "elements 0..8 of a partition of tile tile, which has 8");
 }
 
-TEST_CASE("Findings are listed up to a number", "[nki][validate]") {
+TEST_CASE("The number of findings is limited", "[nki][validate]") {
   Draft draft;
   TileHandle const tile = draft.tile("tile", Memory::sbuf, 32, 8, f32);
   for (int i = 0; i < 30; ++i) draft.emit(Memset{tile.whole(), 1});

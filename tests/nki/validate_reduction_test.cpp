@@ -1,3 +1,4 @@
+// Validator: VectorE reductions and range_select (R9).
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -6,7 +7,7 @@ using namespace annulus_test::validator_cases;
 
 namespace {
 
-/// One range_select that is in order, changed by `change` before it is emitted.
+/// A valid range_select, changed by `change` before it is emitted.
 template <class Change>
 Program range_select(Change change, ElementType bound_type = ElementType::float32,
                      ElementType scores_type = ElementType::float32, ElementType maximum_type = ElementType::float32) {
@@ -29,7 +30,7 @@ Program range_select(Change change, ElementType bound_type = ElementType::float3
 
 }  // namespace
 
-TEST_CASE("R9: range_select", "[nki][validate]") {
+TEST_CASE("R9: operands of range_select", "[nki][validate]") {
   auto const as_it_is = [](RangeSelect&) {};
   check_accepted(range_select(as_it_is));
   check_refused(range_select([](RangeSelect& i) { i.on_false_value = -1.0f; }),

@@ -1,3 +1,4 @@
+// Validator: matmuls and transposes (R3 to R5, R13).
 #include "nki/validate_checks.hpp"
 
 using namespace annulus;
@@ -6,7 +7,7 @@ using namespace annulus_test::validator_cases;
 
 namespace {
 
-/// One matmul of filled operands; what differs between programs.
+/// A program with one matmul of filled operands; the fields vary between tests.
 struct Product {
   Index contracted = 64, rows = 128, columns = 512;
   Index contracted_moving = 64;
@@ -76,7 +77,7 @@ TEST_CASE("R3: moving columns, by generation", "[nki][validate]") {
   check_refused(Product{.columns = 513}.program(), {"R3", "nc_matmul", "moving", "513 columns; at most 512"});
   check_accepted(Product{.columns = 513, .target = Target::trn3}.program());
   check_accepted(Product{.columns = 4096, .target = Target::trn3}.program());
-  // Half as wide a result: all of PSUM holds twice as many.
+  // A result of half the width: PSUM holds twice as many columns.
   Product const wide{.columns = 8192, .dst_type = ElementType::bfloat16, .target = Target::trn3};
   check_accepted(wide.program());
   auto const refusals = [](Product const& product) {
@@ -90,7 +91,7 @@ TEST_CASE("R3: moving columns, by generation", "[nki][validate]") {
         "8193 columns; at most 8192");
 }
 
-TEST_CASE("R3: a product stays in one bank, in every turn of its loops", "[nki][validate]") {
+TEST_CASE("R3: a product stays in one PSUM bank, in every iteration of its loops", "[nki][validate]") {
   auto const program = [](Index step, Target target) {
     Draft draft(1, 1, target);
     TileHandle const left = draft.filled("left", 16, 32, ElementType::bfloat16);
@@ -126,7 +127,7 @@ TEST_CASE("R4: float32 is multiplied with float32 only", "[nki][validate]") {
   check_accepted(Product{.stationary_type = ElementType::float16}.program());
 }
 
-TEST_CASE("R5: accumulation goes on from a matmul of the same tile", "[nki][validate]") {
+TEST_CASE("R5: accumulation continues a matmul of the same tile", "[nki][validate]") {
   enum class Before { nothing, matmul, memset, matmul_and_memset, matmul_of_older_tile, matmul_of_half };
   auto const program = [](Before before) {
     Draft draft;
@@ -156,7 +157,7 @@ TEST_CASE("R5: accumulation goes on from a matmul of the same tile", "[nki][vali
   check_accepted(program(Before::matmul));
 }
 
-TEST_CASE("R5: a transpose does not begin a sum", "[nki][validate]") {
+TEST_CASE("R5: a matmul must not accumulate onto a transpose", "[nki][validate]") {
   auto const program = [](bool accumulate) {
     Draft draft;
     TileHandle const left = draft.filled("left", 32, 32);

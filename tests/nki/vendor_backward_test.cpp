@@ -1,5 +1,5 @@
-// The vendor's test matrix of its ring kernels, backward: rows of a table, at an eighth of the sequence; at full size
-// with the tag [.long].
+// Backward cases of the vendor's tests of its ring kernels, at an eighth of the sequence; at full size with the tag
+// [.long].
 
 #include "annulus/backend/nki/lower/backward_kernel.hpp"
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
@@ -14,7 +14,7 @@ using namespace annulus_test;
 using annulus::RowRange;
 namespace nki = annulus::nki;
 
-/// The vendor gives the tokens of all ranks.
+/// The vendor's tables give the number of tokens of all ranks together.
 std::vector<VendorCase> causal_and_not() {
   std::vector<VendorCase> cases;
   for (Order order : {full, contiguous}) {
@@ -41,8 +41,8 @@ std::vector<VendorCase> longest() {
           {full, 1, 2, 32768 / 4, 128, 4, 2, fp16}};
 }
 
-/// Gradients of one head, in Scalar; weights as they multiply dout, logit gradients as they multiply q and k, and the
-/// output that delta is made of are narrowed by `narrow`, gradients are not: nor are those of the kernels.
+/// Gradients of one head, in Scalar. As in the kernels, `narrow` rounds the weights that multiply dout, the logit
+/// gradients that multiply q and k, and the output used for delta, but not the results.
 template <class Scalar>
 struct HeadGradients {
   Rows<Scalar> dq, dk, dv;
@@ -114,7 +114,7 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
   }
   std::vector<nki::Tensors> const results = launch(program, backward_inputs, {.ring = {1, 3, 0, 2}});
 
-  // Of many heads the first, which one core has, and the last, which both share where the number is odd.
+  // Checks the first head, which belongs to one core, and the last, which both cores share if the number is odd.
   auto const heads = static_cast<Index>(problem.heads().size());
   std::vector<Index> checked{heads - 1};
   if (heads > 1 && problem.tokens() < 4096) checked.push_back(0);
@@ -137,30 +137,30 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
   }
 }
 
-auto const with_queries_that_travel = [](VendorCase const& vendor_case) {
+auto const with_rotating_queries = [](VendorCase const& vendor_case) {
   check_backward(vendor_case, nki::Travels::queries);
 };
 
 }  // namespace
 
-TEST_CASE("the vendor's backward cases, causal and not") { at_an_eighth(causal_and_not(), with_queries_that_travel); }
+TEST_CASE("the vendor's backward cases, causal and full") { at_an_eighth(causal_and_not(), with_rotating_queries); }
 TEST_CASE("the vendor's backward cases, striped and packed") {
-  at_an_eighth(striped_and_packed(), with_queries_that_travel);
+  at_an_eighth(striped_and_packed(), with_rotating_queries);
 }
-TEST_CASE("the vendor's backward cases, the longest") { at_an_eighth(longest(), with_queries_that_travel); }
-TEST_CASE("the vendor's backward cases with keys that travel") {
+TEST_CASE("the vendor's backward cases, longest sequences") { at_an_eighth(longest(), with_rotating_queries); }
+TEST_CASE("the vendor's backward cases with rotating keys") {
   check_backward(VendorCase{contiguous, 3, 1, 8192 / 4, 128, 4, 2, bf16}.eighth(), nki::Travels::keys);
   check_backward(
       VendorCase{striped, 1, 2, 16384 / 4, 128, 4, 2, bf16, {0, 1024, 4096, 6144, 10240, 12288, 15360, 16384}}.eighth(),
       nki::Travels::keys);
 }
 
-TEST_CASE("the vendor's backward cases at full size, causal and not", "[.long]") {
-  at_full_size(causal_and_not(), with_queries_that_travel);
+TEST_CASE("the vendor's backward cases at full size, causal and full", "[.long]") {
+  at_full_size(causal_and_not(), with_rotating_queries);
 }
 TEST_CASE("the vendor's backward cases at full size, striped and packed", "[.long]") {
-  at_full_size(striped_and_packed(), with_queries_that_travel);
+  at_full_size(striped_and_packed(), with_rotating_queries);
 }
-TEST_CASE("the vendor's backward cases at full size, the longest", "[.long]") {
-  at_full_size(longest(), with_queries_that_travel);
+TEST_CASE("the vendor's backward cases at full size, longest sequences", "[.long]") {
+  at_full_size(longest(), with_rotating_queries);
 }

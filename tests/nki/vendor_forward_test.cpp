@@ -1,5 +1,5 @@
-// The vendor's test matrix of its ring kernels, forward: rows of a table, at an eighth of the sequence; at full size
-// with the tag [.long].
+// Forward cases of the vendor's tests of its ring kernels, at an eighth of the sequence; at full size with the tag
+// [.long].
 
 #include "annulus/backend/nki/lower/forward_kernel.hpp"
 #include "annulus/backend/nki/validate/validate.hpp"
@@ -43,24 +43,23 @@ std::vector<VendorCase> ragged() {
   return cases;
 }
 
-/// Rows that see nothing: padding in front, between documents and at the end; and queries that stand before all keys.
-std::vector<VendorCase> dead_rows() {
+/// Masked rows: padding before, between and after documents, and queries at positions before all keys.
+std::vector<VendorCase> masked_rows() {
   std::vector<VendorCase> cases;
-  for (VendorCase dead : {VendorCase{contiguous, 1, 2, 512, 128, 4, 2}, VendorCase{contiguous, 1, 2, 256, 128, 4, 2},
+  for (VendorCase base : {VendorCase{contiguous, 1, 2, 512, 128, 4, 2}, VendorCase{contiguous, 1, 2, 256, 128, 4, 2},
                           VendorCase{contiguous, 1, 2, 512, 16, 4, 2}, VendorCase{striped, 1, 2, 512, 128, 4, 2}}) {
-    Index const tokens = dead.ranks * dead.rows;
-    dead.query_offset = -(dead.rows + 100);
-    cases.push_back(dead);
-    dead.query_offset = 0;
-    dead.boundaries = {0, 200, tokens / 2 - 72, tokens / 2 + 44, tokens - 300, tokens};
-    dead.ids = {0, 1, 0, 2, -1};
-    cases.push_back(dead);
+    Index const tokens = base.ranks * base.rows;
+    base.query_offset = -(base.rows + 100);
+    cases.push_back(base);
+    base.query_offset = 0;
+    base.boundaries = {0, 200, tokens / 2 - 72, tokens / 2 + 44, tokens - 300, tokens};
+    base.ids = {0, 1, 0, 2, -1};
+    cases.push_back(base);
   }
   return cases;
 }
 
-/// softmax(q k^T) v for one row, in Scalar; weights as they multiply the values and the output are narrowed by
-/// `narrow`.
+/// softmax(q k^T) v for one row, in Scalar; `narrow` rounds the weights that multiply v, and the output.
 template <class Scalar>
 struct RowResult {
   Eigen::Matrix<Scalar, 1, Eigen::Dynamic> output;
@@ -84,7 +83,7 @@ struct RowResult {
   }
 };
 
-/// Some of the tokens, on every rank: the first and last ones and one of each of `count` equal parts.
+/// A sample of the tokens: the first and last ones, and a random one of each of `count` equal parts.
 std::vector<Index> sampled(Index tokens, Index count) {
   std::mt19937 generator(3);
   std::vector<Index> rows{0, 1, 2, tokens - 2, tokens - 1};
@@ -102,23 +101,24 @@ void check_forward(VendorCase const& vendor_case, Index samples) {
   nki::validate(program, nki::hardware_of(program.target));
   std::vector<nki::Tensors> inputs = problem.inputs(mask);
   for (nki::Tensors& tensors : inputs) tensors.erase("dout");
-  // No physical order: the ring goes over the ranks in steps of 2 where it can.
+  // A ring order other than 0, 1, 2, ...: the even ranks, then the odd ones.
   std::vector<int> ring;
   for (int offset : {0, 1})
     for (int rank = offset; rank < vendor_case.ranks; rank += 2) ring.push_back(rank);
   std::vector<nki::Tensors> const results = launch(program, inputs, {.ring = ring});
 
   double error = 0, dense_error = 0, worst = 0, worst_lse = 0;
-  Index dead = 0;
-  bool finite = true, dead_is_zero = true;
+  Index masked = 0;
+  bool finite = true, masked_is_zero = true;
   for (Index h = 0; h < static_cast<Index>(problem.heads().size()); ++h) {
     Rows<float> const output = problem.gathered(results, "output", h);
     std::vector<float> const lse = problem.gathered_lse(results, h);
     finite = finite && output.allFinite() && std::ranges::all_of(lse, [](float value) { return std::isfinite(value); });
     for (Index row = 0; row < problem.tokens(); ++row) {
       if (!problem.seen(row).empty()) continue;
-      ++dead;
-      dead_is_zero = dead_is_zero && lse[static_cast<std::size_t>(row)] == 0 && (output.row(row).array() == 0).all();
+      ++masked;
+      masked_is_zero =
+          masked_is_zero && lse[static_cast<std::size_t>(row)] == 0 && (output.row(row).array() == 0).all();
     }
     VendorProblem::Head const& head = problem.heads()[static_cast<std::size_t>(h)];
     Rows<double> const q = head.q.cast<double>(), k = head.k.cast<double>(), v = head.v.cast<double>();
@@ -132,14 +132,14 @@ void check_forward(VendorCase const& vendor_case, Index samples) {
       Eigen::ArrayXXd const difference = (output.row(row).cast<double>() - exact.output).array();
       error += difference.square().sum();
       dense_error += (dense.output.cast<double>() - exact.output).squaredNorm();
-      // The vendor's 1e-3, and what rounding the exact output to bfloat16 does to it.
+      // The vendor's tolerance of 1e-3, plus the rounding of the exact output to bfloat16.
       worst = std::max(worst, (difference.abs() / (1e-3 + 0x1p-8 * exact.output.array().abs())).maxCoeff());
       worst_lse = std::max(worst_lse, std::abs(static_cast<double>(lse[static_cast<std::size_t>(row)]) - exact.lse));
     }
   }
   CHECK(finite);
-  CHECK(dead_is_zero);
-  CHECK((dead > 0) == (!vendor_case.ids.empty() || vendor_case.query_offset < 0));
+  CHECK(masked_is_zero);
+  CHECK((masked > 0) == (!vendor_case.ids.empty() || vendor_case.query_offset < 0));
   CHECK(worst <= 1);
   CHECK(worst_lse <= 1e-5);
   CHECK(std::sqrt(error) <= 1.5 * std::sqrt(dense_error));
@@ -153,7 +153,7 @@ auto const few_rows = [](VendorCase const& vendor_case) { check_forward(vendor_c
 TEST_CASE("the vendor's forward cases, whole tiles") { at_an_eighth(whole_rows(), some_rows); }
 TEST_CASE("the vendor's forward cases, packed documents") { at_an_eighth(packed(), some_rows); }
 TEST_CASE("the vendor's forward cases, ragged lengths") { at_an_eighth(ragged(), some_rows); }
-TEST_CASE("the vendor's forward cases, rows that see nothing") { at_an_eighth(dead_rows(), some_rows); }
+TEST_CASE("the vendor's forward cases, masked rows") { at_an_eighth(masked_rows(), some_rows); }
 
 TEST_CASE("the vendor's forward cases at full size, whole tiles", "[.long]") { at_full_size(whole_rows(), few_rows); }
 TEST_CASE("the vendor's forward cases at full size, packed documents", "[.long]") { at_full_size(packed(), few_rows); }

@@ -1,5 +1,5 @@
-// 1,048,576 tokens over 64 workers of 16,384: the whole program built, validated and costed; and rows of sampled
-// query tiles executed over the whole ring.
+// Attention over 1,048,576 tokens on 64 workers of 16,384 tokens: the whole program is built, validated and costed, and
+// rows of sampled query tiles are executed over the whole ring.
 
 #include <sys/resource.h>
 
@@ -25,7 +25,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// The most that the process has held so far, in bytes.
+/// Peak resident memory of the process so far, in bytes.
 double peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -50,11 +50,10 @@ std::vector<nki::RankRows> striped_rows(int workers, Index rows) {
   return all;
 }
 
-/// Striped over all workers, causal. Every worker holds `keys` keys, and as its queries only `sampled` rows of one of
-/// the query tiles of its shard, another tile on each worker. The ring, its buffers, exchanges and sections of keys
-/// are those of the whole problem; what is left out is that a worker does the same for its other query tiles. As the
-/// program is one for all workers, tiles at different places make it mask key tiles that the whole problem would skip
-/// or not mask.
+/// Causal, striped over all workers. Every worker holds `keys` keys, but as queries only `sampled` rows of one query
+/// tile of its shard, a different tile on each worker. The ring, its buffers, exchanges and key sections are those of
+/// the whole problem; only the other query tiles are left out. All workers run the same program, so tiles at different
+/// positions make it mask key tiles that the whole problem would skip or leave unmasked.
 void execute_sample(int workers, Index keys, Index sampled, Index dim, Index checked_rows) {
   std::vector<nki::RankRows> const key_rows = striped_rows(workers, keys);
   std::vector<nki::RankRows> query_rows;
@@ -76,7 +75,7 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
     nki::simulator::round_to(spec.type, values.data(), values.size());
     return values;
   };
-  // Columns are tokens of the whole sequence: v by token as the kernel takes it, k by feature.
+  // Columns are the tokens of the whole sequence; the kernel takes v as [token, dim] and k as [dim, token].
   Index const tokens = workers * keys;
   Eigen::MatrixXf const k = matrix(dim, tokens), v = matrix(dim, tokens);
   std::vector<Eigen::MatrixXf> q;
@@ -105,7 +104,7 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
       Index const row = sample * (sampled - 1) / std::max<Index>(1, checked_rows - 1);
       auto const& segment = query_rows[static_cast<std::size_t>(rank)].segments.front();
       Index const seen = segment.global_begin + row * workers + 1;
-      // Float products, summed in double: an error of 1e-6 in a score is far below the roundings of the weights.
+      // Products in float, sums in double: an error of 1e-6 in a score is far below the rounding of the weights.
       Eigen::ArrayXd weights =
           (k.leftCols(seen).transpose() * q[static_cast<std::size_t>(rank)].col(row)).cast<double>() *
           spec.softmax_scale;
@@ -119,7 +118,7 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
       }
       nki::Tensors const& result = results[static_cast<std::size_t>(rank)];
       Eigen::Map<Eigen::VectorXf const> const got(result.at("output").data() + row * dim, dim);
-      // Weights are rounded to bfloat16 once, and what a float32 sum over a million of them may add.
+      // Weights are rounded to bfloat16 once; 1e-5 is added for the float32 sum over a million of them.
       worst =
           std::max(worst, ((got.cast<double>() - output).array().abs() / ((0x1p-8 + 1e-5) * terms.array())).maxCoeff());
       double const lse = result.at("lse")[static_cast<std::size_t>(row % 128 * columns + row / 128)];
@@ -152,11 +151,11 @@ TEST_CASE("a program for 1,048,576 tokens over 64 workers is built, validated an
                 << " s, peak of the process " << memory_to_build / 1048576 << " MiB built, " << peak_memory() / 1048576
                 << " MiB costed; " << report.counts.instructions() << " instructions, modelled " << report.seconds
                 << " s, tensor engine " << 100 * report.tensor_utilisation << " %");
-  // Causal: half of 2 heads' 4 n^2 d operations at least, shared by 64 workers.
+  // Causal: at least half of the 4 n^2 d operations of 2 heads, divided among 64 workers.
   double const tokens = static_cast<double>(workers) * rows;
   CHECK(2.0 * static_cast<double>(report.counts.multiply_adds) >= 2 * 0.5 * 4 * tokens * tokens * 128 / workers);
   CHECK(report.on_chip.sbuf <= report.on_chip.sbuf_limit);
-  // Sanitizers take several times the memory; some seconds and half a GiB are usual without.
+  // Some seconds and half a GiB are usual; sanitizers take several times the memory.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   CHECK(peak_memory() <= std::max(before, 2.0 * 1024 * 1024 * 1024));
 #endif

@@ -1,5 +1,5 @@
 #pragma once
-// A case of the vendor's tests of its ring kernels: operands, and how each rank gets and gives its part of them.
+// Cases of the vendor's tests of its ring kernels: operands, their shards per rank, and gathered results.
 
 #include <algorithm>
 #include <array>
@@ -27,10 +27,11 @@ using Rows = Eigen::Matrix<Scalar, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMaj
 
 enum class Order { full, contiguous, striped };  ///< not causal; causal over contiguous or striped shards
 
-// As the tables of cases write them.
+// Short names for the tables of cases.
 inline constexpr auto full = Order::full, contiguous = Order::contiguous, striped = Order::striped;
 inline constexpr auto fp16 = annulus::nki::ElementType::float16, bf16 = annulus::nki::ElementType::bfloat16;
 
+/// One row of the vendor's tables.
 struct VendorCase {
   Order order = Order::full;
   Index batch = 1, heads = 1;
@@ -38,11 +39,11 @@ struct VendorCase {
   Index dim = 128;
   int ranks = 1, cores = 1;
   annulus::nki::ElementType type = annulus::nki::ElementType::bfloat16;
-  std::vector<Index> boundaries{};  ///< packed: where documents begin, and where the last one ends
-  std::vector<std::int32_t> ids{};  ///< of the documents; unset: 1, 2, ...; 0 is padding
+  std::vector<Index> boundaries{};  ///< packed: begin of each document, and end of the last one
+  std::vector<std::int32_t> ids{};  ///< document ids; unset: 1, 2, ...; 0 and negative ids are padding
   Index query_offset = 0;
 
-  /// The same with an eighth of the sequence, where that is long.
+  /// The same with an eighth of the sequence, unless it is short (fewer than 1024 tokens per rank).
   VendorCase eighth() const {
     VendorCase small = *this;
     if (rows < 1024) return small;
@@ -74,14 +75,15 @@ void at_full_size(std::vector<VendorCase> const& cases, Check&& check) {
   }
 }
 
+/// Random operands of a case, sharded over its ranks.
 class VendorProblem {
  public:
   struct Head {
     Rows<float> q, k, v, dout;  ///< [tokens, dim]
   };
 
-  /// Normal values: q and k of deviation 1, dout too, v of deviation 1/4, so that an absolute tolerance of 1e-3 says
-  /// something about rows that see few keys, whose outputs are as large as values.
+  /// Normally distributed values: q, k and dout of deviation 1, v of deviation 1/4, so that an absolute tolerance of
+  /// 1e-3 is meaningful for rows with few visible keys, whose outputs are as large as the values.
   explicit VendorProblem(VendorCase const& vendor_case)
       : case_(vendor_case), tokens_(vendor_case.ranks * vendor_case.rows) {
     std::mt19937 generator(7);
@@ -132,7 +134,7 @@ class VendorProblem {
     return {case_.order == Order::full ? annulus::full() : annulus::causal(), ranks_, ranks_, case_.query_offset};
   }
 
-  /// The keys that a token sees, which always are neighbours.
+  /// The keys visible to a token, which are always consecutive.
   annulus::RowRange seen(Index token) const {
     annulus::RowRange range{0, tokens_};
     if (!ids_.empty()) {
@@ -144,7 +146,7 @@ class VendorProblem {
     return range.empty() ? annulus::RowRange{} : range;
   }
 
-  /// Inputs of the forward and the backward kernel but for the forward's results.
+  /// Inputs of the forward and backward kernels on each rank, without the results of the forward pass.
   std::vector<annulus::nki::Tensors> inputs(annulus::nki::RingMask const& mask) const {
     std::vector<annulus::nki::Tensors> all;
     for (int rank = 0; rank < case_.ranks; ++rank) {
@@ -162,7 +164,7 @@ class VendorProblem {
     return all;
   }
 
-  /// Results by token, [batch, heads, rows, dim] of each rank -> [tokens, dim] of one head.
+  /// The results of one head, [tokens, dim], gathered from [batch, heads, rows, dim] of each rank.
   Rows<float> gathered(std::vector<annulus::nki::Tensors> const& results, char const* name, Index head) const {
     Rows<float> all(tokens_, case_.dim);
     for (std::size_t rank = 0; rank < results.size(); ++rank)
@@ -171,7 +173,7 @@ class VendorProblem {
     return all;
   }
 
-  /// The log-sum-exp of one head, by token; on a rank [batch, heads, 128, columns].
+  /// The log-sum-exp of one head, [tokens], gathered from [batch, heads, 128, columns] of each rank.
   std::vector<float> gathered_lse(std::vector<annulus::nki::Tensors> const& results, Index head) const {
     std::vector<float> all(static_cast<std::size_t>(tokens_));
     Index const columns = annulus::ceil_divide(case_.rows, Index{128});

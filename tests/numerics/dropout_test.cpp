@@ -14,7 +14,7 @@ namespace {
 
 constexpr double two_to_32 = 4294967296.0;
 
-/// Share of pairs that two settings treat alike.
+/// Fraction of pairs for which two settings decide alike.
 template <class First, class Second>
 double share_alike(First const& first, Second const& second) {
   int alike = 0;
@@ -25,8 +25,8 @@ double share_alike(First const& first, Second const& second) {
 
 }  // namespace
 
-TEST_CASE("the decision reads the word of its pair, and the threshold is a sharp edge", "[numerics]") {
-  // Seed, batch, head, query and key / 4 spell a published answer of the generator.
+TEST_CASE("the decision uses the random word of its pair, with an exact threshold", "[numerics]") {
+  // Seed, batch, head, query and key / 4 are the input of a published known answer of the generator.
   std::array<std::uint32_t, 4> const words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
   for (std::size_t word = 0; word < 4; ++word) {
     Index const key = Index{0x03707344} * 4 + static_cast<Index>(word);
@@ -37,7 +37,7 @@ TEST_CASE("the decision reads the word of its pair, and the threshold is a sharp
   }
 }
 
-TEST_CASE("no dropout keeps everything", "[numerics]") {
+TEST_CASE("without dropout every pair is kept", "[numerics]") {
   Dropout const none{.probability = 0, .seed = 3};
   CHECK_FALSE(none.active());
   CHECK(none.keep_scale() == 1.0);
@@ -45,7 +45,7 @@ TEST_CASE("no dropout keeps everything", "[numerics]") {
     for (Index key = 0; key < 50; ++key) CHECK(none.keeps(0, 0, query, key));
 }
 
-TEST_CASE("a tiny probability drops next to nothing and is still active", "[numerics]") {
+TEST_CASE("a tiny probability is active and drops hardly any pair", "[numerics]") {
   Dropout const tiny{.probability = 1e-12, .seed = 3};
   CHECK(tiny.active());
   CHECK(tiny.keep_scale() == Approx(1.0));
@@ -67,7 +67,7 @@ TEST_CASE("the mean is preserved", "[numerics]") {
   CHECK(dropout.keep_scale() * (1 - probability) == Approx(1.0).epsilon(1e-15));
 }
 
-TEST_CASE("C17: the pattern repeats along no axis and depends on the seed", "[numerics]") {
+TEST_CASE("C17: the pattern does not repeat along any axis and depends on the seed", "[numerics]") {
   Dropout const half{.probability = 0.5, .seed = 11}, other_seed{.probability = 0.5, .seed = 12},
       other_high_seed{.probability = 0.5, .seed = 11 + (std::uint64_t{1} << 32)};
   auto const base = [&](Index query, Index key) { return half.keeps(0, 0, query, key); };
@@ -84,14 +84,14 @@ TEST_CASE("C17: the pattern repeats along no axis and depends on the seed", "[nu
   CHECK(share_alike(base, base) == 1.0);
 }
 
-TEST_CASE("a higher probability drops what a lower one drops", "[numerics]") {
+TEST_CASE("a higher probability drops all pairs that a lower one drops", "[numerics]") {
   Dropout const low{.probability = 0.2, .seed = 5}, high{.probability = 0.7, .seed = 5};
   for (Index query = 0; query < 50; ++query)
     for (Index key = 0; key < 50; ++key)
       if (!low.keeps(0, 0, query, key)) CHECK_FALSE(high.keeps(0, 0, query, key));
 }
 
-TEST_CASE("the decision is that of the oracle, also for queries before position 0", "[numerics]") {
+TEST_CASE("the decision matches the oracle, also for queries before position 0", "[numerics]") {
   std::mt19937_64 random(7);
   std::uniform_int_distribution<Index> batch(0, 7), head(0, 63), query(-100000, 100000), key(0, 1 << 20);
   int kept = 0;

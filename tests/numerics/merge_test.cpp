@@ -66,7 +66,7 @@ std::vector<Keys> random_blocks(std::uint64_t seed, std::size_t blocks, std::siz
   return result;
 }
 
-/// What `merges` joins may err by: an lse is rounded to |lse| epsilon, and an error of an lse is a relative error of
+/// Error bound of `merges` merges: an lse is rounded to |lse| epsilon, and an error of an lse is a relative error of
 /// the weights made from it; exp, log, the sum, the division and the two products of a row add a few epsilon each.
 double bound(double largest_lse, int merges) {
   return (8 + 4 * largest_lse) * merges * std::numeric_limits<double>::epsilon();
@@ -132,7 +132,7 @@ TEMPLATE_TEST_CASE("the order of two parts does not change a bit", "[numerics]",
   }
 }
 
-TEST_CASE("what is no number stays visible", "[numerics]") {
+TEST_CASE("NaN propagates", "[numerics]") {
   double const infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
   for (double other : {0.0, -infinity, infinity}) {
     CHECK(std::isnan(merge_weights(infinity, other).first));
@@ -149,7 +149,7 @@ TEST_CASE("merge_rows refuses rows of different length", "[numerics]") {
                     Catch::Matchers::ContainsSubstring("3") && Catch::Matchers::ContainsSubstring("4"));
 }
 
-TEST_CASE("merge_rows joins rows of a narrow type with wide weights", "[numerics]") {
+TEST_CASE("merge_rows merges rows of a narrow type with weights of a wide type", "[numerics]") {
   std::array<Eigen::bfloat16, 2> into{Eigen::bfloat16(1.0f), Eigen::bfloat16(-2.0f)};
   std::array<Eigen::bfloat16, 2> const from{Eigen::bfloat16(3.0f), Eigen::bfloat16(6.0f)};
   float lse = 0;
@@ -177,7 +177,7 @@ TEST_CASE("all orders of the blocks give the softmax of all keys", "[numerics]")
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE("the rule is associative up to rounding", "[numerics]") {
+TEST_CASE("the merge rule is associative up to rounding", "[numerics]") {
   double const spread = GENERATE(1.0, 100.0, 1e4);
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     auto const blocks = random_blocks(seed, 3, 2, spread);

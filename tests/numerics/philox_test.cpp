@@ -15,7 +15,7 @@ static_assert(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xff
 static_assert(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
               Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
-TEST_CASE("the generator gives the published answers at run time too", "[numerics]") {
+TEST_CASE("the generator gives the published answers also at run time", "[numerics]") {
   // Read through volatile, so that the compiler cannot compute them.
   std::uint32_t const volatile words[] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0};
   CHECK(philox4x32({words[0], words[1], words[2], words[3]}, {words[4], words[5]}) ==

@@ -64,7 +64,7 @@ TEMPLATE_TEST_CASE("a row that saw nothing is empty", "[numerics]", float, doubl
   CHECK(row.lse() == empty_row<TestType>);
 }
 
-TEMPLATE_TEST_CASE("raise rescales what was seen", "[numerics]", float, double) {
+TEMPLATE_TEST_CASE("raise rescales the sum and returns the factor", "[numerics]", float, double) {
   SoftmaxRow<TestType> row;
   row.raise(TestType(2));
   row.sum += row.weight(TestType(2));
@@ -76,7 +76,7 @@ TEMPLATE_TEST_CASE("raise rescales what was seen", "[numerics]", float, double) 
   CHECK(row.lse() == Approx(2).epsilon(4 * std::numeric_limits<TestType>::epsilon()));
 }
 
-// The blocks hold an empty one, one whose logits are all -inf (masked by a bias), and gaps above 700.
+// Among the blocks: an empty one, one whose logits are all -inf (masked by a bias), and logits more than 700 apart.
 TEMPLATE_TEST_CASE("C2, C3: all orders of blocks give the same softmax", "[numerics]", float, double) {
   using A = TestType;
   A const base = GENERATE(A(0), A(1e4), A(-1e4));
@@ -118,7 +118,7 @@ TEMPLATE_TEST_CASE("masked blocks leave an empty row empty", "[numerics]", float
   CHECK(sums.row.lse() == TestType(-1e30));
 }
 
-TEMPLATE_TEST_CASE("merge of two parts is fair to both", "[numerics]", float, double) {
+TEMPLATE_TEST_CASE("merge of two parts weights both correctly", "[numerics]", float, double) {
   Sums<TestType> low, high;
   low.add({TestType(0)}, {TestType(1)});
   high.add({TestType(0)}, {TestType(3)});
@@ -135,7 +135,7 @@ TEST_CASE("the error does not grow with the number of blocks", "[numerics]") {
   CHECK(sums.row.lse() == Approx(0.25f + std::log(4096.0f)).epsilon(1e-7));
 }
 
-TEMPLATE_TEST_CASE("the remainder is what the rounding of lse takes", "[numerics]", float, double) {
+TEMPLATE_TEST_CASE("the remainder is the rounding error of lse", "[numerics]", float, double) {
   using A = TestType;
   A const epsilon = std::numeric_limits<A>::epsilon(), lowest = std::numeric_limits<A>::lowest();
   for (A maximum : {A(0), A(-0.25), A(3), A(-50), A(1e9), A(-1e30), lowest, -lowest})
@@ -158,7 +158,7 @@ TEMPLATE_TEST_CASE("the remainder is what the rounding of lse takes", "[numerics
   CHECK(probability(empty_row<A>, A(1), A(0)) == 0);
 }
 
-TEST_CASE("NaN logits stay visible", "[numerics]") {
+TEST_CASE("NaN logits propagate", "[numerics]") {
   Sums<double> sums;
   sums.add({1.0, std::nan("")}, {1.0, 1.0});
   CHECK(std::isnan(sums.output()));

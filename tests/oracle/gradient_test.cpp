@@ -1,5 +1,5 @@
 // The oracle's gradients against central finite differences of its own forward pass, feature by feature,
-// and single rows of the gradients against the whole.
+// and single rows of the gradients against the complete gradients.
 
 #include "support/catch.hpp"
 #include "support/oracle.hpp"
@@ -145,7 +145,7 @@ TEST_CASE("each feature changes the gradients", "[oracle]") {
   }
 }
 
-TEST_CASE("single rows of the gradients are rows of the whole", "[oracle]") {
+TEST_CASE("single rows of the gradients equal those of the complete gradients", "[oracle]") {
   std::mt19937_64 engine(79);
   for (auto const& feature : features()) {
     auto problem = small_problem(engine);

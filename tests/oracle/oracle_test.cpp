@@ -41,7 +41,7 @@ OracleProblem one_row(std::vector<double> keys, std::vector<double> values) {
   return problem;
 }
 
-/// The definition of the output and lse of one row, term by term, nothing shared with the oracle but visibility.
+/// The definition of the output and lse of one row, term by term; it shares only the visibility with the oracle.
 void check_against_definition(OracleProblem const& p, OracleForward const& seen, std::int64_t b, std::int64_t h,
                               std::int64_t i) {
   auto const at = [](std::vector<double> const& values, std::int64_t place) {
@@ -92,7 +92,7 @@ void check_against_definition(OracleProblem const& p, OracleForward const& seen,
 
 }  // namespace
 
-TEST_CASE("two keys share a row as the logistic function says", "[oracle]") {
+TEST_CASE("two keys have the probabilities of the logistic function", "[oracle]") {
   auto const problem = one_row({0.0, std::log(3.0)}, {4.0, 8.0});
   auto const forward = oracle_forward(problem);
   CHECK(std::abs(forward.output[0] - 7.0) <= 8 * epsilon * 7.0);
@@ -107,7 +107,7 @@ TEST_CASE("two keys share a row as the logistic function says", "[oracle]") {
   CHECK(std::abs(gradients.dq[0] - 0.75 * std::log(3.0)) <= 32 * epsilon);
 }
 
-TEST_CASE("a sink takes its share of the normalisation and gives no value", "[oracle]") {
+TEST_CASE("a sink logit adds to the softmax denominator and has no value", "[oracle]") {
   auto problem = one_row({0.0, 0.0}, {4.0, 8.0});
   problem.sinks = OracleSinks{2, {0.0, 0.0}};
   auto const forward = oracle_forward(problem);
@@ -118,7 +118,7 @@ TEST_CASE("a sink takes its share of the normalisation and gives no value", "[or
   CHECK(gradients.dsinks[0] == gradients.dsinks[1]);
 }
 
-TEST_CASE("scale 0 gives the mean of the visible values, a negative scale turns the order round", "[oracle]") {
+TEST_CASE("scale 0 gives the mean of the visible values, a negative scale reverses the order", "[oracle]") {
   auto problem = one_row({0.0, 50.0, 7.0, -3.0}, {1.0, 2.0, 3.0, 6.0});
   problem.softmax_scale = 0.0;
   CHECK(std::abs(oracle_forward(problem).output[0] - 3.0) <= 8 * epsilon);
@@ -126,7 +126,7 @@ TEST_CASE("scale 0 gives the mean of the visible values, a negative scale turns 
   CHECK(oracle_forward(problem).output[0] == 6.0);
 }
 
-TEST_CASE("huge logits neither overflow nor leak", "[oracle]") {
+TEST_CASE("huge logits do not overflow", "[oracle]") {
   auto problem = one_row({1e10, -1e10, 1e10}, {1.0, 5.0, 3.0});
   auto const forward = oracle_forward(problem);
   CHECK(forward.output[0] == 2.0);
@@ -135,7 +135,7 @@ TEST_CASE("huge logits neither overflow nor leak", "[oracle]") {
   CHECK(oracle_forward(problem).output[0] == 5.0);
 }
 
-TEST_CASE("a row that sees nothing: output 0, lse -inf or that of the sinks, gradients exactly 0", "[oracle]") {
+TEST_CASE("a masked row: output 0, lse -inf or that of the sink logits, gradients exactly 0", "[oracle]") {
   double const poison = std::numeric_limits<double>::quiet_NaN();
   auto problem = one_row({1.0, poison}, {2.0, poison});
   problem.query_length = 2;
@@ -144,12 +144,12 @@ TEST_CASE("a row that sees nothing: output 0, lse -inf or that of the sinks, gra
   problem.bias = OraclePairs<double>{1, 1, {0.5, poison, poison, poison}};
   std::vector<double> const dout{1.0, poison};
 
-  SECTION("without sinks") {
+  SECTION("without sink logits") {
     auto const forward = oracle_forward(problem);
     CHECK(forward.output == std::vector<double>{2.0, 0.0});
     CHECK(forward.lse == std::vector<double>{1.5, -infinity});
   }
-  SECTION("with sinks") {
+  SECTION("with sink logits") {
     problem.sinks = OracleSinks{2, {std::log(2.0), std::log(6.0)}};
     auto const forward = oracle_forward(problem);
     CHECK(forward.output[1] == 0.0);
@@ -165,7 +165,7 @@ TEST_CASE("a row that sees nothing: output 0, lse -inf or that of the sinks, gra
   for (std::size_t pair : {1, 2, 3}) CHECK(gradients.dbias[pair] == 0.0);
 }
 
-TEST_CASE("a bias of -inf hides a key, and a row of them is empty", "[oracle]") {
+TEST_CASE("a bias of -inf masks a key, and a row of such biases is empty", "[oracle]") {
   auto problem = one_row({3.0, 1.0}, {1.0, 4.0});
   problem.bias = OraclePairs<double>{1, 1, {-infinity, 0.0}};
   CHECK(oracle_forward(problem).output[0] == 4.0);
@@ -177,7 +177,7 @@ TEST_CASE("a bias of -inf hides a key, and a row of them is empty", "[oracle]") 
   CHECK(gradients.dv == std::vector<double>{0.0, 0.0});
 }
 
-TEST_CASE("no keys, no queries and no batch are problems too", "[oracle]") {
+TEST_CASE("problems without keys, without queries and without batch items are valid", "[oracle]") {
   OracleProblem problem;
   problem.key_length = 0;
   problem.q = {1.0};
@@ -190,7 +190,7 @@ TEST_CASE("no keys, no queries and no batch are problems too", "[oracle]") {
   CHECK(oracle_backward(problem, {}).dk.empty());
 }
 
-TEST_CASE("the forward pass is the definition, with every option in force", "[oracle]") {
+TEST_CASE("the forward pass matches the definition, with every option set", "[oracle]") {
   std::mt19937_64 engine(20240611);
   for (int trial = 0; trial < 20; ++trial) {
     auto problem = small_problem(engine);
@@ -219,7 +219,7 @@ TEST_CASE("the forward pass is the definition, with every option in force", "[or
   }
 }
 
-TEST_CASE("the same-precision yardstick errs by its precision, not more and not less", "[oracle]") {
+TEST_CASE("the error of same-precision dense attention is that of its precision", "[oracle]") {
   std::mt19937_64 engine(5);
   auto const to_bfloat16 = [](double x) { return static_cast<double>(Eigen::bfloat16(static_cast<float>(x))); };
   auto const to_half = [](double x) { return static_cast<double>(Eigen::half(static_cast<float>(x))); };

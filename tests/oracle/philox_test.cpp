@@ -1,4 +1,4 @@
-// The oracle's generator against the answers published with Random123, and the dropout decision made of it.
+// The oracle's generator against the answers published with Random123, and the dropout decisions derived from it.
 
 #include "support/catch.hpp"
 #include "support/oracle_philox.hpp"
@@ -15,8 +15,8 @@ TEST_CASE("philox4x32-10 gives the published known answers", "[oracle]") {
         OraclePhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("the dropout decision reads the word of its pair", "[oracle]") {
-  // Seed, batch, head, position and key / 4 spell the third known answer; key % 4 picks one of its four words.
+TEST_CASE("the dropout decision uses the random word of its pair", "[oracle]") {
+  // Seed, batch, head, position and key / 4 are the input of the third known answer; key % 4 selects one of its words.
   // The key's group 0x03707344 makes keys 0x0dc1cd10 .. 0x0dc1cd13.
   std::uint64_t const seed = 0x299f31d0a4093822;
   OraclePhiloxBlock const words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
@@ -29,7 +29,7 @@ TEST_CASE("the dropout decision reads the word of its pair", "[oracle]") {
   }
 }
 
-TEST_CASE("dropout keeps everything at 0, nothing at 1, and its share between", "[oracle]") {
+TEST_CASE("dropout keeps everything at 0, nothing at 1, and the expected fraction between", "[oracle]") {
   int kept = 0;
   int const queries = 40;
   int const keys = 100;

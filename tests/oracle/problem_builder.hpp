@@ -15,7 +15,7 @@ inline std::vector<double> uniform_values(std::mt19937_64& engine, std::int64_t 
   return values;
 }
 
-/// batch 2, 4 query heads on 2 kv heads, 5 queries, 6 keys, head_dim 3, value_dim 2; q, k and v uniform in [-1, 1].
+/// Batch 2, 4 query heads on 2 kv heads, 5 queries, 6 keys, head_dim 3, value_dim 2; q, k and v uniform in [-1, 1].
 inline OracleProblem small_problem(std::mt19937_64& engine) {
   OracleProblem problem;
   problem.batch = 2;

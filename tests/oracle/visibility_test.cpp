@@ -1,4 +1,4 @@
-// Which pairs the oracle lets see each other: each rule against a picture drawn by hand.
+// Visible pairs of the oracle: each rule against a picture drawn by hand.
 
 #include "support/catch.hpp"
 #include "support/oracle_problem.hpp"
@@ -45,7 +45,7 @@ TEST_CASE("causal compares global positions", "[oracle]") {
   CHECK(picture(problem) == Picture{".....", ".....", "#....", "##..."});
 }
 
-TEST_CASE("window bounds each side, unset and negative sides do not", "[oracle]") {
+TEST_CASE("the window bounds each side; unset and negative sides are unbounded", "[oracle]") {
   auto problem = plain(5, 5);
   problem.window_left = 1;
   problem.window_right = 0;
@@ -80,7 +80,7 @@ TEST_CASE("chunks are counted by floor division, also below zero", "[oracle]") {
   CHECK(picture(problem) == Picture{".....", ".....", ".....", "##...", "##..."});
 }
 
-TEST_CASE("segments see their own, padding sees nothing", "[oracle]") {
+TEST_CASE("documents see their own keys, padding sees nothing", "[oracle]") {
   auto problem = plain(4, 5);
   problem.batch = 2;
   problem.query_segments = {1, 2, 0, -1, 3, 3, 1, 2};
@@ -101,7 +101,7 @@ TEST_CASE("the boolean mask broadcasts over batch and heads", "[oracle]") {
   CHECK(picture(problem, 1, 0) == Picture{".#"});
 }
 
-TEST_CASE("the predicate is asked with global positions, and all rules must hold", "[oracle]") {
+TEST_CASE("the predicate gets global positions, and all rules must hold", "[oracle]") {
   auto problem = plain(3, 4);
   problem.query_offset = 1;
   problem.predicate = [](std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) {
@@ -113,7 +113,7 @@ TEST_CASE("the predicate is asked with global positions, and all rules must hold
   CHECK(picture(problem, 1, 2) == Picture{".#..", "#.#.", ".#.#"});
 }
 
-TEST_CASE("a problem whose operands do not fit is refused", "[oracle]") {
+TEST_CASE("a problem whose operands do not match is refused", "[oracle]") {
   auto problem = plain(2, 3);
   problem.q.resize(2);
   problem.k.resize(3);
@@ -124,8 +124,8 @@ TEST_CASE("a problem whose operands do not fit is refused", "[oracle]") {
   SECTION("v") { problem.v.clear(); }
   SECTION("bias") { problem.bias = OraclePairs<double>{1, 1, {0, 0}}; }
   SECTION("mask heads") { problem.mask = OraclePairs<char>{1, 2, std::vector<char>(12)}; }
-  SECTION("one kind of segments") { problem.query_segments = {1, 1}; }
-  SECTION("sinks") { problem.sinks = OracleSinks{2, {0.0}}; }
+  SECTION("document ids of one side only") { problem.query_segments = {1, 1}; }
+  SECTION("sink logits") { problem.sinks = OracleSinks{2, {0.0}}; }
   SECTION("kv heads") { problem.kv_heads = 2; }
   CHECK_THROWS_AS(expect_consistent(problem), std::invalid_argument);
 }

@@ -15,7 +15,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// A plan with planted faults.
+/// A plan with injected faults.
 class FaultyPlan : public RingPlan {
  public:
   using RingPlan::RingPlan;
@@ -68,7 +68,7 @@ std::function<void(Rank, int, PlannedStep&)> at(Rank rank, int step, std::functi
 
 }  // namespace
 
-TEST_CASE("plans without a fault pass", "[schedule]") {
+TEST_CASE("correct plans are accepted", "[schedule]") {
   for (Kind kind : {Kind::travelling, Kind::direct})
     for (Pass pass : {Pass::forward, Pass::backward})
       for (Rotation rotation : {Rotation::keys, Rotation::queries})
@@ -82,14 +82,14 @@ TEST_CASE("a wrong order of steps is found", "[schedule]") {
   plan.offsets = {0, 2, 1};
   found(plan, "offset 1 of step 2 follows 2");
   plan.offsets = {1, 2, 3};
-  found(plan, "not at home");
+  found(plan, "the first step has offset 1");
   plan.offsets = {0, 1, 4};
   found(plan, "offset 4");
   plan.offsets = std::vector<int>{};
   found(plan, "0 steps");
 }
 
-TEST_CASE("a step that nobody needs is found", "[schedule]") {
+TEST_CASE("a step that no rank needs is found", "[schedule]") {
   FaultyPlan plan = plan_of(Kind::direct);
   plan.offsets = {0, 1, 2, 3};
   found(plan, "step 3 is made, but no rank needs it");
@@ -118,7 +118,7 @@ TEST_CASE("rows that do not arrive as expected are found", "[schedule]") {
   plan.alter = at(1, 0, [](PlannedStep& step) { --step.sent.end; });
   found(plan, "rank 1, step 0: rows [0, 7) are sent, later steps need [0, 8)");
   plan.alter = at(1, 0, [](PlannedStep& step) { ++step.sent.end; });
-  found(plan, "rows [0, 9) are sent, only [0, 8) are here");
+  found(plan, "rows [0, 9) are sent, only [0, 8) are held");
   plan.alter = at(3, 3, [](PlannedStep& step) { step.sent = {0, 1}; });
   found(plan, "rank 3, step 3: rows [0, 1) are sent, later steps need [0, 0)");
   plan.alter = at(1, 0, [](PlannedStep& step) { ++step.held.begin; });
@@ -127,7 +127,7 @@ TEST_CASE("rows that do not arrive as expected are found", "[schedule]") {
 
 TEST_CASE("more rows than later steps need are found", "[schedule]") {
   FaultyPlan plan = plan_of(Kind::direct);
-  // Two places on, rank 0's rows are seen from position 16 back to 5: the last 3 of them.
+  // Two ranks further on, the rows of rank 0 are seen from position 16 back to 5: the last 3 of them.
   REQUIRE(plan.step(1, 1).sent == RowRange{5, 8});
   plan.alter = at(1, 1, [](PlannedStep& step) { step.sent = {0, 8}; });
   found(plan, "rank 1, step 1: rows [0, 8) are sent, later steps need [5, 8)");
@@ -135,7 +135,7 @@ TEST_CASE("more rows than later steps need are found", "[schedule]") {
   found(plan, "which expects rows [0, 8)");
 }
 
-TEST_CASE("results that lose their way are found", "[schedule]") {
+TEST_CASE("results for wrong rows are found", "[schedule]") {
   for (Kind kind : {Kind::travelling, Kind::direct}) {
     FaultyPlan plan = plan_of(kind);
     plan.alter = at(2, 1, [](PlannedStep& step) { step.carried = {1, 2}; });
@@ -145,7 +145,7 @@ TEST_CASE("results that lose their way are found", "[schedule]") {
   }
 }
 
-TEST_CASE("results that go nowhere or to a stranger are found", "[schedule]") {
+TEST_CASE("results sent to the wrong rank or not at all are found", "[schedule]") {
   class WrongHop : public FaultyPlan {
    public:
     explicit WrongHop(FaultyPlan const& plan, int step, int hop) : FaultyPlan(plan.request()), step_(step), hop_(hop) {}
@@ -161,7 +161,7 @@ TEST_CASE("results that go nowhere or to a stranger are found", "[schedule]") {
   CHECK_THROWS_WITH(check_plan(WrongHop(plan_of(Kind::direct), 0, 1)), ContainsSubstring("results for rank"));
 }
 
-TEST_CASE("bytes that do not fit the rows are found", "[schedule]") {
+TEST_CASE("byte counts that do not match the rows are found", "[schedule]") {
   FaultyPlan plan = plan_of(Kind::travelling);
   plan.alter = at(2, 1, [](PlannedStep& step) { ++step.prefetched_bytes; });
   found(plan, "rank 2, step 1: bytes");

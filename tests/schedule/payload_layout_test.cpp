@@ -4,7 +4,7 @@
 
 using namespace annulus;
 
-TEST_CASE("parts follow each other on cache lines", "[schedule]") {
+TEST_CASE("parts start on cache lines", "[schedule]") {
   PayloadLayout const layout{{24, 4, 100}};
   CHECK(layout.bytes_per_row() == 128);
   CHECK(layout.part_offset(0, 5) == 0);
@@ -13,7 +13,7 @@ TEST_CASE("parts follow each other on cache lines", "[schedule]") {
   CHECK(layout.buffer_bytes(5) == 704);    // and 500
 }
 
-TEST_CASE("a part that fills its lines leaves no gap", "[schedule]") {
+TEST_CASE("a part that fills its cache lines leaves no gap", "[schedule]") {
   PayloadLayout const layout{{64, 128}};
   CHECK(layout.part_offset(1, 3) == 192);
   CHECK(layout.buffer_bytes(3) == 192 + 384);
@@ -30,7 +30,7 @@ TEST_CASE("parts never overlap, and the buffer holds the last one", "[schedule]"
     }
 }
 
-TEST_CASE("no rows or no parts need no bytes", "[schedule]") {
+TEST_CASE("a payload without rows or parts has no bytes", "[schedule]") {
   CHECK(PayloadLayout{{24, 4}}.buffer_bytes(0) == 0);
   CHECK(PayloadLayout{}.buffer_bytes(100) == 0);
   CHECK(PayloadLayout{}.bytes_per_row() == 0);

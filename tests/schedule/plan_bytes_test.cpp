@@ -1,4 +1,4 @@
-// Bytes sent, in closed form. W ranks, L = S / W rows per rank, Hq and Hk heads, dims dk and dv, e bytes of an element
+// Closed forms of bytes sent. W ranks, L = S / W rows per rank, Hq and Hk heads, dims dk and dv, e bytes per element
 // and f of a gradient or of the running state.
 
 #include <algorithm>
@@ -35,7 +35,7 @@ PlanRequest request_of(Case const& c, Pass pass, Rotation rotation, Mask const& 
       .lse_bytes = c.gradient};
 }
 
-/// Bytes of a rank in a plan that has been checked.
+/// Bytes sent by a rank; checks the plan.
 Index sent(PlanRequest const& request, Rank rank = 0) {
   RingPlan const plan(request);
   check_plan(plan);
@@ -87,7 +87,7 @@ TEST_CASE("every rank sends the bytes of the formulas", "[schedule]") {
   }
 }
 
-TEST_CASE("batch items multiply the bytes, whatever the sharding", "[schedule]") {
+TEST_CASE("bytes are proportional to the batch, whatever the sharding", "[schedule]") {
   Case const c{.ranks = 4, .rows = 48};
   for (Sharding const& sharding : {Sharding(), Sharding(Zigzag{}), Sharding(Striped{}), Sharding(Striped{.block = 6})})
     for (Mask const& mask : {full(), causal()}) {
@@ -98,7 +98,7 @@ TEST_CASE("batch items multiply the bytes, whatever the sharding", "[schedule]")
     }
 }
 
-TEST_CASE("sink gradients are summed in W - 1 small shifts", "[schedule]") {
+TEST_CASE("gradients of sink logits are summed in W - 1 small shifts", "[schedule]") {
   Case const c{.ranks = 4, .rows = 48};
   PlanRequest request = request_of(c, Pass::backward, Rotation::keys);
   request.sinks = 3;
@@ -107,7 +107,7 @@ TEST_CASE("sink gradients are summed in W - 1 small shifts", "[schedule]") {
   CHECK(sent(request) == forward_keys(c));
 }
 
-TEST_CASE("segment ids travel with their rows, four bytes each", "[schedule]") {
+TEST_CASE("document ids travel with their rows, four bytes each", "[schedule]") {
   Case const c{.ranks = 4, .rows = 48};
   PlanRequest request = request_of(c, Pass::forward, Rotation::keys);
   request.segments = true;
@@ -115,7 +115,7 @@ TEST_CASE("segment ids travel with their rows, four bytes each", "[schedule]") {
   CHECK(sent(request) == 2 * (forward_keys(c) + 3 * 48 * 4));
 }
 
-TEST_CASE("uneven shards: a rank passes on every shard but its next neighbour's", "[schedule]") {
+TEST_CASE("uneven shards: a rank sends every shard except its next neighbour's", "[schedule]") {
   std::vector<Index> const lengths{5, 0, 11, 2};
   PlanRequest request{.query_lengths = {1, 1, 1, 1}, .key_lengths = lengths, .rotation = Rotation::keys};
   RingPlan const plan(request);
@@ -128,7 +128,7 @@ TEST_CASE("worked example: 131072 tokens on 8 ranks, 32 query heads, 8 kv heads,
   CHECK(sent(request_of(grouped, Pass::forward, Rotation::keys)) == 448 * mebibyte);
   CHECK(sent(request_of(grouped, Pass::backward, Rotation::keys)) == 1472 * mebibyte);
   CHECK(sent(request_of(grouped, Pass::backward, Rotation::queries)) == 3882 * mebibyte);
-  // Un-normalised state in single precision travels, not a rounded partial output.
+  // The un-normalised state travels in single precision, not a rounded partial output.
   CHECK(sent(request_of(grouped, Pass::forward, Rotation::queries)) == 2976 * mebibyte);
   Case const full_heads{.kv_heads = 32};
   CHECK(sent(request_of(full_heads, Pass::forward, Rotation::keys)) == 1792 * mebibyte);
@@ -144,7 +144,7 @@ TEST_CASE("causal window of 4096 tokens: one row less than 16 MiB", "[schedule]"
   Mask const mask = sliding_window(4095, 0);
   for (Rank rank = 0; rank < 7; ++rank)
     CHECK(sent(request_of(c, Pass::forward, Rotation::keys, mask), rank) == 16 * mebibyte - row);
-  // Nobody looks back over the end of the sequence.
+  // No later rank sees the keys of the last one.
   CHECK(sent(request_of(c, Pass::forward, Rotation::keys, mask), 7) == 0);
   CHECK(RingPlan(request_of(c, Pass::forward, Rotation::keys, mask)).steps() == 2);
 }
@@ -157,12 +157,12 @@ TEST_CASE("a causal window of w keys sends min(w - 1, (W - 1) L) rows, and as ma
     Mask const mask = sliding_window(window - 1, 0);
     PlanRequest const forward = request_of(c, Pass::forward, Rotation::keys, mask);
     PlanRequest const backward = request_of(c, Pass::backward, Rotation::keys, mask);
-    // The last rank but one passes on what its neighbour sees of all ranks before it.
+    // The last rank but one sends the rows that its neighbour sees of all ranks before it.
     Index const rows = std::min(window - 1, (c.ranks - 1) * c.rows);
     CHECK(sent(forward, c.ranks - 2) == rows * width * c.element);
     for (Rank rank = 0; rank < c.ranks; ++rank) {
       CAPTURE(rank);
-      // A rank has rank + 1 shards to pass on, its own included, and returns gradients for the rank shards before it.
+      // A rank sends rows of rank + 1 shards, including its own, and returns gradients for the `rank` shards before it.
       Index const passed = rank == c.ranks - 1 ? 0 : std::min(window - 1, (rank + 1) * c.rows);
       Index const returned = std::min(window - 1, rank * c.rows);
       CHECK(sent(forward, rank) == passed * width * c.element);
@@ -171,7 +171,7 @@ TEST_CASE("a causal window of w keys sends min(w - 1, (W - 1) L) rows, and as ma
   }
 }
 
-TEST_CASE("peak buffers are two prefetched payloads, whatever the number of ranks", "[schedule]") {
+TEST_CASE("peak buffers do not grow with the number of ranks: two prefetched payloads", "[schedule]") {
   auto const peak = [](int ranks, Pass pass) {
     return RingPlan(request_of({.ranks = ranks, .rows = 64}, pass, Rotation::keys)).peak_buffer_bytes(0);
   };
@@ -179,13 +179,13 @@ TEST_CASE("peak buffers are two prefetched payloads, whatever the number of rank
   Index const payload = 64 * c.kv_heads * (c.head_dim + c.value_dim),
               state = 64 * c.query_heads * (c.value_dim + 2) * 4;
   for (int ranks : {2, 3, 8, 16}) CHECK(peak(ranks, Pass::forward) == 2 * payload * 2 + state);
-  // Backward: two payloads, three of gradients (two that take turns, one arriving), dq and delta.
+  // Backward: two payloads, three of gradients (two that alternate, one arriving), dq and delta.
   Index const own = 64 * c.query_heads * (c.head_dim + 1) * 4;
   for (int ranks : {2, 3, 8, 16}) CHECK(peak(ranks, Pass::backward) == 2 * payload * 2 + 3 * payload * 4 + own);
   CHECK(peak(1, Pass::forward) == state);
 }
 
-TEST_CASE("read in place, what is prefetched needs one buffer, and results none to arrive in", "[schedule]") {
+TEST_CASE("zero-copy exchange needs one prefetched buffer and no arrival buffer", "[schedule]") {
   Case const c{.rows = 64};
   Index const payload = 64 * c.kv_heads * (c.head_dim + c.value_dim),
               state = 64 * c.query_heads * (c.value_dim + 2) * 4,
@@ -197,9 +197,9 @@ TEST_CASE("read in place, what is prefetched needs one buffer, and results none 
       return RingPlan(request);
     };
     CHECK(plan(Pass::forward).peak_buffer_bytes(0) == payload * 2 + state);
-    // Gradients leave at every step: two buffers take turns, and a third one where there are steps enough to fill it.
-    Index const places = ranks > 2 ? 3 : 2;
-    CHECK(plan(Pass::backward).peak_buffer_bytes(0) == payload * 2 + places * payload * 4 + own);
+    // Gradients are sent at every step: two buffers alternate, and a third one is used from three steps on.
+    Index const buffers = ranks > 2 ? 3 : 2;
+    CHECK(plan(Pass::backward).peak_buffer_bytes(0) == payload * 2 + buffers * payload * 4 + own);
     CHECK_NOTHROW(check_plan(plan(Pass::backward)));
   }
 }

@@ -29,10 +29,10 @@ std::string printed(PlanRequest const& asked) {
 
 }  // namespace
 
-TEST_CASE("a printed plan of two ranks, word by word", "[print_plan]") {
-  // Two queries and keys a rank, causal: rank 0 sees 3 pairs at home and none away; rank 1 sees 3 at home and 4 away.
+TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
+  // Two queries and keys per rank, causal: each rank sees 3 pairs of its own keys; rank 1 sees 4 pairs of rank 0's.
   // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and
-  // accumulator, maximum and sum of the state, each on 64 bytes of its own.
+  // accumulator, maximum and sum of the state, each aligned to 64 bytes.
   CHECK(printed(request(2, 2, causal())) ==
         "forward pass over 2 ranks, contiguous sharding, keys travel\n"
         "  4 queries, 4 keys, batch 1, 2 query heads, 1 kv heads, head_dim 4, value_dim 3, 4 bytes an element\n"
@@ -59,7 +59,7 @@ TEST_CASE("a printed plan of two ranks, word by word", "[print_plan]") {
         "largest work of a rank over the mean: 1.4\n");
 }
 
-TEST_CASE("what is carried is printed where something is carried", "[print_plan]") {
+TEST_CASE("carried rows are counted only in passes that carry results", "[print_plan]") {
   RingPlan const forward(request(3, 4, full())), backward(request(3, 4, full(), Pass::backward));
   for (int step = 0; step < 3; ++step) {
     CHECK(carried_rows_sent(forward, 1, step) == 0);
@@ -81,8 +81,8 @@ TEST_CASE("tiles are counted by coverage", "[print_plan]") {
   CHECK(none.full + none.band + none.ranges + none.elements == 0);
 }
 
-TEST_CASE("a plan says which steps are not made", "[print_plan]") {
-  // A window of one shard's length to the left: no rank looks further back than its neighbour.
+TEST_CASE("a printed plan lists the omitted steps", "[print_plan]") {
+  // A window of one shard's length to the left: no rank needs keys from further back than its neighbour.
   PlanRequest const windowed = request(5, 4, {.causal = true, .window = {.left = 4}});
   CHECK(offsets_without_step(RingPlan(windowed)) == std::vector<int>{2, 3, 4});
   CHECK(
@@ -91,7 +91,7 @@ TEST_CASE("a plan says which steps are not made", "[print_plan]") {
       std::string::npos);
   CHECK(printed(windowed).find("mask: causal window(4, unbounded)\n") != std::string::npos);
   CHECK(offsets_without_step(RingPlan(request(5, 4, causal()))).empty());
-  // The first rank back is not needed, the others are: queries stand two shards after the keys.
+  // The rank one place back is not needed, the others are: query positions are two shards after key positions.
   PlanRequest offset = request(4, 4, sliding_window(3, 3));
   offset.query_offset = 8;
   std::vector<int> made;

@@ -1,5 +1,5 @@
 #pragma once
-// Random requests over sharding x mask x lengths x offset x ranks, without data.
+// Random plan requests over sharding x mask x lengths x offset x ranks, without data.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace annulus_test {
 
 inline std::vector<annulus::Index> random_lengths(RandomChoice& choose, int ranks, annulus::Index global) {
   std::vector<annulus::Index> lengths(static_cast<std::size_t>(ranks), 0);
-  // A few ranks share the sequence, so that some shards are empty.
+  // Only the first few ranks hold rows, so that some shards are empty.
   std::int64_t const busy = choose.between(1, ranks);
   for (annulus::Index left = global; left > 0;) {
     annulus::Index const take = choose.between(1, left);

@@ -26,7 +26,7 @@ PlanRequest equal_shards(int ranks, Index rows, Mask const& mask, Rotation rotat
           .rotation = rotation};
 }
 
-/// Pairs that the mask shows between all queries and all keys, asked one by one.
+/// Number of visible pairs between all queries and all keys, tested one by one.
 Index visible_pairs(RingPlan const& plan) {
   Index pairs = 0;
   for (Index q = 0; q < plan.global_queries(); ++q)
@@ -37,7 +37,7 @@ Index visible_pairs(RingPlan const& plan) {
 
 }  // namespace
 
-TEST_CASE("random plans hold what they promise", "[schedule]") {
+TEST_CASE("random plans pass check_plan and cover all visible pairs", "[schedule]") {
   int direct = 0, travelling = 0, queries_rotate = 0, early = 0;
   for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
     RingPlan const plan(random_plan_request(seed));
@@ -64,7 +64,7 @@ TEST_CASE("equal requests give equal plans", "[schedule]") {
   }
 }
 
-TEST_CASE("without a local mask every rank meets every other", "[schedule]") {
+TEST_CASE("without a local mask every rank meets every owner", "[schedule]") {
   for (int ranks : {1, 2, 3, 7, 16}) {
     RingPlan const plan(equal_shards(ranks, 4, full()));
     CHECK(plan.steps() == ranks);
@@ -83,7 +83,7 @@ TEST_CASE("with a window over contiguous shards the ring stops early", "[schedul
     return offsets_of(RingPlan(equal_shards(8, 16, sliding_window(left, right), rotation)));
   };
   bool const keys = rotation == Rotation::keys;
-  // A rank meets the owners before it (keys travel), or the owners after it (queries travel): 8 - offset places back.
+  // A rank meets the owners before it (pass-KV) or after it (pass-Q), which are 8 - offset ranks ahead.
   CHECK(steps(0, 0) == std::vector<int>{0});
   CHECK(steps(1, 0) == (keys ? std::vector<int>{0, 1} : std::vector<int>{0, 7}));
   CHECK(steps(16, 0) == (keys ? std::vector<int>{0, 1} : std::vector<int>{0, 7}));
@@ -92,14 +92,14 @@ TEST_CASE("with a window over contiguous shards the ring stops early", "[schedul
   CHECK(steps(1000, 0) == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
 }
 
-TEST_CASE("chunks that end with the shards need no ring", "[schedule]") {
+TEST_CASE("chunks that end with the shards need no exchange", "[schedule]") {
   RingPlan const plan(equal_shards(4, 8, {.chunk = 8}));
   CHECK(plan.steps() == 1);
   CHECK(plan.total_bytes_sent() == 0);
   CHECK(RingPlan(equal_shards(4, 8, {.chunk = 16})).steps() == 3);  // even ranks need the next, odd ones the previous
 }
 
-TEST_CASE("where nothing is visible only the step at home is left", "[schedule]") {
+TEST_CASE("without visible pairs only the step on the rank's own rows remains", "[schedule]") {
   PlanRequest request = equal_shards(4, 8, causal());
   request.query_offset = -1000;
   RingPlan const plan(request);
@@ -122,7 +122,7 @@ TEST_CASE("one rank exchanges nothing", "[schedule]") {
     }
 }
 
-TEST_CASE("empty sequences make a plan", "[schedule]") {
+TEST_CASE("empty sequences have a plan", "[schedule]") {
   for (Pass pass : {Pass::forward, Pass::backward}) {
     PlanRequest request = equal_shards(3, 0, full());
     request.pass = pass;
@@ -136,8 +136,8 @@ TEST_CASE("empty sequences make a plan", "[schedule]") {
   }
 }
 
-TEST_CASE("tiles lie within the rows that are here", "[schedule]") {
-  // Rank 2 needs the last 3 of rank 1's 8 rows, and gets no more.
+TEST_CASE("tiles lie within the held rows", "[schedule]") {
+  // Rank 2 needs the last 3 of rank 1's 8 rows, and receives only these.
   RingPlan const plan(equal_shards(4, 8, sliding_window(3, 0)));
   REQUIRE(plan.steps() == 2);
   CHECK(plan.step(2, 1).held == RowRange{5, 8});
@@ -148,7 +148,7 @@ TEST_CASE("tiles lie within the rows that are here", "[schedule]") {
   CHECK(tiles[0].keys_of(plan.request().mask, 2) == RowRange{2, 3});
 }
 
-TEST_CASE("the work of a pass is its visible pairs", "[schedule]") {
+TEST_CASE("the work of a pass is proportional to its visible pairs", "[schedule]") {
   PlanRequest request = equal_shards(4, 8, full());
   request.shape = {.batch = 2, .query_heads = 6, .kv_heads = 2, .head_dim = 5, .value_dim = 3};
   CHECK(RingPlan(request).multiply_adds(1) == 8 * 32 * 2 * 6 * (5 + 3));
@@ -170,7 +170,7 @@ TEST_CASE("balance of causal work", "[schedule]") {
   double const mean = ranks * rows * (ranks * rows + 1) / 2.0 / ranks;
   CHECK(imbalance({}) == Approx(last / mean));
   CHECK(imbalance(Zigzag{}) == 1.0);
-  // Stripes differ by the diagonal: at most rows pairs per rank.
+  // The work of stripes differs by the diagonal: at most `rows` pairs per rank.
   CHECK(imbalance(Striped{}) < 1 + rows * ranks / mean);
   CHECK(RingPlan(equal_shards(3, 0, full())).imbalance() == 1.0);
 }
@@ -191,7 +191,7 @@ TEST_CASE("wrong lengths are refused", "[schedule]") {
   refused({.query_lengths = {2, 1}, .key_lengths = {3, 3}, .sharding = map}, "keys");
 }
 
-TEST_CASE("a plan whose rows, pairs or bytes cannot be counted is refused", "[schedule]") {
+TEST_CASE("a plan whose rows, pairs or bytes overflow is refused", "[schedule]") {
   auto const refused = [](PlanRequest const& request, char const* part) {
     CHECK_THROWS_AS(RingPlan(request), ShapeError);
     CHECK_THROWS_WITH(RingPlan(request), ContainsSubstring(part));
@@ -204,9 +204,9 @@ TEST_CASE("a plan whose rows, pairs or bytes cannot be counted is refused", "[sc
   refused({.shape = {.batch = huge, .query_heads = huge}, .query_lengths = {0}, .key_lengths = {0}}, "batch 4294967296");
   refused({.shape = {.head_dim = huge, .value_dim = huge}, .query_lengths = {huge}, .key_lengths = {1}},
           "head_dim 4294967296");
-  refused({.query_lengths = {1}, .key_lengths = {1}, .sinks = Index{1} << 60}, "1152921504606846976 sinks");
+  refused({.query_lengths = {1}, .key_lengths = {1}, .sinks = Index{1} << 60}, "1152921504606846976 sink logits");
   refused({.query_lengths = {8}, .key_lengths = {8}, .bias_gradient_elements = Index{1} << 60}, "8 rows");
-  // The work may be more than an integer holds: it is then the largest one.
+  // The work may overflow: it saturates.
   PlanRequest const much{.shape = {.batch = 64, .query_heads = 64, .kv_heads = 64, .head_dim = 128, .value_dim = 128},
                          .query_lengths = {Index{1} << 24, Index{1} << 24},
                          .key_lengths = {Index{1} << 24, Index{1} << 24}};
@@ -225,7 +225,7 @@ TEST_CASE("a bias or boolean mask stays with its queries", "[schedule]") {
   CHECK(RingPlan(request).rotation() == Rotation::queries);
 }
 
-TEST_CASE("results go straight home only where part of the shards travels", "[schedule]") {
+TEST_CASE("results go directly to their owner only where parts of shards travel", "[schedule]") {
   CHECK_FALSE(RingPlan(equal_shards(4, 8, causal())).carried_direct());
   CHECK(RingPlan(equal_shards(4, 8, sliding_window(3, 0))).carried_direct());
   PlanRequest request = equal_shards(4, 8, sliding_window(20, 0));

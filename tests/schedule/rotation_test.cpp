@@ -53,7 +53,7 @@ TEST_CASE("backward: with gradients of two bytes the limit is 1.32", "[schedule]
   CHECK(chosen(request_of(Pass::backward, many, 133, 100, 2, 2)) == Rotation::keys);
 }
 
-TEST_CASE("whole groups: only equal head counts let queries rotate backward", "[schedule]") {
+TEST_CASE("backward: with whole groups queries rotate only for equal head counts", "[schedule]") {
   for (int ranks : {2, 3, 8, 16}) {
     CHECK(chosen(request_of(Pass::backward, ranks, 8, 8, 2, 4)) == Rotation::queries);
     CHECK(chosen(request_of(Pass::backward, ranks, 16, 8, 2, 4)) == Rotation::keys);
@@ -61,7 +61,7 @@ TEST_CASE("whole groups: only equal head counts let queries rotate backward", "[
   }
 }
 
-TEST_CASE("forward: keys rotate where both sides are as long", "[schedule]") {
+TEST_CASE("forward: keys rotate if both sides have equal lengths", "[schedule]") {
   for (int ranks : {2, 8}) {
     CHECK(chosen(request_of(Pass::forward, ranks, 8, 8, 2, 4)) == Rotation::keys);
     CHECK(chosen(request_of(Pass::forward, ranks, 32, 8, 2, 4)) == Rotation::keys);
@@ -82,7 +82,7 @@ TEST_CASE("forward: a short query on a long cache rotates", "[schedule]") {
   CHECK(choice(1000) == Rotation::keys);
 }
 
-TEST_CASE("the choice is the side that sends fewer bytes, and keys where they are equal", "[schedule]") {
+TEST_CASE("automatic rotation picks the side that sends fewer bytes, and keys if both send the same", "[schedule]") {
   for (Pass pass : {Pass::forward, Pass::backward})
     for (Index query_heads = 2; query_heads <= 12; ++query_heads)
       for (int ranks : {1, 2, 5})
@@ -94,7 +94,7 @@ TEST_CASE("the choice is the side that sends fewer bytes, and keys where they ar
         }
   PlanRequest apart = request_of(Pass::backward, 4, 8, 8, 2, 4);
   REQUIRE(chosen(apart) == Rotation::queries);
-  apart.mask.chunk = 16;  // a shard each: nothing is sent
+  apart.mask.chunk = 16;  // one shard per chunk: nothing is sent
   CHECK(total(apart, Rotation::keys) == total(apart, Rotation::queries));
   CHECK(chosen(apart) == Rotation::keys);
 }

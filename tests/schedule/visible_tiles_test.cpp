@@ -32,7 +32,7 @@ Found find(Shards const& shards, bool elementwise = false) {
   return found;
 }
 
-/// How often the tiles show each (query row, key row).
+/// Number of tiles in which each (query row, key row) is visible.
 std::map<std::pair<Index, Index>, int> shown(Shards const& shards, std::vector<Tile> const& tiles) {
   auto const queries = positions_of(shards.queries), keys = positions_of(shards.keys);
   std::map<std::pair<Index, Index>, int> times;
@@ -50,7 +50,7 @@ std::map<std::pair<Index, Index>, int> shown(Shards const& shards, std::vector<T
   return times;
 }
 
-/// Each visible pair is shown once and no other; the need is exact. Returns what is wrong, or nothing.
+/// Checks that each visible pair is in exactly one tile, no other pair is, and the need is exact. Returns the fault.
 std::string fault(Shards const& shards, bool elementwise) {
   Found const found = find(shards, elementwise);
   auto const times = shown(shards, found.tiles);
@@ -77,11 +77,11 @@ std::string fault(Shards const& shards, bool elementwise) {
   if (sum != exact.visible_pairs) return "the counts of the tiles do not add up";
   for (Tile const& tile : found.tiles) {
     if (tile.visible_pairs == 0 || tile.coverage == Coverage::none) return "there is a tile with nothing visible";
-    if (elementwise && tile.coverage != Coverage::elements) return "a tile is not asked per element";
+    if (elementwise && tile.coverage != Coverage::elements) return "a tile is not masked element by element";
   }
   Need const counted_only =
       visible_tiles(shards.queries, shards.keys, shards.mask, shards.query_offset, elementwise, nullptr);
-  if (counted_only.visible_pairs != exact.visible_pairs) return "the need depends on whether tiles are asked for";
+  if (counted_only.visible_pairs != exact.visible_pairs) return "the need depends on whether tiles are requested";
   return {};
 }
 
@@ -96,7 +96,7 @@ std::vector<Segment> shard(Sharding const& sharding, Rank rank, int ranks, Index
 
 }  // namespace
 
-TEST_CASE("C42: tiles show each visible pair exactly once", "[schedule][C42]") {
+TEST_CASE("C42: each visible pair is in exactly one tile", "[schedule][C42]") {
   for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
     PlanRequest const request = random_plan_request(seed, 24);
     auto const ranks = static_cast<int>(request.query_lengths.size());
@@ -110,7 +110,7 @@ TEST_CASE("C42: tiles show each visible pair exactly once", "[schedule][C42]") {
   }
 }
 
-TEST_CASE("segments of different strides meet", "[schedule]") {
+TEST_CASE("tiles of segments of different strides", "[schedule]") {
   Shards shards{{{0, 5, 3, 2}, {5, 4, 20, 1}, {9, 1, 0, 1}}, {{0, 6, 1, 5}, {6, 3, 2, 2}, {9, 4, 30, 1}}, {}, 0};
   for (Mask const& mask : {causal(), sliding_window(4, 3), Mask{.causal = true, .chunk = 8}, sliding_window(0, 0)})
     for (Index offset : {-25, 0, 7}) {
@@ -140,7 +140,7 @@ TEST_CASE("without a mask there is one full tile, whatever the sharding", "[sche
   }
 }
 
-TEST_CASE("causal contiguous shards are a band at home, full behind, nothing ahead", "[schedule]") {
+TEST_CASE("causal contiguous shards: a band for own keys, full for earlier, none for later ones", "[schedule]") {
   Shards shards{shard({}, 1, 3, 12), shard({}, 1, 3, 12), causal(), 0};
   CHECK(tiles_of(shards, Coverage::band) == 1);
   CHECK(find(shards).tiles[0].band == Band{-unbounded, 0});
@@ -151,7 +151,7 @@ TEST_CASE("causal contiguous shards are a band at home, full behind, nothing ahe
   CHECK(find(shards).tiles.empty());
 }
 
-TEST_CASE("causal stripes are one band, shifted for owners ahead", "[schedule]") {
+TEST_CASE("causal stripes are one band, shifted for higher owners", "[schedule]") {
   Shards shards{shard(Striped{}, 1, 4, 32), shard(Striped{}, 1, 4, 32), causal(), 0};
   REQUIRE(tiles_of(shards, Coverage::band) == 1);
   CHECK(find(shards).tiles[0].band == Band{-unbounded, 0});
@@ -161,31 +161,31 @@ TEST_CASE("causal stripes are one band, shifted for owners ahead", "[schedule]")
   CHECK(find(shards).need.visible_pairs == 28);
 }
 
-TEST_CASE("full tiles of causal zigzag shards are joined", "[schedule]") {
+TEST_CASE("full tiles of causal zigzag shards are merged", "[schedule]") {
   Index const block = 4;
   int const ranks = 4;
   Shards shards{shard(Zigzag{}, 1, ranks, 8 * block), shard(Zigzag{}, 0, ranks, 8 * block), causal(), 0};
-  // An owner behind: all queries see the owner's first block.
+  // A lower owner: all queries see the owner's first block.
   Found const behind = find(shards);
   REQUIRE(behind.tiles.size() == 1);
   CHECK(behind.tiles[0].coverage == Coverage::full);
   CHECK((behind.tiles[0].query_count == 2 * block && behind.tiles[0].key_count == block));
-  // An owner ahead: the second block of queries sees all keys.
+  // A higher owner: the second block of queries sees all keys.
   shards.keys = shard(Zigzag{}, 2, ranks, 8 * block);
   Found const ahead = find(shards);
   REQUIRE(ahead.tiles.size() == 1);
   CHECK(ahead.tiles[0].coverage == Coverage::full);
   CHECK((ahead.tiles[0].query_begin == block && ahead.tiles[0].query_count == block));
   CHECK((ahead.tiles[0].key_begin == 0 && ahead.tiles[0].key_count == 2 * block));
-  // At home: two bands, and one full tile between them.
+  // The rank's own keys: two bands, and one full tile between them.
   shards.keys = shards.queries;
   CHECK(tiles_of(shards, Coverage::band) == 2);
   CHECK(tiles_of(shards, Coverage::full) == 1);
 }
 
-TEST_CASE("full blocks of one row of tiles are joined", "[schedule]") {
+TEST_CASE("full blocks of one row of tiles are merged", "[schedule]") {
   Sharding const sharding = Striped{.block = 4};
-  // Rank 1's block b sees blocks 0 .. b of rank 0: one full tile per row. Its own: blocks before it, and a band.
+  // Rank 1's block b sees blocks 0 .. b of rank 0: one full tile per row. Of its own: the blocks before it, and a band.
   Shards shards{shard(sharding, 1, 2, 64), shard(sharding, 0, 2, 64), causal(), 0};
   CHECK(tiles_of(shards, Coverage::full) == 8);
   CHECK(find(shards).tiles.size() == 8);
@@ -201,7 +201,7 @@ TEST_CASE("chunks are ranges at the edges and full inside", "[schedule]") {
   CHECK(find({{{0, 6, 0, 1}}, {{0, 6, 6, 1}}, mask, 0}).tiles.empty());
 }
 
-TEST_CASE("keys are cut where the sink tokens end", "[schedule]") {
+TEST_CASE("keys are split where the sink tokens end", "[schedule]") {
   Mask const mask{.causal = true, .window = {.left = 1, .right = {}}, .sink_tokens = 3};
   Shards const shards{{{0, 4, 8, 1}}, {{0, 8, 0, 1}}, mask, 0};
   Found const found = find(shards);
@@ -209,21 +209,21 @@ TEST_CASE("keys are cut where the sink tokens end", "[schedule]") {
   CHECK((found.tiles[0].sink && found.tiles[0].coverage == Coverage::full && found.tiles[0].key_count == 3));
   CHECK((!found.tiles[1].sink && found.tiles[1].coverage == Coverage::band && found.tiles[1].visible_pairs == 1));
   CHECK(fault(shards, false) == "");
-  // Stride 3: of the keys 1, 4, 7, 10 one lies below 3, two below 5.
+  // Stride 3: of the keys 1, 4, 7, 10 one is below 3, two are below 5.
   Shards const striped{
       {{0, 4, 20, 3}}, {{0, 4, 1, 3}}, {.causal = true, .window = {.left = 0, .right = {}}, .sink_tokens = 5}, 0};
   CHECK(find(striped).need.keys == RowRange{0, 2});
   CHECK(fault(striped, false) == "");
 }
 
-TEST_CASE("any number of sink tokens is fine", "[schedule]") {
+TEST_CASE("any number of sink tokens is accepted", "[schedule]") {
   for (Index sink_tokens : {Index{8}, Index{1000}, std::numeric_limits<Index>::max()}) {
     Mask const mask{.causal = true, .window = {.left = 0, .right = {}}, .sink_tokens = sink_tokens};
     CHECK(find({{{0, 4, 9, 2}}, {{0, 4, 0, 2}}, mask, 0}).need.visible_pairs == 16);
   }
 }
 
-TEST_CASE("too many segments become one tile that is asked per element", "[schedule]") {
+TEST_CASE("above the limit of segment pairs there is one tile masked element by element", "[schedule]") {
   std::vector<Segment> scattered;
   for (Index i = 0; i < 300; ++i) scattered.push_back({i, 1, 299 - i, 1});
   REQUIRE(scattered.size() * scattered.size() > detail::tile_limit);
@@ -238,8 +238,8 @@ TEST_CASE("too many segments become one tile that is asked per element", "[sched
   CHECK(find({scattered, scattered, full(), 0}).tiles[0].coverage == Coverage::full);
 }
 
-TEST_CASE("a tile per pair of positions is still joined in time", "[schedule]") {
-  // Just below the limit: 255 x 255 segments of one position, most of them full tiles that nothing joins.
+TEST_CASE("the largest number of tiles is merged in acceptable time", "[schedule]") {
+  // Just below the limit: 255 x 255 segments of one position, most of them full tiles that cannot be merged.
   std::vector<Segment> queries, keys;
   for (Index i = 0; i < 255; ++i) {
     queries.push_back({i, 1, 3 * (i * 101 % 255), 1});

@@ -7,17 +7,17 @@
 
 using namespace annulus;
 
-TEST_CASE("contiguous sharding conforms", "[sharding]") {
+TEST_CASE("contiguous sharding passes the conformance suite", "[sharding]") {
   annulus_test::run_sharding_suite([](int, Index) { return Contiguous{}; }, false);
 }
 
-TEST_CASE("contiguous lengths differ by one at most, the first ranks have more", "[sharding]") {
+TEST_CASE("contiguous lengths differ by at most one, with the longer ones first", "[sharding]") {
   CHECK(Contiguous{}.lengths(Side::query, 4, 10) == std::vector<Index>{3, 3, 2, 2});
   CHECK(Contiguous{}.lengths(Side::key, 4, 8) == std::vector<Index>{2, 2, 2, 2});
   CHECK(Contiguous{}.lengths(Side::key, 3, 2) == std::vector<Index>{1, 1, 0});
 }
 
-TEST_CASE("C29: contiguous blocks may have any lengths, also none", "[sharding]") {
+TEST_CASE("C29: contiguous blocks may have any lengths, including 0", "[sharding]") {
   std::vector<Index> const lengths{0, 1, 7, 0, 3};
   Sharding const sharding;
   CHECK(sharding.segments(Side::query, 0, lengths).empty());

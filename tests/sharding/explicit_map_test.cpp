@@ -13,7 +13,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Positions dealt at random, in random order, to random ranks; queries and keys differently.
+/// Positions assigned to random ranks in random order; different for queries and keys.
 ExplicitMap random_map(int ranks, Index global) {
   std::mt19937_64 random(static_cast<std::uint64_t>(1000 * ranks + global));
   auto const deal = [&] {
@@ -39,9 +39,9 @@ void refused(ExplicitMap const& map, int ranks, Index global, std::string const&
 
 }  // namespace
 
-TEST_CASE("random explicit maps conform", "[sharding]") { annulus_test::run_sharding_suite(random_map); }
+TEST_CASE("random maps pass the conformance suite", "[sharding]") { annulus_test::run_sharding_suite(random_map); }
 
-TEST_CASE("runs of equal positive distance become one segment", "[sharding]") {
+TEST_CASE("runs of constant positive stride become one segment", "[sharding]") {
   CHECK(segments_of({}).empty());
   CHECK(segments_of({4}) == std::vector<Segment>{{0, 1, 4, 1}});
   CHECK(segments_of({4, 5, 6}) == std::vector<Segment>{{0, 3, 4, 1}});
@@ -55,7 +55,7 @@ TEST_CASE("rows keep the order of the map", "[sharding]") {
   CHECK(positions_of(segments_of(positions)) == positions);
 }
 
-TEST_CASE("keys lie as the queries do unless they are given", "[sharding]") {
+TEST_CASE("keys are placed like the queries unless they are given", "[sharding]") {
   ExplicitMap const same{.queries = {{0, 2}, {1, 3}}, .keys = {}};
   CHECK(same.positions(Side::key) == same.queries);
   ExplicitMap const own{.queries = {{0, 2}, {1, 3}}, .keys = {{0, 1, 2, 3, 4}, {}}};
@@ -63,7 +63,7 @@ TEST_CASE("keys lie as the queries do unless they are given", "[sharding]") {
   CHECK(Sharding(own).lengths(Side::key, 2, 5) == std::vector<Index>{5, 0});
 }
 
-TEST_CASE("wrong maps are refused with what is wrong", "[sharding]") {
+TEST_CASE("invalid maps are refused with the reason", "[sharding]") {
   refused({.queries = {{0, 1}, {2, 1}}, .keys = {}}, 2, 4, "position 1 is owned twice");
   refused({.queries = {{0, 0}}, .keys = {}}, 1, 2, "position 0 is owned twice");
   refused({.queries = {{0, 1}, {2, 4}}, .keys = {}}, 2, 4, "position 4 is outside [0, 4)");
@@ -74,13 +74,13 @@ TEST_CASE("wrong maps are refused with what is wrong", "[sharding]") {
   refused({.queries = {{0}, {1}}, .keys = {}}, 2, 3, "queries");
 }
 
-TEST_CASE("a wrong map of the keys is refused for the keys", "[sharding]") {
+TEST_CASE("an invalid map of the keys is refused for the keys", "[sharding]") {
   Sharding const sharding = ExplicitMap{.queries = {{0, 1}}, .keys = {{0, 0}}};
   CHECK_NOTHROW(sharding.lengths(Side::query, 1, 2));
   CHECK_THROWS_WITH(sharding.lengths(Side::key, 1, 2), ContainsSubstring("keys: position 0 is owned twice"));
 }
 
-TEST_CASE("maps of other ranks and lengths are refused where segments are asked for", "[sharding]") {
+TEST_CASE("segments refuses a map of other ranks or lengths", "[sharding]") {
   Sharding const sharding = ExplicitMap{.queries = {{0, 3}, {1, 2}}, .keys = {}};
   std::vector<Index> const fitting{2, 2}, longer{3, 2}, more_ranks{2, 1, 1};
   CHECK_NOTHROW(sharding.segments(Side::query, 1, fitting));

@@ -17,7 +17,7 @@ using ColMajor = Eigen::Tensor<float, 4>;
 
 constexpr Index batch = 2, heads = 3, dim = 2;
 
-/// Each element tells its place in attention order.
+/// The value of each element encodes its index in attention order.
 float expected(Index b, Index position, Index h, Index d) {
   return static_cast<float>(((b * 1000 + position) * heads + h) * dim + d);
 }
@@ -62,7 +62,7 @@ void round_trip(Sharding const& sharding, int ranks, Index length, AxisOrder ord
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("scatter then gather gives the tensor back, in every axis order", "[sharding]", RowMajor, ColMajor) {
+TEMPLATE_TEST_CASE("scatter then gather restores the tensor, in every axis order", "[sharding]", RowMajor, ColMajor) {
   AxisOrder const order = GENERATE(AxisOrder::bshd, AxisOrder::bhsd, AxisOrder::bhds);
   for (int ranks : {1, 2, 3, 7})
     for (Index length : annulus_test::awkward_lengths(ranks)) {
@@ -73,7 +73,7 @@ TEMPLATE_TEST_CASE("scatter then gather gives the tensor back, in every axis ord
     }
 }
 
-TEST_CASE("a shuffled explicit map comes back too", "[sharding]") {
+TEST_CASE("scatter then gather restores a shuffled explicit map", "[sharding]") {
   round_trip<RowMajor>(ExplicitMap{.queries = {{7, 0, 3}, {}, {1, 2, 6, 5, 4}}, .keys = {}}, 3, 8, AxisOrder::bhsd);
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("keys are scattered by the map of the keys", "[sharding]") {
   CHECK(keys(0, 0, 0, 0) == expected(0, 2, 0, 0));
 }
 
-TEST_CASE("uneven shards go by segments of one's own, along any axis", "[sharding]") {
+TEST_CASE("uneven shards are scattered by the caller's segments, along any axis", "[sharding]") {
   std::array<int, 10> const global{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   std::array<int, 10> gathered{};
   std::vector<Index> const lengths{1, 0, 4};
@@ -111,7 +111,7 @@ TEST_CASE("scatter converts the element type once", "[sharding]") {
   for (std::size_t i = 0; i < 3; ++i) CHECK(static_cast<float>(local[i]) == static_cast<float>(Eigen::half(global[i])));
 }
 
-TEST_CASE("shards that do not fit are refused", "[sharding]") {
+TEST_CASE("shards whose extents do not match are refused", "[sharding]") {
   std::array<int, 12> values{};
   TensorView<int, 2> const global(values.data(), {2, 6});
   auto const scatter_to = [&](std::vector<Segment> const& segments, TensorView<int, 2> local, std::size_t sequence) {

@@ -10,7 +10,7 @@
 using namespace annulus;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("append_segment counts local rows and joins what goes on", "[sharding]") {
+TEST_CASE("append_segment counts local rows and merges contiguous segments", "[sharding]") {
   std::vector<Segment> segments;
   append_segment(segments, 0, 5, 1);
   CHECK(segments.empty());
@@ -25,7 +25,7 @@ TEST_CASE("append_segment counts local rows and joins what goes on", "[sharding]
   CHECK(positions_of(segments) == std::vector<Index>{0, 1, 2, 3, 4, 5, 7, 9, 20});
 }
 
-TEST_CASE("no segments are no rows", "[sharding]") {
+TEST_CASE("an empty list of segments has no rows", "[sharding]") {
   CHECK(rows_of({}) == 0);
   CHECK(positions_of({}).empty());
 }
@@ -38,20 +38,20 @@ TEST_CASE("a sharding has a name", "[sharding]") {
   CHECK(Sharding(ExplicitMap{}).name() == "explicit");
 }
 
-TEST_CASE("a stripe needs a block of at least one", "[sharding]") {
+TEST_CASE("striped sharding requires a block of at least one", "[sharding]") {
   for (Index block : {Index{0}, Index{-3}}) {
     CHECK_THROWS_AS(Sharding(Striped{.block = block}), UnsupportedError);
     CHECK_THROWS_WITH(Sharding(Striped{.block = block}), ContainsSubstring(std::to_string(block)));
   }
 }
 
-TEST_CASE("a sharding needs ranks and a length", "[sharding]") {
+TEST_CASE("a sharding requires at least one rank and a non-negative length", "[sharding]") {
   CHECK_THROWS_AS(Sharding().lengths(Side::query, 0, 4), ShapeError);
   CHECK_THROWS_AS(Sharding().lengths(Side::query, -1, 4), ShapeError);
   CHECK_THROWS_AS(Sharding(Zigzag{}).lengths(Side::query, 2, -4), ShapeError);
 }
 
-TEST_CASE("segments are asked for a rank of the ring, and lengths are not negative", "[sharding]") {
+TEST_CASE("segments refuses ranks outside the ring and negative lengths", "[sharding]") {
   std::vector<Index> const lengths{2, 2}, negative{3, -1};
   for (Sharding const& sharding : {Sharding(), Sharding(Striped{}), Sharding(Zigzag{})}) {
     CHECK_THROWS_AS(sharding.segments(Side::query, 2, lengths), ShapeError);
@@ -61,14 +61,14 @@ TEST_CASE("segments are asked for a rank of the ring, and lengths are not negati
   }
 }
 
-TEST_CASE("a refusal of lengths names sharding, side, seen and expected", "[sharding]") {
+TEST_CASE("the error for wrong lengths names sharding, side, seen and expected lengths", "[sharding]") {
   std::vector<Index> const lengths{5, 1};
   CHECK_THROWS_WITH(Sharding(Zigzag{}).segments(Side::key, 0, lengths),
                     ContainsSubstring("zigzag") && ContainsSubstring("keys") && ContainsSubstring("[5, 1]") &&
                         ContainsSubstring("[3, 3]"));
 }
 
-TEST_CASE("fingerprints tell shardings apart", "[sharding]") {
+TEST_CASE("different shardings have different fingerprints", "[sharding]") {
   ExplicitMap const map{.queries = {{0, 1}, {2, 3}}, .keys = {}}, moved{.queries = {{0, 2}, {1, 3}}, .keys = {}},
       cut{.queries = {{0, 1, 2}, {3}}, .keys = {}}, with_keys{.queries = {{0, 1}, {2, 3}}, .keys = {{0}, {}}};
   std::vector<Sharding> const shardings{

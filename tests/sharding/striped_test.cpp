@@ -8,23 +8,23 @@
 
 using namespace annulus;
 
-TEST_CASE("striped sharding conforms", "[sharding]") {
+TEST_CASE("striped sharding passes the conformance suite", "[sharding]") {
   annulus_test::run_sharding_suite([](int, Index) { return Striped{}; });
 }
 
-TEST_CASE("block-striped sharding conforms", "[sharding]") {
+TEST_CASE("block-striped sharding passes the conformance suite", "[sharding]") {
   Index const block = GENERATE(as<Index>{}, 2, 3, 5, 64, std::numeric_limits<Index>::max());
   annulus_test::run_sharding_suite([=](int, Index) { return Striped{.block = block}; });
 }
 
-TEST_CASE("a stripe is one segment of stride ranks", "[sharding]") {
+TEST_CASE("a stripe is one segment whose stride is the number of ranks", "[sharding]") {
   std::vector<Index> const lengths{3, 3, 2};  // 8 positions
   CHECK(Striped{}.lengths(Side::query, 3, 8) == lengths);
   CHECK(Striped{}.segments(Side::query, 1, lengths) == std::vector<Segment>{{0, 3, 1, 3}});
   CHECK(Striped{}.segments(Side::query, 2, lengths) == std::vector<Segment>{{0, 2, 2, 3}});
 }
 
-TEST_CASE("blocks are dealt in turn, the last one may be short", "[sharding]") {
+TEST_CASE("blocks are assigned round-robin, and the last one may be short", "[sharding]") {
   Striped const striped{.block = 4};
   std::vector<Index> const lengths{8, 7};  // 0123 .... 4567 .... 89ab .... cde
   CHECK(striped.lengths(Side::key, 2, 15) == lengths);

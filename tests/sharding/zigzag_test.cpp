@@ -10,7 +10,7 @@ using namespace annulus;
 
 namespace {
 
-/// The other layout of that name: positions p with p mod 2 ranks equal to r or 2 ranks - 1 - r.
+/// The interleaved variant: rank r owns positions p with p mod 2 ranks equal to r or 2 ranks - 1 - r.
 ExplicitMap folded_stripes(int ranks, Index global) {
   ExplicitMap map;
   map.queries.resize(static_cast<std::size_t>(ranks));
@@ -21,7 +21,7 @@ ExplicitMap folded_stripes(int ranks, Index global) {
   return map;
 }
 
-/// Pairs (q, k) with k <= q that a rank's queries make.
+/// Number of pairs (q, k) with k <= q for a rank's queries.
 Index causal_pairs(std::vector<Segment> const& queries) {
   Index pairs = 0;
   for (Index position : positions_of(queries)) pairs += position + 1;
@@ -30,15 +30,15 @@ Index causal_pairs(std::vector<Segment> const& queries) {
 
 }  // namespace
 
-TEST_CASE("zigzag sharding conforms", "[sharding]") {
+TEST_CASE("zigzag sharding passes the conformance suite", "[sharding]") {
   annulus_test::run_sharding_suite([](int, Index) { return Zigzag{}; });
 }
 
-TEST_CASE("C27: the interleaved zigzag is an explicit map and conforms", "[sharding]") {
+TEST_CASE("C27: the interleaved zigzag is an explicit map and passes the conformance suite", "[sharding]") {
   annulus_test::run_sharding_suite([](int ranks, Index global) { return folded_stripes(ranks, global); });
 }
 
-TEST_CASE("C27: both zigzags by name", "[sharding]") {
+TEST_CASE("C27: positions of both zigzag variants", "[sharding]") {
   // Zigzag{}: 2 W contiguous blocks, rank r owns blocks r and 2 W - 1 - r.
   std::vector<Index> const lengths{6, 6};
   CHECK(positions_of(Zigzag{}.segments(Side::query, 0, lengths)) == std::vector<Index>{0, 1, 2, 9, 10, 11});
@@ -49,12 +49,12 @@ TEST_CASE("C27: both zigzags by name", "[sharding]") {
   CHECK(positions_of(interleaved.segments(Side::query, 1, lengths)) == std::vector<Index>{1, 2, 5, 6, 9, 10});
 }
 
-TEST_CASE("neighbouring blocks are one segment", "[sharding]") {
+TEST_CASE("adjacent blocks are one segment", "[sharding]") {
   CHECK(Zigzag{}.segments(Side::query, 1, std::vector<Index>{6, 6}) == std::vector<Segment>{{0, 6, 3, 1}});
   CHECK(Zigzag{}.segments(Side::query, 0, std::vector<Index>{5}) == std::vector<Segment>{{0, 5, 0, 1}});
 }
 
-TEST_CASE("where the length does not divide, the first blocks are longer", "[sharding]") {
+TEST_CASE("if the length is not a multiple of the blocks, the first blocks are longer", "[sharding]") {
   // Six blocks of 11 positions: 2 2 2 2 2 1.
   std::vector<Index> const lengths{3, 4, 4};
   CHECK(Zigzag{}.lengths(Side::query, 3, 11) == lengths);

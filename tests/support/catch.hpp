@@ -1,8 +1,8 @@
 #pragma once
 
-// Catch2 2 or 3, whichever is installed. Tests write what exists in both, spelled as version 3 spells it:
+// Catch2 2 or 3, whichever is installed. Tests use names that exist in both, as version 3 spells them:
 // Approx, Catch::Matchers::WithinRel, Catch::Matchers::ContainsSubstring, GENERATE, TEMPLATE_TEST_CASE.
-// Assertions are not thread-safe in either version: ranks that are threads hand their results to the test's thread.
+// Assertions are not thread-safe in either version: ranks that are threads return their results to the test's thread.
 
 #if __has_include(<catch2/catch_test_macros.hpp>)
 

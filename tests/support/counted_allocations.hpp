@@ -1,6 +1,6 @@
 #pragma once
-// Counts what a program allocates, on all threads, and fails where it is told to. Replaces new and delete: for one file
-// of a program.
+// Counting replacements of new and delete for all threads, which fail on request. To be included by one file of a
+// program.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored \
-    "-Wmismatched-new-delete"  // GCC 12 does not see that new and delete are replaced together
+    "-Wmismatched-new-delete"  // GCC 12 does not recognise that new and delete are replaced together
 #endif
 
 namespace annulus_test {

@@ -1,5 +1,5 @@
 #pragma once
-// Work that is handed over now and done later, in order, on a thread of its own: the stream of a device.
+// Queue whose work is executed later, in order, on a separate thread: models the stream of a device.
 
 #include <chrono>
 #include <condition_variable>
@@ -16,16 +16,16 @@ namespace annulus_test {
 
 struct DeferralOptions {
   enum When {
-    delayed,  ///< each piece of work starts some time after the one before it has ended
-    lazy,     ///< nothing starts before drain(): who forgets to wait finds that nothing has happened
+    delayed,  ///< each work item starts some time after the previous one has ended
+    lazy,     ///< nothing starts before drain(), so that a missing wait leaves results unwritten
   };
   When when = delayed;
   std::uint64_t seed = 0;
-  /// Longest delay before a piece of work; half of them have none.
+  /// Longest delay before a work item; half of them have none.
   std::chrono::microseconds longest_delay{50};
 };
 
-/// One thread hands work over and drains.
+/// One thread submits work and drains; another one executes it.
 class DeferredQueue {
  public:
   explicit DeferredQueue(DeferralOptions const& options)
@@ -33,7 +33,7 @@ class DeferredQueue {
   DeferredQueue(DeferredQueue const&) = delete;
   DeferredQueue& operator=(DeferredQueue const&) = delete;
 
-  /// Drains; what failed since the last drain() is lost.
+  /// Drains; failures since the last drain() are discarded.
   ~DeferredQueue() {
     {
       std::lock_guard const lock(mutex_);
@@ -51,7 +51,7 @@ class DeferredQueue {
     changed_.notify_all();
   }
 
-  /// Returns when all is done. Throws what the first failing piece has thrown; the pieces after it were skipped.
+  /// Waits until all work is done. Rethrows the exception of the first failed work item; later items were skipped.
   void drain() {
     std::unique_lock lock(mutex_);
     released_ = true;
@@ -61,7 +61,7 @@ class DeferredQueue {
     if (auto const failure = std::exchange(failure_, nullptr)) std::rethrow_exception(failure);
   }
 
-  /// Pieces that are not done yet.
+  /// Number of work items not done yet.
   std::size_t pending() const {
     std::lock_guard const lock(mutex_);
     return waiting_.size() + (busy_ ? 1 : 0);
@@ -113,7 +113,7 @@ class DeferredQueue {
   std::deque<std::function<void()>> waiting_;
   bool busy_ = false, released_ = false, ending_ = false;
   std::exception_ptr failure_;
-  std::thread thread_;  // last: it begins when all else is there
+  std::thread thread_;  // last: starts when all other members are initialised
 };
 
 }  // namespace annulus_test

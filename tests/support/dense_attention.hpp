@@ -1,6 +1,6 @@
 #pragma once
-// Dense attention, forward and backward, row after row. Real is the type of all arithmetic; `round_to`
-// (double -> double) narrows what a plain dense implementation would store in the operands' type: weights, output,
+// Dense attention, forward and backward, row by row. Real is the type of all arithmetic; `round_to`
+// (double -> double) narrows the values that a dense implementation would store in the operands' type: weights, output,
 // logit gradients, results.
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 namespace annulus_test {
 
 struct OracleForward {
-  std::vector<double> output;  ///< [batch, query_length, query_heads, value_dim]; a row that sees no key: 0
-  std::vector<double> lse;     ///< [batch, query_heads, query_length], natural log, sinks included; sees nothing: -inf
+  std::vector<double> output;  ///< [batch, query_length, query_heads, value_dim]; masked rows: 0
+  std::vector<double> lse;     ///< [batch, query_heads, query_length], natural log, with sink logits; masked rows: -inf
 };
 
 struct OracleGradients {
-  std::vector<double> dq, dk, dv;  ///< as q, k, v
-  std::vector<double> dbias;       ///< as bias, summed over its broadcast axes; empty without a bias
-  std::vector<double> dsinks;      ///< as sinks; empty without sinks
+  std::vector<double> dq, dk, dv;  ///< extents of q, k, v
+  std::vector<double> dbias;       ///< extents of bias, summed over its broadcast axes; empty without a bias
+  std::vector<double> dsinks;      ///< extents of sinks; empty without sink logits
 };
 
 namespace oracle_detail {
@@ -103,7 +103,7 @@ void add_row_gradients(OracleProblem const& p, std::vector<double> const& dout, 
     std::int64_t const key_begin = k_begin(p, batch, kv_head, key);
     Real const dweight = dot<Real>(dout_row, &p.v[static_cast<std::size_t>(value_begin)], p.value_dim);
     Real const dlogit = probability * (dweight * dropout_factor - delta);
-    // Narrowed before the scale is applied, as the dense product of stored logit gradients would see it.
+    // Narrowed before the scale is applied, as in a dense product of stored logit gradients.
     Real const dproduct = rounded(round_to, dlogit * logit.cap_slope) * scale_of<Real>(p);
     add_scaled(sums.dv, value_begin, rounded(round_to, probability * dropout_factor), dout_row, p.value_dim);
     add_scaled(sums.dq, query_begin, dproduct, &p.k[static_cast<std::size_t>(key_begin)], p.head_dim);
@@ -128,7 +128,7 @@ OracleGradients dense_backward(OracleProblem const& p, std::vector<double> const
     for (std::int64_t head = 0; head < p.query_heads; ++head)
       for (std::int64_t row = 0; row < p.query_length; ++row) {
         look(p, batch, head, row, seen);
-        if (seen.keys.empty()) continue;  // output is the constant 0: nothing to add, not even for a poisoned dout
+        if (seen.keys.empty()) continue;  // output is constant 0: no gradient, even for a NaN dout
         row_output(p, batch, head, seen, round_to, output);
         add_row_gradients(p, dout, batch, head, row, seen, output, round_to, sums);
       }

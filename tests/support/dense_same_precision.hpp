@@ -1,7 +1,7 @@
 #pragma once
-// Plain dense attention in mixed precision: the error it makes against the oracle is the yardstick for the library's.
+// Plain dense attention in mixed precision: its error against the oracle is the reference for that of the library.
 //
-// The operands of the problem (and dout) must hold values that `round_to` leaves alone. Arithmetic, logits and softmax
+// `round_to` must not change the operands of the problem, nor dout. Arithmetic, logits and softmax
 // statistics are float; probabilities as they multiply v, logit gradients as they multiply q and k, output and
 // gradients are narrowed by `round_to` (double -> double), once each; lse stays float.
 

@@ -1,6 +1,6 @@
 #pragma once
-// A backend that is right, pair by pair and as plainly as possible, unless it is told to make one of the field's
-// mistakes.
+// Simple backend that computes pair by pair and is correct except for one selected mistake out of those known from
+// other attention kernels.
 
 #include <Eigen/Core>
 #include <annulus/backend/backend.hpp>
@@ -16,19 +16,19 @@ namespace annulus_test {
 enum class BackendFault {
   none,
   rescale_forgotten,          ///< an earlier sum keeps its weight when the maximum rises
-  merge_misses_a_term,        ///< two parts are joined, their row sums are not
+  merge_misses_a_term,        ///< two parts are merged, their row sums are not
   band_off_by_one,            ///< the causal limit or window reaches one key too far
   window_offset_missing,      ///< bands count from the beginning of the shards
-  padding_is_a_document,      ///< segment 0 is a document like others
+  padding_is_a_document,      ///< id 0 is a document like others
   kv_head_by_modulo,          ///< query head h reads kv head h % kv_heads
-  bias_by_local_key,          ///< the bias of key 0 of the shard, not of the sequence
-  dropout_by_local_position,  ///< the mask is that of rows, not of positions
+  bias_by_local_key,          ///< bias columns are counted from key 0 of the shard, not of the sequence
+  dropout_by_local_position,  ///< dropout uses local rows, not global positions
   dropout_not_scaled_up,      ///< kept weights are not divided by 1 - probability
-  dropout_thins_the_sum,      ///< dropped weights are missing in the normalisation
-  backward_drops_others,      ///< the backward pass draws another mask
+  dropout_thins_the_sum,      ///< dropped weights are missing in the row sum
+  backward_drops_others,      ///< the backward pass drops other pairs
   state_in_16_bits,           ///< the accumulator is rounded to bfloat16 after each key
   lse_in_base_2,
-  lse_remainder_forgotten,  ///< as if the sum of maximum and logarithm had not been rounded
+  lse_remainder_forgotten,  ///< the remainder is taken as 0
   empty_row_has_lse_0,
   sinks_counted_twice,
   sink_gradient_of_wrong_sign,
@@ -176,7 +176,7 @@ class FaultyBackend : public annulus::HostOperations {
     return {step.bias.data() ? capped + static_cast<A>(step.bias(b, h, i, column)) : capped, rule.slope(capped)};
   }
 
-  /// What dropout multiplies a weight by.
+  /// Dropout factor of a weight.
   template <class A, class T, class Predicate>
   A keep_factor(Step<T, Predicate> const& step, Pair const& pair, std::uint64_t seed_shift) const {
     if (!step.dropout.active()) return A(1);
@@ -189,7 +189,7 @@ class FaultyBackend : public annulus::HostOperations {
     return is(BackendFault::dropout_not_scaled_up) ? A(1) : static_cast<A>(dropout.keep_scale());
   }
 
-  /// Calls visit(step, pair) for each pair that the step, or its faulty twin, makes visible.
+  /// Calls visit(step, pair) for each pair that is visible in the step or in its faulty version.
   template <class T, class Predicate, class Visit>
   void for_each_pair(Step<T, Predicate> step, Operands<T> const& operands, Visit&& visit) const {
     std::vector<annulus::Tile> tiles(step.tiles.begin(), step.tiles.end());

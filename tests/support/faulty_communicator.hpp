@@ -1,5 +1,5 @@
 #pragma once
-// A communicator that delivers what it is given, unless it is told to make one mistake. It never fails openly.
+// Communicator that is correct except for one selected mistake, which it makes without throwing.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -14,19 +14,19 @@ namespace annulus_test {
 
 enum class RingFault {
   none,
-  stale_prefetched,        ///< the second prefetched shift brings nothing: the buffer keeps what it had
+  stale_prefetched,        ///< the second prefetched shift delivers nothing: the buffer keeps its contents
   early_wait,              ///< wait() returns, and the prefetched bytes arrive one wait later
-  wrong_neighbour,         ///< prefetched shifts go the other way round
-  send_buffer_reused,      ///< half of a message is that of the sender's message before it
-  last_carried_lost,       ///< the shift that brings results home brings nothing
+  wrong_neighbour,         ///< prefetched shifts go in the other direction
+  send_buffer_reused,      ///< half of a message is from the sender's previous message
+  last_carried_lost,       ///< the shift that returns results to their owner delivers nothing
   carried_in_16_bits,      ///< floats are rounded to bfloat16 on every hop
-  reduction_of_own_share,  ///< small sums bring zeros from the others
+  reduction_of_own_share,  ///< small sums receive zeros from the other ranks
 };
 
-/// Wraps the communicator of one rank, which must outlive it. The fault sits on the receiving side.
+/// Wraps the communicator of one rank, which must outlive it. The mistake is made on the receiving side.
 template <annulus::Communicator C>
 class FaultyCommunicator {
-  /// What this rank has received so far.
+  /// Messages that this rank has received so far.
   struct History {
     int prefetched = 0, carried = 0;
     std::vector<std::byte> last_message;

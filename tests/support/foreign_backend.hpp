@@ -1,5 +1,5 @@
 #pragma once
-// A backend as a device has one: its calls return before the work is done, and it works on memory of its own.
+// Asynchronous backend, as of a device: its calls return before the work is done, and it has its own memory space.
 
 #include <atomic>
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace annulus_test {
 
-/// The rules of a step were replaced before the step was worked on. Not an annulus::Error, so that no code under test
-/// takes it for one.
+/// Error: tiles or positions of a step were replaced before the step was executed. Not an annulus::Error, so that no
+/// code under test handles it.
 class StaleStep : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-/// What a device reports when work on it fails.
+/// Error of a device whose work failed.
 class DeviceFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -43,12 +43,12 @@ class ForeignBuffer {
 
 struct ForeignBackendOptions {
   DeferralOptions deferral{};
-  int failing_call = -1;  ///< the work of this call, counted from 0, ends in a DeviceFailure; -1: none does
+  int failing_call = -1;  ///< the work of this call, counted from 0, throws DeviceFailure; -1: none does
 };
 
-/// Models Backend by handing every call to a queue, which hands it to Inner, a backend of host memory. Tiles, positions
-/// and predicate are read when the work is done, not before. Host memory and stale steps are refused; as with any
-/// failure, synchronize() throws it.
+/// Models Backend by queueing every call for Inner, a backend of host memory. Tiles, positions and the predicate
+/// are read when the work is executed, not before. Host memory and stale steps are errors, which synchronize()
+/// throws like any failure.
 template <class Inner = annulus::ReferenceBackend>
 class ForeignBackend {
   using Index = annulus::Index;
@@ -71,9 +71,9 @@ class ForeignBackend {
   annulus::Support supports(annulus::Problem const& problem) const { return inner_.supports(problem); }
   void synchronize() { queue_.drain(); }
 
-  /// Calls whose work is not done yet.
+  /// Number of calls whose work is not done yet.
   std::size_t pending() const { return queue_.pending(); }
-  /// Calls that broke the contract, also those whose exception nobody saw.
+  /// Number of calls that violated the contract, including those whose exception was discarded.
   int misuses() const { return misuses_; }
 
   template <class T, std::size_t N>
@@ -161,7 +161,7 @@ class ForeignBackend {
     return foreign.template in_space<annulus::HostMemory>();
   }
 
-  /// `work` captures views and spans by value; the views are checked just before it, when they are used.
+  /// `work` captures views and spans by value; the views are checked immediately before it is executed.
   template <class Work, class... Views>
   void enqueue(char const* name, Work work, Views... views) {
     bool const fails = calls_++ == options_.failing_call;
@@ -202,7 +202,7 @@ class ForeignBackend {
   int calls_ = 0;
   std::atomic<int> misuses_ = 0;
   Inner inner_;
-  DeferredQueue queue_;  // last: it ends, and with it all work, before what the work needs
+  DeferredQueue queue_;  // last: destroyed, and all work ended, before the members that the work uses
 };
 
 static_assert(annulus::Backend<ForeignBackend<>>);

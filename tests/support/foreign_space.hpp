@@ -1,6 +1,6 @@
 #pragma once
-// A memory space of its own, as a device has one, and a communicator for it. Underneath it is host memory, but only
-// bytes of a ForeignAllocation pass for foreign.
+// Separate memory space, as of a device, and a communicator for it. It consists of host memory, but only bytes of a
+// ForeignAllocation are accepted as foreign.
 
 #include <algorithm>
 #include <concepts>
@@ -25,13 +25,13 @@ namespace annulus_test {
 /// Memory space tag.
 struct ForeignMemory {};
 
-/// Not an annulus::Error, so that no code under test takes it for one.
+/// Error: host memory passed as foreign memory. Not an annulus::Error, so that no code under test handles it.
 class HostMemoryRefused : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
 
-/// All foreign memory of the process. Any thread may call it.
+/// Registry of all foreign memory of the process. Thread-safe.
 class ForeignRegistry {
  public:
   static ForeignRegistry& instance() {
@@ -53,7 +53,7 @@ class ForeignRegistry {
     allocations_.erase(found);
   }
 
-  /// The bytes lie inside one allocation. No bytes lie anywhere.
+  /// True if the bytes lie inside one allocation; always true for 0 bytes.
   bool contains(void const* begin, std::size_t bytes) const {
     if (bytes == 0) return true;
     auto const* first = static_cast<std::byte const*>(begin);
@@ -79,7 +79,7 @@ class ForeignRegistry {
     std::lock_guard const lock(mutex_);
     return bytes_;
   }
-  /// The most bytes at once since the last restart_peak().
+  /// Largest number of bytes allocated at once since the last restart_peak().
   std::size_t most_bytes() const {
     std::lock_guard const lock(mutex_);
     return most_bytes_;
@@ -89,7 +89,7 @@ class ForeignRegistry {
     most_bytes_ = bytes_;
   }
 
-  /// Allocations whose guard zones were written since the last call.
+  /// Number of allocations found with overwritten guard zones since the last call.
   int take_overruns() {
     std::lock_guard const lock(mutex_);
     return std::exchange(overruns_, 0);
@@ -102,14 +102,14 @@ class ForeignRegistry {
  private:
   ForeignRegistry() = default;
   mutable std::mutex mutex_;
-  // std::less orders pointers of unrelated allocations, operator< need not.
+  // std::less orders pointers of unrelated allocations; operator< need not.
   std::map<std::byte const*, std::size_t, std::less<>> allocations_;
   std::size_t bytes_ = 0, most_bytes_ = 0;
   int overruns_ = 0;
 };
 
-/// Foreign bytes, aligned to 64, 0xFF at first (as floating-point numbers: NaN). Between guard zones that are looked at
-/// when it ends; a test then asks ForeignRegistry::take_overruns().
+/// Foreign bytes, aligned to 64, initialised to 0xFF (as floating-point numbers: NaN), between guard zones that the
+/// destructor checks; a test then calls ForeignRegistry::take_overruns().
 class ForeignAllocation {
  public:
   ForeignAllocation() = default;
@@ -137,7 +137,7 @@ class ForeignAllocation {
     };
     if (!intact(block_.get()) || !intact(data() + bytes_)) ForeignRegistry::instance().report_overrun();
     ForeignRegistry::instance().remove(data());
-    // Whoever still reads it reads NaN, where no sanitizer watches.
+    // Later reads give NaN, also without a sanitizer.
     std::fill_n(data(), bytes_, poison);
   }
 
@@ -157,8 +157,8 @@ class ForeignAllocation {
   std::size_t bytes_ = 0;
 };
 
-/// Moves foreign bytes over a communicator of host memory, which must outlive it, and refuses all others. Records of
-/// all_gather are host memory, as the contract says.
+/// Sends foreign bytes over a communicator of host memory, which must outlive it, and refuses other bytes. Records
+/// of all_gather are in host memory, as the contract requires.
 template <annulus::Communicator Inner = annulus::SimulatedRing>
 class ForeignRing {
   static_assert(std::same_as<typename Inner::memory_space, annulus::HostMemory>);

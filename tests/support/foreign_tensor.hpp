@@ -1,5 +1,5 @@
 #pragma once
-// Tensors in foreign memory, and the way in and out.
+// Tensors in foreign memory, with upload and download.
 
 #include <array>
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace annulus_test {
 template <class T, std::size_t N>
 using ForeignView = annulus::TensorView<T, N, ForeignMemory>;
 
-/// Throws HostMemoryRefused unless all elements lie inside one foreign allocation. Views without elements lie anywhere.
+/// Throws HostMemoryRefused unless all elements lie inside one foreign allocation. Views without elements are accepted.
 template <class T, std::size_t N>
 void require_foreign(ForeignView<T, N> view, char const* use) {
   if (view.size() == 0) return;
@@ -22,21 +22,21 @@ void require_foreign(ForeignView<T, N> view, char const* use) {
     annulus::Index const reach = view.stride(a) * (view.extent(a) - 1);
     (reach < 0 ? low : high) += reach;
   }
-  // Compared as bytes from the first element on, because a null pointer must not be moved.
+  // Compared as byte offsets from the first element, because a null pointer must not be moved.
   auto const* const first = reinterpret_cast<std::byte const*>(view.data());
   auto const& registry = ForeignRegistry::instance();
   registry.require(first, sizeof(T), use);
   registry.require(first + low * annulus::Index{sizeof(T)}, static_cast<std::size_t>(high - low) * sizeof(T), use);
 }
 
-/// Foreign elements as the processor sees them. Only tests may do this, and only when the backend is at rest.
+/// Foreign elements as host memory. Only for tests, and only after the backend has been synchronized.
 template <class T, std::size_t N>
 annulus::TensorView<T, N> at_rest(ForeignView<T, N> view) {
   require_foreign(view, "upload or download");
   return view.template in_space<annulus::HostMemory>();
 }
 
-/// A dense row-major tensor that owns foreign memory; its elements are NaN (or 0xFF) at first.
+/// A dense row-major tensor that owns foreign memory; its elements are initialised to NaN (or 0xFF bytes).
 template <class T, std::size_t N>
 class ForeignTensor {
  public:

@@ -1,6 +1,6 @@
 #pragma once
-// Problems in which the logits of some rows are so large that the logarithm of the number of keys vanishes next to them.
-// All logits are exact in every type, so that the oracle and a backend weigh the same numbers.
+// Problems with rows whose logits are so large that rounding absorbs the logarithm of the number of keys.
+// All logits are exact in every type, so that the oracle and a backend have the same ones.
 
 #include <cmath>
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace annulus_test {
 
-/// Numbers of at most `reach` that are whole multiples of `reach` / 8.
+/// Random integer multiples of `reach` / 8 in [-reach, reach].
 inline std::vector<double> multiples_of_an_eighth(std::mt19937_64& engine, std::size_t count, double reach) {
   std::vector<double> values(count);
   for (double& value : values) value = reach * (static_cast<double>(engine() % 17) / 8 - 1);
   return values;
 }
 
-/// Of three query rows the first has logits of about `unit`^2 or half of it, the second the same below 0, and the third
-/// ordinary ones. Three of four keys tie. Where sink logits are asked for, one of two ties with the first rows.
+/// Of three consecutive query rows, the first has logits of about `unit`^2 or half of it, the second their negatives,
+/// the third ordinary ones. Three of four keys tie. With sink logits, one of two ties with the largest logits.
 inline RingProblem huge_products(double unit, int ranks, annulus::Sharding sharding, annulus::Rotation rotation,
                                  bool with_sinks) {
   RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 24, .value_dim = 3}, ranks,
@@ -48,7 +48,7 @@ inline RingProblem huge_products(double unit, int ranks, annulus::Sharding shard
   return problem;
 }
 
-/// The bias of the first of three query rows is `huge` for all keys, that of the second -huge; the third is ordinary.
+/// Of each three query rows, the first has the bias `huge` for all keys, the second -huge, the third a small one.
 inline RingProblem huge_bias(double huge, int ranks, annulus::Sharding sharding) {
   RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 24, .value_dim = 3}, ranks,
                                            std::move(sharding));
@@ -70,7 +70,7 @@ inline RingProblem huge_bias(double huge, int ranks, annulus::Sharding sharding)
   return problem;
 }
 
-/// A number whose square is about 1e9, in double 1e30; of half so that gradients stay within its range.
+/// A value whose square is about 1e9, in double 1e30; for half smaller, so that gradients stay within its range.
 template <class T>
 constexpr double huge_unit = std::is_same_v<T, double>        ? 0x1p50
                              : std::is_same_v<T, Eigen::half> ? 0x1p13

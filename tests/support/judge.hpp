@@ -1,5 +1,5 @@
 #pragma once
-// Compares a result with the oracle. The bound is relative to the norm of the exact result; where a result is the small
+// Comparison of a result with the oracle. The bound is relative to the norm of the exact result; if a result is a small
 // difference of large terms, no arithmetic of this precision can do better than a few roundings of those terms, and the
 // bound is relative to them.
 
@@ -14,7 +14,7 @@
 
 namespace annulus_test {
 
-/// What the terms of each result add up to in absolute value: norms over all elements (lse: per-logit rounding).
+/// Sums of the absolute values of the terms of each result, per element (lse: per-logit rounding).
 struct Magnitudes {
   std::vector<double> output, lse, dq, dk, dv, dbias, dsinks;
 };
@@ -73,7 +73,7 @@ inline double norm(std::vector<double> const& values) {
   return std::sqrt(sum);
 }
 
-/// ||seen - exact|| over finite elements; infinite where the two are not empty in the same places or NaN turns up.
+/// ||seen - exact|| over finite elements; infinite if the two differ in their infinite elements or there is a NaN.
 inline double distance(std::vector<double> const& seen, std::vector<double> const& exact) {
   if (seen.size() != exact.size()) return std::numeric_limits<double>::infinity();
   double sum = 0;
@@ -97,7 +97,7 @@ inline constexpr Bounds double_bounds{1e-12, 8 * 1.2e-16};
 
 struct Judgement {
   std::string complaint;    ///< empty: all results are within bounds
-  double worst = 0;         ///< largest error relative to the result, where the result's own norm decides
+  double worst = 0;         ///< largest relative error of a result that is judged by its own norm
   bool by_result = true;    ///< every result is within of_result
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// A communicator that loses its peer in the middle of a pass.
+// Communicator that loses its peer during a pass.
 
 #include <cstddef>
 #include <memory>

@@ -1,5 +1,5 @@
 #pragma once
-// A backend that tells a test which of its operations are called, before they are, and what it allocates.
+// Backend wrapper that notifies a test before each operation, with the bytes of allocations.
 
 #include <functional>
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace annulus_test {
 
-/// Wraps a backend, which must outlive it; models Backend, and changes nothing.
+/// Wraps a backend, which must outlive it; models Backend without changing the behaviour.
 template <class Inner>
 class ObservedBackend {
  public:

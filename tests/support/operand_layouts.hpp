@@ -1,5 +1,5 @@
 #pragma once
-// Ways in which an operand can lie in memory. Each layout copies a shard into an owner; owner.operand() is what a
+// Memory layouts of an operand. Each layout copies a shard into an owner; owner.operand() is the tensor that a
 // caller would pass to the library.
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct EigenLayout {
   }
 };
 
-/// A read-only Eigen::TensorMap of somebody else's memory.
+/// A read-only Eigen::TensorMap of external memory.
 template <int major>
 struct ConstMapLayout {
   template <class T>
@@ -49,8 +49,8 @@ struct ConstMapLayout {
   }
 };
 
-/// A tensor type of the tests' own: axes in an odd order in memory, gaps of different widths on every axis, the
-/// sequence backwards. The gaps hold NaN (or a number that no test uses), and intact() says whether they still do.
+/// A user-defined tensor type: axes in an unusual order in memory, gaps of different widths on every axis, the
+/// sequence backwards. The gaps hold NaN (or a number that no test uses); intact() returns true if they still do.
 template <class T, std::size_t N>
 class GappedTensor {
  public:
@@ -127,7 +127,7 @@ struct GappedLayout {
   }
 };
 
-/// A bare annulus::TensorView, with the strides of a GappedTensor.
+/// A plain annulus::TensorView with the strides of a GappedTensor.
 struct ViewLayout {
   template <class T>
   struct Owner {

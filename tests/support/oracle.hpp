@@ -1,5 +1,5 @@
 #pragma once
-// The judge of the tests: dense attention in double on one process, written apart from the library.
+// Oracle of the tests: dense attention in double on one process, written independently of the library.
 
 #include <cstdint>
 #include <utility>
@@ -11,7 +11,7 @@ namespace annulus_test {
 
 namespace oracle_detail {
 
-/// Narrows nothing.
+/// The identity: no rounding.
 struct Exact {
   double operator()(double value) const { return value; }
 };
@@ -100,7 +100,7 @@ class OracleGradientRows {
   };
 
   struct PairGradient {
-    double weight;    ///< what multiplies v
+    double weight;    ///< factor of v
     double dproduct;  ///< gradient of q.k
   };
 

@@ -1,6 +1,6 @@
 #pragma once
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011) and the dropout
-// decision made of it. Written a second time here, on purpose, so that the library's generator has a judge.
+// decision derived from it: an independent second implementation to check that of the library.
 
 #include <array>
 #include <cstdint>
@@ -25,7 +25,7 @@ inline OraclePhiloxBlock oracle_philox(OraclePhiloxBlock counter, OraclePhiloxKe
   return counter;
 }
 
-/// Whether dropout keeps the probability of (batch, head, query, key). Positions are global, the query's includes
+/// True if dropout keeps the probability of (batch, head, query, key). Positions are global; the query's includes
 /// query_offset and may be negative. Kept iff the pair's random word is at least floor(probability * 2^32).
 inline bool oracle_dropout_keeps(double probability, std::uint64_t seed, std::int64_t batch, std::int64_t head,
                                  std::int64_t query_position, std::int64_t key_position) {

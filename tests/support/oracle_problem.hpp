@@ -1,5 +1,5 @@
 #pragma once
-// A whole attention problem on one process: operands in double, in natural global order, and the rules of visibility.
+// Complete attention problem on one process: operands in double, in natural global order, and visibility rules.
 
 #include <cmath>
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace annulus_test {
 
 /// One value for each pair of query and key: [batch, heads, query_length, key_length].
-/// batch and heads are the problem's, or 1: then the same values serve every batch or head.
+/// batch and heads are the problem's, or 1 to broadcast the values.
 template <class Value>
 struct OraclePairs {
   std::int64_t batch = 1;
@@ -21,13 +21,13 @@ struct OraclePairs {
   std::vector<Value> values;
 };
 
-/// Logits that take part in the normalisation alone: [query_heads, count].
+/// Sink logits, extra terms of the softmax denominator: [query_heads, count].
 struct OracleSinks {
   std::int64_t count = 1;
   std::vector<double> values;
 };
 
-/// All arrays are row-major. An option left at its default is not in force.
+/// All arrays are row-major. Options have no effect at their defaults.
 struct OracleProblem {
   std::int64_t batch = 1;
   std::int64_t query_heads = 1;
@@ -93,7 +93,7 @@ inline std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
 
 }  // namespace oracle_detail
 
-/// Throws std::invalid_argument when extents and operands do not fit: a test that builds a wrong problem must not pass.
+/// Throws std::invalid_argument if operands do not match the extents: a test that builds a wrong problem must not pass.
 inline void expect_consistent(OracleProblem const& p) {
   using oracle_detail::expect_size;
   if (p.kv_heads < 1 || p.query_heads % p.kv_heads != 0 || p.head_dim < 1 || p.value_dim < 1 || p.batch < 0 ||
@@ -111,7 +111,7 @@ inline void expect_consistent(OracleProblem const& p) {
   if (p.sinks) expect_size("sinks", p.sinks->values.size(), p.query_heads * p.sinks->count);
 }
 
-/// Whether query `row` (counted from 0, without query_offset) of this batch and query head sees `key`.
+/// True if query `row` (counted from 0, without query_offset) of this batch item and query head sees `key`.
 inline bool oracle_visible(OracleProblem const& p, std::int64_t batch, std::int64_t head, std::int64_t row,
                            std::int64_t key) {
   std::int64_t const position = row + p.query_offset;

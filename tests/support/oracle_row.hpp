@@ -1,6 +1,6 @@
 #pragma once
-// One row of dense attention: which keys a query sees, and with what weight. The order of operations on a logit is
-// q.k * scale, soft cap, + bias, mask, softmax with sinks, dropout.
+// One row of dense attention: the visible keys of a query and their weights. The order of operations on a logit is
+// q.k * scale, soft cap, + bias, mask, softmax with sink logits, dropout.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace annulus_test::oracle_detail {
 
-/// Real is the type of all arithmetic. Four running sums, because one would wait for itself at every addition.
+/// Real is the type of all arithmetic. Four running sums, because a single one is bound by the latency of additions.
 template <class Real>
 Real dot(double const* a, double const* b, std::int64_t count) {
   Real sum[4] = {};
@@ -41,7 +41,7 @@ inline std::int64_t v_begin(OracleProblem const& p, std::int64_t batch, std::int
 inline std::int64_t output_begin(OracleProblem const& p, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return ((batch * p.query_length + row) * p.query_heads + head) * p.value_dim;
 }
-/// Place of a row in lse: [batch, query_heads, query_length].
+/// Index of a row in lse, [batch, query_heads, query_length].
 inline std::size_t lse_place(OracleProblem const& p, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return static_cast<std::size_t>((batch * p.query_heads + head) * p.query_length + row);
 }
@@ -82,7 +82,7 @@ Real dropout_factor(OracleProblem const& p, std::int64_t batch, std::int64_t hea
   return static_cast<Real>(1.0 / (1.0 - p.dropout_probability));
 }
 
-/// Statistics of one row's softmax, sinks included. A row without any finite logit has maximum -inf and sum 0.
+/// Softmax statistics of one row, with sink logits. A row without any finite logit has maximum -inf and sum 0.
 template <class Real>
 struct SoftmaxStatistics {
   Real maximum = -std::numeric_limits<Real>::infinity();
@@ -98,7 +98,7 @@ struct SeenKey {
   std::int64_t key;
   Logit<Real> logit;
   Real probability;     ///< after the softmax, before dropout
-  Real dropout_factor;  ///< what multiplies v is probability * dropout_factor
+  Real dropout_factor;  ///< the factor of v is probability * dropout_factor
 };
 
 template <class Real>
@@ -107,7 +107,7 @@ struct SeenRow {
   SoftmaxStatistics<Real> softmax;
 };
 
-/// Fills `seen` with what query `row` of (batch, head) sees.
+/// Fills `seen` with the visible keys of query `row` of (batch, head).
 template <class Real>
 void look(OracleProblem const& p, std::int64_t batch, std::int64_t head, std::int64_t row, SeenRow<Real>& seen) {
   seen.keys.clear();

@@ -1,5 +1,5 @@
 #pragma once
-// What one rank exchanged in one pass, and when, between the calls of its backend.
+// Log of the exchanges of one rank in one pass, in order with the calls of its backend.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/backend/reference/reference.hpp>
@@ -34,7 +34,7 @@ struct PassLog {
     return sum;
   }
 
-  /// Places of the events in the log.
+  /// Indices of the events in the log.
   std::vector<int> places_of(RecordedEvent::Kind kind, annulus::Channel channel) const {
     return places(
         [&](auto const& event) { return event.kind == kind && event.channel == channel && event.shift >= 0; });
@@ -70,7 +70,7 @@ std::vector<std::array<PassLog, 2>> record_passes(RingProblem problem) {
     int pass = -1;
     for (auto const& event : recorded.events()) {
       pass += event.kind == RecordedEvent::gathered;
-      if (pass < 0 || pass > 1) throw std::logic_error("a pass is not what the log takes it for");
+      if (pass < 0 || pass > 1) throw std::logic_error("PassLog: expected one forward and one backward pass");
       logs[static_cast<std::size_t>(pass)].events.push_back(event);
     }
     return logs;

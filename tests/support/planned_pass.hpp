@@ -1,5 +1,5 @@
 #pragma once
-// What a pass of a ring problem asks of the plan and of a backend, made without running it.
+// Plan request and backend problem of a pass of a ring problem, made without running the pass.
 
 #include <cmath>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace annulus_test {
 
-/// The request of a pass over operands of T by a backend whose sums are A; checked where the options say so.
+/// The plan request of a pass over operands of T by a backend with accumulators A; checksums as in the options.
 template <class T, class A = annulus::Accumulator<T>>
 annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass, bool predicate = false) {
   OracleProblem const& d = problem.dense;
@@ -35,7 +35,7 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .elementwise = predicate || d.mask.has_value(),
                                .bound_to_queries = d.bias.has_value() || d.mask.has_value(),
                                .checked = problem.options.checked.value_or(false)};
-  // run_rank asks for dbias wherever there is a bias.
+  // run_rank requests dbias whenever there is a bias.
   if (d.bias && pass == annulus::Pass::backward)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
   return request;
@@ -49,7 +49,7 @@ annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool p
   return annulus::RingPlan(request);
 }
 
-/// What the backend of a rank is asked to support.
+/// The problem that the backend of a rank must support.
 template <class T>
 annulus::Problem backend_problem(RingProblem const& problem, annulus::Pass pass, int rank, bool predicate = false) {
   annulus::PlanRequest const request = plan_request<T>(problem, pass, predicate);
@@ -73,7 +73,7 @@ annulus::Problem backend_problem(RingProblem const& problem, annulus::Pass pass,
           .sinks = request.sinks};
 }
 
-/// Why the backends of the ranks refuse a problem; empty: they do not.
+/// The reason why a backend of a rank does not support a problem; empty: all support it.
 template <class T, class Backend>
 std::string refusal_of(Backend const& backend, RingProblem const& problem, bool predicate = false) {
   for (auto pass : {annulus::Pass::forward, annulus::Pass::backward})

@@ -1,5 +1,5 @@
 #pragma once
-// Random problems over mask x sharding x ranks x heads x operands, of sizes that break things.
+// Random problems over mask x sharding x ranks x heads x operands, with sizes that are edge cases.
 
 #include <algorithm>
 #include <array>
@@ -32,7 +32,7 @@ class RandomChoice {
   std::mt19937_64 engine_;
 };
 
-/// Positions dealt to the ranks at random: runs of random length and distance, in random order.
+/// Positions assigned to the ranks at random: runs of random length and stride, in random order.
 inline std::vector<std::vector<annulus::Index>> random_map(RandomChoice& choose, int ranks, std::int64_t length) {
   std::vector<std::vector<annulus::Index>> map(static_cast<std::size_t>(ranks));
   std::vector<annulus::Index> positions(static_cast<std::size_t>(length));
@@ -77,7 +77,7 @@ inline void choose_mask(RandomChoice& choose, OracleProblem& dense) {
   if (choose.one_in(4)) dense.query_offset = choose.between(-longest, longest);
 }
 
-/// Documents of random lengths; now and then padding, ids out of order, or a document that comes back.
+/// Document ids of random runs; sometimes padding, ids out of order, or a document in several runs.
 inline std::vector<int> random_segments(RandomChoice& choose, std::int64_t batch, std::int64_t length) {
   std::vector<int> ids;
   for (std::int64_t b = 0; b < batch; ++b) {
@@ -132,7 +132,7 @@ inline std::string describe(RingProblem const& problem, std::uint64_t seed) {
   return out.str();
 }
 
-/// The problem of a seed; equal for equal seeds.
+/// The random problem of a seed; equal for equal seeds.
 inline RingProblem random_ring_problem(std::uint64_t seed) {
   RandomChoice choose(seed);
   RingProblem problem;

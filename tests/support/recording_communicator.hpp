@@ -1,5 +1,5 @@
 #pragma once
-// A communicator that keeps a log of one rank's exchanges: how many, in which order, how many bytes.
+// Communicator wrapper that logs the exchanges of one rank, in order and with their bytes.
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace annulus_test {
 
-/// One thing that happened on a recorded communicator, in the order of the log.
+/// One event in the log of a recorded communicator.
 struct RecordedEvent {
   enum Kind {
     started,    ///< start_shift
@@ -25,7 +25,7 @@ struct RecordedEvent {
     marked,     ///< RecordingCommunicator::mark, by the test
   };
   Kind kind;
-  int shift = -1;  ///< how-manieth start_shift of this rank, of any channel, from 0; -1 where it is none
+  int shift = -1;  ///< sequence number of start_shift on this rank, over all channels, from 0; -1 for other events
   annulus::Channel channel{};
   int hop = 0;
   std::size_t bytes_sent = 0;
@@ -36,7 +36,7 @@ struct RecordedEvent {
   bool operator==(RecordedEvent const&) const = default;
 };
 
-/// Wraps the communicator of one rank, which must outlive it; models Communicator, and changes nothing.
+/// Wraps the communicator of one rank, which must outlive it; models Communicator without changing the behaviour.
 template <annulus::Communicator C>
 class RecordingCommunicator {
  public:
@@ -106,7 +106,7 @@ class RecordingCommunicator {
     inner_->abandon(reason);
   }
 
-  /// The test's own mark in the log, to see what happens before and after it.
+  /// Adds a mark to the log, so that a test can separate the events before it from those after it.
   void mark(std::string const& text) { log_->push_back({RecordedEvent::marked, -1, {}, 0, 0, 0, 0, text}); }
 
   std::vector<RecordedEvent> const& events() const { return *log_; }
@@ -121,7 +121,7 @@ class RecordingCommunicator {
     }));
   }
 
-  /// Bytes that this rank handed to start_shift on a channel.
+  /// Bytes that this rank passed to start_shift on a channel.
   std::size_t bytes_sent(annulus::Channel channel) const {
     std::size_t bytes = 0;
     for (auto const& event : *log_)
@@ -136,14 +136,14 @@ class RecordingCommunicator {
     return hops;
   }
 
-  /// Shifts of a channel that have started and not ended.
+  /// Number of shifts of a channel that have started but not ended.
   int pending(annulus::Channel channel) const {
     int open = 0;
     for (auto const& event : *log_) open += event.channel == channel ? change_of(event.kind) : 0;
     return open;
   }
 
-  /// The most shifts of a channel that were under way at once.
+  /// Largest number of shifts of a channel that were pending at once.
   int most_pending(annulus::Channel channel) const {
     int open = 0, most = 0;
     for (auto const& event : *log_) {

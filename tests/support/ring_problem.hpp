@@ -1,5 +1,5 @@
 #pragma once
-// A problem of the oracle, spread over a ring: what every test of the whole library starts from.
+// Ring problem: an oracle problem with its sharding over a ring, the input of every test of the whole library.
 
 #include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
@@ -26,7 +26,7 @@ struct RingProblem {
   }
 };
 
-/// Copies the options that the oracle knows too, so that a test states them once, in `dense`.
+/// Copies the options that the oracle has too, so that a test sets them once, in `dense`.
 inline void take_options_from_dense(RingProblem& problem) {
   OracleProblem const& dense = problem.dense;
   annulus::Options& options = problem.options;
@@ -38,7 +38,7 @@ inline void take_options_from_dense(RingProblem& problem) {
   options.query_offset = dense.query_offset;
 }
 
-/// Lengths of the shards, as the sharding wants them. Call it after the sharding, ranks and lengths are set.
+/// Sets the lengths of the shards from the sharding. Call it after the sharding, ranks and lengths are set.
 inline void take_lengths_from_sharding(RingProblem& problem) {
   using annulus::Side;
   problem.query_lengths = problem.options.sharding.lengths(Side::query, problem.ranks, problem.dense.query_length);
@@ -51,7 +51,7 @@ inline std::vector<double> uniform(std::mt19937_64& engine, std::int64_t count, 
   return values;
 }
 
-/// Random q, k, v and dout of the extents in `dense`.
+/// Sets random q, k, v and dout with the extents in `dense`.
 inline void fill_operands(RingProblem& problem, std::mt19937_64& engine) {
   OracleProblem& d = problem.dense;
   d.q = uniform(engine, d.batch * d.query_length * d.query_heads * d.head_dim);

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a ring problem through the library and brings the results back into global, natural order.
+// Runs of a ring problem by the library, with results in global, natural order.
 
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
@@ -15,7 +15,7 @@ namespace annulus_test {
 
 using annulus::Index;
 
-/// Where the shards of a problem live. This one: row-major Eigen tensors in host memory.
+/// Placement of shards in row-major Eigen tensors in host memory.
 struct HostPlacement {
   template <class T, std::size_t N>
   static Eigen::Tensor<T, static_cast<int>(N), Eigen::RowMajor> place(annulus::TensorView<T const, N> shard) {
@@ -29,7 +29,7 @@ struct HostPlacement {
   }
 };
 
-/// Column-major tensors in the order [batch, heads, dim, sequence].
+/// Placement of shards in column-major tensors with axes [batch, heads, dim, sequence].
 struct TransposedPlacement {
   template <class T, std::size_t N>
   static auto place(annulus::TensorView<T const, N> shard) {
@@ -58,7 +58,7 @@ struct RingResult {
   bool operator==(RingResult const&) const = default;
 };
 
-/// Equal to the last bit, also in the signs of zeros.
+/// True if all results are bit-identical, including the signs of zeros.
 inline bool same_bits(RingResult const& a, RingResult const& b) {
   auto const same = [&](std::vector<double> RingResult::*values) {
     std::vector<double> const &x = a.*values, &y = b.*values;
@@ -91,7 +91,7 @@ std::vector<double> widened(annulus::TensorView<T const, N> view) {
 
 }  // namespace ring_run_detail
 
-/// One rank's part: scatters, runs forward and backward (twice where `repeat`), returns this rank's results.
+/// Runs one rank: scatters, runs forward and backward (twice with `repeat`), returns this rank's results.
 template <class T, class Placement = HostPlacement, class Ring, class Backend, class Predicate = annulus::EveryPair>
 RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Predicate predicate = {}, int calls = 1) {
   namespace ar = annulus;
@@ -154,7 +154,7 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
   for (int call = 0; call < calls; ++call) {
     auto forward = attention.forward(q, k, v, operands);
     result = RingResult{};
-    // Read before the next pass: a pass that returns too early must not be finished by the one after it.
+    // Read before the next pass, which could otherwise complete a pass that returned too early.
     result.output = widen(ar::with_axes(forward.output, forward.axes));
     result.lse = widen(forward.lse);
     auto gradients = attention.backward(dout, forward, q, k, v, operands);
@@ -169,7 +169,7 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
   return result;
 }
 
-/// Puts the results of all ranks together.
+/// Assembles the results of all ranks in global order.
 inline RingResult assemble(RingProblem const& problem, std::vector<RingResult> const& ranks) {
   namespace ar = annulus;
   OracleProblem const& d = problem.dense;

@@ -1,5 +1,5 @@
 #pragma once
-// The operands of one rank as Eigen tensors, for tests that call the library themselves.
+// Operands of one rank as Eigen tensors, for tests that call the library directly.
 
 #include <array>
 #include <vector>
@@ -16,7 +16,7 @@ struct Shards {
   RowMajorTensor<T> q, k, v, dout;
 };
 
-/// The shards of a settled problem.
+/// The shards of one rank of a problem whose options and lengths are set.
 template <class T>
 Shards<T> shards_of(RingProblem const& problem, int rank) {
   OracleProblem const& d = problem.dense;
@@ -30,7 +30,7 @@ Shards<T> shards_of(RingProblem const& problem, int rank) {
           shard(problem.dout, {d.batch, d.query_length, d.query_heads, d.value_dim}, queries)};
 }
 
-/// Any tensor's elements in row-major order of its own indices, widened.
+/// The elements of a tensor in row-major order of its own indices, converted to double.
 template <class X>
 std::vector<double> values_of(X const& tensor) {
   auto const view = annulus::view_of(tensor);
@@ -38,7 +38,7 @@ std::vector<double> values_of(X const& tensor) {
   return ring_run_detail::widened<View::rank>(annulus::TensorView<typename View::scalar const, View::rank>(view));
 }
 
-/// What a forward and a backward pass returned on one rank, as the harness keeps it.
+/// The results of a forward and a backward pass on one rank, as a RingResult.
 template <class F, class G>
 RingResult result_of(F const& forward, G const& gradients) {
   RingResult result;

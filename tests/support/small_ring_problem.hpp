@@ -1,5 +1,5 @@
 #pragma once
-// Small problems that a test shapes by hand, and all the ways to deal their positions to ranks.
+// Small problems with chosen extents, and shardings of every kind for them.
 
 #include <algorithm>
 #include <cstdint>
@@ -44,7 +44,7 @@ inline RingProblem small_ring_problem(Extents const& extents, int ranks, annulus
   return problem;
 }
 
-/// Takes over the options of `dense`, and lengths of the shards where the test has set none.
+/// Copies the options of `dense`, and sets the lengths of the shards unless the test has set them.
 inline void settle(RingProblem& problem) {
   take_options_from_dense(problem);
   if (problem.query_lengths.empty()) take_lengths_from_sharding(problem);
@@ -62,7 +62,7 @@ inline void give_bias(RingProblem& problem, std::int64_t batch, std::int64_t hea
   d.bias = {batch, heads, uniform(engine, batch * heads * d.query_length * d.key_length, reach)};
 }
 
-/// A boolean mask in which about `visible` of 4 pairs may be seen.
+/// A boolean mask in which about `visible` of 4 pairs are visible.
 inline void give_mask(RingProblem& problem, std::int64_t batch, std::int64_t heads, unsigned visible = 3) {
   std::mt19937_64 engine(78);
   OracleProblem& d = problem.dense;
@@ -92,7 +92,7 @@ inline void give_documents(RingProblem& problem, std::vector<int> const& ids) {
 
 using PositionMap = std::vector<std::vector<annulus::Index>>;
 
-/// The other layout that goes by the name of zigzag: rank r owns the positions p with p mod 2W == r or 2W - 1 - r.
+/// The interleaved variant of zigzag: rank r owns the positions p with p mod 2W == r or 2W - 1 - r.
 inline PositionMap interleaved_zigzag(int ranks, std::int64_t length) {
   PositionMap map(static_cast<std::size_t>(ranks));
   for (annulus::Index p = 0; p < length; ++p) {
@@ -114,7 +114,7 @@ PositionMap blocks_in_order(int ranks, std::int64_t length, Order&& order) {
   return map;
 }
 
-/// Every position anywhere, in any order.
+/// A random permutation of all positions over the ranks.
 inline PositionMap shuffled_positions(int ranks, std::int64_t length, std::uint64_t seed) {
   std::mt19937_64 engine(seed);
   PositionMap map(static_cast<std::size_t>(ranks));
@@ -125,7 +125,7 @@ inline PositionMap shuffled_positions(int ranks, std::int64_t length, std::uint6
   return map;
 }
 
-/// One of each kind.
+/// One sharding of each kind.
 inline std::vector<annulus::Sharding> every_sharding(int ranks, std::int64_t queries, std::int64_t keys) {
   using annulus::ExplicitMap;
   auto const backwards = [ranks](int r) { return ranks - 1 - r; };

@@ -1,5 +1,5 @@
 #pragma once
-// Judges results of 16-bit operands: exact attention, plain dense attention in the same precision, and the candidate.
+// Judgement of results of 16-bit operands by exact attention and plain dense attention in the same precision.
 
 #include <array>
 #include <cmath>
@@ -18,12 +18,12 @@ struct RoundTo {
 };
 
 /// The candidate may be twice as far from the exact result as dense attention in T is, and as far again as the exact
-/// result rounded to T; the float arithmetic that both share is allowed its own few roundings.
-/// The operands hold numbers of T. lse and dsinks are float in both.
+/// result rounded to T; a few roundings are allowed for the float arithmetic that both share.
+/// The operands hold values of T. lse and dsinks are float in both.
 template <class T>
 class ThreeWayJudge {
  public:
-  /// What is wrong with the result of one problem; empty: nothing.
+  /// The complaint about the result of one problem; empty if it is within bounds.
   std::string complaint(RingProblem const& problem, RingResult const& seen) {
     RoundTo<T> const round;
     OracleForward const exact = oracle_forward(problem.dense);
@@ -39,7 +39,7 @@ class ThreeWayJudge {
       for (double& value : rounded) value = round(value);
       Errors const errors{distance(candidate, reference), distance(same_precision, reference),
                           distance(rounded, reference), float_bounds.of_terms * norm(magnitude)};
-      // The error of a few numbers is a matter of luck, on both sides: those are judged over many problems.
+      // The error of a few values is random on both sides, so they are judged over many problems.
       if (reference.size() >= 16 || !std::isfinite(errors.candidate) || which != sinks)
         text += complaint(which, errors);
       if (norm(magnitude) > 0) pool(which, errors, norm(magnitude));
@@ -55,7 +55,7 @@ class ThreeWayJudge {
     return text.empty() ? text : problem.text + ": " + text;
   }
 
-  /// The same question of the mean square error over all problems so far, each relative to its terms.
+  /// The complaint about the mean square error over all problems so far, each relative to its terms.
   std::string complaint_about_all() const {
     std::string text;
     for (std::size_t i = 0; i < pooled_.size(); ++i) text += complaint(i, pooled_[i].root());

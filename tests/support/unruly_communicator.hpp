@@ -1,6 +1,6 @@
 #pragma once
-// A communicator that is as unhelpful as the contract allows: it delays, reorders channels and poisons buffers, and it
-// finds users that touch bytes under way.
+// Communicator that uses all the freedom of the contract: it delays, reorders channels and poisons buffers, and it
+// detects users that access bytes of pending shifts.
 
 #include <algorithm>
 #include <chrono>
@@ -24,7 +24,7 @@
 
 namespace annulus_test {
 
-/// The user of a communicator broke its contract. Not an annulus::Error, so that no code under test takes it for one.
+/// Error: a user of the communicator violated its contract. Not an annulus::Error, so that code under test ignores it.
 class MisusedTransfer : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -36,17 +36,17 @@ struct UnrulyOptions {
   std::chrono::microseconds longest_delay{200};
 };
 
-/// Wraps the communicator of one rank, which must outlive it; models Communicator. Private copies travel:
+/// Wraps the communicator of one rank, which must outlive it; models Communicator. Private copies are sent:
 ///  * bytes of `out` that change between start_shift and wait() are reported by wait() as MisusedTransfer;
 ///  * the bytes of `in` are 0xFF (as a floating-point number: NaN) until wait() returns, whenever the data arrived, so
-///    that whoever reads them early computes NaN; whoever writes them early is reported;
-///  * wait() of one shift may first complete others under way.
+///    that reading them early gives NaN; writing them early is reported by wait();
+///  * wait() of one shift may first complete other pending shifts.
 template <annulus::Communicator C>
 class UnrulyCommunicator {
-  static_assert(std::same_as<typename C::memory_space, annulus::HostMemory>, "the copies are made by the processor");
+  static_assert(std::same_as<typename C::memory_space, annulus::HostMemory>, "the copies are made by the CPU");
 
   struct Shift;
-  /// What this rank has under way, and its dice.
+  /// Pending shifts of this rank, and its random numbers.
   struct Rules {
     explicit Rules(std::uint64_t seed, std::chrono::microseconds longest) : dice(seed), longest_delay(longest) {}
 
@@ -121,7 +121,7 @@ class UnrulyCommunicator {
       inner.emplace(communicator.start_shift(channel, hop, out, in));
     }
 
-    /// The data arrive, but not yet at the caller's. A failure is kept for whoever waits for this shift.
+    /// Receives the data, but not yet into the caller's buffer. A failure is stored for the wait() of this shift.
     void arrive() {
       if (std::exchange(arrived, true)) return;
       rules->delay();
@@ -157,7 +157,7 @@ class UnrulyCommunicator {
     std::vector<std::vector<std::byte>> sent, received;
     bool arrived = false;
     std::exception_ptr failure;
-    std::optional<annulus::TransferOf<C>> inner;  // destroyed first: it knows the copies
+    std::optional<annulus::TransferOf<C>> inner;  // destroyed first: it refers to the copies
   };
 
   static void refuse_overlap(annulus::OutgoingBytes out, annulus::IncomingBytes in) {

@@ -16,7 +16,7 @@ using ColMajor = Eigen::Tensor<float, 4>;
 
 constexpr std::array orders{AxisOrder::bshd, AxisOrder::bhsd, AxisOrder::bhds};
 
-/// The letters of an order's name say what stands where.
+/// Expected place of each attention axis, from the letters of the order's name.
 std::size_t place_by_name(AxisOrder order, std::size_t attention_axis) {
   return name_of(order).find(std::string("bshd")[attention_axis]);
 }
@@ -30,7 +30,7 @@ Tensor numbered(std::array<Index, 4> const& e) {
 
 }  // namespace
 
-TEST_CASE("the name of an order says where each axis stands", "[tensor]") {
+TEST_CASE("the name of an axis order gives the place of each axis", "[tensor]") {
   for (AxisOrder order : orders)
     for (std::size_t a = 0; a < 4; ++a) CHECK(places_of(order)[a] == place_by_name(order, a));
 }
@@ -42,7 +42,7 @@ TEST_CASE("stored extents are the attention extents in the order of the name", "
   CHECK(stored_extents(AxisOrder::bhds, attention) == std::array<Index, 4>{2, 3, 5, 7});
 }
 
-TEMPLATE_TEST_CASE("a wrapped tensor is seen in attention order", "[tensor]", RowMajor, ColMajor) {
+TEMPLATE_TEST_CASE("the view of a wrapped tensor is in attention order", "[tensor]", RowMajor, ColMajor) {
   Index const batch = 2, sequence = 7, heads = 3, dim = 5;
   auto in_bhsd = numbered<TestType>({batch, heads, sequence, dim});
   auto in_bhds = numbered<TestType>({batch, heads, dim, sequence});
@@ -60,7 +60,7 @@ TEMPLATE_TEST_CASE("a wrapped tensor is seen in attention order", "[tensor]", Ro
         }
 }
 
-TEST_CASE("a wrapper refers to a named tensor and holds a temporary", "[tensor]") {
+TEST_CASE("a wrapper refers to a named tensor and owns a temporary", "[tensor]") {
   RowMajor tensor(1, 2, 3, 4);
   auto const named = bhsd(tensor);
   CHECK(view_of(named).data() == tensor.data());
@@ -72,7 +72,7 @@ TEST_CASE("a wrapper refers to a named tensor and holds a temporary", "[tensor]"
   STATIC_REQUIRE(std::is_same_v<decltype(view_of(readable)), TensorView<float const, 4>>);
 }
 
-TEST_CASE("the order of a wrapper is known, that of a bare tensor is bshd", "[tensor]") {
+TEST_CASE("a wrapper reports its axis order; that of a plain tensor is bshd", "[tensor]") {
   RowMajor tensor(1, 2, 3, 4);
   CHECK(axis_order_of(tensor) == AxisOrder::bshd);
   CHECK(axis_order_of(bhsd(tensor)) == AxisOrder::bhsd);
@@ -80,7 +80,7 @@ TEST_CASE("the order of a wrapper is known, that of a bare tensor is bshd", "[te
   CHECK(axis_order_of(with_axes(tensor, AxisOrder::bshd)) == AxisOrder::bshd);
 }
 
-TEST_CASE("a result made in the order of a tensor reads as asked for", "[tensor]") {
+TEST_CASE("a tensor made in the axis order of another has the requested attention extents", "[tensor]") {
   std::array<Index, 4> const attention{2, 7, 3, 5};
   ColMajor tensor(1, 1, 1, 1);
   for (AxisOrder order : orders) {

@@ -9,7 +9,7 @@
 
 using namespace annulus;
 
-TEST_CASE("for_each_element visits pairs of equal index once, in any strides", "[tensor]") {
+TEST_CASE("for_each_element visits each index once, for any strides", "[tensor]") {
   std::vector<int> first(24), second(24);
   std::iota(second.begin(), second.end(), 0);
   TensorView<int, 3> const rows(first.data(), {2, 3, 4});
@@ -35,7 +35,7 @@ TEST_CASE("copy_elements reads repeated and reversed elements", "[tensor]") {
   CHECK(target == std::array<float, 6>{3, 2, 1, 1, 2, 3});
 }
 
-TEST_CASE("copy_elements writes a slice and leaves the rest alone", "[tensor]") {
+TEST_CASE("copy_elements writes a slice and leaves other elements unchanged", "[tensor]") {
   std::array<int, 12> target{};
   std::array<int, 4> const source{1, 2, 3, 4};
   TensorView<int, 2> const whole(target.data(), {3, 4});
@@ -54,14 +54,14 @@ TEST_CASE("copy_elements converts and rounds once", "[tensor]") {
   CHECK(wide[1] == static_cast<float>(narrow[1]));
 }
 
-TEST_CASE("nothing is touched where an axis is empty", "[tensor]") {
+TEST_CASE("no element is accessed if an axis is empty", "[tensor]") {
   auto const never = [](int&, int const&) { FAIL("there is no element"); };
   for_each_element(TensorView<int, 3>(nullptr, {0, 3, 2}), TensorView<int const, 3>(nullptr, {0, 3, 2}), never);
   for_each_element(TensorView<int, 3>(nullptr, {3, 2, 0}), TensorView<int const, 3>(nullptr, {3, 2, 0}), never);
   SUCCEED("no element was visited");
 }
 
-TEST_CASE("single elements and single axes", "[tensor]") {
+TEST_CASE("copies of single elements and of tensors with one axis", "[tensor]") {
   int a = 0;
   int const b = 7;
   copy_elements(TensorView<int const, 4>(&b, {1, 1, 1, 1}), TensorView<int, 4>(&a, {1, 1, 1, 1}));

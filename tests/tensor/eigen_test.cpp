@@ -50,7 +50,7 @@ static_assert(std::is_same_v<ScalarOf<Eigen::TensorMap<RowMajor<double const, 2>
 static_assert(std::is_same_v<ScalarOf<TensorView<float const, 3>>, float>);
 static_assert(rank_of<RowMajor<float, 3>> == 3 && rank_of<Eigen::TensorMap<ColMajor<int, 2>>> == 2);
 
-TEMPLATE_TEST_CASE("the view of an Eigen tensor has its elements", "[tensor]", (RowMajor<float, 4>),
+TEMPLATE_TEST_CASE("the view of an Eigen tensor refers to its elements", "[tensor]", (RowMajor<float, 4>),
                    (ColMajor<float, 4>), (RowMajor<Eigen::bfloat16, 4>), (ColMajor<int, 4>)) {
   auto tensor = filled<TestType>(2, 3, 4, 5);
   check_same_elements(tensor, view_of(tensor));
@@ -60,7 +60,7 @@ TEMPLATE_TEST_CASE("the view of an Eigen tensor has its elements", "[tensor]", (
       std::is_same_v<decltype(view_of(std::as_const(tensor))), TensorView<typename TestType::Scalar const, 4>>);
 }
 
-TEMPLATE_TEST_CASE("the view of a map has its elements", "[tensor]", (RowMajor<float, 4>), (ColMajor<float, 4>)) {
+TEMPLATE_TEST_CASE("the view of a map refers to its elements", "[tensor]", (RowMajor<float, 4>), (ColMajor<float, 4>)) {
   auto tensor = filled<TestType>(3, 1, 4, 2);
   Eigen::TensorMap<TestType> const map(tensor.data(), tensor.dimensions());
   check_same_elements(tensor, view_of(map));
@@ -68,7 +68,7 @@ TEMPLATE_TEST_CASE("the view of a map has its elements", "[tensor]", (RowMajor<f
   CHECK(tensor(2, 0, 3, 1) == -1.0f);
 }
 
-TEST_CASE("the view of a map of const elements can only be read", "[tensor]") {
+TEST_CASE("the view of a map of const elements is read-only", "[tensor]") {
   auto const tensor = filled<RowMajor<float, 4>>(2, 2, 2, 2);
   Eigen::TensorMap<RowMajor<float const, 4>> const map(tensor.data(), 2, 2, 2, 2);
   STATIC_REQUIRE(std::is_same_v<decltype(view_of(map)), TensorView<float const, 4>>);

@@ -35,7 +35,7 @@ static_assert(!std::is_convertible_v<Rows<double, 4>&, Bias> && !std::is_convert
 static_assert(!std::is_convertible_v<int, Bias> && !std::is_convertible_v<float*, Bias>);
 static_assert(std::is_convertible_v<Rows<float, 1>&, Sinks> && std::is_convertible_v<Rows<float, 2>&, Sinks>);
 static_assert(!std::is_convertible_v<Rows<float, 3>&, Sinks> && !std::is_convertible_v<Rows<double, 1>&, Sinks>);
-// Sinks have the type of lse: double only for double.
+// Sink logits have the type of lse: double only for double.
 static_assert(std::is_same_v<decltype(Operands<Eigen::bfloat16>{}.sinks), OptionalSinks<float, HostMemory>>);
 static_assert(std::is_same_v<decltype(Operands<double>{}.sinks), OptionalSinks<double, HostMemory>>);
 
@@ -60,7 +60,7 @@ TEST_CASE("operands refer to the caller's elements", "[tensor]") {
   CHECK(operands.query_segments->extents() == std::array<Index, 2>{2, 3});
 }
 
-TEST_CASE("an empty operand is given all the same", "[tensor]") {
+TEST_CASE("an operand without elements counts as given", "[tensor]") {
   auto const bias = zeros<Rows<float, 4>>(1, 1, 0, 5);
   Operands<float> const operands{.bias = bias};
   CHECK(operands.bias);
@@ -73,7 +73,7 @@ TEST_CASE("an operand may be in another axis order", "[tensor]") {
   CHECK(bias->extents() == std::array<Index, 4>{1, 3, 2, 4});
 }
 
-TEST_CASE("sinks of one axis become a column", "[tensor]") {
+TEST_CASE("sink logits with one axis become a column", "[tensor]") {
   Rows<float, 1> one(3);
   one.setValues({1, 2, 3});
   Sinks const column = one;

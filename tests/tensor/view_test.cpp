@@ -11,7 +11,7 @@ using namespace annulus;
 
 namespace {
 
-/// Elements 0, 1, 2, ...: an element's value is its place in memory.
+/// Elements 0, 1, 2, ...: the value of an element is its offset in memory.
 std::vector<int> counted(Index count) {
   std::vector<int> values(static_cast<std::size_t>(count));
   std::iota(values.begin(), values.end(), 0);
@@ -22,7 +22,7 @@ struct OtherMemory {};
 
 }  // namespace
 
-// Memory of another space cannot be read through a view.
+// Elements in another memory space cannot be read through a view.
 template <class View>
 concept Readable = requires(View view) {
   view(0, 0);
@@ -52,9 +52,9 @@ TEST_CASE("a default view is empty", "[tensor]") {
   CHECK(view.size() == 0);
 }
 
-TEST_CASE("one empty axis empties a view", "[tensor]") { CHECK(TensorView<int, 3>(nullptr, {4, 0, 2}).size() == 0); }
+TEST_CASE("an empty axis empties a view", "[tensor]") { CHECK(TensorView<int, 3>(nullptr, {4, 0, 2}).size() == 0); }
 
-TEST_CASE("a size beyond all integers is the largest one, not 0", "[tensor]") {
+TEST_CASE("a size that overflows saturates instead of becoming 0", "[tensor]") {
   Index const huge = Index{1} << 32;
   int value = 7;
   TensorView<int, 2> const view(&value, {huge, huge});
@@ -83,7 +83,7 @@ TEST_CASE("writing through a view writes the element", "[tensor]") {
   CHECK(values == std::vector<int>{0, 1, 2, 3, 4, -1});
 }
 
-TEST_CASE("a slice keeps strides and moves the origin", "[tensor]") {
+TEST_CASE("a slice keeps the strides and moves the data pointer", "[tensor]") {
   auto values = counted(24);
   TensorView<int, 3> const view(values.data(), {2, 3, 4});
   auto const middle = view.slice(1, 1, 2);
@@ -113,7 +113,7 @@ TEST_CASE("an empty slice does not move the pointer past the end", "[tensor]") {
   CHECK(empty.slice(0, 0, 0).data() == nullptr);
 }
 
-TEST_CASE("permuted names the axes in another order", "[tensor]") {
+TEST_CASE("permuted reorders the axes", "[tensor]") {
   auto values = counted(120);
   TensorView<int, 4> const view(values.data(), {2, 3, 4, 5});
   auto const permuted = view.permuted({3, 1, 0, 2});
@@ -125,7 +125,7 @@ TEST_CASE("permuted names the axes in another order", "[tensor]") {
         for (Index d = 0; d < 4; ++d) CHECK(permuted(a, b, c, d) == view(c, b, d, a));
 }
 
-TEST_CASE("a view of const elements shows what is written through the other", "[tensor]") {
+TEST_CASE("a read-only view sees what is written through the mutable one", "[tensor]") {
   auto values = counted(4);
   TensorView<int, 2> const writable(values.data(), {2, 2});
   TensorView<int const, 2> const readable = writable;
@@ -134,7 +134,7 @@ TEST_CASE("a view of const elements shows what is written through the other", "[
   CHECK(readable.strides() == writable.strides());
 }
 
-TEST_CASE("in_space changes the name of the memory and nothing else", "[tensor]") {
+TEST_CASE("in_space changes the memory space and nothing else", "[tensor]") {
   auto values = counted(4);
   TensorView<int, 2> const here(values.data(), {2, 2}, {1, 2});
   auto const there = here.in_space<OtherMemory>();

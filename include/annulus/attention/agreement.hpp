@@ -1,5 +1,5 @@
 #pragma once
-// Comparison of the arguments of all ranks before anything is exchanged: all ranks throw or none does.
+// Agreement: comparison of the arguments of all ranks before any rows are exchanged. All ranks throw or none does.
 
 #include <algorithm>
 #include <array>
@@ -21,14 +21,14 @@
 
 namespace annulus {
 
-/// What one rank was called with: plain bytes, equal in size on all ranks.
+/// Arguments of one rank's call, as plain bytes of equal size on all ranks: a list of named fields.
 class CallRecord {
  public:
   Index local_queries = 0;
   Index local_keys = 0;
 
-  /// Which call this is: its number on the ring, and the one that the caller gave it, if any. `last_calls` is shown
-  /// where ranks are in different calls.
+  /// Identifies the call by its number on the ring, the caller's label (Operands::call), if any, and the pass.
+  /// `last_calls` is shown in the error if ranks are in different calls.
   void identify(std::uint64_t number, std::optional<Index> label, Pass pass, FlightRecord::Tail const& last_calls) {
     last_calls_ = last_calls;
     add(call_name, static_cast<Index>(number));
@@ -39,9 +39,10 @@ class CallRecord {
     add_named(pass_name, pass == Pass::backward, name_of(pass));
   }
 
+  /// Adds a field. Names have at most 31 characters, records at most 48 fields; else throws Error.
   void add(std::string_view name, Index value) { append(name, value); }
   void add_real(std::string_view name, double value) { append(name, std::bit_cast<std::int64_t>(value), value); }
-  /// A value that reads better as a word, or words and numbers one after the other; as much as fits is kept.
+  /// Adds a field that errors show as the text `parts`, cut to 31 characters, instead of its value.
   template <class... Parts>
   void add_named(std::string_view name, Index value, Parts const&... parts) {
     append(name, value, parts...);
@@ -56,7 +57,7 @@ class CallRecord {
     return true;
   }
 
-  /// Notes that this rank refuses the call. Peers throw the same type.
+  /// Records that this rank refuses the call for `reason`. All ranks then throw an error of the same type.
   void refuse(std::exception_ptr reason) {
     try {
       std::rethrow_exception(reason);
@@ -79,7 +80,7 @@ class CallRecord {
     if (checked) digest_ = digest();
   }
 
-  /// Throws CommunicationError where what has arrived is not the record that its rank sealed.
+  /// Throws CommunicationError if a record that has arrived is not the one that its rank sealed.
   static void require_intact(std::span<CallRecord const> records, Rank rank) {
     for (std::size_t r = 0; r < records.size(); ++r)
       if (records[r].digest_ != unchecked && records[r].digest_ != records[r].digest())
@@ -88,7 +89,8 @@ class CallRecord {
                                  rank, CommunicationError::unknown, static_cast<Rank>(r));
   }
 
-  /// Throws what the first refusing rank, or the first field in which the ranks differ, demands.
+  /// Throws the error of the first rank that refuses its call, or CommunicationError for the first field in which the
+  /// ranks differ.
   static void compare(std::span<CallRecord const> records) {
     for (std::size_t r = 0; r < records.size(); ++r) records[r].throw_refusal(r);
     for (std::size_t f = 0; f < records[0].fields_.size(); ++f)
@@ -124,7 +126,7 @@ class CallRecord {
   static constexpr Index no_label = std::numeric_limits<Index>::min();
 
   struct Field {
-    FixedText<31> name{}, text{};  // without a text the value itself is shown
+    FixedText<31> name{}, text{};  // the value itself is shown if the text is empty
     std::int64_t value = 0;
 
     bool operator==(Field const&) const = default;
@@ -135,10 +137,11 @@ class CallRecord {
     }
   };
 
-  /// A record is made for every call, so nothing is allocated here.
+  /// Does not allocate, because a record is made for every call.
   template <class... Parts>
   void append(std::string_view name, std::int64_t value, Parts const&... parts) {
-    check<Error>(count_ < fields_.size() && name.size() < 32, "call record: no room for ", name);
+    check<Error>(count_ < fields_.size() && name.size() < 32, "call record: cannot add field ", name,
+                 "; accepted: at most 48 fields, with names of at most 31 characters");
     Field& field = fields_[count_++];
     field.name.add(name);
     field.value = value;
@@ -174,11 +177,11 @@ class CallRecord {
   FixedText<771> text_{};
   FlightRecord::Tail last_calls_{};
   static constexpr std::uint64_t unchecked = 1;  ///< sealed without a digest
-  std::uint64_t digest_ = 0;  ///< 0: not sealed, which require_intact rejects, so that memory no record reached is noticed
+  std::uint64_t digest_ = 0;  ///< 0: not sealed; rejected by require_intact, so that missing records are detected
 };
 
-/// Gathers the records of all ranks, in rank order. Does not compare them: an error here is a failure of this rank or of
-/// the ring, not one that all ranks share.
+/// Gathers the records of all ranks, in rank order. Does not compare them: an error here is a failure of this rank or
+/// of the ring, which other ranks need not see. Collective.
 template <Communicator C>
 void gather_records(C& communicator, CallRecord const& mine, std::vector<CallRecord>& records) {
   // Without padding, so that equal records have equal digests.
@@ -187,7 +190,8 @@ void gather_records(C& communicator, CallRecord const& mine, std::vector<CallRec
   communicator.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(records)));
 }
 
-/// Gathers the records of a call that is made once, and compares them: all ranks throw the same error or none does.
+/// Gathers and compares the records of all ranks: all ranks throw the same error or none does. Returns the records in
+/// rank order. Collective.
 template <Communicator C>
 std::vector<CallRecord> agree(C& communicator, CallRecord const& mine) {
   std::vector<CallRecord> records;

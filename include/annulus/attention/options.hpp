@@ -1,5 +1,5 @@
 #pragma once
-// The options of a ring attention, for designated initialisers.
+// Options of RingAttention: an aggregate for designated initialisers.
 
 #include <optional>
 
@@ -10,22 +10,22 @@
 
 namespace annulus {
 
-/// Equal on all ranks. logit = softcap(q.k * softmax_scale) + bias, where the mask allows it; then softmax with sinks,
-/// then dropout.
+/// Options of a RingAttention; they must be equal on all ranks. logit = softcap(q.k * softmax_scale) + bias for visible
+/// pairs, then softmax with sink logits, then dropout.
 struct Options {
   Mask mask{};                            ///< default: everything is visible
-  std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); 0 and negative values mean what they say
+  std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value, 0 and negative included
   /// c > 0: c * tanh(x / c), with c from 1.2e-38 to 2.5e30 (sums in double: 2.3e-308 to 2.4e291); default 0: no cap
   double logit_softcap = 0;
   Dropout dropout{};                      ///< default: none
-  Sharding sharding{};                    ///< who owns which position; default contiguous, of any lengths
+  Sharding sharding{};                    ///< owner of each position; default contiguous, of any lengths
   Index query_offset = 0;                 ///< global position of query 0, e.g. the number of cached keys; any sign
   Rotation rotation = Rotation::automatic;
-  /// Notice what goes wrong between ranks: payloads and call records carry checksums, values that must be equal on all
-  /// ranks are compared, and a call ends with a last agreement, so that no rank returns where another throws. Host memory
-  /// only; costs a pass over all bytes that travel. Unset: on in builds without NDEBUG.
+  /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
+  /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;
+  /// costs a pass over all bytes exchanged. Unset: on in builds without NDEBUG.
   std::optional<bool> checked{};
-  /// Throw an Error that names rank, step and row at the first result that is not finite. Host memory only.
+  /// Throw an Error that names rank, step and row of the first result that is not finite. Host memory only.
   bool require_finite = false;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Compile-time checks of the tensors of a call: one sentence instead of a page of template errors.
+// Compile-time checks of the tensors of a call, which report one sentence instead of a page of template errors.
 
 #include <concepts>
 #include <optional>
@@ -21,7 +21,7 @@ template <class X>
 constexpr bool has_scalar = true;
 template <TensorLike X>
 constexpr bool has_scalar<X> = Scalar<ScalarOf<X>>;
-/// The view of a tensor that may be left out, without data where it is.
+/// View of an optional tensor; without data for std::nullopt.
 template <class View, class X>
 View view_if_given(X& tensor) {
   if constexpr (std::same_as<std::remove_cvref_t<X>, std::nullopt_t>) {
@@ -39,7 +39,8 @@ constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_
 
 }  // namespace detail
 
-/// Fails to compile, with a sentence, unless q, k, v, output and dout are tensors that go together in memory `Space`.
+/// Fails to compile, with a readable message, unless q, k, v, output and dout are tensors of four axes, of one
+/// supported element type, in memory `Space`.
 template <class Space, class Q, class... X>
 struct RequireOperands {
   static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));

@@ -1,5 +1,5 @@
 #pragma once
-// RingAttention: exact attention over a sequence that is spread on the ranks of a ring.
+// RingAttention: exact attention, forward and backward, over a sequence that is sharded over the ranks of a ring.
 
 #include <array>
 #include <cstdint>
@@ -20,38 +20,41 @@
 
 namespace annulus {
 
-/// Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv 2310.01889.
+/// Exact attention over the ranks of a ring (Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv
+/// 2310.01889).
 ///
-/// Every rank of the ring makes one, with equal options, and calls the same passes in the same order. The first call
-/// fixes the shapes; buffers and plans are kept, so that a call that is made like the one before it allocates nothing but
-/// the tensors it returns (the *_into calls: nothing). One thread at a time calls it. Communicator and backend must outlive it; `predicate(batch, head,
-/// query, key)` on global positions (query counted from query_offset) restricts the mask further.
+/// Every rank of the ring constructs one, with equal options, and calls the same passes in the same order. The first
+/// call fixes the shapes. Plans and buffers are kept, so that a call with the shapes and operands of the previous one
+/// allocates only the tensors it returns (the *_into calls: nothing). At most one thread at a time may call it.
+/// Communicator and backend must outlive it. `predicate(batch, head, query, key)`, on global positions (the query's
+/// includes query_offset), restricts the mask further.
 ///
-/// Shapes, in attention order (other orders: bhsd(x), bhds(x)); extents other than the lengths are equal on all ranks:
-///   q [batch, local_queries, query_heads, head_dim]   this rank's shard, in the sharding's order
+/// Shapes, in axis order bshd (other orders: bhsd(x), bhds(x)); all extents but the lengths are equal on all ranks:
+///   q [batch, local_queries, query_heads, head_dim]   this rank's shard, in the order of its positions in the sharding
 ///   k [batch, local_keys, kv_heads, head_dim]         query_heads % kv_heads == 0
 ///   v [batch, local_keys, kv_heads, value_dim]
-/// Errors: ShapeError and UnsupportedError before anything is sent, on all ranks alike; CommunicationError where the
-/// ranks were called differently or a peer is lost. After an error past that point the ring is closed: every rank that
-/// has entered the call throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had
-/// all it needed before the failure may return; with Options::checked it throws, too.
+/// Errors: ShapeError and UnsupportedError before any rows are sent, the same on all ranks; CommunicationError if the
+/// ranks were called differently or a peer is lost. A later error closes the ring: every rank that has entered the call
+/// throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had received everything
+/// before the failure may return; with Options::checked it throws, too.
 template <Communicator C, Backend B, class Predicate = EveryPair>
   requires std::same_as<typename C::memory_space, typename B::memory_space>
 class RingAttention {
  public:
   using Space = typename B::memory_space;
 
-  /// Throws nothing: options are checked by the first call, together with those of the other ranks.
+  /// Does not throw; options are validated, and compared across ranks, on the first call.
   RingAttention(C& communicator, B& backend, Options options = {}, Predicate predicate = {})
       : communicator_(&communicator), backend_(&backend), options_(std::move(options)), predicate_(std::move(predicate)) {}
 
-  /// Moved, not copied: its buffers may be in use by other ranks.
+  /// Movable only: other ranks may be reading its buffers.
   RingAttention(RingAttention&&) = default;
   RingAttention& operator=(RingAttention&&) = default;
 
   Options const& options() const { return options_; }
 
-  /// output, lse and lse_remainder of this rank's queries over the keys of all ranks. Collective.
+  /// Attention of this rank's queries over the keys of all ranks: output [batch, local_queries, query_heads, value_dim]
+  /// in the axis order of q, lse and lse_remainder [batch, query_heads, local_queries]. Collective.
   template <class Q, class K, class V>
   auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V>::value);
@@ -70,9 +73,9 @@ class RingAttention {
     return std::move(*result);
   }
 
-  /// As forward, into the caller's memory: output [batch, local_queries, query_heads, value_dim] of any axis order, lse
-  /// and lse_remainder [batch, query_heads, local_queries]. They are written when all else has succeeded; lse_remainder
-  /// (results.hpp) only where it is given.
+  /// Same as forward, but writes to the caller's memory: output [batch, local_queries, query_heads, value_dim] in any
+  /// axis order, lse and, if given, lse_remainder (results.hpp) [batch, query_heads, local_queries]. Nothing is written
+  /// before all steps have succeeded. Also throws ShapeError, on all ranks, if one of these has other extents.
   template <class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
                     OperandsFor<Q, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
@@ -87,8 +90,9 @@ class RingAttention {
                 });
   }
 
-  /// Gradients of a scalar whose gradient by the output is dout. `forward` is the result of the forward pass with the
-  /// same operands. Collective. dk and dv hold the sum over the queries of all ranks.
+  /// Gradients of a scalar whose gradient with respect to the output is dout [batch, local_queries, query_heads,
+  /// value_dim]. `forward`: result of the forward pass with the same operands. Returns dq, dk, dv shaped as q, k, v; dk
+  /// and dv are summed over the queries of all ranks. dbias and dsinks: results.hpp. Collective.
   template <class DOut, class T, class Q, class K, class V>
   Gradients<T> backward(DOut const& dout, Forward<T> const& forward, Q const& q, K const& k, V const& v,
                         OperandsFor<Q, Space> const& operands = {}) {
@@ -111,12 +115,14 @@ class RingAttention {
     return std::move(*result);
   }
 
-  /// As backward, into the caller's memory. output, lse and lse_remainder are those of the forward pass. gradients.dq,
-  /// dk, dv are shaped as q, k, v; dbias (as the bias) is needed with bias_gradient, dsinks [query_heads, n] with sinks.
-  /// Their element type G is that of q, or the type of lse: gradients of 16-bit operands that are not rounded to 16 bits.
-  /// lse_remainder [batch, query_heads, local_queries] counts as 0 where it is not given: gradients then carry about
-  /// 2 |lse| roundings, and where |lse| is so large that the logarithm of the number of keys is lost next to it, they are
-  /// wrong by a factor of up to that number.
+  /// Same as backward, but writes to the caller's memory. output [batch, local_queries, query_heads, value_dim], lse
+  /// and lse_remainder [batch, query_heads, local_queries] are those of the forward pass. gradients.dq, dk, dv are
+  /// shaped as q, k, v; dbias (shaped as the bias) is required with bias_gradient, dsinks [query_heads, n] with sink
+  /// logits. Also throws ShapeError, on all ranks, if one of these has other extents. The element type G of dq, dk, dv
+  /// and dbias is that of q or that of lse; the latter avoids rounding the gradients of 16-bit operands to 16 bits.
+  /// lse_remainder counts as 0 if not given: gradients then have an error of about 2 |lse| roundings, and where |lse|
+  /// is so large that the logarithm of the number of keys is lost next to it, they are wrong by a factor of up to that
+  /// number.
   template <class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>,
             class Remainder = std::nullopt_t>
   void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
@@ -130,16 +136,16 @@ class RingAttention {
                     [&] { return gradients; });
   }
 
-  /// The plan of the last call of a pass; empty before.
+  /// The plan of the last call of a pass; empty before the first one.
   std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
-  /// Bytes of the buffers that a pass holds; equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
+  /// Bytes of the buffers held for a pass. Equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
   /// other operands needed more.
   Index buffer_bytes(Pass pass) const { return state(pass).buffers.bytes(); }
 
  private:
   struct PassState {
     std::optional<RingPlan> plan;
-    CallRecord call;  ///< that the plan was made for
+    CallRecord call;  ///< call that the plan was made for
     RingBuffers<C, B> buffers;
   };
 
@@ -149,8 +155,8 @@ class RingAttention {
     TensorView<Accumulator<T>, 3, Space> lse, lse_remainder;
   };
 
-  /// results(shape, local_queries): the ForwardViews to fill, asked for when the operands have been found good. What it
-  /// throws on one rank, such as a lack of memory, all ranks throw.
+  /// results(shape, local_queries) returns the ForwardViews to write to; it is called when the operands have been
+  /// validated. An error that it throws on one rank, such as std::bad_alloc, makes all ranks throw.
   template <class T, class Results>
   void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Results&& results) {
     in_call(Pass::forward, operands.call, [&](Call& call) {
@@ -162,7 +168,7 @@ class RingAttention {
     });
   }
 
-  /// results(): the gradients to fill, as in run_forward.
+  /// results() returns the GradientViews to write to, under the rules of run_forward.
   template <class G, class DOut, class Output, class Lse, class L, class Q, class K, class V, class Results>
   void run_backward(DOut const& dout, Output const& output, Lse const& lse, TensorView<L const, 3, Space> lse_remainder,
                     Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands, Results&& results) {
@@ -207,11 +213,11 @@ class RingAttention {
     std::uint64_t number;
     std::optional<Index> label;
     bool checked;
-    bool fails_on_all_ranks = false;  ///< what is thrown now, every rank throws: no peer waits, and the ring stays open
+    bool fails_on_all_ranks = false;  ///< all ranks throw the same error: no peer waits, the ring stays open
   };
 
-  /// Everything that a rank does from its entry into a call on. Either it does its part, or the peers learn at once that
-  /// it does not. body(call) does the part.
+  /// Executes body(call), the part of this rank in a collective call. If it throws and the other ranks do not throw the
+  /// same, abandons the ring, so that the peers fail at once instead of waiting.
   template <class Body>
   void in_call(Pass pass, std::optional<Index> label, Body&& body) {
     Call call{pass, 0, label, is_checked()};
@@ -222,7 +228,7 @@ class RingAttention {
     auto const end = [&](bool failed) noexcept {
       if constexpr (CallRecordingCommunicator<C>) communicator_->flight_record().end(failed);
     };
-    auto const give_up = [&](char const* reason, Rank culprit = CommunicationError::unknown) noexcept {
+    auto const abandon = [&](char const* reason, Rank culprit = CommunicationError::unknown) noexcept {
       if (call.fails_on_all_ranks) return;
       synchronize_quietly();
       abandon_ring(*communicator_, reason, culprit);
@@ -237,18 +243,18 @@ class RingAttention {
       if (call.checked) confirm_end(call);
       end(false);
     } catch (CommunicationError const& error) {
-      give_up(error.what(), error.neighbour());
+      abandon(error.what(), error.neighbour());
       FlightRecord::Tail const calls = tail();
       end(true);
       if (call.fails_on_all_ranks || calls.empty()) throw;
       throw CommunicationError(message_of(error.what(), ". Last calls of rank ", communicator_->rank(), ": ", calls.view()),
                                error.rank(), error.step(), error.neighbour());
     } catch (std::exception const& error) {
-      give_up(error.what());
+      abandon(error.what());
       end(true);
       throw;
     } catch (...) {
-      give_up("an exception of unknown type");
+      abandon("an exception of unknown type");
       end(true);
       throw;
     }
@@ -263,7 +269,7 @@ class RingAttention {
     return options_.checked.value_or(by_default);
   }
 
-  /// The last agreement of a checked call: no rank returns before all have done their parts.
+  /// Final confirmation of a checked call: no rank returns before all ranks have finished. Throws CommunicationError.
   void confirm_end(Call const& call) {
     communicator_->all_gather(std::as_bytes(std::span(&call.number, 1)), std::as_writable_bytes(std::span(confirmations_)));
     for (std::size_t r = 0; r < confirmations_.size(); ++r)
@@ -273,7 +279,7 @@ class RingAttention {
                                  communicator_->rank(), CommunicationError::unknown, static_cast<Rank>(r));
   }
 
-  /// Checks this rank's arguments, compares all ranks' calls, and makes the plan: all ranks throw or none does.
+  /// Validates this rank's arguments, compares the calls of all ranks, and makes the plan. All ranks throw, or none.
   template <class T, class Check>
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
                           Check&& check_results) {
@@ -310,7 +316,7 @@ class RingAttention {
     PassState& planned = state(call.pass);
     if (!is_as_before(planned, record)) {
       PlanRequest request = request_of<T>(call, shape, operands);
-      // All ranks know the same, so what is refused here all ranks refuse.
+      // All ranks have the same records, so all of them reject the same requests.
       try {
         validate_global(request, options_, operands);
         planned.plan.emplace(std::move(request));
@@ -356,8 +362,8 @@ class RingAttention {
     return request;
   }
 
-  /// Whether all ranks are called as they were when the plan of the pass was made. The record of this rank holds all that
-  /// a plan depends on but the lengths of the others; the options do not change.
+  /// True if all ranks are called as they were when the plan of the pass was made. A plan depends on the record of this
+  /// rank, the lengths of the other ranks and the options, which do not change.
   bool is_as_before(PassState const& planned, CallRecord const& call) const {
     if (!planned.plan || !planned.call.describes_same_call(call)) return false;
     PlanRequest const& request = planned.plan->request();
@@ -404,10 +410,10 @@ class RingAttention {
   Predicate predicate_;
   LogitOptions logits_{};
   std::optional<FirstCall> first_;
-  std::vector<CallRecord> records_;           ///< of all ranks, for the call in hand
+  std::vector<CallRecord> records_;           ///< of all ranks, for the current call
   std::vector<std::uint64_t> confirmations_;  ///< of all ranks, at the end of a checked call
-  FlightRecord::Tail last_calls_;             ///< before the call in hand
-  std::uint64_t calls_ = 0;                   ///< counted here where the communicator keeps no flight record
+  FlightRecord::Tail last_calls_;             ///< before the current call
+  std::uint64_t calls_ = 0;                   ///< used if the communicator keeps no flight record
   std::array<PassState, 2> states_;
 };
 
@@ -416,7 +422,7 @@ RingAttention(C&, B&, Options = {}) -> RingAttention<C, B>;
 template <class C, class B, class Predicate>
 RingAttention(C&, B&, Options, Predicate) -> RingAttention<C, B, Predicate>;
 
-/// The name of the design for a RingAttention made in one expression.
+/// Constructs a RingAttention; the predicate defaults to none.
 template <class C, class B, class Predicate = EveryPair>
 RingAttention<C, B, Predicate> attention(C& communicator, B& backend, Options options = {}, Predicate predicate = {}) {
   return {communicator, backend, std::move(options), std::move(predicate)};

@@ -1,5 +1,5 @@
 #pragma once
-// Every check of what a user passes in. None of them communicates.
+// Validation of the user's options and operands. No function here communicates.
 
 #include <cmath>
 #include <concepts>
@@ -20,7 +20,7 @@
 
 namespace annulus {
 
-/// Throws UnsupportedError for an option value that has no meaning.
+/// Throws UnsupportedError for option values outside their domain, e.g. a softmax_scale that is not finite.
 inline void validate_options(Options const& options) {
   if (options.softmax_scale)
     check<UnsupportedError>(std::isfinite(*options.softmax_scale), "softmax_scale is ", *options.softmax_scale,
@@ -38,9 +38,9 @@ inline void validate_options(Options const& options) {
                           options.query_offset, "; accepted: a position, |query_offset| < ", limit);
 }
 
-/// Throws UnsupportedError for a scale or cap that sums of type A cannot hold. A scale beyond them would turn infinite.
-/// x / cap is too small for a normal number, and may count as 0, for |x| < cap * smallest: up to the largest cap that is
-/// half of the rounding of 1, so that no probability changes.
+/// Throws UnsupportedError for a scale or cap outside the range of sums of type A. A larger scale would become
+/// infinite. x / cap is denormal, and may be flushed to 0, for |x| < cap * smallest; up to the largest cap that bound
+/// is half of the rounding of 1, so that no probability changes.
 template <class A>
 void validate_range(Options const& options) {
   double const largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
@@ -54,6 +54,7 @@ void validate_range(Options const& options) {
 
 namespace detail {
 
+/// Throws ShapeError unless `view` is addressable and has the expected extents, which errors call `meaning`.
 template <class T, std::size_t N, class Space>
 void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
                      std::array<Index, N> const& expected, std::string_view meaning) {
@@ -62,7 +63,7 @@ void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
                     meaning);
 }
 
-/// A bias or boolean mask: batch and heads may be 1.
+/// Throws ShapeError unless `view`, a bias or boolean mask, is [batch|1, query_heads|1, local_queries, any].
 template <class T, class Space>
 void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, AttentionShape const& shape,
                    Index local_queries) {
@@ -77,7 +78,7 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
 }  // namespace detail
 
 /// Shape of a call, from q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim] and
-/// v [batch, local_keys, kv_heads, value_dim]. Throws ShapeError where they do not fit each other.
+/// v [batch, local_keys, kv_heads, value_dim]. Throws ShapeError if their extents are inconsistent.
 template <class T, class Space>
 AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T const, 4, Space> k,
                                TensorView<T const, 4, Space> v) {
@@ -85,9 +86,9 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
   require_addressable("k", k);
   require_addressable("v", v);
   check<ShapeError>(q.extent(axis::heads) >= 1 && q.extent(axis::dim) >= 1, "q has extents ", q.extents(),
-                    "; at least one head and one dim are needed");
+                    "; at least one head and one dim are required");
   check<ShapeError>(k.extent(axis::heads) >= 1 && v.extent(axis::dim) >= 1, "k and v have extents ", k.extents(),
-                    " and ", v.extents(), "; at least one head and one dim are needed");
+                    " and ", v.extents(), "; at least one head and one dim are required");
   check<ShapeError>(k.extent(axis::batch) == q.extent(axis::batch), "k has batch ", k.extent(axis::batch), ", q has ",
                     q.extent(axis::batch), "; they must be equal");
   check<ShapeError>(k.extent(axis::dim) == q.extent(axis::dim), "k has head_dim ", k.extent(axis::dim), ", q has ",
@@ -102,7 +103,8 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
           .head_dim = q.extent(axis::dim), .value_dim = v.extent(axis::dim)};
 }
 
-/// Throws ShapeError where an optional operand does not fit the call.
+/// Throws ShapeError if an optional operand does not have the extents that tensor/operands.hpp lists, or if only one
+/// side has document ids; throws UnsupportedError for bias_gradient without a bias.
 template <class T, class Space>
 void validate_operands(Operands<T, Space> const& operands, AttentionShape const& shape, Index local_queries,
                        Index local_keys) {
@@ -125,7 +127,7 @@ void validate_operands(Operands<T, Space> const& operands, AttentionShape const&
 
 namespace detail {
 
-/// Of the elements in the order of their axes, whatever their strides.
+/// Digest of the elements in row-major order, independent of their strides.
 template <class T>
 std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
   std::uint64_t digest = 0;
@@ -137,7 +139,7 @@ std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
 
 }  // namespace detail
 
-/// What a backend is asked to support.
+/// The problem that a backend is asked to support. `predicate`: a user predicate is given.
 template <class T, class Space>
 Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
                    Options const& options, Operands<T, Space> const& operands, bool predicate) {
@@ -159,7 +161,7 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
           .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
 }
 
-/// The fields that must be equal on all ranks.
+/// Adds the fields that must be equal on all ranks to the record, and this rank's lengths.
 template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
                  int accumulator_bytes, bool checked) {
@@ -191,7 +193,7 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   auto const sharding = options.sharding.fingerprint();
   if (Index const block = options.sharding.block(); block > 1)
     record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind(), "(", block, ")");
-  else if (options.sharding.kind() == "explicit")  // maps have no name of their own: a number tells them apart
+  else if (options.sharding.kind() == "explicit")  // explicit maps have no name; a number tells them apart
     record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind(), " #", sharding % 1000000);
   else
     record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind());
@@ -205,9 +207,9 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add_flag("bias_gradient", problem.bias_gradient);
   record.add_flag("mask operand given", problem.boolean_mask);
   record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
-  record.add_flag("segments given", problem.segments);
-  record.add_flag("sinks given", static_cast<bool>(operands.sinks));
-  record.add("sinks per head", problem.sinks);
+  record.add_flag("document ids given", problem.segments);
+  record.add_flag("sink logits given", static_cast<bool>(operands.sinks));
+  record.add("sink logits per head", problem.sinks);
   record.add_flag("checked", checked);
   record.add_flag("require_finite", options.require_finite);
   if constexpr (std::same_as<Space, HostMemory>)
@@ -217,7 +219,8 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
     }
 }
 
-/// What can be checked only when the lengths of all ranks are known; all ranks come to the same answer.
+/// Checks that need the lengths of all ranks, with the same outcome on all ranks: throws ShapeError if a bias or mask
+/// does not cover all keys, and UnsupportedError for dropout beyond its position limit.
 template <class T, class Space>
 void validate_global(PlanRequest const& request, Options const& options, Operands<T, Space> const& operands) {
   Index queries = 0, keys = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// The device policy: everything that touches tensor memory, and nothing that knows a rank.
+// Backend concept: the device policy. A backend does all work on tensor memory and knows nothing of ranks.
 
 #include <concepts>
 #include <cstddef>
@@ -13,22 +13,22 @@ namespace annulus {
 
 /// Satisfied by B where, for every element type T that it supports, with A = B::accumulator<T> and views in its space:
 ///  1. allocate(bytes) returns a movable Buffer with data() and size(), aligned to 64 bytes, contents unspecified;
-///  2. supports(problem) answers before anything is sent; a problem it refuses is never started;
-///  3. all calls below are carried out in the order in which they are made, but may return before they are done;
+///  2. supports(problem) is called before any rows are sent; a problem that it rejects is never started;
+///  3. all calls below are executed in the order in which they are made, but may return before they are done;
 ///     synchronize() returns when all are done. Operands stay valid until then, and it is the only call that waits;
 ///  4. copy(from, to), convert(from, to), add(into, from), clear(view) work element by element on equal extents;
 ///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
 ///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse,
-///     lse_remainder) ends them (sinks without data: none); all follow numerics/merge.hpp, also for rows that have seen
-///     nothing. lse_remainder is what the rounding of lse took, 0 where lse is not finite; without data it is not
-///     written;
+///     lse_remainder) computes the results (sinks: sink logits [query_heads, n], without data: none); all follow
+///     numerics/merge.hpp, also for rows that have seen no key. lse_remainder is the rounding error of lse, 0 where lse
+///     is not finite; without data it is not written;
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
 ///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
 ///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
-///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sinks,
-///     with the same probabilities.
-/// State and gradient views have unit stride along dim; operands may have any strides. Results are the same bits from
-/// run to run.
+///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
+///     logits, with the same probabilities.
+/// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
+/// Results are bit-identical from run to run.
 template <class B>
 concept Backend = requires(B& backend, B const& observed, Problem const& problem, Step<float, EveryPair, typename B::memory_space> step,
                            StepOperands<float, typename B::memory_space> operands,
@@ -59,7 +59,7 @@ concept Backend = requires(B& backend, B const& observed, Problem const& problem
   backend.synchronize();
 };
 
-/// The sum type of a backend for operands of type T.
+/// Type in which backend B sums for operands of type T.
 template <class B, class T>
 using AccumulatorOf = typename B::template accumulator<T>;
 

@@ -1,5 +1,5 @@
 #pragma once
-// What all backends in host memory share: buffers and the element-wise operations around the kernels.
+// HostOperations: buffers and row-wise operations that all backends in host memory share.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace annulus {
 
-/// Bytes on a cache line boundary.
+/// Bytes aligned to a cache line of 64 bytes. Throws std::bad_alloc.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -35,8 +35,8 @@ class HostBuffer {
   Index size_ = 0;
 };
 
-/// Base of the backends that compute on the calling thread's memory: operation 1 and 4 to 8 of the Backend concept,
-/// each done when it returns.
+/// Base of the backends that compute in host memory: operations 1, 4 to 6 and 8 of the Backend concept without fold.
+/// Each is done when it returns.
 class HostOperations {
  public:
   using memory_space = HostMemory;
@@ -85,8 +85,8 @@ class HostOperations {
     });
   }
 
-  /// sinks [query_heads, n], without data: none. output [batch, queries, query_heads, value_dim], lse and lse_remainder
-  /// [batch, query_heads, queries]; lse_remainder without data is not written.
+  /// sinks: sink logits [query_heads, n], without data: none. output [batch, queries, query_heads, value_dim], lse and
+  /// lse_remainder [batch, query_heads, queries]; lse_remainder without data is not written.
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
                  TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
@@ -106,23 +106,24 @@ class HostOperations {
       else
         for (Index d = 0; d < output.extent(axis::dim); ++d) to[d * stride] = static_cast<T>(scale * from[d]);
       L const rounded = lse(b, h, i) = static_cast<L>(row.lse());
-      // What the conversion to L takes is part of it.
+      // The remainder includes the error of the conversion to L.
       if (lse_remainder.data())
         lse_remainder(b, h, i) =
             std::isfinite(rounded) ? static_cast<L>((row.lse() - static_cast<A>(rounded)) + row.lse_remainder()) : L(0);
     });
   }
 
+  /// dout and output [batch, queries, query_heads, value_dim]; delta [batch, query_heads, queries], overwritten.
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
     for (Index b = 0; b < delta.extent(0); ++b)
       for (Index h = 0; h < delta.extent(1); ++h)
         for (Index i = 0; i < delta.extent(2); ++i) {
-          constexpr Index piece = 64;
-          alignas(64) A factors[piece], others[piece];
+          constexpr Index block = 64;
+          alignas(64) A factors[block], others[block];
           A sum = A(0);
-          for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += piece) {
-            Index const count = std::min(piece, dim - begin);
+          for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += block) {
+            Index const count = std::min(block, dim - begin);
             for (Index d = 0; d < count; ++d) {
               factors[d] = static_cast<A>(output(b, i, h, begin + d));
               others[d] = static_cast<A>(dout(b, i, h, begin + d));
@@ -133,8 +134,9 @@ class HostOperations {
         }
   }
 
-  /// A sink of logit s has probability exp((s - lse) - lse_remainder) and value 0, so its gradient is -probability *
-  /// delta. lse_remainder without data is 0.
+  /// A sink logit s has probability exp((s - lse) - lse_remainder) and value 0, so its gradient is the sum over all
+  /// rows of -probability * delta. lse, lse_remainder (without data: 0) and delta [batch, query_heads, queries]; sinks
+  /// and dsinks [query_heads, n].
   template <class L, class A>
   void sink_gradients(TensorView<L const, 3> lse, TensorView<L const, 3> lse_remainder, TensorView<A const, 3> delta,
                       TensorView<L const, 2> sinks, TensorView<A, 2> dsinks) {
@@ -151,11 +153,11 @@ class HostOperations {
   }
 
  private:
-  /// One piece of code for operands of all strides: where a compiler makes several loops of one, it may fuse products and
-  /// sums in some of them, which changes the bits.
+  /// Not inlined, so that operands of all strides run the same code: a compiler that specializes the loop may fuse
+  /// products and sums in some of the copies, which changes the bits.
   template <class A>
   [[gnu::noinline]] static A add_products(A sum, A const* factors, A const* others, Index count) {
-    // A row that sees nothing has the constant output 0: whatever dout holds there must not reach the sinks.
+    // A row that sees no key has the constant output 0: its dout, even if NaN, must not reach dsinks.
     for (Index d = 0; d < count; ++d) sum += factors[d] != A(0) ? factors[d] * others[d] : A(0);
     return sum;
   }

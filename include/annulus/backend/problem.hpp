@@ -1,5 +1,5 @@
 #pragma once
-// What a backend is asked to support, as plain data.
+// Problem: one pass of one rank as plain data, which a backend accepts or rejects.
 
 #include <optional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace annulus {
 
-/// One pass of one rank.
+/// One pass of one rank, as Backend::supports sees it. The flags say which optional operands are given.
 struct Problem {
   Pass pass = Pass::forward;
   DataType data_type = DataType::float32;
@@ -27,11 +27,11 @@ struct Problem {
   bool bias_gradient = false;
   bool boolean_mask = false;
   bool predicate = false;
-  bool segments = false;
-  Index sinks = 0;  ///< sinks per query head
+  bool segments = false;  ///< document ids
+  Index sinks = 0;        ///< sink logits per query head
 };
 
-/// An answer: supported, or the reason why not.
+/// Answer of a backend: supported, or the reason why not.
 class Support {
  public:
   static Support yes() { return {}; }
@@ -42,7 +42,7 @@ class Support {
   }
 
   explicit operator bool() const { return !reason_; }
-  /// Empty where supported.
+  /// Empty if supported.
   std::string reason() const { return reason_.value_or(""); }
 
  private:

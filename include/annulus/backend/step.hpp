@@ -1,5 +1,5 @@
 #pragma once
-// What a backend gets: one whole step (all heads, all tiles of one key owner) and the state it works on.
+// Step: the work that a backend receives in one call (all heads, all tiles of one step), with its operands and results.
 
 #include <cstdint>
 #include <span>
@@ -13,8 +13,8 @@
 
 namespace annulus {
 
-/// q [batch, queries, query_heads, head_dim], k [batch, keys, kv_heads, head_dim], v [batch, keys, kv_heads, value_dim]:
-/// the rows that meet in this step.
+/// Query and key rows of one step: q [batch, queries, query_heads, head_dim], k [batch, keys, kv_heads, head_dim], v
+/// [batch, keys, kv_heads, value_dim].
 template <class T, class Space>
 struct StepOperands {
   TensorView<T const, 4, Space> q, k, v;
@@ -25,9 +25,9 @@ struct StepOperands {
   }
 };
 
-/// Lets an exchange under way move on, where the exchange needs the help of the thread that works: a backend calls it now
-/// and then during a step, from the thread that called the backend and before that call returns. It costs about a
-/// microsecond, and does not throw. A backend that works elsewhere need not call it.
+/// Callback that advances a pending exchange whose communicator progresses only when called. A backend calls it from
+/// time to time during a step, on the thread that called the backend and before that call returns. It costs about a
+/// microsecond and does not throw. A backend that computes elsewhere, such as on a device, need not call it.
 struct Progress {
   void (*call)(void*) = nullptr;
   void* context = nullptr;
@@ -37,8 +37,8 @@ struct Progress {
   }
 };
 
-/// The rules of a step. Tiles and rows count from the first row of the operands.
-/// The spans and the predicate stay valid until the next Backend::synchronize(); they are host memory.
+/// Rules and optional operands of a step. Tiles and rows count from the first row of the operands.
+/// The spans and the predicate are in host memory and stay valid until the next Backend::synchronize().
 template <class T, class Predicate, class Space>
 struct Step {
   std::span<Tile const> tiles;
@@ -46,11 +46,11 @@ struct Step {
   double softmax_scale = 1;
   double logit_softcap = 0;
   Dropout dropout{};
-  std::span<Index const> query_positions;  ///< global, counted from the query offset
+  std::span<Index const> query_positions;  ///< global, query offset included
   std::span<Index const> key_positions;    ///< global
   Predicate const* predicate = nullptr;
   /// Views without data are operands that were not given. bias and boolean_mask are [batch, query_heads, queries,
-  /// global_keys], with stride 0 along axes that were broadcast; segments are [batch, rows].
+  /// global_keys], with stride 0 along broadcast axes; query_segments and key_segments are document ids [batch, rows].
   TensorView<T const, 4, Space> bias{};
   TensorView<bool const, 4, Space> boolean_mask{};
   TensorView<std::int32_t const, 2, Space> query_segments{};
@@ -64,7 +64,7 @@ struct Step {
     return {static_cast<A>(softmax_scale), static_cast<A>(logit_softcap)};
   }
 
-  /// Does the query of this row see the key of that row? The only place where all rules meet.
+  /// True if query row `query` sees key row `key`: the only place that applies all rules.
   bool visible(Index batch, Index head, Index query, Index key) const
     requires std::same_as<Space, HostMemory>
   {
@@ -74,11 +74,13 @@ struct Step {
            (!boolean_mask.data() || boolean_mask(batch, head, query, k)) && (*predicate)(batch, head, q, k);
   }
 
+  /// False if dropout zeroes the weight of this pair.
   bool kept(Index batch, Index head, Index query, Index key) const {
     return dropout.keeps(batch, head, query_positions[static_cast<std::size_t>(query)],
                          key_positions[static_cast<std::size_t>(key)]);
   }
 
+  /// The step with its views reinterpreted as views in another memory space.
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     return {tiles,
@@ -93,12 +95,12 @@ struct Step {
             boolean_mask.template in_space<Other>(),
             query_segments.template in_space<Other>(),
             key_segments.template in_space<Other>(),
-            Progress{}};  // what runs in another space calls nothing of this one
+            Progress{}};  // kernels in another memory space cannot call the host
   }
 };
 
-/// Un-normalised result so far: accumulator [batch, queries, query_heads, value_dim], maximum and sum [batch,
-/// query_heads, queries]. Rows of the accumulator are relative to the row's maximum (numerics/softmax_row.hpp).
+/// Un-normalised result of the keys seen so far: accumulator [batch, queries, query_heads, value_dim], maximum and sum
+/// [batch, query_heads, queries]. Accumulator and sum are relative to the row's maximum (numerics/softmax_row.hpp).
 template <class A, class Space>
 struct RunningState {
   TensorView<A, 4, Space> accumulator;
@@ -110,8 +112,9 @@ struct RunningState {
   }
 };
 
-/// dout [batch, queries, query_heads, value_dim]; lse, delta and lse_remainder [batch, query_heads, queries].
-/// lse_remainder is what the rounding of lse took in the forward pass; without data it counts as 0.
+/// Operands of the backward pass for the query rows of a step: dout [batch, queries, query_heads, value_dim]; lse,
+/// delta and lse_remainder [batch, query_heads, queries]. lse_remainder is the rounding error of lse in the forward
+/// pass; without data it counts as 0.
 template <class T, class L, class A, class Space>
 struct BackwardOperands {
   TensorView<T const, 4, Space> dout;
@@ -119,7 +122,7 @@ struct BackwardOperands {
   TensorView<A const, 3, Space> delta;
   TensorView<L const, 3, Space> lse_remainder{};
 
-  /// lse_remainder of a row, 0 where it was not given.
+  /// lse_remainder of a row, 0 if it is not given.
   L remainder(Index batch, Index head, Index query) const
     requires std::same_as<Space, HostMemory>
   {
@@ -133,8 +136,8 @@ struct BackwardOperands {
   }
 };
 
-/// Sums that a step adds to, shaped as q, k and v. dbias has no data where it is not asked for; it is shaped as
-/// Step::bias and repeats elements (stride 0) along axes that were broadcast.
+/// Gradients that a step adds to: dq, dk, dv, shaped as q, k, v, and dbias, shaped as Step::bias, with stride 0 along
+/// broadcast axes. dbias without data is not computed.
 template <class A, class Space>
 struct StepGradients {
   TensorView<A, 4, Space> dq, dk, dv, dbias;

@@ -1,5 +1,5 @@
 #pragma once
-// For backends in host memory: which keys of a tile one query row sees.
+// Visible keys of one query row in a tile, for backends in host memory.
 
 #include <algorithm>
 #include <vector>
@@ -8,18 +8,19 @@
 
 namespace annulus {
 
-/// Rows of the keys of a step outside of which a query sees nothing. `each`: inside them, Step::visible says what it sees.
+/// Key rows of a step that contain every key a query sees. `each`: some of them may be hidden; ask
+/// Step::visible for each.
 struct KeyBounds {
   RowRange rows;
   bool each = false;
 };
 
-/// Where the packed documents of a step's keys lie, for each batch item.
+/// Key rows of the packed documents of a step, for each batch item.
 class StepDocuments {
  public:
   StepDocuments() = default;
 
-  /// Forgets what it knew of another step, but keeps the memory.
+  /// Computes the documents of `step`, in the memory of an earlier call.
   template <class T, class Predicate>
   void assign(Step<T, Predicate, HostMemory> const& step) {
     if (!step.has_segments()) return;
@@ -29,7 +30,7 @@ class StepDocuments {
                                                 [&](Index row) { return step.key_segments(b, row); });
   }
 
-  /// `query` counts from the tile's first row.
+  /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row.
   template <class T, class Predicate>
   KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query) const {
     RowRange rows = tile.keys_of(step.mask, query);
@@ -48,14 +49,14 @@ class StepDocuments {
   std::vector<DocumentRuns> runs_;
 };
 
-/// Answers for all rows of a step. Packed documents become one range where their keys lie together.
+/// Finds the visible keys of the rows of a step. A packed document whose keys are contiguous is one range.
 template <class T, class Predicate>
 class KeyFinder {
  public:
   explicit KeyFinder(Step<T, Predicate, HostMemory> const& step) : step_(step) { documents_.assign(step); }
 
-  /// Calls function(RowRange) for each longest run of keys of the step that the query sees. Keys outside are never
-  /// touched, so what they hold (NaN in padding, say) cannot reach the result. `query` counts from the tile's first row.
+  /// Calls function(RowRange) for each maximal run of keys of the step that the query sees. Other keys are never read,
+  /// so that their values (NaN in padding, say) cannot reach the result. `query` counts from the tile's first row.
   template <class Function>
   void for_each_run(Tile const& tile, Index batch, Index head, Index query, Function&& function) const {
     auto const [rows, each] = documents_.bounds(step_, tile, batch, query);

@@ -1,5 +1,5 @@
 #pragma once
-// The flight record of a rank: its last calls, how far each came and when. Shown in errors, compared by peers.
+// Flight record of a rank: its last calls, which step each reached and when. Shown in errors, compared by peers.
 
 #include <array>
 #include <atomic>
@@ -17,9 +17,9 @@ namespace annulus {
 
 constexpr std::string_view name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
 
-/// What the exchanges of a rank belong to. Messages carry it, so that those of different calls never pair.
+/// Call, pass and step that an exchange belongs to. Messages carry it, so that those of different calls never pair.
 struct CallPosition {
-  std::uint64_t call = 0;  ///< calls on this ring are counted from 1; 0: outside a call
+  std::uint64_t call = 0;  ///< number of the call on this ring, from 1; 0: outside a call
   Pass pass = Pass::forward;
   int step = 0;
 
@@ -31,12 +31,13 @@ struct CallPosition {
   }
 };
 
-/// What is wrong with rows of another call or step than those expected.
+/// The error text for rows of another call or step than the expected one.
 inline FixedText<200> position_mismatch(CallPosition const& expected, CallPosition const& got) noexcept {
   return FixedText<200>("expected rows of ", expected.text().view(), ", got rows of ", got.text().view());
 }
 
-/// Written by the rank's own thread. position(), progress() and seconds_since_last_step() may be read by all threads.
+/// Ring buffer of a rank's last calls. The rank's own thread writes it; position(), progress() and
+/// seconds_since_last_step() may be called by all threads.
 class FlightRecord {
  public:
   using Clock = std::chrono::steady_clock;
@@ -47,7 +48,7 @@ class FlightRecord {
   FlightRecord(FlightRecord const&) = delete;
   FlightRecord& operator=(FlightRecord const&) = delete;
 
-  /// A call begins; returns its number. `label`: the number that the caller gave it, if any.
+  /// Notes that a call begins; returns its number. `label`: the number that the caller gave it, if any.
   std::uint64_t begin(Pass pass, std::optional<Index> label) noexcept {
     std::uint64_t const number = ++begun_;
     current() = {number, pass, label, 0, 0, State::validating, Clock::now()};
@@ -55,7 +56,7 @@ class FlightRecord {
     return number;
   }
 
-  /// Step `index` of `steps` begins.
+  /// Notes that step `index` of `steps` begins.
   void step(int index, int steps) noexcept {
     Call& call = current();
     call.step = index;
@@ -64,7 +65,7 @@ class FlightRecord {
     publish({call.number, call.pass, index});
   }
 
-  /// The call has ended.
+  /// Notes that the call has ended.
   void end(bool failed) noexcept {
     Call& call = current();
     call.state = failed ? State::failed : State::done;
@@ -77,10 +78,10 @@ class FlightRecord {
     return {packed >> 32, (packed >> 31 & 1) != 0 ? Pass::backward : Pass::forward,
             static_cast<int>(packed & 0x7fffffffu)};
   }
-  /// The communicator has completed an exchange of this rank.
+  /// Notes that the communicator has completed an exchange of this rank.
   void advance() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
-  /// Grows with every call and step that begins or ends, and with every exchange that is complete. Of ranks that do the
-  /// same, the one with the least is behind.
+  /// Counts calls and steps that began, calls that ended and exchanges that completed. Of ranks that do the same work,
+  /// the one with the smallest count is behind.
   std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
   double seconds_since_last_step() const noexcept {
     return std::chrono::duration<double>(Clock::now().time_since_epoch() -
@@ -88,7 +89,7 @@ class FlightRecord {
         .count();
   }
 
-  /// The last calls, the newest first: "forward 7 at step 2 of 4, backward 6 done 1.2 ms ago".
+  /// The last three calls, the newest first: "forward 7 at step 2 of 4, backward 6 done 12 ms ago".
   Tail tail() const noexcept {
     constexpr std::uint64_t shown = 3;
     Tail text;

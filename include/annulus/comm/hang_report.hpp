@@ -21,7 +21,7 @@ struct RankStatus {
   enum class Kind {
     silent,   ///< it has not answered
     waiting,  ///< for `peer`
-    busy,     ///< it waits for no rank
+    busy,     ///< it does not wait for another rank
     returned  ///< it has left the ring
   };
 
@@ -54,8 +54,8 @@ struct RingFailure {
   }
 };
 
-/// The report of rank `first`, whose wait has exceeded `timeout`. statuses[r] is the status of rank r; that of `first` is
-/// waiting, and every peer is a rank of the ring. The culprit is the last rank of the chain of waits that starts at
+/// The report of rank `first`, whose wait has exceeded `timeout`. statuses[r] is the status of rank r; that of `first`
+/// is waiting, and every peer is a rank of the ring. The culprit is the last rank of the chain of waits that starts at
 /// `first`. If that chain is a cycle, a message was lost: the culprit is the rank for which the rank with the least
 /// progress waits.
 inline RingFailure hang_report(std::span<RankStatus const> statuses, Rank first, std::chrono::milliseconds timeout) {

@@ -1,5 +1,6 @@
 #pragma once
-// A ring over MPI. Not part of the umbrella header: it needs mpi.h and an MPI library (CMake target annulus::mpi).
+// Communicator over MPI. Not part of the umbrella header: it requires mpi.h and an MPI library (CMake target
+// annulus::mpi).
 
 #include <cstdint>
 #include <cstring>
@@ -22,28 +23,29 @@
 
 namespace annulus {
 
-/// The ranks of an MPI communicator as a ring, in their order. Only the thread that made it calls it; MPI_THREAD_SINGLE
-/// is enough. It talks on a communicator of its own, so that it never meets messages of the program.
+/// The ranks of an MPI communicator as a ring, in their order. Only the thread that constructed it calls it;
+/// MPI_THREAD_SINGLE is enough. It uses a communicator of its own, so its messages never match those of the program.
 ///
-/// Where all ranks share memory (MpiRingOptions::zero_copy), the rows of a pass are not sent: ranks share them to each
-/// other, and a shift costs nothing but the reading. Elsewhere messages move while a backend computes and calls
-/// Step::progress. Results are the same bits on both ways.
+/// If all ranks share memory (MpiRingOptions::zero_copy), the rows of a pass are not sent: ranks read each other's
+/// buffers through windows, and a shift copies nothing. Otherwise messages advance while a backend computes and calls
+/// Step::progress. Results are the same bits either way.
 ///
-/// Processes of the communicator that run on one node and are bound to the same cores, or to none, share them from then on
-/// (ProcessCores): backends that choose the number of their threads take no more than their share.
+/// From construction on, processes of the communicator that run on one node and are bound to the same cores, or to
+/// none, divide these cores (ProcessCores): a backend that chooses its number of threads takes no more than its share.
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
-/// that fails, or whose ring object ends before its part is done, is noticed at once; one that computes for longer than
-/// the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for, return once
-/// no message reads or writes the caller's bytes any more. For messages that have met a peer, this takes until the peer
-/// calls its ring next, and at most the timeout; a peer that comes later still is refused, and must not be relied on to
-/// find the bytes of a transfer that it had posted.
+/// that fails, or whose ring object is destroyed before its part is done, is noticed at once; one that computes for
+/// longer than the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for,
+/// return once no message reads or writes the caller's bytes any more. For messages that a peer has matched, this takes
+/// until the peer next calls its ring, and at most the timeout. A peer that calls even later gets the error, and the
+/// contents of a transfer that it had posted are unspecified.
 class MpiRing {
  public:
   using memory_space = HostMemory;
   using Buffer = detail::MpiBuffer;
   using SharedWindow = detail::MpiWindow;
 
+  /// A pending shift; models ProgressingTransfer.
   class Transfer {
    public:
     Transfer(Transfer&&) noexcept = default;
@@ -84,14 +86,15 @@ class MpiRing {
   };
 
   /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,
-  /// CommunicationError where MPI is not running, for MPI_COMM_NULL and inter-communicators, and, on all ranks, where
-  /// ranks differ in max_message_bytes or zero_copy, and UnsupportedError for ZeroCopy::always where it is not possible.
+  /// and CommunicationError if MPI is not running, for MPI_COMM_NULL and for inter-communicators. Throws on all ranks
+  /// CommunicationError if ranks differ in max_message_bytes or zero_copy, and UnsupportedError if zero_copy is
+  /// `always` and the ranks do not share memory.
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
       : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
 
   /// One ring for each group of ranks of `communicator`; the result is the ring of this rank's group, in the order of
-  /// the group's list. Collective over `communicator`. Throws ShapeError unless each rank is in exactly one group, and
-  /// CommunicationError where ranks pass different groups; besides as the constructor does.
+  /// the group's list. Collective over `communicator`. Throws ShapeError unless each rank is in exactly one group,
+  /// CommunicationError if ranks pass different groups, and whatever the constructor throws.
   static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
                                      MpiRingOptions const& options = {}) {
     require_usable(communicator, options);
@@ -116,30 +119,36 @@ class MpiRing {
   Rank rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
 
+  /// Throws CommunicationError if the ring is closed.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
   }
 
-  /// Whether the ranks read each other's rows in place; where not, allocate, open_window and reclaim are not to be called.
+  /// True if the ranks read each other's buffers; if false, allocate, open_window and reclaim must not be called.
   bool shares_memory() const { return endpoint_->memory() != nullptr; }
 
-  /// Memory that all ranks of the ring can map. Throws std::bad_alloc.
+  /// Memory that all ranks of the ring can map, aligned to 64 bytes. Throws std::bad_alloc.
   Buffer allocate(Index bytes) { return {endpoint_->memory(), bytes}; }
 
+  /// Throws CommunicationError if the ring is closed, `out` is not within one Buffer, or too many windows are open.
   SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
     return {endpoint_, endpoint_->open_window(channel, hop, out)};
   }
 
+  /// Returns when no rank reads the Buffer at `first`. Throws CommunicationError if the ring is or becomes closed.
   void reclaim(std::byte const* first) { endpoint_->reclaim(first); }
 
+  /// Throws CommunicationError if the ring is or becomes closed, or if `all` is not size() * mine.size() bytes long.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { endpoint_->all_gather(mine, all); }
 
+  /// Closes the ring on all ranks; the errors of the others blame `culprit`, by default this rank.
   void abandon(std::string_view reason, Rank culprit) noexcept { endpoint_->abandon(reason, culprit); }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
 
   FlightRecord& flight_record() { return endpoint_->flight_record(); }
 
  private:
+  /// A communicator that the ring takes ownership of.
   struct Adopted {
     MPI_Comm communicator;
   };
@@ -147,7 +156,7 @@ class MpiRing {
   MpiRing(Adopted own, MpiRingOptions const& options)
       : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator, options)),
         exceptions_(std::uncaught_exceptions()) {
-    // All peers have come as far as here, so rings that ended before have been left by all.
+    // All peers have reached this constructor, so they have left the rings that they destroyed before it.
     detail::MpiRetired::free_what_can_be_freed();
     try {
       detail::require_equal_options(*endpoint_, options);
@@ -162,12 +171,13 @@ class MpiRing {
   static void require_usable(MPI_Comm communicator, MpiRingOptions const& options) {
     detail::validate(options);
     check<CommunicationError>(detail::mpi_is_running(),
-                              "a ring over MPI is made between MPI_Init and MPI_Finalize, not before or after");
+                              "MpiRing must be constructed after MPI_Init and before MPI_Finalize");
     check<CommunicationError>(communicator != MPI_COMM_NULL,
-                              "a ring over MPI_COMM_NULL; this rank is in no communicator");
+                              "MpiRing requires a communicator that contains this rank, got MPI_COMM_NULL");
     int between_groups = 0;
     detail::check_mpi(MPI_Comm_test_inter(communicator, &between_groups), "MPI_Comm_test_inter");
-    check<CommunicationError>(between_groups == 0, "a ring over an inter-communicator; merge it first");
+    check<CommunicationError>(between_groups == 0,
+                              "MpiRing requires an intra-communicator, got an inter-communicator; merge it first");
   }
 
   static MPI_Comm duplicate_of(MPI_Comm communicator, MpiRingOptions const& options) {

@@ -1,5 +1,5 @@
 #pragma once
-// A ring of one rank: ring attention is then attention.
+// Communicator of a ring of one rank, on which ring attention is plain attention.
 
 #include <cstring>
 #include <span>
@@ -10,10 +10,12 @@
 
 namespace annulus {
 
+/// The only rank of its ring, in host memory. Shifts and all-gathers copy from the rank to itself.
 class SelfRing {
  public:
   using memory_space = HostMemory;
 
+  /// A transfer that start_shift has already completed.
   class Done {
    public:
     void wait() {}
@@ -22,7 +24,8 @@ class SelfRing {
   Rank rank() const { return 0; }
   int size() const { return 1; }
 
-  /// The only neighbour is the rank itself. The library makes no such shift.
+  /// Copies `out` to `in`; the ring loop makes no shift on one rank. Throws CommunicationError if the runs differ in
+  /// number or length.
   Done start_shift(Channel, int, OutgoingBytes out, IncomingBytes in) {
     check<CommunicationError>(out.size() == in.size(), "a shift sends ", out.size(), " runs and expects ", in.size());
     for (std::size_t p = 0; p < out.size(); ++p) {

@@ -1,6 +1,6 @@
 #pragma once
-// A ring inside one process: ranks are threads. They read each other's rows in place; a shift copies straight from the
-// sender's bytes to the receiver's.
+// Communicator of a ring inside one process, whose ranks are threads. With zero-copy exchange they read each other's
+// buffers; a shift copies straight from the sender's bytes to the receiver's.
 
 #include <chrono>
 #include <cstddef>
@@ -22,19 +22,20 @@
 
 namespace annulus {
 
+/// Options of run_ring.
 struct SimulatedRingOptions {
-  /// Always possible; `never` for a ring that works as one over several machines does.
+  /// Zero-copy exchange is always possible here; `never` behaves like a ring over several machines.
   ZeroCopy zero_copy = ZeroCopy::automatic;
-  /// How long one wait of a rank lasts before the ring is closed on all ranks; at least 1 ms.
+  /// The longest wait of a rank, after which the ring is closed on all ranks; at least 1 ms.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// The communicator of one rank of run_ring. It lives as long as the function that run_ring calls.
+/// The communicator of one rank of run_ring, which destroys it when the rank's function has returned.
 class SimulatedRing {
  public:
   using memory_space = HostMemory;
 
-  /// Both halves of a shift: this rank's message to the next rank, and the place for the previous rank's.
+  /// Both messages of a shift: the one that this rank sends and the one that it receives.
   class Transfer {
    public:
     Transfer(Transfer&& other) noexcept : world_(std::exchange(other.world_, nullptr)), shift_(other.shift_) {}
@@ -49,7 +50,7 @@ class SimulatedRing {
 
     ~Transfer() {
       if (!world_) return;
-      world_->close(shift_.rank, "it dropped a transfer under way");
+      world_->close(shift_.rank, "it dropped a pending transfer");
       world_->withdraw(shift_);
     }
 
@@ -68,7 +69,7 @@ class SimulatedRing {
     World::Shift shift_;
   };
 
-  /// Memory that this rank can share.
+  /// Memory that this rank can share with the others.
   class Buffer {
    public:
     std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
@@ -80,7 +81,7 @@ class SimulatedRing {
     std::shared_ptr<detail::SharedBuffer> memory_;
   };
 
-  /// What the previous rank shares_memory this one.
+  /// A window on a buffer of another rank, held by this one.
   class SharedWindow {
    public:
     SharedWindow(SharedWindow&& other) noexcept { *this = std::move(other); }
@@ -115,12 +116,12 @@ class SimulatedRing {
       if (taken_)
         world->release(address_.to, shared_);
       else
-        world->close(address_.to, "it dropped a window under way");
+        world->close(address_.to, "it dropped a pending window");
     }
 
     World* world_ = nullptr;
     World::Address address_{};
-    CallPosition position_{};  ///< at which the rows were asked for
+    CallPosition position_{};  ///< of this rank when it opened the window
     detail::SharedRuns shared_;
     bool taken_ = false;
   };
@@ -128,7 +129,7 @@ class SimulatedRing {
   Rank rank() const { return rank_; }
   int size() const { return world_->size(); }
 
-  /// Throws CommunicationError where the ring is closed, and closes it where memory is short.
+  /// Throws CommunicationError if the ring is closed. Closes it and throws std::bad_alloc if memory is short.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     return or_close([&]() -> Transfer {
       return {*world_, world_->post(sending(channel, hop, sent_), out, receiving(channel, hop, received_), in)};
@@ -136,8 +137,11 @@ class SimulatedRing {
   }
 
   bool shares_memory() const { return options_.zero_copy != ZeroCopy::never; }
+  /// Throws std::bad_alloc.
   Buffer allocate(Index bytes) { return Buffer(memories_.make(rank_, size(), bytes)); }
 
+  /// Throws CommunicationError if the ring is closed or `out` is not within one Buffer. Closes the ring and throws
+  /// std::bad_alloc if memory is short.
   SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
     return or_close([&]() -> SharedWindow {
       detail::SharedRuns const runs = memories_.runs_of(out);
@@ -146,14 +150,17 @@ class SimulatedRing {
     });
   }
 
+  /// Returns when no rank reads the Buffer at `first`. Throws CommunicationError if the ring is or becomes closed.
   void reclaim(std::byte const* first) {
     if (auto const memory = memories_.of(first)) world_->reclaim(rank_, *memory);
   }
 
+  /// Throws CommunicationError if the ring is or becomes closed, or if records differ in length.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     or_close([&] { world_->all_gather(rank_, rounds_++, mine, all); });
   }
 
+  /// Closes the ring on all ranks; the errors of the others blame `culprit`, by default this rank.
   void abandon(std::string_view reason, Rank culprit) noexcept { world_->close(rank_, reason, culprit); }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
 
@@ -170,11 +177,11 @@ class SimulatedRing {
 
  private:
   static constexpr std::size_t channels = 3;
-  /// How many have gone to a rank, or come from it, by rank and channel.
+  /// Numbers of exchanges with each peer, by peer and channel.
   using Counts = std::vector<std::uint64_t>;
   using Address = detail::SimulatedWorld::Address;
 
-  /// An exchange that this rank could only begin would be paired wrongly later.
+  /// Closes the ring if function() fails: its exchange is only begun, and would pair wrongly later.
   template <class Function>
   std::invoke_result_t<Function&> or_close(Function&& function) {
     try {
@@ -211,7 +218,7 @@ static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<S
 
 namespace detail {
 
-/// The exception to report where the thread of a rank cannot be made.
+/// The exception to report if the thread of a rank cannot be created.
 inline std::exception_ptr no_thread_for(Rank rank, int ranks, std::exception const& error) noexcept {
   try {
     return std::make_exception_ptr(Error(message_of("run_ring over ", ranks, " ranks needs ", ranks - 1,
@@ -224,11 +231,11 @@ inline std::exception_ptr no_thread_for(Rank rank, int ranks, std::exception con
 
 }  // namespace detail
 
-/// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended. Results, if the function
-/// has any, come back in rank order. If a rank throws, the others' waits fail, and that rank's exception is thrown
-/// here. A thread cannot be ended from outside: after a deadline has passed, run_ring returns when the rank that held up
-/// the ring has ended, too. Throws UnsupportedError for options out of range, and Error where the system grants no
-/// thread for a rank.
+/// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended: nothing, or the functions'
+/// results as a vector in rank order. If a rank throws, the others' waits fail, and run_ring rethrows that rank's
+/// exception. A thread cannot be ended from outside: after a deadline has passed, run_ring returns only when the rank
+/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or the timeout is out of range, and Error
+/// if the system refuses the thread of a rank.
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {}) {
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;
@@ -265,13 +272,13 @@ auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& option
     for (Rank rank = 1; rank < ranks; ++rank) try {
         threads.emplace_back(run, rank);
       } catch (std::exception const& error) {
-        world.close(rank, "no thread could be made for it");
+        world.close(rank, "no thread could be created for it");
         failures[static_cast<std::size_t>(rank)] = detail::no_thread_for(rank, ranks, error);
         break;
       }
     run(0);
   }
-  // Whoever closed the ring failed first; what the others threw is the consequence.
+  // The rank that closed the ring failed first; the exceptions of the others follow from that.
   if (Rank const closer = world.closer(); closer != CommunicationError::unknown)
     if (auto const& first = failures[static_cast<std::size_t>(closer)]) std::rethrow_exception(first);
   for (auto const& failure : failures)

@@ -1,5 +1,6 @@
 #pragma once
-// An optional refinement of the communicator: ranks that share memory read each other's bytes where they lie.
+// Zero-copy exchange, an optional refinement of the communicator: ranks that share memory read each other's buffers
+// directly through windows.
 
 #include <concepts>
 #include <cstddef>
@@ -11,32 +12,33 @@
 
 namespace annulus {
 
-/// Whether ranks read each other's rows where they lie: no step then waits for a copy, and one prefetched buffer of two is
+/// Whether ranks exchange rows through windows: no step then waits for a copy, and one of the two prefetch buffers is
 /// not needed. Results are the same bits either way.
 enum class ZeroCopy {
-  automatic,  ///< where it is possible
-  never,      ///< all bytes travel as messages
-  always,     ///< refused where it is not possible
+  automatic,  ///< if the ranks share memory
+  never,      ///< all bytes are sent as messages
+  always,     ///< refused if the ranks do not share memory
 };
 
 constexpr std::string_view name_of(ZeroCopy choice) {
   return choice == ZeroCopy::automatic ? "automatic" : choice == ZeroCopy::never ? "never" : "always";
 }
 
-/// A run of a window: bytes of the owner that the reader may read.
+/// The runs of a window: bytes of the owner's buffer that the reader may read.
 using WindowRuns = std::span<std::span<std::byte const> const>;
 
-/// A window has at most this many runs.
+/// Maximum number of runs of a window.
 constexpr std::size_t max_window_runs = 8;
-/// Windows of one channel from one rank to another that may be under way before the reader has waited for the first.
+/// Maximum number of windows that a rank may open to another on one channel before the reader has waited for the first.
 constexpr std::size_t max_open_windows = 8;
 
-/// One window, as the reader holds it. Satisfied by a movable T where
-///  1. wait() returns when the owner has shared its bytes; it throws as Transfer's does, and does not wait for ever;
+/// The reader's handle of a window. Satisfied by a movable T where
+///  1. wait() returns when the owner has shared its bytes; it throws CommunicationError when the owner is lost or late,
+///     at the communicator's deadline at the latest;
 ///  2. after wait(), runs() are the owner's bytes, in this rank's address space. They do not change, and stay readable
-///     whatever becomes of the owner, until the window is given back;
-///  3. release() says that this rank has read them; so does destroying the window, after wait();
-///  4. destroying it without wait() (an exception is passing through) lets the peers' waits fail.
+///     even if the owner fails or ends, until the window is released;
+///  3. release() declares that this rank has read them; so does destroying the window after wait();
+///  4. destroying it without wait() (an exception unwinds the stack) makes the peers' waits fail.
 template <class T>
 concept SharedWindow = std::movable<T> && requires(T window, T const& observed) {
   { window.wait() } -> std::same_as<void>;
@@ -45,17 +47,17 @@ concept SharedWindow = std::movable<T> && requires(T window, T const& observed) 
   noexcept;
 };
 
-/// Satisfied by C where
-///  1. shares_memory() says whether the ranks of this ring can read each other's memory, the same on all ranks and for good;
-///     where they cannot, nothing below is called;
+/// A communicator with zero-copy exchange. Satisfied by C where
+///  1. shares_memory() says whether the ranks of this ring can read each other's memory; the answer is the same on all
+///     ranks and never changes; if it is false, nothing below is called;
 ///  2. allocate(bytes) returns a movable Buffer with data() and size(), aligned to 64 bytes, contents unspecified. It
-///     may be destroyed at any time, and outlives the communicator: the communicator keeps shared bytes for the readers;
-///  3. open_window(channel, hop, out) is called as start_shift is, with an order of its own per channel: the runs `out`,
-///     at most max_window_runs of them and all (but empty ones) within one Buffer, are shared to rank() + hop, and
-///     rank() - hop shares_memory to this rank. It does not block. The bytes must not be written before a reclaim;
-///  4. reclaim(first) returns when all windows of the Buffer whose data() is `first` have been given back. It throws
-///     CommunicationError when they will not be, and does not wait for ever; the bytes must then not be written any
-///     more.
+///     may be destroyed at any time, before or after the communicator: shared bytes are kept for their readers;
+///  3. open_window(channel, hop, out) is called by all ranks like start_shift, in an order of its own per channel. It
+///     shares the runs `out` with rank() + hop and returns the window on the runs that rank() - hop shares with this
+///     rank. `out` has at most max_window_runs runs; those that are not empty lie within one Buffer. It does not block.
+///     The bytes must not be written before they are reclaimed;
+///  4. reclaim(first) returns when all windows on the Buffer whose data() is `first` have been released. It throws
+///     CommunicationError if a reader is lost or late; the bytes must then not be written any more.
 template <class C>
 concept ZeroCopyCommunicator = Communicator<C> &&
     requires(C& communicator, C const& observed, typename C::Buffer const& buffer, Channel channel, int hop,
@@ -71,7 +73,7 @@ concept ZeroCopyCommunicator = Communicator<C> &&
 template <class C>
 using WindowOf = decltype(std::declval<C&>().open_window(Channel{}, 1, OutgoingBytes{}));
 
-/// Whether the ranks of this ring read each other's memory.
+/// True if the ranks of this ring can read each other's memory; false for a communicator without zero-copy exchange.
 template <Communicator C>
 bool shares_memory(C const& communicator) {
   if constexpr (ZeroCopyCommunicator<C>)

@@ -1,5 +1,5 @@
 #pragma once
-// check<ShapeError>(condition, "k has ", n, " rows, expected ", m): the message is only built when it is thrown.
+// Checked conditions: check<ShapeError>(condition, "k has ", n, " rows, expected ", m) builds messages on failure only.
 
 #include <array>
 #include <optional>
@@ -46,7 +46,7 @@ void append(std::ostringstream& out, std::vector<T> const& values) {
 
 }  // namespace detail
 
-/// The parts written one after the other; arrays and vectors as [a, b, c].
+/// Concatenates the text of all parts; arrays and vectors as [a, b, c].
 template <class... Parts>
 std::string message_of(Parts const&... parts) {
   std::ostringstream out;
@@ -55,7 +55,7 @@ std::string message_of(Parts const&... parts) {
   return out.str();
 }
 
-/// Throws E with the message made of `parts` unless `condition` holds.
+/// Throws E with message_of(parts...) unless `condition` holds.
 template <class E, class... Parts>
 void check(bool condition, Parts const&... parts) {
   if (!condition) throw E(message_of(parts...));

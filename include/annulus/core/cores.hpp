@@ -1,5 +1,5 @@
 #pragma once
-// The cores that this process may keep busy.
+// CPU cores that this process may use.
 
 #include <algorithm>
 #include <array>
@@ -18,12 +18,12 @@
 
 namespace annulus {
 
-/// Cores of a machine, by number. Plain bytes, so that processes can tell each other.
+/// Set of core numbers of one machine. Trivially copyable, so that processes can exchange it.
 class CoreSet {
  public:
   static constexpr int capacity = 1024;
 
-  /// What this process is bound to, by mpirun or a container; else all cores.
+  /// Cores that this process is bound to, by mpirun or a container; all cores where no binding is known.
   static CoreSet of_process() {
     CoreSet cores;
 #if defined(__linux__)
@@ -49,31 +49,31 @@ class CoreSet {
   std::array<std::uint64_t, capacity / 64> words_{};
 };
 
-/// How many cores each process gets where processes are bound to the same ones: every core goes to the one that has the
-/// fewest so far. At least 1, where there are more processes than cores.
+/// Number of cores for each process where several are bound to the same ones: each core goes to the process bound to it
+/// that has the fewest so far. At least 1, even for more processes than cores.
 inline std::vector<int> divide_cores(std::span<CoreSet const> processes) {
-  std::vector<int> dealt(processes.size(), 0);
+  std::vector<int> shares(processes.size(), 0);
   for (int core = 0; core < CoreSet::capacity; ++core) {
     int* fewest = nullptr;
     for (std::size_t p = 0; p < processes.size(); ++p)
-      if (processes[p].has(core) && (!fewest || dealt[p] < *fewest)) fewest = &dealt[p];
+      if (processes[p].has(core) && (!fewest || shares[p] < *fewest)) fewest = &shares[p];
     if (fewest) ++*fewest;
   }
-  for (int& cores : dealt) cores = std::max(cores, 1);
-  return dealt;
+  for (int& cores : shares) cores = std::max(cores, 1);
+  return shares;
 }
 
-/// The share of this process: the cores it is bound to, until a communicator learns which other processes are bound to
-/// them. All threads may call it.
+/// Number of cores that this process may use: those it is bound to, until a communicator lowers it because other
+/// processes are bound to the same ones. Thread-safe.
 class [[gnu::visibility("default")]] ProcessCores {
  public:
-  /// Constant initialisation takes no lock, which a child forked meanwhile would find taken. A child keeps the share of
-  /// its parent.
+  /// Constant-initialised, because fork() could copy a held initialisation lock. A child keeps its parent's count.
   static ProcessCores& shared() {
     static constinit ProcessCores cores;
     return cores;
   }
 
+  /// At least 1. Determined by the first call.
   int count() const {
     int known = count_.load(std::memory_order_relaxed);
     if (known != unknown) return known;
@@ -81,7 +81,7 @@ class [[gnu::visibility("default")]] ProcessCores {
     return count_.compare_exchange_strong(known, bound, std::memory_order_relaxed) ? bound : known;
   }
 
-  /// From now on at most `cores`.
+  /// Lowers count() to at most `cores`.
   void limit(int cores) {
     for (int now = count(); cores < now && !count_.compare_exchange_weak(now, cores, std::memory_order_relaxed);) {
     }
@@ -89,7 +89,7 @@ class [[gnu::visibility("default")]] ProcessCores {
 
  private:
   static constexpr int unknown = 0;
-  mutable std::atomic<int> count_{unknown};  ///< asked for at first use
+  mutable std::atomic<int> count_{unknown};
 };
 
 }  // namespace annulus

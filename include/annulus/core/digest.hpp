@@ -1,5 +1,5 @@
 #pragma once
-// A 64-bit digest of bytes, to notice that they changed on their way. Not for use against an adversary.
+// 64-bit digest of bytes that detects accidental corruption in transit. Not secure against an adversary.
 
 #include <array>
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace annulus {
 
-/// 64-bit digest of the bytes and their number. Detects every change within one aligned word of 8 bytes; other accidental
-/// changes are missed with a probability of about 2^-64. Four independent chains keep up with memory bandwidth. `seed`
-/// starts the digest; chain it to digest several ranges.
+/// Digest of the bytes and their count. Detects every change within one aligned word of 8 bytes; other accidental
+/// changes are missed with a probability of about 2^-64. Four independent chains keep up with memory bandwidth. To
+/// digest several ranges, pass the digest of one as the `seed` of the next.
 inline std::uint64_t digest_of(std::span<std::byte const> bytes, std::uint64_t seed = 0) {
   // Multipliers of the finaliser of SplitMix64 (Steele, Lea, Flood, doi 10.1145/2660193.2660195).
   constexpr std::uint64_t odd = 0xbf58476d1ce4e5b9u, other_odd = 0x94d049bb133111ebu;

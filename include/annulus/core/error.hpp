@@ -1,5 +1,5 @@
 #pragma once
-// Every error that the library throws. A message says what was asked, what was seen and what is accepted.
+// Exception types of the library. A message states what was requested, what was seen and what is accepted.
 
 #include <stdexcept>
 #include <string>
@@ -14,19 +14,19 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Extents of operands do not fit each other, the sharding, or the shapes of the first call.
+/// Extents of operands do not match each other, the sharding, or the shapes of the first call.
 class ShapeError : public Error {
  public:
   using Error::Error;
 };
 
-/// An option or operand has a value that has no meaning, or one that the chosen backend or rotation cannot honour.
+/// An option or operand has an invalid value, or one that the chosen backend or rotation does not support.
 class UnsupportedError : public Error {
  public:
   using Error::Error;
 };
 
-/// A peer is lost, late, or was called with other arguments. After it the ring of this communicator is closed.
+/// A peer is lost, late, or was called with different arguments. Afterwards the ring of this communicator is closed.
 class CommunicationError : public Error {
  public:
   static constexpr int unknown = -1;
@@ -35,11 +35,11 @@ class CommunicationError : public Error {
                               Rank neighbour = unknown)
       : Error(message), rank_(rank), step_(step), neighbour_(neighbour) {}
 
-  /// Rank that noticed; `unknown` where all ranks notice together.
+  /// Rank that detected the error; `unknown` where all ranks detect it together.
   Rank rank() const { return rank_; }
   /// Step of the ring, counted from 0; `unknown` outside a step.
   int step() const { return step_; }
-  /// Rank that was waited for, or that failed.
+  /// Rank that was waited for, or that failed; `unknown` where it is not known.
   Rank neighbour() const { return neighbour_; }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Text of bounded length that never allocates: for messages that must exist when memory is short.
+// Text of bounded length that never allocates, for error messages that must be available when memory is exhausted.
 
 #include <array>
 #include <charconv>
@@ -9,7 +9,7 @@
 
 namespace annulus {
 
-/// At most `capacity` characters; what does not fit is cut off. Trivially copyable, and followed by a zero.
+/// At most `capacity` characters; excess characters are dropped. Trivially copyable and null-terminated.
 template <std::size_t capacity>
 class FixedText {
  public:
@@ -19,7 +19,7 @@ class FixedText {
     add(parts...);
   }
 
-  /// Appends words and numbers. Floating-point numbers are written with up to `digits` significant digits.
+  /// Appends strings and numbers. Floating-point numbers are written with up to `digits` significant digits.
   template <class... Parts>
   FixedText& add(Parts const&... parts) noexcept {
     (write(parts), ...);

@@ -1,5 +1,5 @@
 #pragma once
-// The integers of the library: positions and extents are signed, so that a distance is an ordinary difference.
+// Integer types of the library. Positions and extents are signed, so that a distance is an ordinary difference.
 
 #include <cstddef>
 #include <limits>
@@ -8,7 +8,7 @@ namespace annulus {
 
 using Index = std::ptrdiff_t;
 
-/// Place of a participant in the ring, 0 <= rank < ranks.
+/// Position of a process in the ring, 0 <= rank < ranks.
 using Rank = int;
 
 /// floor(a / b) for b > 0, also for negative a.
@@ -19,7 +19,7 @@ constexpr Index ceil_divide(Index a, Index b) { return a / b + (a % b > 0 ? 1 : 
 
 inline constexpr Index largest_index = std::numeric_limits<Index>::max();
 
-/// a + b and a * b for numbers of which either may be too large: the Index next to the result.
+/// a + b and a * b, clamped to the range of Index on overflow.
 constexpr Index saturating_sum(Index a, Index b) {
   Index sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;

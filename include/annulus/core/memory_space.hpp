@@ -1,9 +1,9 @@
 #pragma once
-// Where bytes live. A tensor, a backend and a communicator each name a space; a call compiles only if the three agree.
+// Memory-space tags. A tensor, a backend and a communicator each name a space; a call compiles only if the three agree.
 
 namespace annulus {
 
-/// Memory that the processor reads through ordinary pointers.
+/// Memory that the CPU accesses through ordinary pointers.
 struct HostMemory {};
 
 }  // namespace annulus

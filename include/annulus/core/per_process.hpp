@@ -1,5 +1,5 @@
 #pragma once
-// Objects of which each process has its own, also one that was forked.
+// Per-process singletons that a forked child creates anew.
 
 #include <atomic>
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace annulus {
 
-/// The T of this process: made by the first call of get(), and never destroyed, as threads may use it to the end. All
-/// threads may call get(), which takes no lock.
+/// The T of this process: created by the first call of get(), and never destroyed, because threads may use it until the
+/// process exits. get() is thread-safe and takes no lock.
 ///
-/// fork() copies one thread of a process and the memory of all. Another thread may have held a lock of the parent's T or
-/// been changing it, and then neither ever ends in the child. So a child never touches its parent's T: its first get()
-/// makes a new one.
+/// fork() copies one thread of a process but all of its memory. Another thread may have held a lock of the parent's T
+/// or been modifying it; in the child that lock is never released and that change never completed. So a child never
+/// uses its parent's T: its first get() creates a new one.
 ///
-/// All shared libraries of a process have the same T, also those that hide their symbols, if T does not hide its own.
+/// All shared libraries of a process share the same T, even those built with hidden symbols, if T itself is visible.
 template <class T>
 class [[gnu::visibility("default")]] PerProcess {
  public:
@@ -34,7 +34,7 @@ class [[gnu::visibility("default")]] PerProcess {
  private:
   struct Place {
     T value;
-    Place* inherited = nullptr;  ///< the T of an ancestor: kept reachable, so that it does not count as a leak
+    Place* inherited = nullptr;  ///< T of the parent process, kept reachable so that leak checkers do not report it
   };
 
   /// Runs in a forked child, before fork() returns.
@@ -42,7 +42,7 @@ class [[gnu::visibility("default")]] PerProcess {
     if (Place* const place = current_.exchange(nullptr)) inherited_ = place;
   }
 
-  /// Threads that make the first T at the same time register forget() each: nothing comes of the second.
+  /// Threads that create the first T concurrently may each register forget(); running it twice is harmless.
   static void forget_at_fork() {
 #if defined(__unix__) || defined(__APPLE__)
     if (!forgets_at_fork_.load(std::memory_order_acquire) && pthread_atfork(nullptr, nullptr, forget) == 0)

@@ -1,5 +1,5 @@
 #pragma once
-// Element types of operands, and the wider type in which sums over them are kept.
+// Element types of operands, and the wider accumulator type of sums over them.
 
 #include <Eigen/Core>
 #include <concepts>
@@ -18,6 +18,7 @@ concept Scalar = std::same_as<T, float> || std::same_as<T, double> || std::same_
 template <Scalar T>
 using Accumulator = std::conditional_t<std::same_as<T, double>, double, float>;
 
+/// Element type as a run-time value.
 enum class DataType : std::uint8_t { float64, float32, float16, bfloat16 };
 
 template <Scalar T>

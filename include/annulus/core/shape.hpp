@@ -1,5 +1,5 @@
 #pragma once
-// The extents of an attention problem that are the same on every rank.
+// Extents of an attention problem that are equal on every rank.
 
 #include "annulus/core/index.hpp"
 
@@ -17,6 +17,7 @@ struct AttentionShape {
 
   bool operator==(AttentionShape const&) const = default;
 
+  /// Query heads per kv head.
   constexpr Index group() const { return kv_heads == 0 ? 1 : query_heads / kv_heads; }
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// A list that allocates nothing, for the few parts of a payload.
+// Fixed-capacity list without heap allocation, for the few parts of a payload.
 
 #include <array>
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace annulus {
 
-/// At most `capacity` values, in place. What is beyond is refused with an Error.
+/// At most `capacity` values, stored inline. push_back throws Error when the list is full.
 template <class T, std::size_t capacity>
 class ShortList {
  public:

@@ -1,5 +1,6 @@
 #pragma once
-// The adapters have rules of their own, beside those of RingAttention. Where one rank breaks one, no rank may go on.
+// Collective check of the adapters' own rules, which come before those of RingAttention: if one rank violates a rule,
+// all ranks throw.
 
 #include <exception>
 
@@ -7,8 +8,8 @@
 
 namespace annulus::interop {
 
-/// Calls check(CallRecord&) on every rank. Where it throws on one rank all ranks throw that error, and where it records
-/// a field with different values all throw CommunicationError. One gathering of a small record.
+/// Calls check(CallRecord&) on every rank. If it throws on one rank, all ranks throw that error; if ranks record
+/// different values of a field, all throw CommunicationError. Costs one all-gather of a small record.
 template <Communicator C, class Check>
 void check_on_all_ranks(C& communicator, Check&& check) {
   CallRecord record;

@@ -1,11 +1,11 @@
 #pragma once
-// ring_attention of ejkernel (EasyDeL) by its own names and conventions, on any ring and backend in host memory. Each
-// rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
+// Adapter of ejkernel's (EasyDeL) ring_attention with its names and conventions, for any ring and backend in host
+// memory. Each rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
 //
-// As in ejkernel: tensors are [batch, sequence, heads, dim]; the options, and their defaults (ejkernel_options.hpp).
-// Other than there: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and
-// dropout go by global positions, so that results do not depend on the number of ranks; and where JAX differentiates,
-// ring_attention_fwd returns what ring_attention_bwd needs.
+// As in ejkernel: tensors are [batch, sequence, heads, dim]; the options and their defaults (ejkernel_options.hpp).
+// Unlike ejkernel: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and
+// dropout use global positions, so that results do not depend on the number of ranks; and instead of JAX's automatic
+// differentiation, ring_attention_fwd returns the residuals that ring_attention_bwd needs.
 
 #include <utility>
 
@@ -14,8 +14,8 @@
 
 namespace annulus::ejkernel {
 
-/// What the backward pass needs. query, key, value and the operands in `options` are views: the caller's tensors must
-/// outlive them.
+/// Residuals for the backward pass. q, k, v and the operands in `options` are views: the caller's tensors must outlive
+/// them.
 template <TensorLike X, class MaskBuilder>
 struct RingFlashResiduals {
   using T = ScalarOf<X>;
@@ -24,11 +24,11 @@ struct RingFlashResiduals {
   RingAttentionOptions<T> options;  ///< with bias, attention_mask and dropout_seed
   MaskBuilder mask_builder;
   X o;                                 ///< [batch, sq, query_heads, value_dim], the output
-  MadeLike<X, Accumulator<T>, 3> lse;  ///< [batch, query_heads, sq], natural log, sinks included; sees nothing: -inf
-  MadeLike<X, Accumulator<T>, 3> lse_remainder;  ///< as lse, what its rounding took
+  MadeLike<X, Accumulator<T>, 3> lse;  ///< [batch, query_heads, sq], natural log with sink logits; masked rows: -inf
+  MadeLike<X, Accumulator<T>, 3> lse_remainder;  ///< [batch, query_heads, sq], exact lse minus the rounded one
 };
 
-/// The forward pass, with what the backward pass needs. Parameters: ring_attention.
+/// The forward pass, which returns RingFlashResiduals. Parameters and errors: see ring_attention.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, V const& value,
                         RingAttentionOptions<ScalarOf<Q>> const& options = {}, MaskBuilder mask_builder = {}) {
@@ -59,22 +59,21 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
 
 /// Attention of this rank's queries over the keys of all ranks: [batch, sq, query_heads, value_dim]. Collective.
 ///
-///   axis_name     the communicator; rank r holds the r-th part of the sequence, parts may have any lengths
+///   axis_name     the communicator; rank r holds the r-th part of the sequence; parts may have any lengths
 ///   query         [batch, sq, query_heads, head_dim]
 ///   key           [batch, sk, kv_heads, head_dim], query_heads % kv_heads == 0
 ///   value         [batch, sk, kv_heads, value_dim]
 ///   mask_builder  callable (batch, query head, query position, key position) -> bool on global positions; default: all
-/// Throws, on all ranks alike: UnsupportedError for an option that cannot be honoured, and what RingAttention::forward
-/// throws.
+/// Throws on all ranks: UnsupportedError for an unsupported option, and the errors of RingAttention::forward.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention(C& axis_name, B& backend, Q const& query, K const& key, V const& value,
                     RingAttentionOptions<ScalarOf<Q>> const& options = {}, MaskBuilder mask_builder = {}) {
   return ring_attention_fwd(axis_name, backend, query, key, value, options, std::move(mask_builder)).o;
 }
 
-/// { dq, dk, dv, dbias with bias_gradient, dsinks where softmax_aux was given } of a scalar whose gradient by the
-/// output is `dout`, of the extents of the output. Collective. dsinks is [query_heads, n], or [1, n] where the heads
-/// share them.
+/// Gradients { dq, dk, dv, dbias with bias_gradient, dsinks if softmax_aux was given } for `dout`, the gradient by the
+/// output, [batch, sq, query_heads, value_dim]. Collective. dsinks is [query_heads, n], or [1, n] if the heads share
+/// the sink logits. Throws on all ranks: UnsupportedError for an unsupported option, errors of RingAttention::backward.
 template <Communicator C, Backend B, class X, class MaskBuilder, class DOut>
 Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, MaskBuilder> const& residuals,
                                 DOut const& dout) {

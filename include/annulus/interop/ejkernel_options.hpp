@@ -1,5 +1,5 @@
 #pragma once
-// The options of ejkernel's ring_attention, and what they are in the words of annulus.
+// Options of ejkernel's ring_attention, and their translation to annulus::Options and annulus::Operands.
 
 #include <cmath>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace annulus::ejkernel {
 
-/// None, one number for both sides, or {left, right}: key k is inside iff q - k <= left and k - q <= right. {0, 0}
-/// leaves a query its own position. With causal the right side means nothing.
+/// No window, one number for both sides, or {left, right}: query q sees key k iff q - k <= left and k - q <= right.
+/// With {0, 0} a query sees its own position only. With a causal mask the right side has no effect.
 class SlidingWindow {
  public:
   constexpr SlidingWindow() = default;
@@ -28,13 +28,13 @@ class SlidingWindow {
   Index left_ = 0, right_ = 0;
 };
 
-/// Attention sinks: logits that take part in the normalisation alone. A: float (double for double operands).
+/// Sink logits: extra terms of the softmax denominator. A: float (double for double operands).
 ///   [query_heads, n]       n for each head
 ///   [1, n]                 n that all heads share
 ///   [query_heads]          one for each head
 ///   [n], n != query_heads  n that all heads share
-/// ejkernel's ring kernels read every [n] as shared, others of its kernels as one for each head: write [1, n] where n
-/// may be query_heads.
+/// ejkernel's ring kernels read every [n] as shared, other kernels of it as one for each head: write [1, n] if n may
+/// equal query_heads.
 template <class A>
 class SoftmaxAux {
  public:
@@ -49,12 +49,13 @@ class SoftmaxAux {
 
   explicit operator bool() const { return view_.has_value(); }
 
+  /// True if all heads share the sink logits.
   bool shared_by(Index query_heads) const {
     if (!view_) return false;
     return one_axis_ ? view_->extent(1) != query_heads : view_->extent(0) == 1 && query_heads != 1;
   }
 
-  /// As annulus takes sinks, [query_heads, n].
+  /// The sink logits as [query_heads, n].
   OptionalSinks<A, HostMemory> for_heads(Index query_heads) const {
     if (!view_) return std::nullopt;
     if (shared_by(query_heads)) return broadcast(*view_, {query_heads, view_->extent(1)});
@@ -70,8 +71,8 @@ class SoftmaxAux {
   std::optional<View> view_;
 };
 
-/// How ejkernel cuts the work of a kernel into blocks. The backends of annulus choose their own blocks, and no block
-/// size has to divide a length: a number that is set is refused.
+/// Block sizes and launch parameters of ejkernel's kernels. The backends of annulus choose their own, and no length has
+/// to be a multiple of a block: options_of throws if one is set.
 struct KernelParams {
   std::optional<Index> q_blocksize{};
   std::optional<Index> kv_blocksize{};
@@ -81,18 +82,18 @@ struct KernelParams {
 using FwdParams = KernelParams;
 using BwdParams = KernelParams;
 
-/// For designated initialisers; equal on all ranks, operands apart. sq, sk: positions of this rank's shards. T: element
-/// type of query, key and value.
+/// Options of a call, for designated initialisers; equal on all ranks except for the contents of operands. sq, sk: rows
+/// of this rank's queries and keys. T: element type of query, key and value.
 template <Scalar T>
 struct RingAttentionOptions {
-  /// [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding, as in
-  /// ejkernel's XLA path; its Triton path lets 0 be a document: add 1 to ids that count from 0.
+  /// Document ids [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding,
+  /// as in ejkernel's XLA path; in its Triton path 0 is a document: add 1 to ids that count from 0.
   OptionalView<std::int32_t, 2, HostMemory> q_segment_ids{};
   OptionalView<std::int32_t, 2, HostMemory> kv_segment_ids{};
-  SoftmaxAux<Accumulator<T>> softmax_aux{};  ///< attention sinks, [query_heads, n], [1, n], [query_heads] or [n]
+  SoftmaxAux<Accumulator<T>> softmax_aux{};  ///< sink logits, [query_heads, n], [1, n], [query_heads] or [n]
   /// [batch|1, query_heads|1, sq, global keys], added to the logits
   OptionalView<T, 4, HostMemory> bias{};
-  /// [batch|1, query_heads|1, sq, global keys], true: may be seen
+  /// [batch|1, query_heads|1, sq, global keys], true: the query may see the key
   OptionalView<bool, 4, HostMemory> attention_mask{};
   SlidingWindow sliding_window{};
   /// Chunked attention: query q sees key k only where q / chunk_size == k / chunk_size. Default: no chunks.
@@ -102,13 +103,13 @@ struct RingAttentionOptions {
   std::optional<double> softmax_scale{};    ///< default 1 / sqrt(head_dim); 0 means 0
   FwdParams fwd_params{};
   BwdParams bwd_params{};
-  /// true is refused: the backward pass is one loop that yields dq, dk and dv, and there is no other to choose.
+  /// true throws UnsupportedError: the only backward pass is one loop that computes dq, dk and dv.
   bool fused_backward = false;
   double dropout_prob = 0;  ///< 0 <= dropout_prob < 1; kept probabilities are divided by 1 - dropout_prob
-  /// Needed with dropout_prob > 0, without meaning else. What is dropped depends on it and on positions, heads and
-  /// batch items alone: not on the number of ranks.
+  /// Required with dropout_prob > 0, otherwise ignored. The dropped pairs depend only on it, positions, heads and batch
+  /// items, not on the number of ranks.
   std::optional<std::uint64_t> dropout_seed{};
-  /// Beyond ejkernel, which has no gradient of the bias: return dbias from the backward pass.
+  /// Extension of ejkernel, which has no gradient of the bias: the backward pass returns dbias.
   bool bias_gradient = false;
 };
 
@@ -124,7 +125,7 @@ inline void refuse_blocks(std::string_view which, KernelParams const& params) {
 
 }  // namespace detail
 
-/// Throws UnsupportedError for an option that cannot be honoured.
+/// The annulus options. Throws UnsupportedError for an option that is invalid or unsupported.
 template <Scalar T>
 Options options_of(RingAttentionOptions<T> const& options) {
   detail::refuse_blocks("fwd_params", options.fwd_params);
@@ -155,6 +156,7 @@ Options options_of(RingAttentionOptions<T> const& options) {
   return result;
 }
 
+/// The annulus operands, with sink logits as [query_heads, n].
 template <Scalar T>
 Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_heads) {
   Operands<T> operands;

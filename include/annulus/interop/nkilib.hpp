@@ -1,21 +1,20 @@
 #pragma once
-// The ring kernels of nkilib (AWS Neuron) by their own names, layouts and conventions, on any ring and backend in host
-// memory. Each rank of the ring calls them, as it would call the kernel.
+// Adapter of the ring kernels of nkilib (AWS Neuron) with their names, layouts and conventions, for any ring and
+// backend in host memory. Each rank of the ring calls the functions, as it would call the kernel.
 //
-// Names: n workers, b batch items, h query heads, s positions per rank, d head dims.
+// Symbols: n workers, b batch items, h query heads, s positions per rank, d head dimensions.
 //
-// What is as in nkilib
+// Same as in nkilib
 //  - layouts: see the two functions; lse tiles: nkilib_lse.hpp; documents: nkilib_packing.hpp.
-//  - striped: rank r holds positions r, r + n, r + 2n, ...; else r * s ... r * s + s - 1.
-//  - a row that sees nothing has output 0 and lse 0 (annulus itself says -inf). The backward pass does not guess such
-//    rows from the 0 but finds them from the mask, so that a row whose lse happens to be 0 keeps its gradients.
-// What is more
-//  - softmax_scale is honoured with every mask, and q is never scaled beforehand: one convention for both passes. (A
-//    caller that does scale q for the causal mask passes softmax_scale = 1 to the forward pass, as before.)
-//  - key and value heads may be fewer than query heads: h must be a multiple of theirs.
-//  - any s, also not a multiple of 128; any d, and v may have another d than q and k; documents without the causal
-//    mask.
-//  - bound_max is exclusive in both passes, so that the empty range [0, 0) sees nothing in either.
+//  - striped: rank r holds positions r, r + n, r + 2n, ...; otherwise r * s ... r * s + s - 1.
+//  - a masked row has output 0 and lse 0 (in annulus itself lse is -inf). The backward pass determines masked rows from
+//    the mask, not from the 0, so that a row whose lse happens to be 0 keeps its gradients.
+// Extensions
+//  - softmax_scale is applied with every mask, and q is never scaled beforehand: one convention for both passes. (A
+//    caller that scales q for the causal mask passes softmax_scale = 1 to the forward pass.)
+//  - there may be fewer key and value heads than query heads; h must be a multiple of their number.
+//  - any s, not only multiples of 128; any d, which may differ between v and q, k; documents without a causal mask.
+//  - bound_max is exclusive in both passes, so that a query with the empty range [0, 0) sees nothing in either.
 
 #include <optional>
 #include <vector>
@@ -26,32 +25,32 @@
 
 namespace annulus::nkilib {
 
-/// Rank i of the ring is the i-th of its group.
+/// Process groups as lists of world ranks; rank i of a ring is the i-th member of its group.
 using ReplicaGroups = std::vector<std::vector<int>>;
 
 /// Parameters of ring_attention_spmd_fwd, for designated initialisers.
 struct ForwardParameters {
-  ReplicaGroups replica_groups{};         ///< default: one group, 0 ... num_workers - 1; what is checked: check_workers
+  ReplicaGroups replica_groups{};         ///< default: one group, 0 ... num_workers - 1; see check_workers
   int num_workers = 1;                    ///< communicator.size()
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
   bool use_causal_mask = false;
-  bool striped_input = false;  ///< needs use_causal_mask or bounds; without both the order of positions means nothing
+  bool striped_input = false;  ///< requires use_causal_mask or bounds; without both, position order has no effect
   bool training = false;       ///< return lse
   bool tp_q = false;           ///< false: q [b, h, d, s]; true: q [b, h, s, d]
   bool tp_k = false;           ///< the same for k
-  /// [b * h, s, 1], both or none, with striped_input: the local query i sees local key j of any rank iff
-  /// bound_min(i) <= j < bound_max(i), where the causal mask allows it. The same on all ranks.
+  /// [b * h, s, 1], both or none, with striped_input: local query i sees local key j of any rank iff
+  /// bound_min(i) <= j < bound_max(i) and the causal mask, if any, allows it. Equal on all ranks.
   OptionalView<float, 3, HostMemory> bound_min{};
   OptionalView<float, 3, HostMemory> bound_max{};
 };
 
-/// Parameters of ring_attention_spmd_bwd, for designated initialisers. As in ForwardParameters, except:
+/// Parameters of ring_attention_spmd_bwd, for designated initialisers. Without comment: see ForwardParameters.
 struct BackwardParameters {
   bool use_causal_mask = false;
-  bool mixed_precision = true;  ///< false is refused: sums are always wider than 16 bits
+  bool mixed_precision = true;  ///< false throws UnsupportedError: sums are always wider than 16 bits
   std::optional<double> softmax_scale{};
   int num_workers = 1;
-  int lnc_size = 1;  ///< logical cores of a Trainium device; more than 1 is refused
+  int lnc_size = 1;  ///< logical cores of a Trainium device; values other than 1 throw UnsupportedError
   ReplicaGroups replica_groups{};
   bool striped_attention = false;  ///< the striped_input of the forward pass
   /// [b, s]
@@ -59,24 +58,23 @@ struct BackwardParameters {
   OptionalView<float, 2, HostMemory> bound_max{};
 };
 
-/// Four-axis tensors of the family of q.
+/// Result of the forward pass: four-axis tensors of the family of q.
 template <TensorLike Output, TensorLike Lse>
 struct ForwardResult {
   Output o;                ///< [b, h, s, d], element type of q
   std::optional<Lse> lse;  ///< [b, h, 128, ceil(s / 128)], natural log; only with training
 };
 
-/// float, whatever the operands (double for double).
+/// Gradients in float for any operand type (double for double).
 template <TensorLike Gradient>
 struct BackwardResult {
-  Gradient dq, dk, dv;  ///< [b, heads, d, s], as q_ref, k_ref and v_ref
+  Gradient dq, dk, dv;  ///< [b, heads, d, s], with the extents of q_ref, k_ref and v_ref
 };
 
-/// Throws UnsupportedError unless num_workers is the size of the ring and replica_groups, where given, has only groups
-/// of num_workers members that together name each of 0 ... groups * num_workers - 1 once. A single group is the whole
-/// world, whose order is that of the ring: it must be 0, 1, 2, ... Of several groups the ring is one; which one, and
-/// that its order is that of the group, only the maker of the communicator knows (MpiRing::from_replica_groups sees to
-/// it).
+/// Throws UnsupportedError unless num_workers is the size of the ring and each of replica_groups, if given, has
+/// num_workers members, all groups together naming each of 0 ... groups * num_workers - 1 once. A single group is the
+/// whole world in ring order: it must be 0, 1, 2, ... With several groups the ring is one of them; which one, and in
+/// which order, cannot be checked here (MpiRing::from_replica_groups ensures it).
 inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, int ring_size) {
   check<UnsupportedError>(num_workers == ring_size, "num_workers is ", num_workers, ", the communicator has ",
                           ring_size, " ranks; they must be equal");
@@ -101,10 +99,10 @@ inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, 
 
 namespace detail {
 
-/// What both passes take as bounds, as [batch, heads, s].
+/// bound_min or bound_max of either pass, as [batch, heads, s].
 using Bounds = std::optional<TensorView<float const, 3>>;
 
-/// Checks what both passes have in common, and reads the documents.
+/// Checks the parameters that both passes share, records the documents and returns them.
 inline std::optional<PackedDocuments> read_documents(CallRecord& record, Bounds const& bound_min,
                                                      Bounds const& bound_max, bool causal, bool striped,
                                                      char const* striped_name) {
@@ -144,14 +142,13 @@ inline constexpr bool in_host_memory =
 }  // namespace detail
 
 /// Forward pass of this rank's queries over the keys of the whole ring. Collective: every rank calls it with equal
-/// parameters (tp_q, tp_k, training and LseDtype are each rank's own).
+/// parameters (except tp_q, tp_k, training and LseDtype, which may differ).
 ///
 ///   q    [b, h, d, s], or [b, h, s, d] with tp_q
 ///   k    [b, heads, d, s], or [b, heads, s, d] with tp_k
 ///   v    [b, heads, s, d]
 ///   LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
-/// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, and what RingAttention::forward
-/// throws.
+/// Throws on all ranks: UnsupportedError for an invalid parameter, and the errors of RingAttention::forward.
 template <class LseDtype = void, Communicator C, Backend B, class Q, class K, class V>
 auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
                              ForwardParameters const& parameters = {}) {
@@ -192,17 +189,17 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
   return result;
 }
 
-/// Gradients of a scalar whose gradient by the output is dy_ref. Collective, with equal parameters on all ranks. dk and
-/// dv hold the sum over the queries of all ranks.
+/// Gradients by q, k and v for dy_ref, the gradient by the output. Collective, with equal parameters on all ranks. dk
+/// and dv hold the sum over the queries of all ranks.
 ///
 ///   q_ref             [b, h, d, s]
 ///   k_ref, v_ref      [b, heads, d, s]
 ///   o_ref, dy_ref     [b, h, d, s]: the forward pass returns o as [b, h, s, d], so pass
 ///                     annulus::view_of(o).permuted({0, 1, 3, 2}) or a transposed copy
 ///   lse_ref           [b, h, 128, ceil(s / 128)] of the forward pass, any lse_dtype; gradients carry about 2 |lse| of
-///                     its roundings, as what they took is no part of these interfaces
-/// Throws, on all ranks alike: UnsupportedError for a parameter without meaning, ShapeError, and what
-/// RingAttention::backward throws.
+///                     its rounding errors, because these interfaces have no lse remainder
+/// Throws on all ranks: UnsupportedError for an invalid parameter, ShapeError, and the errors of
+/// RingAttention::backward.
 template <Communicator C, Backend B, class Q, class K, class V, class O, class Dy, class Lse>
 auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K const& k_ref, V const& v_ref,
                              O const& o_ref, Dy const& dy_ref, Lse const& lse_ref,
@@ -221,7 +218,7 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
     check_workers(p.num_workers, p.replica_groups, communicator.size());
     check<UnsupportedError>(p.mixed_precision,
-                            "mixed_precision = false asks for sums in the element type of the operands; sums are "
+                            "mixed_precision = false requests sums in the element type of the operands; sums are "
                             "always kept in float (double for double); accepted: true");
     check<UnsupportedError>(
         p.lnc_size == 1, "lnc_size is ", p.lnc_size,

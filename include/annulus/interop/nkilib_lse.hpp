@@ -1,6 +1,6 @@
 #pragma once
-// The log-sum-exp as nkilib stores it: [batch, heads, 128, ceil(s / 128)], where element (p, g) belongs to the local
-// position g * 128 + p.
+// Log-sum-exp layout of nkilib, its "lse tiles": [batch, heads, 128, ceil(s / 128)], where element (p, g) belongs to
+// local position g * 128 + p.
 
 #include <limits>
 
@@ -11,11 +11,11 @@ namespace annulus::nkilib {
 /// Partitions of a Trainium core.
 inline constexpr Index partitions = 128;
 
-/// Columns of the tiles that hold `rows` positions.
+/// Columns of an lse tile for `rows` positions.
 constexpr Index lse_columns(Index rows) { return ceil_divide(rows, partitions); }
 
-/// lse [batch, heads, s] -> tiles [batch, heads, 128, lse_columns(s)], in the element type of the tiles. Positions past
-/// s and rows that see nothing (lse -inf) become 0.
+/// Converts lse [batch, heads, s] to tiles [batch, heads, 128, lse_columns(s)] in the element type of the tiles.
+/// Positions past s and masked rows (lse -inf) become 0.
 template <class L, class Tile>
 void to_lse_tiles(TensorView<L const, 3> lse, TensorView<Tile, 4> tiles) {
   for (Index b = 0; b < tiles.extent(0); ++b)
@@ -28,8 +28,9 @@ void to_lse_tiles(TensorView<L const, 3> lse, TensorView<Tile, 4> tiles) {
         }
 }
 
-/// The way back. sees_nothing(batch, row) tells the rows whose lse is -inf: a 0 in the tiles does not, for it is also
-/// the lse of a row whose probabilities before normalisation add up to 1.
+/// Converts tiles [batch, heads, 128, lse_columns(s)] to lse [batch, heads, s]. sees_nothing(batch, row) returns true
+/// for masked rows, whose lse becomes -inf. A 0 in the tiles does not identify them: it is also the lse of a row whose
+/// exponentials add up to 1.
 template <class Tile, class L, class SeesNothing>
 void from_lse_tiles(TensorView<Tile const, 4> tiles, TensorView<L, 3> lse, SeesNothing&& sees_nothing) {
   for (Index b = 0; b < lse.extent(0); ++b)

@@ -1,5 +1,5 @@
 #pragma once
-// Packed documents as nkilib describes them: for each local query the range of local keys that its document holds.
+// Packed documents in nkilib's description: for each local query, the range of local keys of its document.
 
 #include <cmath>
 #include <cstdint>
@@ -12,15 +12,14 @@
 
 namespace annulus::nkilib {
 
-/// Under striped sharding a document [a, e) of the sequence, with a and e multiples of the number of ranks n, is rows
-/// [a / n, e / n) of every rank's shard. So the bounds of a query are local rows, and the same on all ranks. They
-/// become segment ids: 1, 2, ... in the order of the documents, 0 for a query that sees nothing and for a key in no
-/// document.
+/// Document ids made from nkilib's bounds. Under striped sharding over n ranks, a document [a, e) of the sequence, with
+/// a and e multiples of n, is rows [a / n, e / n) of every shard. So the bounds of a query are local rows, equal on all
+/// ranks. They become document ids: 1, 2, ... in document order, 0 for a masked query and for a key in no document.
 class PackedDocuments {
  public:
-  /// bound_min (inclusive) and bound_max (exclusive): [batch, heads, s], equal along heads. bound_max <= bound_min: the
-  /// query sees nothing. Throws UnsupportedError unless the values are whole numbers in [0, s], equal for all heads,
-  /// and any two ranges of a batch item are equal or disjoint.
+  /// bound_min (inclusive) and bound_max (exclusive): [batch, heads, s], equal along heads. A query with
+  /// bound_max <= bound_min sees nothing. Throws UnsupportedError unless the values are integers in [0, s], equal for
+  /// all heads, and any two ranges of a batch item are equal or disjoint.
   PackedDocuments(TensorView<float const, 3> bound_min, TensorView<float const, 3> bound_max)
       : batch_(bound_min.extent(0)),
         rows_(bound_min.extent(2)),
@@ -31,18 +30,18 @@ class PackedDocuments {
     for (Index b = 0; b < batch_; ++b) read(b, bound_min, bound_max);
   }
 
-  /// [batch, s]
+  /// Document ids of local queries and of local keys, [batch, s].
   TensorView<std::int32_t const, 2> query_ids() const { return {query_ids_.data(), {batch_, rows_}}; }
   TensorView<std::int32_t const, 2> key_ids() const { return {key_ids_.data(), {batch_, rows_}}; }
 
-  /// True where the query of this row sees no key of any rank. With a causal mask that is the case before the first row
-  /// of its document; in that row the key of rank 0 is never later than the query.
+  /// True if the query of this row sees no key of any rank. With a causal mask that holds before the first row of its
+  /// document; in that first row the key of rank 0 is never later than the query.
   bool sees_nothing(Index b, Index row, bool causal) const {
     std::size_t const place = place_of(b, row);
     return query_ids_[place] == 0 || (causal && first_keys_[place] > row);
   }
 
-  /// Equal for equal documents (FNV-1a).
+  /// Hash of the document ids (FNV-1a).
   std::uint64_t fingerprint() const {
     std::uint64_t hash = 14695981039346656037u;
     auto const mix = [&](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211u; };
@@ -93,7 +92,7 @@ class PackedDocuments {
 
   Index position(TensorView<float const, 3> bound, char const* name, Index b, Index h, Index row) const {
     float const value = bound(b, h, row);
-    // In double: a float may round the number of rows up.
+    // Compared in double, because float may round the number of rows up.
     check<UnsupportedError>(
         value >= 0 && static_cast<double>(value) <= static_cast<double>(rows_) && value == std::floor(value), name,
         " of batch item ", b, ", row ", row, " is ", value, "; accepted: whole numbers from 0 to ", rows_);

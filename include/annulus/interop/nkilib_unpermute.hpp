@@ -1,5 +1,5 @@
 #pragma once
-// From striped shards to contiguous ones, as nkilib's ring_attention_unpermute.
+// Conversion of striped shards to contiguous ones: nkilib's ring_attention_unpermute.
 
 #include <array>
 #include <span>
@@ -15,10 +15,10 @@ struct UnpermuteParameters {
   int num_workers = 1;
 };
 
-/// x [bs, s, d] holds the positions rank, rank + n, rank + 2n, ... of a sequence of n * s; the result, of the same
-/// extents, holds positions rank * s ... rank * s + s - 1. Collective; every rank sends (n - 1) / n of its shard. Needs
-/// s % n == 0. Throws, on all ranks alike, UnsupportedError and ShapeError; CommunicationError where ranks pass other
-/// extents or a peer is lost.
+/// Returns a tensor [bs, s, d] with positions rank * s ... rank * s + s - 1 of a sequence of n * s, for n ranks.
+/// x [bs, s, d] holds positions rank, rank + n, rank + 2n, ...; s must be a multiple of n. Collective; every rank sends
+/// (n - 1) / n of its shard. Throws on all ranks: UnsupportedError for num_workers or replica_groups (check_workers),
+/// ShapeError, and CommunicationError if ranks pass different extents or a peer is lost.
 template <Communicator C, class X>
 auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters const& parameters = {}) {
   static_assert(RequireTensor<X>::value);
@@ -42,7 +42,7 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   auto result = make_like<T, 3>(x, striped.extents());
   TensorView<T, 3> const contiguous = view_of(result);
   std::array<Index, 3> const extents{striped.extent(0), share, striped.extent(2)};
-  std::vector<T> leaving(static_cast<std::size_t>(extents[0] * extents[1] * extents[2])), coming(leaving.size());
+  std::vector<T> sent(static_cast<std::size_t>(extents[0] * extents[1] * extents[2])), received(sent.size());
   auto const for_each_element = [&](std::vector<T>& buffer, auto&& function) {
     TensorView<T, 3> const block(buffer.data(), extents);
     for (Index b = 0; b < extents[0]; ++b)
@@ -52,17 +52,17 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   try {
     for (int hop = 0; hop < ranks; ++hop) {
       Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
-      for_each_element(leaving,
+      for_each_element(sent,
                        [&](T& element, Index b, Index i, Index d) { element = striped(b, to * share + i, d); });
       if (hop == 0) {
-        coming = leaving;
+        received = sent;
       } else {
-        std::array const out{std::as_bytes(std::span(leaving))};
-        std::array const in{std::as_writable_bytes(std::span(coming))};
+        std::array const out{std::as_bytes(std::span(sent))};
+        std::array const in{std::as_writable_bytes(std::span(received))};
         communicator.start_shift(Channel::prefetched, hop, out, in).wait();
       }
-      // Every ranks-th position is from the same rank.
-      for_each_element(coming,
+      // Rank `from` owned every ranks-th position.
+      for_each_element(received,
                        [&](T& element, Index b, Index i, Index d) { contiguous(b, i * ranks + from, d) = element; });
     }
   } catch (std::exception const& error) {

@@ -1,5 +1,5 @@
 #pragma once
-// Band: what causal and sliding-window masks are between two segments of equal stride.
+// Band: the form of causal and sliding-window masks between two segments of equal stride.
 
 #include <algorithm>
 
@@ -18,7 +18,7 @@ struct RowRange {
   constexpr bool empty() const { return end <= begin; }
 };
 
-/// The smallest range that holds both; an empty range holds nothing.
+/// The smallest range that contains both ranges; empty ranges are ignored.
 constexpr RowRange hull(RowRange a, RowRange b) {
   if (a.empty()) return b;
   if (b.empty()) return a;
@@ -32,11 +32,12 @@ struct Band {
 
   bool operator==(Band const&) const = default;
 
+  /// Visible keys of `query` in a tile of `keys` keys.
   constexpr RowRange keys_of(Index query, Index keys) const {
     return {std::clamp(query + lo, Index{0}, keys), std::clamp(query + hi + 1, Index{0}, keys)};
   }
 
-  /// The band of the same pairs for queries counted from a row `by` later, or keys from a row `by` earlier.
+  /// The band of the same pairs if queries are counted from a row `by` later, or keys from a row `by` earlier.
   constexpr Band shifted(Index by) const {
     return {lo > -unbounded ? lo + by : lo, hi < unbounded ? hi + by : hi};
   }
@@ -44,21 +45,21 @@ struct Band {
   constexpr bool is_full(Index queries, Index keys) const { return lo + queries - 1 <= 0 && hi >= keys - 1; }
   constexpr bool is_empty(Index queries, Index keys) const { return queries_seeing(queries, keys).empty(); }
 
-  /// The rows of queries that see a key; they are consecutive.
+  /// Range of the query rows that see a key; they are contiguous.
   constexpr RowRange queries_seeing(Index queries, Index keys) const {
     if (hi < lo || keys == 0) return {};
     RowRange const rows{std::max(Index{0}, -hi), std::min(queries, keys - lo)};
     return rows.empty() ? RowRange{} : rows;
   }
 
-  /// The rows of keys that are seen; they are consecutive up to gaps that a stride leaves nowhere.
+  /// Smallest contiguous range of key rows containing every visible key.
   constexpr RowRange keys_seen(Index queries, Index keys) const {
     RowRange const rows = queries_seeing(queries, keys);
     if (rows.empty()) return {};
     return {keys_of(rows.begin, keys).begin, keys_of(rows.end - 1, keys).end};
   }
 
-  /// How many pairs of a tile are visible, in closed form.
+  /// Number of visible pairs of a tile, in closed form.
   constexpr Index count(Index queries, Index keys) const {
     return hi < lo ? 0 : clamped_sum(hi + 1, queries, keys) - clamped_sum(lo, queries, keys);
   }

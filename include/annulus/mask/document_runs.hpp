@@ -1,5 +1,5 @@
 #pragma once
-// Packed documents as key ranges: where the keys of a document lie next to each other, its queries see one range.
+// Packed documents as key ranges: if the keys of a document are contiguous, its queries see one range.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace annulus {
 
-/// Same positive id: the rule for segment ids. 0 and negative ids are padding, which sees and is seen by nothing.
+/// Document rule: equal positive ids see each other. 0 and negative ids are padding, which sees and is seen by nothing.
 constexpr bool same_document(std::int32_t query, std::int32_t key) { return query > 0 && query == key; }
 
-/// For one batch item and the keys of one step: the rows that hold each document.
+/// Key rows of each document, for one batch item and the keys of one step.
 class DocumentRuns {
  public:
   DocumentRuns() = default;
 
-  /// id_of(row) for rows [0, keys).
+  /// id_of(row) returns the document id of a row in [0, keys).
   template <class IdOf>
   DocumentRuns(Index keys, IdOf&& id_of) {
     assign(keys, id_of);
   }
 
-  /// As the constructor, in the memory of an earlier call.
+  /// Like the constructor, but reuses storage.
   template <class IdOf>
   void assign(Index keys, IdOf&& id_of) {
     runs_.clear();
@@ -48,10 +48,10 @@ class DocumentRuns {
     runs_.resize(kept);
   }
 
-  /// True if no document is interrupted: then a query sees exactly rows_of(its id).
+  /// True if the rows of every document are contiguous, so that a query sees exactly rows_of(its id).
   bool consecutive() const { return consecutive_; }
 
-  /// The rows from the first to the last key of the document; empty for padding and for unknown ids.
+  /// Rows from the first to the last key of the document; empty for padding and for unknown ids.
   RowRange rows_of(std::int32_t id) const {
     if (id <= 0) return {};
     auto const found = std::lower_bound(runs_.begin(), runs_.end(), id,

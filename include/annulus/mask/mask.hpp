@@ -1,5 +1,5 @@
 #pragma once
-// A mask is a predicate on global positions, and this is the one place that evaluates it.
+// Mask: a predicate on global positions, evaluated only here.
 
 #include <algorithm>
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace annulus {
 
-/// Larger than any distance of two positions: an unbounded side.
+/// Reach of an unbounded side: larger than any distance of two positions.
 inline constexpr Index unbounded = Index{1} << 60;
 
-/// Key k is inside iff q - k <= left and k - q <= right. An unset or negative side is unbounded.
+/// Sliding window: query q sees key k iff q - k <= left and k - q <= right. An unset or negative side is unbounded.
 struct Window {
   std::optional<Index> left{};
   std::optional<Index> right{};
@@ -36,7 +36,7 @@ struct PositionRange {
   constexpr bool contains(Index position) const { return begin <= position && position < end; }
 };
 
-/// All rules that are set must hold. Default: every query sees every key.
+/// Mask rules by position. All rules that are set must hold. Default: every query sees every key.
 struct Mask {
   bool causal = false;    ///< k <= q
   Window window{};        ///< see Window; keys below sink_tokens are exempt from it
@@ -45,14 +45,14 @@ struct Mask {
 
   bool operator==(Mask const&) const = default;
 
-  /// True where no query sees a key far away on either side, so that a ring may pass on less than whole shards.
+  /// True if the rules bound the distance of visible keys on both sides, so that a ring may pass on parts of shards.
   constexpr bool local() const {
     bool const right_bounded = causal || window.reach_right() < unbounded;
     return chunk > 0 || (window.reach_left() < unbounded && right_bounded && sink_tokens == 0);
   }
 
-  /// The keys that `query` sees among those exempt from the window (sink) or among the others: one interval each, and
-  /// both its ends never decrease as the query grows.
+  /// Interval of the keys that `query` sees, among the sink tokens (exempt from the window) or among the other keys.
+  /// Both ends are non-decreasing in `query`.
   constexpr PositionRange keys_of(Index query, bool sink) const {
     PositionRange range{-unbounded, unbounded};
     if (!sink) {
@@ -70,7 +70,7 @@ struct Mask {
 
   constexpr bool is_sink(Index key) const { return key < sink_tokens; }
 
-  /// Does `query` (counted from the query offset) see `key`? Both are global positions.
+  /// True if `query` (counted from the query offset) sees `key`. Both are global positions.
   constexpr bool visible(Index query, Index key) const { return keys_of(query, is_sink(key)).contains(key); }
 };
 
@@ -80,7 +80,7 @@ constexpr Mask full() { return {}; }
 /// k <= q.
 constexpr Mask causal() { return {.causal = true}; }
 
-/// q - left <= k <= q + right; with right = 0 the usual causal sliding window of left + 1 keys.
+/// q - left <= k <= q + right; right = 0 gives the usual causal sliding window of left + 1 keys.
 constexpr Mask sliding_window(Index left, Index right) { return {.window = {.left = left, .right = right}}; }
 
 /// The default predicate on (batch, head, query, key): no further restriction.

@@ -1,5 +1,5 @@
 #pragma once
-// Tile: a rectangle of query rows x key rows with what is known about its mask.
+// Tile: a rectangle of query rows x key rows with its mask coverage.
 
 #include <algorithm>
 #include <string_view>
@@ -10,13 +10,13 @@
 
 namespace annulus {
 
-/// How much of a tile is visible, and how a backend finds out which part.
+/// How much of a tile is visible, and how a backend determines which pairs are.
 enum class Coverage {
-  none,      ///< nothing: such tiles are not made
-  full,      ///< every pair, no test
-  band,      ///< Tile::band
+  none,      ///< no pair; such tiles are not emitted
+  full,      ///< every pair, without a test
+  band,      ///< the pairs of Tile::band
   ranges,    ///< one range of keys per query: Tile::keys_of
-  elements,  ///< a range per query that bounds it, then a question per pair
+  elements,  ///< within the range per query of Tile::keys_of, each pair must be tested
 };
 
 constexpr std::string_view name_of(Coverage coverage) {
@@ -30,8 +30,8 @@ constexpr std::string_view name_of(Coverage coverage) {
   return "unknown";
 }
 
-/// Query i of the tile is row query_begin + i of its shard and stands at query_position + i * query_stride; keys alike.
-/// key_stride 0 says that the rows of the tile are in no order: only asking per pair tells what is visible.
+/// Query i of the tile is row query_begin + i of its shard and has position query_position + i * query_stride; keys
+/// alike. Stride 0: positions are irregular, so unless coverage is `full`, each pair must be tested.
 struct Tile {
   Index query_begin = 0, query_count = 0;
   Index key_begin = 0, key_count = 0;
@@ -44,7 +44,7 @@ struct Tile {
 
   bool operator==(Tile const&) const = default;
 
-  /// Keys [begin, end) of the tile, counted from key_begin, outside of which query i sees nothing.
+  /// Keys [begin, end) of the tile, counted from key_begin, that contain all keys visible to query `query` of the tile.
   constexpr RowRange keys_of(Mask const& mask, Index query) const {
     if (coverage == Coverage::full || key_stride == 0) return {0, key_count};
     if (coverage == Coverage::band) return band.keys_of(query, key_count);
@@ -53,7 +53,7 @@ struct Tile {
             std::clamp(ceil_divide(range.end - key_position, key_stride), Index{0}, key_count)};
   }
 
-  /// The tile without the rows of queries, or of keys, that stand outside `rows` of their shard. They must take no part.
+  /// The tile clipped to the query (key) rows `rows` of the shard. Clipped-off rows must have no visible pair.
   constexpr Tile with_queries(RowRange rows) const {
     Tile tile = *this;
     Index const skipped = std::max(rows.begin - query_begin, Index{0});

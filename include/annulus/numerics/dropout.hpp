@@ -10,8 +10,8 @@
 
 namespace annulus {
 
-/// Each probability is dropped with `probability` (0 <= probability < 1, default 0: none); kept ones are divided by
-/// 1 - probability. The log-sum-exp is that of all keys, dropped or not.
+/// Dropout rule: each attention probability is set to 0 with `probability` (0 <= probability < 1, default 0: no
+/// dropout); kept ones are divided by 1 - probability. The log-sum-exp includes dropped keys.
 struct Dropout {
   double probability = 0;
   std::uint64_t seed = 0;
@@ -25,7 +25,7 @@ struct Dropout {
   constexpr bool keeps(Index batch, Index head, Index query, Index key) const;
 };
 
-/// The pairs of one query. Keys that share a counter, asked one after the other, cost one call of the generator.
+/// Dropout decisions of one query row. Consecutive calls for keys that share a counter cost one call of the generator.
 class DropoutRow {
  public:
   constexpr DropoutRow(Dropout const& dropout, Index batch, Index head, Index query)
@@ -34,7 +34,7 @@ class DropoutRow {
         key_{static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32)},
         threshold_(static_cast<std::uint64_t>(dropout.probability * 4294967296.0)) {}
 
-  /// The counter is (batch, head, query, key / 4), the word key % 4; kept iff word >= probability * 2^32.
+  /// True if the key is kept: word key % 4 of counter (batch, head, query, key / 4) is >= probability * 2^32.
   constexpr bool keeps(Index key) {
     auto const group = static_cast<std::uint32_t>(key / 4);
     if (!known_ || group != counter_[3]) {
@@ -56,7 +56,7 @@ constexpr bool Dropout::keeps(Index batch, Index head, Index query, Index key) c
   return DropoutRow(*this, batch, head, query).keeps(key);
 }
 
-/// Positions must stay below this for the counter to tell them apart.
+/// Exclusive upper bound of positions: the counter holds 32 bits of a position.
 inline constexpr Index dropout_position_limit = Index{1} << 32;
 
 }  // namespace annulus

@@ -1,5 +1,5 @@
 #pragma once
-// From the product of a query and a key to the logit: scale, then soft cap. A bias is added after it.
+// Logit rule: the product of a query and a key is scaled, then soft-capped. A bias is added afterwards.
 
 #include <cmath>
 #include <concepts>

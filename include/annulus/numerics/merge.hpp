@@ -1,8 +1,8 @@
 #pragma once
-// The one rule by which partial softmax results are joined, and what an empty part means.
+// Merge rule of partial softmax results: the single definition, including that of an empty part.
 //
-// A part is empty when it saw no key: its maximum and its lse are -inf and its values are 0. Joining an empty part
-// changes nothing, and joining two empty parts gives an empty part. All logarithms are natural.
+// A part is empty if it saw no key: its maximum and its lse are -inf and its values are 0. Merging an empty part
+// changes nothing, and merging two empty parts gives an empty part. All logarithms are natural.
 
 #include <cmath>
 #include <concepts>
@@ -14,25 +14,26 @@
 
 namespace annulus {
 
+/// Maximum and lse of a row that saw no key.
 template <std::floating_point A>
 inline constexpr A empty_row = -std::numeric_limits<A>::infinity();
 
-/// exp(from - to): what a value that is relative to `from` is worth relative to `to`. 0 for an empty `from`, because
-/// exp(-inf - -inf) would be NaN.
+/// exp(from - to): converts a sum relative to the maximum `from` to one relative to the maximum `to`. 0 for an empty
+/// `from`, because exp(-inf - -inf) would be NaN.
 template <std::floating_point A>
 A rescale(A from, A to) {
   return from == empty_row<A> ? A(0) : std::exp(from - to);
 }
 
 /// exp(logit - (lse + remainder)): the probability of a logit, where lse is the rounded log-sum-exp of its row and
-/// remainder is what the rounding took. Next to a huge lse the remainder is as large as the logarithm of the number of
-/// keys, so that it cannot be left out. 0 for a logit of -inf.
+/// remainder is the exact value minus the rounded one. For a huge lse the remainder can be as large as the logarithm of
+/// the number of keys, so it must not be omitted. 0 for a logit of -inf.
 template <std::floating_point A>
 A probability(A logit, A lse, A remainder) {
   return logit == empty_row<A> ? A(0) : std::exp((logit - lse) - remainder);
 }
 
-/// How two normalised partial outputs are joined: output = first * output_a + second * output_b.
+/// Weights that merge two normalised partial outputs: output = first * output_a + second * output_b.
 template <std::floating_point A>
 struct MergeWeights {
   A lse;
@@ -50,7 +51,7 @@ MergeWeights<A> merge_weights(A a, A b) {
   return {maximum + std::log(sum), weight_a / sum, weight_b / sum};
 }
 
-/// Joins the normalised row (`from`, `from_lse`) into (`into`, `into_lse`). Rows have the same length.
+/// Merges the normalised row (`from`, `from_lse`) into (`into`, `into_lse`). Throws ShapeError if the lengths differ.
 template <class T, std::floating_point A>
 void merge_rows(std::span<T> into, A& into_lse, std::span<T const> from, A from_lse) {
   check<ShapeError>(into.size() == from.size(), "merge_rows: rows of ", into.size(), " and ", from.size(),

@@ -1,5 +1,5 @@
 #pragma once
-// Philox4x32-10: a counter-based generator, so a random number is a pure function of where it is used.
+// Philox4x32-10: a counter-based generator, so that a random number is a pure function of its position.
 // Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3 and table 2.
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace annulus {
 
-/// Ten rounds on a 128-bit counter under a 64-bit key; four independent 32-bit numbers.
+/// Ten rounds on a 128-bit counter with a 64-bit key; returns four independent 32-bit numbers.
 constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                                   std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {

@@ -1,5 +1,5 @@
 #pragma once
-// The running softmax of one query row: keys arrive in blocks, in any order.
+// Online softmax of one query row; keys may arrive in blocks, in any order.
 
 #include <cmath>
 #include <concepts>
@@ -9,14 +9,14 @@
 
 namespace annulus {
 
-/// Maximum of the logits seen and sum of exp(logit - maximum). The values that the caller accumulates beside it are
-/// relative to the same maximum and stay un-normalised until the end.
+/// Running maximum of the logits and sum of exp(logit - maximum). The caller accumulates its values relative to the
+/// same maximum, un-normalised until the end.
 template <std::floating_point A>
 struct SoftmaxRow {
   A maximum = empty_row<A>;
   A sum = A(0);
 
-  /// Lets the maximum rise to at least `logit`; returns the factor for what was accumulated before.
+  /// Raises the maximum to at least `logit`; returns the factor that rescales values accumulated before.
   A raise(A logit) {
     A const raised = std::fmax(maximum, logit);
     A const factor = rescale(maximum, raised);
@@ -28,10 +28,11 @@ struct SoftmaxRow {
   /// exp(logit - maximum), for logits not above the maximum; 0 for a logit of -inf.
   A weight(A logit) const { return rescale(logit, maximum); }
 
-  /// Joins another part; returns the factors for this part's and the other part's accumulated values.
+  /// Factors that rescale the accumulated values of this part and of the other one.
   struct Factors {
     A own, other;
   };
+  /// Merges another part of the row.
   Factors merge(SoftmaxRow const& other) {
     A const own = raise(other.maximum);
     A const factor = rescale(other.maximum, maximum);
@@ -42,12 +43,12 @@ struct SoftmaxRow {
   /// log of the sum of exp(logit) over all keys seen; -inf for an empty row.
   A lse() const { return sum == A(0) ? empty_row<A> : maximum + std::log(sum); }
 
-  /// What the rounding of that sum takes: lse() + lse_remainder() is maximum + log(sum) without error. 0 where lse() is
-  /// not finite.
+  /// Rounding error of the sum in lse(): lse() + lse_remainder() is exactly maximum + log(sum). 0 for an infinite
+  /// lse().
   A lse_remainder() const {
     A const rounded = lse();
     if (!std::isfinite(rounded)) return A(0);
-    // Knuth's two-sum: either of the terms may be the larger one.
+    // Knuth's two-sum, because either term may be the larger one.
     A const logarithm = std::log(sum), taken = rounded - maximum;
     return (maximum - (rounded - taken)) + (logarithm - taken);
   }

@@ -1,5 +1,6 @@
 #pragma once
-// plan + ring loop + backend -> dq, dk, dv and, where asked for, dbias and dsinks.
+// Backward pass: runs the plan through the ring loop and the backend, and computes dq, dk, dv and optionally dbias and
+// dsinks.
 
 #include <array>
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 namespace annulus {
 
-/// Where the results of a backward pass go, shaped as q, k, v, the bias and the sinks. dbias and dsinks without data
-/// are not asked for.
+/// Destinations of the gradients: dq [batch, local_queries, query_heads, head_dim], dk [batch, local_keys, kv_heads,
+/// head_dim], dv [batch, local_keys, kv_heads, value_dim], dbias with the extents of the bias, dsinks [query_heads, n].
+/// dbias and dsinks without data are not computed.
 template <class T, class Space = HostMemory>
 struct GradientViews {
   TensorView<T, 4, Space> dq, dk, dv;
@@ -21,8 +23,9 @@ struct GradientViews {
 
 namespace detail {
 
-/// Sums a row of every rank's payload over all ranks, in rank order, so that all ranks get the same bits. Row r is
-/// rank r's share, the last row receives the sum. `call`: the number of the call.
+/// Sums one row per rank over all ranks, in rank order, so that all ranks get the same bits. Returns the sum,
+/// [1, 1, 1, elements]. `shares` has ranks + 1 rows: row r is the share of rank r, the last row receives the sum.
+/// `call`: the number of the call, for the checksums.
 template <class A, class C, class B, class Payload>
 TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares,
                                                           Index elements, std::uint64_t call) {
@@ -50,7 +53,7 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& ba
 
 /// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse and lse_remainder
 /// [batch, query_heads, local_queries] of the forward pass; lse_remainder without data counts as 0, on this rank alone.
-/// Everything has been validated, on all ranks.
+/// All ranks have validated their arguments.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
 void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
                    Operands<T, Space> const& operands, TensorView<T const, 4, Space> dout,
@@ -72,7 +75,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   auto const delta = buffers.delta.template statistics<A>(0, batch, query_heads);
   backend.row_delta(dout, output, delta);
 
-  // The payloads of the side that travels: its operands, and what is carried behind them.
+  // Gradients in a payload: dq in part 0, or dk in part 0 and dv in part 1.
   auto const query_gradient = [&](Payload const& payload) {
     return payload.template view<A>(0, batch, query_heads, shape.head_dim);
   };
@@ -97,11 +100,11 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       rows(0, own.q);
       rows(1, dout);
       detail::pack(backend, lse, 2, first.rows(), first.template statistics<L>(2, batch, query_heads));
-      auto const travelling_remainder = first.template statistics<L>(3, batch, query_heads);
+      auto const packed_remainder = first.template statistics<L>(3, batch, query_heads);
       if (lse_remainder.data())
-        detail::pack(backend, lse_remainder, 2, first.rows(), travelling_remainder);
+        detail::pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
       else
-        backend.clear(travelling_remainder);
+        backend.clear(packed_remainder);
       detail::pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
                    first.template statistics<A>(4, batch, query_heads));
     }
@@ -173,12 +176,12 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       add(query_gradient);
     }
   };
-  auto const finish = [&](Payload const& home) {
+  auto const finish = [&](Payload const& own_results) {
     auto const convert = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
       backend.convert(TensorView<A const, 4, Space>(sum), result);
     };
-    Payload const& query_side = keys_rotate ? buffers.resident : home;
-    Payload const& key_side = keys_rotate ? home : buffers.resident;
+    Payload const& query_side = keys_rotate ? buffers.resident : own_results;
+    Payload const& key_side = keys_rotate ? own_results : buffers.resident;
     convert(query_gradient(query_side), gradients.dq);
     convert(key_gradient(key_side), gradients.dk);
     convert(value_gradient(key_side), gradients.dv);

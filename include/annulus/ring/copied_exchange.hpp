@@ -1,5 +1,5 @@
 #pragma once
-// Exchange by messages, between ranks that do not share memory: each hop is a shift, which copies.
+// Exchange by messages, between ranks that do not share memory: each hop is a shift, which copies the rows.
 
 #include <cstdint>
 #include <optional>
@@ -11,9 +11,9 @@
 
 namespace annulus {
 
-/// The exchanges of one rank in one pass, called by the ring loop. Rows travel from neighbour to neighbour: prefetched
-/// ones through two buffers that take turns, carried ones from the fresh buffers of one rank into the arriving one of
-/// another.
+/// The exchanges of one rank in one pass, called by the ring loop. Prefetched rows travel from rank to rank through two
+/// alternating buffers. Carried results are sent from up to two alternating working buffers and arrive in a buffer of
+/// their own. Members that wait throw CommunicationError for a lost or late peer and for corrupted rows.
 template <Communicator C, Backend B>
 class CopiedExchange {
  public:
@@ -27,77 +27,79 @@ class CopiedExchange {
         carries_(!plan.carried_layout().row_bytes.empty()),
         here_(&buffers.prefetched[0]),
         next_(&buffers.prefetched[1]),
-        fresh_(&buffers.carried[1]),
-        leaving_(&buffers.carried[2]) {}
+        working_(&buffers.carried[1]),
+        sending_(&buffers.carried[2]) {}
 
-  /// The rows that are here at the step. At step 0 they are the caller's own, and the payload holds what is to be sent.
+  /// The rows that this rank holds at the step. At step 0 only those of its own rows that are to be sent.
   Payload const& here() const { return *here_; }
 
-  /// What lets the shifts under way move on while the backend works; nothing, where they move by themselves.
+  /// Callback that advances pending shifts while the backend works; empty if transfers advance by themselves.
   Progress progress() {
     if constexpr (ProgressingTransfer<TransferOf<C>>)
-      return {[](void* context) { static_cast<CopiedExchange*>(context)->move_on(); }, this};
+      return {[](void* context) { static_cast<CopiedExchange*>(context)->advance(); }, this};
     else
       return {};
   }
 
-  /// Before the work of step i: the rows of step i + 1 are on their way.
+  /// Call before the work of step i: starts the shift that brings the rows of step i + 1.
   void fetch_next(int i) {
     next_->hold(plan_.step(rank_, i + 1).held);
     auto const out = here_->outgoing(plan_.step(rank_, i).sent, seed(Channel::prefetched, i));
     auto const in = next_->incoming(next_->rows());
-    ahead_.emplace(communicator_.start_shift(Channel::prefetched, plan_.prefetched_hop(i), out, in));
+    prefetched_shift_.emplace(communicator_.start_shift(Channel::prefetched, plan_.prefetched_hop(i), out, in));
   }
 
-  /// At the end of step i: the rows of step i + 1 are here.
+  /// Call at the end of step i: waits for the rows of step i + 1, which here() returns from then on.
   void await_next(int i) {
-    ahead_->wait();
-    ahead_.reset();
+    prefetched_shift_->wait();
+    prefetched_shift_.reset();
     require_intact(*next_, Channel::prefetched, i, plan_.prefetched_hop(i));
     std::swap(here_, next_);
   }
 
-  /// Where the results of step i go.
+  /// Payload that receives the results of step i, with the rows held at that step.
   Payload& results(int i) {
-    Payload& results = plan_.steps() == 1 || (plan_.carried_direct() && i == 0) ? home() : *fresh_;
+    Payload& results = plan_.steps() == 1 || (plan_.carried_direct() && i == 0) ? own_results() : *working_;
     results.hold(plan_.step(rank_, i).held);
     return results;
   }
 
-  /// After the work of step i has begun: joins to it the results that the step before has sent here.
+  /// Call after the work of step i has been started: waits for the results sent after the previous step and joins them
+  /// to those of the same rows.
   template <class Join>
   void join_arrived(int i, Payload& results, Join& join) {
-    if (!behind_) return;
+    if (!carried_shift_) return;
     await_results(i - 1);
-    join(plan_.carried_direct() ? home() : results, arriving());
+    join(plan_.carried_direct() ? own_results() : results, arriving());
   }
 
-  /// When the work of step i has come to rest: its results leave.
+  /// Call after step i has been synchronized: starts sending its results.
   void pass_on(int i, Payload& results) {
     if (!carries_ || plan_.carried_hop(i) == 0) return;
     PlannedStep const& step = plan_.step(rank_, i);
     arriving().hold(step.arriving);
     auto const out = results.outgoing(step.carried, seed(Channel::carried, i));
     auto const in = arriving().incoming(arriving().rows());
-    behind_.emplace(communicator_.start_shift(Channel::carried, plan_.carried_hop(i), out, in));
-    if (plan_.carried_rows(rank_)[2] > 0) std::swap(fresh_, leaving_);
+    carried_shift_.emplace(communicator_.start_shift(Channel::carried, plan_.carried_hop(i), out, in));
+    if (plan_.carried_rows(rank_)[2] > 0) std::swap(working_, sending_);
   }
 
-  /// After the last step: the results for this rank's own rows; without meaning where nothing is carried.
+  /// Call after the last step: waits for and returns the results for this rank's own rows; unspecified if nothing is
+  /// carried.
   template <class Join>
   Payload const& return_to_owner(Join& join) {
-    if (!behind_) return home();
+    if (!carried_shift_) return own_results();
     await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arriving();
-    join(home(), arriving());
-    return home();
+    join(own_results(), arriving());
+    return own_results();
   }
 
  private:
-  /// The results that left after step `sent_in`.
+  /// Waits for the results that were sent after step `sent_in`.
   void await_results(int sent_in) {
-    behind_->wait();
-    behind_.reset();
+    carried_shift_->wait();
+    carried_shift_.reset();
     require_intact(arriving(), Channel::carried, sent_in, plan_.carried_hop(sent_in));
   }
   void require_intact(Payload const& payload, Channel channel, int sent_in, int hop) const {
@@ -106,12 +108,12 @@ class CopiedExchange {
   }
   std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
 
-  void move_on() noexcept {
-    if (ahead_) ahead_->progress();
-    if (behind_) behind_->progress();
+  void advance() noexcept {
+    if (prefetched_shift_) prefetched_shift_->progress();
+    if (carried_shift_) carried_shift_->progress();
   }
 
-  Payload& home() { return buffers_.carried[0]; }
+  Payload& own_results() { return buffers_.carried[0]; }
   Payload& arriving() { return buffers_.carried[3]; }
 
   RingPlan const& plan_;
@@ -119,8 +121,8 @@ class CopiedExchange {
   RingBuffers<C, B>& buffers_;
   Rank rank_;
   bool carries_;
-  Payload *here_, *next_, *fresh_, *leaving_;
-  std::optional<TransferOf<C>> ahead_, behind_;
+  Payload *here_, *next_, *working_, *sending_;
+  std::optional<TransferOf<C>> prefetched_shift_, carried_shift_;
 };
 
 }  // namespace annulus

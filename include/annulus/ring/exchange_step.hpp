@@ -1,5 +1,5 @@
 #pragma once
-// Errors of the exchanges of a step.
+// Checksums and errors of the exchanges of a step.
 
 #include <cstdint>
 
@@ -11,22 +11,22 @@
 
 namespace annulus::detail {
 
-/// Seed of the checksum of what step `step` of a call sends on `channel`. step < 2^24, call < 2^38.
+/// Seed of the checksum of the rows that step `step` of a call sends on `channel`. Unique for step < 2^24, call < 2^38.
 constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step) {
   return (call << 24 | static_cast<std::uint64_t>(step)) << 2 | static_cast<std::uint64_t>(channel);
 }
 
-/// Throws CommunicationError where `rows`, which have arrived from `sender`, are not those that it sent.
+/// Throws CommunicationError if the checksum in `slot` shows that `rows` are not what `sender` sent.
 template <class Payload>
 void require_intact(Payload const& payload, RowRange rows, std::uint64_t seed, Index slot, Channel channel, Rank rank,
                     Rank sender) {
   if (!payload.is_intact(rows, seed, slot))
     throw CommunicationError(message_of("rank ", rank, ": ", name_of(channel), " rows from rank ", sender,
-                                        " do not have the checksum that rank ", sender, " gave them"),
+                                        " do not match the checksum that rank ", sender, " computed"),
                              rank, CommunicationError::unknown, sender);
 }
 
-/// Calls function(); an error of the communicator also names the step.
+/// Calls function(); adds the step to a CommunicationError that it throws.
 template <class Function>
 void in_step(Rank rank, int step, Function&& function) {
   try {

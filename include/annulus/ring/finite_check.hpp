@@ -1,5 +1,5 @@
 #pragma once
-// The report of the first result that is not finite, where Options::require_finite asks for it.
+// Check for NaN and infinite results, made if Options::require_finite is set.
 
 #include <cmath>
 #include <concepts>
@@ -14,7 +14,7 @@
 
 namespace annulus::detail {
 
-/// Where results are looked at: after a step on the rows that travel from `owner`, or after the last step.
+/// Origin of the checked results: the rank and step that computed them, and the rank that owns the rows.
 struct ResultPlace {
   Rank rank;
   int step;
@@ -24,7 +24,7 @@ struct ResultPlace {
 };
 
 /// Throws Error for the first row of `values`, [batch, rows, heads, dim], that holds a NaN or an infinity. `first_row`:
-/// the local row of the owner that the first one is.
+/// index of row 0 of `values` among the owner's local rows.
 template <class T>
 void require_finite(std::string_view name, TensorView<T, 4> values, Index first_row, ResultPlace const& place) {
   for (Index b = 0; b < values.extent(axis::batch); ++b)
@@ -37,7 +37,7 @@ void require_finite(std::string_view name, TensorView<T, 4> values, Index first_
                                    ", head ", h, ", dim ", d, "; require_finite accepts finite values only"));
 }
 
-/// As above for lse or a row maximum, [batch, heads, rows], where -inf means a row that has seen no key.
+/// As above for row statistics, [batch, heads, rows]; accepts -inf, the lse and maximum of a row that has seen no key.
 template <class T>
 void require_finite(std::string_view name, TensorView<T, 3> values, Index first_row, ResultPlace const& place) {
   for (Index b = 0; b < values.extent(0); ++b)

@@ -1,5 +1,5 @@
 #pragma once
-// plan + ring loop + backend -> output, lse.
+// Forward pass: runs the plan through the ring loop and the backend, and computes output and lse.
 
 #include <cstdint>
 
@@ -10,7 +10,7 @@ namespace annulus {
 
 namespace detail {
 
-/// A running state in the three parts of a payload.
+/// The running state (accumulator, maximum, sum) that is stored in the three parts of a payload.
 template <class A, class Payload>
 auto state_in(Payload const& payload, AttentionShape const& shape) {
   return RunningState<A, typename Payload::memory_space>{
@@ -19,21 +19,23 @@ auto state_in(Payload const& payload, AttentionShape const& shape) {
                       payload.template statistics<A>(2, shape.batch, shape.query_heads)};
 }
 
-/// Those rows of a payload's views that another payload holds.
+/// The rows of `view`, a view of payload `mine`, that payload `other` holds. `sequence`: the axis of the rows.
 template <class T, std::size_t N, class Space, class Payload>
 TensorView<T, N, Space> rows_held_by(Payload const& other, Payload const& mine, TensorView<T, N, Space> view,
                                      std::size_t sequence) {
   return view.slice(sequence, other.rows().begin - mine.rows().begin, other.rows().size());
 }
 
-/// Copies rows of an operand into a part of a payload that holds these rows.
+/// Copies `range` of the rows of an operand into a part of a payload that holds these rows. `sequence`: the axis of the
+/// rows.
 template <class B, class T, std::size_t N, class Space>
 void pack(B& backend, TensorView<T const, N, Space> rows, std::size_t sequence, RowRange range,
           TensorView<T, N, Space> part) {
   backend.copy(rows.slice(sequence, range.begin, range.size()), part);
 }
 
-/// Segment ids of the side that travels: the caller's at step 0, afterwards the last part of the payload.
+/// Document ids of the rotating side, [batch, rows]: the caller's at step 0, then the last part of the payload; without
+/// data if none are given.
 template <class T, class Space, class Payload>
 TensorView<std::int32_t const, 2, Space> rotating_segments(Operands<T, Space> const& operands, RingPlan const& plan,
                                                            int step, Payload const& here) {
@@ -42,7 +44,7 @@ TensorView<std::int32_t const, 2, Space> rotating_segments(Operands<T, Space> co
   return here.template segments<std::int32_t>(plan.prefetched_layout().row_bytes.size() - 1, plan.request().shape.batch);
 }
 
-/// Packs the segment ids of the side that travels into the last part of the payload.
+/// Packs the document ids of the rotating side into the last part of the payload.
 template <class B, class T, class Space, class Payload>
 void pack_segments(B& backend, Operands<T, Space> const& operands, RingPlan const& plan, Payload const& payload) {
   if (!operands.query_segments) return;
@@ -53,7 +55,7 @@ void pack_segments(B& backend, Operands<T, Space> const& operands, RingPlan cons
 }  // namespace detail
 
 /// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch,
-/// query_heads, local_queries]; lse_remainder without data is not written. Everything has been validated, on all ranks.
+/// query_heads, local_queries]; lse_remainder without data is not written. All ranks have validated their arguments.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
 void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
                   Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
@@ -122,10 +124,10 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
                                          detail::rows_held_by(from, into, state.sum, 2)},
                   detail::state_in<A>(from, shape));
   };
-  auto const finish = [&](Payload const& home) {
+  auto const finish = [&](Payload const& own_results) {
     TensorView<Accumulator<T> const, 2, Space> sinks;
     if (operands.sinks) sinks = *operands.sinks;
-    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : home, shape), sinks, output, lse,
+    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : own_results, shape), sinks, output, lse,
                       lse_remainder);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);

@@ -1,5 +1,5 @@
 #pragma once
-// Rows of a payload in a buffer or in a neighbour's memory, and the views and byte runs into them.
+// Payload: rows stored in a buffer of this rank or in another rank's memory, with views and byte runs of them.
 
 #include <concepts>
 #include <cstddef>
@@ -18,7 +18,8 @@
 
 namespace annulus {
 
-/// Part p is a dense array [rows, batch, heads, dim] (dim missing for row statistics, heads for segment ids).
+/// A range of rows in up to PayloadLayout::max_parts parts. A part is a dense array: [rows, batch, heads, dim], or
+/// [rows, batch, heads] for row statistics, or [rows, batch] for document ids.
 template <class Space>
 class Payload {
  public:
@@ -26,14 +27,14 @@ class Payload {
   template <class T>
   using PartList = ShortList<T, PayloadLayout::max_parts>;
 
-  /// Makes room for `capacity` rows in memory of `allocator`, a backend or a communicator that shares_memory; a buffer that is
-  /// large enough is kept.
+  /// Provides storage for `capacity` rows. `allocator`: a backend, or a communicator whose ranks share memory. A buffer
+  /// that is large enough is kept.
   template <class Allocator>
   void reserve(Allocator& allocator, PayloadLayout const& layout, Index capacity) {
     layout_ = layout;
     Index const bytes = layout.buffer_bytes(capacity);
     if (buffer_bytes_ < bytes) {
-      // Its memory may serve the next one.
+      // Freed first, so that the allocator can reuse its memory.
       buffer_ = nullptr;
       buffer_bytes_ = 0;
       auto buffer = std::make_shared<decltype(allocator.allocate(bytes))>(allocator.allocate(bytes));
@@ -48,7 +49,7 @@ class Payload {
   }
 
   /// Rebinds this payload to read-only memory owned by another rank: one run per part, each with the bytes of `rows`,
-  /// and the checksum, where there are checksums.
+  /// then the checksum, if used.
   void lie_at(WindowRuns runs, PayloadLayout const& layout, RowRange rows) {
     layout_ = layout;
     rows_ = rows;
@@ -65,31 +66,32 @@ class Payload {
     return lengths;
   }
 
-  /// Says which rows of a shard the buffer holds from now on.
+  /// Sets the rows of a shard that the buffer holds.
   void hold(RowRange rows) { rows_ = rows; }
   RowRange rows() const { return rows_; }
-  /// The buffer, where the payload has one.
+  /// First byte of the buffer that reserve made; null if there is none.
   std::byte* buffer() const { return first_; }
+  /// Size of that buffer in bytes; kept buffers may be larger than the last reserve asked for.
   Index buffer_bytes() const { return buffer_bytes_; }
 
-  /// [batch, rows, heads, dim] of part p, all rows held.
+  /// View [batch, rows, heads, dim] of part p, all rows held.
   template <class T>
   TensorView<T, 4, Space> view(std::size_t p, Index batch, Index heads, Index dim) const {
     return {data<T>(p), {batch, rows_.size(), heads, dim}, {heads * dim, batch * heads * dim, dim, 1}};
   }
-  /// [batch, heads, rows] of part p.
+  /// View [batch, heads, rows] of part p, a row statistic.
   template <class T>
   TensorView<T, 3, Space> statistics(std::size_t p, Index batch, Index heads) const {
     return {data<T>(p), {batch, heads, rows_.size()}, {heads, 1, batch * heads}};
   }
-  /// [batch, rows] of part p.
+  /// View [batch, rows] of part p, document ids.
   template <class T>
   TensorView<T, 2, Space> segments(std::size_t p, Index batch) const {
     return {data<T>(p), {batch, rows_.size()}, {1, batch}};
   }
 
-  /// Checksum slots: `leaving` for rows sent, `arriving` for rows received. Rows that several ranks read use one slot per
-  /// reader, from 0.
+  /// Checksum slots: `leaving` for rows sent, `arriving` for rows received. Rows that several ranks read use one slot
+  /// per reader, from 0.
   static constexpr Index leaving = 0, arriving = 1;
 
   /// Byte runs of `rows` (a subset of the rows held): one per part, then the checksum, if used, which is computed and
@@ -104,7 +106,7 @@ class Payload {
     }
     return runs;
   }
-  /// Where `rows` (a subset of the rows held) are received: one run per part, then the checksum, if used.
+  /// Byte runs that receive `rows` (a subset of the rows held): one per part, then the checksum, if used.
   PartList<std::span<std::byte>> incoming(RowRange rows) const {
     PartList<std::span<std::byte>> runs;
     for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
@@ -130,7 +132,7 @@ class Payload {
             static_cast<std::size_t>(rows.size() * layout_.row_bytes[p])};
   }
 
-  /// In host memory only: RingAttention refuses checks elsewhere.
+  /// Only in host memory: RingAttention refuses Options::checked elsewhere.
   bool has_checksum(RowRange rows) const {
     return std::same_as<Space, HostMemory> && layout_.checksums > 0 && !rows.empty();
   }

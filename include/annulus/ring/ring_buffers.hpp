@@ -1,5 +1,5 @@
 #pragma once
-// All memory of a pass.
+// Memory of a pass: payload buffers, windows into other ranks' memory, and the tiles and positions of a step.
 
 #include <array>
 #include <cstdint>
@@ -16,6 +16,7 @@ namespace annulus {
 
 namespace detail {
 
+/// Windows that a zero-copy exchange has open. Empty for communicators that do not share memory.
 template <class C>
 struct OpenWindows {};
 
@@ -26,20 +27,23 @@ struct OpenWindows<C> {
 
 }  // namespace detail
 
-/// Kept between calls, so that a repeated call allocates nothing. What other ranks read in place is the
-/// communicator's memory, the rest the backend's.
+/// Memory of one pass, kept between calls, so that a repeated call allocates nothing. The communicator allocates the
+/// buffers that other ranks read by zero-copy exchange, the backend all others.
 template <Communicator C, class B>
 struct RingBuffers : detail::OpenWindows<C> {
   using Payload = annulus::Payload<typename B::memory_space>;
 
-  std::array<Payload, 2> prefetched;  ///< here now, and arriving
-  std::array<Payload, 4> carried;     ///< home, fresh, second fresh, and arriving or (in place) third fresh
-  Payload resident;
+  std::array<Payload, 2> prefetched;  ///< rows of this step, and arriving rows of the next one
+  /// In order: results for this rank's own rows; two working buffers; arriving results, or (zero-copy) a third working
+  /// buffer.
+  std::array<Payload, 4> carried;
+  Payload resident;  ///< state or gradients of the side that does not rotate
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
   StepPlaces places;
-  std::uint64_t call = 0;  ///< that the buffers serve; checksums depend on it
+  std::uint64_t call = 0;  ///< number of the call that uses the buffers; seeds the checksums
 
-  /// Makes room for a pass, and waits until no rank reads the rows of the call before. Throws CommunicationError.
+  /// Allocates what the plan needs, and waits until no rank reads the rows of the previous call any more. Throws
+  /// CommunicationError if a reader is lost or late.
   void reserve(B& backend, C& communicator, RingPlan const& plan) {
     Rank const rank = communicator.rank();
     if constexpr (ZeroCopyCommunicator<C>) {
@@ -60,7 +64,7 @@ struct RingBuffers : detail::OpenWindows<C> {
     }
   }
 
-  /// Of the payloads.
+  /// Bytes of all payload buffers.
   Index bytes() const {
     Index sum =
         resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() + sink_gradients.buffer_bytes();

@@ -1,5 +1,5 @@
 #pragma once
-// The one ring loop. It moves payloads and knows no attention.
+// The ring loop, which all passes share. It exchanges payloads between ranks and knows nothing of attention.
 
 #include <exception>
 
@@ -14,8 +14,8 @@ namespace annulus {
 
 namespace detail {
 
-/// Synchronizes the backend when an exception passes: it must no longer read what the work in hand refers to, such as the
-/// tiles of a step, when the callers end it.
+/// Synchronizes the backend when an exception unwinds the stack: pending work must not read objects, such as the tiles
+/// of a step, that the callers are about to destroy.
 template <Backend B>
 class SynchronizeOnUnwind {
  public:
@@ -35,14 +35,14 @@ class SynchronizeOnUnwind {
   int exceptions_;
 };
 
-/// rotate below, with the exchanges of the pass.
+/// Implementation of rotate (below) for one kind of exchange: ZeroCopyExchange or CopiedExchange.
 template <class Exchange, Communicator C, Backend B, class Visit, class Inspect, class Join, class Finish>
 void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit& visit,
                  Inspect& inspect, Join& join, Finish& finish) {
   SynchronizeOnUnwind const synchronize(backend);
-  // Declared after `synchronize`, so that it ends first and the peers learn of a failure at once.
+  // Declared after `synchronize`, so that it is destroyed first and the peers are notified of a failure at once.
   Exchange exchange(plan, communicator, buffers);
-  // Within the lifetime of the exchanges: once they are dropped, the peers would learn only that.
+  // Abandons while the exchange exists: its destruction would notify the peers without the reason of the failure.
   or_abandon(communicator, [&] {
     for (int i = 0; i < plan.steps(); ++i)
       in_step(communicator.rank(), i, [&] {
@@ -52,7 +52,7 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
         auto& results = exchange.results(i);
         visit(i, exchange.here(), results, exchange.progress());
         exchange.join_arrived(i, results, join);
-        // An exchange reads and overwrites memory that the backend works on.
+        // The exchange reads and overwrites memory that the backend works on.
         backend.synchronize();
         inspect(i, results);
         exchange.pass_on(i, results);
@@ -65,15 +65,15 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 
 }  // namespace detail
 
-/// Takes this rank through all steps of the plan. buffers.prefetched[0] holds the rows of step 0 that are to be sent.
-///   visit(step, here, results, progress)  starts the work of a step on the payload `here` (not yet valid at step 0,
-///                     where the rows are the caller's own); results: where what is carried goes, rows as in the plan;
-///                     progress: for the backend to call
-///   inspect(step, results)  looks at what the step has added, when it is done
+/// Executes all steps of the plan on this rank. On entry buffers.prefetched[0] holds those of this rank's rows that are
+/// to be sent. On return the backend is synchronized. An error of the communicator names the step.
+///   visit(step, here, results, progress)  starts the work of a step on the payload `here` (at step 0 on the caller's
+///                     own rows instead); results: the payload for carried results, with the rows that the plan holds
+///                     at this step; progress: to be passed to the backend
+///   inspect(step, results)  is called after the work of the step has been synchronized
 ///   join(into, from)  adds carried results that have arrived to those of the same rows
-///   finish(home)      starts what is left to do with the carried results for this rank's own rows (without meaning
-///                     where nothing is carried), which stay valid until the backend is synchronized
-/// When it returns, the backend is synchronized.
+///   finish(own_results)  starts the remaining work on the carried results for this rank's own rows (unspecified if the
+///                     pass carries nothing), which stay valid until the backend is synchronized
 template <Communicator C, Backend B, class Visit, class Inspect, class Join, class Finish>
 void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>& buffers, Visit&& visit,
             Inspect&& inspect, Join&& join, Finish&& finish) {

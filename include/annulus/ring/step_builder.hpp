@@ -1,5 +1,5 @@
 #pragma once
-// From the plan and the operands of a call to the step that a backend sees.
+// Construction of the Step that a backend receives from the plan and the operands of a call.
 
 #include <array>
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace annulus {
 
-/// What happens to a logit; the mask is in the plan.
+/// Options that act on logits and weights; the mask is in the plan.
 struct LogitOptions {
   double softmax_scale = 1;
   double logit_softcap = 0;
   Dropout dropout{};
 };
 
-/// Builds one step after the other. A step points into `places`, and is replaced by the next one.
+/// Builds the steps of a pass one by one. A step refers to `places`, and is valid until the next one is built.
 template <class T, class Predicate, class Space>
 class StepBuilder {
  public:
@@ -28,8 +28,8 @@ class StepBuilder {
               Operands<T, Space> const& operands, StepPlaces& places)
       : plan_(plan), rank_(rank), logits_(logits), predicate_(predicate), operands_(operands), places_(places) {}
 
-  /// `segments`: the ids of the rows that are here at this step, [batch, rows]; without data where there are none.
-  /// `progress`: what lets the exchange under way move on.
+  /// `segments`: document ids of the rotating rows held at this step, [batch, rows]; without data if none are given.
+  /// `progress`: callback that advances pending transfers.
   Step<T, Predicate, Space> build(int index, TensorView<std::int32_t const, 2, Space> segments, Progress progress) {
     places_.find(plan_, rank_, index);
     bool const keys_rotate = plan_.rotation() == Rotation::keys;
@@ -63,7 +63,7 @@ class StepBuilder {
   StepPlaces& places_;
 };
 
-/// What both passes work with. All references outlive the pass.
+/// Arguments that both passes take. The objects referred to outlive the pass.
 template <class C, class B, class Predicate>
 struct PassContext {
   RingPlan const& plan;

@@ -1,5 +1,5 @@
 #pragma once
-// Where the rows that meet in a step lie: in the sequences, and in tiles.
+// Tiles and global positions of the query and key rows of one step.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,9 +10,10 @@
 
 namespace annulus {
 
-/// Found anew for each step, in memory that is kept: all steps at once would need more of it than the keys of one.
+/// Recomputed for each step in reused storage: storing all steps would take more memory than the keys of one step.
 class StepPlaces {
  public:
+  /// Computes the tiles and positions of step `index` of `rank`; invalidates those of the step before.
   void find(RingPlan const& plan, Rank rank, int index) {
     PlannedStep const& planned = plan.step(rank, index);
     bool const keys_rotate = plan.rotation() == Rotation::keys;
@@ -25,9 +26,9 @@ class StepPlaces {
   }
 
   std::span<Tile const> tiles() const { return tiles_; }
-  /// Global, counted from the query offset.
+  /// Global position of each query row, query offset included.
   std::span<Index const> query_positions() const { return query_positions_; }
-  /// Global.
+  /// Global position of each key row.
   std::span<Index const> key_positions() const { return key_positions_; }
 
  private:

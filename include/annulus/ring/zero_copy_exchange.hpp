@@ -13,10 +13,10 @@
 
 namespace annulus {
 
-/// The exchanges of one rank in one pass, called by the ring loop as CopiedExchange is. Every rank shares_memory its prefetched
-/// rows to all that will want them, before its first step, and reads those of a step's owner in the owner's buffer.
-/// Results are shared to the rank that adds to them next, out of up to three buffers that take turns, so that this rank
-/// writes new ones while the other reads.
+/// The exchanges of one rank in one pass, with the members of CopiedExchange. Before its first step every rank opens
+/// windows on its prefetched rows to all ranks that need them; each step reads the rows of its owner in the owner's
+/// buffer. Results are read by the rank that adds to them next. They rotate through up to three buffers, so that this
+/// rank writes new results while the other rank reads the previous ones.
 template <ZeroCopyCommunicator C, Backend B>
 class ZeroCopyExchange {
  public:
@@ -28,10 +28,10 @@ class ZeroCopyExchange {
         communicator_(communicator),
         buffers_(buffers),
         rank_(communicator.rank()),
-        fresh_{&buffers.carried[1]},
+        result_buffers_{&buffers.carried[1]},
         windows_(buffers.borrowed) {
     for (std::size_t i = 2; i < buffers.carried.size(); ++i)
-      if (plan.carried_rows(rank_)[i] > 0) fresh_[places_++] = &buffers.carried[i];
+      if (plan.carried_rows(rank_)[i] > 0) result_buffers_[buffer_count_++] = &buffers.carried[i];
   }
 
   ZeroCopyExchange(ZeroCopyExchange const&) = delete;
@@ -40,7 +40,7 @@ class ZeroCopyExchange {
 
   Payload const& here() const { return here_; }
 
-  /// Nothing moves.
+  /// Empty: no transfer needs to be advanced.
   Progress progress() const { return {}; }
 
   void fetch_next(int i) {
@@ -59,15 +59,15 @@ class ZeroCopyExchange {
     auto& window = windows_[static_cast<std::size_t>(i)];
     window.wait();
     PlannedStep const& next = plan_.step(rank_, i + 1);
-    take(here_, window, plan_.prefetched_layout(), next.held, Channel::prefetched, i + 1, next.owner);
+    bind(here_, window, plan_.prefetched_layout(), next.held, Channel::prefetched, i + 1, next.owner);
   }
 
   Payload& results(int i) {
     bool const at_owner = plan_.steps() == 1 || (plan_.carried_direct() && i == 0);
-    Payload& results = at_owner ? buffers_.carried[0] : *fresh_[turn_];
+    Payload& results = at_owner ? buffers_.carried[0] : *result_buffers_[next_buffer_];
     if (!at_owner) {
       communicator_.reclaim(results.buffer());
-      turn_ = (turn_ + 1) % places_;
+      next_buffer_ = (next_buffer_ + 1) % buffer_count_;
     }
     results.hold(plan_.step(rank_, i).held);
     return results;
@@ -75,43 +75,47 @@ class ZeroCopyExchange {
 
   template <class Join>
   void join_arrived(int i, Payload& results, Join& join) {
-    if (!behind_) return;
+    if (!carried_window_) return;
     await_results(i - 1);
     join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_);
   }
 
   void pass_on(int i, Payload& results) {
     if (i > 0) windows_[static_cast<std::size_t>(i - 1)].release();
-    if (behind_) behind_->release();
-    behind_.reset();
+    if (carried_window_) carried_window_->release();
+    carried_window_.reset();
     if (plan_.carried_layout().row_bytes.empty() || plan_.carried_hop(i) == 0) return;
-    behind_.emplace(communicator_.open_window(Channel::carried, plan_.carried_hop(i),
-                                             results.outgoing(plan_.step(rank_, i).carried, seed(Channel::carried, i))));
+    carried_window_.emplace(
+        communicator_.open_window(Channel::carried, plan_.carried_hop(i),
+                                  results.outgoing(plan_.step(rank_, i).carried, seed(Channel::carried, i))));
   }
 
-  /// The results for this rank's own rows may lie in another rank's memory: they are given back with this object.
+  /// The results for this rank's own rows may be in another rank's memory: their window is released when this object is
+  /// destroyed.
   template <class Join>
   Payload const& return_to_owner(Join& join) {
-    Payload const& home = buffers_.carried[0];
-    if (!behind_) return home;
+    Payload const& own_results = buffers_.carried[0];
+    if (!carried_window_) return own_results;
     await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arrived_;
-    join(home, arrived_);
-    return home;
+    join(own_results, arrived_);
+    return own_results;
   }
 
  private:
-  /// The results that the step `sent_in` has shared to this rank.
+  /// Waits for the results of step `sent_in` that another rank has shared with this one.
   void await_results(int sent_in) {
-    behind_->wait();
-    take(arrived_, *behind_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, Channel::carried, sent_in,
-         ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
+    carried_window_->wait();
+    bind(arrived_, *carried_window_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, Channel::carried,
+         sent_in, ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
   }
 
   std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
 
-  void take(Payload& payload, WindowOf<C> const& window, PayloadLayout const& layout, RowRange rows, Channel channel, int step,
-            Rank owner) {
+  /// Makes `payload` refer to the rows in a window that has been waited for. Throws CommunicationError if their byte
+  /// counts differ from the plan or their checksum does not match.
+  void bind(Payload& payload, WindowOf<C> const& window, PayloadLayout const& layout, RowRange rows, Channel channel,
+            int step, Rank owner) {
     WindowRuns const runs = window.runs();
     auto const require_equal = [&](std::size_t expected, std::size_t got, auto const&... what) {
       if (expected != got)
@@ -123,7 +127,7 @@ class ZeroCopyExchange {
     require_equal(lengths.size(), runs.size(), " runs");
     for (std::size_t p = 0; p < lengths.size(); ++p) require_equal(lengths[p], runs[p].size(), " bytes in run ", p);
     payload.lie_at(runs, layout, rows);
-    // A window holds exactly one checksum.
+    // A window holds exactly one checksum, whatever its slot in the owner's buffer.
     detail::require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, owner);
   }
 
@@ -132,10 +136,10 @@ class ZeroCopyExchange {
   RingBuffers<C, B>& buffers_;
   Rank rank_;
   Payload here_, arrived_;
-  std::array<Payload*, 3> fresh_;
-  std::size_t places_ = 1, turn_ = 0;
+  std::array<Payload*, 3> result_buffers_;
+  std::size_t buffer_count_ = 1, next_buffer_ = 0;
   std::vector<WindowOf<C>>& windows_;
-  std::optional<WindowOf<C>> behind_;
+  std::optional<WindowOf<C>> carried_window_;
 };
 
 }  // namespace annulus

@@ -1,5 +1,5 @@
 #pragma once
-// A plan, walked through as the ring would do it, without data and without a ring.
+// Consistency check of a ring plan: walks through its steps as the ring would, without data or communication.
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@ namespace annulus {
 
 namespace detail {
 
-/// Plan: RingPlan, or what has its observers.
+/// The checks, one member function each; all throw Error. Plan: RingPlan, or a type with its const member functions.
 template <class Plan>
 class PlanWalk {
  public:
@@ -30,7 +30,7 @@ class PlanWalk {
 
   void check_offsets() const {
     require(plan_.steps() >= 1 && plan_.steps() <= ranks(), plan_.steps(), " steps on ", ranks(), " ranks");
-    require(plan_.offset(0) == 0, "the first step is at offset ", plan_.offset(0), ", not at home");
+    require(plan_.offset(0) == 0, "the first step has offset ", plan_.offset(0), ", expected 0");
     for (int i = 1; i < plan_.steps(); ++i) {
       require(plan_.offset(i) > plan_.offset(i - 1) && plan_.offset(i) < ranks(), "offset ", plan_.offset(i),
               " of step ", i, " follows ", plan_.offset(i - 1), " on ", ranks(), " ranks");
@@ -40,7 +40,7 @@ class PlanWalk {
     }
   }
 
-  /// Every pair of ranks with anything visible meets once, and what is needed then is here.
+  /// Every pair of ranks with visible pairs meets once, and the visitor then holds the rows that it needs.
   void check_visits() const {
     std::vector<bool> made(static_cast<std::size_t>(ranks()), false);
     for (int i = 0; i < plan_.steps(); ++i) made[static_cast<std::size_t>(plan_.offset(i))] = true;
@@ -53,23 +53,23 @@ class PlanWalk {
         PlannedStep const& step = plan_.step(rank, i);
         require(step.owner == owner(rank, i), at(rank, i), "the owner is ", step.owner, ", expected ", owner(rank, i));
         require(step.visible_pairs == need(rank, step.owner).visible_pairs, at(rank, i), step.visible_pairs,
-                " visible pairs are planned, ", need(rank, step.owner).visible_pairs, " are there");
+                " visible pairs are planned, expected ", need(rank, step.owner).visible_pairs);
         require(holds(step.held, needed_rows(rank, step.owner)), at(rank, i), "rows ", text(step.held),
-                " are here, needed are ", text(needed_rows(rank, step.owner)));
+                " are held, needed are ", text(needed_rows(rank, step.owner)));
         check_tiles(rank, i);
       }
   }
 
-  /// What a rank sends is what the receiver expects, and it is no more than later steps need.
+  /// A rank sends the rows that the receiver expects, and no more than later steps need.
   void check_prefetched() const {
     for (Rank rank = 0; rank < ranks(); ++rank)
       require(same(plan_.step(rank, 0).held, whole(rank)), at(rank, 0), "rows ", text(plan_.step(rank, 0).held),
-              " are here, but a rank begins with all its own ", text(whole(rank)));
+              " are held, but a rank starts with all of its own rows ", text(whole(rank)));
     for (int i = 0; i < plan_.steps(); ++i)
       for (Rank rank = 0; rank < ranks(); ++rank) {
         PlannedStep const& step = plan_.step(rank, i);
         require(holds(step.held, step.sent), at(rank, i), "rows ", text(step.sent), " are sent, only ", text(step.held),
-                " are here");
+                " are held");
         require(same(step.sent, later_needs(step.owner, i + 1)), at(rank, i), "rows ", text(step.sent),
                 " are sent, later steps need ", text(later_needs(step.owner, i + 1)));
         if (i + 1 == plan_.steps()) continue;
@@ -81,11 +81,11 @@ class PlanWalk {
       }
   }
 
-  /// Results of every visit come home once, with the rows that the home rank expects.
+  /// Results of every visit return to their owner once, with the rows that the owner expects.
   void check_carried() const {
     if (plan_.carried_layout().row_bytes.empty()) return;
     // results[r]: the visitors whose results for one owner are on rank r.
-    std::vector<std::vector<Rank>> results(static_cast<std::size_t>(ranks())), home = results;
+    std::vector<std::vector<Rank>> results(static_cast<std::size_t>(ranks())), returned = results;
     for (int i = 0; i < plan_.steps(); ++i) {
       int const hop = plan_.carried_hop(i);
       if (plan_.carried_direct()) results.assign(results.size(), {});
@@ -96,12 +96,12 @@ class PlanWalk {
         Rank const to = wrap(rank + hop);
         PlannedStep const& step = plan_.step(rank, i);
         bool const returns_to_owner = plan_.carried_direct() || i + 1 == plan_.steps();
-        Rank const bound_for = returns_to_owner ? to : plan_.step(to, i + 1).owner;
-        require(bound_for == step.owner, at(rank, i), "results for rank ", step.owner, " go to rank ", to,
-                ", where those for rank ", bound_for, " belong");
+        Rank const expected = returns_to_owner ? to : plan_.step(to, i + 1).owner;
+        require(expected == step.owner, at(rank, i), "results for rank ", step.owner, " go to rank ", to,
+                ", which expects those for rank ", expected);
         if (hop > 0) check_carried_rows(rank, i, to);
         if (returns_to_owner) {
-          auto& all = home[static_cast<std::size_t>(to)];
+          auto& all = returned[static_cast<std::size_t>(to)];
           all.insert(all.end(), here.begin(), here.end());
         }
         arrived[static_cast<std::size_t>(to)] = here;
@@ -111,9 +111,9 @@ class PlanWalk {
     for (Rank rank = 0; rank < ranks(); ++rank)
       for (int i = 0; i < plan_.steps(); ++i) {
         Rank const visitor = wrap(rank + plan_.offset(i));
-        auto const& all = home[static_cast<std::size_t>(rank)];
+        auto const& all = returned[static_cast<std::size_t>(rank)];
         auto const times = std::count(all.begin(), all.end(), visitor);
-        require(times == 1, "the results of rank ", visitor, " for rank ", rank, " come home ", times, " times");
+        require(times == 1, "results of rank ", visitor, " for rank ", rank, " return ", times, " times, expected 1");
       }
   }
 
@@ -135,24 +135,24 @@ class PlanWalk {
     }
   }
 
-  /// The buffers have room for all rows that are put into them.
+  /// The buffers are exactly as large as the rows that are stored in them.
   void check_buffers() const {
     for (Rank rank = 0; rank < ranks(); ++rank) {
       Index prefetched = 0;
       std::array<Index, 4> carried{plan_.rotating_rows(rank), 0, 0, 0};
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
-        // Read in place, only the own rows need room.
+        // With zero-copy exchange only the rank's own rows need a buffer.
         if (i == 0 || !plan_.request().zero_copy) prefetched = std::max(prefetched, step.sent.size());
         if (i > 0 && !plan_.request().zero_copy) prefetched = std::max(prefetched, step.held.size());
         carried[3] = std::max(carried[3], step.arriving.size());
         if (plan_.steps() > 1 && (i > 0 || !plan_.carried_direct()))
           carried[1] = std::max(carried[1], step.held.size());
       }
-      // Two buffers for results take turns, unless there is only one step away from home; all rows pass through them
-      // where results travel on, so that there is no buffer at home.
+      // Two result buffers alternate, unless only one step sends results. Where results travel on with their rows,
+      // a rank's own results arrive in these buffers too, so that it has no separate buffer for them.
       if (plan_.steps() > 2 || !plan_.carried_direct()) carried[2] = carried[1];
-      // Read in place, results need no room on arrival; a third buffer gives the reader the time of a step.
+      // With zero-copy exchange results need no arrival buffer; a third result buffer gives the reader a step of time.
       if (plan_.request().zero_copy)
         carried[3] = plan_.steps() > (plan_.carried_direct() ? 3 : 2) ? carried[1] : 0;
       if (plan_.steps() > 1 && !plan_.carried_direct()) carried[0] = 0;
@@ -187,7 +187,7 @@ class PlanWalk {
     return plan_.rotation() == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
 
-  /// Rows of `owner` that steps from `first` on need: all that travel, where results travel on with them.
+  /// Rows of `owner` that steps from `first` on need: all of them, if results travel on with their rows.
   RowRange later_needs(Rank owner, int first) const {
     if (first >= plan_.steps()) return {};
     if (!plan_.carried_direct()) return whole(owner);
@@ -206,9 +206,9 @@ class PlanWalk {
       Index const stays = keys ? tile.query_begin : tile.key_begin;
       Index const stays_count = keys ? tile.query_count : tile.key_count;
       require(stays >= 0 && stays + stays_count <= resident, at(rank, index), "a tile spans rows ",
-              text({stays, stays + stays_count}), " of ", resident, " that stay");
+              text({stays, stays + stays_count}), " of ", resident, " resident rows");
       require(begin >= 0 && begin + count <= step.held.size(), at(rank, index), "a tile spans rows ",
-              text({begin, begin + count}), " of ", step.held.size(), " that are here");
+              text({begin, begin + count}), " of ", step.held.size(), " held rows");
       pairs += tile.visible_pairs;
     }
     require(pairs == step.visible_pairs, at(rank, index), "the tiles have ", pairs, " visible pairs, the step ",
@@ -230,10 +230,10 @@ class PlanWalk {
 
 }  // namespace detail
 
-/// Throws Error with the first thing that would go wrong: a step that nobody needs, a pair of ranks with anything
-/// visible that does not meet exactly once, rows that a rank sends and its neighbour does not expect, rows passed on that no
-/// later step needs, results that do not come home exactly once, bytes or buffers that do not fit the rows.
-/// Plan: RingPlan, or what has its observers. Cost: that of making the plan.
+/// Throws Error for the first fault found: a step that no rank needs, a pair of ranks with visible pairs that does not
+/// meet exactly once, rows sent that the receiver does not expect or that no later step needs, results that do not
+/// return to their owner exactly once, byte counts or buffers that do not match the rows.
+/// Plan: RingPlan, or a type with its const member functions. Cost: that of building the plan.
 template <class Plan>
 void check_plan(Plan const& plan) {
   detail::PlanWalk<Plan> const walk(plan);

@@ -1,5 +1,5 @@
 #pragma once
-// A plan as text: what every rank does at every step, and what it costs.
+// Text form of a ring plan: the steps of every rank, and their cost.
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace annulus {
 
-/// How many tiles of one step have each coverage; none are counted that hold nothing visible.
+/// Number of tiles of one step by coverage. Tiles without visible pairs are not counted.
 struct TileCounts {
   Index full = 0;
   Index band = 0;
@@ -42,8 +42,8 @@ inline TileCounts count_tiles(RingPlan const& plan, Rank rank, int step) {
   return counts;
 }
 
-/// The distances between a rank and an owner for which no step is made, since no rank needs the rows of the rank that
-/// many places back. Together with the plan's own offsets they are 0 .. ranks - 1.
+/// Distances from a rank back to an owner for which the plan has no step, because no rank needs the rows of the rank at
+/// that distance. Together with the offsets of the plan they are 0 .. ranks - 1.
 inline std::vector<int> offsets_without_step(RingPlan const& plan) {
   std::vector<int> skipped;
   int step = 0;
@@ -55,14 +55,14 @@ inline std::vector<int> offsets_without_step(RingPlan const& plan) {
   return skipped;
 }
 
-/// Rows whose results leave behind the compute of a step; none where the pass carries nothing.
+/// Number of rows whose results are sent after the compute of a step; 0 if the pass carries nothing.
 inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
   return plan.carried_layout().row_bytes.empty() ? 0 : plan.step(rank, step).carried.size();
 }
 
 namespace detail {
 
-/// A number right-aligned under the title of its column, two spaces after the column before.
+/// Prints a value right-aligned under the title of its column, with two spaces before the column.
 template <class Value>
 void print_cell(std::ostream& out, std::string const& title, Value const& value) {
   out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
@@ -143,9 +143,9 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
 
 }  // namespace detail
 
-/// Writes the plan: the problem, a table of steps for each rank, the steps that are not made, and per rank the work, the
-/// bytes sent and the largest sum of its buffers. Columns of a step: the owner whose rows are there, tiles by coverage,
-/// multiply-adds, and rows and bytes that leave ahead of the compute (prefetched) and behind it (carried).
+/// Writes the plan: the problem, a table of steps for each rank, the omitted steps, and per rank the work, the bytes
+/// sent and the bytes of its buffers. Columns of a step: the owner of the rows worked on, tiles by coverage,
+/// multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it (carried).
 inline void print_plan(std::ostream& out, RingPlan const& plan) {
   detail::print_heading(out, plan);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) detail::print_rank(out, plan, rank);

@@ -1,6 +1,6 @@
 #pragma once
-// The plan of one pass: which steps are made, who sends what, how much work and memory each rank has. It needs no data
-// and every rank computes the same plan from the same request.
+// Ring plan: the steps of one pass, the rows that each rank sends, its work and its memory. A plan needs no data, and
+// every rank computes the same plan from the same request.
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace annulus {
 
-/// Everything that a plan depends on.
+/// All inputs of a plan.
 struct PlanRequest {
   Pass pass = Pass::forward;
   AttentionShape shape{};
@@ -30,32 +30,35 @@ struct PlanRequest {
   int element_bytes = 4;      ///< of q, k, v, dout
   int accumulator_bytes = 4;  ///< of the running state and of gradients in flight
   int lse_bytes = 4;  ///< of lse, and of its remainder
-  Index sinks = 0;            ///< sinks per query head; their gradients are summed over the ranks
+  Index sinks = 0;            ///< sink logits per query head; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;  ///< of dbias, per local query
   bool segments = false;     ///< packed documents: ids travel with their rows
-  bool elementwise = false;  ///< a boolean mask or a predicate is asked per pair
+  bool elementwise = false;  ///< a boolean mask or a predicate is evaluated per pair
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
-  bool zero_copy = false;  ///< ranks read each other's payloads where they lie, instead of copies
+  bool zero_copy = false;  ///< ranks read each other's payloads directly instead of receiving copies
   bool checked = false;   ///< payloads travel with checksums
 
   bool operator==(PlanRequest const&) const = default;
 };
 
-/// One step of one rank: `owner`'s rows are here. Row ranges count the owner's local rows.
+/// One step of one rank, which works on rows of `owner`. Row ranges count the owner's local rows.
 struct PlannedStep {
   Rank owner = 0;
   Index visible_pairs = 0;  ///< per batch item and query head
   Index multiply_adds = 0;
-  RowRange held{};           ///< rows of the owner that are here
-  RowRange sent{};           ///< rows of them that the prefetched shift of this step passes on
-  RowRange carried{};        ///< rows whose result the carried shift of this step takes away
-  RowRange arriving{};       ///< rows of results that the carried shift of this step brings
+  RowRange held{};           ///< rows of the owner that the rank holds
+  RowRange sent{};           ///< those of them that the prefetched shift of this step sends
+  RowRange carried{};        ///< rows whose results the carried shift of this step sends
+  RowRange arriving{};       ///< rows whose results the carried shift of this step receives
   Index prefetched_bytes = 0;  ///< sent by the prefetched shift
   Index carried_bytes = 0;     ///< sent by the carried shift
 };
 
+/// The plan of one pass for all ranks.
 class RingPlan {
  public:
+  /// Throws ShapeError for lengths that do not fit the sharding or sizes that overflow, and UnsupportedError where
+  /// queries are to rotate with an operand that is bound to them.
   explicit RingPlan(PlanRequest request);
 
   PlanRequest const& request() const { return request_; }
@@ -63,17 +66,17 @@ class RingPlan {
   int ranks() const { return static_cast<int>(request_.query_lengths.size()); }
   int steps() const { return static_cast<int>(offsets_.size()); }
 
-  /// At step i rank r works on owner r - offset(i). The first offset is 0: every rank begins at home.
+  /// At step i rank r works on rows of owner r - offset(i), modulo ranks. The first offset is 0: its own rows.
   int offset(int step) const { return offsets_[static_cast<std::size_t>(step)]; }
   Rank owner(Rank rank, int step) const { return wrap(rank - offset(step)); }
 
-  /// How far the prefetched shift between step i and i + 1 reaches.
+  /// Distance in ranks of the prefetched shift between step i and i + 1.
   int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
 
-  /// True where results go straight home after each step, because only part of the shards travels (local masks);
-  /// otherwise they travel on with the rows they belong to and come home with the last shift.
+  /// True if results are sent directly to their owner after each step, because only parts of shards travel (local
+  /// masks); otherwise they travel on with their rows and reach the owner with the last shift.
   bool carried_direct() const { return direct_; }
-  /// How far the carried shift after step i reaches; 0: there is none.
+  /// Distance in ranks of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
     if (steps() == 1) return 0;
     if (direct_) return step == 0 ? 0 : ranks() - offset(step);
@@ -83,21 +86,21 @@ class RingPlan {
   PlannedStep const& step(Rank rank, int step) const {
     return planned_[static_cast<std::size_t>(rank * steps() + step)];
   }
-  /// Tiles of the step, within the rows that are here; rows of the rotating side are counted from held.begin.
+  /// Tiles of the step, within the held rows; rows of the rotating side are counted from held.begin.
   std::vector<Tile> tiles(Rank rank, int step) const {
     std::vector<Tile> result;
     TileFinder finder;
     find_tiles(rank, step, finder, result);
     return result;
   }
-  /// As tiles, in memory that is used again.
+  /// Like tiles(), but replaces the contents of `tiles` and reuses storage.
   void find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const;
 
   std::vector<Segment> const& query_segments(Rank rank) const { return query_segments_[static_cast<std::size_t>(rank)]; }
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
   Index global_queries() const { return total(request_.query_lengths); }
   Index global_keys() const { return total(request_.key_lengths); }
-  /// Rows of the side that travels, and of the side that stays.
+  /// Number of local rows of the side that travels, and of the side that stays.
   Index rotating_rows(Rank rank) const { return rotating_lengths()[static_cast<std::size_t>(rank)]; }
   Index resident_rows(Rank rank) const {
     return rotation_ == Rotation::keys ? local_queries(rank) : local_keys(rank);
@@ -106,7 +109,7 @@ class RingPlan {
   PayloadLayout const& prefetched_layout() const { return prefetched_; }
   PayloadLayout const& carried_layout() const { return carried_; }
   PayloadLayout const& resident_layout() const { return resident_; }
-  /// Backward: delta = rowsum(dout * output) of the own queries; dbias; the sinks' gradients, a row per rank and a sum.
+  /// Backward: delta = rowsum(dout * output) per query; dbias; gradients of sink logits, a row per rank and their sum.
   PayloadLayout delta_layout() const {
     return {{request_.shape.batch * request_.shape.query_heads * request_.accumulator_bytes}};
   }
@@ -117,22 +120,22 @@ class RingPlan {
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
 
-  /// One for the own rows; where they are copied, they take turns with a second one for those that arrive.
+  /// One for the rank's own rows; unless the exchange is zero-copy, it alternates with a second one for arriving rows.
   int prefetched_buffers() const { return request_.zero_copy ? 1 : 2; }
-  /// Rows that each prefetched buffer can hold; 0: none are made.
+  /// Rows that each prefetched buffer can hold; 0: not allocated.
   Index prefetched_rows(Rank rank) const;
-  /// Rows of each carried buffer, in the order home, fresh, second fresh, and arriving or (in place) third fresh; 0: not
-  /// made.
+  /// Rows of each carried buffer: the owner's, the one of fresh results, a second such one, and the one of arriving
+  /// results (zero-copy: a third one of fresh results); 0: not allocated.
   std::array<Index, 4> carried_rows(Rank rank) const;
 
-  /// Bytes that the rank sends, or (in place) that others read from it, in the whole pass, without checksums and the
+  /// Bytes that the rank sends, or (zero-copy) that others read from it, in the whole pass, excluding checksums and the
   /// small records that validate a call.
   Index bytes_sent(Rank rank) const;
-  /// Bytes of all buffers that the pass makes: payloads, running state or gradients in accumulator precision, delta.
+  /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
   Index peak_buffer_bytes(Rank rank) const;
   Index multiply_adds(Rank rank) const;
   Index total_bytes_sent() const;
-  /// Largest work of a rank over the mean: 1 is perfect balance.
+  /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;
 
  private:
@@ -157,7 +160,7 @@ class RingPlan {
     return finder.find(query_segments(queries), key_segments(keys), request_.mask, request_.query_offset,
                        request_.elementwise, tiles);
   }
-  /// One for every rank that reads a buffer, at least one for what leaves and one for what arrives.
+  /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
   Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
   void check_sizes() const;
   void build(Rotation rotation);
@@ -197,8 +200,8 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
   }
 }
 
-/// Throws ShapeError where positions, pairs of a step or bytes of a buffer cannot be counted; all sums and products of the
-/// plan, but those of the work, are below what is checked here. Negative lengths are the sharding's to refuse.
+/// Throws ShapeError if positions, pairs of a step or bytes of a buffer overflow. All sums and products of the plan,
+/// except those of the work, are below the limits checked here. Negative lengths are rejected by the sharding.
 inline void RingPlan::check_sizes() const {
   AttentionShape const& s = request_.shape;
   Index rows = 1, positions = 0;
@@ -216,7 +219,7 @@ inline void RingPlan::check_sizes() const {
   Index const keys = *std::max_element(request_.key_lengths.begin(), request_.key_lengths.end());
   check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ", keys,
                     " keys; accepted: fewer than ", largest_index, " pairs");
-  // The widest row that any payload may have: a query with its dout, and what belongs to it beside.
+  // The widest row of any payload: a query with its dout and at most four scalars.
   Index const heads = saturating_product(s.batch, std::max(s.query_heads, s.kv_heads));
   Index const width = saturating_sum(saturating_sum(s.head_dim, s.value_dim), 4);
   Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
@@ -229,7 +232,7 @@ inline void RingPlan::check_sizes() const {
                                   product(s.query_heads, request_.sinks, bytes, Index{ranks()} + 1)});
   check<ShapeError>(largest < largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads, " query heads, ",
                     s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ",
-                    request_.sinks, " sinks per head and ", rows, " rows of a rank need a buffer of ", largest,
+                    request_.sinks, " sink logits per head and ", rows, " rows of a rank need a buffer of ", largest,
                     " bytes or more; accepted: fewer than ", largest_index / 32);
 }
 

@@ -1,14 +1,15 @@
 #pragma once
+// Rotation: the choice between pass-KV and pass-Q.
 
 #include <string_view>
 
 namespace annulus {
 
-/// Which side travels around the ring; the other one stays.
+/// The side that travels around the ring; the other one stays.
 enum class Rotation {
-  automatic,  ///< the side that sends fewer bytes; keys where both send the same
-  keys,       ///< k and v travel, in the backward pass with their gradients behind them
-  queries,    ///< q travels, with the running state (forward) or dout, lse, its remainder, delta and dq (backward)
+  automatic,  ///< the side that sends fewer bytes; keys if both send the same
+  keys,       ///< pass-KV: k and v travel, in the backward pass followed by their gradients
+  queries,    ///< pass-Q: q travels with the running state; backward with dout, lse, its remainder, delta and dq
 };
 
 constexpr std::string_view name_of(Rotation rotation) {

@@ -1,5 +1,5 @@
 #pragma once
-// Where sharding meets mask: the tiles of one rank's queries and one owner's keys that hold anything visible.
+// Visible tiles: sharding x mask gives the tiles of one rank's queries and one owner's keys that contain visible pairs.
 
 #include <algorithm>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace annulus {
 
-/// The rows of a pair of shards that take part at all.
+/// Number of visible pairs of two shards (an upper bound where pairs are tested), and row ranges that contain them.
 struct Need {
   Index visible_pairs = 0;
   RowRange queries{};
@@ -20,19 +20,19 @@ struct Need {
 
 namespace detail {
 
-/// Beyond this many pairs of segments a tile each would cost more than it saves; one tile is asked per pair instead.
+/// Above this many segment pairs, separate tiles do not pay; one tile masked element by element is emitted instead.
 inline constexpr std::size_t tile_limit = std::size_t{1} << 16;
 
-/// Cuts key segments where the exemption from the window ends: on both sides of the cut the mask is one interval.
+/// Splits key segments where the sink tokens end: on each side of the split a query sees one interval of keys.
 inline void split_at_sinks(std::span<Segment const> keys, Mask const& mask, std::vector<Segment>& result) {
   result.clear();
   for (Segment const& segment : keys) {
-    Index const sinks = std::clamp(ceil_divide(mask.sink_tokens - segment.global_begin, segment.global_stride), Index{0},
-                                   segment.length);
-    if (sinks > 0) result.push_back({segment.local_begin, sinks, segment.global_begin, segment.global_stride});
-    if (sinks < segment.length)
-      result.push_back({segment.local_begin + sinks, segment.length - sinks,
-                        segment.global_begin + sinks * segment.global_stride, segment.global_stride});
+    Index const exempt = std::clamp(ceil_divide(mask.sink_tokens - segment.global_begin, segment.global_stride),
+                                    Index{0}, segment.length);
+    if (exempt > 0) result.push_back({segment.local_begin, exempt, segment.global_begin, segment.global_stride});
+    if (exempt < segment.length)
+      result.push_back({segment.local_begin + exempt, segment.length - exempt,
+                        segment.global_begin + exempt * segment.global_stride, segment.global_stride});
   }
 }
 
@@ -44,13 +44,13 @@ inline Band band_of(Tile const& tile, Mask const& mask) {
   return band;
 }
 
-/// Fills coverage, band and count of a tile whose positions are set, and reports the rows that take part.
+/// Sets coverage, band and visible pairs of a tile from its positions; returns its need in rows of the tile.
 inline Need classify(Tile& tile, Mask const& mask) {
   Index const last_query = tile.query_position + (tile.query_count - 1) * tile.query_stride;
   Index const last_key = tile.key_position + (tile.key_count - 1) * tile.key_stride;
   PositionRange const first = mask.keys_of(tile.query_position, tile.sink), last = mask.keys_of(last_query, tile.sink);
   RowRange const all_queries{0, tile.query_count}, all_keys{0, tile.key_count};
-  // The ends of the interval grow with the query, so the first and the last query bound all others.
+  // Both ends of the interval are non-decreasing in the query, so the first and the last query bound all others.
   if (first.begin > last_key || last.end <= tile.key_position) return {};
   if (last.begin <= tile.key_position && first.end > last_key) {
     tile.coverage = Coverage::full;
@@ -79,7 +79,7 @@ inline Need classify(Tile& tile, Mask const& mask) {
   return need;
 }
 
-/// Joins a full tile to its left neighbour in the same row of tiles, or the whole row to the row above.
+/// Appends a tile; a full tile is merged into a full left neighbour in the same row of tiles.
 inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
   auto const joins = [](Tile const& a, Tile const& b) {
     return a.coverage == Coverage::full && b.coverage == Coverage::full && a.query_begin == b.query_begin &&
@@ -96,10 +96,10 @@ inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
 
 }  // namespace detail
 
-/// Finds the tiles of pairs of shards. Its memory is kept, so that a repeated search allocates nothing.
+/// Finds the tiles of pairs of shards. Storage is reused, so that a repeated search allocates nothing.
 class TileFinder {
  public:
-  /// As visible_tiles.
+  /// See visible_tiles. Replaces the contents of `tiles`.
   Need find(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask, Index query_offset,
             bool elementwise, std::vector<Tile>* tiles) {
     if (tiles) tiles->clear();
@@ -135,10 +135,9 @@ class TileFinder {
   }
 
  private:
-  /// Joins full tiles that lie above each other over the same keys.
+  /// Merges full tiles of adjacent rows of tiles that cover the same keys.
   void join_rows(std::vector<Tile>& tiles) {
-    // Where the full tiles of the row above, and of this row, have gone, in the order of their keys: two rows that touch
-    // are walked side by side.
+    // Indices of the full tiles of the row above and of this row, in key order, for a joint traversal.
     above_.clear();
     row_.clear();
     Index row_begin = 0;
@@ -174,9 +173,9 @@ class TileFinder {
   std::vector<std::size_t> above_, row_;
 };
 
-/// Tiles of (queries x keys) with anything visible, in row order, and the rows that take part. Query positions are
-/// counted from `query_offset`. With `elementwise` (a boolean mask or a predicate is given) no tile is full: what the
-/// positions allow is asked again per pair. `tiles` may be null where only the need is asked for.
+/// Finds the tiles of (queries x keys) with visible pairs, in row order, and returns the rows needed. Query positions
+/// are counted from `query_offset`. With `elementwise` (a boolean mask or a predicate is given) no tile is full: each
+/// pair that the positions allow is tested. `tiles` may be null if only the need is of interest.
 inline Need visible_tiles(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask,
                           Index query_offset, bool elementwise, std::vector<Tile>* tiles) {
   return TileFinder().find(queries, keys, mask, query_offset, elementwise, tiles);

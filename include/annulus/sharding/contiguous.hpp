@@ -1,4 +1,5 @@
 #pragma once
+// Contiguous sharding.
 
 #include <numeric>
 #include <span>
@@ -8,7 +9,7 @@
 
 namespace annulus {
 
-/// Rank r owns one block of the sequence; blocks follow each other in rank order and may have any lengths, also 0.
+/// Each rank owns one block of the sequence; blocks are in rank order and may have any lengths, including 0.
 struct Contiguous {
   bool operator==(Contiguous const&) const = default;
 
@@ -19,6 +20,7 @@ struct Contiguous {
     return result;
   }
 
+  /// `lengths`: rows of every rank.
   std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
     Index const begin = std::accumulate(lengths.begin(), lengths.begin() + rank, Index{0});
     std::vector<Segment> result;

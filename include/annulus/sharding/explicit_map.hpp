@@ -1,4 +1,5 @@
 #pragma once
+// Explicit sharding: a list of positions for each rank.
 
 #include <span>
 #include <utility>
@@ -9,8 +10,8 @@
 
 namespace annulus {
 
-/// Any position on any rank, in any order: queries[rank][row] is a global position. Keys lie as the queries do unless
-/// `keys` is given. Together the ranks must own every position from 0 to the length exactly once.
+/// Any position on any rank, in any order: queries[rank][row] is a global position. Keys are placed like the queries
+/// unless `keys` is given. Together the ranks must own every position in [0, length) exactly once.
 struct ExplicitMap {
   std::vector<std::vector<Index>> queries;
   std::vector<std::vector<Index>> keys;
@@ -21,6 +22,7 @@ struct ExplicitMap {
     return side == Side::key && !keys.empty() ? keys : queries;
   }
 
+  /// Rows of every rank. Throws as check_partition does.
   std::vector<Index> lengths(Side side, int ranks, Index global) const {
     check_partition(side, ranks, global);
     std::vector<Index> result;
@@ -28,7 +30,7 @@ struct ExplicitMap {
     return result;
   }
 
-  /// Runs of equal, positive distance become one segment.
+  /// Merges runs of constant positive stride into one segment each.
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const>) const {
     auto const& list = positions(side)[static_cast<std::size_t>(rank)];
     std::vector<Segment> result;
@@ -43,7 +45,7 @@ struct ExplicitMap {
     return result;
   }
 
-  /// Throws ShapeError unless every position in [0, global) is owned exactly once.
+  /// Throws ShapeError unless the map has `ranks` ranks that own every position in [0, global) exactly once.
   void check_partition(Side side, int ranks, Index global) const {
     char const* const what = side == Side::query ? "queries" : "keys";
     auto const& map = positions(side);

@@ -1,5 +1,5 @@
 #pragma once
-// Between a global tensor in natural order and the shard of one rank: the permutation is ours, not the caller's.
+// Scatter and gather between a global tensor in natural order and the shard of one rank, for any sharding.
 
 #include <numeric>
 #include <span>
@@ -16,7 +16,7 @@ namespace annulus {
 
 namespace detail {
 
-/// A segment's positions within a global view: a strided slice, no copy.
+/// The positions of a segment as a strided slice of the global view, without a copy.
 template <class T, std::size_t N>
 TensorView<T, N> positions_of_segment(TensorView<T, N> global, std::size_t sequence, Segment const& segment) {
   auto extents = global.slice(sequence, segment.global_begin, segment.length).extents();
@@ -48,7 +48,8 @@ void check_shard(TensorView<T, N> global, TensorView<U, N> local, std::span<Segm
 
 }  // namespace detail
 
-/// local = the rows of `global` that the segments name. `sequence` is the axis of positions (1 in attention order).
+/// Copies the positions of `segments` from `global` to `local`, converting elements. `sequence` is the index of the
+/// sequence axis (1 in attention order); the other extents must be equal. Throws ShapeError if extents do not match.
 template <class T, class U, std::size_t N>
 void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, TensorView<U, N> local,
                   std::size_t sequence = axis::sequence) {
@@ -60,7 +61,8 @@ void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, Te
   }
 }
 
-/// Writes a shard to its positions in `global`. Ranks write disjoint positions, so they may do it at the same time.
+/// Copies a shard to its positions in `global`; arguments and errors as for scatter_into. Ranks write disjoint
+/// positions, so they may write concurrently.
 template <class T, class U, std::size_t N>
 void gather_into(TensorView<T, N> local, std::span<Segment const> segments, TensorView<U, N> global,
                  std::size_t sequence = axis::sequence) {
@@ -72,8 +74,8 @@ void gather_into(TensorView<T, N> local, std::span<Segment const> segments, Tens
   }
 }
 
-/// The shard of `rank` out of a global tensor [batch, sequence, heads, dim] (or another axis order, wrapped).
-/// Uneven contiguous shards: use scatter_into with segments of your own.
+/// Returns the shard of `rank` of a global tensor [batch, sequence, heads, dim] (another axis order: wrap it), in the
+/// axis order of `global`. Throws ShapeError. For uneven contiguous shards pass their segments to scatter_into.
 template <TensorLike X>
 auto scatter(X const& global, Sharding const& sharding, Rank rank, int ranks, Side side = Side::query) {
   auto const view = view_of(global);
@@ -87,7 +89,7 @@ auto scatter(X const& global, Sharding const& sharding, Rank rank, int ranks, Si
   return local;
 }
 
-/// Writes the shard of `rank`, made by scatter or by a forward or backward pass, to its place in `global`.
+/// Copies the shard of `rank`, such as the output of a pass, to its positions in `global`. Throws ShapeError.
 template <TensorLike X, TensorLike Y>
 void gather(X const& local, Sharding const& sharding, Rank rank, int ranks, Y&& global, Side side = Side::query) {
   auto const view = view_of(global);

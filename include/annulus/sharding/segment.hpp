@@ -1,5 +1,5 @@
 #pragma once
-// A sharding is a list of segments; nothing else in the library knows which sharding is in use.
+// Segments: every sharding is a list of them, and the rest of the library does not depend on the kind of sharding.
 
 #include <span>
 #include <vector>
@@ -18,10 +18,10 @@ struct Segment {
   bool operator==(Segment const&) const = default;
 };
 
-/// Queries and keys may have different lengths, so a sharding is asked for one side at a time.
+/// Side of the attention problem. Queries and keys may have different lengths, so each side is sharded separately.
 enum class Side { query, key };
 
-/// Appends a segment; joins it to the last one where positions go on at the same stride.
+/// Appends a segment, or extends the last one where it continues at the same stride. An empty segment is dropped.
 inline void append_segment(std::vector<Segment>& segments, Index length, Index global_begin, Index global_stride) {
   if (length == 0) return;
   Index local_begin = 0;
@@ -36,7 +36,7 @@ inline void append_segment(std::vector<Segment>& segments, Index length, Index g
   segments.push_back({local_begin, length, global_begin, global_stride});
 }
 
-/// Rows that the segments cover.
+/// Number of local rows that the segments cover.
 inline Index rows_of(std::span<Segment const> segments) {
   return segments.empty() ? 0 : segments.back().local_begin + segments.back().length;
 }

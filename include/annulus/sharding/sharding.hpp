@@ -1,5 +1,5 @@
 #pragma once
-// Sharding: who owns which position. One value that holds any of the shardings.
+// Sharding: the assignment of sequence positions to ranks, as one value type for all kinds.
 
 #include <cstdint>
 #include <numeric>
@@ -17,7 +17,7 @@
 
 namespace annulus {
 
-/// Contiguous{} (default), Striped{.block = n}, Zigzag{} or ExplicitMap{...}.
+/// One of Contiguous{} (default), Striped{.block = n} (throws UnsupportedError if n < 1), Zigzag{} or ExplicitMap{...}.
 class Sharding {
  public:
   Sharding() = default;
@@ -30,15 +30,16 @@ class Sharding {
 
   bool operator==(Sharding const&) const = default;
 
-  /// How many rows of a sequence of `global` positions each rank owns.
+  /// Number of rows of a sequence of `global` positions that each rank owns. Throws ShapeError for fewer than one rank,
+  /// a negative length, or an explicit map that is no partition.
   std::vector<Index> lengths(Side side, int ranks, Index global) const {
     check<ShapeError>(ranks >= 1, "sharding over ", ranks, " ranks; at least one is needed");
     check<ShapeError>(global >= 0, "sharding of ", global, " positions; a length must not be negative");
     return std::visit([&](auto const& kind) { return kind.lengths(side, ranks, global); }, kind_);
   }
 
-  /// What `rank` owns, given how many rows every rank holds. Together the ranks own each position exactly once.
-  /// Throws ShapeError where this sharding gives the ranks other lengths.
+  /// Segments that `rank` owns, given the number of rows that every rank holds. Together the ranks own each position
+  /// exactly once. Throws ShapeError if this sharding assigns other lengths (contiguous shards may have any).
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const {
     check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ", held.size());
     for (Index rows : held)
@@ -59,17 +60,17 @@ class Sharding {
     if (std::holds_alternative<Zigzag>(kind_)) return "zigzag";
     return std::holds_alternative<Contiguous>(kind_) ? "contiguous" : "explicit";
   }
-  /// Of striped shardings; 0 for the others.
+  /// Block length of a striped sharding; 0 for other kinds.
   Index block() const {
     auto const* const striped = std::get_if<Striped>(&kind_);
     return striped ? striped->block : 0;
   }
-  /// The kind, and the block where it is not 1.
+  /// The kind, with the block length if it is above 1.
   std::string name() const {
     return block() > 1 ? message_of(kind(), "(", block(), ")") : std::string(kind());
   }
 
-  /// Equal for equal shardings: ranks compare it before they exchange anything (FNV-1a over kind and parameters).
+  /// Hash of kind and parameters (FNV-1a), which ranks compare before they exchange anything.
   std::uint64_t fingerprint() const {
     std::uint64_t hash = 14695981039346656037u;
     auto const mix = [&](Index value) {

@@ -1,4 +1,5 @@
 #pragma once
+// Zigzag sharding, which balances causal work.
 
 #include <algorithm>
 #include <numeric>
@@ -10,7 +11,7 @@
 namespace annulus {
 
 /// The sequence is cut into 2 * ranks blocks; rank r owns blocks r and 2 * ranks - 1 - r, so that all ranks have the
-/// same causal work. Where the length does not divide, the first blocks are one position longer.
+/// same causal work. If the length is not a multiple of 2 * ranks, the first blocks are one position longer.
 struct Zigzag {
   bool operator==(Zigzag const&) const = default;
 

@@ -1,6 +1,5 @@
 #pragma once
-// The check that the elements of a tensor can be counted and reached: products and sums of extents, strides and element
-// sizes are integers that overflow silently.
+// Overflow checks of tensors: products and sums of extents, strides and element sizes must fit into an Index.
 
 #include <array>
 #include <cstddef>
@@ -12,8 +11,8 @@
 
 namespace annulus {
 
-/// Throws ShapeError where the bytes of a dense tensor with these extents are more than an Index holds. Extents of 0 do
-/// not excuse the others: buffers of one pass have the extents of several tensors.
+/// Throws ShapeError if a dense tensor with these extents has more bytes than an Index holds. Extents of 0 count as 1,
+/// because buffers of one pass combine the extents of several tensors.
 template <std::size_t N>
 void require_countable(std::string_view name, std::array<Index, N> const& extents, std::size_t element_bytes) {
   auto bytes = static_cast<Index>(element_bytes);
@@ -23,8 +22,8 @@ void require_countable(std::string_view name, std::array<Index, N> const& extent
                     " bytes an element; accepted: fewer than ", largest_index, " bytes in all");
 }
 
-/// Throws ShapeError for a view with a negative extent, with elements that cannot be counted or reached, or with
-/// elements but without data.
+/// Throws ShapeError if an extent is negative, if the size in bytes or the byte offset of an element overflows an
+/// Index, or if the view has elements but a null data pointer.
 template <class T, std::size_t N, class Space>
 void require_addressable(std::string_view name, TensorView<T, N, Space> const& view) {
   for (Index extent : view.extents())

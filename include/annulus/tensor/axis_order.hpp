@@ -1,5 +1,5 @@
 #pragma once
-// Orders of the four axes in a user's tensor. Inside the library every view is [batch, sequence, heads, dim].
+// Axis orders of a caller's four-axis tensor. Inside the library every view is [batch, sequence, heads, dim].
 
 #include <array>
 #include <string_view>
@@ -10,6 +10,7 @@
 
 namespace annulus {
 
+/// Order of the indices of a caller's tensor.
 enum class AxisOrder {
   bshd,  ///< [batch, sequence, heads, dim], the default
   bhsd,  ///< [batch, heads, sequence, dim]
@@ -20,7 +21,7 @@ constexpr std::string_view name_of(AxisOrder order) {
   return order == AxisOrder::bshd ? "bshd" : order == AxisOrder::bhsd ? "bhsd" : "bhds";
 }
 
-/// place[a]: where the attention axis a (batch, sequence, heads, dim) stands in a tensor of this order.
+/// Attention axis a (batch, sequence, heads, dim) is axis places[a] of a tensor of this order.
 constexpr std::array<std::size_t, 4> places_of(AxisOrder order) {
   switch (order) {
     case AxisOrder::bshd: return {0, 1, 2, 3};
@@ -30,7 +31,7 @@ constexpr std::array<std::size_t, 4> places_of(AxisOrder order) {
   return {0, 1, 2, 3};
 }
 
-/// Extents in attention order -> extents of a tensor stored in `order`.
+/// Converts extents in attention order to the extents of a tensor stored in `order`.
 constexpr std::array<Index, 4> stored_extents(AxisOrder order, std::array<Index, 4> const& extents) {
   std::array<Index, 4> stored{};
   auto const places = places_of(order);
@@ -38,26 +39,27 @@ constexpr std::array<Index, 4> stored_extents(AxisOrder order, std::array<Index,
   return stored;
 }
 
-/// A tensor and the order of its axes. X is a reference for named tensors, a value for temporaries.
+/// A tensor with the order of its axes. X is a reference for named tensors, a value for temporaries.
 template <class X>
 struct InAxisOrder {
   X tensor;
   AxisOrder order;
 };
 
+/// Wraps a four-axis tensor whose axes are in `order`.
 template <TensorLike X>
 InAxisOrder<X> with_axes(X&& tensor, AxisOrder order) {
   static_assert(rank_of<X> == 4, "annulus: an axis order needs a tensor with four axes");
   return {std::forward<X>(tensor), order};
 }
 
-/// Says that x is [batch, heads, sequence, dim].
+/// Wraps a tensor x with axes [batch, heads, sequence, dim].
 template <TensorLike X>
 InAxisOrder<X> bhsd(X&& x) {
   return with_axes(std::forward<X>(x), AxisOrder::bhsd);
 }
 
-/// Says that x is [batch, heads, dim, sequence].
+/// Wraps a tensor x with axes [batch, heads, dim, sequence].
 template <TensorLike X>
 InAxisOrder<X> bhds(X&& x) {
   return with_axes(std::forward<X>(x), AxisOrder::bhds);
@@ -88,7 +90,7 @@ struct TensorTraits<InAxisOrder<X>> {
   }
 };
 
-/// As make_like for the four-axis results, stored in the axis order of x.
+/// A new four-axis tensor of x's family, stored in the axis order of x; `extents` are in attention order.
 template <class U, class X>
 auto make_in_order_of(X const& x, std::array<Index, 4> const& extents) {
   return make_like<U, 4>(x, stored_extents(axis_order_of(x), extents));

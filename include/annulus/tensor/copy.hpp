@@ -1,5 +1,5 @@
 #pragma once
-// Element-wise visits of strided views in host memory.
+// Element-wise traversal of strided views in host memory.
 
 #include <cstddef>
 
@@ -12,7 +12,7 @@ namespace detail {
 template <std::size_t Axis, class T, class U, std::size_t N, class Function>
 void visit_axis(TensorView<T, N> const& first, T* a, TensorView<U, N> const& second, U* b, Function& function) {
   if constexpr (Axis + 1 == N) {
-    // Known strides of 1 let the compiler take many elements at a time.
+    // In this branch the strides are known to be 1, so that the compiler can vectorise.
     if (first.stride(Axis) == 1 && second.stride(Axis) == 1) {
       for (Index i = 0; i < first.extent(Axis); ++i) function(a[i], b[i]);
       return;
@@ -30,13 +30,13 @@ void visit_axis(TensorView<T, N> const& first, T* a, TensorView<U, N> const& sec
 
 }  // namespace detail
 
-/// Calls function(first_element, other_element) for each index; both views have the extents of `first`.
+/// Calls function(element of first, element of second) for each index. `second` must have the extents of `first`.
 template <class T, class U, std::size_t N, class Function>
 void for_each_element(TensorView<T, N> first, TensorView<U, N> second, Function&& function) {
   if (first.size() > 0) detail::visit_axis<0>(first, first.data(), second, second.data(), function);
 }
 
-/// to = from, converted element by element. The views have equal extents.
+/// Copies `from` to `to`, converting each element. The views must have equal extents.
 template <class T, class U, std::size_t N>
 void copy_elements(TensorView<T const, N> from, TensorView<U, N> to) {
   for_each_element(to, from, [](U& target, T const& source) { target = static_cast<U>(source); });

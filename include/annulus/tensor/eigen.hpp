@@ -1,5 +1,5 @@
 #pragma once
-// Eigen::Tensor and Eigen::TensorMap, row- and column-major, as tensors of the library.
+// TensorTraits of Eigen::Tensor and Eigen::TensorMap, row- and column-major, and of TensorView.
 
 #include <array>
 #include <type_traits>
@@ -75,7 +75,7 @@ struct TensorTraits<Eigen::TensorMap<Plain, MapOptions, Pointer>> {
   }
 };
 
-/// Results for operands given as bare views are row-major Eigen tensors.
+/// Results of calls whose operands are plain views are row-major Eigen tensors.
 template <class T, std::size_t N>
 struct TensorTraits<TensorView<T, N, HostMemory>> {
   using scalar = std::remove_const_t<T>;
@@ -89,8 +89,8 @@ struct TensorTraits<TensorView<T, N, HostMemory>> {
   }
 };
 
-/// Fails to compile, with a sentence, for what is no tensor: first of all for Eigen's lazy expressions such as 2 * x.
-/// A class, because its assertions come before the errors of the function that names it.
+/// Static assertion with a readable message for types that are not tensors, above all Eigen's lazy expressions such as
+/// 2 * x. A class, because its assertions are reported before the errors of the function that uses it.
 template <class X>
 struct RequireTensor {
   static_assert(TensorLike<X> || !detail::EigenTensorExpression<X>,

@@ -1,5 +1,5 @@
 #pragma once
-// The optional operands of a call.
+// Optional operands of a call: bias, boolean mask, document ids and sink logits.
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace annulus {
 
-/// A view of an operand, or nothing. Any tensor of element type T with N axes converts to it.
+/// An optional view of an operand. Any tensor of element type T with N axes converts to it.
 template <class T, std::size_t N, class Space>
 class OptionalView {
  public:
@@ -32,7 +32,7 @@ class OptionalView {
   std::optional<View> view_;
 };
 
-/// [query_heads] or [query_heads, n] sinks; inside the library always [query_heads, n].
+/// Optional sink logits, given as [query_heads] or [query_heads, n]; the view is always [query_heads, n].
 template <class T, class Space>
 class OptionalSinks : public OptionalView<T, 2, Space> {
  public:
@@ -51,17 +51,17 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
   }
 };
 
-/// Operands that a call may have, beside q, k and v. All ranks give the same ones.
+/// Operands of a call in addition to q, k and v. All ranks must pass the same set of operands.
 ///   bias            [batch|1, query_heads|1, local_queries, global_keys]  added to the logit; element type of q
-///   mask            as bias, bool; true: may be seen
-///   query_segments  [batch, local_queries], key_segments [batch, local_keys], int32: equal positive ids see each other,
-///                   zero and negative ids are padding that sees and is seen by nothing; both or none
-///   sinks           [query_heads] or [query_heads, n], the same on all ranks; logits that take part in the
-///                   normalisation alone; element type of lse
-///   bias_gradient   backward only: return dbias too (it is as large as the bias)
-///   call            which call this is, as the caller counts them: the number of a batch or training step. Ranks that
-///                   are in different calls all throw CommunicationError. Unset: a rank that leaves out a call is
-///                   noticed only where the pass, a shape or an option differs, or at the end of the program
+///   mask            [batch|1, query_heads|1, local_queries, global_keys]  bool; true: the query may see the key
+///   query_segments  [batch, local_queries], key_segments [batch, local_keys]: int32 document ids, both or none. Equal
+///                   positive ids see each other; zero and negative ids are padding, which sees and is seen by nothing
+///   sinks           [query_heads] or [query_heads, n]: sink logits, extra terms of the softmax denominator; equal on
+///                   all ranks; element type of lse
+///   bias_gradient   backward only: also return dbias (it is as large as the bias)
+///   call            sequence number of the call, such as a batch or training step, counted by the caller. If ranks
+///                   pass different numbers, all throw CommunicationError. Unset: a call that one rank skips is noticed
+///                   only if the pass, a shape or an option differs, or at the end of the program
 template <Scalar T, class Space = HostMemory>
 struct Operands {
   OptionalView<T, 4, Space> bias{};
@@ -73,7 +73,7 @@ struct Operands {
   std::optional<Index> call{};
 };
 
-/// The optional operands that go with q. Empty for a q that is no operand, so that the pass itself can say why.
+/// Operands type that matches q. An empty struct if q is not a valid operand, so that the pass reports the reason.
 template <class Q, class Space>
 struct OperandsOfQuery {
   using type = struct None {};
@@ -86,7 +86,7 @@ struct OperandsOfQuery<Q, Space> {
 template <class Q, class Space>
 using OperandsFor = typename OperandsOfQuery<Q, Space>::type;
 
-/// The view with axes of extent 1 repeated to the extents asked for.
+/// The view with its axes of extent 1 repeated (stride 0) to the requested extents.
 template <class T, std::size_t N, class Space>
 TensorView<T, N, Space> broadcast(TensorView<T, N, Space> view, std::array<Index, N> const& extents) {
   auto strides = view.strides();

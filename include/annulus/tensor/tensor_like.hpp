@@ -1,5 +1,5 @@
 #pragma once
-// What the library asks of a tensor type, and the two customisation points: view_of(x) and make_like(x).
+// Requirements on a tensor type, and the two operations on it: view_of(x) and make_like(x).
 
 #include <array>
 #include <concepts>
@@ -9,15 +9,15 @@
 
 namespace annulus {
 
-/// Specialise for a tensor type X:
-///   scalar, rank, memory_space          element type without const, number of axes, where it lives
+/// Customisation point. Specialise it for a tensor type X with these members:
+///   scalar, rank, memory_space          element type without const, number of axes, memory space
 ///   static view(X&), view(X const&)     TensorView<scalar [const], rank, memory_space>
 ///   static make<U, N>(extents)          a new tensor of the same family: element type U, N axes; elements unspecified
-/// A family for Eigen tensors and host views is in tensor/eigen.hpp.
+/// The specialisations for Eigen tensors and host views are in tensor/eigen.hpp.
 template <class X>
 struct TensorTraits;
 
-/// Satisfied by types with TensorTraits: Eigen::Tensor, Eigen::TensorMap, TensorView, axis-order wrappers, and yours.
+/// Satisfied by types with TensorTraits: Eigen::Tensor, Eigen::TensorMap, TensorView, axis-order wrappers, user types.
 template <class X>
 concept TensorLike = requires(std::remove_cvref_t<X> const& x) {
   typename TensorTraits<std::remove_cvref_t<X>>::scalar;
@@ -35,13 +35,13 @@ using SpaceOf = typename TensorTraits<std::remove_cvref_t<X>>::memory_space;
 template <TensorLike X>
 inline constexpr std::size_t rank_of = TensorTraits<std::remove_cvref_t<X>>::rank;
 
-/// The elements of x, in the order of its own indices (attention order for axis-order wrappers).
+/// A view of the elements of x with the axes of x (in attention order for axis-order wrappers).
 template <TensorLike X>
 constexpr auto view_of(X&& x) {
   return TensorTraits<std::remove_cvref_t<X>>::view(x);
 }
 
-/// A new tensor of x's family. Extents are in attention order; a wrapper of another axis order stores them in its own.
+/// A new tensor of x's family with these extents. Axis-order wrappers do not permute them; see make_in_order_of.
 template <class U, std::size_t N, TensorLike X>
 auto make_like(X const&, std::array<Index, N> const& extents) {
   return TensorTraits<X>::template make<U, N>(extents);

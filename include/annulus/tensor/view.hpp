@@ -1,5 +1,5 @@
 #pragma once
-// TensorView: where the elements of a tensor are. It owns nothing and may have any strides.
+// TensorView: a non-owning view of a tensor with arbitrary strides.
 
 #include <array>
 #include <concepts>
@@ -16,7 +16,7 @@ namespace axis {
 inline constexpr std::size_t batch = 0, sequence = 1, heads = 2, dim = 3;
 }
 
-/// Row-major strides, in elements, of a dense tensor of these extents; largest_index for those beyond it.
+/// Row-major strides, in elements, of a dense tensor of these extents; saturated at largest_index.
 template <std::size_t N>
 constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& extents) {
   std::array<Index, N> strides{};
@@ -28,8 +28,8 @@ constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& ext
   return strides;
 }
 
-/// Pointer, extents and strides (in elements; negative and zero strides are fine).
-/// Elements can only be read through it in HostMemory; a backend of another space takes data() and strides.
+/// Pointer, extents and strides (in elements; negative and zero strides are allowed). Only a view in HostMemory gives
+/// access to elements; a backend of another space uses data() and strides().
 template <class T, std::size_t N = 4, class Space = HostMemory>
 class TensorView {
  public:
@@ -45,7 +45,7 @@ class TensorView {
   /// Dense, row-major.
   constexpr TensorView(T* data, Extents const& extents) : TensorView(data, extents, row_major_strides(extents)) {}
 
-  /// A view that may be written also serves where one is only read.
+  /// Converts a mutable view to a read-only one.
   template <class U>
     requires(std::is_const_v<T> && std::same_as<U, scalar>)
   constexpr TensorView(TensorView<U, N, Space> const& other)
@@ -57,7 +57,7 @@ class TensorView {
   constexpr Index extent(std::size_t a) const { return extents_[a]; }
   constexpr Index stride(std::size_t a) const { return strides_[a]; }
 
-  /// Number of elements; largest_index where it is beyond that, so that a view is never empty by mistake.
+  /// Number of elements, saturated at largest_index, so that overflow cannot make a view seem empty.
   constexpr Index size() const {
     Index product = 1;
     for (Index extent : extents_) product = saturating_product(product, extent);
@@ -82,7 +82,7 @@ class TensorView {
   /// Rows [begin, begin + count) of one axis.
   constexpr TensorView slice(std::size_t a, Index begin, Index count) const {
     TensorView part = *this;
-    // An empty slice may begin past the end: the pointer must not.
+    // An empty slice may begin past the end, but the pointer must not.
     if (count > 0) part.data_ += begin * strides_[a];
     part.extents_[a] = count;
     return part;
@@ -98,7 +98,7 @@ class TensorView {
     return result;
   }
 
-  /// The same elements, called memory of another space: for backends that know how to reach them.
+  /// The same elements as memory of another space, for backends that can access them.
   template <class Other>
   constexpr TensorView<T, N, Other> in_space() const {
     return {data_, extents_, strides_};

@@ -14,7 +14,7 @@ AXES = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "bhds": (0, 2, 3, 1)}
 
 
 class Folder:
-    """A folder of its own that is the working directory, gone at the end."""
+    """A temporary folder that is the working directory, removed at the end."""
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(prefix="annulus-test-")
@@ -29,7 +29,7 @@ class Folder:
 
 @contextlib.contextmanager
 def environment(variables):
-    """Sets these variables of the environment for a while."""
+    """Sets these environment variables within the context."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -50,7 +50,7 @@ def load(folder):
 
 
 def attend(*arguments, out="out", launcher=()):
-    """A call that must succeed; its results."""
+    """A call that must succeed; returns its results."""
     done = run("attend", *arguments, "--out-dir", out, launcher=launcher)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     assert launcher or done.stderr == "", done.stderr
@@ -60,7 +60,7 @@ def attend(*arguments, out="out", launcher=()):
 
 
 def save_operands(q, k, v, dout=None, axes="bshd", order="C"):
-    """Writes q.npy, k.npy, ...; the arguments that name them."""
+    """Writes q.npy, k.npy, ...; returns the arguments that name them."""
     arguments = ["--axes", axes] if axes != "bshd" else []
     for name, array in (("q", q), ("k", k), ("v", v), ("dout", dout)):
         if array is not None:

@@ -1,4 +1,4 @@
-"""Attention over whole sequences in float64, from the definitions alone: what the command's results must agree with."""
+"""Oracle of the command's results: attention over whole sequences in float64, from the definitions alone."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def philox4x32(counter, key):
 
 
 def kept_weights(shape, query_offset, probability, seed):
-    """[batch, heads, queries, keys]: 0 where dropped, else 1 / (1 - probability)."""
+    """Dropout factors [batch, heads, queries, keys]: 0 where dropped, else 1 / (1 - probability)."""
     batch, heads, queries, keys = shape
     kept = np.empty(shape)
     limit = int(probability * 2**32)
@@ -30,7 +30,7 @@ def kept_weights(shape, query_offset, probability, seed):
 
 
 def visible_pairs(queries, keys, causal=False, window=None, sink_tokens=0, chunk=0, query_offset=0):
-    """[queries, keys] by position alone."""
+    """Visible pairs [queries, keys], by position alone."""
     q = np.arange(queries)[:, None] + query_offset
     k = np.arange(keys)[None, :]
     visible = np.ones((queries, keys), bool)
@@ -110,7 +110,7 @@ def attend(q, k, v, dout=None, *, scale=None, softcap=0.0, bias=None, mask=None,
 
 
 def relative_error(found, expected):
-    """Frobenius; equal infinities do not differ."""
+    """In the Frobenius norm; equal infinities count as equal."""
     finite = np.isfinite(expected)
     assert found.shape == expected.shape, (found.shape, expected.shape)
     assert np.array_equal(found[~finite], expected[~finite])

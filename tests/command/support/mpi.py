@@ -15,7 +15,7 @@ def mpiexec():
 
 
 def require_mpi():
-    """Ends the script where no command line is known that starts ranks."""
+    """Skips the script if ANNULUS_MPIEXEC is not set."""
     if "ANNULUS_MPIEXEC" not in os.environ:
         print("the command was built without MPI")
         sys.exit(SKIPPED)
@@ -26,7 +26,7 @@ def launcher(ranks):
 
 
 def lines_of_annulus(output):
-    """mpirun has things to say of its own when a program ends with a status other than 0."""
+    """The lines of the command, without those that mpirun adds if a program fails."""
     return [line for line in output.splitlines() if "annulus:" in line]
 
 
@@ -41,14 +41,14 @@ def require_refused(done, before, says, what):
 
 
 def refused(ranks, *arguments, says):
-    """`annulus attend --comm mpi` with these arguments on so many ranks is refused."""
+    """Checks that `annulus attend --comm mpi` with these arguments is refused on this number of ranks."""
     before = listing()
     done = run("attend", "--comm", "mpi", *arguments, launcher=launcher(ranks))
     require_refused(done, before, says, arguments)
 
 
 def run_each(*commands):
-    """One process for each list of arguments, all of them one job."""
+    """Runs one job with a process for each list of arguments."""
     launch = mpiexec()
     words = [*launch[:-1]]
     for rank, arguments in enumerate(commands[:-1]):

@@ -1,4 +1,4 @@
-"""Calls that must be refused."""
+"""Checks of calls that must be refused."""
 
 import os
 
@@ -8,7 +8,7 @@ calls = []
 
 
 def listing():
-    """What is there, and when each file was written."""
+    """All files and folders, with the time at which each file was written."""
     there = {(folder, name) for folder, folders, names in os.walk(".") for name in folders + names}
     return {(folder, name, os.path.isdir(os.path.join(folder, name)) or os.lstat(os.path.join(folder, name)).st_mtime_ns)
             for folder, name in there}

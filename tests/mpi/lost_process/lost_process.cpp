@@ -1,5 +1,6 @@
-// One process of a ring over MPI is lost in the middle of a pass: usage: die|stop <place> <number> <culprit> never|automatic.
-// The others report what they saw, one line each, and end the job.
+// Program that loses one process of a ring over MPI in the middle of a pass. Arguments:
+// die|stop <place> <number> <culprit> never|automatic. The other processes report how they ended, one line each, and
+// end the job.
 
 #include <mpi.h>
 #include <signal.h>
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
                             std::printf("process %d of rank %d is lost\n", static_cast<int>(getpid()), rank);
                             std::fflush(stdout);
                             if (stops) raise(SIGSTOP);
-                            _exit(9);  // also where the launcher lets it go on, to end it
+                            _exit(9);  // also if the launcher continues the stopped process to end it
                           }});
   }
   std::printf("rank %d: end %d, neighbour %d, %.3f s: %s\n", rank, static_cast<int>(report.end), report.neighbour,

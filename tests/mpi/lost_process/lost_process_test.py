@@ -1,5 +1,6 @@
-"""A process of a ring over MPI that dies ends the job at once; one that is stopped is named by all others within the
-deadline and a second. No process is left behind. Usage: lost_process_test.py <launcher and its options ...> <program>"""
+"""Test of lost processes of a ring over MPI: one that dies ends the job at once; one that is stopped is named by all
+others within the deadline and a second. No process is left behind.
+Usage: lost_process_test.py <launcher and its options ...> <program>"""
 
 import os
 import re
@@ -21,10 +22,10 @@ def is_running(process):
         return False
 
 
-def check(kind, place, number, culprit, ranks, in_place):
-    case = f"{kind} at {place} {number} of rank {culprit} of {ranks}, in place {in_place}"
+def check(kind, place, number, culprit, ranks, zero_copy):
+    case = f"{kind} at {place} {number} of rank {culprit} of {ranks}, zero_copy {zero_copy}"
     start = time.monotonic()
-    job = subprocess.run([*command, "-np", str(ranks), program, kind, place, str(number), str(culprit), in_place],
+    job = subprocess.run([*command, "-np", str(ranks), program, kind, place, str(number), str(culprit), zero_copy],
                          capture_output=True, text=True, timeout=60)
     seconds = time.monotonic() - start
     lost = re.search(r"process (\d+) of rank (\d+) is lost", job.stdout)
@@ -66,6 +67,6 @@ right = True
 for kind in ("stop", "die"):
     for index, (place, number) in enumerate(cases):
         for ranks in (2, 3):
-            in_place = ("never", "automatic")[(index + ranks) % 2]
-            right = check(kind, place, number, (index + 1) % ranks, ranks, in_place) and right
+            zero_copy = ("never", "automatic")[(index + ranks) % 2]
+            right = check(kind, place, number, (index + 1) % ranks, ranks, zero_copy) and right
 sys.exit(0 if right else 1)

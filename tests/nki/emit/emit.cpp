@@ -1,10 +1,10 @@
-// annulus_nki_emit FOLDER [key=value...]: writes into FOLDER, which exists, what a test needs to execute a printed
-// kernel and to compare:
+// Program annulus_nki_emit FOLDER [key=value...]: writes the files with which a test executes a printed kernel and
+// compares its results into FOLDER, which must exist:
 //   kernel.py                  the printed program
-//   NAME.WORKER.npy            inputs of each worker, float32 that hold values of the element type; of the backward
-//                              pass those of the forward pass too
+//   NAME.WORKER.npy            inputs of each worker, float32 with values of the element type; for the backward pass
+//                              also those of the forward pass
 //   NAME.WORKER.simulated.npy  outputs of the simulator
-// Keys: see kernel_case.hpp. Exit status 1, with one line on stderr, where no kernel can be built or it is not valid.
+// Keys: see kernel_case.hpp. Exit status 1, with one line on stderr, if no valid kernel can be built.
 
 #include <algorithm>
 #include <exception>
@@ -35,7 +35,7 @@ std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
   return values;
 }
 
-/// The values of one input buffer for one worker of all groups. Names as the kernels declare them.
+/// The values of one input buffer for one worker, numbered across all groups. Buffers are named as in the kernels.
 std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_travel,
                                 Buffer const& buffer, int worker, Tensors const& forward) {
   int const rank = worker % problem.spec.ranks;
@@ -54,12 +54,13 @@ std::vector<float> input_values(KernelCase const& problem, RingMask const& mask,
                        {problem.seed, place, static_cast<std::uint32_t>(worker)});
 }
 
+/// A program with its inputs and simulated outputs.
 struct Run {
   Program program;
   std::vector<Tensors> inputs, outputs;  // of each worker
 };
 
-/// forward: results of another kernel that are inputs of this one, of each worker; empty: none.
+/// Simulates the program on all groups. `forward`: per worker, results of another kernel that are inputs; empty: none.
 Run run(Program program, KernelCase const& problem, RingMask const& mask, std::vector<Tensors> const& forward) {
   validate(program, hardware_of(program.target));
   int const ranks = problem.spec.ranks;

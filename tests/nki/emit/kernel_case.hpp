@@ -1,5 +1,5 @@
 #pragma once
-// What kernel to build, read from words key=value.
+// Description of the kernel to build, read from arguments key=value.
 
 #include <charconv>
 #include <cmath>
@@ -23,12 +23,12 @@ struct KernelCase {
   annulus::Index query_offset = 0;
   std::vector<std::vector<std::int32_t>> documents;  ///< [batch][global position]; empty: none
   bool backward = false;
-  std::vector<int> ring;  ///< worker that each place of the ring holds
+  std::vector<int> ring;  ///< worker at each position of the ring
   bool global_ids = false;
   std::uint32_t seed = 1;
   float query_size = 1;  ///< standard deviation of q
 
-  /// Where the rows of each rank stand.
+  /// Segments and document ids of the rows of each rank.
   std::vector<annulus::nki::RankRows> rank_rows(annulus::Side side) const {
     annulus::Index const rows = side == annulus::Side::query ? spec.local_queries : spec.local_keys;
     std::vector<annulus::Index> const held(static_cast<std::size_t>(spec.ranks), rows);
@@ -50,7 +50,7 @@ struct KernelCase {
   }
 };
 
-/// The words that are not asked for in the end are refused.
+/// Arguments key=value. Keys that were never read are refused by check_all_read().
 class Words {
  public:
   Words(int count, char const* const* words) {
@@ -120,7 +120,7 @@ Value one_of(std::string const& key, std::string const& seen, std::map<std::stri
   return found->second;
 }
 
-/// "3:100,0:20/7:120": ids and lengths of the runs of each batch item, from position 0 on.
+/// Text such as "3:100,0:20/7:120": id and length of each document of each batch item, from position 0 on.
 inline std::vector<std::vector<std::int32_t>> documents_of(std::string const& text) {
   std::vector<std::vector<std::int32_t>> documents;
   for (std::string const& item : Words::split(text, '/')) {

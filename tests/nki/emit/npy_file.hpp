@@ -1,5 +1,5 @@
 #pragma once
-// Floats as a .npy file, version 1.0.
+// Writer of float32 .npy files, version 1.0.
 
 #include <bit>
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace annulus_test {
 
-/// values: shape, C order. Throws std::runtime_error where the file cannot be written.
+/// Writes values of the given shape in C order. Throws std::runtime_error if the file cannot be written.
 inline void write_npy(std::filesystem::path const& path, std::vector<std::ptrdiff_t> const& shape,
                       std::vector<float> const& values) {
   static_assert(std::endian::native == std::endian::little, "the header below says little-endian");

@@ -1,4 +1,4 @@
-"""The cases: keys that differ from their defaults (problem.py), under a name that says what the case is for."""
+"""Test cases: name of each case -> keys that differ from their defaults (problem.py)."""
 
 PACKED = (((3, 100), (1, 7), (9, 149)),)
 

@@ -1,4 +1,4 @@
-"""Dense attention and its gradients in double, and what the terms of each result add up to."""
+"""Dense attention and its gradients in double, with the sums of absolute terms that error bounds need."""
 import numpy as np
 
 
@@ -13,30 +13,30 @@ class Dense:
         product = problem.scale * (self.q @ self.k.swapaxes(2, 3))
         self.slope = np.ones_like(product)
         if problem.softcap:
-            bent = np.tanh(product / problem.softcap)
-            self.slope = 1 - bent**2
-            product = problem.softcap * bent
+            capped = np.tanh(product / problem.softcap)
+            self.slope = 1 - capped**2
+            product = problem.softcap * capped
         product = np.where(problem.visible()[:, None], product, -np.inf)
         extra = np.zeros((problem.heads, 0)) if sinks is None else sinks.astype(np.float64)
         top = product.max(-1, keepdims=True)
         if extra.size:
             top = np.maximum(top, extra.max(-1)[None, :, None, None])
-        self.dead = np.isneginf(top)
-        top = np.where(self.dead, 0, top)
+        self.masked = np.isneginf(top)
+        top = np.where(self.masked, 0, top)
         weights = np.exp(product - top)
         total = weights.sum(-1, keepdims=True) + np.exp(extra[None, :, None, :] - top).sum(-1, keepdims=True)
         with np.errstate(divide="ignore"):
             lse = np.log(total) + top
-        total[self.dead] = 1
+        total[self.masked] = 1
         self.weights = weights / total
         self.output = self.weights @ self.v
-        self.lse = np.where(self.dead, 0.0 if problem.masked_row == "zero" else -np.inf, lse)
+        self.lse = np.where(self.masked, 0.0 if problem.masked_row == "zero" else -np.inf, lse)
         self.output_terms = self.weights @ np.abs(self.v)
         seen = np.where(np.isneginf(product), 0, np.abs(self.q) @ np.abs(self.k).swapaxes(2, 3))
         self.score_terms = abs(problem.scale) * seen.max(-1, keepdims=True)
 
     def largest_term(self):
-        """A bound of each output's largest term, weight times value."""
+        """Upper bound of the largest term (weight times value) of each output."""
         return self.weights.max(-1, keepdims=True) * np.abs(self.v).max(2, keepdims=True)
 
     def by_kv_head(self, of_query_heads):
@@ -46,26 +46,26 @@ class Dense:
         return of_query_heads.reshape(batch, kv_heads, heads // kv_heads, keys, dim).sum(2)
 
     def differentiate(self, dout):
-        """Sets gradients {name: [batch, heads, rows, dim]}, and what bounds of their errors are made of."""
+        """Sets gradients {name: [batch, heads, rows, dim]}, and the terms of their error bounds."""
         scale = self.problem.scale
         dout = dout.astype(np.float64)
         delta = (dout * self.output).sum(-1, keepdims=True)
         dweights = dout @ self.v.swapaxes(2, 3)
         dproduct = scale * self.weights * self.slope * (dweights - delta)
-        turned, shares = dproduct.swapaxes(2, 3), self.weights.swapaxes(2, 3)
-        self.gradients = dict(dq=dproduct @ self.k, dk=self.by_kv_head(turned @ self.q),
-                              dv=self.by_kv_head(shares @ dout))
+        dproduct_t, weights_t = dproduct.swapaxes(2, 3), self.weights.swapaxes(2, 3)
+        self.gradients = dict(dq=dproduct @ self.k, dk=self.by_kv_head(dproduct_t @ self.q),
+                              dv=self.by_kv_head(weights_t @ dout))
 
         sizes = {name: np.abs(x) for name, x in dict(q=self.q, k=self.k, dout=dout).items()}
         absolute = np.abs(dproduct)
-        # By how much dproduct changes per relative change of delta, and of all that its difference is made of.
+        # Change of dproduct per relative change of delta alone, and per relative change of all its terms.
         delta_terms = abs(scale) * self.weights * (sizes["dout"] * self.output_terms).sum(-1, keepdims=True)
         terms = delta_terms + abs(scale) * self.weights * (sizes["dout"] @ np.abs(self.v).swapaxes(2, 3))
 
         def sums(of_pairs):
             return dict(dq=of_pairs @ sizes["k"], dk=self.by_kv_head(of_pairs.swapaxes(2, 3) @ sizes["q"]))
 
-        self.rounded = dict(sums(absolute), dv=self.by_kv_head(shares @ sizes["dout"]))
+        self.rounded = dict(sums(absolute), dv=self.by_kv_head(weights_t @ sizes["dout"]))
         self.from_delta = dict(sums(delta_terms), dv=np.zeros(1))
         self.gradient_terms = dict(sums(terms), dv=self.rounded["dv"])
         self.largest_terms = dict(

@@ -1,4 +1,4 @@
-"""A printed kernel and what its simulator made of it; and the same kernel executed on the numpy model."""
+"""A printed kernel with its simulated results, and its execution on the numpy model."""
 import pathlib
 import re
 import subprocess
@@ -11,7 +11,7 @@ ARGUMENT = re.compile(r"#   (\w+): (\w+) \[([\d, ]*)\]")
 
 
 class Emitted:
-    """What annulus_nki_emit wrote into a folder. Arguments and results are as the text of the kernel names them."""
+    """The files that annulus_nki_emit wrote into a folder; arguments and results are named as in the kernel's text."""
 
     def __init__(self, program, folder, problem, ring):
         order = ",".join(map(str, ring))
@@ -45,7 +45,7 @@ class Emitted:
         return values
 
     def execute(self, ring):
-        """Per worker {name: array}, from the text alone; ring: position in the group at each place of the ring."""
+        """Executes the text alone; returns per worker {name: array}. ring: the group's workers in ring order."""
         problems = nki_model.subset.check(self.text)
         if problems:
             raise AssertionError(f"the text leaves the Python subset: {problems}")

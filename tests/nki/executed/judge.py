@@ -1,27 +1,27 @@
-"""How near three results must be to each other: executed text, simulator, dense attention in double."""
+"""Error bounds between three results: executed kernel text, simulator, dense attention in double."""
 import numpy as np
 
 from .dense import Dense
 
-# The largest relative error of one rounding to the type of the operands.
+# Largest relative error of one rounding to the type of the operands.
 ROUNDING = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-# Of the terms of a sum: sums of some hundred float32 terms, a float32 exponential and what a few others add.
+# Relative to the terms of a sum: sums of some hundred float32 terms, a float32 exponential and a few other roundings.
 FLOAT32 = 2.0**-18
-# Of the terms of a score: 8 float32 roundings of 2^-24, what a sum of 64 products comes to (its square root).
-# By so much they change the logarithm of its weight.
+# Relative to the terms of a score: 8 float32 roundings of 2^-24, expected for a sum of 64 products (its square root).
+# The logarithm of the score's weight changes by the same amount.
 SCORE = 2.0**-21
-# On the same ring, simulator and text round the same values at the same places, but their float32 sums differ in the
-# last bits, a score by some 2^-19. Where a weight stands so near the middle of two values of the type that this decides,
-# it differs by one step of the type, 2 roundings: of bfloat16 weights about one in 2^11, of float16 weights one in 2^8.
-# Few rows have more than a few such among the some hundred weights of these cases.
+# In the same ring order, simulator and text round the same values at the same places, but their float32 sums differ in
+# the last bits, a score by some 2^-19. A weight so close to the midpoint of two values of the type that this decides
+# its rounding differs by one step, 2 roundings: about one in 2^11 bfloat16 weights, one in 2^8 float16 weights.
+# Few rows have more than a few such weights among the some hundred of these cases.
 FEW = 4
-# All elements together, relative to their norm: that share of the weights by a step each is less than this part of one
-# rounding.
+# For all elements together, relative to their norm: one step each in that fraction of the weights is less than this
+# fraction of one rounding.
 RARE = 1 / 16
 
 
 def within(error, bound, text):
-    """The largest error / bound, which must not be above 1."""
+    """Returns the largest error / bound. Raises AssertionError if it exceeds 1 or an error is not finite."""
     error, bound = np.broadcast_arrays(error, bound)
     if not np.isfinite(error).all():
         raise AssertionError(f"{text}: not finite at {np.argwhere(~np.isfinite(error))[0]}")
@@ -33,17 +33,17 @@ def within(error, bound, text):
 
 
 def distance(left, right):
-    """|left - right|, where both may be the same infinity."""
+    """|left - right|, and 0 where both are the same infinity."""
     with np.errstate(invalid="ignore"):
         return np.where(left == right, 0, np.abs(left.astype(np.float64) - right))
 
 
 def apart_in_norm(left, right, rounding):
-    """The distance of all elements together in units of what rare steps of the type explain; must not be above 1."""
+    """Returns the distance in norm, relative to its bound for rare steps. Raises AssertionError if it exceeds 1."""
     gap = np.linalg.norm(distance(left, right))
     share = gap / (RARE * rounding * np.linalg.norm(left.astype(np.float64)))
     if not share <= 1:
-        raise AssertionError(f"executed and simulated results are {share} times as far apart as rare roundings explain")
+        raise AssertionError(f"executed and simulated results are {share} times as far apart as rare steps allow")
     return float(share)
 
 
@@ -53,9 +53,9 @@ def largest(values):
 
 
 def compare(emitted, executed, alike):
-    """Raises AssertionError where a bound is exceeded; returns how much of the bounds was used.
+    """Raises AssertionError if a bound is exceeded; returns the used fraction of each bound as text.
 
-    executed: on any ring order. alike: on an order on which values are rounded as they were on the simulator's.
+    executed: results in any ring order. alike: results in an order that rounds values like the simulator's.
     """
     problem = emitted.problem
     size = problem.ranks
@@ -85,10 +85,10 @@ def _compare_forward(problem, inputs, sinks, results, used):
     float32 = FLOAT32 + SCORE * dense.score_terms
     bound = (rounding + float32) * dense.output_terms + narrow * (1 + rounding) * np.abs(dense.output)
     for name, output in outputs.items():
-        if (output[dense.dead[..., 0]] != 0).any():
-            raise AssertionError(f"{name}: a row that sees nothing has an output other than 0")
+        if (output[dense.masked[..., 0]] != 0).any():
+            raise AssertionError(f"{name}: a masked row has an output other than 0")
         _use(used, name, within(distance(output, dense.output), bound, f"{name} output"))
-    # Scores of usual size leave no mark beyond 1e-6; one of some hundreds has float32 neighbours farther apart.
+    # Scores of usual size change the output by less than 1e-6; the spacing of float32 at some hundreds is larger.
     score = SCORE * dense.score_terms
     if rounding == narrow == 0:
         apart = np.maximum(1e-6 * largest(dense.output), np.where(score > 1e-5, score, 0) * dense.output_terms)
@@ -116,14 +116,14 @@ def _compare_backward(problem, inputs, sinks, results, used):
     for name, exact in dense.gradients.items():
         rows = problem.rows if name == "dq" else problem.keys
         seen = {which: problem.gathered([of[name] for of in each], rows) for which, each in results.items()}
-        # dv: weights are rounded once. dq, dk: weights, and their gradients once more; delta comes from an output whose
-        # weights were rounded, and itself.
+        # dv: weights are rounded once. dq, dk: weights, and logit gradients once more; delta is computed from an output
+        # that is rounded, of weights that were rounded.
         roundings = rounding if name == "dv" else 2.02 * rounding
         bound = roundings * dense.rounded[name] + 1.01 * (rounding + narrow) * dense.from_delta[name]
         bound = bound + float32 * dense.gradient_terms[name]
         for which, gradient in seen.items():
             _use(used, name, within(distance(gradient, exact), bound, f"{which} {name}"))
-        # Both start from the same output and lse.
+        # Both use the same output and lse of the forward pass.
         apart = 1e-6 * largest(exact)
         if rounding > 0:
             apart = FEW * 2 * roundings * dense.largest_terms[name] + float32 * dense.gradient_terms[name]

@@ -1,4 +1,4 @@
-"""What a case asks for, in numpy: positions of each rank's rows, who sees whom, and the global tensors."""
+"""The problem of a case, in numpy: positions of each rank's rows, visible pairs, and gathered global tensors."""
 import numpy as np
 
 DEFAULTS = dict(ranks=1, groups=1, lnc=1, batch=1, heads=1, dim=64, rows=128, type="float32", output_type="float32",
@@ -21,7 +21,7 @@ class Problem:
         self.__dict__.update(values)
 
     def positions(self, rank, rows):
-        """Global positions of the rows of a rank that holds so many."""
+        """Global positions of a rank's `rows` rows."""
         total = self.ranks * rows
         if self.sharding == "striped":
             return np.arange(rank, total, self.ranks)
@@ -32,7 +32,7 @@ class Problem:
         return np.arange(rank * rows, (rank + 1) * rows)
 
     def visible(self):
-        """[batch, queries, keys] of bool."""
+        """Visible pairs: bool [batch, queries, keys], by global position."""
         query = np.arange(self.ranks * self.rows)[:, None] + self.query_offset
         key = np.arange(self.ranks * self.keys)[None, :]
         seen = np.ones((query.size, key.size), bool)
@@ -52,7 +52,7 @@ class Problem:
         return items
 
     def gathered(self, shards, rows, rows_last=False):
-        """Per rank [batch, heads, rows, x], or [.., x, rows] -> [batch, heads, ranks * rows, x] by position."""
+        """Gathers [batch, heads, rows, x], or [.., x, rows], of each rank to [batch, heads, ranks * rows, x]."""
         shards = [shard.swapaxes(2, 3) if rows_last else shard for shard in shards]
         whole = np.full(shards[0].shape[:2] + (self.ranks * rows,) + shards[0].shape[3:], np.nan, shards[0].dtype)
         for rank, shard in enumerate(shards):
@@ -60,7 +60,7 @@ class Problem:
         return whole
 
     def gathered_lse(self, shards):
-        """Per rank [batch, heads, 128, columns], row c * 128 + p at (p, c) -> [batch, heads, ranks * rows, 1]."""
+        """Gathers [batch, heads, 128, columns] of each rank, row c * 128 + p at (p, c), to [.., ranks * rows, 1]."""
         flat = [shard.swapaxes(2, 3).reshape(shard.shape[:2] + (-1, 1)) for shard in shards]
         for rank, rows in enumerate(flat):
             if (rows[:, :, self.rows:] != 0).any():
@@ -68,7 +68,7 @@ class Problem:
         return self.gathered([rows[:, :, :self.rows] for rows in flat], self.rows)
 
     def words(self):
-        """The case as words key=value."""
+        """The case as arguments key=value."""
         words = []
         for key in DEFAULTS.keys() | FOLLOWING.keys() | {"scale"}:
             if key == "pass":

@@ -1,1 +1,1 @@
-"""Checks of the NKI instruction model, grouped by what they look at."""
+"""Checks of the NKI instruction model, grouped by subject."""

@@ -1,4 +1,4 @@
-"""A list of named checks, and the tiles they work on."""
+"""Registry of named checks, and tiles for their operands."""
 import traceback
 
 import numpy as np
@@ -14,7 +14,7 @@ CHECKS = []
 
 
 def check(name):
-    """Registers a function without arguments; it passes when it returns."""
+    """Decorator that registers a function without arguments; the check passes if it returns."""
 
     def register(function):
         CHECKS.append((name, function))
@@ -24,7 +24,7 @@ def check(name):
 
 
 def run_all():
-    """Runs every check, prints one line each, returns the number that passed and failed."""
+    """Runs every check, prints one line each, returns the numbers of passed and failed checks."""
     passed = failed = 0
     for name, function in CHECKS:
         try:
@@ -55,7 +55,7 @@ def expect_close(got, wanted, bound, text):
 
 
 def expect_refused(body, *fragments, target="trn2"):
-    """body() inside a kernel must be refused with a message that holds every fragment."""
+    """body() inside a kernel must be refused with a message that contains every fragment."""
     try:
         nki_model.run_on_core(body, target=target)
     except nki_model.Refused as refusal:
@@ -66,7 +66,7 @@ def expect_refused(body, *fragments, target="trn2"):
 
 
 def expect_launch_refused(kernel, lnc, arguments, *fragments, **options):
-    """The launch must fail with a message that holds every fragment."""
+    """The launch must fail with a message that contains every fragment."""
     try:
         nki_model.launch(kernel, lnc, arguments, **options)
     except nki_model.KernelFailed as failure:

@@ -1,4 +1,4 @@
-"""Each compute instruction against a plain numpy formula."""
+"""Checks of each compute instruction against a plain numpy formula."""
 import numpy as np
 
 import nki_model
@@ -300,7 +300,7 @@ def small_ones():
     expect_close(total, wanted.sum(1, keepdims=True), 2.0**-19, "sum")
 
 
-@check("nc_stream_shuffle: mask inside quadrants, 255 untouched, across quadrants, in place")
+@check("nc_stream_shuffle: mask inside quadrants, 255 leaves unchanged, across quadrants, in place")
 def shuffles():
     a = numbers(64, 3)
     mask = [(5 * i + 1) % 32 for i in range(31)] + [255]

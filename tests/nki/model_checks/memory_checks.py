@@ -1,4 +1,4 @@
-"""Tensors, views, definedness, pinned tiles, DMA and registers."""
+"""Checks of tensors, views, definedness, tiles of fixed address, DMA and registers."""
 import numpy as np
 
 import nki_model
@@ -9,7 +9,7 @@ from .checking import check, empty, expect, expect_equal, expect_refused, number
 
 
 def on_hbm(values, body, target="trn2"):
-    """body(tensor of values in HBM) on one core, its tile as an array."""
+    """Runs body(tensor of values in HBM) on one core and returns its tile as an array."""
     return nki_model.run_on_core(lambda tensor: body(tensor).to_numpy(), values, target=target)
 
 
@@ -47,7 +47,7 @@ def addressing():
     expect_equal(got[3], a[:, 12:18], "reshape")
 
 
-@check("undefined elements are refused one by one, through slices, copies and fills")
+@check("definedness is tracked per element, through slices, copies and fills")
 def definedness():
     def partly():
         tile = empty((4, 4))
@@ -65,7 +65,7 @@ def definedness():
     expect_refused(by_predicate, "1 elements", "never written", "[0, 2]")
 
 
-@check("pinned tiles: writing one undefines what it overlaps, and only that")
+@check("tiles of fixed address: writing one makes exactly the overlapped elements undefined")
 def pinned():
     def body(read):
         first = nl.ndarray((64, 8), dtype=nl.float32, buffer=nl.sbuf, address=(0, 0))
@@ -103,7 +103,7 @@ def dma():
     expect_equal(on_hbm(a, body), nki_model.bfloat16(a).numpy().T, "strided copy with a cast")
 
 
-@check("dma_copy: run-time addresses by register, tensor and row indices; skip outside")
+@check("dma_copy: run-time addresses by register, tensor and row indices; rows outside are skipped")
 def run_time_addresses():
     table = np.arange(60, dtype=np.float32).reshape(10, 6)
 

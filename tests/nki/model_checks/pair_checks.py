@@ -1,4 +1,4 @@
-"""Two cores, several ranks: barriers, races, collectives, failures that must not hang, returned tensors."""
+"""Checks with two cores and several ranks: barriers, races, collectives, failures without hang, returned tensors."""
 import numpy as np
 
 import nki_model
@@ -56,7 +56,7 @@ def swaps():
                  "swap")
 
 
-@check("race: read of the other core's write without a barrier, whichever comes first")
+@check("race: read of the other core's write without a barrier, in either order")
 def race_read():
     def kernel(late_writer):
         core = nl.program_id(0)
@@ -102,7 +102,7 @@ def race_write():
     expect_launch_refused(after_read, 2, [()], "race", "the other core read it")
 
 
-@check("collective race: source without barrier is refused; overwriting what cores used needs a barrier or the switch")
+@check("collective race: sources require a barrier, overwritten tensors a barrier or trust_partner")
 def race_collective():
     def kernel(source_barrier, target_barrier):
         core = nl.program_id(0)
@@ -221,7 +221,7 @@ def undefined_travel():
     expect_launch_refused(kernel, 1, [()] * 2, "return value 0", "8 of 32 elements", "never written")
 
 
-@check("no hang: a failing thread, unequal sequences, a missing partner, a rank that is not there")
+@check("no hang: a failing thread, unequal sequences, a missing partner, a missing rank")
 def no_hang():
     def fails(rank):
         a, b = shared("a"), shared("b")

@@ -1,4 +1,4 @@
-"""Every assertion of the model, seen to fire with its instruction, operand and rule."""
+"""Checks that every rule of the model is enforced, and that the message names instruction, operand and rule."""
 import numpy as np
 
 import nki_model
@@ -61,7 +61,7 @@ def accumulate_after(initialise):
     matmul(dst=dst, accumulate=True)
 
 
-# name, words of the message, body[, target]
+# name, fragments of the message, body[, target]
 CASES = [
     ("partitions above 128", ("ndarray", "shape", "129"), lambda: empty((129, 4))),
     ("1-D tile", ("ndarray", "2-D"), lambda: empty((128,))),
@@ -278,9 +278,9 @@ CASES = [
      lambda: summed(ones(4, 4), REDUCE, empty((4, 1)))),
     ("interleaved sums", ("activation", "reduce_cmd", "interleaved"),
      lambda: in_order(lambda: summed(ones(4, 4), RESET), lambda: summed(ones(4, 4), RESET))),
-    ("sum goes on with other partitions", ("activation", "reduce_cmd", "interleaved"),
+    ("sum continues on other partitions", ("activation", "reduce_cmd", "interleaved"),
      lambda: in_order(lambda: summed(ones(4, 4), RESET), lambda: summed(ones(8, 4), REDUCE, empty((8, 1))))),
-    ("maximum goes on as a sum", ("tensor_scalar_reduce", "reduce_cmd", "interleaved"),
+    ("maximum continues as a sum", ("tensor_scalar_reduce", "reduce_cmd", "interleaved"),
      lambda: in_order(lambda: topped(ones(4, 4), RESET), lambda: topped(ones(4, 4), REDUCE, empty((4, 1)), nl.add))),
     ("idle between two reduces", ("tensor_scalar_reduce", "reduce_cmd", "idle"),
      lambda: in_order(lambda: topped(ones(4, 4), RESET), lambda: topped(ones(4, 4), nisa.reduce_cmd.idle),
@@ -319,8 +319,8 @@ def keywords():
         raise AssertionError("nothing was refused")
 
 
-@check("accepted: the mends of refused forms")
-def mends():
+@check("accepted: corrected forms of refused instructions")
+def corrected():
     def body():
         nisa.memset(dst=empty((128, 2))[96:128, :], value=0.0)
         nisa.memset(dst=empty((128, 2))[64:128, :], value=0.0)

@@ -1,4 +1,4 @@
-"""The ring fixtures against dense attention in double, with bounds from the bfloat16 roundings on their way."""
+"""Checks of the ring fixtures against dense attention in double, with bounds derived from their bfloat16 roundings."""
 import numpy as np
 
 import nki_model
@@ -12,7 +12,7 @@ FLOAT32 = 2.0**-18  # sums of some hundred float32 terms and a float32 exp
 
 
 def dense(q, k, v, dout, causal):
-    """Attention and its gradients in double, all [items, length, head_dim]; with the magnitudes the bounds need."""
+    """Attention and its gradients in double, all [items, length, head_dim], and the magnitudes that the bounds need."""
     length = q.shape[1]
     scores = q @ k.transpose(0, 2, 1)
     if causal:
@@ -26,11 +26,11 @@ def dense(q, k, v, dout, causal):
     dweights = dout @ v.transpose(0, 2, 1)
     dscores = weights * (dweights - delta[..., None])
     size = weights * (np.abs(dout) @ np.abs(v).transpose(0, 2, 1) + np.abs(delta)[..., None])
-    turned = dscores.transpose(0, 2, 1)
+    dscores_t = dscores.transpose(0, 2, 1)
     return dict(out=out, lse=(top + np.log(total))[..., 0], delta=delta,
-                grads=(dscores @ k, turned @ q, weights.transpose(0, 2, 1) @ dout),
+                grads=(dscores @ k, dscores_t @ q, weights.transpose(0, 2, 1) @ dout),
                 out_size=weights @ np.abs(v),
-                grad_sizes=(np.abs(dscores) @ np.abs(k), np.abs(turned) @ np.abs(q),
+                grad_sizes=(np.abs(dscores) @ np.abs(k), np.abs(dscores_t) @ np.abs(q),
                             weights.transpose(0, 2, 1) @ np.abs(dout)),
                 grad_floors=(size @ np.abs(k), size.transpose(0, 2, 1) @ np.abs(q),
                              weights.transpose(0, 2, 1) @ np.abs(dout)))

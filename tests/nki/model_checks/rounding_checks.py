@@ -1,4 +1,4 @@
-"""Element types: rounding, special values, casts."""
+"""Checks of element types: rounding, special values, casts."""
 import numpy as np
 
 import nki_model
@@ -9,7 +9,7 @@ from .checking import check, empty, expect, expect_equal, expect_refused, number
 
 
 def nearest_even(values, fraction_bits, smallest_exponent):
-    """Plain formula in double: round to fraction_bits behind the leading one, ties to even."""
+    """Plain formula in double: rounds to fraction_bits after the leading one, ties to even."""
     wide = values.astype(np.float64)
     exponent = np.floor(np.log2(np.maximum(np.abs(wide), 2.0**-1000)))
     step = 2.0 ** (np.maximum(exponent, smallest_exponent) - fraction_bits)
@@ -88,7 +88,7 @@ def exact_copy():
     expect_equal(widened, np.float32([[2**24, -5]]), "float32")
 
 
-@check("rounding: an argument array stays as the caller gave it")
+@check("rounding: the caller's argument array is not changed")
 def argument_copy():
     values = numbers(4, 4)
     kept = values.copy()

@@ -1,4 +1,4 @@
-"""The lint for the Python subset: what it lets pass and what it refuses."""
+"""Checks of the lint for the Python subset: accepted and refused texts."""
 import pathlib
 
 import nki_model
@@ -76,7 +76,7 @@ ACCEPTED = {
 
 
 def _refused(text):
-    """The last lines of text must be what is refused, not the header before them."""
+    """The lint must refuse the last lines of text, not the header before them."""
 
     def run():
         problems = nki_model.subset.check(text)

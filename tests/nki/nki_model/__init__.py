@@ -1,6 +1,6 @@
-"""A numpy model of the NKI 0.3+ instructions, to execute kernels that this project prints.
+"""Numpy model of the NKI 0.3+ instructions, which executes the kernels that this project prints.
 
-It follows the public documentation of the instructions and refuses what that documentation refuses. It models values,
+It follows the public documentation of the instructions and refuses what that documentation excludes. It models values,
 rounding, definedness, memories and ordering; not time, not total SBUF or PSUM use, not the device's polynomials.
 """
 from . import subset

@@ -1,4 +1,4 @@
-"""Hidden reduction registers: one set in ScalarE, one set that several VectorE instructions share."""
+"""Accumulator registers of reductions: one set in ScalarE, one set shared by several VectorE instructions."""
 import numpy as np
 
 from .core import current
@@ -9,19 +9,19 @@ from .operands import require_column, require_destination, require_operator, row
 
 
 class Chain:
-    """A reduction in progress: operator, partitions, values, how often it was fed, whether its value was taken."""
+    """A reduction in progress: operator, partitions, values, number of accumulations, whether it was read."""
 
     def __init__(self, operator, place, values):
         self.operator = operator
         self.place = place
         self.values = values
-        self.fed = 0
+        self.accumulated = 0
         self.taken = False
         self.clobbered = False
 
 
 def accumulate(slot, operator, values, place, command, result, initial=None, negate=False, idle_clobbers=False):
-    """Feeds values [P, F] (float32, before rounding) into the registers `slot` of the current core.
+    """Accumulates values [P, F] (float32, before rounding) into the registers `slot` of the current core.
 
     place: (start partition, partitions) of dst. result: [P,1] tile that receives the registers, or None.
     """
@@ -36,16 +36,16 @@ def accumulate(slot, operator, values, place, command, result, initial=None, neg
     elif command is commands.reduce:
         _require_own_chain(chain, operator, place)
     else:
-        # A lone VectorE instruction resets by default, so only a chain fed twice was surely meant to be read.
-        harmless = 1 if idle_clobbers else 0
-        if chain is not None and not chain.taken and not chain.clobbered and chain.fed > harmless:
-            refuse("reduce_cmd", "starts a chain while another one is unread: chains must not be interleaved")
+        # A single VectorE instruction resets by default, so only a chain of at least two must be read.
+        unread_allowed = 1 if idle_clobbers else 0
+        if chain is not None and not chain.taken and not chain.clobbered and chain.accumulated > unread_allowed:
+            refuse("reduce_cmd", "starts a chain while another one was not read: chains must not be interleaved")
         chain = Chain(operator, place, _start(operator, place[1], command, initial))
         setattr(core, slot, chain)
     if command in (commands.reduce, commands.reset_reduce, commands.load_reduce):
         with np.errstate(over="ignore", invalid="ignore"):
             chain.values = operator.binary(chain.values, operator.fold.reduce(values, axis=1))
-        chain.fed += 1
+        chain.accumulated += 1
     if result is not None:
         _require_own_chain(chain, operator, place)
         require_destination(result, "reduce_res")
@@ -71,9 +71,9 @@ def _require_own_chain(chain, operator, place):
     if chain is None:
         refuse("reduce_cmd", "a chain starts with reset_reduce (or reset): the registers hold nothing")
     if chain.clobbered:
-        refuse("reduce_cmd", "an idle instruction between may have changed the registers: start with reset_reduce")
+        refuse("reduce_cmd", "an idle instruction in between may have changed the registers: start with reset_reduce")
     if chain.operator is not operator or chain.place != place:
-        refuse("reduce_cmd", f"goes on with {operator!r} on (start, partitions) {place}, but the registers hold "
+        refuse("reduce_cmd", f"continues with {operator!r} on (start, partitions) {place}, but the registers hold "
                              f"{chain.operator!r} on {chain.place}: chains must not be interleaved")
 
 

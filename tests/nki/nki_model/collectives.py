@@ -1,4 +1,4 @@
-"""nki.collectives between the ranks of a launch, on any physical ring order."""
+"""Model of nki.collectives between the ranks of a launch, with any physical ring order."""
 import numpy as np
 
 from .core import current, instruction
@@ -12,7 +12,7 @@ MAX_CHANNELS = 4
 
 
 class ReplicaGroup:
-    """Disjoint groups of rank ids; a rank talks inside the group that holds it."""
+    """Disjoint groups of rank ids; a rank communicates inside the group that contains it."""
 
     def __init__(self, groups):
         if not isinstance(groups, tuple) or not all(isinstance(group, tuple) and group for group in groups):
@@ -30,7 +30,7 @@ class ReplicaGroup:
 
 
 class GroupSettings:
-    """How the runtime plays groups: the physical ring of a group and what a processing-rank id means."""
+    """Choices of the runtime: the physical ring order of a group and the meaning of a processing-rank id."""
 
     def __init__(self, ring_order, group_ids):
         if group_ids not in ("position", "global"):
@@ -93,7 +93,7 @@ def _same_place(a, b):
 
 
 def _permute(kind, sources, destinations, replica_group, combine):
-    """sources: per channel the tuple of tensors that combine() turns into one; destinations: per channel one tensor."""
+    """sources: per channel the tuple of tensors that combine() reduces to one; destinations: per channel one tensor."""
     core = current()
     group = replica_group.of(core.rank)
     for operands, destination in zip(sources, destinations):
@@ -138,7 +138,7 @@ def _collect(tensor):
 
 
 def _deliver(tensor, values, defined):
-    """Elements never written at the sender stay undefined at the receiver."""
+    """Writes received values; elements never written at the sender are undefined at the receiver."""
     storage = tensor.storage
     if storage.read_only:
         refuse("dsts_by_channel", f"{tensor.name} is a kernel argument and read-only")
@@ -184,7 +184,7 @@ def collective_permute_implicit_reduce(srcs0_by_channel, srcs1_by_channel, dsts_
 
 @instruction
 def collective_permute_implicit_current_processing_rank_id(iteration_id, replica_group, channel_id=0, name=None):
-    """Register with the id of the rank whose data is here after iteration_id hops; 0 gives the own id."""
+    """Register with the id of the rank whose data was received after iteration_id hops; 0 gives this rank's id."""
     _require_group(replica_group)
     if type(iteration_id) is not int or iteration_id < 0:
         refuse("iteration_id", f"{iteration_id!r}; an int from 0")
@@ -199,5 +199,5 @@ def collective_permute_implicit_current_processing_rank_id(iteration_id, replica
 
 @instruction
 def rank_id(name=None):
-    """Register with the own rank id."""
+    """Register with this rank's id."""
     return Register(current().rank)

@@ -1,4 +1,4 @@
-"""The physical core a thread plays: its rank, its generation, its engine state."""
+"""The physical core that a thread models: its rank, its generation, its engine state."""
 import collections
 import functools
 import threading
@@ -9,7 +9,7 @@ _thread = threading.local()
 
 
 class Core:
-    """One physical NeuronCore. rank: logical core; index: 0 or 1 inside the pair; pair: what both share."""
+    """One physical NeuronCore. rank: logical core; index: 0 or 1 inside the pair; pair: state that both share."""
 
     def __init__(self, rank, index, lnc, target, world, pair, groups):
         self.rank = rank
@@ -28,7 +28,7 @@ class Core:
 
 
 class Pair:
-    """What the cores of one logical core share: shared HBM tensors in allocation order."""
+    """State shared by the cores of one logical core: shared HBM tensors in allocation order."""
 
     def __init__(self):
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""DMA: copies and transposes between HBM and SBUF, run-time addresses included. Never PSUM."""
+"""Model of DMA: copies and transposes between HBM and SBUF, with run-time addresses. DMA does not reach PSUM."""
 import numpy as np
 
 from .core import current, instruction
@@ -29,7 +29,7 @@ def _require_plain_priority(priority):
 
 
 def _resolved(tensor, operand, bounds):
-    """The tensor at its run-time address: plain windows, one per row of a vector offset, None if skipped."""
+    """The tensor at its run-time address: plain views, one per row of a vector offset, None if skipped."""
     run_time = tensor.run_time
     if run_time is None:
         return [tensor]
@@ -75,7 +75,7 @@ def dma_copy(dst, src, priority=None, oob_mode=bounds_modes.error, dge_mode=desc
     if hardware and dst.dtype is not src.dtype:
         refuse("dge_mode", f"hwdge does not cast {src.dtype.name} to {dst.dtype.name}")
     if engine is not engines.unknown and not hardware:
-        refuse("engine", "is chosen with dge_mode.hwdge only")
+        refuse("engine", "is accepted with dge_mode.hwdge only")
     indirect = [t for t in (dst, src) if t.run_time is not None and t.run_time.vector is not None]
     if indirect and dge_mode not in (descriptor_modes.unknown, descriptor_modes.swdge):
         refuse("dge_mode", "vector_offset needs software descriptors")

@@ -1,6 +1,6 @@
-"""Element types and the rounding a device does when it writes one.
+"""Element types, and the device's rounding to them.
 
-A bfloat16, tfloat32 or float8 value is kept in a numpy float32 that holds exactly that value.
+A bfloat16, tfloat32 or float8 value is stored as a numpy float32 of exactly that value.
 """
 import numpy as np
 
@@ -8,7 +8,7 @@ from .faults import refuse
 
 
 class Dtype:
-    """Name, bytes on the device, numpy type that keeps it here, and rounding from float32 or integers."""
+    """Name, bytes on the device, numpy type that stores it here, and rounding from float32 or integers."""
 
     def __init__(self, name, item_bytes, kept_as, rounding=None):
         self.name = name
@@ -24,7 +24,7 @@ class Dtype:
         return self.name
 
     def round(self, values):
-        """values (any shape; float32 or integer) as this type, kept in `kept_as`; nearest, ties to even."""
+        """values (any shape; float32 or integer) rounded to this type, stored as `kept_as`; nearest, ties to even."""
         values = np.asarray(values)
         if self.is_integer:
             return self._to_integer(values)
@@ -61,7 +61,7 @@ def round_to_mantissa(fraction_bits, smallest_exponent, largest, beyond):
     """Rounding to a short binary float.
 
     smallest_exponent: exponent of the smallest normal; below it the spacing stays fixed (subnormals).
-    largest: largest finite value; beyond: what a value that rounds above it becomes.
+    largest: largest finite value; beyond: result for values that round above it.
     """
 
     def rounding(values):

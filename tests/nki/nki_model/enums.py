@@ -59,7 +59,7 @@ TARGETS = {"trn1": nc_version.gen2, "trn2": nc_version.gen3, "trn3": nc_version.
 
 
 def require_member(value, kind, operand):
-    """Raw integers and strings are refused where an enumerator is asked for."""
+    """Refuses raw integers and strings where an enumerator is required."""
     if not isinstance(value, kind):
         refuse(operand, f"must be a member of nisa.{kind.__name__}, not {value!r}")
 

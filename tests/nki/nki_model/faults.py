@@ -1,15 +1,15 @@
-"""Refusals: every broken rule raises Refused and names the instruction, the operand and the rule."""
+"""Refusals: every violated rule raises Refused, which names the instruction, the operand and the rule."""
 import threading
 
 _thread = threading.local()
 
 
 class Refused(Exception):
-    """A kernel asked for something the documented device does not do."""
+    """A kernel does something that the device's documentation excludes."""
 
 
 class KernelFailed(Exception):
-    """A kernel thread failed; `cause` is the exception it raised, the text holds its traceback."""
+    """A kernel thread failed; `cause` is the exception it raised, the message contains its traceback."""
 
     def __init__(self, text, cause):
         super().__init__(text)

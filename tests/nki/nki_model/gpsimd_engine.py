@@ -1,4 +1,4 @@
-"""GpSimdE: index patterns, build-time masks, reduction over partitions. SBUF only."""
+"""Model of GpSimdE: index patterns, build-time masks, reduction over partitions. SBUF only."""
 import numpy as np
 
 from .core import instruction
@@ -39,7 +39,7 @@ def iota(dst, pattern, offset=0, channel_multiplier=0, name=None):
 @instruction
 def affine_select(dst, pattern, channel_multiplier, on_true_tile, on_false_value, cmp_op=OPERATORS["equal"], offset=0,
                   name=None):
-    """Keeps on_true_tile where the index value of iota compares true with 0, else the fill."""
+    """Keeps on_true_tile where the comparison of iota's index value with 0 is true, else writes the fill."""
     require_tile(dst, "dst", SBUF_ONLY)
     require_tile(on_true_tile, "on_true_tile", SBUF_ONLY)
     require_same_shape(dst=dst, on_true_tile=on_true_tile)

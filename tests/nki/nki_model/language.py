@@ -1,4 +1,4 @@
-"""nki.language: allocation, program ids, sizes, loops."""
+"""Model of nki.language: allocation, program ids, sizes, loops."""
 import contextlib
 
 from . import dtypes
@@ -21,7 +21,7 @@ def _require_shape(shape):
 
 @instruction
 def ndarray(shape, dtype, buffer=Memory.sbuf, name="", address=None):
-    """A new tensor, undefined everywhere. address: (start partition, byte offset in the free axis) pins a tile."""
+    """A new, undefined tensor. address: fixed place of a tile, (start partition, byte offset in the free axis)."""
     core = current()
     shape = _require_shape(shape)
     if not isinstance(dtype, Dtype):
@@ -47,7 +47,7 @@ def ndarray(shape, dtype, buffer=Memory.sbuf, name="", address=None):
 
 
 def _shared(core, shape, dtype, name):
-    """The k-th shared allocation of one core and of the other are the same memory."""
+    """The k-th shared allocation of one core is the same memory as that of the other core."""
     index = core.shared_allocations
     core.shared_allocations += 1
     pair = core.pair

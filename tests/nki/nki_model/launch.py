@@ -1,4 +1,4 @@
-"""Launching kernels: one thread per rank and core, numpy in and out."""
+"""Launch of kernels: one thread per rank and core, with numpy arguments and results."""
 import collections
 import threading
 import traceback
@@ -17,7 +17,7 @@ from .tensor import Tensor, whole
 
 
 class Kernel:
-    """What nki.jit makes of a function: inlined inside another kernel, else started by launch."""
+    """A function decorated by nki.jit: inlined when called by another kernel, else started by launch."""
 
     def __init__(self, function):
         self.function = function
@@ -35,7 +35,7 @@ def jit(function=None):
 
 
 class HbmArray:
-    """An argument: values (any shape) already rounded to a dtype that numpy lacks or has."""
+    """An argument: values (any shape) rounded to a dtype, which numpy need not have."""
 
     def __init__(self, values, dtype):
         self.dtype = dtypes.named(dtype) if isinstance(dtype, str) else dtype
@@ -45,7 +45,7 @@ class HbmArray:
         self.values = np.array(self.dtype.round(values))
 
     def numpy(self):
-        """The values as the device holds them, as float32 (integers as they are)."""
+        """The values as stored on the device, as float32 (integers unchanged)."""
         return self.values if self.dtype.is_integer else self.values.astype(np.float32)
 
 
@@ -114,8 +114,8 @@ def launch(kernel, lnc, args_per_rank, ring_order=None, target="trn2", group_ids
 
     kernel: a nki.jit kernel or a plain function. lnc: 1 or 2. args_per_rank: per rank a tuple or a dict of arguments.
     ring_order: None (as the group lists its ranks), positions inside the group, or callable(group, channel) -> ring.
-    target: trn1, trn2 or trn3. group_ids: what the processing-rank id is, a position in the group or the global rank.
-    trust_partner: collectives also wait for what the partner core did with their tensors before (undocumented).
+    target: trn1, trn2 or trn3. group_ids: meaning of the processing-rank id, position in the group or global rank.
+    trust_partner: collectives also wait for earlier accesses of the partner core to their tensors (undocumented).
     counts: a dict that receives {(rank, core): Counter of instructions}.
     Raises KernelFailed with the traceback of the first thread that failed.
     """

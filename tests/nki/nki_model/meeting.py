@@ -1,11 +1,11 @@
-"""Where threads wait for each other: barriers and collectives. A failure or a deadlock wakes everyone."""
+"""Synchronization of threads at barriers and collectives. A failure or a deadlock wakes all of them."""
 import threading
 
 from .faults import refuse
 
 
 class Aborted(BaseException):
-    """Another thread failed; this one stops without a message of its own."""
+    """Another thread failed; this one stops without a message."""
 
 
 class _Slot:
@@ -16,7 +16,7 @@ class _Slot:
 
 
 class World:
-    """All threads of one launch. meet() is the only place a thread waits."""
+    """All threads of one launch. meet() is the only function in which a thread waits."""
 
     def __init__(self, threads, trust_partner):
         self.trust_partner = trust_partner
@@ -29,7 +29,7 @@ class World:
     def meet(self, me, participants, place, label, value, action):
         """Waits until every participant is at `place`; the last one runs action({participant: value}).
 
-        label says what each one does there; participants that do different things are refused.
+        label: the instruction that the participant executes there; participants with different labels are refused.
         """
         with self._changed:
             self._stop_if_failed()
@@ -56,7 +56,7 @@ class World:
                 del self._waiting[me]
 
     def leave(self):
-        """A thread ended."""
+        """Call when a thread ends; returns the waiting threads if they are now deadlocked, else None."""
         with self._changed:
             self._running -= 1
             if self._waiting and not self._failed and self._all_stuck():
@@ -76,7 +76,7 @@ class World:
 
     def _refuse_deadlock(self):
         if self._all_stuck():
-            refuse("", f"deadlock: every running core waits and none can go on: {self._waiting}")
+            refuse("", f"deadlock: every running core waits and none can continue: {self._waiting}")
 
     def _stop_if_failed(self):
         if self._failed:

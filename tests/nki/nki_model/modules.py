@@ -1,4 +1,4 @@
-"""Puts nki, nki.isa, nki.language and nki.collectives into sys.modules."""
+"""Installation of the model as nki, nki.isa, nki.language and nki.collectives in sys.modules."""
 import sys
 import types
 

@@ -1,4 +1,4 @@
-"""Operand rules that instructions share: memories, partitions, patterns, shapes, per-partition scalars."""
+"""Operand rules shared by instructions: memories, partitions, patterns, shapes, per-partition scalars."""
 import numpy as np
 
 from .dtypes import float32
@@ -21,14 +21,14 @@ def require_tensor(value, operand):
 
 
 def require_start_partition(start, partitions, operand):
-    """More than 64 partitions start at 0, 33..64 at 0 or 64, fewer at 0, 32, 64 or 96."""
+    """Requires a legal start: more than 64 partitions start at 0, 33..64 at 0 or 64, fewer at 0, 32, 64 or 96."""
     step = PARTITIONS if partitions > 64 else 64 if partitions > 32 else 32
     if start % step:
         refuse(operand, f"{partitions} partitions start at partition {start}; accepted: multiples of {step}")
 
 
 def require_tile(value, operand, memories=ON_CHIP):
-    """An operand of a compute engine."""
+    """Rules of an operand of a compute engine."""
     require_tensor(value, operand)
     memory = value.buffer
     if memory not in memories:
@@ -47,14 +47,14 @@ def require_tile(value, operand, memories=ON_CHIP):
 
 
 def require_destination(value, operand="dst", memories=ON_CHIP):
-    """A tile an instruction writes; a narrow PSUM tile is for transposes only before gen4."""
+    """Rules of a destination; before gen4 only transposes may write a narrow PSUM tile."""
     require_tile(value, operand, memories)
     if value.buffer is Memory.psum and value.dtype.item_bytes < 4 and current().target < nc_version.gen4:
         refuse(operand, f"a {value.dtype.name} PSUM tile is legal as a transpose destination only")
 
 
 def require_same_shape(**tiles):
-    """Same partitions and same elements per partition; free axes may be factored differently."""
+    """Requires equal partitions and equal elements per partition; free axes may be factored differently."""
     first_name, first = next(iter(tiles.items()))
     for name, tile in tiles.items():
         if tile.shape[0] != first.shape[0] or tile.per_partition != first.per_partition:
@@ -67,7 +67,7 @@ def require_not_both_psum(**tiles):
 
 
 def require_column(value, operand, partitions, fp32=False, memories=ON_CHIP):
-    """One element in each of `partitions` partitions."""
+    """Requires one element in each of `partitions` partitions."""
     require_tile(value, operand, memories)
     if value.shape[0] != partitions or value.per_partition != 1:
         refuse(operand, f"shape {value.shape}; it must hold one element in each of {partitions} partitions")
@@ -95,7 +95,7 @@ def rows(tile):
 
 
 def per_partition_value(value, operand, partitions, fp32=True):
-    """A float, or a [P,1] column, as something that broadcasts over [P, F] in float32."""
+    """A float, or a [P,1] column, as a float32 value that broadcasts over [P, F]."""
     if isinstance(value, Tensor):
         require_column(value, operand, partitions, fp32)
         return rows(value)

@@ -1,14 +1,13 @@
-"""The nl.* operators: names handed to instructions, never called by a kernel."""
+"""The nl.* operators, which kernels pass to instructions and never call."""
 import numpy as np
 
 
 class Operator:
-    """One operator and the roles it may play.
+    """One operator and its roles.
 
     binary(x, y), unary(x), activation(x): float32 arrays in and out; None where the operator has no such role.
     fold: numpy ufunc whose .reduce gives the reduction. identity: accumulator value after a reset.
-    bitwise: works on integer patterns. interval: (low,
-                                                   high) of |x| where ScalarE is specified; signed: x < 0 counts too.
+    bitwise: works on integer bits. interval: (low, high) of |x| in which ScalarE is specified; signed: also for x < 0.
     """
 
     def __init__(self, name, binary=None, unary=None, activation=None, fold=None, identity=None, bitwise=False,

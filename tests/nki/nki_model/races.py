@@ -1,7 +1,7 @@
-"""Races of the two cores of a pair on one shared HBM tensor, seen per element whichever thread comes first.
+"""Races of the two cores of a pair on a shared HBM tensor, detected per element in any order of the threads.
 
-Only `core_barrier` on that tensor and collectives order the cores. Whether a collective waits for what the
-*partner* core did before is not documented; `trust_partner` is the switch for that reading.
+Only `core_barrier` on that tensor and collectives order the cores. Whether a collective waits for earlier accesses of
+the *partner* core is not documented; `trust_partner` assumes that it does.
 """
 import threading
 
@@ -13,7 +13,7 @@ BY_COLLECTIVE = 4
 
 
 class RaceGuard:
-    """Per element: who wrote and who read since the last barrier. Bit 1: core 0; 2: core 1; 4: a collective."""
+    """Per element, the writers and readers since the last barrier. Bit 1: core 0; 2: core 1; 4: a collective."""
 
     def __init__(self, elements, trust_partner):
         self.lock = threading.Lock()
@@ -34,7 +34,7 @@ class RaceGuard:
         foreign_readers = (3 - mine) if self.trust_partner else (3 - mine) | BY_COLLECTIVE
         with self.lock:
             if (window(self.writers) & (3 - mine)).any():
-                refuse(name, "race: written by both cores without a core_barrier between")
+                refuse(name, "race: written by both cores without a core_barrier in between")
             seen = window(self.readers) & foreign_readers
             if (seen & 3).any():
                 refuse(name, "race: written without a core_barrier after the other core read it")

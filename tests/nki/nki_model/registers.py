@@ -1,4 +1,4 @@
-"""Scalar registers of the engine sequencers."""
+"""Model of the scalar registers of the engine sequencers."""
 from .core import instruction
 from .faults import refuse
 from .operands import require_tensor
@@ -27,7 +27,7 @@ def _value_of(value, operand):
 
 @instruction
 def register_alloc(x=None):
-    """A register, holding x (an int or the value of a register) or nothing."""
+    """A register, set to x (an int or the value of a register) or unset."""
     return Register(None if x is None else _value_of(x, "x"))
 
 

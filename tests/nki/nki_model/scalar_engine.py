@@ -1,4 +1,4 @@
-"""ScalarE: activation functions with an optional running sum over the free axes."""
+"""Model of ScalarE: activation functions with an optional running sum over the free axes."""
 import numpy as np
 
 from .accumulators import accumulate, require_reduction
@@ -14,7 +14,7 @@ from .tensor import Tensor
 
 
 def _require_domain(op, x):
-    """Outside the printed interval the device returns garbage without an error."""
+    """Refuses values outside the documented interval, for which the device returns garbage without an error."""
     if op.interval is None:
         return
     low, high = op.interval
@@ -63,7 +63,7 @@ def _activate(dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd):
 @instruction
 def activation(dst, op, data, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd=commands.idle,
                name=None):
-    """dst = op(data * scale + bias); reduce_res = running sum of it before rounding to dst."""
+    """dst = op(data * scale + bias); reduce_res = running sum of the results before rounding to dst."""
     _activate(dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd)
 
 

@@ -1,4 +1,4 @@
-"""Memory kinds and the storage behind a tensor: values, which elements were ever written, which a matmul wrote."""
+"""Memory kinds and the storage of a tensor: values, elements ever written, elements written by a matmul."""
 import weakref
 from enum import Enum
 
@@ -10,7 +10,7 @@ from .faults import refuse
 PARTITIONS = 128
 PSUM_BYTES = 16 * 1024
 BANK_BYTES = 2 * 1024
-# Physical size less 16 KiB and 8 bytes; the pages print no usable size.
+# Physical size less 16 KiB and 8 bytes; the documentation gives no usable size.
 SBUF_BYTES = {nc_version.gen2: 196608 - 16392, nc_version.gen3: 229376 - 16392, nc_version.gen4: 262144 - 16392}
 
 
@@ -53,7 +53,7 @@ class Storage:
         return f"{self.name}{list(self.shape)} {self.dtype.name} in {self.memory.name}"
 
     def forget(self, partitions, free_bytes):
-        """Undefines what lies in partitions [a, b) and free bytes [c, d): another tile was written there."""
+        """Makes partitions [a, b), free bytes [c, d) undefined, because another tile was written there."""
         item = self.dtype.item_bytes
         low_p = max(partitions[0] - self.start_partition, 0)
         high_p = min(partitions[1] - self.start_partition, self.shape[0])
@@ -66,7 +66,7 @@ class Storage:
 
 
 def check_on_chip(shape, dtype, memory, address, target):
-    """Shape, capacity and pinned place of one tile."""
+    """Checks shape, capacity and fixed address of one tile."""
     if len(shape) < 2:
         refuse("shape", f"a tile on chip is at least 2-D, not {shape}")
     if shape[0] > PARTITIONS:
@@ -94,7 +94,7 @@ def _crosses(a, b):
 
 
 def register_pinned(pinned, storage):
-    """Links a pinned tile with the live pinned tiles it overlaps: writing one undefines the others there."""
+    """Links a tile of fixed address with the live ones it overlaps: writing one makes the others undefined there."""
     pinned[:] = [reference for reference in pinned if reference() is not None]
     for reference in pinned:
         other = reference()

@@ -1,4 +1,4 @@
-"""Lint for the Python subset that both NKI front ends accept: everything not listed here is refused."""
+"""Lint for the Python subset that both NKI front ends accept; everything not listed here is refused."""
 import ast
 
 MODULES = {"nki": "nki", "nki.isa": "nisa", "nki.language": "nl", "nki.collectives": "ncc"}
@@ -27,7 +27,7 @@ NAMES = {
 
 
 def check(source_text):
-    """Problems as "line N: ..." strings, in line order; an empty list means the text stays inside the subset."""
+    """Violations as "line N: ..." strings, in line order; empty if the text is inside the subset."""
     try:
         tree = ast.parse(source_text)
     except SyntaxError as error:

@@ -1,4 +1,4 @@
-"""The two cores of a pair: core_barrier and sendrecv."""
+"""Model of core_barrier and sendrecv between the two cores of a pair."""
 from .core import current, instruction
 from .enums import dma_engine as dma_engines
 from .enums import engine as engines
@@ -17,7 +17,7 @@ def _require_pair(core):
 
 @instruction
 def core_barrier(data, cores, engine=engines.gpsimd, name=None):
-    """Both cores of the pair wait for each other; what they did to the shared HBM tensor `data` is ordered."""
+    """Both cores of the pair wait for each other; orders their accesses to the shared HBM tensor `data`."""
     core = current()
     require_engine(engine, tuple(engines))
     require_tensor(data, "data")

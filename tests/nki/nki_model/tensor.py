@@ -1,4 +1,4 @@
-"""Tensors: windows on a storage, by slices or by an access pattern (`.ap`), in elements."""
+"""Tensors: views of a storage, by slices or by an access pattern (`.ap`), in elements."""
 import numpy as np
 
 from . import core as cores
@@ -7,7 +7,7 @@ from .storage import ON_CHIP, Memory
 
 
 class Register:
-    """A 32-bit scalar register of an engine sequencer; no Python value while a kernel is built."""
+    """A 32-bit scalar register of an engine sequencer; it has no Python value while a kernel is built."""
 
     def __init__(self, value=None):
         self.value = value
@@ -188,7 +188,7 @@ class Tensor:
         return RunTimeOffset(scalar, vector, count(self.base_shape[indirect_dim + 1:]))
 
     def reshape(self, shape):
-        """The same elements in another shape; contiguous tensors only, the partition axis stays."""
+        """The same elements in another shape; contiguous tensors only, and the partition axis must not change."""
         shape = tuple(shape)
         if self.run_time is not None or count(shape) != self.size:
             refuse(self.name, f"reshape of {self.shape} to {shape}")
@@ -207,12 +207,12 @@ class Tensor:
     # ---- elements ---------------------------------------------------------------------------------------------------
 
     def window(self, flat):
-        """This tensor's elements of a flat array of the storage, shared with it."""
+        """View of this tensor's elements in a flat array of the storage's size."""
         item = flat.itemsize
         return np.ndarray(self.shape, flat.dtype, flat, self.offset * item, tuple(s * item for s in self.strides))
 
     def read(self):
-        """Values in the kept type; refuses elements never written."""
+        """Values in the stored type; refuses elements never written."""
         storage = self.storage
         if not self.window(storage.defined).all():
             missing = np.argwhere(~self.window(storage.defined))
@@ -228,7 +228,7 @@ class Tensor:
         return self.read().astype(np.float32, copy=False)
 
     def write(self, values, where=None, exact=False, by_matmul=False):
-        """Rounds values to the dtype and stores them (at `where` only); exact: they are of this dtype already."""
+        """Rounds values to the dtype and stores them (at `where` only); exact: no rounding is needed."""
         storage = self.storage
         if storage.read_only:
             refuse(self.name, "a kernel argument is read-only")
@@ -262,7 +262,7 @@ class Tensor:
                              (storage.byte_offset + first * item, storage.byte_offset + (last + 1) * item))
 
     def to_numpy(self):
-        """A copy of the values for tests; the kept type, so bfloat16 arrives as float32."""
+        """A copy of the values for tests, in the stored type: bfloat16 becomes float32."""
         return np.array(self.read())
 
 

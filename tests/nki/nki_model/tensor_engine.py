@@ -1,4 +1,4 @@
-"""TensorE: matmul into PSUM and transposes (the 32 x 32 transpose of VectorE too)."""
+"""Model of TensorE: matmul into PSUM and transposes (also the 32 x 32 transpose of VectorE)."""
 import numpy as np
 
 from .core import current, instruction

@@ -1,4 +1,4 @@
-"""VectorE arithmetic: element-wise instructions, reductions along the free axis, copies, fills."""
+"""Model of VectorE arithmetic: element-wise instructions, reductions along the free axes, copies, fills."""
 import numpy as np
 
 from .core import instruction
@@ -30,7 +30,7 @@ def _integers(tile, operand):
 
 
 def _write_bits(dst, values):
-    """Keeps the low bits, as an integer register does."""
+    """Keeps the low bits, like an integer register."""
     if not dst.dtype.is_integer:
         refuse("dst", f"dtype {dst.dtype.name}; a bitwise operator writes integers")
     dst.write(values.astype(dst.dtype.kept_as), exact=True)
@@ -58,7 +58,7 @@ def tensor_tensor(dst, data1, data2, op, engine=engines.unknown, name=None):
 
 
 def _apply(values, op, operand, reverse, position, partitions):
-    """values op operand (or the other way round); a unary operator takes no operand."""
+    """values op operand, or operand op values if reversed; a unary operator takes no operand."""
     if op.unary is not None:
         if operand not in (None, 0):
             refuse(f"operand{position}", f"{op!r} is unary: the operand must be None or 0")

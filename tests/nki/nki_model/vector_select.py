@@ -1,4 +1,4 @@
-"""VectorE selections: masks by range or predicate, shuffles inside quadrants, and gen4's exponential."""
+"""Model of VectorE selections: masks by range or predicate, shuffles inside quadrants, and gen4's exponential."""
 import numpy as np
 
 from .accumulators import accumulate, require_reduction
@@ -86,7 +86,7 @@ def select_reduce(dst, predicate, on_true, on_false, reduce_res=None, reduce_cmd
 
 @instruction
 def tensor_copy_predicated(dst, src, predicate, reverse_pred=False, name=None):
-    """dst = src where predicate; the other elements stay as they are."""
+    """dst = src where predicate; the other elements are unchanged."""
     require_destination(dst)
     _require_predicate(predicate, ("uint8", "uint16", "uint32"))
     require_same_shape(dst=dst, predicate=predicate)
@@ -105,7 +105,7 @@ def tensor_copy_predicated(dst, src, predicate, reverse_pred=False, name=None):
 
 @instruction
 def nc_stream_shuffle(dst, src, shuffle_mask, name=None):
-    """Inside each quadrant of 32 partitions out[i] = in[mask[i]]; 255 leaves a partition as it is."""
+    """Inside each quadrant of 32 partitions out[i] = in[mask[i]]; 255 leaves a partition unchanged."""
     for operand, tile in (("dst", dst), ("src", src)):
         require_tile(tile, operand)
     if dst.dtype is not src.dtype:

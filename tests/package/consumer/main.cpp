@@ -1,4 +1,4 @@
-// Two translation units that both include the library must link: nothing in a header is defined twice.
+// Two translation units that both include the library must link: no header may define a symbol twice.
 
 #include <annulus/annulus.hpp>
 #include <iostream>

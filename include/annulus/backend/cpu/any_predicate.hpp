@@ -1,11 +1,11 @@
 #pragma once
-// A step without the type of its predicate.
+// Type-erased mask predicates, and a step that holds one.
 
 #include "annulus/backend/step.hpp"
 
 namespace annulus::cpu {
 
-/// A predicate whose type is forgotten, so that kernels are compiled once for all of them.
+/// Type-erased reference to a predicate, so that kernels are compiled once for all predicate types.
 struct AnyPredicate {
   void const* object;
   bool (*call)(void const*, Index, Index, Index, Index);
@@ -21,10 +21,11 @@ struct AnyPredicate {
   }
 };
 
+/// Step in host memory with a type-erased predicate.
 template <class T>
 using HostStep = Step<T, AnyPredicate, HostMemory>;
 
-/// The same step; `predicate` must outlive it.
+/// The same step with `predicate` as its predicate, which must outlive the result.
 template <class T, class Predicate>
 HostStep<T> with_any_predicate(Step<T, Predicate, HostMemory> const& step, AnyPredicate const& predicate) {
   return {step.tiles,           step.mask,          step.softmax_scale, step.logit_softcap, step.dropout,

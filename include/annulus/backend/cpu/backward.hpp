@@ -1,10 +1,10 @@
 #pragma once
-// The backward pass of one step: nothing quadratic is kept (Dao et al., arXiv 2205.14135). A piece of work is a run of
-// key blocks, which stays in the second-level cache with its gradients while all panels of queries pass by.
+// Backward pass of one step. Nothing of quadratic size is stored (Dao et al., arXiv 2205.14135). A work item is a
+// piece: a run of key blocks of one kv head, kept in L2 cache with its gradients while it visits all panels of queries.
 //
-// dq of a panel is a sum over pieces. To give the same bits for any number of threads it is added up in the order of the
-// keys: a piece works on a panel when all pieces before it have left that panel. Panels pass from the last to the first,
-// so that with a causal mask no piece waits for rows that only the pieces before it see.
+// dq of a panel is a sum over pieces. For the same bits with any number of threads it is summed in the order of the
+// keys: a piece visits a panel after all earlier pieces have finished it. Panels are visited from last to first, so
+// that with a causal mask no piece waits for rows that only earlier pieces see.
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +17,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
+/// One call of Backend::add_gradients: adds a step's share to dq, dk, dv and, if given, dbias.
 template <class T>
 class BackwardSum {
   using A = Accumulator<T>;
@@ -24,7 +25,7 @@ class BackwardSum {
   using B = Blocking<A>;
 
  public:
-  /// threads 0: as many as the process has cores to spare. All arguments outlive the object.
+  /// `threads` as in CpuBackend, 0: automatic. All arguments must outlive the object.
   BackwardSum(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
               BackwardOperands<T, A, A, HostMemory> const& backward, StepGradients<A, HostMemory> const& gradients,
               StepDocuments const& documents, int threads)
@@ -46,7 +47,7 @@ class BackwardSum {
     ThreadPool::Call call(ThreadPool::shared(), threads_);
     Index const blocks = B::key_blocks(keys_);
     Index const threads = std::min(call.most(), heads_ * blocks);
-    // Pieces small enough to go round, and large enough that packing the queries again for each does not show.
+    // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
     Index const expected = std::min(call.expected(), threads);
     blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * expected), 1, most);
@@ -55,7 +56,7 @@ class BackwardSum {
     Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_shared(arena); }));
     Arena arena(shared.data());
     allocate_shared(arena);
-    std::fill_n(left_, heads_ * pieces_, panels_);
+    std::fill_n(finished_, heads_ * pieces_, panels_);
     find_reach();
     next_.store(0);
     run_with_scratch(
@@ -69,17 +70,17 @@ class BackwardSum {
  private:
   /// Packed keys and gradients of a piece stay within this many bytes.
   static constexpr Index piece_bytes = 5 * (Index{1} << 18);
-  /// Of the tiles that a panel meets, the keys of so many are found once and kept.
-  static constexpr int known_tiles = 4;
+  /// Visible keys are found once and cached for this many of the tiles that overlap a panel and a piece.
+  static constexpr int cached_tiles = 4;
 
   struct Scratch {
-    bool progresses = false;  ///< on the calling thread
+    bool progresses = false;  ///< this is the calling thread, which calls Step::progress
     KeyBlock<T>* keys = nullptr;
     BackwardPanel<T>* panel = nullptr;
     BackwardUnit<T>* unit = nullptr;
-    PanelKeys<A> seen[known_tiles + 1];  ///< of the tiles that the panel meets
+    PanelKeys<A> seen[cached_tiles + 1];  ///< of the tiles that overlap panel and piece
     FetchAhead ahead{};
-    int tiles = 0;                       ///< that it meets; those beyond known_tiles are not in `seen`
+    int tiles = 0;                       ///< that overlap; those beyond cached_tiles are not in `seen`
   };
 
   Index block_bytes() const {
@@ -88,7 +89,7 @@ class BackwardSum {
            static_cast<Index>(sizeof(A));
   }
 
-  /// One gradient of the bias may be shared by heads or batch items, and then by pieces of work.
+  /// True if heads or batch items share elements of dbias: pieces of different heads would then write to the same ones.
   bool shares_bias_gradient() const {
     auto const shared = [&](std::size_t a) {
       return gradients_.dbias.extent(a) > 1 && gradients_.dbias.stride(a) == 0;
@@ -112,12 +113,12 @@ class BackwardSum {
   }
 
   void allocate_shared(Arena& arena) {
-    left_ = arena.take<Index>(heads_ * pieces_);
+    finished_ = arena.take<Index>(heads_ * pieces_);
     reach_ = arena.take<RowRange>(heads_ / kv_heads_ * panels_);
   }
 
-  /// The keys between the first and the last that a panel sees, the same for all heads: most pieces of a windowed or
-  /// packed sequence need no more to pass a panel by.
+  /// Finds the hull of the keys that each panel sees, the same for all heads. It suffices for most pieces of a windowed
+  /// or packed sequence to skip a panel.
   void find_reach() {
     PanelKeys<A> seen;
     for (Index batch = 0; batch < heads_ / kv_heads_; ++batch) {
@@ -135,14 +136,14 @@ class BackwardSum {
 
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] FlushDenormals const guard;
-    [[maybe_unused]] ReadyTiles<E> const tiles;
+    [[maybe_unused]] ReadyTiles<E> const amx;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
       add_piece(team, scratch, item % heads_, item / heads_);
   }
 
-  /// The panel that the piece of a head has left last; panels_ before the first.
-  std::atomic_ref<Index> left(Index head, Index piece) const {
-    return std::atomic_ref<Index>(left_[head * pieces_ + piece]);
+  /// The panel that this piece of the head has finished last, counting down; panels_ before the first.
+  std::atomic_ref<Index> finished(Index head, Index piece) const {
+    return std::atomic_ref<Index>(finished_[head * pieces_ + piece]);
   }
 
   void add_piece(Team const& team, Scratch& scratch, Index head, Index piece) {
@@ -151,32 +152,32 @@ class BackwardSum {
     RowRange const keys{piece * blocks_per_piece_ * B::key_block,
                         std::min((piece + 1) * blocks_per_piece_ * B::key_block, keys_)};
     bool loaded = false;
-    Index before = 0;  // the first of the pieces before this one that may still be at work
+    Index first_busy = 0;  // first of the earlier pieces that may be unfinished
     for (Index p = panels_; p-- > 0;) {
       QueryPanel<A> const panel(rows, p);
       RowRange const reach = reach_[rows.batch * panels_ + p];
-      bool const meets = reach.begin < keys.end && keys.begin < reach.end;
-      if (RowRange const seen = meets ? find(scratch, panel, keys) : RowRange(); !seen.empty()) {
+      bool const overlaps = reach.begin < keys.end && keys.begin < reach.end;
+      if (RowRange const seen = overlaps ? find_keys(scratch, panel, keys) : RowRange(); !seen.empty()) {
         if (!loaded) load(scratch, k, v, keys);
         loaded = true;
-        for (Index other = before; other < piece; ++other) {
-          team.wait_until([&] { return left(head, other).load(std::memory_order_acquire) <= p; });
-          if (other == before && left(head, other).load(std::memory_order_acquire) == 0) ++before;
+        for (Index other = first_busy; other < piece; ++other) {
+          team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= p; });
+          if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
         }
         scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
         scratch.ahead.clear();
         if (p > 0) expect(scratch.ahead, QueryPanel<A>(rows, p - 1));
         if (scratch.progresses) step_.progress();
         for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
-          meet(scratch, k, keys, block);
+          add_block(scratch, k, keys, block);
         scratch.panel->store_gradient(extents_);
       }
-      left(head, piece).store(p, std::memory_order_release);
+      finished(head, piece).store(p, std::memory_order_release);
     }
     if (loaded) store(scratch, rows, keys);
   }
 
-  /// What loading a panel will read.
+  /// Lists the rows that loading the panel will read, for prefetching.
   void expect(FetchAhead& ahead, QueryPanel<A> const& panel) const {
     expect_rows(panel, operands_.q, extents_.head_dim, ahead);
     expect_rows(panel, backward_.dout, extents_.value_dim, ahead);
@@ -190,36 +191,37 @@ class BackwardSum {
       if (tile.query_begin <= last && first < tile.query_begin + tile.query_count) function(tile);
   }
 
-  /// The hull of the keys of this piece that the panel sees. Keeps what it finds for meet().
-  RowRange find(Scratch& scratch, QueryPanel<A> const& panel, RowRange keys) const {
-    RowRange hull_of_all;
+  /// Hull of the keys in `keys`, those of a piece, that the panel sees. Caches the visible keys for add_block().
+  RowRange find_keys(Scratch& scratch, QueryPanel<A> const& panel, RowRange keys) const {
+    RowRange hull_of_tiles;
     scratch.tiles = 0;
     for_each_tile(panel, [&](Tile const& tile) {
-      PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, known_tiles)];
+      PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, cached_tiles)];
       seen.find(step_, documents_, tile, panel);
       RowRange const here{std::max(seen.any.begin, keys.begin), std::min(seen.any.end, keys.end)};
       if (here.empty()) return;
-      hull_of_all = hull(hull_of_all, here);
+      hull_of_tiles = hull(hull_of_tiles, here);
       ++scratch.tiles;
     });
-    return hull_of_all;
+    return hull_of_tiles;
   }
 
-  /// Block after block, and in each tile after tile: an order that does not depend on how blocks are dealt to pieces.
-  void meet(Scratch& scratch, HeadRows<T const> const& k, RowRange keys, Index block) const {
+  /// Adds the share of one key block and the loaded panel. The order of sums, by block and within it by tile, does not
+  /// depend on how blocks are split into pieces.
+  void add_block(Scratch& scratch, HeadRows<T const> const& k, RowRange keys, Index block) const {
     Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, keys_ - begin);
     KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
-    auto const meet_tile = [&](PanelKeys<A> const& seen) {
+    auto const add_tile = [&](PanelKeys<A> const& seen) {
       BlockRows const rows{begin, 0, std::max(seen.any.begin - begin, Index{0}), std::min(seen.any.end - begin, count)};
       if (rows.begin < rows.end)
         scratch.unit->meet(step_, extents_, *scratch.panel, seen, key_block, rows, k, gradients_.dbias, scratch.ahead);
     };
-    if (scratch.tiles <= known_tiles) {
-      for (int t = 0; t < scratch.tiles; ++t) meet_tile(scratch.seen[t]);
+    if (scratch.tiles <= cached_tiles) {
+      for (int t = 0; t < scratch.tiles; ++t) add_tile(scratch.seen[t]);
     } else {
       for_each_tile(scratch.panel->panel, [&](Tile const& tile) {
-        scratch.seen[known_tiles].find(step_, documents_, tile, scratch.panel->panel);
-        meet_tile(scratch.seen[known_tiles]);
+        scratch.seen[cached_tiles].find(step_, documents_, tile, scratch.panel->panel);
+        add_tile(scratch.seen[cached_tiles]);
       });
     }
   }
@@ -252,8 +254,8 @@ class BackwardSum {
   GradientExtents<E> extents_;
   Index keys_, kv_heads_, group_, heads_, panels_;
   Index blocks_per_piece_ = 1, pieces_ = 0;
-  Index* left_ = nullptr;
-  RowRange* reach_ = nullptr;  ///< of the panels, for each batch item
+  Index* finished_ = nullptr;
+  RowRange* reach_ = nullptr;  ///< [batch item][panel]: hull of the keys that the panel sees
   std::atomic<Index> next_{0};
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the backward pass holds of a panel of queries and of a block of keys while they meet.
+// Packed operands and gradients of a query panel and of a key block in the backward pass.
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Extents of head_dim and value_dim: as given, in elements E, and filled up to whole vectors.
+/// Extents of head_dim and value_dim: as given, in packed elements E, and padded to whole vectors or groups.
 template <class E>
 struct GradientExtents {
   using B = Blocking<typename Operand<E>::Sum>;
@@ -24,17 +24,17 @@ struct GradientExtents {
   Index value_depth() const { return G::elements(value_dim); }
   Index head_dim_padded() const { return B::dim_padded(head_dim); }
   Index value_dim_padded() const { return B::dim_padded(value_dim); }
-  /// head_dim in whole groups of columns.
+  /// head_dim padded to whole groups of columns.
   Index head_dim_grouped() const { return G::rows_padded(head_dim); }
 };
 
-/// A block of keys: what the products read, and the gradients that grow while panel after panel passes.
+/// A block of keys: its packed operands, and its gradients, which accumulate over panels.
 template <class T>
 struct KeyBlock {
   using A = Accumulator<T>;
   using E = PackedElement<T>;
   using B = Blocking<A>;
-  /// Rows of a block, and rows of elements.
+  /// Rows of a block, and the same in packed elements.
   static constexpr Index rows = B::key_block, depth = rows / Operand<E>::depth;
 
   KeyBlock() = default;
@@ -45,7 +45,7 @@ struct KeyBlock {
         dk(arena.take<A>(B::key_block * extents.head_dim_padded())),
         dv(arena.take<A>(B::key_block * extents.value_dim_padded())) {}
 
-  /// Keys [begin, begin + count) of the step.
+  /// Packs keys [begin, begin + count) of the step and clears the gradients.
   void load(HeadRows<T const> const& k, HeadRows<T const> const& v, Index begin, Index count,
             GradientExtents<E> const& extents) {
     pack_row_groups(k, begin, count, extents.head_dim, key_groups);
@@ -61,13 +61,13 @@ struct KeyBlock {
   E* key_groups = nullptr;
   E* value_groups = nullptr;
   E* key_columns = nullptr;
-  A* dk = nullptr;  ///< in strips, as dv
-  A* dv = nullptr;
-  RowSet not_finite;  ///< rows of keys that key_columns holds as zeros
-  RowSet not_finite_operands;   ///< rows whose key or value is not finite: the product with a row of zeros is NaN
+  A* dk = nullptr;  ///< in strips (StripRows)
+  A* dv = nullptr;  ///< in strips
+  RowSet not_finite;           ///< rows of keys that key_columns holds as zeros
+  RowSet not_finite_operands;  ///< rows whose key or value is not finite: the product with a row of zeros is NaN
 };
 
-/// A panel of queries with their dout and dq.
+/// A panel of queries: packed queries and douts, statistics of the rows, and dq.
 template <class T>
 class BackwardPanel {
   using A = Accumulator<T>;
@@ -75,7 +75,7 @@ class BackwardPanel {
   using B = Blocking<A>;
 
  public:
-  /// Rows of a panel, and rows of elements.
+  /// Rows of a panel, and the same in packed elements.
   static constexpr Index rows = B::panel, depth = rows / Operand<E>::depth;
 
   BackwardPanel() = default;
@@ -86,6 +86,7 @@ class BackwardPanel {
         dout_rows(arena.take<E>(depth * extents.value_dim_padded())),
         dq(arena.take<A>(B::panel * extents.head_dim_grouped())) {}
 
+  /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back.
   void load(QueryPanel<A> const& loaded, GradientExtents<E> const& extents, HostStep<T> const& step,
             TensorView<T const, 4> const& q, BackwardOperands<T, A, A, HostMemory> const& backward,
             TensorView<A, 4> const& query_gradient) {
@@ -94,11 +95,11 @@ class BackwardPanel {
     A ones[B::panel], scales[B::panel];
     std::fill_n(ones, B::panel, A(1));
     std::fill_n(scales, B::panel, units.query_scale);
-    // Apart from the loop below: GCC 12 at -O3 makes one loop of each assignment, and then the null pointers come last.
+    // Not in the loop below: GCC 12 at -O3 splits that loop by assignment and would write the null pointers last.
     std::fill_n(query_row, B::panel, nullptr);
     std::fill_n(dout_row, B::panel, nullptr);
     std::fill_n(dq_row, B::panel, nullptr);
-    // A row that saw nothing, and a lane without a row, is a row of zeros that has weight e^-inf = 0 everywhere.
+    // A masked row, and a lane without a row, is a row of zeros with weight e^-inf = 0 for every key.
     std::fill_n(lse, B::panel, std::numeric_limits<A>::infinity());
     std::fill_n(remainder, B::panel, A(0));
     std::fill_n(delta, B::panel, A(0));
@@ -136,12 +137,12 @@ class BackwardPanel {
 
   QueryPanel<A> panel;
   alignas(64) A lse[B::panel], remainder[B::panel], delta[B::panel];
-  E* queries = nullptr;     ///< times LogitUnits::query_scale, lanes side by side, as douts and dq
-  E* douts = nullptr;
-  E* query_rows = nullptr;  ///< in strips, as dout_rows
-  E* dout_rows = nullptr;
-  A* dq = nullptr;
-  RowSet not_finite;  ///< rows of which query_rows or dout_rows holds zeros instead
+  E* queries = nullptr;     ///< [head_dim][panel], times LogitUnits::query_scale
+  E* douts = nullptr;       ///< [value_dim][panel]
+  E* query_rows = nullptr;  ///< in strips
+  E* dout_rows = nullptr;   ///< in strips
+  A* dq = nullptr;          ///< [head_dim][panel]
+  RowSet not_finite;        ///< rows that query_rows or dout_rows holds as zeros
   T const* query_row[B::panel];
   T const* dout_row[B::panel];
   A* dq_row[B::panel];

@@ -1,6 +1,6 @@
 #pragma once
-// Where a panel of queries meets a block of keys: probabilities are computed again from the log-sum-exp, and five
-// products and one exponential give the shares of dq, dk and dv.
+// Gradients of one query panel and one key block: probabilities are recomputed from the log-sum-exp, and five products
+// and one exponential give the shares of dq, dk and dv.
 
 #include "annulus/backend/cpu/backward_panel.hpp"
 #include "annulus/backend/cpu/products.hpp"
@@ -11,15 +11,16 @@ inline namespace ANNULUS_CPU_TARGET {
 
 namespace detail {
 
-/// What the rows of a panel need beside their products.
+/// Statistics of the rows of a panel, one value per lane, and scales of the step.
 template <class A>
 struct RowTerms {
   A const *lse, *remainder, *delta;
-  A weight_scale;    ///< from products to logits
-  A gradient_scale;  ///< from gradients of logits to those of products of query and key
+  A weight_scale;    ///< multiplies products to give logits
+  A gradient_scale;  ///< multiplies gradients of logits to give those of products of query and key
 };
 
-/// From products of query and key and of dout and value, [rows][panel] each, to probabilities and gradients.
+/// Replaces products of query and key by probabilities, and products of dout and value by gradients of the products of
+/// query and key; [rows][panel] each. All pairs must be visible.
 template <class A>
 [[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
@@ -48,11 +49,11 @@ template <class A>
     differentiate_all([&](V product, V negative) { return large_exponent(product, weight_scale, negative); });
 }
 
-/// The same where some pairs may not be visible (a logit of -inf), or dropout takes part: kept is null or a factor for
-/// each pair, and probabilities are multiplied by it. The gradients are those of logits.
+/// The same for pairs of which some may be masked (a logit of -inf), or with dropout: `kept` is null or [rows][panel],
+/// and probabilities are multiplied by it. The gradients are those of logits.
 template <class A>
-[[gnu::noinline]] void differentiate_with_care(A* logits, A* dweights, A const* kept, Index rows,
-                                               RowTerms<A> const& terms) {
+[[gnu::noinline]] void differentiate_masked(A* logits, A* dweights, A const* kept, Index rows,
+                                            RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
   V const nothing = V::of(empty_row<A>), scale = V::of(terms.weight_scale);
@@ -61,21 +62,22 @@ template <class A>
     for (int v = 0; v < vectors; ++v) {
       Index const place = j * panel + v * lanes;
       V const logit = V::load(logits + place), dweight = V::load(dweights + place);
-      auto const hidden = less_or_equal(logit, nothing);
-      V const factor = kept ? select(hidden, V::zero(), V::load(kept + place)) : V::of(A(1));
+      auto const masked = less_or_equal(logit, nothing);
+      V const factor = kept ? select(masked, V::zero(), V::load(kept + place)) : V::of(A(1));
       V const lse = V::load(terms.lse + v * lanes), remainder = V::load(terms.remainder + v * lanes);
       V const exponent = large ? large_exponent(logit, scale, V::zero() - lse)
                                : multiply_add(logit, scale, V::zero() - lse);
-      V const weight = select(hidden, V::zero(), exponential(exponent - remainder));
+      V const weight = select(masked, V::zero(), exponential(exponent - remainder));
       (weight * factor).store(logits + place);
-      // Of a hidden pair nothing is used: its values may be NaN.
+      // Values of a masked pair may be NaN and are not used.
       V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
-      select(hidden, V::zero(), gradient).store(dweights + place);
+      select(masked, V::zero(), gradient).store(dweights + place);
     }
 }
 
 }  // namespace detail
 
+/// Adds the share of a query panel and a key block to dq, dk, dv and dbias.
 template <class T>
 class BackwardUnit {
   using A = Accumulator<T>;
@@ -100,7 +102,7 @@ class BackwardUnit {
     if (step.dropout.active()) blocks_.kept = arena.take<A>(block);
   }
 
-  /// rows: the keys of the block, counted from its first, that any lane of the panel sees.
+  /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
   void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries,
             PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand,
             TensorView<A, 4> const& dbias, FetchAhead& ahead) {
@@ -114,7 +116,7 @@ class BackwardUnit {
     keys.not_finite_operands.for_each_in(rows.begin, rows.end,
                                          [&](Index j) { clear_lanes_without_row(queries, rows.row(j)); });
     differentiate(step, queries, seen, rows, dbias);
-    // The groups of rows at both ends may hold keys that no lane sees.
+    // The packed groups at both ends may hold keys that no lane sees.
     Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
     for (A* block : {blocks_.scores, dweights_}) {
       std::fill(block, block + begin, A(0));
@@ -123,7 +125,7 @@ class BackwardUnit {
     multiply(extents, queries, keys, rows, row_count, ahead);
 
     queries.not_finite.for_each_in(0, B::panel,
-                                   [&](Index lane) { add_query_by_hand(extents, queries, keys, rows, lane); });
+                                   [&](Index lane) { add_nonfinite_query(extents, queries, keys, rows, lane); });
     keys.not_finite.for_each_in(rows.begin, rows.end, [&](Index j) {
       for (Index lane = 0; lane < B::panel; ++lane)
         if (A const gradient = dweights_[rows.row(j) * B::panel + lane]; gradient != A(0))
@@ -134,8 +136,8 @@ class BackwardUnit {
   }
 
  private:
-  /// Turns the products into probabilities (times the factor of dropout) and gradients of the products of query and key.
-  /// Keys that all lanes see carry no test.
+  /// Replaces products by probabilities (times the factor of dropout) and by gradients of the products of query and
+  /// key. Keys that all lanes see need no mask.
   void differentiate(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
                      BlockRows const& rows, TensorView<A, 4> const& dbias) {
     auto const units = LogitUnits<A>::of(step);
@@ -146,34 +148,33 @@ class BackwardUnit {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
       if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
-    differentiate_with_care(step, queries, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms, dbias);
+    differentiate_masked(step, queries, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms, dbias);
     Index const begin = rows.row(plain.begin) * B::panel;
     detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
-    differentiate_with_care(step, queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms, dbias);
+    differentiate_masked(step, queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms, dbias);
   }
 
-  /// Their products may be NaN, and their weight is 0.
+  /// Clears a key's lanes that have no query: their products may be NaN, and their weight is 0.
   void clear_lanes_without_row(BackwardPanel<T> const& queries, Index row) {
     for (int lane = 0; lane < B::panel; ++lane)
       if (!queries.query_row[lane])
         blocks_.scores[row * B::panel + lane] = dweights_[row * B::panel + lane] = A(0);
   }
 
-  void differentiate_with_care(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
-                               BlockRows const& rows, detail::RowTerms<A> const& terms,
-                               TensorView<A, 4> const& dbias) {
+  void differentiate_masked(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
+                            BlockRows const& rows, detail::RowTerms<A> const& terms, TensorView<A, 4> const& dbias) {
     if (rows.begin >= rows.end) return;
     Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
     finish_logits(step, queries.panel, seen, rows, blocks_, LogitUnits<A>::of(step), largest);
     if (step.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
-    detail::differentiate_with_care(blocks_.scores + begin, dweights_ + begin,
-                                    blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
+    detail::differentiate_masked(blocks_.scores + begin, dweights_ + begin,
+                                 blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
     if (dbias.data()) add_bias_gradient(step, queries.panel, seen, rows, dbias);
     A const scale = terms.gradient_scale;
     for (Index e = begin; e < begin + count * B::panel; ++e)
-      // Where nothing is visible the slope is not set, and the gradient is 0.
+      // The slope of an invisible pair is not set; its gradient is 0.
       dweights_[e] = dweights_[e] == A(0) ? A(0) : dweights_[e] * (blocks_.slope ? scale * blocks_.slope[e] : scale);
   }
 
@@ -218,24 +219,24 @@ class BackwardUnit {
     });
   }
 
-  /// A query whose row holds NaN or infinity: its share goes to the keys that it sees, and to no others.
-  void add_query_by_hand(GradientExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys,
+  /// Adds the share of a query whose q or dout row holds NaN or infinity to the keys that it sees alone.
+  void add_nonfinite_query(GradientExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys,
                          BlockRows const& rows, Index lane) const {
-    bool const q_is_zeros = !all_finite<A>(queries.query_row[lane], queries.query_stride, extents.head_dim);
-    bool const dout_is_zeros = !all_finite<A>(queries.dout_row[lane], queries.dout_stride, extents.value_dim);
+    bool const q_is_zeroed = !all_finite<A>(queries.query_row[lane], queries.query_stride, extents.head_dim);
+    bool const dout_is_zeroed = !all_finite<A>(queries.dout_row[lane], queries.dout_stride, extents.value_dim);
     for (Index j = rows.begin; j < rows.end; ++j) {
       A const weight = blocks_.scores[rows.row(j) * B::panel + lane],
               gradient = dweights_[rows.row(j) * B::panel + lane];
-      if (dout_is_zeros && weight != A(0))
+      if (dout_is_zeroed && weight != A(0))
         add_row(keys.dv, KeyBlock<T>::rows, j, queries.dout_row[lane], queries.dout_stride, extents.value_dim, weight);
-      if (q_is_zeros && gradient != A(0))
+      if (q_is_zeroed && gradient != A(0))
         add_row(keys.dk, KeyBlock<T>::rows, j, queries.query_row[lane], queries.query_stride, extents.head_dim,
                 gradient);
     }
   }
 
   A* dweights_ = nullptr;
-  /// For pairs: blocks of scores and gradients with pairs of lanes, and of gradients with pairs of rows.
+  /// For pairs only: weights and gradients as pairs of lanes, and gradients as pairs of rows.
   E *weight_lanes_ = nullptr, *gradient_lanes_ = nullptr, *gradient_rows_ = nullptr;
   UnitBlocks<A> blocks_{};
 };

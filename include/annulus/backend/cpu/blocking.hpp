@@ -1,6 +1,6 @@
 #pragma once
-// How work is cut to fit registers and caches. Lanes are queries: a panel of queries is a few vectors wide, so that
-// maxima, sums and rescaling go straight down the columns of a block.
+// Block sizes that fit registers and caches. SIMD lanes are queries: a panel of queries is a few vectors wide, so that
+// maxima, sums and rescaling run down the columns of a block of scores, without reductions across lanes.
 
 #include <algorithm>
 
@@ -10,17 +10,18 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
+/// Block sizes for sums of type A.
 template <class A>
 struct Blocking {
   static constexpr int lanes = Vector<A>::lanes;
-  /// A product keeps micro_rows x panel_vectors sums in registers, beside a row of vectors and a repeated element.
+  /// A product keeps micro_rows x panel_vectors sums in registers, plus a row of vectors and a broadcast element.
   static constexpr int micro_rows = vector_bytes == 64 ? 8 : 4;
   static constexpr int panel_vectors = vector_bytes == 64 ? 2 : vector_bytes == 32 ? 3 : vector_registers == 32 ? 4 : 2;
-  static constexpr int panel = lanes * panel_vectors;  ///< queries
-  static constexpr int key_block = 128;                ///< keys; a multiple of micro_rows
-  /// Panels that share the pass over the keys: their queries and results stay in the second-level cache.
+  static constexpr int panel = lanes * panel_vectors;  ///< queries of a panel
+  static constexpr int key_block = 128;                ///< keys of a block; a multiple of micro_rows
+  /// Panels of the largest panel group, which shares one pass over the keys: its queries and results stay in L2 cache.
   static constexpr int panels_per_tile = 256 / panel;
-  static constexpr int sum_length = 64;  ///< products that are added up before the sum joins a longer one
+  static constexpr int sum_length = 64;  ///< products of a partial sum, before it is added to a longer one
 
   static_assert(panel % micro_rows == 0 && key_block % micro_rows == 0);
 

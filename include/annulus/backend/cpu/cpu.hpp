@@ -1,6 +1,6 @@
 #pragma once
-// The fast backend for CPUs: fused, blocked kernels on the vectors of the processor that runs them (with annulus::cpu), or
-// of the one that the compiler's flags name.
+// Fast CPU backend: fused, blocked SIMD kernels for the processor that runs the program (with annulus::cpu), or for the
+// instruction set of the compiler's flags.
 
 #include <algorithm>
 #include <atomic>
@@ -18,14 +18,14 @@ namespace annulus {
 namespace cpu {
 inline namespace ANNULUS_CPU_KERNELS {
 
-/// Computes on threads that the whole process shares; sums in float, in double for double operands. Results are the same
-/// bits for every number of threads. Each rank has a backend of its own. A predicate of the mask is called from several
-/// threads at the same time, which take numbers too small to be normal for 0.
+/// Backend (see the concept in backend/backend.hpp) that computes on the thread pool of the process; sums in float, in
+/// double for double operands. Results have the same bits for every number of threads. Each rank needs its own object.
+/// Predicates of the mask are called concurrently from several threads, with denormals flushed to zero.
 struct CpuBackend {
-  /// Threads that work on one call. 0: the cores that are this process's share of the machine (core/cores.hpp), divided
-  /// by the calls that are under way.
+  /// Number of threads for one call. 0: this process's share of the machine's cores (core/cores.hpp), divided by the
+  /// number of calls in progress.
   int threads = 0;
-  /// Memory that is kept from call to call.
+  /// Key ranges of packed documents, in storage reused from call to call.
   StepDocuments documents{};
 
   using memory_space = HostMemory;
@@ -34,7 +34,7 @@ struct CpuBackend {
   using accumulator = Accumulator<T>;
 
   Buffer allocate(Index bytes) { return HostBuffer(bytes); }
-  /// Every problem is; a negative number of threads is not, nor is a value of ANNULUS_CPU_TARGET that this machine lacks.
+  /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
     if (threads < 0)
       return Support::no("CpuBackend: threads is " + std::to_string(threads) +
@@ -42,7 +42,7 @@ struct CpuBackend {
     if (std::string const refusal = target_refusal(); !refusal.empty()) return Support::no("CpuBackend: " + refusal);
     return Support::yes();
   }
-  /// Every operation is done when it returns.
+  /// Does nothing: every operation is complete when its call returns.
   void synchronize() {}
 
   template <class T, std::size_t N>
@@ -106,7 +106,7 @@ struct CpuBackend {
   }
 
  private:
-  /// Rows [begin, begin + count) of the sequence, of whatever a call works on.
+  /// Selects rows [begin, begin + count) along the sequence axis of a view or a running state.
   struct SequenceRows {
     Index begin, count;
 
@@ -124,11 +124,12 @@ struct CpuBackend {
     }
   };
 
-  /// Calls work(SequenceRows) for all rows of a view, on several threads where that pays. Rows do not depend on others.
+  /// Calls work(select) until all rows of `view` are covered, in parallel if the view is large enough. `select`
+  /// restricts a view or state to the rows of one work item; rows must be independent of each other.
   template <class T, std::size_t N, class Work>
   void share(TensorView<T, N> const& view, Work&& work) const {
     if constexpr (N == 4) {
-      constexpr Index piece = Index{1} << 15;  // elements that one thread takes at a time
+      constexpr Index piece = Index{1} << 15;  // elements of one work item
       Index const rows = view.extent(axis::sequence), pieces = std::min(rows, view.size() / piece);
       if (threads != 1 && pieces > 1) {
         std::atomic<Index> next{0};

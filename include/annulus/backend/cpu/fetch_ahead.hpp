@@ -1,6 +1,6 @@
 #pragma once
-// Rows that are needed next come from memory while products keep the multipliers busy. They lie too far apart for the
-// processor to foresee them.
+// Software prefetch of the rows that are needed next, while products keep the multipliers busy. The rows are too far
+// apart for the hardware prefetcher.
 
 #include <array>
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace annulus::cpu {
 
-/// A list of rows, asked for a few cache lines at a time: a processor drops requests of which it gets many at once.
+/// Queue of rows, prefetched a few cache lines at a time: a processor drops prefetches when it gets many at once.
 class FetchAhead {
  public:
   void clear() { next_ = end_ = 0; }
 
-  /// Rows beyond the capacity, and rows whose elements are not next to each other, are left out.
+  /// Appends a row of `dim` elements. Ignores rows beyond the capacity, and rows that are not contiguous.
   template <class T>
   void add(T const* row, Index dim_stride, Index dim) {
     if (dim_stride != 1 || end_ == capacity) return;
@@ -23,7 +23,7 @@ class FetchAhead {
                      reinterpret_cast<std::uintptr_t>(row + dim)};
   }
 
-  /// Asks for more of the rows. For products to call, each time they have computed for some hundred cycles.
+  /// Prefetches the next cache lines. Products call it every few hundred cycles.
   [[gnu::always_inline]] void next() {
     if (next_ < end_) fetch();
   }

@@ -1,6 +1,6 @@
 #pragma once
-// The forward pass of one step: online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135)
-// over packed blocks of keys, for tiles of query panels that threads take one after the other.
+// Forward pass of one step: online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135)
+// over packed blocks of keys. Threads claim work items from a counter: each is a group of query panels of one kv head.
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +13,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
+/// One call of Backend::fold: adds a step's keys and values to the running state of all its queries.
 template <class T>
 class ForwardFold {
   using A = Accumulator<T>;
@@ -20,7 +21,7 @@ class ForwardFold {
   using B = Blocking<A>;
 
  public:
-  /// threads 0: as many as the process has cores to spare. All arguments outlive the object.
+  /// `threads` as in CpuBackend, 0: automatic. All arguments must outlive the object.
   ForwardFold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
               RunningState<A, HostMemory> const& state, StepDocuments const& documents, int threads)
       : step_(step),
@@ -39,16 +40,16 @@ class ForwardFold {
     ThreadPool::Call call(ThreadPool::shared(), threads_);
     Index const threads = std::min(call.most(), heads_ * panels_);
     Index const expected = std::min(call.expected(), threads);
-    // Tiles are small enough to go round, and then large enough to share a pass over the keys.
-    Index const most = std::clamp<Index>(tile_bytes / panel_bytes(), 1, B::panels_per_tile);
-    panels_per_tile_ = std::clamp<Index>(panels_ * heads_ / (4 * expected), 1, most);
-    tiles_ = ceil_divide(panels_, panels_per_tile_);
-    places_ = std::min(expected, heads_);
+    // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
+    Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_tile);
+    panels_per_group_ = std::clamp<Index>(panels_ * heads_ / (4 * expected), 1, most);
+    panel_groups_ = ceil_divide(panels_, panels_per_group_);
+    packed_count_ = std::min(expected, heads_);
 
-    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_places(arena); }));
+    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_packed_heads(arena); }));
     Arena arena(shared.data());
-    allocate_places(arena);
-    for (Index p = 0; p < places_; ++p) packed_[p].hold(p, tiles_);
+    allocate_packed_heads(arena);
+    for (Index p = 0; p < packed_count_; ++p) packed_[p].hold(p, panel_groups_);
     next_.store(0);
     run_with_scratch(
         call, threads, [&](Arena& own) { return allocate_scratch(own); },
@@ -59,15 +60,15 @@ class ForwardFold {
   }
 
  private:
-  /// Queries and results of a tile stay within this many bytes.
-  static constexpr Index tile_bytes = Index{1} << 20;
+  /// Queries and results of a panel group stay within this many bytes.
+  static constexpr Index panel_group_bytes = Index{1} << 20;
 
-  /// What a thread works with.
+  /// Working memory of one thread.
   struct Scratch {
-    bool progresses = false;  ///< on the calling thread
+    bool progresses = false;  ///< this is the calling thread, which calls Step::progress
     ForwardPanel<T>* panels = nullptr;
     UnitBlocks<A> blocks{};
-    E* weights = nullptr;  ///< pairs; numbers take the place of the scores
+    E* weights = nullptr;  ///< for pairs only; other weights overwrite the scores
     FetchAhead ahead{};
   };
 
@@ -78,8 +79,8 @@ class ForwardFold {
   Scratch allocate_scratch(Arena& arena) const {
     constexpr Index block = Index{B::key_block} * B::panel;
     Scratch scratch;
-    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_tile_);
-    for (Index p = 0; p < panels_per_tile_; ++p) {
+    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_);
+    for (Index p = 0; p < panels_per_group_; ++p) {
       ForwardPanel<T> const panel(arena, extents_);
       if (arena.has_memory()) scratch.panels[p] = panel;
     }
@@ -90,9 +91,9 @@ class ForwardFold {
     return scratch;
   }
 
-  void allocate_places(Arena& arena) {
-    packed_ = arena.construct<PackedHead<E>>(places_);
-    for (Index p = 0; p < places_; ++p) {
+  void allocate_packed_heads(Arena& arena) {
+    packed_ = arena.construct<PackedHead<E>>(packed_count_);
+    for (Index p = 0; p < packed_count_; ++p) {
       if (arena.has_memory())
         std::construct_at(packed_ + p, arena, extents_);
       else
@@ -102,21 +103,21 @@ class ForwardFold {
 
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] FlushDenormals const guard;
-    [[maybe_unused]] ReadyTiles<E> const tiles;
-    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * tiles_;) {
-      Index const head = item / tiles_;
-      PackedHead<E>& packed = packed_[head % places_];
+    [[maybe_unused]] ReadyTiles<E> const amx;
+    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * panel_groups_;) {
+      Index const head = item / panel_groups_;
+      PackedHead<E>& packed = packed_[head % packed_count_];
       team.wait_until([&] { return packed.holds(head); });
-      // With a causal mask the last queries have most to do: they come first, so that little is left over at the end.
-      fold_tile(team, scratch, packed, head, tiles_ - 1 - item % tiles_);
-      if (packed.leave() && head + places_ < heads_) packed.hold(head + places_, tiles_);
+      // Last queries first: with a causal mask they have the most work, and starting them late would unbalance threads.
+      fold_panel_group(team, scratch, packed, head, panel_groups_ - 1 - item % panel_groups_);
+      if (packed.leave() && head + packed_count_ < heads_) packed.hold(head + packed_count_, panel_groups_);
     }
   }
 
-  void fold_tile(Team const& team, Scratch& scratch, PackedHead<E>& packed, Index head, Index tile) {
+  void fold_panel_group(Team const& team, Scratch& scratch, PackedHead<E>& packed, Index head, Index panel_group) {
     GroupRows const rows{head / kv_heads_, head % kv_heads_, group_, operands_.q.extent(axis::sequence)};
     HeadRows<T const> const keys(operands_.k, rows.batch, rows.kv_head), values(operands_.v, rows.batch, rows.kv_head);
-    Index const first = tile * panels_per_tile_, count = std::min(panels_per_tile_, panels_ - first);
+    Index const first = panel_group * panels_per_group_, count = std::min(panels_per_group_, panels_ - first);
     for (Index p = 0; p < count; ++p) scratch.panels[p].begin(QueryPanel<A>(rows, first + p));
     Index const first_query = rows.query(first * B::panel);
     Index const last_query = rows.query(std::min((first + count) * B::panel, rows.count()) - 1);
@@ -165,7 +166,7 @@ class ForwardFold {
   int threads_;
   PackedExtents<E> extents_;
   Index kv_heads_, group_, heads_, panels_;
-  Index panels_per_tile_ = 1, tiles_ = 0, places_ = 0;
+  Index panels_per_group_ = 1, panel_groups_ = 0, packed_count_ = 0;
   PackedHead<E>* packed_ = nullptr;
   std::atomic<Index> next_{0};
 };

@@ -1,5 +1,5 @@
 #pragma once
-// One panel of queries and its running state: loaded, folded block by block, stored.
+// Panel of queries with its partial running state in the forward pass: loaded, folded block by block, stored.
 
 #include <cmath>
 #include <limits>
@@ -12,6 +12,8 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
+/// Queries of a panel, and the running state that a step's keys add to. Call order: begin, then for each tile look_at
+/// and for each block of its keys load and fold, then store.
 template <class T>
 class ForwardPanel {
   using A = Accumulator<T>;
@@ -21,19 +23,20 @@ class ForwardPanel {
   using G = PackedGroup<E>;
 
  public:
-  /// SbufPlan for queries and results.
   ForwardPanel() = default;
+  /// Takes memory for queries and results from the arena.
   ForwardPanel(Arena& arena, PackedExtents<E> const& extents)
       : extents_(extents),
         queries_(arena.take<E>(extents.depth() * B::panel)),
         output_(arena.take<A>(extents.values_padded() * B::panel)) {}
 
+  /// Starts on another panel; load() reads it when it is first needed.
   void begin(QueryPanel<A> const& panel) {
     panel_ = panel;
     loaded_ = false;
   }
 
-  /// Says which keys of a tile the lanes see.
+  /// Finds the keys of a tile that the lanes see, see keys().
   void look_at(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile) {
     keys_.find(step, documents, tile, panel_);
     for (int lane = 0; lane < panel_.count; ++lane)
@@ -41,7 +44,7 @@ class ForwardPanel {
   }
   PanelKeys<A> const& keys() const { return keys_; }
 
-  /// What load() and store() will read.
+  /// Lists the rows that load() and store() will read, for prefetching.
   void expect_load(TensorView<T const, 4> const& q, FetchAhead& ahead) const {
     if (!loaded_) expect_rows(panel_, q, extents_.head_dim, ahead);
   }
@@ -49,6 +52,7 @@ class ForwardPanel {
     expect_rows(panel_, state.accumulator, extents_.value_dim, ahead);
   }
 
+  /// Packs the queries and clears the sums, unless the panel is loaded.
   void load(HostStep<T> const& step, TensorView<T const, 4> const& q, RunningState<A, HostMemory> const& state) {
     if (loaded_) return;
     loaded_ = true;
@@ -71,14 +75,14 @@ class ForwardPanel {
     std::fill_n(output_, extents_.values_padded() * B::panel, A(0));
   }
 
-  /// Joins what the panel has summed to the state. Sums of steps are made apart, as the rounding error of a sum grows with
+  /// Merges the panel's sums into the state. Each step is summed separately, as the rounding error of a sum grows with
   /// its length.
   void store(RunningState<A, HostMemory> const& state) const {
     if (!loaded_) return;
     A* rows[B::panel] = {};
     A kept[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {
-      // A row that sees nothing of this step keeps its bits; one whose logits are all NaN has no maximum, but a sum.
+      // A row that sees no key of this step keeps its bits. A row whose logits are all NaN has a sum, but no maximum.
       if (!seen_[lane] || (maximum_[lane] == empty_row<A> && sum_[lane] == A(0))) continue;
       auto const [b, i, h] = place(lane);
       A const maximum = maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane];
@@ -91,7 +95,7 @@ class ForwardPanel {
     unpack_panel(output_, extents_.value_dim, kept, rows);
   }
 
-  /// Adds keys [rows.begin, rows.end) of a block, which any of the lanes may see. `weights`: room for a block of elements.
+  /// Adds keys [rows.begin, rows.end) of a block, those that any lane may see. `weights`: scratch of a block's size.
   void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows,
             HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights, FetchAhead& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
@@ -112,23 +116,23 @@ class ForwardPanel {
       std::fill_n(elements_of_weights, before * B::panel, E{});
       std::fill_n(elements_of_weights + elements * B::panel, (padded - elements) * B::panel, E{});
     }
-    bool const drops = step.dropout.active();
-    if (!is_pair<E> || drops) weigh(scores, count, units_.weight_scale, maximum_, sum_);
-    if (drops) {
+    bool const has_dropout = step.dropout.active();
+    if (!is_pair<E> || has_dropout) weigh(scores, count, units_.weight_scale, maximum_, sum_);
+    if (has_dropout) {
       gather_kept(step, panel_, keys_, rows, blocks.kept);
       A const* const kept = blocks.kept + rows.row(rows.begin) * B::panel;
-      // Where nothing is visible the factor is not set, and the weight is 0.
+      // The factor of an invisible pair is not set; its weight is 0.
       for (Index e = 0; e < count * B::panel; ++e) scores[e] = scores[e] == A(0) ? A(0) : scores[e] * kept[e];
     }
     if constexpr (is_pair<E>) {
-      if (drops)
+      if (has_dropout)
         pair_rows_of_panel(scores, rows.begin % depth, count, place);
       else
         weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
     }
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
                            output_, extents_.values_padded(), ahead);
-    add_by_hand(step, head, block, rows, values, scores);
+    add_nonfinite_rows(step, head, block, rows, values, scores);
   }
 
  private:
@@ -137,7 +141,7 @@ class ForwardPanel {
   };
   Place place(int lane) const { return {panel_.rows->batch, panel_.query(lane), panel_.head(lane)}; }
 
-  /// Scores of the block: products of the keys that all lanes see, which carry no test, and logits of the others.
+  /// Computes the scores of the block: plain products for keys that all lanes see, masked logits for the others.
   void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
              UnitBlocks<A> const& blocks, V* largest, FetchAhead& ahead) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
@@ -145,28 +149,28 @@ class ForwardPanel {
       multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.depth(),
                              blocks.scores + rows.row(part.first) * B::panel, largest, ahead);
     };
-    auto const multiply_and_test = [&](Index begin, Index end) {
+    auto const multiply_and_mask = [&](Index begin, Index end) {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
       multiply.template operator()<false>(part);
       finish_logits(step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), units_, largest);
     };
-    // Whole groups of rows; the last group of the keys is filled up with copies.
+    // Whole packed groups of rows; the last group of the keys is padded with copies.
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
     RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
     Index const full_begin = G::rows_padded(seen.begin - rows.block_begin), seen_end = seen.end - rows.block_begin;
     Index const full_end = seen_end == last ? last : seen_end / G::rows * G::rows;
     if (units_.finished && !keys_.each && full_begin < full_end) {
-      multiply_and_test(rows.begin, full_begin);
+      multiply_and_mask(rows.begin, full_begin);
       multiply.template operator()<true>({rows.block_begin, full_begin, full_begin, full_end});
-      multiply_and_test(full_end, rows.end);
+      multiply_and_mask(full_end, rows.end);
     } else {
-      multiply_and_test(rows.begin, rows.end);
+      multiply_and_mask(rows.begin, rows.end);
     }
   }
 
-  /// Rows of values that hold NaN or infinity: their share goes to the queries that see them, and to no others.
-  void add_by_hand(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
+  /// Adds value rows that hold NaN or infinity, which are packed as zeros, to the queries that see them alone.
+  void add_nonfinite_rows(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
                    HeadRows<T const> const& values, A const* scores) {
     if (head.not_finite(block).empty()) return;
     head.not_finite(block).for_each_in(rows.begin, rows.end, [&](Index j) {

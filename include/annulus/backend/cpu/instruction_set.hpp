@@ -1,5 +1,5 @@
 #pragma once
-// The instruction set that CpuBackend computes with: its name, and the peak of a processor that has it.
+// Instruction set of CpuBackend: its name, the names to choose from, and the loop that measures its peak rate.
 
 #include <string>
 #include <string_view>
@@ -23,7 +23,7 @@ std::vector<std::string_view> cpu_target_names();
 /// Why the environment variable ANNULUS_CPU_TARGET cannot be honoured; empty if it can.
 std::string target_refusal();
 
-/// What a processor can do at most, for operands of this type.
+/// Loop that measures the peak arithmetic rate for operands of this type.
 PeakLoop peak_loop_of(DataType type);
 
 #else
@@ -48,13 +48,13 @@ inline PeakLoop peak_loop_of(DataType type) {
 
 namespace annulus {
 
-/// Name of the instruction set that CpuBackend computes with: generic (the x86-64 baseline), avx2, avx512, avx512_bf16,
-/// avx512_amx or neon. A program that links annulus::cpu has the widest one that processor and operating system offer, or
-/// the one that the environment variable ANNULUS_CPU_TARGET names; throws Error where they do not offer that. Without
-/// annulus::cpu: the one that the compiler's flags allow.
+/// Name of the instruction set that CpuBackend uses: generic (the x86-64 baseline), avx2, avx512, avx512_bf16,
+/// avx512_amx or neon. A program that links annulus::cpu uses the widest one that the processor and the operating
+/// system support, or the one that the environment variable ANNULUS_CPU_TARGET names; throws Error if that one is not
+/// supported. Without annulus::cpu: the instruction set of the compiler's flags.
 using cpu::cpu_target_name;
 
-/// All names that ANNULUS_CPU_TARGET may have on this machine, in ascending order.
+/// All values that ANNULUS_CPU_TARGET accepts on this machine, in ascending order.
 using cpu::cpu_target_names;
 
 }  // namespace annulus

@@ -1,10 +1,10 @@
 #pragma once
-// The two calls into the kernels of the CPU backend. They are all that depends on the element type alone, and all that
-// takes long to compile.
+// Entry points of the CPU kernels. They are templates over the element type alone, and hold all code that takes long to
+// compile.
 //
 // A program that links annulus::cpu, which defines ANNULUS_CPU_COMPILED, calls kernels that are compiled for several
-// instruction sets and chosen at run time. Else they are compiled where they are used, for the instruction set of the
-// compiler's flags.
+// instruction sets and selected at run time. Otherwise each program compiles the kernels for the instruction set of its
+// compiler flags.
 
 #include "annulus/backend/cpu/any_predicate.hpp"
 #include "annulus/backend/cpu/simd/target.hpp"
@@ -14,12 +14,12 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_KERNELS {
 
-/// Backend::fold. threads 0: as many as the process has cores to spare.
+/// Backend::fold: adds the step's keys and values to `state`, on `threads` threads (0: automatic, see CpuBackend).
 template <class T>
 void fold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
           RunningState<Accumulator<T>, HostMemory> const& state, StepDocuments const& documents, int threads);
 
-/// Backend::add_gradients.
+/// Backend::add_gradients: adds the step's share to dq, dk, dv and, if given, dbias. `threads` as for fold().
 template <class T>
 void add_gradients(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
                    BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,

@@ -1,5 +1,5 @@
 #pragma once
-// What kernels.hpp declares.
+// Definitions of the entry points that kernels.hpp declares.
 
 #include "annulus/backend/cpu/backward.hpp"
 #include "annulus/backend/cpu/forward.hpp"

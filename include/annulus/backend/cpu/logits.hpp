@@ -1,6 +1,5 @@
 #pragma once
-// What happens to the scores of a panel and a block of keys where they are not plain products: soft cap, bias, mask; and
-// which weights dropout keeps.
+// Logits of a query panel and a key block: their products with soft cap, bias and mask; and the factors of dropout.
 
 #include <limits>
 
@@ -11,14 +10,14 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Where the softmax scale comes in. The forward and the backward pass make logits in the same way, to the bit: then a
-/// weight that is computed again fits the log-sum-exp, however large the logits and their rounding errors are.
+/// Position of the softmax scale in the computation. Both passes compute logits in the same way, to the bit, so that a
+/// recomputed weight fits the log-sum-exp however large the logits and their rounding errors are.
 template <class A>
 struct LogitUnits {
-  A query_scale = A(1);    ///< what queries are multiplied by when they are packed
-  A product_scale = A(1);  ///< what finish_logits multiplies products by before the soft cap
-  A weight_scale = A(1);   ///< what makes logits of what is weighed; positive
-  bool finished = true;    ///< products need finish_logits for nothing but the mask
+  A query_scale = A(1);    ///< applied to queries when they are packed
+  A product_scale = A(1);  ///< applied to products by finish_logits, before the soft cap
+  A weight_scale = A(1);   ///< applied to scores by the exponential; positive
+  bool finished = true;    ///< scores need finish_logits for the mask alone
 
   template <class T>
   static LogitUnits of(HostStep<T> const& step) {
@@ -37,8 +36,8 @@ struct LogitUnits {
   }
 };
 
-/// Keys [begin, end) of a block of the step's keys that begins at block_begin. Row r of a block of scores is key
-/// `first` + r of the block of keys.
+/// Keys [begin, end) of the key block that begins at key block_begin of the step. Row r of a block of scores belongs to
+/// key `first` + r of the key block.
 struct BlockRows {
   Index block_begin, first, begin, end;
 
@@ -48,7 +47,7 @@ struct BlockRows {
 
 namespace detail {
 
-/// Calls function(lane, begin, end) with the keys that each lane may see.
+/// Calls function(lane, begin, end) for each lane, with the range of keys in `rows` that it may see, unless empty.
 template <class A, class Function>
 void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows, Function&& function) {
   for (int lane = 0; lane < panel.count; ++lane) {
@@ -58,7 +57,7 @@ void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRo
   }
 }
 
-/// Zeros in the lanes that have no query, where nothing tests what is visible.
+/// Zeroes the lanes that have no query: blocks that need no mask read them too.
 template <class A>
 void clear_idle_lanes(QueryPanel<A> const& panel, BlockRows const& rows, A* block) {
   for (Index j = rows.begin; panel.count < Blocking<A>::panel && j < rows.end; ++j)
@@ -68,7 +67,7 @@ void clear_idle_lanes(QueryPanel<A> const& panel, BlockRows const& rows, A* bloc
 
 }  // namespace detail
 
-/// bias[row][lane] of all pairs within the lanes' bounds.
+/// Gathers the additive bias into bias[row][lane], for all pairs within the lanes' bounds.
 template <class T, class A>
 void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
                  A* bias) {
@@ -83,7 +82,7 @@ void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<
   });
 }
 
-/// kept[row][lane] = 1 / (1 - probability), or 0 where dropout takes the pair out.
+/// Sets kept[row][lane] to 1 / (1 - probability), or to 0 for pairs that dropout drops, within the lanes' bounds.
 template <class T, class A>
 void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
                  A* kept) {
@@ -98,7 +97,7 @@ void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<
   });
 }
 
-/// Blocks of a panel's width that a unit of work needs; those that an option does not need are null.
+/// Scratch blocks, [key_block][panel] each, for one panel and key block; null where no option needs them.
 template <class A>
 struct UnitBlocks {
   A* scores = nullptr;
@@ -112,8 +111,8 @@ struct UnitBlocks {
   }
 };
 
-/// Turns products into logits, in the units of the step; -inf for pairs that are not visible. Lifts largest[v], one for
-/// each vector of the panel.
+/// Replaces products by logits, in the units of `units`; -inf for invisible pairs. Raises largest[v], one for each
+/// vector of the panel, to the largest logit of each lane.
 template <class T, class A>
 [[gnu::noinline]] void finish_logits(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
                                      BlockRows const& rows, UnitBlocks<A> const& blocks, LogitUnits<A> const& units,

@@ -1,5 +1,5 @@
 #pragma once
-// How the rows are stored whose elements a product repeats.
+// Storage layout of the rows whose elements a product broadcasts.
 
 #include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
@@ -9,8 +9,8 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Rows lie in groups of `rows`, a group as [depth_padded / depth][rows][depth] elements: with a depth of one the elements
-/// of the rows alternate, which suits vectors; else they form tiles.
+/// Rows are stored in groups of `rows`, a group as [depth_padded / depth][rows][depth] elements: with a depth of one
+/// the elements of the rows alternate, which suits vectors; otherwise they form AMX tiles.
 template <class E>
 struct PackedGroup {
 #if defined(ANNULUS_CPU_HAS_TILES)
@@ -23,13 +23,13 @@ struct PackedGroup {
 
   static constexpr Index rows_padded(Index count) { return ceil_divide(count, rows) * rows; }
   static constexpr Index depth_padded(Index count) { return ceil_divide(count, depth) * depth; }
-  /// Elements along an axis of `count` numbers.
+  /// Packed elements along an axis of extent `count`.
   static constexpr Index elements(Index count) { return depth_padded(ceil_divide(count, Operand<E>::depth)); }
-  /// Where element k of row r lies in a group.
+  /// Offset of element k of row r in a group.
   static constexpr Index place(Index r, Index k) { return (k / depth * rows + r) * depth + k % depth; }
 };
 
-/// While it lives, this thread can multiply such elements.
+/// Configures this thread, for the lifetime of the object, to multiply elements E: AMX needs its tiles configured.
 template <class E>
 struct ReadyTiles {};
 #if defined(ANNULUS_CPU_HAS_TILES)

@@ -1,5 +1,5 @@
 #pragma once
-// The keys and values of one kv head, packed once for all queries of a call, block by block when first needed.
+// Packed keys and values of one kv head: packed once per call for all queries, each block when it is first needed.
 
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Extents of keys and values packed to elements E.
+/// Extents of keys and values packed to elements E, unpadded and padded.
 template <class E>
 struct PackedExtents {
   using B = Blocking<typename Operand<E>::Sum>;
@@ -23,15 +23,15 @@ struct PackedExtents {
   Index keys, head_dim, value_dim;
 
   Index blocks() const { return B::key_blocks(keys); }
-  /// Elements along head_dim.
+  /// Packed elements along head_dim.
   Index depth() const { return G::elements(head_dim); }
   Index values_padded() const { return G::rows_padded(value_dim); }
   Index key_elements() const { return G::rows_padded(keys) * depth(); }
-  /// Of one block of values.
+  /// Packed elements of one block of values.
   Index value_elements() const { return B::key_block / Operand<E>::depth * values_padded(); }
 };
 
-/// SbufPlan for one head. Heads take turns in it: the next comes when the last reader of the one before has left.
+/// Storage for one packed head at a time, reused by the next head when the last reader of the current one has left.
 template <class E>
 class PackedHead {
   using B = Blocking<typename Operand<E>::Sum>;
@@ -45,18 +45,18 @@ class PackedHead {
         not_finite_(arena.take<RowSet>(extents.blocks())),
         states_(arena.take<std::uint32_t>(extents.blocks())) {}
 
-  /// Makes room for a head that `readers` pieces of work will read. Only where nobody works on the head before.
+  /// Assigns the storage to `head`, which `readers` work items will read. No other head may be in use.
   void hold(Index head, Index readers) {
     std::fill_n(states_, extents_.blocks(), untouched);
     readers_.store(readers, std::memory_order_relaxed);
     head_.store(head, std::memory_order_release);
   }
   bool holds(Index head) const { return head_.load(std::memory_order_acquire) == head; }
-  /// A reader leaves; true for the last.
+  /// Ends the use by one reader; true for the last one.
   bool leave() { return readers_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
 
-  /// Packs a block unless that is done. Where another thread is at it, packs blocks that come after it, of those below
-  /// `end` that the caller will need, and waits when none is left.
+  /// Returns when `block` is packed, by this or another thread. While another thread packs it, packs later blocks below
+  /// `end`, which the caller will need; waits when none is left. Throws if another thread of the team has failed.
   template <class T>
   void need(Index block, Index end, HeadRows<T const> const& keys, HeadRows<T const> const& values, Team const& team) {
     auto const state = [&](Index of) { return std::atomic_ref<std::uint32_t>(states_[of]); };
@@ -70,7 +70,7 @@ class PackedHead {
     team.wait_until(is_ready);
   }
 
-  /// What need() will read of part p of `parts` of a block, unless the block is packed.
+  /// Lists the rows of part `p` of `parts` of a block for prefetching, unless the block is packed.
   template <class T>
   void expect(Index block, Index p, Index parts, HeadRows<T const> const& keys, HeadRows<T const> const& values,
               FetchAhead& ahead) const {
@@ -82,13 +82,13 @@ class PackedHead {
     }
   }
 
-  /// Groups of rows from row `first` of the block, a multiple of a group's rows.
+  /// Packed groups of keys from row `first` of the block on, a multiple of a group's rows.
   E const* keys(Index block, Index first) const { return keys_ + (block * B::key_block + first) * extents_.depth(); }
-  /// Groups of columns, from element `first` of the block's columns, a multiple of a group's depth.
+  /// Packed groups of value columns, from element `first` of the columns on, a multiple of a group's depth.
   E const* values(Index block, Index first) const {
     return values_ + block * extents_.value_elements() + first * PackedGroup<E>::rows;
   }
-  /// Rows of values that hold NaN or infinity and are packed as zeros.
+  /// Rows of values that hold NaN or infinity; they are packed as zeros.
   RowSet const& not_finite(Index block) const { return not_finite_[block]; }
 
  private:

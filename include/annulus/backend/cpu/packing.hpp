@@ -1,5 +1,5 @@
 #pragma once
-// From operands of any strides to the blocks that the products read.
+// Packing of operands with any strides into the blocks that the products read, and unpacking of results.
 
 #include <algorithm>
 #include <array>
@@ -17,7 +17,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Where the rows of one head lie.
+/// Rows of one head of a tensor [batch, sequence, heads, dim].
 template <class T>
 struct HeadRows {
   T* data;
@@ -31,7 +31,7 @@ struct HeadRows {
   T* row(Index i) const { return data + i * row_stride; }
 };
 
-/// One bit for each row of a block.
+/// Set of rows of a block, one bit each.
 class RowSet {
  public:
   void clear() { words_ = {}; }
@@ -57,7 +57,7 @@ class RowSet {
 
 namespace detail {
 
-/// Largest magnitude of `count` elements, as the bits of the number without its sign.
+/// Largest magnitude of `count` elements, as the bits of the value without its sign, shifted left by one.
 template <class A, class T>
 auto largest_magnitude(T const* row, Index stride, Index count) {
   using Bits = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
@@ -71,7 +71,7 @@ auto largest_magnitude(T const* row, Index stride, Index count) {
 
 }  // namespace detail
 
-/// Is every element a number? Not a product by 0 of another row can then be NaN.
+/// True if all elements are finite, so that multiplying the row by 0 cannot give NaN.
 template <class A, class T>
 bool all_finite(T const* row, Index dim_stride, Index dim) {
   auto const infinite =
@@ -80,8 +80,8 @@ bool all_finite(T const* row, Index dim_stride, Index dim) {
                           : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
 }
 
-/// `count` > 0 rows from `first` in packed groups. Rows that the last group lacks are copies of its last row, so that a
-/// maximum over the group is one over its rows.
+/// Packs `count` > 0 rows from `first` into groups (PackedGroup). The last group is padded with copies of its last row,
+/// so that a maximum over the group equals that over its rows.
 template <std::floating_point A, class T>
 void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
   constexpr Index group = PackedGroup<A>::rows, lanes = Blocking<A>::lanes;
@@ -101,8 +101,8 @@ void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, In
   }
 }
 
-/// `count` rows from `first` as columns of packed groups, which are a block of keys deep: the groups' rows are the rows'
-/// elements, rounded up with zeros. Rows that hold NaN or infinity become zeros and are noted.
+/// Packs `count` rows from `first`, transposed, into groups: row d of the groups holds element d of all rows, key_block
+/// deep, padded with zeros. Rows that hold NaN or infinity are packed as zeros and inserted into `not_finite`.
 template <std::floating_point A, class T>
 void pack_column_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to, RowSet& not_finite) {
   constexpr Index group = PackedGroup<A>::rows, block = Blocking<A>::key_block;
@@ -121,8 +121,8 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   }
 }
 
-/// Rows in strips of `capacity` rows (see for_each_strip); the strips' last columns are zeros, and so are the rows of null
-/// pointers. With `not_finite`, rows that hold NaN or infinity become zeros and are noted there.
+/// Packs rows into strips of `capacity` rows (see for_each_strip). Padding columns and rows of null pointers are zeros.
+/// With `not_finite`, rows that hold NaN or infinity are packed as zeros and inserted there.
 template <std::floating_point A, class T>
 void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A* to, Index capacity,
                  RowSet* not_finite = nullptr) {
@@ -148,7 +148,8 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
   }
 }
 
-/// Calls function(element of row_of(i), element of the strips) for the rows that are not null; rows have unit stride.
+/// Calls function(element of row_of(i), element of the strips) for all elements of rows that are not null; rows have
+/// unit stride.
 template <class A, class RowOf, class Function>
 void unpack_strips(A const* from, Index capacity, Index count, Index dim, RowOf&& row_of, Function&& function) {
   for (Index i = 0; i < count; ++i) {
@@ -165,7 +166,7 @@ void unpack_strips(A const* from, Index capacity, Index count, Index dim, RowOf&
   }
 }
 
-/// Lane i of a panel [dim][panel] becomes rows[i] times scale[i]; zeros where that row is null.
+/// Sets lane i of a panel [dim][panel] to rows[i] times scale[i], or to zeros if that row is null.
 template <std::floating_point A, class T>
 void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scale, A* to) {
   constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
@@ -186,8 +187,8 @@ void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scal
       to[d * panel + i] = rows[i] ? scale[i] * static_cast<A>(rows[i][d * dim_stride]) : A(0);
 }
 
-/// The way back: rows[i], of unit stride, becomes kept[i] times itself plus lane i of the panel; where kept[i] is 0, what
-/// was there is not read. Null rows are left out.
+/// Inverse of pack_panel: rows[i], of unit stride, becomes kept[i] * rows[i] plus lane i of the panel. If kept[i] is 0
+/// the old row is not read. Null rows are skipped.
 template <class A>
 void unpack_panel(A const* panel_block, Index dim, A const* kept, A* const* rows) {
   constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;

@@ -1,5 +1,5 @@
 #pragma once
-// Packing of 16-bit operands as pairs of neighbours along the axis that a product sums over. The numbers stay as they are.
+// Packing of bfloat16 operands as pairs of neighbours along the axis that a product sums over. Values are not changed.
 
 #include <cstring>
 
@@ -15,13 +15,13 @@ using Bfloat = Eigen::bfloat16;
 
 inline std::uint32_t bits_of(Bfloat const& x) { return Eigen::numext::bit_cast<std::uint16_t>(x); }
 
-/// Elements 2 k and 2 k + 1 of a row of dim elements; what is beyond the row is 0.
+/// Elements 2 k and 2 k + 1 of a row of dim elements; 0 beyond the end of the row.
 inline BfloatPair pair_of_row(Bfloat const* row, Index dim_stride, Index dim, Index k) {
   auto const bits = [&](Index d) { return d < dim ? bits_of(row[d * dim_stride]) : 0u; };
   return {bits(2 * k) | bits(2 * k + 1) << 16};
 }
 
-/// lanes pairs from one row whose elements lie next to each other; only moved about, never computed with.
+/// Bits of `lanes` pairs of a contiguous row; for data movement only, not for arithmetic.
 inline Vector<float> load_pairs(Bfloat const* from) {
   Vector<float> pairs;
   std::memcpy(&pairs.native, from, sizeof pairs.native);
@@ -29,7 +29,7 @@ inline Vector<float> load_pairs(Bfloat const* from) {
 }
 inline void store_pairs(Vector<float> pairs, BfloatPair* to) { std::memcpy(to, &pairs.native, sizeof pairs.native); }
 
-/// to[d] = (upper[d], lower[d]) for d < dim, zeros up to `padded`; null rows are zeros.
+/// Sets to[d] = (upper[d], lower[d]) for d < dim, and zeros up to `padded`; null rows are zeros.
 inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride, Index dim, Index padded,
                       BfloatPair* to) {
   auto const element = [&](Bfloat const* row, Index d) { return row ? bits_of(row[d * dim_stride]) : 0u; };
@@ -40,7 +40,7 @@ inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride
   for (Index d = dim; d < padded; ++d) to[d].bits = 0;
 }
 
-/// Pairs [k, k + lanes) of a row.
+/// Copies pairs [k, k + lanes) of a row.
 inline void copy_pairs(Bfloat const* row, Index dim_stride, Index dim, Index k, BfloatPair* to) {
   constexpr Index lanes = Blocking<float>::lanes;
   if (dim_stride == 1 && 2 * (k + lanes) <= dim)
@@ -49,7 +49,7 @@ inline void copy_pairs(Bfloat const* row, Index dim_stride, Index dim, Index k, 
     for (Index i = 0; i < lanes; ++i) to[i] = pair_of_row(row, dim_stride, dim, k + i);
 }
 
-/// One group of tiles: [depth / lanes][rows][lanes] pairs along dim.
+/// Packs one group of AMX tiles: [depth / lanes][rows][lanes] pairs along dim.
 template <std::size_t Rows>
 void pack_row_tiles(Bfloat const* const (&rows)[Rows], Index dim_stride, Index dim, Index depth, BfloatPair* to) {
   constexpr Index lanes = Blocking<float>::lanes;
@@ -60,8 +60,8 @@ void pack_row_tiles(Bfloat const* const (&rows)[Rows], Index dim_stride, Index d
     }
 }
 
-/// Groups of tiles, [dim / group][key_block / 2 / lanes][group][lanes]: pairs of neighbouring rows, of which there are
-/// `lanes` in a row of a tile. row(j) may be null, which is zeros.
+/// Packs groups of AMX tiles, [dim / group][key_block / 2 / lanes][group][lanes]: pairs of neighbouring rows, `lanes`
+/// of them in a row of a tile. row(j) may be null: zeros.
 template <class Row>
 void pack_column_tiles(Row const& row, Index dim_stride, Index dim, BfloatPair* to) {
   constexpr Index group = PackedGroup<BfloatPair>::rows, lanes = Blocking<float>::lanes;
@@ -84,7 +84,7 @@ void pack_column_tiles(Row const& row, Index dim_stride, Index dim, BfloatPair* 
 
 }  // namespace detail
 
-/// As for numbers; pairs along dim.
+/// pack_row_groups() for bfloat16: pairs along dim.
 inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
                             BfloatPair* to) {
   using G = PackedGroup<BfloatPair>;
@@ -110,7 +110,7 @@ inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index f
   }
 }
 
-/// As for numbers; pairs of rows.
+/// pack_column_groups() for bfloat16: pairs of rows.
 inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
                                BfloatPair* to, RowSet& not_finite) {
   constexpr Index group = PackedGroup<BfloatPair>::rows, block = Blocking<float>::key_block / 2;
@@ -136,7 +136,7 @@ inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Inde
   }
 }
 
-/// As for numbers; pairs of rows, in strips of capacity / 2 rows of pairs.
+/// pack_strips() for bfloat16: pairs of rows, in strips of capacity / 2 rows of pairs.
 inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, Index count, Index dim, BfloatPair* to,
                         Index capacity, RowSet* not_finite) {
   constexpr Index lanes = Blocking<float>::lanes;
@@ -158,7 +158,7 @@ inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, In
   }
 }
 
-/// As for numbers; pairs along dim.
+/// pack_panel() for bfloat16, without a scale: pairs along dim.
 inline void pack_panel(Eigen::bfloat16 const* const* rows, Index dim_stride, Index dim, BfloatPair* to) {
   constexpr Index panel = Blocking<float>::panel, lanes = Blocking<float>::lanes;
   static constexpr std::uint16_t zeros[2 * lanes]{};

@@ -1,6 +1,6 @@
 #pragma once
-// The matrix products of attention on packed blocks. Each keeps a rectangle of sums in registers and reads one vector
-// row and a few repeated elements per step.
+// Matrix products of attention on packed blocks. Each keeps a rectangle of sums in registers and reads one row of
+// vectors and a few broadcast elements per step.
 
 #include <algorithm>
 #include <type_traits>
@@ -17,7 +17,7 @@ inline namespace ANNULUS_CPU_TARGET {
 
 namespace detail {
 
-/// Rows x Width vectors of sums.
+/// Rows x Width vectors of sums, held in registers.
 template <class A, int Rows, int Width>
 struct Sums {
   Vector<A> of[Rows][Width];
@@ -46,7 +46,7 @@ struct Sums {
 #pragma GCC unroll 4
       for (int v = 0; v < Width; ++v) of[r][v].store(to + r * stride + v * Vector<A>::lanes);
   }
-  /// += sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column].
+  /// Adds the sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column].
   template <class E>
   [[gnu::always_inline]] void add_product(E const* a, Index row_stride, Index depth_stride, E const* b, Index b_stride,
                                           Index depth) {
@@ -65,7 +65,7 @@ struct Sums {
       b += b_stride;
     }
   }
-  /// The same for elements k of a packed group, from its row `a` on; whole depths.
+  /// The same for elements k of a packed group, beginning at its row `a`; depth is a multiple of the group's.
   template <class E>
   [[gnu::always_inline]] void add_product_of_group(E const* a, E const* b, Index depth) {
     using G = PackedGroup<E>;
@@ -79,7 +79,7 @@ struct Sums {
   }
 };
 
-/// Lifts maximum[v] to the largest of each lane of `rows` rows.
+/// Raises maximum[v] to the largest value of each lane in `rows` rows.
 template <class A>
 [[gnu::always_inline]] inline void raise_to_largest(A const* block, Index rows, Vector<A>* maximum) {
   using B = Blocking<A>;
@@ -90,8 +90,8 @@ template <class A>
 
 }  // namespace detail
 
-/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, maximum[v]
-/// rises to the largest result of each lane.
+/// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, raises
+/// maximum[v] to the largest result of each lane.
 template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_rows(E const* rows, Index row_count, E const* panel, Index depth, A* result,
                                      Vector<A>* maximum, FetchAhead& ahead) {
@@ -117,7 +117,7 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
     A* const place = result + row * B::panel;
     ahead.next();
-    // Long sums are made of shorter ones: the rounding error of a sum grows with its length.
+    // Long sums are split into shorter ones: the rounding error of a sum grows with its length.
     Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
     Index k = 0;
     E const* const group = rows + row / G::rows * G::rows * depth + G::place(row % G::rows, 0);
@@ -168,26 +168,25 @@ template <class E, class A = typename Operand<E>::Sum>
   }
 }
 
-/// How a matrix of rows is stored: cut into strips of one to three vectors of columns, each strip dense, so that a
-/// product runs through memory in order. Strip [d, d + width) of a matrix with `rows` rows begins at rows * d.
-/// Rows from `first` on of such a matrix.
+/// Rows from `first` on of a matrix that is stored in strips of one to three vectors of columns. Each strip is dense,
+/// so that a product reads memory in order: strip [d, d + width) begins at capacity * d.
 template <class E>
 struct StripRows {
   E* data;
   Index capacity;  ///< rows of the matrix
   Index first = 0;
 
-  /// Strip of `width` columns from column d on.
+  /// The strip of `width` columns from column d on.
   E* strip(Index d, Index width) const { return data + d * capacity + first * width; }
 };
 
-/// Calls function(d, integral_constant<width in vectors>) for each strip of `dim` columns, a multiple of the lanes.
+/// Calls function(d, integral_constant<width in vectors>) for each strip. dim: columns, a multiple of the lanes.
 template <class A, class Function>
 void for_each_strip(Index dim, Function&& function) {
   constexpr Index lanes = Vector<A>::lanes;
   for (Index d = 0; d < dim;) {
     Index const vectors = (dim - d) / lanes;
-    // One vector alone would leave most of the multipliers idle: four are taken as two and two.
+    // A strip of one vector would leave most of the multipliers idle: four vectors become two strips of two.
     if (vectors >= 3 && vectors != 4) {
       function(d, std::integral_constant<int, 3>());
       d += 3 * lanes;
@@ -228,8 +227,8 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
 
 }  // namespace detail
 
-/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is in whole packed groups, dim in
-/// vectors.
+/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is a multiple of a packed group's
+/// rows, dim of the lanes.
 template <class E, class A = typename Operand<E>::Sum>
 void add_product_of_rows(E const* a, StripRows<E const> b, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {

@@ -1,5 +1,5 @@
 #pragma once
-// Panels: query rows that are computed side by side, one per lane, and the keys that each of them sees.
+// Panels of queries, computed together with one query row per SIMD lane, and the keys that each lane sees.
 
 #include <algorithm>
 #include <limits>
@@ -13,8 +13,8 @@ namespace annulus::cpu {
 
 inline namespace ANNULUS_CPU_TARGET {
 
-/// The query heads that share a kv head, as one list of rows: row f is query f / group of head first_head + f % group.
-/// Their panels read the same keys, and queries of the same position lie side by side.
+/// Queries of all query heads of one kv head, as one list of rows: row f is query f / group of query head
+/// kv_head * group + f % group. Panels of these rows read the same keys; rows of the same position are neighbours.
 struct GroupRows {
   Index batch = 0, kv_head = 0, group = 1, queries = 0;
 
@@ -42,7 +42,7 @@ struct QueryPanel {
   Index head(int lane) const { return rows->head(first + lane); }
 };
 
-/// Asks for the panel's rows of a tensor.
+/// Adds the panel's rows of a tensor [batch, sequence, heads, dim] to the prefetch queue.
 template <class A, class T>
 void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index dim, FetchAhead& ahead) {
   for (int lane = 0; lane < panel.count; ++lane)
@@ -50,15 +50,16 @@ void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index d
               dim);
 }
 
-/// The keys of a tile that the lanes of a panel see.
+/// Key rows of the step, within one tile, that the lanes of a panel see.
 template <class A>
 struct PanelKeys {
   static constexpr int width = Blocking<A>::panel;
 
-  Index begin[width], end[width];  ///< of each lane; empty for lanes outside the tile
-  RowRange any, all;               ///< seen by any lane, and by all
-  bool each = false;               ///< inside the bounds, Step::visible has to be asked
+  Index begin[width], end[width];  ///< bounds of each lane; empty for lanes outside the tile
+  RowRange any, all;               ///< hull of the keys seen by any lane; keys seen by all lanes
+  bool each = false;               ///< within the bounds, Step::visible decides pair by pair
 
+  /// Sets all members for the part of the panel that lies in `tile`.
   template <class T>
   void find(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile, QueryPanel<A> const& panel) {
     any = {};
@@ -85,17 +86,17 @@ struct PanelKeys {
     for (int lane = panel.count; lane < width; ++lane) begin[lane] = end[lane] = 0;
   }
 
-  /// The part of `keys` that all lanes see, if nothing has to be asked; empty ranges may lie anywhere in it.
+  /// The part of `keys` that all lanes see, provided that `each` is false. An empty result may begin anywhere.
   RowRange all_in(RowRange keys) const {
     Index const from = std::clamp(all.begin, keys.begin, keys.end);
     return {from, std::clamp(all.end, from, keys.end)};
   }
 
-  /// Does a block that holds keys [begin, end), cut to those that any lane sees, need a test?
+  /// True if all lanes see all of `keys`, so that they need no mask.
   bool covers(RowRange keys) const { return !each && all.begin <= keys.begin && keys.end <= all.end; }
 };
 
-/// The lanes' bounds in a block, as numbers that are compared with the number of a key.
+/// The lanes' bounds within a key block, as vectors that are compared with the index of a key.
 template <class A>
 struct BlockBounds {
   Vector<A> begin[Blocking<A>::panel_vectors], end[Blocking<A>::panel_vectors];
@@ -113,7 +114,7 @@ struct BlockBounds {
     }
   }
 
-  /// Which lanes of vector v see key j of the block.
+  /// Lanes of vector v that see key j of the block.
   [[gnu::always_inline]] Lanes<A> see(int v, Vector<A> j) const { return less_or_equal(begin[v], j) & less(j, end[v]); }
 };
 

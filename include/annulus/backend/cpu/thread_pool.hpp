@@ -1,5 +1,5 @@
 #pragma once
-// The threads of the process: made once, shared by all backends, calls and ranks.
+// Thread pool of the process, shared by all backends, calls and ranks.
 
 #include <algorithm>
 #include <atomic>
@@ -19,34 +19,35 @@
 
 namespace annulus::cpu {
 
-/// The threads that work on one call. Who is slot 0 is the caller; slots may join late or not at all, so work is taken
-/// from counters, never dealt out to slots.
+/// The threads that work on one call. Slot 0 is the calling thread. Others may join late or never, so work is claimed
+/// from a shared counter, never assigned to slots.
 class Team {
  public:
-  /// Waits until ready() says so. Throws where another slot has failed: what is waited for will then never come.
+  /// Polls until ready() returns true. Throws std::runtime_error if another slot has failed: it may never become true.
   template <class Ready>
   void wait_until(Ready&& ready) const {
-    for (int turn = 0; !ready(); ++turn) {
+    for (int polls = 0; !ready(); ++polls) {
       if (failed_.load(std::memory_order_relaxed)) throw std::runtime_error("another thread of the team failed");
-      if (turn > 200) std::this_thread::yield();
+      if (polls > 200) std::this_thread::yield();
     }
   }
 
  private:
   friend class ThreadPool;
 
-  /// True if this is the first failure, the one to report.
+  /// Records a failure; true for the first one, which is the one to report.
   bool fail() { return !failed_.exchange(true); }
 
   std::atomic<bool> failed_{false};
 };
 
+/// Worker threads, created on demand, that serve the calls in progress.
 class [[gnu::visibility("default")]] ThreadPool {
  public:
-  /// The pool of this process. A forked child, which has none of its parent's threads, has a pool of its own.
+  /// The pool of this process. A forked child, which has none of its parent's threads, gets a new pool.
   static ThreadPool& shared() { return PerProcess<ThreadPool>::get(); }
 
-  /// Threads that this process's share of the machine runs at the same time.
+  /// Number of cores in this process's share of the machine.
   int cores() const { return ProcessCores::shared().count(); }
 
   ThreadPool() = default;
@@ -84,7 +85,7 @@ class [[gnu::visibility("default")]] ThreadPool {
     works_ = before;
   }
 
-  /// The calling thread begins to work on the job, and others may.
+  /// Counts the calling thread as active and offers the job to workers, creating missing ones.
   void publish(Job& job) {
     {
       std::lock_guard const lock(mutex_);
@@ -92,7 +93,7 @@ class [[gnu::visibility("default")]] ThreadPool {
       if (job.wanted == 0) return;
       try {
         while (static_cast<int>(workers_.size()) < job.wanted) workers_.emplace_back([this] { serve(); });
-      } catch (std::exception const&) {  // no more threads to be had: those that are there do the work
+      } catch (std::exception const&) {  // the system refuses further threads: existing ones do the work
       }
       job.next = jobs_;
       jobs_ = &job;
@@ -100,7 +101,7 @@ class [[gnu::visibility("default")]] ThreadPool {
     wake_workers_.notify_all();
   }
 
-  /// The calling thread has nothing left to do for the job. Returns when the workers have ended, too.
+  /// Ends the calling thread's part in the job. Returns when all workers have ended theirs.
   void withdraw(Job& job) {
     std::unique_lock lock(mutex_);
     for (Job** place = &jobs_; *place; place = &(*place)->next)
@@ -112,7 +113,8 @@ class [[gnu::visibility("default")]] ThreadPool {
     job_is_done_.wait(lock, [&] { return job.running == 0; });
   }
 
-  /// The job that has the fewest workers of those that still want one. Calls that wait come first.
+  /// The job with the fewest workers among those that want more; null if there is none. An automatic job gets a worker
+  /// only while a core is idle and no call waits to begin.
   Job* open_job() {
     Job* open = nullptr;
     for (Job* job = jobs_; job; job = job->next)
@@ -139,30 +141,30 @@ class [[gnu::visibility("default")]] ThreadPool {
     }
   }
 
-  /// A thread of a call has ended.
+  /// Counts one thread less as active and wakes a worker, which may join another job.
   void end_thread() {
     --active_;
     if (jobs_) wake_workers_.notify_one();
   }
 
-  /// The second has something to do for a core whose first is waking up, waits, or was put on another core.
+  /// The second call keeps a core busy while the thread of the first wakes up, waits or runs on another core.
   static constexpr int calls_per_core = 2;
 
-  /// This thread works on a call: calls that it makes meanwhile must not wait for others to end.
+  /// True while this thread works on a call. Calls made meanwhile must not wait for others to end.
   static inline thread_local bool works_ = false;
 
   std::mutex mutex_;
   std::condition_variable wake_workers_, call_may_begin_, job_is_done_;
   Job* jobs_ = nullptr;
-  int active_ = 0;           ///< threads of calls
-  int automatic_calls_ = 0;  ///< under way
-  int waiting_calls_ = 0;
+  int active_ = 0;           ///< threads that work on calls, calling threads included
+  int automatic_calls_ = 0;  ///< automatic calls in progress
+  int waiting_calls_ = 0;    ///< blocked in the constructor of Call
   bool ending_ = false;
   std::vector<std::thread> workers_;
 };
 
-/// A call, on the calling thread and on others. threads 0, automatic: on as many as there are cores that no other call is
-/// using. Two automatic calls for each core are under way at most: the constructor waits for its turn.
+/// A call that runs on the calling thread and on workers. threads 0, automatic: uses the cores that no other call uses.
+/// At most calls_per_core automatic calls per core are in progress: the constructor waits until it may begin.
 class ThreadPool::Call {
  public:
   Call(ThreadPool& pool, int threads) : pool_(pool), threads_(threads) {
@@ -184,12 +186,12 @@ class ThreadPool::Call {
     pool_.call_may_begin_.notify_one();
   }
 
-  /// Threads that may take part, and those that are likely to while other calls are under way.
+  /// Largest number of threads, and the number to expect with the other calls in progress.
   Index most() const { return is_automatic() ? pool_.cores() : threads_; }
   Index expected() const { return is_automatic() ? expected_ : threads_; }
 
-  /// Calls work(team, slot) on the calling thread (slot 0) and on up to most - 1 others at the same time, never more than
-  /// most(), and returns when all are done. What a slot throws is thrown here.
+  /// Calls work(team, slot) concurrently on the calling thread (slot 0) and on up to most - 1 workers, at most most()
+  /// threads in all. Returns when all are done; rethrows the first exception of a slot.
   template <class Work>
   void run(Index most, Work&& work) {
     Job job;

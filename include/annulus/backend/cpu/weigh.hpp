@@ -1,5 +1,5 @@
 #pragma once
-// The online softmax of a panel of queries over a block of scores.
+// Online softmax of a query panel over a block of scores: raising the maxima, and turning scores into weights.
 
 #include <limits>
 
@@ -12,32 +12,32 @@ inline namespace ANNULUS_CPU_TARGET {
 
 namespace detail {
 
-/// Maxima to subtract. Rows that have seen nothing keep a maximum of -inf; -inf - -inf must not come up.
+/// Maxima to subtract from scores. Masked rows have a maximum of -inf; a finite one avoids -inf - -inf.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> finite_maximum(A const* maximum) {
   return larger(Vector<A>::load(maximum), Vector<A>::of(std::numeric_limits<A>::lowest()));
 }
 
-/// Logits from which on neighbouring numbers are more than a power of e apart.
+/// Magnitude from which adjacent floating-point numbers differ by more than 1, that is weights by more than a factor e.
 template <class A>
 inline constexpr A large_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
 
-/// Whether exponents of a panel whose finite maxima or log-sum-exps these are need large_exponent: half of the limit
-/// decides, so that both passes agree on every weight that does not vanish.
+/// True if a panel with these maxima or log-sum-exps, one per lane, needs large_exponent. The threshold is half of
+/// large_logit, so that both passes agree on every weight that does not vanish. Infinities and NaN do not count.
 template <class A>
-[[gnu::always_inline]] inline bool any_large(A const* numbers) {
+[[gnu::always_inline]] inline bool any_large(A const* statistics) {
   using V = Vector<A>;
   V const limit = V::of(large_logit<A> / 2), infinity = V::of(std::numeric_limits<A>::infinity());
   bool large = false;
   for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
-    V const number = V::load(numbers + v * Blocking<A>::lanes), magnitude = larger(number, V::zero() - number);
+    V const number = V::load(statistics + v * Blocking<A>::lanes), magnitude = larger(number, V::zero() - number);
     large = large || any(less_or_equal(limit, magnitude) & less(magnitude, infinity));
   }
   return large;
 }
 
-/// score * scale + negative. Large products are rounded first, as the maximum has been: what the rounding of the maximum
-/// took would stand alone in the exponent, and may be beyond all of them.
+/// score * scale + negative, where `negative` is minus a maximum or log-sum-exp. Large products are rounded first, like
+/// the maximum: otherwise the maximum's rounding error would remain in the exponent, and may exceed its range.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> large_exponent(Vector<A> score, Vector<A> scale, Vector<A> negative) {
   using V = Vector<A>;
@@ -47,27 +47,27 @@ template <class A>
 
 }  // namespace detail
 
-/// Weights may exceed 1 by this power of e before the maximum that they are relative to is lifted: small rises, of which
-/// there are many, then rescale nothing.
+/// A maximum is raised only when a logit exceeds it by more than this: weights up to e^weight_headroom are accepted, so
+/// that small increases, of which there are many, need no rescaling.
 inline constexpr int weight_headroom = 6;
 
-/// Lifts the maxima of those rows of a panel that need it to `largest`, which are not below them, and rescales what was
-/// summed before. What becomes of a row does not depend on the rows beside it.
+/// Raises the maxima of a panel to `largest`, which are not below them, in the rows that need it, and rescales the
+/// rows' sums and output [dim][panel]. The result of a row does not depend on other rows of the panel.
 template <class A>
 [[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  Lanes<A> rises[vectors];
-  bool rose = false;
+  Lanes<A> increases[vectors];
+  bool any_increase = false;
   for (int v = 0; v < vectors; ++v) {
-    rises[v] = less(V::of(A(weight_headroom)), largest[v] - V::load(maximum + v * lanes));
-    rose = rose || any(rises[v]);
+    increases[v] = less(V::of(A(weight_headroom)), largest[v] - V::load(maximum + v * lanes));
+    any_increase = any_increase || any(increases[v]);
   }
-  if (!rose) return;
+  if (!any_increase) return;
   V factor[vectors];
   for (int v = 0; v < vectors; ++v) {
     V const before = V::load(maximum + v * lanes);
-    select(rises[v], largest[v], before).store(maximum + v * lanes);
+    select(increases[v], largest[v], before).store(maximum + v * lanes);
     factor[v] = exponential(before - detail::finite_maximum(maximum + v * lanes));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
@@ -79,8 +79,8 @@ template <class A>
     }
 }
 
-/// Turns rows of scores into weights e^(score * scale - maximum), and adds them to the sums: first to one of their own, as
-/// the rounding error of a sum grows with its length.
+/// Replaces scores [rows][panel] by weights e^(score * scale - maximum) and adds the weights to `sum`, through a
+/// partial sum, as the rounding error of a sum grows with its length. maximum, sum: one per lane.
 template <class A>
 [[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
   using V = Vector<A>;
@@ -115,8 +115,8 @@ template <class A>
 }
 
 #if defined(__AVX512BF16__)
-/// As weigh, but the weights go to pairs of rows, rounded; the sums keep what the rounding takes. With lead 1 the first
-/// row is the second of its pair; what a pair lacks is 0.
+/// Like weigh(), but writes the weights, rounded, as pairs of rows; the sums are of the unrounded weights. With lead 1
+/// the first row is the second of its pair. Missing elements of pairs are 0.
 [[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
                                              float const* maximum, float* sum, BfloatPair* pairs) {
   using V = Vector<float>;
@@ -156,7 +156,7 @@ template <class A>
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
-/// Rows of a panel's width as pairs of rows, rounded.
+/// Converts block [rows][panel] to pairs of rows, rounded; `lead` as in weigh_to_pairs().
 [[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
   using V = Vector<float>;
   constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
@@ -169,7 +169,7 @@ template <class A>
     }
 }
 
-/// Rows of a panel's width as pairs of neighbouring lanes, rounded.
+/// Converts block [rows][panel] to pairs of neighbouring lanes, rounded.
 [[gnu::noinline]] inline void pair_lanes_of_panel(float const* block, Index rows, BfloatPair* pairs) {
   using V = Vector<float>;
   constexpr Index lanes = Blocking<float>::lanes;

@@ -1,5 +1,5 @@
 #pragma once
-// Working memory of calls: kept by the process, so that a repeated call allocates nothing, and ranks that take turns on
+// Pooled working memory of calls. The process keeps it, so that a repeated call allocates nothing, and ranks that share
 // a core share it.
 
 #include <algorithm>
@@ -16,13 +16,14 @@
 
 namespace annulus::cpu {
 
+/// Thread-safe pool of buffers.
 class [[gnu::visibility("default")]] WorkspaceStore {
  public:
-  /// Of what the threads of a call share, and of what each thread has for itself.
+  /// The stores of this process: for memory that the threads of a call share, and for memory of single threads.
   static WorkspaceStore& of_calls();
   static WorkspaceStore& of_threads();
 
-  /// The smallest buffer that holds so many bytes, or else the largest one, made larger.
+  /// Takes the smallest idle buffer of at least `bytes` bytes; if there is none, enlarges the largest one.
   HostBuffer take(Index bytes) {
     std::lock_guard const lock(mutex_);
     auto best = idle_.end();
@@ -36,17 +37,18 @@ class [[gnu::visibility("default")]] WorkspaceStore {
       idle_.pop_back();
     }
     enlarge(taken, bytes);
-    idle_.reserve(idle_.size() + ++in_use_);  // giving back must not fail
+    idle_.reserve(idle_.size() + ++in_use_);  // so that release() does not allocate
     return taken;
   }
 
+  /// Returns a buffer obtained from take().
   void release(HostBuffer buffer) {
     std::lock_guard const lock(mutex_);
     --in_use_;
     idle_.push_back(std::move(buffer));
   }
 
-  /// Makes buffers so that `count` of so many bytes are there to be taken.
+  /// Ensures that `count` idle buffers of at least `bytes` bytes exist.
   void provide(Index bytes, Index count) {
     std::lock_guard const lock(mutex_);
     if (static_cast<Index>(idle_.size()) < count) idle_.resize(static_cast<std::size_t>(count));
@@ -75,7 +77,7 @@ struct [[gnu::visibility("default")]] WorkspaceStores {
 inline WorkspaceStore& WorkspaceStore::of_calls() { return PerProcess<WorkspaceStores>::get().of_calls; }
 inline WorkspaceStore& WorkspaceStore::of_threads() { return PerProcess<WorkspaceStores>::get().of_threads; }
 
-/// Memory of one call or one thread of it, dealt out in pieces that begin on cache lines.
+/// A buffer taken from a store, for one call or one of its threads; the destructor releases it.
 class Workspace {
  public:
   Workspace(WorkspaceStore& store, Index bytes) : store_(store), buffer_(store.take(bytes)) {}
@@ -90,18 +92,20 @@ class Workspace {
   HostBuffer buffer_;
 };
 
-/// Deals out a run of bytes. Without memory it only counts, so that a layout is written once.
+/// Bump allocator whose pieces begin on multiples of 64 bytes. Without memory it only counts bytes, so that the same
+/// code computes the size of a layout and allocates it.
 class Arena {
  public:
   explicit Arena(std::byte* memory = nullptr) : memory_(memory) {}
 
+  /// Uninitialised memory for `count` elements; null without memory.
   template <class E>
   E* take(Index count) {
     std::byte* const place = memory_ ? memory_ + used_ : nullptr;
     used_ += ceil_divide(count * static_cast<Index>(sizeof(E)), 64) * 64;
     return reinterpret_cast<E*>(place);
   }
-  /// As take, with default-constructed elements, which are never destroyed.
+  /// Like take(), with default-constructed elements, which are never destroyed.
   template <class E>
   E* construct(Index count) {
     static_assert(std::is_trivially_destructible_v<E> && alignof(E) <= 64);
@@ -117,11 +121,11 @@ class Arena {
   Index used_ = 0;
 };
 
-/// What deal(arena) takes.
-template <class Deal>
-Index bytes_of(Deal&& deal) {
+/// Bytes that allocate(arena) takes.
+template <class Allocate>
+Index bytes_of(Allocate&& allocate) {
   Arena sizes;
-  deal(sizes);
+  allocate(sizes);
   return sizes.used();
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Step kernels that were built before: steps of the same shape and the same visible ranges run the same program.
+// Cache of step kernels: steps of the same shape and the same visible ranges run the same program.
 
 #include <algorithm>
 #include <bit>
@@ -14,9 +14,10 @@
 
 namespace annulus::nki {
 
-/// Everything that the text of a step kernel may depend on, as numbers, for one target and number of cores.
+/// Everything that the program of a step kernel depends on, for a fixed target and number of cores.
 using KernelKey = std::vector<std::int64_t>;
 
+/// Key of a step kernel: pass, shape, types, factors, pieces, and the range that each query row sees.
 inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask) {
   auto const& shape = spec.shape;
   KernelKey key{pass == Pass::backward,
@@ -45,16 +46,16 @@ inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask)
   return key;
 }
 
-/// Keeps up to `most` programs, those used last.
+/// Least-recently-used cache of up to `most` programs (at least 1).
 class KernelCache {
  public:
   explicit KernelCache(std::size_t most) : most_(std::max(most, std::size_t{1})) {}
 
   std::size_t size() const { return kernels_.size(); }
-  /// How many programs were made.
+  /// Number of programs built so far, evicted ones included.
   Index built() const { return built_; }
 
-  /// The program of that key, from build() where it is not there. Valid until the next call.
+  /// The program of that key, built by build() if it is not cached. The reference is valid until the next call.
   template <class Build>
   Program const& get(KernelKey const& key, Build&& build) {
     auto found = kernels_.find(key);

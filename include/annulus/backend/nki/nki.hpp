@@ -1,5 +1,5 @@
 #pragma once
-// The Trainium backend: each step runs as a tile program, on simulated NeuronCores.
+// The Trainium backend: runs each step as a tile program on simulated NeuronCores.
 
 #include <algorithm>
 #include <cmath>
@@ -22,26 +22,27 @@
 
 namespace annulus {
 
+/// Options of NkiBackend.
 struct NkiOptions {
   nki::Target target = nki::Target::trn2;
   int cores = 2;                  ///< LNC: 1 or 2 physical cores share a rank
-  bool validate = true;           ///< every program, once, against the limits of the hardware
-  std::size_t kept_kernels = 64;  ///< programs that are kept for steps like those before
+  bool validate = true;           ///< validate each program once against the limits of the hardware
+  std::size_t kept_kernels = 64;  ///< capacity of the cache of step programs
 };
 
-/// Computes what a NeuronCore would, in host memory: products of the operands' own type with fp32 sums, probabilities
-/// rounded to that type as they multiply the values.
+/// Backend that computes in host memory what a NeuronCore would: products in the operands' type with fp32 sums;
+/// probabilities are rounded to that type before they multiply the values.
 ///
-/// Supported: float, half and bfloat16; every mask of positions, packed documents, soft cap, sinks, grouped heads, dims
-/// up to 512. Keys that nobody sees never reach a product, so they may hold anything; a key that one query sees and
-/// another does not must be finite, as on the device. A row whose largest logit exceeds 2^24 in magnitude, or whose
-/// log-sum-exp exceeds twice that in the backward pass, is refused when its step runs, with an UnsupportedError that
-/// names it; the ring is closed then.
+/// Supports float, half and bfloat16, masks on positions, packed documents, soft cap, sink logits, grouped heads and
+/// dims up to 512. Keys that no query sees may hold any value; a key that one query sees and another does not must be
+/// finite, as on the device. fold() throws UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude,
+/// add_gradients() for one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
 class NkiBackend : public HostOperations {
  public:
   template <class T>
   using accumulator = Accumulator<T>;
 
+  /// Throws UnsupportedError unless options.cores is 1 or 2.
   explicit NkiBackend(NkiOptions const& options = {})
       : options_(options), hardware_(nki::hardware_of(options.target)), kernels_(options.kept_kernels) {
     check<UnsupportedError>(options.cores == 1 || options.cores == 2, "nki: lnc is ", options.cores,
@@ -58,12 +59,12 @@ class NkiBackend : public HostOperations {
     if (problem.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
     if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
     std::string_view const by_position =
-        ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, segments";
+        ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, document ids";
     if (problem.boolean_mask) return no("a mask operand" + std::string(by_position));
     if (problem.predicate) return no("a predicate" + std::string(by_position));
     try {
       nki::KernelSpec spec = spec_of(problem);
-      // Shards of other ranks may be longer: beyond one group of keys, a kernel's needs grow with its queries alone.
+      // Other ranks may hold more keys: beyond one group of keys, the SBUF that a kernel needs grows only with queries.
       spec.local_queries = std::max(spec.local_queries, Index{1});
       spec.local_keys = std::max(spec.local_keys, longest_group);
       std::vector<Segment> keys;
@@ -107,8 +108,8 @@ class NkiBackend : public HostOperations {
       auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
       auto const dq = part(gradients.dq), dk = part(gradients.dk), dv = part(gradients.dv);
       require_within(TensorView<L const, 3>(part(backward.lse)), rows, first, 2 * nki::largest_logit, "log-sum-exp");
-      // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; what it multiplies
-      // weights with, dout and delta, brings the second.
+      // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; the second is folded
+      // into dout and delta, which the kernel multiplies by the weights.
       auto const factor = [&](Index b, Index h, Index row) {
         return std::exp(-static_cast<float>(backward.remainder(first + b, h, row)));
       };
@@ -133,8 +134,8 @@ class NkiBackend : public HostOperations {
   static constexpr Index longest_group = 4096;
   static constexpr auto same = [](auto value, Index, Index, Index) { return value; };
 
-  /// Throws UnsupportedError for a row that takes part, and so sees a key, and has a statistic beyond the limit, also an
-  /// infinite one. NaN passes: it shows in the results.
+  /// Throws UnsupportedError if the statistic of an active row exceeds the limit or is infinite. NaN passes, since it
+  /// propagates to the results.
   template <class A>
   static void require_within(TensorView<A const, 3> statistic, nki::StepRows const& rows, Index first_item, float limit,
                              std::string_view name) {
@@ -200,8 +201,8 @@ class NkiBackend : public HostOperations {
     return spec;
   }
 
-  /// function(rows, first batch item, batch items): all items at once, or one after the other where each has documents
-  /// of its own.
+  /// Calls function(rows, first batch item, number of batch items): once for all items, or item by item if there are
+  /// document ids.
   template <class T, class Predicate, class Function>
   void for_each_part(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      Function&& function) const {

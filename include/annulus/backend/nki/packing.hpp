@@ -1,5 +1,5 @@
 #pragma once
-// Between the views of the library and the layouts of kernels, in which rows that take no part (no_row) are zeros.
+// Conversion between tensor views and kernel layouts. Rows marked no_row are zero in the kernel layout.
 
 #include <array>
 #include <span>
@@ -11,12 +11,12 @@
 
 namespace annulus::nki {
 
-/// Which axis is last in a layout of [batch, heads, ., .].
+/// Last axis of a layout: [batch, heads, rows, dim] or [batch, heads, dim, rows].
 enum class LastAxis { dim, rows };
 
 namespace packing_detail {
 
-/// function(place in the layout, batch, row of the view, head, element) for all rows that take part.
+/// Calls function(offset in the layout, batch, row of the view, head, element of dim) for all rows except no_row.
 template <class Function>
 void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> rows, LastAxis last,
                     Function&& function) {
@@ -31,7 +31,8 @@ void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> 
         }
 }
 
-/// As above, for layouts [batch * heads, 128, columns]: row c * 128 + p is at (p, c).
+/// Calls function(offset in the layout, batch, head, row of the view) for the layout [batch * heads, 128, columns] with
+/// row c * 128 + p at (p, c), skipping no_row.
 template <class Function>
 void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index const> rows, Function&& function) {
   Index const count = std::ssize(rows), columns = ceil_divide(count, tile_rows);
@@ -46,7 +47,8 @@ void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index 
 
 }  // namespace packing_detail
 
-/// view [batch, rows, heads, dim]; each row times factor(batch, head, row), in T.
+/// Packs view [batch, rows, heads, dim] into [batch, heads, rows, dim] or [batch, heads, dim, rows]. Each row is times
+/// factor(batch, head, row), rounded to T.
 template <class T, class Factor>
 std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last, Factor&& factor) {
   auto const& extents = view.extents();
@@ -58,12 +60,13 @@ std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> ro
   return values;
 }
 
-/// view [batch, rows, heads, dim].
+/// Packs without a factor.
 template <class T>
 std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last) {
   return packed(view, rows, last, [](Index, Index, Index) { return 1.0f; });
 }
 
+/// Inverse of packed(): writes the values to view [batch, rows, heads, dim]; rows not in `rows` are left as they are.
 template <class A>
 void unpack(std::span<float const> values, std::span<Index const> rows, LastAxis last, TensorView<A, 4> view) {
   packing_detail::for_each_place(view.extents(), rows, last,
@@ -72,8 +75,8 @@ void unpack(std::span<float const> values, std::span<Index const> rows, LastAxis
                                  });
 }
 
-/// view [batch, heads, rows]; encode(element, batch, head, row) is what the kernel gets for it, `absent` what it gets
-/// where no row is.
+/// Packs view [batch, heads, rows] into [batch * heads, 128, columns]; encode(element, batch, head, row) is the packed
+/// value, `absent` fills places without a row.
 template <class A, class Encode>
 std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index const> rows, float absent,
                                   Encode&& encode) {
@@ -85,6 +88,7 @@ std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index c
   return values;
 }
 
+/// Inverse of packed_columns(): writes decode(value) to view [batch, heads, rows].
 template <class A, class Decode>
 void unpack_columns(std::span<float const> values, std::span<Index const> rows, TensorView<A, 3> view,
                     Decode&& decode) {

@@ -1,5 +1,5 @@
 #pragma once
-// From the positions and documents of a step to the rows that a kernel gets, and to what each query row of it sees.
+// Rows and visible key ranges of a step kernel, computed from the positions and document ids of the step.
 
 #include <algorithm>
 #include <compare>
@@ -12,31 +12,31 @@
 
 namespace annulus::nki {
 
-/// Where the rows of a step stand and, where documents are packed, to which each belongs; of one batch item then.
+/// Global positions of the rows of a step and, for packed documents, the document ids of one batch item.
 struct StepPositions {
-  std::span<Index const> queries, keys;  ///< global positions
-  std::vector<std::int32_t> query_documents{}, key_documents{};
+  std::span<Index const> queries, keys;                          ///< global positions
+  std::vector<std::int32_t> query_documents{}, key_documents{};  ///< ids by row; empty: not packed
 
   bool packed() const { return !query_documents.empty() || !key_documents.empty(); }
 };
 
-/// Stands for a row that takes no part: it is zeros on the device, whatever it holds, and nothing comes back for it.
+/// Marks a row that takes no part: the kernel gets zeros instead of its values, and returns nothing for it.
 inline constexpr Index no_row = -1;
 
-/// Row i of the kernel is row queries[i] of the step; keys alike.
+/// Rows of a step kernel: query row i of the kernel is row queries[i] of the step, key row j is row keys[j].
 struct StepRows {
   RingMask mask;
   std::vector<Index> queries, keys;
 };
 
-/// A band for up to so many runs of equally spaced positions on each side, else a range per query.
+/// Most runs of equally spaced positions on each side that are expressed as bands; more need a range per query.
 inline constexpr std::size_t most_banded_runs = 4;
-/// Of keys, in any step: the exemption from the window may cut each run once more.
+/// Largest number of key pieces of a step: the end of the sink tokens may cut each run once more.
 inline constexpr std::size_t most_step_pieces = 2 * most_banded_runs;
 
 namespace step_rows_detail {
 
-/// Segments whose rows hold these positions; a run that grows by no fixed step of 1 or more ends.
+/// Splits the positions into segments, maximal runs with a constant stride of at least 1.
 inline std::vector<Segment> segments_of(std::span<Index const> positions) {
   std::vector<Segment> segments;
   for (std::size_t begin = 0, end; begin < positions.size(); begin = end) {
@@ -48,7 +48,7 @@ inline std::vector<Segment> segments_of(std::span<Index const> positions) {
   return segments;
 }
 
-/// The mask in closed form, the rows in their order; nothing where that takes ranges.
+/// The mask as bands, with rows in their original order; nullopt if the mask needs ranges.
 inline std::optional<StepRows> in_order(Mask const& mask, StepPositions const& at) {
   if (at.packed() || mask.chunk > 0) return std::nullopt;
   auto const every_row = [](std::span<Index const> positions) {
@@ -64,7 +64,7 @@ inline std::optional<StepRows> in_order(Mask const& mask, StepPositions const& a
   return rows;
 }
 
-/// In this order a query sees one range of the keys exempt from the window and one of the others.
+/// Sort key. In this order a query sees one range of the sink tokens and one of the other keys.
 struct Key {
   bool in_window = true;
   std::int32_t document = 0;
@@ -73,7 +73,7 @@ struct Key {
   auto operator<=>(Key const&) const = default;
 };
 
-/// Keys sorted so that whatever a query sees is one range of each of up to two pieces. Padding is left out.
+/// Keys sorted so that each query sees one range in each of at most two pieces; drops padding; nullopt if none is left.
 inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at) {
   std::vector<Key> keys;
   for (std::size_t row = 0; row < at.keys.size(); ++row) {
@@ -109,9 +109,9 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
   return rows;
 }
 
-/// Takes out the keys that nobody sees and the queries that see nothing. Returns whether anything is left.
+/// Marks keys that no query sees and queries that see no key as no_row. Returns whether any query is left.
 inline bool leave_out_idle(StepRows& rows, Index queries) {
-  std::vector<Index> change(rows.keys.size() + 1);  // how many more queries see this row than the one before it
+  std::vector<Index> change(rows.keys.size() + 1);  // queries that see this row, less those that see the row before
   rows.queries.assign(static_cast<std::size_t>(queries), no_row);
   for (std::size_t piece = 0; piece < rows.mask.pieces().size(); ++piece)
     for (Index i = 0; i < queries; ++i) {
@@ -129,7 +129,7 @@ inline bool leave_out_idle(StepRows& rows, Index queries) {
 
 }  // namespace step_rows_detail
 
-/// Nothing where no query sees any key.
+/// Rows and visible ranges of the kernel of a step; nullopt if no query sees any key.
 inline std::optional<StepRows> step_rows(Mask const& mask, StepPositions const& at) {
   if (at.queries.empty() || at.keys.empty()) return std::nullopt;
   std::optional<StepRows> rows = step_rows_detail::in_order(mask, at);

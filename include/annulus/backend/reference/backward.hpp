@@ -1,5 +1,6 @@
 #pragma once
-// Gradients of one step: probabilities are computed again from the log-sum-exp, nothing quadratic is kept.
+// Reference gradients of one step. Probabilities are recomputed from the log-sum-exp, so that no storage is quadratic
+// in the sequence length.
 
 #include "annulus/backend/reference/rows.hpp"
 #include "annulus/backend/step.hpp"
@@ -8,13 +9,13 @@
 
 namespace annulus::reference {
 
-/// One head of everything that a step reads.
+/// The rows of one head that a step reads, widened to the accumulator type.
 template <class A>
 struct HeadRows {
   Rows<A> q, k, v, dout;
 };
 
-/// Adds what the pairs of one query row and a run of keys, all of which it sees, contribute.
+/// Adds the contributions of one query row and a run of keys, all of which it sees.
 template <class T, class L, class Predicate, class A>
 void add_row_gradients(Step<T, Predicate, HostMemory> const& step, Index b, Index h, Index query,
                        RowRange keys, HeadRows<A> const& rows,
@@ -66,7 +67,7 @@ void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, H
           for (Index i = 0; i < tile.query_count; ++i) {
             Index const query = tile.query_begin + i;
             step.progress();
-            // A row that saw nothing has gradient 0; its lse of -inf must not meet a finite logit.
+            // A row that has seen no key has gradient 0; its lse of -inf must not be combined with a finite logit.
             if (backward.lse(b, h, query) == empty_row<L>) continue;
             find.for_each_run(tile, b, h, i, [&](RowRange keys) {
               add_row_gradients(step, b, h, query, keys, rows, backward, dk, dv, gradients);

@@ -1,5 +1,5 @@
 #pragma once
-// Online softmax over the keys of one step (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135).
+// Reference forward step: online softmax (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135).
 
 #include "annulus/backend/reference/rows.hpp"
 #include "annulus/backend/step.hpp"

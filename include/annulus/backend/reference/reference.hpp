@@ -1,6 +1,5 @@
 #pragma once
-// The reference backend: the meaning of every option, in loops that can be read. Every other backend is tested
-// against it.
+// Reference backend: it defines the meaning of every option, in plain loops. Every other backend is tested against it.
 
 #include <type_traits>
 
@@ -11,7 +10,7 @@
 
 namespace annulus {
 
-/// Wide: type in which sums are kept, instead of float (double for double operands).
+/// Backend that supports every problem. Wide: type of all sums; void: float, or double for double operands.
 template <class Wide = void>
 class BasicReferenceBackend : public HostOperations {
  public:
@@ -19,7 +18,7 @@ class BasicReferenceBackend : public HostOperations {
   using accumulator = typename std::conditional_t<std::is_void_v<Wide>, std::type_identity<Accumulator<T>>,
                                                   std::type_identity<Wide>>::type;
 
-  /// Everything is supported.
+  /// Always yes.
   Support supports(Problem const&) const { return Support::yes(); }
 
   template <class T, class Predicate, class A>
@@ -36,7 +35,7 @@ class BasicReferenceBackend : public HostOperations {
 };
 
 using ReferenceBackend = BasicReferenceBackend<>;
-/// All sums in double, whatever the operands: twice the bytes for gradients and states in flight.
+/// All sums in double, for every operand type: exchanged gradients and states take twice the bytes.
 using DoubleReferenceBackend = BasicReferenceBackend<double>;
 
 static_assert(Backend<ReferenceBackend> && Backend<DoubleReferenceBackend>);

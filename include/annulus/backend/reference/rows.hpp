@@ -1,5 +1,5 @@
 #pragma once
-// One head of an operand, widened to the accumulator type: the rows that the reference loops read.
+// Rows of one head of an operand, widened to the accumulator type, as the reference loops read them.
 
 #include <Eigen/Core>
 
@@ -12,9 +12,9 @@ using Rows = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 template <class A>
 using Row = Eigen::Matrix<A, Eigen::Dynamic, 1>;
 template <class A>
-using RowInPlace = Eigen::Map<Row<A>>;
+using RowMap = Eigen::Map<Row<A>>;
 
-/// rows x dim of batch item b and head h.
+/// Copy of batch item b and head h as a matrix [rows, dim].
 template <class A, class T>
 Rows<A> widened(TensorView<T const, 4> view, Index b, Index h) {
   Rows<A> rows(view.extent(axis::sequence), view.extent(axis::dim));
@@ -23,9 +23,9 @@ Rows<A> widened(TensorView<T const, 4> view, Index b, Index h) {
   return rows;
 }
 
-/// Row i of a state or gradient, whose elements lie next to each other.
+/// Row i of a state or gradient as a vector of dim elements, which must be contiguous.
 template <class A>
-RowInPlace<A> row_of(TensorView<A, 4> view, Index b, Index i, Index h) {
+RowMap<A> row_of(TensorView<A, 4> view, Index b, Index i, Index h) {
   return {view.data() + view.offset(b, i, h, 0), view.extent(axis::dim)};
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the ranks of a new ring find out about each other: equal options, and whether they share memory.
+// Gathers of records on a new ring: checks that options are equal, and whether the ranks can share memory.
 
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,7 @@
 
 namespace annulus::detail {
 
+/// The records of all ranks, in rank order. Record is trivially copyable.
 template <class Record>
 std::vector<Record> gather_from_all(MpiEndpoint& endpoint, Record const& mine) {
   std::vector<Record> all(static_cast<std::size_t>(endpoint.size()));
@@ -21,7 +22,7 @@ std::vector<Record> gather_from_all(MpiEndpoint& endpoint, Record const& mine) {
   return all;
 }
 
-/// Throws CommunicationError, on all ranks, where ranks differ in an option that must be the same.
+/// Throws CommunicationError, on all ranks, if ranks differ in an option that must be the same.
 inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   struct Record {
     std::uint64_t max_message_bytes, zero_copy;
@@ -39,8 +40,8 @@ inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& o
   require_equal("zero_copy", [](Record const& record) { return name_of(static_cast<ZeroCopy>(record.zero_copy)); });
 }
 
-/// Lets the ranks share each other memory, where the options and the machine allow it. Throws UnsupportedError, on all
-/// ranks, where they are to and cannot.
+/// Enables zero-copy exchange if the options and the machine allow it. Throws UnsupportedError, on all ranks, if
+/// zero_copy is `always` and a rank cannot map memory of another.
 inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   if (options.zero_copy == ZeroCopy::never) return;
   struct Table {
@@ -52,9 +53,9 @@ inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   auto const memory = std::make_shared<MpiSharedMemory>(endpoint.rank(), endpoint.size(), key);
   std::vector<MappingAddress> addresses;
   std::vector<std::uint64_t> keys;
-  for (Table const& board : gather_from_all(endpoint, Table{memory->address(), key})) {
-    addresses.push_back(board.address);
-    keys.push_back(board.key);
+  for (Table const& table : gather_from_all(endpoint, Table{memory->address(), key})) {
+    addresses.push_back(table.address);
+    keys.push_back(table.key);
   }
   Rank const unreachable = memory->open(addresses, keys).value_or(-1);
   auto const all = gather_from_all(endpoint, unreachable);

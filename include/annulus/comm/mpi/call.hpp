@@ -1,7 +1,7 @@
 #pragma once
-// mpi.h, and MPI's return codes as CommunicationError.
+// Inclusion of mpi.h, and errors of MPI calls as CommunicationError.
 
-// The C++ bindings that MPI dropped in its version 3 would ask for another library at link time.
+// The C++ bindings, which MPI 3 removed, would require another library at link time.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -34,7 +34,7 @@ inline void check_mpi(int code, char const* call, Rank rank = CommunicationError
                              neighbour);
 }
 
-/// Between MPI_Init and MPI_Finalize.
+/// True between MPI_Init and MPI_Finalize.
 inline bool mpi_is_running() {
   int initialised = 0, finalised = 0;
   MPI_Initialized(&initialised);

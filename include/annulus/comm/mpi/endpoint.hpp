@@ -1,18 +1,18 @@
 #pragma once
 // One rank's end of a ring over MPI: pending exchanges, which peers have left, and how the ring is closed on failure.
 //
-// Closing. MPI reads and writes the caller's bytes until a request completes, and cannot be told to take a send back.
-// So a rank that closes its ring
-//  1. cancels its receives; those that a message has already met complete, for both sides of them are at hand;
-//  2. once it has none left, tells all peers that it is quiet: whatever they still send it is never met, hence never
-//     read;
-//  3. gives the caller's bytes back when its own sends have completed or go to quiet ranks.
-// Quiet does not wait for sends, so that ranks cannot wait for each other in a circle. A rank that stays away for
-// longer than the timeout counts as lost, and messages that it has not met by then are left to MPI: if it comes back,
-// it learns that the ring is closed before it posts anything, and fails its waits whatever has arrived.
+// Closing. MPI reads and writes the caller's bytes until a request completes, and cannot cancel a send. So a rank that
+// closes its ring
+//  1. cancels its receives; those already matched by a message complete, because both sides of it have been posted;
+//  2. once it has no receive left, tells all peers that it is quiet: what they still send to it is never matched, hence
+//     never read;
+//  3. returns the caller's bytes when its own sends have completed or go to quiet ranks.
+// Becoming quiet does not wait for sends, so ranks cannot wait for each other in a cycle. A rank that does not call its
+// ring for longer than the timeout counts as lost, and messages that it has not matched by then are left to MPI: if it
+// comes back, it learns that the ring is closed before it posts anything, and its waits fail whatever has arrived.
 //
-// Deadlines. A rank whose wait has lasted too long asks all ranks for their statuses, closes the ring with a report of who
-// waits for whom, and names the rank at the end of the chain of waits.
+// Deadlines. A rank whose wait exceeds its timeout asks all ranks for their statuses, closes the ring with a report of
+// which rank waits for which, and blames the rank at the end of the chain of waits.
 
 #include <algorithm>
 #include <chrono>
@@ -36,9 +36,10 @@
 
 namespace annulus::detail {
 
+/// Owns the communicator of a ring and all pending exchanges of this rank. Only one thread calls it.
 class MpiEndpoint {
  public:
-  /// Takes over `own`, a communicator that no one else uses.
+  /// Takes ownership of `own`, a communicator that nothing else uses.
   MpiEndpoint(MPI_Comm own, MpiRingOptions const& options)
       : communicator_(own),
         options_(options),
@@ -58,6 +59,7 @@ class MpiEndpoint {
   int size() const { return size_; }
   FlightRecord& flight_record() { return record_; }
 
+  /// Starts a shift; the bytes must stay until complete() or drop(). Throws CommunicationError if the ring is closed.
   std::shared_ptr<MpiExchange> start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     Rank const to = ring_neighbour(rank_, hop, size_), from = ring_neighbour(rank_, -hop, size_);
     return start(annulus::name_of(channel), hop, record_.position(), MpiTags::of(channel, largest_tag_),
@@ -67,34 +69,37 @@ class MpiEndpoint {
                  });
   }
 
+  /// Gathers the records of all ranks, in rank order. Throws CommunicationError if the ring is or becomes closed, or if
+  /// `all` is not size() * mine.size() bytes long.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     std::size_t const bytes = mine.size(), ranks = static_cast<std::size_t>(size_);
     check<CommunicationError>(all.size() == ranks * bytes, "all_gather of ", bytes, " bytes a rank over ", size_,
                               " ranks needs ", ranks * bytes, " bytes of space, got ", all.size());
     std::span<std::byte> records;
-    auto const exchange = start("all_gather", 0, {}, MpiTags::of_gatherings(largest_tag_), [&](MpiExchange& gathering) {
-      records = gathering.own_bytes(ranks * bytes);
-      // A rank that has all records may give up over what it read there; the others must come to read it too.
-      gathering.outlive_closing();
+    auto const exchange = start("all_gather", 0, {}, MpiTags::of_gatherings(largest_tag_), [&](MpiExchange& gather) {
+      records = gather.own_bytes(ranks * bytes);
+      // A rank may close the ring because of the records that it has read; the others must receive them all the same.
+      gather.outlive_closing();
       auto const record = [&](Rank rank) { return records.subspan(static_cast<std::size_t>(rank) * bytes, bytes); };
       std::copy(mine.begin(), mine.end(), record(rank_).begin());
       std::span<std::byte const> const own = record(rank_);
       for (Rank peer = 0; peer < size_; ++peer) {
         std::span<std::byte> const theirs = record(peer);
-        if (peer != rank_) gathering.receive({&theirs, 1}, peer);
+        if (peer != rank_) gather.receive({&theirs, 1}, peer);
       }
       for (Rank peer = 0; peer < size_; ++peer)
-        if (peer != rank_) gathering.send({&own, 1}, peer);
+        if (peer != rank_) gather.send({&own, 1}, peer);
     });
     complete(exchange);
     std::copy(records.begin(), records.end(), all.begin());
   }
 
-  /// From now on the ranks share each other what lies in `memory`.
+  /// Enables zero-copy exchange of buffers of `memory`.
   void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
   /// Null where the ranks do not share memory.
   std::shared_ptr<MpiSharedMemory> const& memory() const { return memory_; }
 
+  /// Shares the runs `out` with rank() + hop; returns the window on those that rank() - hop shares with this rank.
   WindowNumber open_window(Channel channel, int hop, OutgoingBytes out) {
     require_open();
     process_notices();
@@ -104,35 +109,37 @@ class MpiEndpoint {
     return memory_->next_window_from(ring_neighbour(rank_, -hop, size_), channel, record_.position());
   }
 
-  /// Returns when the rows can be read; throws when the ring is closed, now or before.
+  /// Returns when the window can be read; throws if the ring is or becomes closed.
   AttachedWindow complete(WindowNumber const& window) {
     --pending_windows_;
     std::optional<AttachedWindow> taken;
     auto const peer = [&]() -> std::optional<Rank> {
-      // What cannot be reached is gone with its owner, who says why or is late.
+      // Memory that cannot be mapped is gone with its owner; the owner's notice or the deadline ends the wait.
       if (memory_->is_open(window)) taken = memory_->take(window);
       return taken ? std::nullopt : std::optional(window.owner);
     };
-    await(peer, window.channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory");
+    await(peer,
+          window.channel == Channel::prefetched ? "prefetched shared-memory window" : "carried shared-memory window");
     if (taken->position != window.position)
       fail({window.owner, FixedText<1000>("rank ", rank_, ": ", position_mismatch(window.position, taken->position).view(),
                                          " from rank ", window.owner)});
     return std::move(*taken);
   }
 
-  /// The rows are given up without complete().
+  /// Gives up a window without complete(): abandons the ring.
   void drop(WindowNumber const&) noexcept {
     --pending_windows_;
-    abandon("it dropped a pending exchange in shared memory");
+    abandon("it dropped a pending window");
   }
 
+  /// Returns when all windows on the buffer at `first` have been released; throws if the ring is or becomes closed.
   void reclaim(std::byte const* first) {
     require_open();
     process_notices();
-    await([&] { return memory_->reader_of(first); }, "return of rows that it reads");
+    await([&] { return memory_->reader_of(first); }, "release of a shared-memory window");
   }
 
-  /// Returns when all messages of the exchange have completed; throws when the ring is closed, now or before.
+  /// Returns when all messages of the exchange have completed; throws if the ring is or becomes closed.
   void complete(std::shared_ptr<MpiExchange> const& exchange) {
     try {
       await(*exchange);
@@ -143,9 +150,9 @@ class MpiEndpoint {
     }
   }
 
-  /// Lets MPI work for a moment, if it has not for a while. What is found wrong, complete() throws.
+  /// Lets MPI make progress, if the last progress() was a while ago. An error that it finds is thrown by complete().
   void progress(MpiExchange& exchange) noexcept {
-    // A message has a few pieces to pass on in a millisecond; asking more often costs compute and brings nothing.
+    // MPI passes on a few pieces of a message in a millisecond; calling it more often costs compute and gains nothing.
     constexpr std::chrono::microseconds pause(200);
     auto const now = std::chrono::steady_clock::now();
     if (failure_ || exchange.done() || now < last_progress_ + pause || !mpi_is_running()) return;
@@ -154,11 +161,11 @@ class MpiEndpoint {
       exchange.progress();
       process_notices();
     } catch (std::exception const&) {
-      // Waits find it, too.
+      // Later waits find the same error.
     }
   }
 
-  /// The exchange is given up without complete().
+  /// Gives up an exchange without complete(): abandons the ring, and returns when the caller's bytes are free.
   void drop(std::shared_ptr<MpiExchange> const& exchange) noexcept {
     if (!mpi_is_running()) return;
     abandon("it dropped a pending transfer");
@@ -172,18 +179,18 @@ class MpiEndpoint {
   }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
 
-  /// Throws what closed the ring, if it is closed.
+  /// Throws the failure that closed the ring, if it is closed, and CommunicationError after MPI_Finalize.
   void require_open() const {
     if (failure_) failure_->raise(rank_);
     check<CommunicationError>(mpi_is_running(), "MpiRing must not be used after MPI_Finalize");
   }
 
-  /// The ring object is gone.
+  /// Tells all peers that this rank will send nothing more. Called when the ring object is destroyed.
   void leave() noexcept {
     if (memory_) memory_->keep_no_spare();
     if (!mpi_is_running()) return;
     if (!failure_ && (!pending_.empty() || pending_windows_ > 0)) abandon("it dropped its ring with pending exchanges");
-    // A closed ring waits for no one: readers keep what they have mapped.
+    // In a closed ring the owner need not keep its memory: readers keep their own mappings.
     if (failure_) memory_.reset();
     notices_.tell_each([&](Rank peer) {
       MpiNotice notice{.kind = MpiNotice::left};
@@ -194,13 +201,13 @@ class MpiEndpoint {
     left_ = true;
   }
 
-  /// Frees the communicator once no message for it can be on its way: MPI would take a late one for one of the next
-  /// communicator. Returns whether it is freed.
+  /// Frees the communicator once none of its messages can be in flight: MPI would match a late one in the next
+  /// communicator. Returns true if it is freed.
   bool try_to_free() {
     if (!left_) return false;
     process_notices();
     if (failure_) memory_.reset();
-    // Messages that MPI would still read from bytes that a caller has taken back stay where they are.
+    // Messages that a peer's MPI would still read from bytes that its caller has taken back are not received.
     for (Rank peer = 0; peer < size_; ++peer)
       if (of(peer).left && of(peer).sends_done)
         tally_.receive_unclaimed(communicator_, rank_, peer, of(peer).messages);
@@ -215,18 +222,19 @@ class MpiEndpoint {
   }
 
  private:
-  /// What is known of a peer.
+  /// State of a peer, as its notices tell.
   struct Peer {
     bool departed = false;        ///< it has no receive posted and will post none
     bool left = false;            ///< it will send nothing more
-    bool sends_done = false;      ///< all its messages have left its caller's bytes
-    std::uint64_t messages = 0;   ///< that it has sent to this rank; known when it has left
+    bool sends_done = false;      ///< its MPI no longer reads its caller's bytes
+    std::uint64_t messages = 0;   ///< number that it has sent to this rank; known when it has left
     std::optional<RankStatus> status;
   };
 
   Peer& of(Rank peer) { return peers_[static_cast<std::size_t>(peer)]; }
   bool departed(Rank peer) { return peer >= 0 && of(peer).departed; }
 
+  /// Starts the exchange whose messages post(exchange) posts.
   template <class Post>
   std::shared_ptr<MpiExchange> start(std::string_view what, int hop, CallPosition const& position, MpiTags tags,
                                      Post post) {
@@ -245,7 +253,7 @@ class MpiEndpoint {
     return exchange;
   }
 
-  /// What peers say: that they gave up, are late, became quiet or left.
+  /// Processes the notices of peers that gave up, are late, became quiet or left.
   void process_notices() {
     notices_.receive([&](Rank peer, MpiNotice const& notice) {
       switch (notice.kind) {
@@ -275,13 +283,14 @@ class MpiEndpoint {
     return notice;
   }
 
-  /// When a wait began, and when it was found to be too long.
+  /// Timers of one wait: since it began, since its peer left, and since all statuses were asked for.
   struct Deadline {
     explicit Deadline(PollingTimer::Of what) : timer(what) {}
     PollingTimer timer;
     std::optional<PollingTimer> peer_left, statuses_asked;
   };
 
+  /// Waits until the exchange is done.
   void await(MpiExchange& exchange) {
     Deadline deadline(PollingTimer::Of::messages);
     wait_begin_ = deadline.timer.start();
@@ -298,13 +307,13 @@ class MpiEndpoint {
     }
   }
 
-  /// Waits for what a peer does in shared memory. awaited(): the peer, or none when it is done. `what`: static text.
+  /// Waits for a change in shared memory. awaited(): the peer that must make it, or none if made. `what`: static text.
   template <class Awaited>
   void await(Awaited awaited, std::string_view what) {
     Deadline deadline(PollingTimer::Of::shared_memory);
     wait_begin_ = deadline.timer.start();
     for (;; deadline.timer.pause()) {
-      // Also lets the messages of other exchanges move on.
+      // Also lets the messages of other exchanges advance.
       process_notices();
       require_open();
       std::optional<Rank> const peer = awaited();
@@ -320,9 +329,9 @@ class MpiEndpoint {
     wait_begin_.reset();
   }
 
-  /// Throws if the peer that is waited for will not come any more.
+  /// Throws if the awaited peer has left, the ring is closed, or the timeout has passed and the peers have answered.
   void check_deadline(Deadline& deadline) {
-    // What a peer sent before it left, or before the ring was closed, is on its way for a moment at most.
+    // Messages that a peer sent before it left, or before the ring was closed, arrive within this time.
     constexpr std::chrono::milliseconds grace(300);
     Rank const peer = waits_for_;
     if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left.emplace(PollingTimer::Of::messages);
@@ -342,7 +351,7 @@ class MpiEndpoint {
     if (all_answered || deadline.statuses_asked->exceeds(grace)) fail(report());
   }
 
-  /// Who waits for whom, as far as the peers have said.
+  /// The report of a timeout: which rank waits for which, as far as peers have answered.
   RingFailure report() {
     std::vector<RankStatus> statuses;
     for (Peer const& peer : peers_)
@@ -351,13 +360,14 @@ class MpiEndpoint {
     return hang_report(statuses, rank_, options_.timeout);
   }
 
-  /// This rank has found a failure.
+  /// Closes the ring because of a failure that this rank has found, and throws it.
   [[noreturn]] void fail(RingFailure const& failure) {
     close(failure);
     failure_->raise(rank_);
   }
 
-  /// Also passes on what a peer has told, so that all know it before they see that this rank is quiet or has left.
+  /// Closes the ring. Passes on also what a peer has told, so that all ranks know the failure before they learn that
+  /// this rank is quiet or has left.
   void close(RingFailure const& failure) noexcept {
     failure_ = failure;
     closed_at_ = PollingTimer::Clock::now();
@@ -369,6 +379,7 @@ class MpiEndpoint {
     become_quiet();
   }
 
+  /// Tells all peers that this rank is quiet, if it has no receive posted any more.
   void become_quiet() noexcept {
     for (auto const* exchanges : {&pending_, &left_to_mpi_})
       for (auto const& exchange : *exchanges) {
@@ -378,8 +389,8 @@ class MpiEndpoint {
     notices_.tell_all({.kind = MpiNotice::quiet});
   }
 
-  /// When MPI is no longer waited for in a closed ring: the wait that failed and what follows it last no longer than the
-  /// timeout and a moment.
+  /// True if a closed ring must no longer wait for MPI: the failed wait and its clean-up take no longer than the
+  /// timeout and a grace period.
   bool release_is_due() const {
     constexpr std::chrono::milliseconds grace(400);
     auto const now = PollingTimer::Clock::now();
@@ -389,11 +400,12 @@ class MpiEndpoint {
     return since(wait_begin_.value_or(closed_at_)) >= options_.timeout && since(closed_at_) >= grace;
   }
 
-  /// After it no one reads or writes the caller's bytes, a peer that stays away for longer than the timeout excepted.
+  /// Returns when no rank reads or writes the caller's bytes, except peers that do not call their ring for longer than
+  /// the timeout.
   void release(std::shared_ptr<MpiExchange> const& exchange) noexcept {
     try {
       exchange->cancel_receives();
-      // Nothing of the caller has to be waited for.
+      // No message uses the caller's bytes.
       if (exchange->owns_bytes()) {
         left_to_mpi_.push_back(exchange);
         return forget(exchange);
@@ -408,7 +420,7 @@ class MpiEndpoint {
       if (!exchange->done()) left_to_mpi_.push_back(exchange);
       forget(exchange);
     } catch (std::exception const&) {
-      // The exchange stays in pending_, where MPI finds its own bytes.
+      // The exchange stays in pending_, so that the addresses that MPI holds stay valid.
     }
   }
 
@@ -434,7 +446,7 @@ class MpiEndpoint {
   Rank waits_for_ = CommunicationError::unknown;  ///< in the current wait
   FixedText<60> waits_what_{};
   std::chrono::steady_clock::time_point last_progress_{};
-  std::optional<RingFailure> failure_;  ///< that closed the ring
+  std::optional<RingFailure> failure_;  ///< the failure that closed the ring
   std::optional<PollingTimer::Clock::time_point> wait_begin_;  ///< of the current wait, or of the one that failed
   PollingTimer::Clock::time_point closed_at_{};
   bool left_ = false;

@@ -1,5 +1,5 @@
 #pragma once
-// The messages of one shift or one all-gather, and what is wrong with those that arrived.
+// The MPI messages of one shift or one all-gather, and the check of those that arrived.
 
 #include <algorithm>
 #include <array>
@@ -20,11 +20,11 @@
 
 namespace annulus::detail {
 
-/// MPI knows addresses inside it: it neither moves nor ends before its messages do.
+/// The pending requests of one exchange. MPI holds addresses inside it, so it is not movable and must outlive them.
 class MpiExchange {
  public:
-  /// `what` names the exchange in errors; static text. `position`: where this rank is; messages of another position do
-  /// not pair with those of this exchange. The tally outlives the exchange.
+  /// `what` names the exchange in errors; static text. `hop`: 0 for an all-gather. `position`: of this rank; messages
+  /// of another position do not pair with those of this exchange. The tally must outlive the exchange.
   MpiExchange(MPI_Comm communicator, Rank rank, std::string_view what, int hop, CallPosition const& position,
               MpiTags tags, std::size_t max_message_bytes, MpiTally& tally)
       : communicator_(communicator),
@@ -39,13 +39,14 @@ class MpiExchange {
   MpiExchange(MpiExchange const&) = delete;
   MpiExchange& operator=(MpiExchange const&) = delete;
 
-  /// Memory that lives as long as the exchange, for messages that are not the caller's. Called once, before they start.
+  /// Storage that lives as long as the exchange, for messages that are not in the caller's memory. Called once, before
+  /// they start.
   std::span<std::byte> own_bytes(std::size_t bytes) {
     own_.resize(bytes);
     return own_;
   }
 
-  /// Starts to receive `runs` from a peer that sends the same runs with send. Called before all calls of send.
+  /// Starts to receive `runs` from a peer that sends the same runs with send(). Called before all calls of send().
   void receive(IncomingBytes runs, Rank from) {
     auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
     list.expected = list_of(runs);
@@ -57,6 +58,7 @@ class MpiExchange {
       });
   }
 
+  /// Starts to send the list of `runs`, then the runs.
   void send(OutgoingBytes runs, Rank to) {
     auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
     list.announced = list_of(runs);
@@ -66,11 +68,11 @@ class MpiExchange {
       in_pieces(run, [&](std::span<std::byte const> piece) { post_send(piece, tags_.payload(piece.size()), to); });
   }
 
-  /// It may still complete after the ring is closed.
+  /// Lets the exchange complete even after the ring is closed.
   void outlive_closing() { outlives_closing_ = true; }
   bool outlives_closing() const { return outlives_closing_; }
 
-  /// Lets MPI work, and notes what has completed.
+  /// Lets MPI make progress, and notes which messages have completed.
   void progress() {
     if (done()) return;
     int completed = 0;
@@ -83,7 +85,7 @@ class MpiExchange {
              code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR);
   }
 
-  /// Takes back every receive that no message has met yet; progress() notes it.
+  /// Cancels every receive that no message has matched yet; progress() notes the cancellation.
   void cancel_receives() {
     // Open MPI does not survive a second MPI_Cancel of a request.
     if (std::exchange(cancelled_, true)) return;
@@ -93,9 +95,9 @@ class MpiExchange {
 
   bool done() const { return receiving_ == 0 && sending_ == 0; }
   bool receives_done() const { return receiving_ == 0; }
-  /// All its messages are in own_bytes.
+  /// True if all its messages are in own_bytes().
   bool owns_bytes() const { return !own_.empty(); }
-  /// MPI may still read bytes of the caller that are sent to this peer.
+  /// True if MPI may still read the caller's bytes for a message to this peer.
   bool reads_callers_bytes_for(Rank peer) const {
     if (owns_bytes()) return false;
     for (std::size_t i = 0; i < requests_.size(); ++i)
@@ -103,7 +105,7 @@ class MpiExchange {
     return false;
   }
 
-  /// Some rank for which a message is still under way, a sender if there is one.
+  /// A rank with which a message is still pending: a sender if there is one; unknown if none is pending.
   Rank awaited() const {
     Rank receiver = CommunicationError::unknown;
     for (std::size_t i = 0; i < requests_.size(); ++i) {
@@ -114,7 +116,7 @@ class MpiExchange {
     return receiver;
   }
 
-  /// matches(peer) for the peer of every message under way.
+  /// True if matches(peer) holds for the peer of every pending message.
   template <class Matches>
   bool waits_only_for(Matches matches) const {
     for (std::size_t i = 0; i < requests_.size(); ++i)
@@ -122,7 +124,7 @@ class MpiExchange {
     return true;
   }
 
-  /// What is wrong with what arrived; nothing while all is well.
+  /// The first error found in this exchange; none while there is no error.
   std::optional<RingFailure> const& failure() const { return failure_; }
 
   FixedText<60> description() const noexcept {
@@ -132,14 +134,16 @@ class MpiExchange {
  private:
   static constexpr std::size_t list_run = SIZE_MAX, list_words = 64, call_word = 2, step_word = 3, lengths_begin = 4;
 
-  /// How many runs, a digest of their lengths, the call and step that they belong to, and the lengths of as many as there
-  /// is room for. Never longer, so that no list is cut off whatever a peer sends.
+  /// The list sent ahead of the runs: their number, a digest of their lengths, the call and step that they belong to,
+  /// and as many lengths as fit. Its maximum size is fixed: no received list is truncated, whatever a peer sends.
   using RunList = std::array<std::uint64_t, list_words>;
 
+  /// Of one peer: the list this rank expects and the one that arrives, or the one that it sends.
   struct RunLists {
     RunList expected{}, arriving{}, announced{};
   };
 
+  /// One request.
   struct Part {
     Rank peer;
     bool incoming;
@@ -164,6 +168,7 @@ class MpiExchange {
             static_cast<int>(list[step_word] / 2)};
   }
 
+  /// Calls post(piece) for consecutive pieces of at most limit_ bytes.
   template <class Bytes, class Post>
   void in_pieces(Bytes bytes, Post post) {
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(limit_, bytes.size())))
@@ -195,7 +200,7 @@ class MpiExchange {
 
   void finish(std::size_t index, MPI_Status const& status, int code) {
     Part const& part = parts_[index];
-    // MPI keeps a request that completed with an error.
+    // MPI does not free a request that completed with an error.
     if (requests_[index] != MPI_REQUEST_NULL) MPI_Request_free(&requests_[index]);
     --(part.incoming ? receiving_ : sending_);
     int cancelled = 0, bytes = 0;
@@ -210,12 +215,12 @@ class MpiExchange {
       complain(FixedText<100>("expected ", part.bytes, " bytes in run ", part.run, ", got ", bytes).view(), part.peer);
   }
 
-  /// A list of an all-gather. They are judged together: a rank whose record has another length than those of all others
-  /// is to blame itself; of two, the other one.
+  /// Notes a list of an all-gather; all lists are compared together. A rank whose record differs in length from all
+  /// others is to blame itself; of two ranks, each blames the other.
   void gather_list(Part const& part) {
     bool const differs = lists_[part.lists]->arriving != lists_[part.lists]->expected;
     if (differs && lists_different_++ == 0) first_different_ = part;
-    std::size_t const peers = lists_.size() / 2;  // a list from each and one to each
+    std::size_t const peers = lists_.size() / 2;  // one list from each peer and one to each peer
     if (++lists_arrived_ < peers || lists_different_ == 0) return;
     compare(*lists_[first_different_.lists], first_different_.peer,
             peers > 1 && lists_different_ == peers ? rank_ : first_different_.peer);

@@ -1,5 +1,5 @@
 #pragma once
-// Processes of one node that are bound to the same cores, or to none, share them.
+// Division of cores among the processes of one node that are bound to the same cores, or to none.
 
 #include <cstddef>
 #include <span>

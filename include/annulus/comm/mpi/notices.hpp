@@ -1,5 +1,5 @@
 #pragma once
-// Small messages by which ranks tell each other that they gave up, are late, or left. Sending one allocates nothing.
+// Notices: small messages that tell peers that a rank gave up, is late or has left. Sending one allocates nothing.
 
 #include <array>
 #include <cstddef>
@@ -13,30 +13,30 @@
 
 namespace annulus::detail {
 
-/// One notice, in the bytes that travel: those of `text` behind its end are not sent.
+/// One notice as it is sent, without the bytes of `text` behind its end.
 struct MpiNotice {
   enum Kind : std::int32_t {
-    abandoned,  ///< the ring is closed; text: why, rank: who is to blame
+    abandoned,  ///< the ring is closed; text: the reason, rank: the rank to blame
     quiet,      ///< the ring is closed, and the sender has no receive posted and will post none
-    late,       ///< a wait of the sender lasted too long: its status, and a request for the statuses of all
+    late,       ///< a wait of the sender exceeded its timeout: its status, and a request for the statuses of all
     status,     ///< the answer to `late`
-    left,       ///< the last one: the sender will send nothing more; says as much as quiet does
+    left,       ///< the last notice: the sender will send nothing more; implies quiet
   };
   static constexpr std::size_t kinds = 5;
 
   Kind kind = abandoned;
-  Rank rank = CommunicationError::unknown;                   ///< to blame; or that the sender waits for
+  Rank rank = CommunicationError::unknown;                   ///< abandoned: to blame; late, status: awaited by sender
   RankStatus::Kind status_kind = RankStatus::Kind::silent;   ///< of the sender: late, status
   std::int32_t all_sends_done = 0;                           ///< left: MPI no longer reads the caller's bytes
   std::uint64_t progress = 0;                                ///< of the sender: late, status
-  std::uint64_t messages = 0;                                ///< left: how many the sender has sent to the receiver
+  std::uint64_t messages = 0;                                ///< left: number that the sender has sent to the receiver
   FixedText<1000> text{};
 
   RankStatus sender_status() const { return {status_kind, rank, progress, FixedText<110>(text.view())}; }
 };
 
-/// Notices have a tag of their own on the ring's private communicator. They stay below the eager limit of every
-/// transport, so that a notice leaves without its receiver's help.
+/// Sends and receives notices. They have a tag of their own on the ring's private communicator, and are smaller than
+/// the eager limit of every transport, so that a notice leaves without its receiver's help.
 class MpiNotices {
  public:
   static constexpr int tag = MpiTags::notice;
@@ -49,8 +49,8 @@ class MpiNotices {
     requests_.reserve(MpiNotice::kinds * static_cast<std::size_t>(size_));
   }
 
-  /// Sends one notice of each kind at most, and none after the last one: a peer may free the communicator once it has that.
-  /// Does not block. What MPI refuses to send is lost: the peers' deadlines remain.
+  /// Sends a notice to all peers: at most one of each kind, and none after `left`, because a peer may free the
+  /// communicator upon it. Does not block. A notice that MPI refuses to send is lost; the peers' deadlines remain.
   void tell_all(MpiNotice const& notice) noexcept {
     auto const kind = static_cast<std::size_t>(notice.kind);
     if (told_[kind] || told_[MpiNotice::left]) return;
@@ -59,7 +59,7 @@ class MpiNotices {
     for (Rank peer = 0; peer < size_; ++peer) send(broadcast_[kind], peer);
   }
 
-  /// As tell_all, with a notice(peer) for each peer, for kind `left`, of which each peer gets its own.
+  /// Sends notice(peer), which is of kind `left`, to each peer. Does not block.
   template <class Notice>
   void tell_each(Notice notice) noexcept {
     if (std::exchange(told_[MpiNotice::left], true)) return;
@@ -86,7 +86,7 @@ class MpiNotices {
     }
   }
 
-  /// All notices have left this process.
+  /// True if all notices have left this process.
   bool all_sent() {
     int sent = 0;
     MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &sent, MPI_STATUSES_IGNORE);
@@ -105,7 +105,7 @@ class MpiNotices {
   Rank rank_;
   int size_;
   std::array<bool, MpiNotice::kinds> told_{};
-  std::array<MpiNotice, MpiNotice::kinds> broadcast_;  ///< MPI reads them until they are sent
+  std::array<MpiNotice, MpiNotice::kinds> broadcast_;  ///< send buffers, in use until sent
   std::vector<MpiNotice> last_;                        ///< of kind left, one for each peer
   std::vector<MPI_Request> requests_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// What a user may choose about a ring over MPI.
+// Options of a ring over MPI.
 
 #include <chrono>
 #include <climits>
@@ -11,20 +11,22 @@
 
 namespace annulus {
 
+/// Options of MpiRing.
 struct MpiRingOptions {
-  /// How long one wait of this rank lasts before the peer counts as late; at least 1 ms. Ranks may choose differently.
+  /// The longest wait of this rank, after which the peer counts as late; at least 1 ms. Ranks may choose differently.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Longer runs travel in several messages. Between 1 and INT_MAX (MPI counts with int); the same on all ranks.
+  /// Longer runs are sent in several messages. Between 1 and INT_MAX (MPI counts with int); the same on all ranks.
   std::size_t max_message_bytes = std::size_t{1} << 30;
-  /// Possible where all ranks of the ring run on one node (Linux, one user, no container boundary between them). A ring
-  /// over several nodes moves in step with its slowest hop, so that all its hops are messages. Messages move while ranks
-  /// compute only as far as MPI moves them by itself or the backend calls Step::progress; a helper thread inside MPI
-  /// takes a core from the compute, and is not offered. The same on all ranks.
+  /// Possible if all ranks of the ring run on one node (Linux, one user, no container boundary between them). A ring
+  /// over several nodes is as fast as its slowest hop, so all its hops are messages. During compute, messages advance
+  /// only as far as MPI moves them by itself or the backend calls Step::progress; a progress thread inside MPI takes a
+  /// core from the compute, and is not offered. The same on all ranks.
   ZeroCopy zero_copy = ZeroCopy::automatic;
 };
 
 namespace detail {
 
+/// Throws UnsupportedError for options out of range.
 inline void validate(MpiRingOptions const& options) {
   check<UnsupportedError>(options.timeout.count() >= 1, "MpiRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");

@@ -1,5 +1,5 @@
 #pragma once
-// How a rank over MPI waits: it polls, less and less often, until a deadline.
+// Polling timer of a rank that waits over MPI: it polls less and less often, until a deadline.
 
 #include <algorithm>
 #include <chrono>
@@ -7,24 +7,25 @@
 
 namespace annulus::detail {
 
-/// Polling timer with a deadline. Spins first, then yields, because ranks may outnumber cores, and sleeps after a while,
-/// so that a rank that waits for long leaves its core to others.
+/// Pauses between polls of one wait. Spins first, then yields, because ranks may outnumber cores, and sleeps after a
+/// while, so that a rank that waits for long leaves its core to others.
 class PollingTimer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What is polled: shared memory changes without this rank's help; messages move on only while their receiver polls, so
-  /// a rank that waits for them sleeps later and for shorter times.
+  /// The polled medium. Shared memory changes without this rank's help; messages advance only while their receiver
+  /// polls, so a rank that waits for messages starts to sleep later and sleeps for shorter times.
   enum class Of { shared_memory, messages };
 
   explicit PollingTimer(Of what) : what_(what) {}
 
+  /// Pauses before the next poll.
   void pause() {
-    constexpr int spins = 16, yields_between_looks = 64;
+    constexpr int spins = 16, yields_between_clock_reads = 64;
     if (++polls_ <= spins) return;
     if (sleep_.count() == 0) {
       std::this_thread::yield();
-      if (polls_ % yields_between_looks != 0) return;
+      if (polls_ % yields_between_clock_reads != 0) return;
     } else {
       std::this_thread::sleep_for(sleep_);
     }
@@ -33,7 +34,7 @@ class PollingTimer {
 
   Clock::time_point start() const { return start_; }
   bool exceeds(std::chrono::milliseconds limit) const {
-    // In milliseconds: a limit of "never" does not fit the clock's own unit.
+    // Compares in milliseconds: a limit of milliseconds::max() would overflow the clock's own unit.
     return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start_) >= limit;
   }
 

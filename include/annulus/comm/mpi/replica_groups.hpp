@@ -1,5 +1,5 @@
 #pragma once
-// Several rings side by side: which ring a rank belongs to, and its place in it.
+// Replica groups: a partition of MPI ranks, in which each group forms a ring of its own.
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace annulus::detail {
 
-/// What is wrong with `groups` as a partition of the ranks 0 .. size - 1, if anything.
+/// Why `groups` is not a partition of the ranks 0 .. size - 1; none if it is one.
 inline std::optional<std::string> fault_of_replica_groups(std::vector<std::vector<int>> const& groups, int size) {
   std::vector<int> group_of(static_cast<std::size_t>(size), -1);
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -28,7 +28,7 @@ inline std::optional<std::string> fault_of_replica_groups(std::vector<std::vecto
   return std::nullopt;
 }
 
-/// FNV-1a over the groups and their sizes.
+/// FNV-1a hash of the groups and their sizes.
 inline std::uint64_t digest_of_replica_groups(std::vector<std::vector<int>> const& groups) {
   std::uint64_t digest = 0xcbf29ce484222325u;
   auto const add = [&](std::uint64_t value) { digest = (digest ^ value) * 0x100000001b3u; };
@@ -40,7 +40,8 @@ inline std::uint64_t digest_of_replica_groups(std::vector<std::vector<int>> cons
 }
 
 /// The communicator of the group that contains this rank, its ranks in the order of the group's list. Collective over
-/// `communicator`; every rank throws, or none.
+/// `communicator`. Throws on all ranks or on none: CommunicationError if ranks pass different groups, ShapeError unless
+/// each rank is in exactly one group.
 inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector<std::vector<int>> const& groups) {
   Rank const rank = mpi_rank(communicator);
   int const size = mpi_size(communicator);

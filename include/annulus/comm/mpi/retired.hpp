@@ -1,5 +1,5 @@
 #pragma once
-// Rings whose object is gone and whose communicator is not freed yet.
+// Endpoints of destroyed rings whose communicator is not freed yet.
 
 #include <memory>
 #include <mutex>
@@ -12,8 +12,8 @@
 
 namespace annulus::detail {
 
-/// Freeing waits for all peers to leave, a destructor must not: so the freeing is done when the next ring comes or
-/// goes.
+/// A communicator can be freed only when all peers have left, and a destructor must not wait for that. So communicators
+/// are freed when the next ring is constructed or destroyed.
 class MpiRetired {
  public:
   static void add(std::shared_ptr<MpiEndpoint> endpoint) noexcept {
@@ -22,7 +22,7 @@ class MpiRetired {
       std::lock_guard const lock(retired.mutex_);
       retired.endpoints_.push_back(std::move(endpoint));
     } catch (std::exception const&) {
-      // No memory to remember it: MPI_Finalize frees the communicator.
+      // No memory to keep the endpoint: MPI_Finalize frees its communicator.
     }
     free_what_can_be_freed();
   }
@@ -40,7 +40,7 @@ class MpiRetired {
 
  private:
   std::mutex mutex_;
-  /// Never destroyed: MPI knows addresses in them until it ends, which may be after the destructors of statics have run.
+  /// Never destroyed: MPI holds addresses inside them until MPI_Finalize, which may run after destructors of statics.
   std::vector<std::shared_ptr<MpiEndpoint>> endpoints_;
 };
 

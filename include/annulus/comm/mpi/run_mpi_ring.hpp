@@ -1,5 +1,5 @@
 #pragma once
-// run_ring for MPI: the same function, on the processes that mpirun started.
+// run_mpi_ring, the counterpart of run_ring over MPI: runs a function on the processes that mpirun has started.
 
 #include <exception>
 #include <utility>
@@ -10,7 +10,7 @@ namespace annulus {
 
 namespace detail {
 
-/// MPI from the first use to the end of the program, unless the program has started it itself.
+/// Initializes MPI at the first use and finalizes it when the program ends, unless the program has initialized it.
 class MpiSession {
  public:
   static void require() { static MpiSession const session; }
@@ -37,8 +37,8 @@ class MpiSession {
 }  // namespace detail
 
 /// Runs function(ring) on this process as one rank of MPI_COMM_WORLD, and returns what it returns. Unless the program
-/// has started MPI, the first call starts it and the end of the program ends it. Errors: those of MpiRing; an exception
-/// of the function passes through, and the other ranks get a CommunicationError.
+/// has initialized MPI, the first call does so, and MPI is finalized when the program ends. Throws what the constructor
+/// of MpiRing throws; rethrows an exception of the function, upon which the other ranks throw CommunicationError.
 template <class Function>
 decltype(auto) run_mpi_ring(Function&& function, MpiRingOptions const& options = {}) {
   detail::MpiSession::require();

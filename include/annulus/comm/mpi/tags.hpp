@@ -1,5 +1,5 @@
 #pragma once
-// The tags of a ring's private communicator. Streams are the channels and the gatherings; they share no tag.
+// Tags of a ring's private communicator. A stream is a channel or the all-gathers; streams share no tag.
 
 #include <cstddef>
 
@@ -8,9 +8,9 @@
 
 namespace annulus::detail {
 
-/// The tags of one stream. The tag of a payload says its length: a receive that is shorter than what a faulty peer
-/// sends would be written past its end by some versions of Open MPI, so the two must not meet. Lengths share a tag only
-/// if they differ by a multiple of an odd number near a quarter of MPI's largest tag.
+/// The tags of one stream. The tag of a payload encodes its length: some versions of Open MPI write past the end of a
+/// receive that is shorter than what a faulty peer sends, so the two must not match. Lengths share a tag only if they
+/// differ by a multiple of an odd number near a quarter of MPI's largest tag.
 class MpiTags {
  public:
   static constexpr int notice = 0;
@@ -18,8 +18,9 @@ class MpiTags {
   static MpiTags of_gatherings(int largest_tag) { return {0, largest_tag}; }
   static MpiTags of(Channel channel, int largest_tag) { return {1 + static_cast<int>(channel), largest_tag}; }
 
-  /// The list of the runs of a shift.
+  /// Tag of the list of runs.
   int list() const { return first_list + stream_; }
+  /// Tag of a message of `bytes` bytes.
   int payload(std::size_t bytes) const {
     return first_payload + stream_ + streams * static_cast<int>(bytes % static_cast<std::size_t>(lengths_));
   }
@@ -33,7 +34,7 @@ class MpiTags {
   int lengths_;
 };
 
-/// MPI promises at least 32767.
+/// The largest tag of this MPI library; the standard guarantees at least 32767.
 inline int largest_mpi_tag() {
   int* largest = nullptr;
   int found = 0;

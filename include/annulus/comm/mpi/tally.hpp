@@ -1,5 +1,5 @@
 #pragma once
-// How many messages a rank has exchanged with each peer: a communicator may be freed once none is on its way.
+// Counts of the messages exchanged with each peer: a communicator may be freed once no message is in flight.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace annulus::detail {
 
-/// Messages that a rank has sent to each peer, and received from each. Once these agree on both sides, none is on its way.
+/// Messages that a rank has sent to each peer and received from each. Once both sides' counts agree, none is in flight.
 struct MpiTally {
   explicit MpiTally(int ranks) : sent(static_cast<std::size_t>(ranks), 0), received(sent) {}
 
   std::uint64_t sent_to(Rank peer) const { return sent[static_cast<std::size_t>(peer)]; }
   std::uint64_t received_from(Rank peer) const { return received[static_cast<std::size_t>(peer)]; }
 
-  /// Receives and drops messages of `peer` that no exchange waits for any more, those that have arrived, until `messages`
-  /// have been received from it. `rank` is this one.
+  /// Receives and drops messages of `peer` that have arrived and that no exchange waits for any more, until `messages`
+  /// have been received from it. `rank` is this rank. Does not block.
   void receive_unclaimed(MPI_Comm communicator, Rank rank, Rank peer, std::uint64_t messages) {
     while (received_from(peer) < messages) {
       int arrived = 0, length = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// A window over MPI, as its reader holds it, and the buffers that ranks share from.
+// Shared buffers of a ring over MPI, and the reader's handle of a window.
 
 #include <cstddef>
 #include <memory>
@@ -36,9 +36,11 @@ class MpiBuffer {
   Index size_ = 0;
 };
 
+/// A window that this rank reads; models SharedWindow.
 class MpiWindow {
  public:
-  MpiWindow(std::shared_ptr<MpiEndpoint> endpoint, WindowNumber number) : endpoint_(std::move(endpoint)), number_(number) {}
+  MpiWindow(std::shared_ptr<MpiEndpoint> endpoint, WindowNumber number)
+      : endpoint_(std::move(endpoint)), number_(number) {}
   MpiWindow(MpiWindow&& other) noexcept { *this = std::move(other); }
   MpiWindow& operator=(MpiWindow&& other) noexcept {
     std::swap(endpoint_, other.endpoint_);

@@ -1,5 +1,5 @@
 #pragma once
-// Memory that a rank of a simulated ring shares_memory to the others, who are threads of the same process.
+// Buffers that the ranks of a simulated ring, which are threads of one process, share with each other.
 
 #include <algorithm>
 #include <cstddef>
@@ -15,12 +15,13 @@
 
 namespace annulus::detail {
 
-/// Bytes on a cache line boundary, and who reads them. Lives as long as the buffer or any window of it.
+/// Bytes aligned to a cache line, and the number of windows that each rank reads. Lives as long as the Buffer of the
+/// ring or any window on it.
 class SharedBuffer {
  public:
-  SharedBuffer(Rank owner, int ranks, Index bytes)
+  SharedBuffer(Rank rank, int ranks, Index bytes)
       : size(bytes),
-        owner(owner),
+        owner(rank),
         readers(static_cast<std::size_t>(ranks), 0),
         bytes_(bytes == 0 ? nullptr
                           : static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment))) {}
@@ -29,7 +30,7 @@ class SharedBuffer {
   bool holds(std::span<std::byte const> run) const {
     return data() <= run.data() && run.data() + run.size() <= data() + size;
   }
-  /// A rank that has not given back what it was shared; none: the bytes may be written.
+  /// A rank that has not released a window; none if the bytes may be written.
   std::optional<Rank> reader() const {
     auto const found = std::find_if(readers.begin(), readers.end(), [](int windows) { return windows > 0; });
     return found == readers.end() ? std::nullopt : std::optional(static_cast<Rank>(found - readers.begin()));
@@ -37,7 +38,7 @@ class SharedBuffer {
 
   Index const size;
   Rank const owner;
-  std::vector<int> readers;  ///< windows of each rank; the world's lock guards them
+  std::vector<int> readers;  ///< windows that each rank has not released; guarded by the world's lock
 
  private:
   static constexpr std::align_val_t alignment{64};
@@ -47,13 +48,13 @@ class SharedBuffer {
   std::unique_ptr<std::byte, Free> bytes_;
 };
 
-/// What one rank shares_memory another: runs within one memory, null where all are empty.
+/// The runs of a window, within one buffer; `memory` is null if all runs are empty.
 struct SharedRuns {
   ShortList<std::span<std::byte const>, max_window_runs> runs;
   std::shared_ptr<SharedBuffer> memory;
 };
 
-/// The memories of one rank that are in use. Only its thread calls it.
+/// The live buffers of one rank. Only its thread calls this class.
 class SharedBuffers {
  public:
   std::shared_ptr<SharedBuffer> make(Rank owner, int ranks, Index bytes) {
@@ -63,17 +64,17 @@ class SharedBuffers {
     return memory;
   }
 
-  /// Null for an address that is in none.
+  /// The buffer that contains the byte at `first`; null if there is none.
   std::shared_ptr<SharedBuffer> of(std::byte const* first) const {
     for (auto const& entry : memories_)
       if (auto memory = entry.lock(); memory && memory->holds({first, 1})) return memory;
     return nullptr;
   }
 
-  /// Throws CommunicationError where runs cannot be shared together.
+  /// Throws CommunicationError if there are too many runs or they do not lie within one buffer.
   SharedRuns runs_of(OutgoingBytes out) const {
-    check<CommunicationError>(out.size() <= max_window_runs, "a window of ", out.size(), " runs; at most ", max_window_runs,
-                              " are accepted");
+    check<CommunicationError>(out.size() <= max_window_runs, "a window of ", out.size(), " runs; at most ",
+                              max_window_runs, " are accepted");
     SharedRuns shared;
     for (std::size_t p = 0; p < out.size(); ++p) {
       shared.runs.push_back(out[p]);

@@ -24,15 +24,15 @@
 
 namespace annulus::detail {
 
-/// One lock for all. What was needed once is kept for the next time, so that a repeated exchange allocates nothing.
-/// Closing the ring never allocates.
+/// The state behind all SimulatedRing objects of one ring, guarded by one lock. Storage is reused, so a repeated
+/// exchange allocates nothing. Closing the ring never allocates.
 class SimulatedWorld {
  public:
-  /// timeout: how long a rank waits before it closes the ring.
+  /// timeout: the longest wait of a rank, after which it closes the ring.
   SimulatedWorld(int ranks, std::chrono::milliseconds timeout)
       : places_(static_cast<std::size_t>(ranks)), timeout_(timeout) {
-    for (auto& records : gatherings_) records.resize(places_.size());
-    // What a pass has under way at most: the rows of all others, and results out of three buffers of each.
+    for (auto& records : gathered_) records.resize(places_.size());
+    // At most this many windows are pending in a pass: the rows of all others, and results from three buffers of each.
     for (Place& place : places_) place.windows.reserve(4 * places_.size());
   }
 
@@ -40,7 +40,7 @@ class SimulatedWorld {
 
   FlightRecord& flight_record(Rank rank) { return place(rank).record; }
 
-  /// What travels from one rank to another, with its sequence number on the channel.
+  /// Identity of a message or window: sender, receiver, channel, and sequence number on the channel.
   struct Address {
     Rank from, to;
     Channel channel;
@@ -49,16 +49,16 @@ class SimulatedWorld {
     bool operator==(Address const&) const = default;
   };
 
-  /// Where a message leaves and where it arrives. Whoever comes second copies, so that no rank needs another's wait().
+  /// Both ends of a message. The rank that posts the second end copies, so that no rank depends on another's wait().
   struct Message {
     Address address;
     std::vector<std::span<std::byte const>> out;
     std::vector<std::span<std::byte>> in;
-    CallPosition sent_at, expected_at;  ///< of the two ranks, when they posted their ends
+    CallPosition sent_at, expected_at;  ///< of the two ranks when they posted their ends
     bool has_out, has_in, withdrawn;
     enum { awaited, copying, delivered } state;
     FixedText<200> complaint;
-    int holders = 0;  ///< of its two ends; without any it may serve the next one between the same ranks
+    int holders = 0;  ///< ends that are in use; if 0, the object may serve a later message between the same ranks
   };
 
   /// The two messages of one rank's shift.
@@ -67,6 +67,7 @@ class SimulatedWorld {
     Message *sent, *received;
   };
 
+  /// Posts both ends of a shift of rank sending.from. Throws CommunicationError if the ring is closed.
   Shift post(Address const& sending, OutgoingBytes out, Address const& receiving, IncomingBytes in) {
     std::unique_lock lock(mutex_);
     require_open(sending.from);
@@ -82,6 +83,7 @@ class SimulatedWorld {
     return shift;
   }
 
+  /// Returns when both messages have been copied; throws CommunicationError if the ring is closed before.
   void wait_until_delivered(Shift const& shift) {
     Rank const rank = shift.rank, from = shift.received->address.from;
     Message *const sent = shift.sent, *const received = shift.received;
@@ -95,7 +97,7 @@ class SimulatedWorld {
     place(rank).record.advance();
   }
 
-  /// Takes an unfinished shift back: afterwards nobody reads or writes its bytes.
+  /// Withdraws an unfinished shift: afterwards no rank reads or writes its bytes.
   void withdraw(Shift const& shift) noexcept {
     std::unique_lock lock(mutex_);
     for (Message* message : {shift.sent, shift.received}) {
@@ -105,6 +107,7 @@ class SimulatedWorld {
     }
   }
 
+  /// Opens a window on `runs` for rank address.to. Throws CommunicationError if the ring is closed.
   void share(Address const& address, SharedRuns const& runs) {
     std::lock_guard const lock(mutex_);
     require_open(address.from);
@@ -113,15 +116,16 @@ class SimulatedWorld {
     place(address.to).changed.notify_all();
   }
 
-  /// Returns when the rows are there, which this rank has asked for at `position`. Throws in a closed ring even if they
-  /// are, so that no rank works on in vain.
+  /// Waits for a window that this rank opened at `position`. Throws CommunicationError in a closed ring, even if the
+  /// owner has shared the window, so that no rank computes in vain.
   SharedRuns take(Address const& address, CallPosition const& position) {
     std::unique_lock lock(mutex_);
     require_open(address.to);
     auto& windows = place(address.to).windows;
     auto found = windows.end();
     wait(lock, address.to, window_name(address.channel), address.from, [&] {
-      found = std::find_if(windows.begin(), windows.end(), [&](auto const& window) { return window.address == address; });
+      found =
+          std::find_if(windows.begin(), windows.end(), [&](auto const& window) { return window.address == address; });
       return found != windows.end();
     });
     SharedRuns taken = std::move(found->runs);
@@ -138,6 +142,7 @@ class SimulatedWorld {
 
   CallPosition position_of(Rank rank) { return place(rank).record.position(); }
 
+  /// Ends the reading of a window that was taken.
   void release(Rank reader, SharedRuns& shared) noexcept {
     {
       std::lock_guard const lock(mutex_);
@@ -146,17 +151,18 @@ class SimulatedWorld {
     shared = {};
   }
 
-  /// Returns when nobody reads the memory.
+  /// Returns when no rank reads the memory.
   void reclaim(Rank rank, SharedBuffer const& memory) {
     std::unique_lock lock(mutex_);
     require_open(rank);
     while (auto const reader = memory.reader())
-      wait(lock, rank, "return of rows that it reads", *reader, [&] { return memory.reader() != reader; });
+      wait(lock, rank, "release of a shared-memory window", *reader, [&] { return memory.reader() != reader; });
   }
 
+  /// `round`: the sequence number of this all-gather.
   void all_gather(Rank rank, std::uint64_t round, std::span<std::byte const> mine, std::span<std::byte> all) {
-    // A rank that begins a round has read the one before, so two alternate.
-    auto& records = gatherings_[round % 2];
+    // A rank that begins a round has read the records of the one before, so two sets of records are enough.
+    auto& records = gathered_[round % 2];
     std::unique_lock lock(mutex_);
     require_open(rank);
     records[static_cast<std::size_t>(rank)].bytes.assign(mine.begin(), mine.end());
@@ -177,7 +183,7 @@ class SimulatedWorld {
                                      [&](Record const& record) { return record.bytes.size() == mine.size(); });
     for (Rank other = 0; other < size(); ++other) {
       auto const& record = records[static_cast<std::size_t>(other)].bytes;
-      // The rank that is alone with its length is to blame; of two, the other one.
+      // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
       if (record.size() != mine.size())
         fail(rank, FixedText<100>("expected a record of ", mine.size(), " bytes, got ", record.size()).view(), other,
              alike == 1 && size() > 2 ? rank : other);
@@ -186,7 +192,7 @@ class SimulatedWorld {
     place(rank).record.advance();
   }
 
-  /// Closes the ring for a rank: from now on every wait that is not yet satisfied fails, and blames `culprit`.
+  /// Closes the ring on behalf of `rank`: from now on every wait that is not yet satisfied fails and blames `culprit`.
   void close(Rank rank, std::string_view reason, Rank culprit) noexcept {
     std::lock_guard const lock(mutex_);
     close(rank, {culprit, FixedText<1000>("rank ", rank, " left the ring: ", reason)});
@@ -199,7 +205,7 @@ class SimulatedWorld {
     return closer_;
   }
 
-  /// The rank's function has returned: waits for it fail.
+  /// Notes that the rank's function has returned: waits for it fail.
   void leave(Rank rank) noexcept {
     std::lock_guard const lock(mutex_);
     place(rank).left = true;
@@ -207,29 +213,30 @@ class SimulatedWorld {
   }
 
  private:
-  /// Rows in shared memory for one rank, which has not taken them yet.
+  /// A window that its reader has not taken yet.
   struct SharedWindow {
     Address address;
     SharedRuns runs;
     CallPosition sent_at;
   };
 
-  /// What one rank waits for. `what` is static text.
+  /// The current wait of a rank. `what` is static text.
   struct Wait {
     Rank peer;
     std::string_view what;
   };
 
-  /// What concerns one rank: its thread alone waits for `changed`.
+  /// State of one rank. Only its thread waits for `changed`.
   struct Place {
     std::condition_variable changed;
     bool left = false;
     std::optional<Wait> wait;
     FlightRecord record;
     std::vector<std::unique_ptr<Message>> messages;  ///< to this rank
-    std::vector<SharedWindow> windows;                         ///< to this rank, not taken yet
+    std::vector<SharedWindow> windows;               ///< opened for this rank, not taken yet
   };
 
+  /// The contribution of a rank to an all-gather.
   struct Record {
     std::vector<std::byte> bytes;
     std::uint64_t round = UINT64_MAX;
@@ -241,7 +248,7 @@ class SimulatedWorld {
                                           : "reduction shift";
   }
   static std::string_view window_name(Channel channel) {
-    return channel == Channel::prefetched ? "prefetched rows in shared memory" : "carried rows in shared memory";
+    return channel == Channel::prefetched ? "prefetched shared-memory window" : "carried shared-memory window";
   }
   void end_reading(Rank reader, SharedRuns const& shared) noexcept {
     if (!shared.memory) return;
@@ -249,7 +256,7 @@ class SimulatedWorld {
     place(shared.memory->owner).changed.notify_all();
   }
 
-  /// This rank has found something wrong with what has come from another.
+  /// Closes the ring because of an error in what `rank` has received from `from`, and throws.
   [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from) { fail(rank, complaint, from, from); }
   [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from, Rank culprit) {
     close(rank, {culprit, FixedText<1000>("rank ", rank, ": ", complaint, " from rank ", from)});
@@ -281,7 +288,8 @@ class SimulatedWorld {
         [&] { return place(peer).left ? peer : CommunicationError::unknown; }, ready);
   }
 
-  /// peer(): a rank that is waited for. lost(): a rank that has returned, so that it will never be ready; else unknown.
+  /// Waits until ready(). peer(): a rank that is waited for. lost(): a rank that has returned, so that ready() stays
+  /// false; unknown if there is none. Throws CommunicationError if the ring is or becomes closed.
   template <class Peer, class Lost, class Ready>
   void wait(std::unique_lock<std::mutex>& lock, Rank waiting, std::string_view what, Peer peer, Lost lost,
             Ready ready) {
@@ -305,12 +313,12 @@ class SimulatedWorld {
     failure_->raise(waiting);
   }
 
-  /// False if the deadline has passed.
+  /// Returns false if the deadline has passed.
   template <class IsOver>
   bool wait_in_time(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, IsOver is_over) {
     using Clock = std::chrono::steady_clock;
     auto const now = Clock::now();
-    // A timeout of "never" does not fit the clock's own unit.
+    // A timeout of milliseconds::max() would overflow the clock's own unit.
     if (timeout_ > std::chrono::duration_cast<std::chrono::milliseconds>(Clock::time_point::max() - now)) {
       changed.wait(lock, is_over);
       return true;
@@ -318,7 +326,7 @@ class SimulatedWorld {
     return changed.wait_until(lock, now + timeout_, is_over);
   }
 
-  /// Who waits for whom, now that the wait of this rank has lasted too long.
+  /// The report of a timeout of rank `waiting`: which rank waits for which.
   RingFailure report_of(Rank waiting) noexcept {
     try {
       std::vector<RankStatus> statuses;
@@ -330,14 +338,14 @@ class SimulatedWorld {
         else
           statuses.push_back(RankStatus::busy(one.record));
       return hang_report(statuses, waiting, timeout_);
-    } catch (std::exception const&) {  // no memory for the statuses of all
+    } catch (std::exception const&) {  // no memory for the statuses of all ranks
       Wait const& own = *place(waiting).wait;
       return {own.peer, FixedText<1000>("rank ", waiting, " waited ", timeout_.count(), " ms for rank ", own.peer, " (",
                                         own.what, ")")};
     }
   }
 
-  /// The message, for one more end.
+  /// The message of this address, with one more holder.
   Message& message(Address const& address) {
     Message* spare = nullptr;
     auto& messages = place(address.to).messages;
@@ -349,7 +357,7 @@ class SimulatedWorld {
       if (message->holders == 0 && message->address.from == address.from && message->address.channel == address.channel)
         spare = message.get();
     }
-    // Two at once: while the receiver still looks at one, the sender may post the next.
+    // Two objects: the sender may post the next message while the receiver still uses the last one.
     for (int made = 0; !spare && made < 2; ++made) {
       Message& fresh = *messages.emplace_back(std::make_unique<Message>());
       fresh.address = address;
@@ -365,7 +373,7 @@ class SimulatedWorld {
     return *spare;
   }
 
-  /// Copies the message if both its ends are known.
+  /// Copies the message if both its ends are posted.
   void deliver(std::unique_lock<std::mutex>& lock, Message& message) {
     if (!message.has_out || !message.has_in || message.withdrawn || message.state != Message::awaited) return;
     message.state = Message::copying;
@@ -400,8 +408,8 @@ class SimulatedWorld {
   std::mutex mutex_;
   std::vector<Place> places_;
   std::chrono::milliseconds timeout_;
-  std::array<std::vector<Record>, 2> gatherings_;  ///< a record of each rank
-  std::optional<RingFailure> failure_;             ///< that closed the ring
+  std::array<std::vector<Record>, 2> gathered_;  ///< by parity of the round: one record of each rank
+  std::optional<RingFailure> failure_;           ///< the failure that closed the ring
   Rank closer_ = CommunicationError::unknown;
 };
 

@@ -1,4 +1,4 @@
-// Chooses the kernels of annulus::cpu at run time. Compiled for the lowest level of the architecture.
+// Run-time selection of the kernels of annulus::cpu. Compiled for the lowest level of the architecture.
 
 #include <array>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 #include "annulus/backend/cpu/instruction_set.hpp"
 #include "annulus/core/check.hpp"
 
-// One name a level and element type: annulus_cpu_avx2_float. The build says which levels there are.
+// One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist.
 #define ANNULUS_CPU_DECLARE(level)                                                       \
   extern "C" annulus::cpu::KernelTable<float> const annulus_cpu_##level##_float;         \
   extern "C" annulus::cpu::KernelTable<double> const annulus_cpu_##level##_double;       \
@@ -48,7 +48,7 @@ struct LevelKernels {
   std::tuple<Table<float>, Table<double>, Table<Eigen::half>, Table<Eigen::bfloat16>> tables;
 };
 
-/// In ascending order.
+/// All levels of this build, in ascending order.
 auto const levels = std::to_array({
     ANNULUS_CPU_LEVEL(baseline, target_name),
 #if defined(ANNULUS_CPU_HAS_LEVELS)
@@ -59,20 +59,21 @@ auto const levels = std::to_array({
 #endif
 });
 
+/// The widest supported level, or the one that ANNULUS_CPU_TARGET names; throws Error if that one is not supported.
 LevelKernels const& choose() {
   Level const widest = widest_level();
   LevelKernels const* chosen = &levels.front();
   for (LevelKernels const& one : levels)
     if (one.level <= widest) chosen = &one;
-  char const* const asked = std::getenv("ANNULUS_CPU_TARGET");
-  if (!asked || !*asked) return *chosen;
+  char const* const requested = std::getenv("ANNULUS_CPU_TARGET");
+  if (!requested || !*requested) return *chosen;
   std::string accepted;
   for (LevelKernels const& one : levels) {
     if (one.level > widest) break;
-    if (one.name == asked) return one;
+    if (one.name == requested) return one;
     accepted += (accepted.empty() ? "" : ", ") + std::string(one.name);
   }
-  throw Error(message_of("the environment variable ANNULUS_CPU_TARGET is '", asked, "'; this processor accepts: ", accepted));
+  throw Error(message_of("the environment variable ANNULUS_CPU_TARGET is '", requested, "'; this processor accepts: ", accepted));
 }
 
 LevelKernels const& chosen() {

@@ -1,5 +1,5 @@
 #pragma once
-// Kernels of one element type at one instruction-set level, as function pointers.
+// Table of function pointers to the kernels of one element type at one instruction-set level.
 
 #include "annulus/backend/cpu/any_predicate.hpp"
 #include "annulus/backend/cpu/simd/target.hpp"
@@ -8,7 +8,7 @@
 
 namespace annulus::cpu {
 
-/// What an object file of annulus::cpu exports: cpu::fold, cpu::add_gradients and cpu::peak_loop of element type T.
+/// Exported by each kernel object file of annulus::cpu: cpu::fold, cpu::add_gradients and cpu::peak_loop of type T.
 template <class T>
 struct KernelTable {
   using A = Accumulator<T>;

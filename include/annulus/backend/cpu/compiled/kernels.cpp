@@ -1,4 +1,4 @@
-// The kernels of one element type at one instruction-set level. The build defines ANNULUS_CPU_ELEMENT, the type, and
+// Kernels of one element type at one instruction-set level. The build defines ANNULUS_CPU_ELEMENT, the type, and
 // ANNULUS_CPU_TABLE, the name of the exported table, and passes the compiler flags of the level.
 
 #include "annulus/backend/cpu/compiled/kernel_table.hpp"

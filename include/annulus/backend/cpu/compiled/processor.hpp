@@ -1,8 +1,8 @@
 #pragma once
-// Instruction-set levels of annulus::cpu, and which of them processor and operating system offer.
+// Instruction-set levels of annulus::cpu, and detection of those that the processor and the operating system support.
 //
-// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapters 13 (XSAVE) and 18
-// (AMX); the levels v3 and v4 are those of the x86-64 psABI, section 3.1.1.
+// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapters 13 (XSAVE) and
+// 18 (AMX); the levels v3 and v4 are those of the x86-64 psABI, section 3.1.1.
 
 #include <cstdint>
 #include <initializer_list>
@@ -13,12 +13,12 @@
 
 namespace annulus::cpu {
 
-/// In ascending order: a processor that offers a level offers all before it.
+/// In ascending order: a processor that supports a level supports all before it.
 enum class Level { baseline, avx2, avx512, avx512_bf16, avx512_amx };
 
 #if defined(__x86_64__)
 
-/// The registers that CPUID and XGETBV fill for one process.
+/// Feature bits of the processor, from CPUID, and register states that the operating system saves, from XGETBV.
 class ProcessorFeatures {
  public:
   ProcessorFeatures() {
@@ -30,7 +30,7 @@ class ProcessorFeatures {
     __get_cpuid(0x80000001, &eax, &ebx, &amd_ecx_, &edx);
   }
 
-  /// The widest level that can run.
+  /// The widest supported level.
   Level widest() const {
     if (!has_avx2()) return Level::baseline;
     if (!has_avx512()) return Level::avx2;
@@ -46,7 +46,7 @@ class ProcessorFeatures {
   static bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
   bool saves(std::uint64_t registers) const { return (saved_registers_ & registers) == registers; }
 
-  /// XGETBV: the register states that the operating system saves.
+  /// XCR0 of XGETBV: the register states that the operating system saves.
   static std::uint64_t enabled_registers() {
     std::uint32_t low = 0, high = 0;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

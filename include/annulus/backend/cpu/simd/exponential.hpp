@@ -1,5 +1,5 @@
 #pragma once
-// 2^x and tanh, lane by lane.
+// 2^x, e^x and tanh of SIMD vectors, lane by lane.
 
 #include <cstddef>
 #include <limits>
@@ -11,10 +11,10 @@ inline namespace ANNULUS_CPU_TARGET {
 
 namespace detail {
 
-/// 2^r for |r| <= 1/2, lowest power first. float: minimax in relative error (1.9e-9); double: Taylor (4e-18).
+/// Coefficients of 2^r, |r| <= 1/2, ascending. float: minimax in relative error (1.9e-9); double: Taylor (4e-18).
 inline constexpr float exponential_float[] = {1.000000000e+00f, 6.931471825e-01f, 2.402264625e-01f, 5.550328642e-02f,
                                               9.618489072e-03f, 1.339993090e-03f, 1.534581243e-04f};
-/// 2^u for 0 <= u < 1.
+/// Coefficients of 2^u for 0 <= u < 1.
 inline constexpr float exponential_fraction[] = {1.000000000e+00f, 6.931470037e-01f, 2.402298301e-01f, 5.548334122e-02f,
                                                  9.678840637e-03f, 1.243968727e-03f, 2.170225489e-04f};
 inline constexpr double exponential_double[] = {
@@ -39,7 +39,7 @@ inline constexpr auto& exponential_coefficients = exponential_float;
 template <>
 inline constexpr auto& exponential_coefficients<double> = exponential_double;
 
-/// Exponents of normal numbers, and the places of the exponent in the bits of one.
+/// Lowest exponent of a normal number, and the position of the exponent in its bits.
 template <class A>
 inline constexpr int lowest_exponent = std::numeric_limits<A>::min_exponent - 1;
 template <class A>
@@ -57,11 +57,11 @@ template <class A>
   return polynomial(exponential_coefficients<A>, r);
 }
 
-/// Adding and taking away 1.5 * 2^mantissa_bits rounds to the nearest integer, which then stands in the low bits.
+/// Adding and subtracting 1.5 * 2^mantissa_bits rounds to the nearest integer; after adding, it is in the low bits.
 template <class A>
 inline constexpr A rounding_shift = A(3) * static_cast<A>(std::int64_t{1} << (mantissa_bits<A> - 1));
 
-/// p * 2^n for `shifted` = n + rounding_shift, where the result is a normal number. Elsewhere the sum of exponents wraps,
+/// p * 2^n for `shifted` = n + rounding_shift, if the result is a normal number. Otherwise the sum of exponents wraps,
 /// hence the unsigned type.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> scaled_by_power(Vector<A> p, Vector<A> shifted) {
@@ -72,15 +72,15 @@ template <class A>
 
 }  // namespace detail
 
-/// 2^x for x < 100, within 2 units in the last place; 0 for -inf; NaN for NaN. Below the smallest normal number: 0, or on
-/// AVX-512 what the processor does with results that small.
+/// 2^x for x < 100, within 2 units in the last place; 0 for -inf; NaN for NaN. Results below the smallest normal number
+/// are 0, or on AVX-512 denormal unless the processor flushes them.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> exponential2(Vector<A> x) {
   using V = Vector<A>;
 #if defined(__AVX512DQ__)
   if constexpr (std::same_as<A, float>) {
     constexpr auto all = static_cast<__mmask16>(-1);
-    // What is above the floor of x (nothing for infinities); the scaling takes that floor itself.
+    // x minus its floor (0 for infinities); the scaling instruction takes the floor of x itself.
     V const fraction{_mm512_maskz_reduce_ps(all, x.native, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
     return {_mm512_maskz_scalef_ps(all, detail::polynomial(detail::exponential_fraction, fraction).native, x.native)};
   }
@@ -90,7 +90,7 @@ template <class A>
   return select(vanishes, V::zero(), detail::scaled_by_power(detail::polynomial(x - (shifted - shift)), shifted));
 }
 
-/// e^x for x < 69. What is lost is at most a unit in the last place of 1 for x <= 0: weights in a sum.
+/// e^x for x < 69. For x <= 0 the absolute error is at most one unit in the last place of 1: fit for weights in a sum.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> exponential(Vector<A> x) {
   return exponential2(x * Vector<A>::of(static_cast<A>(1.44269504088896340736)));
@@ -102,11 +102,11 @@ struct HyperbolicTangent {
   Vector<A> slope;  ///< 1 - tanh^2 x
 };
 
-/// Both within a few units in the last place, also where tanh is nearly 1.
+/// tanh x and its slope, both within a few units in the last place, also where tanh is nearly 1.
 template <class A>
 [[gnu::always_inline]] inline HyperbolicTangent<A> hyperbolic_tangent(Vector<A> x) {
   using V = Vector<A>;
-  // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, taken as 2^n (e^r - 1) + (2^n - 1) so that nothing cancels near 0.
+  // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, computed as 2^n (e^r - 1) + (2^n - 1) to avoid cancellation near 0.
   constexpr A largest = sizeof(A) == 8 ? A(20) : A(10),
               ln2_high = sizeof(A) == 8 ? A(0x1.62e42fee00000p-1) : A(0x1.62e400p-1);
   constexpr A ln2_low = sizeof(A) == 8 ? A(0x1.a39ef35793c76p-33) : A(0x1.7f7d1cp-20);
@@ -121,7 +121,7 @@ template <class A>
   V const power = detail::scaled_by_power(V::of(A(1)), shifted);
   V const e = multiply_add(power, sum * r, power - V::of(A(1)));
   V const divisor = e + V::of(A(2)), result = e / divisor;
-  // 1 - (e / (e + 2))^2, without taking away what is nearly equal.
+  // 1 - (e / (e + 2))^2, without subtracting nearly equal values.
   V const slope = V::of(A(4)) / divisor * ((e + V::of(A(1))) / divisor);
   return {select(less(x, V::zero()), V::zero() - result, result), slope};
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Rows read side by side: the step from rows in memory to lanes, and back.
+// Interleaving and transposing of vectors, and loads that widen 16-bit elements.
 
 #include <Eigen/Core>
 #include <concepts>
@@ -24,7 +24,7 @@ namespace detail {
 
 }  // namespace detail
 
-/// A vector of elements that are converted to A; they lie next to each other.
+/// Loads a vector of contiguous elements, converted to A.
 template <class A, class T>
 [[gnu::always_inline]] inline Vector<A> load_widened(T const* from) {
   constexpr int lanes = Vector<A>::lanes;
@@ -50,8 +50,8 @@ template <int First, class A, std::size_t... I>
 
 }  // namespace detail
 
-/// From R rows of lanes elements to the sequence row 0 element 0, row 1 element 0, ..., row 0 element 1, ...; R is a power
-/// of two. With as many rows as lanes this transposes.
+/// Reorders R rows of `lanes` elements to row 0 element 0, row 1 element 0, ..., row 0 element 1, ...; R is a power of
+/// two. With as many rows as lanes this is a transpose.
 template <int R, class A>
 [[gnu::always_inline]] inline void interleave(Vector<A> (&rows)[R]) {
   constexpr int lanes = Vector<A>::lanes;

@@ -1,5 +1,5 @@
 #pragma once
-// What products multiply: single numbers, or pairs of 16-bit numbers where the target multiplies and adds two at once.
+// Operand elements of products: single values, or pairs of bfloat16 where the target has a pair product instruction.
 
 #include <Eigen/Core>
 #include <concepts>
@@ -12,17 +12,17 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Two neighbours along the summed axis.
+/// Two bfloat16 neighbours along the summed axis; the first in the low bits.
 struct BfloatPair {
   std::uint32_t bits;
 };
 
-/// How elements E are multiplied into sums.
+/// Loads and multiply-adds for elements E.
 template <class E>
 struct Operand {
   using Sum = E;
   using Row = Vector<E>;
-  static constexpr int depth = 1;  ///< products that one element stands for
+  static constexpr int depth = 1;  ///< products per element
 
   [[gnu::always_inline]] static Row load(E const* from) { return Row::load(from); }
   [[gnu::always_inline]] static Row repeat(E element) { return Row::of(element); }
@@ -49,7 +49,7 @@ struct Operand<BfloatPair> {
   }
 };
 
-/// Rounded to nearest: lane i holds (even, odd) of lane i.
+/// Stores pairs rounded to nearest: lane i holds (even, odd) of lane i.
 [[gnu::always_inline]] inline void store_pairs_of_rows(Vector<float> even, Vector<float> odd, BfloatPair* to) {
   alignas(64) static constexpr std::uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -57,14 +57,14 @@ struct Operand<BfloatPair> {
   _mm512_storeu_si512(to, _mm512_maskz_permutexvar_epi16(static_cast<__mmask32>(-1), _mm512_load_si512(order), halves));
 }
 
-/// Rounded to nearest: pairs of neighbouring lanes, first those of `low`.
+/// Stores pairs of neighbouring lanes rounded to nearest, first those of `low`.
 [[gnu::always_inline]] inline void store_pairs_of_lanes(Vector<float> low, Vector<float> high, BfloatPair* to) {
   _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.native, low.native)));
 }
 #else
 inline constexpr bool multiplies_bfloat_pairs = false;
 
-/// Nothing multiplies pairs here.
+/// This target has no pair product; the type is needed for its sizes alone.
 template <>
 struct Operand<BfloatPair> {
   using Sum = float;
@@ -72,12 +72,12 @@ struct Operand<BfloatPair> {
 };
 #endif
 
-/// The element that operands of type T are packed to.
+/// Packed element type of operands of type T.
 template <class T>
 using PackedElement =
     std::conditional_t<multiplies_bfloat_pairs && std::same_as<T, Eigen::bfloat16>, BfloatPair, Accumulator<T>>;
 
-/// Pairs hold operands as they are, so that the softmax scale has to come later than the products.
+/// Pairs hold operands unscaled, so that the softmax scale is applied after the products.
 template <class E>
 inline constexpr bool is_pair = std::same_as<E, BfloatPair>;
 

@@ -1,5 +1,5 @@
 #pragma once
-// The fastest instructions of the target that multiply and add, on registers alone: what a processor can do at most.
+// Loops that measure a processor's peak rate: the fastest multiply-add instructions of the target, on registers alone.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,50 +17,50 @@ namespace detail {
 
 inline constexpr int running_sums = vector_registers == 32 ? 24 : 12;
 
-/// Makes the compiler believe that the value is used.
+/// Keeps the compiler from removing the computation of the value.
 template <class A>
 [[gnu::always_inline]] inline void use(A const& value) {
   asm volatile("" : : "m"(value) : "memory");
 }
 
 template <class A>
-[[gnu::noinline]] double multiply_adds(long turns) {
+[[gnu::noinline]] double multiply_adds(long repetitions) {
   using V = Vector<A>;
-  // Read once, unknown to the compiler; sums stay normal numbers, as others take some cores a hundred times as long.
+  // Volatile: unknown to the compiler. The sums stay normal, as denormals are a hundred times slower on some cores.
   A const volatile factor = A(0.999), term = A(1e-4);
   V const x = V::of(factor), y = V::of(term);
   V sums[running_sums];
   for (V& sum : sums) sum = y;
-  for (long turn = 0; turn < turns; ++turn) {
+  for (long repetition = 0; repetition < repetitions; ++repetition) {
 #pragma GCC unroll 32
     for (int i = 0; i < running_sums; ++i) sums[i] = multiply_add(sums[i], x, y);
   }
   V total = V::zero();
   for (V const& sum : sums) total = total + sum;
   use(total.native);
-  return 2.0 * V::lanes * running_sums * static_cast<double>(turns);
+  return 2.0 * V::lanes * running_sums * static_cast<double>(repetitions);
 }
 
 #if defined(__AVX512BF16__)
-[[gnu::noinline]] inline double pair_products(long turns) {
+[[gnu::noinline]] inline double pair_products(long repetitions) {
   int const volatile pair = 0x3c003c00;  // 2^-7 twice
   auto const x = (__m512bh)_mm512_set1_epi32(pair);
   __m512 sums[running_sums];
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
-  for (long turn = 0; turn < turns; ++turn) {
+  for (long repetition = 0; repetition < repetitions; ++repetition) {
 #pragma GCC unroll 32
     for (int i = 0; i < running_sums; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], x, x);
   }
   __m512 total = _mm512_setzero_ps();
   for (__m512 const& sum : sums) total = _mm512_add_ps(total, sum);
   use(total);
-  return 64.0 * running_sums * static_cast<double>(turns);
+  return 64.0 * running_sums * static_cast<double>(repetitions);
 }
 #endif
 
 #if defined(ANNULUS_CPU_HAS_TILES)
-/// Products of tiles of 16 x 32 and 32 x 16 elements into four tiles of sums.
-[[gnu::noinline]] inline double tile_products(long turns) {
+/// Products of AMX tiles of 16 x 32 and 32 x 16 elements into four tiles of sums.
+[[gnu::noinline]] inline double tile_products(long repetitions) {
   alignas(64) std::uint16_t elements[512];
   std::fill(std::begin(elements), std::end(elements), std::uint16_t{0x3c00});  // 2^-7
   FullTiles const tiles;
@@ -72,20 +72,19 @@ template <class A>
   _tile_loadd(5, elements, 64);
   _tile_loadd(6, elements, 64);
   _tile_loadd(7, elements, 64);
-  for (long turn = 0; turn < turns; ++turn) {
+  for (long repetition = 0; repetition < repetitions; ++repetition) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  return 4 * 16384.0 * static_cast<double>(turns);
+  return 4 * 16384.0 * static_cast<double>(repetitions);
 }
 #endif
 
 }  // namespace detail
 
-/// For elements of type T, with sums in float (double for double). half has no instructions of its own: it is widened to
-/// float.
+/// Peak loop for elements of type T, with sums in float (double for double). half is widened to float.
 template <class T>
 PeakLoop peak_loop() {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {

@@ -1,5 +1,6 @@
 #pragma once
-// Numbers too small to be normal cost hundreds of cycles each on some processors, and weights that small add nothing.
+// Flushing of denormals to zero: they cost hundreds of cycles each on some processors, and weights that small add
+// nothing.
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
@@ -7,7 +8,8 @@
 
 namespace annulus::cpu {
 
-/// While it lives, this thread takes such operands and results for 0 (where the processor can).
+/// Sets FTZ and DAZ of this thread for the lifetime of the object: denormal operands and results become 0. No effect
+/// without SSE2.
 class FlushDenormals {
  public:
 #if defined(__SSE2__)

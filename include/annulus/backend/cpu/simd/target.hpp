@@ -1,5 +1,5 @@
 #pragma once
-// Which instruction set the compiler's flags allow, as a namespace and as widths.
+// Instruction set of the compiler's flags: the namespace of its kernels, and its vector widths.
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -9,8 +9,8 @@
 #error "annulus: -ffast-math gives wrong results, as masks need infinities and exponentials rounding; leave it out, or at least add -fno-finite-math-only -fno-associative-math, for files that include annulus/backend/cpu"
 #endif
 
-// Kernels for different instruction sets have different names. All translation units that exchange Eigen tensors still
-// have to agree on flags, as Eigen's alignment follows them.
+// Kernels for different instruction sets are in different namespaces. Translation units that exchange Eigen tensors
+// must still use the same flags, as Eigen's alignment depends on them.
 #if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
 #define ANNULUS_CPU_TARGET avx512_amx
 #define ANNULUS_CPU_HAS_TILES
@@ -28,7 +28,7 @@
 #define ANNULUS_CPU_TARGET generic
 #endif
 
-// The namespace of what calls the kernels: programs that link annulus::cpu choose a target at run time.
+// Namespace of the code that calls the kernels: programs that link annulus::cpu select a target at run time.
 #if defined(ANNULUS_CPU_COMPILED)
 #define ANNULUS_CPU_KERNELS compiled
 #else
@@ -37,10 +37,10 @@
 
 namespace annulus::cpu {
 
-/// The fastest instructions that multiply and add elements of a type.
+/// Benchmark of the fastest multiply-add instructions for elements of a type.
 struct PeakLoop {
   char const* name;
-  double (*run)(long turns);  ///< repeats them on registers alone; returns the number of floating-point operations
+  double (*run)(long repetitions);  ///< runs them on registers alone; returns the number of floating-point operations
 };
 
 inline namespace ANNULUS_CPU_TARGET {
@@ -55,7 +55,7 @@ inline constexpr int vector_bytes = 16, vector_registers = 32;
 inline constexpr int vector_bytes = 16, vector_registers = 16;
 #endif
 
-/// The instruction set that this code was compiled for.
+/// Name of the instruction set that this code is compiled for.
 #define ANNULUS_CPU_NAME_OF(target) #target
 #define ANNULUS_CPU_NAME(target) ANNULUS_CPU_NAME_OF(target)
 inline constexpr char const* target_name = ANNULUS_CPU_NAME(ANNULUS_CPU_TARGET);

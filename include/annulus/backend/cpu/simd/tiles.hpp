@@ -1,6 +1,6 @@
 #pragma once
-// Products on the matrix tiles of x86 (AMX): sums of 16 x 16 floats, from 16 rows of 16 pairs and 16 rows of pairs for 16
-// columns. Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
+// Products on AMX tiles, the matrix registers of x86: sums of 16 x 16 floats, from 16 rows of 16 pairs and 16 rows of
+// pairs for 16 columns. Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 
 #include "annulus/backend/cpu/simd/target.hpp"
 #include "annulus/core/index.hpp"
@@ -8,7 +8,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Rows of a tile, pairs in a row of factors, and columns of sums.
+/// Rows of an AMX tile, pairs in a row of factors, and columns of sums.
 inline constexpr Index tile_side = 16;
 
 }  // namespace ANNULUS_CPU_TARGET
@@ -28,12 +28,12 @@ inline constexpr Index tile_side = 16;
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-/// Linux shares_memory the tile registers on demand, once for all threads of the process (kernel documentation, "Using
-/// XSTATE features in user space applications"). Where it does not, vectors do the work.
+/// True if Linux permits the AMX tile registers, which it grants on request, once for all threads of the process
+/// (kernel documentation, "Using XSTATE features in user space applications"). Otherwise vector instructions are used.
 inline bool tiles_are_permitted() {
   constexpr long request_permission = 0x1023, tile_data = 18;
   enum { unknown, permitted, refused };
-  // Constant initialisation takes no lock, which a child forked meanwhile would find taken.
+  // Constant initialisation takes no lock, which a child forked at that moment would find locked.
   static constinit std::atomic<int> known{unknown};
   int answer = known.load(std::memory_order_relaxed);
   if (answer == unknown) {
@@ -43,7 +43,7 @@ inline bool tiles_are_permitted() {
   return answer == permitted;
 }
 
-/// While it lives, this thread's tiles have their full size.
+/// Configures this thread's AMX tiles to their full size for the lifetime of the object.
 class FullTiles {
  public:
   FullTiles() {
@@ -64,11 +64,12 @@ class FullTiles {
 
 namespace detail {
 
-/// Some compilers do not know that tile instructions read memory.
+/// Compiler barrier: some compilers do not know that tile instructions read memory.
 [[gnu::always_inline]] inline void finish_stores() { asm volatile("" ::: "memory"); }
 
-/// result[32 rows][32 lanes], rows `panel` floats apart, = (or, with Add, +=) sum over `depth` pairs k, a multiple of 16, of
-/// group[row][k] * columns[k][lane]. `group`: [depth / 16][32 rows][16 pairs]; rows of `columns` are `panel` pairs apart.
+/// result[32 rows][32 lanes], rows `panel` floats apart, = (or, with Add, +=) sum over `depth` pairs k, a multiple of
+/// 16, of group[row][k] * columns[k][lane]. `group`: [depth / 16][32 rows][16 pairs]; rows of `columns` are `panel`
+/// pairs apart.
 template <bool Add, Index Panel>
 [[gnu::always_inline]] inline void multiply_group_by_tiles(BfloatPair const* group, BfloatPair const* columns,
                                                            Index depth, float* result) {
@@ -101,7 +102,7 @@ template <bool Add, Index Panel>
   _tile_stored(3, lower + side, row_bytes);
 }
 
-/// result[row][Width * 16] += sum over 16 pairs k of a[row][k] * b[k][Width * 16], for rows in sixteens.
+/// result[row][Width * 16] += sum over 16 pairs k of a[row][k] * b[k][Width * 16], row_count is a multiple of 16.
 template <int Width>
 [[gnu::always_inline]] inline void add_strip_by_tiles(BfloatPair const* a, BfloatPair const* b, float* result,
                                                       Index row_count) {

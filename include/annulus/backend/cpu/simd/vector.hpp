@@ -1,6 +1,6 @@
 #pragma once
-// One vector type for every instruction set: the vector extensions of GCC and clang, as wide as the target's registers.
-// Intrinsics stand only where the extensions have no word for what the target can do in one instruction.
+// SIMD vector type for every instruction set: the vector extensions of GCC and clang, as wide as the target's
+// registers. Intrinsics are used only for single instructions that the extensions cannot express.
 
 #include <concepts>
 #include <cstdint>
@@ -12,6 +12,7 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
+/// A register of `lanes` elements.
 template <std::floating_point A>
 struct Vector {
   using Integer = std::conditional_t<sizeof(A) == 8, std::int64_t, std::int32_t>;
@@ -37,7 +38,7 @@ struct Vector {
   [[gnu::always_inline]] friend Vector operator/(Vector a, Vector b) { return {a.native / b.native}; }
 };
 
-/// True or false per lane.
+/// Mask: true or false per lane.
 template <class A>
 struct Lanes {
   typename Vector<A>::Bits bits;  ///< all ones or zero
@@ -83,7 +84,7 @@ template <class A>
 template <class A>
 [[gnu::always_inline]] inline Vector<A> larger(Vector<A> a, Vector<A> b) {
 #if defined(__AVX512F__)
-  // The forms with a mask, here and elsewhere: GCC 12 warns of an uninitialised register in the others.
+  // Masked intrinsics, here and elsewhere: GCC 12 warns of an uninitialised register in the unmasked ones.
   if constexpr (std::same_as<A, float>)
     return {_mm512_maskz_max_ps(static_cast<__mmask16>(-1), a.native, b.native)};
   else
@@ -93,7 +94,7 @@ template <class A>
 #endif
 }
 
-/// Is any lane true?
+/// True if any lane is true.
 template <class A>
 [[gnu::always_inline]] inline bool any(Lanes<A> lanes) {
 #if defined(__AVX512F__)

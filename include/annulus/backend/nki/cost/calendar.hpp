@@ -1,23 +1,23 @@
 #pragma once
-// Calendar: when something that one user at a time can have is taken.
+// Reservation calendar of a resource that serves one user at a time, such as a DMA descriptor generator.
 
 #include <algorithm>
 #include <vector>
 
 namespace annulus::nki {
 
-/// Gives out spans of time, each as early as possible, also before spans given out earlier. It remembers the latest few
-/// of them and gives out nothing before those: with as many queues, later requests cannot overtake more.
+/// Reserves spans of time, each as early as possible, also before spans reserved earlier. It remembers only the latest
+/// `remembered` spans and reserves nothing before them: with that many queues, no request can overtake more of them.
 class Calendar {
  public:
   explicit Calendar(int remembered) : remembered_(static_cast<std::size_t>(remembered)) {
     taken_.reserve(remembered_ + 1);
   }
 
-  /// When a span that must not begin before `ready` would begin.
+  /// The begin, in seconds, that reserve() would return.
   double earliest(double ready, double duration) const { return find(ready, duration).begin; }
 
-  /// Takes it.
+  /// Reserves `duration` seconds, not before `ready`; returns the begin.
   double reserve(double ready, double duration) {
     auto const [begin, place] = find(ready, duration);
     double const end = begin + duration;
@@ -51,7 +51,7 @@ class Calendar {
   Found find(double ready, double duration) const {
     double begin = std::max(ready, floor_);
     std::size_t place = 0;
-    // The latest spans decide nearly always: those that end before `begin` need no look.
+    // Searches from the latest span backwards: spans that end before `begin` do not matter, and usually few remain.
     std::size_t first = taken_.size();
     while (first > 0 && taken_[first - 1].end > begin) --first;
     for (place = first; place < taken_.size(); ++place) {

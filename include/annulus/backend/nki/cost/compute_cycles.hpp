@@ -1,7 +1,6 @@
 #pragma once
-// Cycles of the instructions of the compute engines, by the vendor's last printed formulas. They are of NeuronCore-v2
-// (tag L) unless marked: D a current page, I inferred here. Cycles are of the engine's own clock; N = elements per
-// partition.
+// Cycles of compute instructions, by the vendor's last published formulas. Source tags: L = published for
+// NeuronCore-v2, D = a current page, I = inferred here. Cycles are of the engine's clock; N = elements per partition.
 
 #include <algorithm>
 
@@ -10,12 +9,14 @@
 
 namespace annulus::nki {
 
+/// Duration of one instruction.
 struct Cycles {
   double count = 0;
   bool estimate = false;  ///< tag I
-  bool tiny = false;      ///< as short as an instruction can be
+  bool tiny = false;      ///< has the minimum duration of an instruction
 };
 
+/// Visitor of Instruction that returns its Cycles. The program and hardware outlive it.
 class ComputeCycles {
  public:
   ComputeCycles(Program const& program, Hardware const& hardware) : program_(program), hardware_(hardware) {}
@@ -33,7 +34,7 @@ class ComputeCycles {
     return {std::max(rows, std::min(costs().shortest_instruction, count(i.data))) * passes(i.data), passes(i.data) != 1,
             false};
   }
-  /// L: max(64, N), and 64 more to read the sums out.
+  /// L: max(64, N), plus 64 to read out the accumulator registers.
   Cycles operator()(Activation const& i) const {
     Cycles cycles = at_least_shortest(count(i.data) / costs().activation_width);
     if (i.reduce_res) cycles.count += costs().shortest_instruction;
@@ -60,7 +61,7 @@ class ComputeCycles {
     cycles.count += costs().shortest_instruction;
     return cycles;
   }
-  /// L: N; half of it for sums and maxima of 16-bit numbers in SBUF.
+  /// L: N; N / 2 for sums and maxima of 16-bit elements in SBUF.
   Cycles operator()(TensorReduce const& i) const {
     bool const fast = is_16_bit(i.data) && in_sbuf(i.data) && (i.op == Operator::add || i.op == Operator::maximum);
     return at_least_shortest(count(i.data) / (fast ? 2 : 1));
@@ -68,9 +69,9 @@ class ComputeCycles {
   Cycles operator()(RangeSelect const& i) const { return at_least_shortest(count(i.dst)); }  // L
   /// D: max(64, 8N).
   Cycles operator()(Reciprocal const& i) const { return at_least_shortest(costs().reciprocal_cycles * count(i.data)); }
-  /// D: four times the speed of ScalarE's; I: as N / 4.
+  /// D: four times as fast as ScalarE; I: taken as N / 4.
   Cycles operator()(Exponential const& i) const { return inferred(at_least_shortest(count(i.src) / 4)); }
-  /// L: N; half of it for zeros of 16 bits. I: GpSimdE adds its start.
+  /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
   Cycles operator()(Memset const& i) const {
     bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
     double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
@@ -79,7 +80,7 @@ class ComputeCycles {
   Cycles operator()(Iota const& i) const { return {costs().gpsimd_start + count(i.dst)}; }          // L
   Cycles operator()(AffineSelect const& i) const { return {costs().gpsimd_start + count(i.dst)}; }  // L
   Cycles operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }       // L
-  /// Times of their own, not cycles.
+  /// DMA, barriers and collectives: cost_of() gives their times in seconds, not in cycles.
   Cycles operator()(DmaCopy const&) const { return {}; }
   Cycles operator()(DmaTranspose const&) const { return {}; }
   Cycles operator()(CoreBarrier const&) const { return {}; }
@@ -103,11 +104,11 @@ class ComputeCycles {
     cycles.estimate = true;
     return cycles;
   }
-  /// I: GpSimdE's copies and arithmetic are not printed; its start and N are those of iota.
+  /// I: no formula is published for GpSimdE's copies and arithmetic; start-up and N are taken from iota.
   Cycles on_gpsimd(double cycles) const { return inferred({costs().gpsimd_start + cycles}); }
 
-  /// tensor_copy, tensor_scalar. L: N. D (trn2), I (trn3): VectorE with 16-bit in and out takes N / 4 from SBUF to SBUF
-  /// without strides, else N / 2. D: ScalarE of trn3 takes N / 2 with 16-bit in and out.
+  /// tensor_copy, tensor_scalar. L: N. D (trn2), I (trn3): VectorE with 16-bit input and output takes N / 4 from SBUF
+  /// to SBUF without strides, else N / 2. D: ScalarE of trn3 takes N / 2 with 16-bit input and output.
   Cycles one_tensor(Access const& dst, Access const& src, Engine engine) const {
     double const n = count(dst);
     if (engine == Engine::gpsimd) return on_gpsimd(n);

@@ -1,5 +1,5 @@
 #pragma once
-// cost_of: what each instruction takes.
+// Cost of each instruction: engine, seconds and latency.
 
 #include "annulus/backend/nki/cost/compute_cycles.hpp"
 #include "annulus/backend/nki/cost/instruction_cost.hpp"
@@ -19,14 +19,14 @@ inline double permuted_bytes(Program const& program, Instruction const& instruct
 
 }  // namespace cost_of_detail
 
-/// The cost of an instruction that waits for nothing. Where it was written does not matter: shapes are constant.
+/// The cost of an instruction that waits for nothing. It is the same for every execution, because shapes are constant.
 inline InstructionCost cost_of(Program const& program, Hardware const& hardware, Instruction const& instruction) {
   Costs const& costs = hardware.costs;
   Engine const engine = engine_of(instruction);
   if (auto const* copy = std::get_if<DmaCopy>(&instruction))
     return dma_cost(program, costs, copy->dst, copy->src, false);
-  if (auto const* turn = std::get_if<DmaTranspose>(&instruction))
-    return dma_cost(program, costs, turn->dst, turn->src, true);
+  if (auto const* transpose = std::get_if<DmaTranspose>(&instruction))
+    return dma_cost(program, costs, transpose->dst, transpose->src, true);
   if (engine == Engine::collective)  // I
     return {.engine = engine,
             .seconds = cost_of_detail::permuted_bytes(program, instruction) / costs.permute_rate,

@@ -1,5 +1,6 @@
 #pragma once
-// Which elements of a buffer an operand touches, and the largest pieces of a buffer that all its operands are made of.
+// Footprint of an operand: the runs of elements it touches, and the largest piece size that divides all footprints of a
+// buffer.
 
 #include <algorithm>
 #include <numeric>
@@ -18,7 +19,7 @@ struct Run {
 
 namespace footprint_detail {
 
-/// An access with more runs than this counts as everything between its first and last element.
+/// An access with more runs than this is treated as one run from its first to its last element.
 inline constexpr Index most_runs = 4096;
 
 inline void add_runs(Access const& access, std::size_t axis, std::size_t end, Index begin, Index length,
@@ -33,7 +34,7 @@ inline void add_runs(Access const& access, std::size_t axis, std::size_t end, In
 
 }  // namespace footprint_detail
 
-/// The runs of an access in order, neighbours joined: elements of a partition on chip, of the whole tensor in HBM.
+/// The runs of an access in ascending order, adjacent ones joined: in a partition on chip, in the whole tensor in HBM.
 inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
   std::size_t const first = on_chip ? 1 : 0;
   std::size_t inner = access.axes().size();
@@ -61,13 +62,14 @@ inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
   return joined;
 }
 
-/// Does the access touch all of its buffer, whatever the loops do? An offset from a register may lead anywhere.
+/// True if the access touches its whole buffer in every iteration. A register offset may point anywhere, so it counts
+/// as touching all.
 inline bool touches_all(Buffer const& buffer, Access const& access, std::vector<Run> const& runs) {
   if (access.register_offset) return true;
   return access.offset == Affine(0) && runs.size() == 1 && runs[0] == Run{0, buffer.elements_per_partition()};
 }
 
-/// The largest number that divides all of an access's boundaries, and `so_far`.
+/// The greatest common divisor of all boundaries of an access's runs, and of `so_far`.
 inline Index common_divisor(Access const& access, std::vector<Run> const& runs, Index so_far) {
   so_far = std::gcd(so_far, access.offset.constant());
   for (Affine::Term const& term : access.offset.terms()) so_far = std::gcd(so_far, term.coefficient);

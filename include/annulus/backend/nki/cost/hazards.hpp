@@ -1,5 +1,5 @@
 #pragma once
-// When what was last read and written is over, for each piece of each place of memory of one core.
+// Data hazards of one core: when the last reads and writes of each piece of each memory place end.
 
 #include <algorithm>
 #include <limits>
@@ -9,16 +9,17 @@
 
 namespace annulus::nki {
 
-/// Who asks. Engines that work in order need not wait for themselves; others give an engine that nobody has.
+/// The waiting instruction's engine and delays. In-order engines need not wait for themselves; DMA and collectives give
+/// `nobody`.
 struct Waiting {
   static constexpr int nobody = -1;
 
   int engine = nobody;
-  double signal = 0;     ///< seconds until the end of another engine's instruction is seen
-  double dependent = 0;  ///< seconds to wait for what the own engine has just written
+  double signal = 0;     ///< seconds until the end of another engine's instruction is visible
+  double dependent = 0;  ///< seconds to wait for what the same engine has just written
 };
 
-/// A time, and the engine whose work ends then.
+/// End time in seconds, and the engine whose instruction ends then.
 struct End {
   static constexpr double never = std::numeric_limits<double>::lowest() / 2;
 
@@ -31,7 +32,7 @@ struct End {
   End after(double delay) const { return {seconds + delay, engine}; }
 };
 
-/// The latest of many ends, and the latest among those of other engines than that one's.
+/// The latest of many ends, and the latest among the other engines.
 class LatestEnds {
  public:
   void note(End const& end) {
@@ -44,6 +45,7 @@ class LatestEnds {
       others_.wait_for(end);
     }
   }
+  /// The latest end as seen by `engine`: delayed by own_delay for its own instructions, by signal for others.
   End seen_by(int engine, double own_delay, double signal) const {
     if (engine != latest_.engine) return latest_.after(signal);
     End seen = latest_.after(own_delay);
@@ -55,10 +57,11 @@ class LatestEnds {
   End latest_{End::never, Waiting::nobody - 1}, others_;
 };
 
+/// Ends of the reads and writes of one piece of memory.
 struct Uses {
   LatestEnds reads, writes;
 
-  /// A reader waits for writers, a writer for both.
+  /// When a read or write may begin: readers wait for writers, writers for both.
   End free_for(bool write, Waiting const& waiting) const {
     End end = writes.seen_by(waiting.engine, write ? 0 : waiting.dependent, waiting.signal);
     if (write) end.wait_for(reads.seen_by(waiting.engine, 0, waiting.signal));
@@ -67,8 +70,9 @@ struct Uses {
   void note(bool write, End const& end) { (write ? writes : reads).note(end); }
 };
 
-/// One place: a tensor in HBM, or one of the tiles that a buffer on chip keeps alive. What used an older tile there is
-/// waited for as well, piece by piece. Uses of the whole place are kept apart, so that they cost nothing per piece.
+/// One place: a tensor in HBM, or one of the tiles in the rotation of an on-chip buffer. Uses of an older tile in the
+/// same place are waited for as well, piece by piece. Uses of the whole place are stored separately, so that they cost
+/// nothing per piece.
 class Place {
  public:
   Place(Index elements, Index piece)

@@ -1,22 +1,22 @@
 #pragma once
-// What an instruction takes when it waits for nothing.
+// Cost of an instruction that waits for nothing.
 
 #include "annulus/backend/nki/program/operators.hpp"
 
 namespace annulus::nki {
 
-/// Seconds.
+/// All times in seconds.
 struct InstructionCost {
   Engine engine = Engine::tensor;
-  double seconds = 0;     ///< how long the engine works; DMA and collectives: how long data move
-  double latency = 0;     ///< DMA and collectives: before data move
-  double issue = 0;       ///< DMA: how long a descriptor generator works, before the latency
-  double share = 1;       ///< DMA: which part of the core's DMA bandwidth it takes while data move
-  double dependent = 0;   ///< added where it needs what its own engine has just written
-  bool estimate = false;  ///< rests on an inferred constant or formula
+  double seconds = 0;     ///< busy time of the engine; DMA and collectives: transfer time
+  double latency = 0;     ///< DMA and collectives: time before the transfer
+  double issue = 0;       ///< DMA: busy time of a descriptor generator, before the latency
+  double share = 1;       ///< DMA: fraction of the core's DMA bandwidth used during the transfer
+  double dependent = 0;   ///< added if it needs what the same engine has just written
+  bool estimate = false;  ///< depends on an inferred constant or formula
 
   bool operator==(InstructionCost const&) const = default;
-  /// How long it takes alone.
+  /// Total duration without contention.
   double alone() const { return issue + latency + seconds; }
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the timeline needs to know of each instruction of a program's text, worked out once.
+// Cost plan: cost and footprints of each instruction in the text, computed once for the timeline.
 
 #include <unordered_map>
 #include <vector>
@@ -11,25 +11,27 @@
 
 namespace annulus::nki {
 
+/// Footprint of one operand.
 struct OperandPlan {
   Access const* access = nullptr;
   bool reads = false, writes = false;
-  bool all = false;       ///< the whole place; else the runs
+  bool all = false;       ///< touches the whole place; else the runs
   bool can_move = false;  ///< the offset depends on loops
   std::vector<Run> runs;
 };
 
+/// Cost and footprints of one instruction.
 struct InstructionPlan {
   Instruction const* instruction = nullptr;
   InstructionCost cost;
-  bool meeting = false;  ///< the cores of a pair do it together
+  bool meeting = false;  ///< a barrier or collective, which the cores of a pair execute together
   std::vector<OperandPlan> operands;
 };
 
 /// Refers to the program, which outlives it.
 class CostPlan {
  public:
-  /// Throws Error where the program names what it does not declare.
+  /// Throws Error if the program names a buffer, variable or register that it does not declare.
   CostPlan(Program const& program, Hardware const& hardware) : pieces_(program.buffers.size(), 0) {
     std::string const missing = dangling(program);
     check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
@@ -39,11 +41,11 @@ class CostPlan {
   }
 
   InstructionPlan const& of(Node const& node) const { return plans_.find(&node)->second; }
-  /// Elements of the pieces in which the uses of a buffer are followed; 0: only as a whole.
+  /// Elements per piece in which the uses of a buffer are tracked; 0: only as a whole.
   Index piece(std::size_t buffer) const { return pieces_[buffer]; }
 
  private:
-  /// Finer pieces than this are joined: they would cost more memory and time than they tell.
+  /// Above these numbers pieces are merged: finer ones cost memory and time for little accuracy.
   static constexpr Index most_pieces_on_chip = 4096, most_pieces_in_hbm = Index{1} << 16;
 
   void add(Program const& program, Hardware const& hardware, Body const& body) {

@@ -1,5 +1,5 @@
 #pragma once
-// CostReport: where the time of a program goes, as a value.
+// Cost report: estimated time of a program by core, engine, instruction kind and section.
 
 #include <algorithm>
 #include <array>
@@ -17,31 +17,33 @@
 
 namespace annulus::nki {
 
+/// One engine of one core.
 struct EngineCost {
-  double busy = 0;  ///< seconds; DMA: of all the core's DMA engines together; collectives: core 0 counts for the pair
+  double busy = 0;  ///< seconds; DMA: of all the core's DMA engines together; collectives: counted for core 0 only
   Index instructions = 0;
-  bool estimate = false;  ///< rests on an inferred constant
-  /// Seconds without work before an instruction, by the engine that it needed data from, or whose reading or writing of
-  /// its dst had to end first. Of compute engines.
+  bool estimate = false;  ///< depends on an inferred constant
+  /// Compute engines: idle seconds before instructions, by the engine that produced the data waited for, or whose
+  /// access to dst had to end first.
   std::array<double, engine_count> waited{};
 };
 using EngineCosts = std::array<EngineCost, engine_count>;
 
+/// One core of the rank.
 struct CoreCost {
   double seconds = 0;  ///< end of its last instruction
   EngineCosts engines{};
   double tensor_utilisation = 0;  ///< operations of matmuls / (seconds of the report * peak)
 };
 
-/// All that ran between entries of one section and the next entry, over all times that it was entered.
+/// All instructions between an entry of this section and the next entry of any section, summed over all its entries.
 struct SectionCost {
   std::string name;
   Index number = 0;
-  /// How much later the last end of a compute engine became, on the core where that is most: over all sections of one
-  /// core it adds up to that core's time.
+  /// By how much the latest end of a compute engine advanced, maximum over the cores. For one core, the sum over all
+  /// sections is that core's time.
   double seconds = 0;
   double permute = 0;  ///< seconds of collectives that it starts
-  double exposed = 0;  ///< by how much it would be shorter if collectives took no time
+  double exposed = 0;  ///< seconds by which it would be shorter if collectives took no time
   Index instructions = 0;
   std::array<double, engine_count> busy{};  ///< seconds of all cores
   bool estimate = false;
@@ -56,30 +58,31 @@ struct KindCost {
   bool estimate = false;
 };
 
-/// What the tiles of one core take, all places of all buffers at once.
+/// On-chip memory of one core: the sum over all tiles of all buffers.
 struct OnChipCost {
   Index sbuf = 0, sbuf_limit = 0;              ///< bytes per partition
   Index psum = 0, psum_limit = 0;              ///< bytes per partition
-  Index psum_banks = 0, psum_banks_limit = 0;  ///< what decides: every place begins a bank
+  Index psum_banks = 0, psum_banks_limit = 0;  ///< the binding limit: every tile begins a bank
 };
 
+/// Estimated cost of one rank's program.
 struct CostReport {
   std::string program;
   Target target = Target::trn2;
   double seconds = 0;             ///< end of the last instruction of all cores
-  double exposed = 0;             ///< by how much that would be earlier if collectives took no time
+  double exposed = 0;             ///< seconds by which that would be earlier if collectives took no time
   double tensor_utilisation = 0;  ///< mean of the cores
-  bool estimate = false;          ///< rests on an inferred constant somewhere
+  bool estimate = false;          ///< some time depends on an inferred constant
   std::vector<CoreCost> cores;
-  std::vector<KindCost> kinds;        ///< by engine, the busiest first
-  std::vector<SectionCost> sections;  ///< in the order in which they are first entered
+  std::vector<KindCost> kinds;        ///< by engine, busiest first
+  std::vector<SectionCost> sections;  ///< in the order of their first entries
   OnChipCost on_chip;
   Counts counts;  ///< of all cores of one rank
 };
 
 namespace report_detail {
 
-/// Collects what a timeline tells.
+/// Accumulates the costs of a timeline's executions.
 class Observer {
  public:
   explicit Observer(Program const& program) : cores_(static_cast<std::size_t>(program.cores)) { enter_all("", 0); }
@@ -116,7 +119,7 @@ class Observer {
     section.estimate = section.estimate || cost.estimate;
   }
 
-  /// What comes after the last compute engine's end belongs to the last section.
+  /// Call at the end. Time after the last end of a compute engine belongs to the last section.
   void finish() {
     for (Core& core : cores_) close(core, core.cost.seconds);
     for (std::size_t i = 0; i < sections_.size(); ++i)
@@ -192,9 +195,9 @@ inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
 
 }  // namespace report_detail
 
-/// Runs the program's timeline, without executing the program; twice where there are collectives, the second time as if
-/// they took no time. The program has passed validation; throws Error where its cores do not meet, or where it uses
-/// what is not there.
+/// Runs the program's timeline, without computing values; if there are collectives, a second time as if they took no
+/// time. The program must have passed validation. Throws Error if its cores do not reach the same barriers and
+/// collectives, or if it uses undeclared names, tiles that are not allocated or elements out of bounds.
 inline CostReport cost_report(Program const& program, Hardware const& hardware) {
   report_detail::Observer observed(program);
   Timeline(program, hardware).run(observed);

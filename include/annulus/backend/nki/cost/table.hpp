@@ -1,5 +1,5 @@
 #pragma once
-// A CostReport as text.
+// Text tables of a CostReport.
 
 #include <algorithm>
 #include <string>
@@ -13,8 +13,8 @@ namespace annulus::nki {
 
 namespace table_detail {
 
-/// Rows of cells. The first column is aligned to the left, the others to the right; a row of estimates begins with ~, and
-/// so does a cell that is one in another row.
+/// Rows of cells. The first column is left-aligned, the others right-aligned; rows of estimates begin with ~, and so do
+/// single cells that are estimates in other rows.
 class Rows {
  public:
   void add(bool estimate, std::vector<std::string> cells) { rows_.push_back({estimate, std::move(cells)}); }
@@ -51,7 +51,7 @@ inline std::string percent(double part, double whole) {
   return whole > 0 ? decimal(100 * part / whole, 1) + " %" : "-";
 }
 
-/// A part of the report's time, which rests on whatever the time rests on.
+/// A percentage of the report's time; an estimate if that time is one.
 inline std::string share(CostReport const& report, double part, double time) {
   return (report.estimate && time > 0 ? "~ " : "") + percent(part, time);
 }
@@ -95,7 +95,7 @@ inline std::string engines(CostReport const& report) {
   return rows.text();
 }
 
-/// What each compute engine waited for while it had nothing to do.
+/// Idle time of each compute engine by the engine it waited for.
 inline std::string waits(CostReport const& report) {
   Rows rows;
   rows.add(false, {"idle us, for", "core", "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"});
@@ -121,7 +121,8 @@ inline std::string kinds(CostReport const& report) {
   return rows.text();
 }
 
-/// Busy times as parts of the section's time on all cores. When a section begins and ends rests on all that ran before.
+/// Busy times as percentages of the section's time on all cores. A section's begin and end depend on all earlier
+/// instructions, so its row is an estimate if any time of the report is one.
 inline std::string sections(CostReport const& report) {
   Rows rows;
   rows.add(false, {"section", "us", "tensor", "vector", "scalar", "gpsimd", "dma", "permute us", "exposed us",
@@ -140,8 +141,8 @@ inline std::string sections(CostReport const& report) {
 
 }  // namespace table_detail
 
-/// Totals, engines, what they wait for, kinds of instructions (of all cores), sections. The same report gives the same
-/// text everywhere.
+/// Tables of totals, engines, idle times, instruction kinds (of all cores) and sections. Equal reports give equal text
+/// on every platform and in every locale.
 inline std::string table(CostReport const& report) {
   std::string const cores = std::to_string(report.cores.size()) + (report.cores.size() == 1 ? " core" : " cores");
   return report.program + ": one rank of " + std::string(name_of(report.target)) + ", " + cores +

@@ -1,17 +1,17 @@
 #pragma once
-// When every instruction runs: each engine works through its own instructions in program order (the device's compiler
-// may find a better one) and waits for the data that they need. Nothing is stored per executed instruction, so that
-// long programs cost time but no memory.
+// Timeline of a program: begin and end of every instruction. Each engine executes its instructions in program order
+// (the device's compiler may find a better order) and waits for the data that they need. Nothing is stored per executed
+// instruction, so memory does not grow with the length of the program.
 //
-// - An operand waits for whoever last wrote the same piece of the same place; a written one also for whoever read it. A
-//   semaphore passes between engines; the latency of DMA and collectives holds theirs.
-// - DMA: one of the descriptor generators writes the descriptors as soon as the data are ready; a latency later the
-//   transfer takes its share of the core's DMA engines. DMAs overtake each other where they wait for different things.
-//   Each core of a pair has half of the stack's HBM rate, whether or not the other uses its own; what collectives take
-//   of it is not counted.
-// - All ranks are taken to be in lockstep: what a permute brings is there a latency and a transfer after the own data
-//   are ready to leave. The cores of a pair send together, one collective at a time.
-// - What one core wrote to shared HBM is ordered for the other by barriers and collectives alone, as on the device.
+// - A read waits for the last write to the same piece of the same place; a write waits for reads too. Between engines a
+//   semaphore adds its delay; for DMA and collectives that delay is included in their latency.
+// - DMA: one of the descriptor generators writes the descriptors as soon as the data are ready; one latency later the
+//   transfer takes its share of the core's DMA engines. DMAs with different dependencies may overtake each other.
+//   Each core of a pair has half of the stack's HBM rate, even if the other is idle; HBM traffic of collectives is not
+//   counted.
+// - All ranks are assumed to run in lockstep: received data are available one latency and one transfer after this
+//   rank's data are ready to send. The cores of a pair send together, one collective at a time.
+// - Accesses of the two cores to shared HBM are ordered by barriers and collectives only, as on the device.
 
 #include <array>
 #include <string>
@@ -25,19 +25,20 @@
 
 namespace annulus::nki {
 
-/// One executed instruction. A collective is given once for both cores of a pair, as core 0's.
+/// One executed instruction. A collective of both cores of a pair is reported once, for core 0.
 struct Execution {
   InstructionPlan const& plan;
   int core;
   double begin, end;                   ///< seconds; DMA: from its descriptors to its last byte
   double busy;                         ///< seconds of the engine; DMA: of all the core's DMA engines
-  double waited = 0;                   ///< seconds for which a compute engine had nothing to do before
-  Engine waited_for = Engine::tensor;  ///< whose work it needed last
+  double waited = 0;                   ///< idle seconds of a compute engine before it
+  Engine waited_for = Engine::tensor;  ///< engine whose instruction it waited for last
 };
 
+/// Computes begin and end of every instruction by simulating the engines' queues, without computing values.
 class Timeline {
  public:
-  /// The program outlives it. Throws Error for more than the two cores of a pair.
+  /// The program outlives it. Throws Error for undeclared names and for numbers of cores other than 1 and 2.
   Timeline(Program const& program, Hardware const& hardware)
       : program_(program), costs_(hardware.costs), plan_(program, hardware) {
     if (program.cores < 1 || program.cores > static_cast<int>(most_cores))
@@ -47,8 +48,9 @@ class Timeline {
   Timeline(Timeline const&) = delete;
   Timeline& operator=(Timeline const&) = delete;
 
-  /// Once. Calls observer.section(core, Section const&, Index number) where a core's program enters a section, and
-  /// observer.executed(Execution const&), each core's in its program's order.
+  /// Call once. Calls observer.section(core, Section const&, Index number) when a core enters a section, and
+  /// observer.executed(Execution const&) for every instruction, in program order for each core. Throws Error for
+  /// programs that validation would refuse.
   template <class Observer>
   void run(Observer&& observer) {
     while (true) {
@@ -98,6 +100,7 @@ class Timeline {
     throw Error("cost of program " + program_.name + ": " + what + "; accepted is a program that passes validation");
   }
 
+  /// Executes a core up to its next barrier or collective, or to its end.
   template <class Observer>
   void advance(Core& core, Observer& observer) {
     core.meeting = nullptr;
@@ -134,7 +137,7 @@ class Timeline {
     return {static_cast<int>(engine), costs_.semaphore, plan.cost.dependent};
   }
 
-  /// When the data of all operands are there; resolves them.
+  /// Resolves all operands and returns when their data are available.
   End ready(Core& core, InstructionPlan const& plan, Operands& operands) const {
     Waiting const waits = waiting(plan);
     End ready;
@@ -206,7 +209,7 @@ class Timeline {
   template <class Observer>
   void meet(Observer& observer) {
     InstructionPlan const& plan = *cores_.front().meeting;
-    bool const together = plan.cost.engine == Engine::collective;
+    bool const collective = plan.cost.engine == Engine::collective;
     std::array<Operands, most_cores> operands;
     std::size_t const engine = static_cast<std::size_t>(plan.cost.engine);
     double begin = 0;
@@ -223,10 +226,10 @@ class Timeline {
       Core& core = cores_[c];
       note(*core.meeting, operands[c], {end, static_cast<int>(plan.cost.engine)});
       core.free[engine] = end;
-      // A barrier takes its engine of each core from when that core is there.
-      if (!together || c == 0)
+      // A barrier occupies each core's engine from when that core reaches it.
+      if (!collective || c == 0)
         observer.executed(
-            Execution{*core.meeting, static_cast<int>(c), together ? begin : reached[c], end, plan.cost.alone()});
+            Execution{*core.meeting, static_cast<int>(c), collective ? begin : reached[c], end, plan.cost.alone()});
     }
   }
 

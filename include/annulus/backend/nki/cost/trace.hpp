@@ -1,5 +1,5 @@
 #pragma once
-// The timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
+// Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
 
 #include <limits>
 #include <ostream>
@@ -14,6 +14,7 @@ namespace annulus::nki {
 
 namespace trace_detail {
 
+/// The text as a quoted JSON string.
 inline std::string json_text(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   std::string result = "\"";
@@ -33,7 +34,7 @@ inline std::string json_text(std::string_view text) {
   return result + '"';
 }
 
-/// Writes events as they come. DMAs run side by side: each takes the first of the core's lanes that is free.
+/// Writes events as they are executed. DMAs run concurrently: each is drawn in the first free lane of its core.
 class Observer {
  public:
   Observer(std::ostream& out, Program const& program, Index most_events)
@@ -67,7 +68,7 @@ class Observer {
     if (core.begins_by_estimate) event += "\"begin estimate\":true,";
     if (execution.plan.cost.estimate) {
       event += "\"estimate\":true,";
-      // What comes later in a program may wait for it; a collective is the work of all cores.
+      // Later instructions of this core may wait for it; those of all cores for a collective.
       for (Core& other : cores_)
         other.begins_by_estimate = other.begins_by_estimate || engine == Engine::collective || &other == &core;
     }
@@ -95,8 +96,8 @@ class Observer {
 
   struct Core {
     std::string section;              // as JSON
-    std::vector<double> lanes;        // when each is free
-    bool begins_by_estimate = false;  // may what comes now have waited for an estimated time?
+    std::vector<double> lanes;        // seconds at which each becomes free
+    bool begins_by_estimate = false;  // later instructions may have waited for an estimated time
   };
 
   std::string microseconds(double seconds) {
@@ -141,9 +142,10 @@ class Observer {
 
 }  // namespace trace_detail
 
-/// Processes are cores, threads are engines (DMA: lanes), times are in microseconds. Events whose durations or begins
-/// rest on inferred constants say so in their args; the trace's otherData says how. At most so many instructions are
-/// written, the first of the program; a last event then says how many were left out.
+/// Writes the trace. Processes are cores, threads are engines (DMA: lanes), times are in microseconds. Events whose
+/// durations or begins depend on inferred constants are marked in their args, as the trace's otherData explains. Only
+/// the first `most_events` instructions are written; a last event then gives the number left out. Throws Error for
+/// programs that validation would refuse.
 inline void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
                         Index most_events = 200000) {
   Timeline timeline(program, hardware);

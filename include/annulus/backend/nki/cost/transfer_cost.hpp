@@ -1,5 +1,5 @@
 #pragma once
-// What a DMA takes: a generator writes its descriptors, then comes a latency, then some of the DMA engines move rows.
+// Cost of a DMA: a generator writes its descriptors, a latency follows, then some of the DMA engines move rows.
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace annulus::nki {
 
 namespace transfer_cost_detail {
 
-/// Elements next to each other along the axes `from` and after.
+/// Number of consecutive elements along the axes from `from` on.
 inline Index run_length(Access const& access, std::size_t from) {
   Index run = 1;
   for (std::size_t i = access.axes().size(); i-- > from;) {
@@ -25,10 +25,9 @@ inline Index run_length(Access const& access, std::size_t from) {
 
 }  // namespace transfer_cost_detail
 
-/// I, from the vendor's rates (D): 1.3 us + bytes / (engines * rate * b / (b + 256)), with an engine for each 8
-/// partitions and b = contiguous bytes of a row of a partition, on the side where they are fewer. HBM traffic of a core
-/// stays below its part of the stack that a pair shares; from HBM to HBM every byte counts twice there. A cast moves
-/// the wider type.
+/// I, from the vendor's rates (D): 1.3 us + bytes / (engines * rate * b / (b + 256)), with one engine per 8 partitions
+/// and b = contiguous bytes of a row of a partition, the smaller of both sides. HBM traffic of a core is limited to its
+/// part of the stack that a pair shares; from HBM to HBM every byte counts twice there. A cast moves the wider type.
 inline InstructionCost dma_cost(Program const& program, Costs const& costs, Access const& dst, Access const& src,
                                 bool transpose) {
   Buffer const& to = program.buffer(dst);

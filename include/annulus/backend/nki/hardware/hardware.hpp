@@ -1,5 +1,5 @@
 #pragma once
-// One physical NeuronCore as plain data. Every figure carries its source: D a current page of the vendor (Neuron SDK 2.30
+// One physical NeuronCore as plain data. Every figure has its source: D a current page of the vendor (Neuron SDK 2.30
 // to 2.33), L a page for NeuronCore-v2 that has since been dropped, S the vendor's public kernels, I inferred here.
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace annulus::nki {
 
-/// What programs must fit.
+/// Limits of the hardware on programs; v3 is trn2, v4 is trn3.
 struct Limits {
   Index partitions = 128;              // D
   Index sbuf_bytes = 0;                // usable, per partition; I: physical - 16 KiB - 8 (S uses this margin on trn2)
@@ -33,7 +33,7 @@ struct Limits {
   bool has_bfloat16_psum = false;      // D: v4 only; v3 has it for transposes alone
 };
 
-/// What its parts take. Times in seconds, rates in bytes or cycles per second.
+/// Constants of the cost model. Times in seconds, rates in bytes or cycles per second.
 struct Costs {
   std::array<double, engine_count> clock{};  // D; cycles per second of tensor, vector, scalar, gpsimd, sync
   double shortest_instruction = 64;          // L: cycles between two instructions of vector, scalar, gpsimd, tensor
@@ -60,12 +60,14 @@ struct Costs {
   double tensor_peak = 0;                // D: bf16 operations per second
 };
 
+/// Limits and costs of one target.
 struct Hardware {
   Target target = Target::trn2;
   Limits limits{};
   Costs costs{};
 };
 
+/// Figures of a target.
 inline Hardware hardware_of(Target target) {
   Hardware core{.target = target};
   if (target == Target::trn2) {

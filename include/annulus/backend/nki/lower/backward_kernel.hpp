@@ -1,5 +1,5 @@
 #pragma once
-// Backward attention kernels: the whole SPMD ring, and the step that adds one owner's share to gradients.
+// Backward attention kernels: the whole SPMD ring, and one step that adds an owner's contribution to the gradients.
 
 #include <algorithm>
 #include <string>
@@ -9,19 +9,21 @@
 
 namespace annulus::nki {
 
+/// Builds backward programs. `mask` must outlive the kernel; it covers all ranks for ring(), one rank for step().
 class BackwardKernel {
  public:
-  /// Throws UnsupportedError or ShapeError where no kernel can be built. `mask` knows the rows of all ranks of the ring.
+  /// Throws UnsupportedError if the spec is not supported, ShapeError if its extents are invalid or do not fit SBUF.
   BackwardKernel(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
     check_spec(spec_);
-    check<UnsupportedError>(spec_.training,
-                            "nki: a backward kernel for no training; it needs the forward kernel's lse");
+    check<UnsupportedError>(spec_.training, "nki: a backward kernel needs the forward kernel's lse: set training");
     fit();
   }
 
-  /// Operands as the forward kernel's; dout and output [batch, query_heads, rows, value_dim]; lse [batch, query_heads, 128, columns]
-  /// float32; the mask's input -> dq [batch, query_heads, rows, head_dim], dk [batch, kv_heads, keys, head_dim], dv [batch, kv_heads,
-  /// keys, value_dim], float32. Rows that saw nothing get and give zeros.
+  /// The kernel of a whole ring. Inputs: q, k, v and the mask input as for ForwardKernel::ring(); dout and output
+  /// [batch, query_heads, rows, value_dim]; lse [batch, query_heads, 128, columns] float32. Outputs, float32: dq
+  /// [batch, query_heads, rows, head_dim], dk [batch, kv_heads, keys, head_dim], dv [batch, kv_heads, keys, value_dim].
+  /// A row that sees no key gets a zero gradient and contributes nothing. Throws ShapeError if the mask does not match
+  /// the spec.
   Program ring() && {
     Builder builder("ring_attention_bwd", spec_.target, spec_.cores, spec_.ranks);
     declare_operands(builder);
@@ -40,8 +42,9 @@ class BackwardKernel {
     return std::move(builder).finish();
   }
 
-  /// As ring(), for one owner's keys, without collectives: inputs q, k, v, dout, lse and delta [batch * query_heads, 128, columns],
-  /// dq, dk, dv, float32, by token, which come back as new_dq, new_dk, new_dv with this step's share added.
+  /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v, dout and the mask input as for
+  /// ring(); lse and delta [batch * query_heads, 128, columns]; dq, dk, dv with the shapes of ring(); all float32 but
+  /// q, k, v, dout. Outputs: new_dq, new_dk, new_dv, the sums with this step's contribution. Throws as ring() does.
   Program step() && {
     Builder builder("attention_step_bwd", spec_.target, spec_.cores, 1);
     declare_operands(builder);

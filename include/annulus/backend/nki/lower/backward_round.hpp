@@ -1,5 +1,5 @@
 #pragma once
-// One round of a backward kernel: one item per core, or one that the cores of a pair share, all the way round the ring.
+// One round of a backward kernel: all ring steps of one item per core, or of one item that the cores of a pair share.
 
 #include <algorithm>
 #include <array>
@@ -14,13 +14,13 @@
 
 namespace annulus::nki {
 
-/// Arguments and results of a backward kernel. output or delta is given; the old gradients in a step kernel only.
+/// Inputs and outputs of a backward kernel: either output or delta; old_dq, old_dk, old_dv in a step kernel only.
 struct BackwardTensors {
   TensorHandle q, k, v, dout, output, lse, delta, mask;
   TensorHandle dq, dk, dv, old_dq, old_dk, old_dv;
 };
 
-/// What the rounds of a kernel share, and how it is cut.
+/// Tiles and loaders that the rounds of a kernel share, and the extents of its sections and key tiles.
 struct BackwardParts {
   Transposer transposer;
   OperandLoads loads;
@@ -39,6 +39,7 @@ struct BackwardParts {
         key_rows(rows_of_key_tile) {}
 };
 
+/// Writes one round to a program.
 class BackwardRound {
  public:
   BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
@@ -69,7 +70,7 @@ class BackwardRound {
     else
       for (std::size_t side : {0, 1})
         carried_[side] = CarriedGradient(builder, spec, kind, side == 0 ? "dk" : "dv", key_size(side), steps_);
-    // Cores that share an item sum the gradients of keys apart and join them.
+    // Cores that share an item sum the gradients of keys separately; end_keys() adds the two parts.
     for (std::size_t side : {0, 1})
       if (kind.shared)
         key_parts_[side] =
@@ -79,6 +80,7 @@ class BackwardRound {
                                   ElementType::float32);
   }
 
+  /// Writes all ring steps; bounds_name prefixes the names of the bounds tiles.
   void write(std::string const& bounds_name) {
     BoundsTiles bounds(*builder_, *mask_, tensors_->mask, tiles_, bounds_name);
     prepare(bounds);
@@ -115,7 +117,7 @@ class BackwardRound {
   bool queries_carried() const { return queries_travel_ && steps_ > 1; }
   std::size_t carried_count() const { return queries_travel_ ? 1 : 2; }
 
-  // Where operands are at a step: in the kernel's arguments, or in the buffers that travel.
+  // Location of operands at a step: in the kernel's arguments, or in the buffers that rotate.
 
   std::pair<TensorHandle, Affine> place(bool travels, std::size_t operand, int step, TensorHandle const& argument,
                                         Index item_size) const {
@@ -144,7 +146,7 @@ class BackwardRound {
     return {own_delta_, kind_.part(*spec_) * (heads() * column_size()) + head * column_size(), columns()};
   }
 
-  // Where gradients go.
+  // Destinations of gradients.
 
   GradientTarget query_target(int step, Index head) const {
     Index const rows = spec_->local_queries, dim = spec_->shape.head_dim;
@@ -169,7 +171,7 @@ class BackwardRound {
     if (tensors_->delta.buffer < 0) {
       parts_->numbers.write_delta(tensors_->dout, tensors_->output, item_, kind_, tiles_,
                                   delta_travels() ? travel_.at(3, 0) : own_delta_);
-      // A row that both cores compute was stored by one.
+      // A row that both cores compute is stored by only one of them.
       if (kind_.shared && !delta_travels()) builder_->emit(CoreBarrier{own_delta_.whole()});
     }
     if (queries_travel_) {
@@ -186,11 +188,11 @@ class BackwardRound {
 
   void begin_keys(int step) {
     std::ranges::fill(touched_keys_, false);
-    // The other core may still be joining what the last step summed.
-    if (kind_.shared && step > 0) meet_on_parts();
+    // The other core may still be reading the parts of the previous step.
+    if (kind_.shared && step > 0) synchronize_parts();
   }
 
-  /// All keys of the step have their gradients.
+  /// Clears the gradients of keys that no unit touched, and adds up the parts of cores that share an item.
   void end_keys(int step) {
     for (std::size_t i = 0; i < touched_keys_.size(); ++i) {
       if (touched_keys_[i]) continue;
@@ -199,12 +201,12 @@ class BackwardRound {
       for (std::size_t side : {0, 1}) parts_->gradients.clear(key_target(step, side), begin, count);
     }
     if (!kind_.shared) return;
-    meet_on_parts();
+    synchronize_parts();
     for (std::size_t side : {0, 1})
       parts_->gradients.join(key_total(step, side), key_part(side, 0), key_part(side, 1), adds_);
   }
 
-  void meet_on_parts() {
+  void synchronize_parts() {
     for (TensorHandle const& part : key_parts_) builder_->emit(CoreBarrier{part.whole()});
   }
 
@@ -264,7 +266,7 @@ class BackwardRound {
     touched = true;
   }
 
-  /// A core's share of a whole gradient of the item, from one tensor to another.
+  /// Copies a gradient of the item from one tensor to another; cores that share the item copy half each.
   void copy_item(TensorHandle const& from, Affine const& from_offset, TensorHandle const& to, Index rows, Index dim) {
     auto const copy = [&](Index first, Index count) {
       builder_->emit(DmaCopy{to.pattern(item_ * (rows * dim) + first * dim, {{dim, count}, {1, dim}}),

@@ -1,5 +1,5 @@
 #pragma once
-// The order of one backward step: sections of queries, tiles of keys, query tiles.
+// Work order of one backward step: by query section, then key tile, then query tile.
 
 #include <utility>
 #include <vector>
@@ -9,14 +9,15 @@
 
 namespace annulus::nki {
 
+/// Work list of one backward step.
 struct BackwardStep {
   std::vector<QuerySection> sections;
-  std::vector<KeyTile> key_tiles;             ///< one for each visit by a section
+  std::vector<KeyTile> key_tiles;             ///< one entry per visit by a section
   std::vector<BackwardUnit> units;            ///< by section, then key tile
-  std::vector<std::size_t> key_tile_of_rows;  ///< by visit: number of the key tile among all
+  std::vector<std::size_t> key_tile_of_rows;  ///< by visit: number of the key tile in the shard
 };
 
-/// Units with anything visible. `own`: the rank's own keys; else any other rank's.
+/// Lists the units with at least one visible pair; `own`: of the rank's own keys, else of any other rank's keys.
 inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles,
                                   Index section_tiles, Index key_rows, bool own) {
   BackwardStep step;

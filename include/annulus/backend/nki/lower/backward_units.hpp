@@ -1,8 +1,8 @@
 #pragma once
-// The backward pass of one query tile over one tile of keys, in two stages that a pipeline runs side by side:
+// Backward pass of one query tile over one tile of keys, in two stages that run concurrently in a pipeline:
 //   slopes      S = Q K^T, P = exp(S - lse), dP = dO V^T, dS = P (dP - delta)
 //   gradients   dV += P^T dO and dK += dS^T Q in PSUM, dQ += dS K in SBUF
-// (Dao, arXiv 2307.08691, section 3.1.2.) Nothing quadratic is kept.
+// (Dao, arXiv 2307.08691, section 3.1.2.) No quadratic intermediate is stored.
 
 #include <functional>
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace annulus::nki {
 
-/// Rows of queries that are on the chip together, in both forms, with the sums of their gradient.
+/// Query rows that are in SBUF together, by feature and by token, with the sums of their gradients.
 struct QuerySection {
   Index head = 0;
   std::size_t first_tile = 0, last_tile = 0;
@@ -26,14 +26,16 @@ struct KeyTile {
   Index operands = -1, sums = -1;
 };
 
+/// Unit of work: one query tile with one key tile and one key piece of the mask.
 struct BackwardUnit {
-  std::size_t section = 0, key_tile = 0;  ///< places in the lists of the step
+  std::size_t section = 0, key_tile = 0;  ///< indices into the lists of the step
   std::size_t tile = 0;                   ///< row tile
   std::size_t piece = 0;
   bool select = false;
-  bool first = false, last = false;  ///< of its key tile in its section
+  bool first = false, last = false;  ///< unit of its key tile in its section
 };
 
+/// Emits the loads, pipeline stages and gradient results of backward units.
 class BackwardUnits {
  public:
   BackwardUnits(Builder& builder, KernelSpec const& spec, Transposer& transposer, OperandLoads& loads,
@@ -79,7 +81,7 @@ class BackwardUnits {
     dq_scaled_ = sums("dq_scaled", Memory::sbuf, dim, 3);
   }
 
-  /// Minus lse and delta of all row tiles of a head: columns of two tiles.
+  /// Sets what later units refer to; negated_lse and delta hold a column per row tile of a head.
   void begin_step(std::vector<RowTile> const& tiles, BoundsTiles const& bounds, Index bounds_number,
                   RotatingTile const& negated_lse, RotatingTile const& delta) {
     tiles_ = &tiles;
@@ -89,6 +91,7 @@ class BackwardUnits {
     delta_ = &delta;
   }
 
+  /// Loads q and dout of a section in both layouts, and zeroes its sums of dq.
   void load_section(QuerySection& section, HeadSource const& queries, HeadSource const& dout) {
     section.operands = q_features_.make();
     for (RotatingTile* tile : {&q_tokens_, &dout_features_, &dout_tokens_}) tile->make();
@@ -104,6 +107,7 @@ class BackwardUnits {
     }
   }
 
+  /// Loads k of a key tile in both layouts, and v by feature.
   void load_keys(KeyTile& keys, HeadSource const& k, HeadSource const& v) {
     keys.operands = k_features_.make();
     k_tokens_.make();
@@ -116,14 +120,14 @@ class BackwardUnits {
     loads_->by_feature(v, keys.rows.begin, keys.rows.size(), v_features_.newest(), key_rows_);
   }
 
-  /// One slot of the pipeline; either unit may be missing.
+  /// One slot of the pipeline: the first stage of `sloped` and the second of `summed`; either may be null.
   void slot(BackwardUnit const* sloped, BackwardUnit const* summed, std::vector<QuerySection> const& sections,
             std::vector<KeyTile>& keys) {
     if (sloped) slope(*sloped, sections[sloped->section], keys[sloped->key_tile]);
     if (summed) sum(*summed, sections[summed->section], keys[summed->key_tile]);
   }
 
-  /// After the last unit of a key tile: its gradients, scaled, in SBUF.
+  /// Copies the gradients of a key tile, scaled, to SBUF; call after its last unit. Returns dk and dv.
   std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys) {
     dk_scaled_.make();
     dv_copied_.make();
@@ -140,7 +144,7 @@ class BackwardUnits {
     return {dk_scaled_.newest(), dv_copied_.newest()};
   }
 
-  /// The gradient of a row tile of a section, scaled, in SBUF.
+  /// Copies the dq of a row tile of a section, scaled, to another SBUF tile.
   TileHandle query_gradient(QuerySection const& section, std::size_t tile) {
     dq_scaled_.make();
     Index const dim = spec_->shape.head_dim, rows = (*tiles_)[tile].count;
@@ -152,10 +156,10 @@ class BackwardUnits {
   }
 
  private:
-  /// d logit / d (q . k), but for the slope of the soft cap.
+  /// d logit / d (q . k), without the derivative of the soft cap.
   float product_slope() const { return factors_.multiplier * factors_.inner; }
 
-  /// Loads rows in the form that HBM has and makes the other one with TensorE.
+  /// Loads rows in the layout that HBM has (by feature or by token) and transposes them to the other with TensorE.
   void both_forms(HeadSource const& source, Affine const& begin, Index rows, TileHandle const& features, Index pitch,
                   Index block, TileHandle const& tokens, float factor) {
     Chunks const chunks{source.dim};
@@ -234,7 +238,7 @@ class BackwardUnits {
     flights_[&unit] = {probabilities, slopes};
   }
 
-  /// to[rows, count] = sum over the features of queries (tile `place`) times keys.
+  /// to[rows, count] = queries (tile `place`) . keys, summed over the features.
   void product(TileHandle const& to, Index rows, Index count, Chunks const& chunks, TileHandle const& queries,
                Index pitch, Index place, TileHandle const& keys) {
     for (Index c = 0; c < chunks.count(); ++c)

@@ -1,5 +1,5 @@
 #pragma once
-// The ranges of a RingMask on the chip: one column of bounds per row tile and key piece.
+// Ranges of a RingMask in SBUF: one column of bounds per row tile and key piece.
 
 #include <vector>
 
@@ -9,8 +9,8 @@
 
 namespace annulus::nki {
 
-/// Inputs of the kernel that carry the mask: `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges`
-/// [ranks, batch or 1, key pieces, 2, rows]; float32. See RingMask::offsets and ranges.
+/// Declares the mask input of a kernel: `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges`
+/// [ranks, batch or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none.
 inline TensorHandle declare_mask_input(Builder& builder, RingMask const& mask, Index rows, int world) {
   auto const pieces = static_cast<Index>(mask.pieces().size());
   if (mask.form() == BoundsForm::band)
@@ -38,9 +38,10 @@ class BoundsTiles {
     offsets_ = RotatingTile(builder, name + "_offsets", Memory::sbuf, tile_rows, width, ElementType::float32, 2);
   }
 
+  /// False if everything is visible: then nothing is loaded.
   bool needed() const { return mask_->form() != BoundsForm::none; }
 
-  /// Once, before the first load(): the row numbers that bands are counted from.
+  /// Computes the row numbers to which bands are relative; call once, before the first load().
   void prepare() {
     if (mask_->form() != BoundsForm::band) return;
     builder_->allocate(rows_);
@@ -51,8 +52,8 @@ class BoundsTiles {
     }
   }
 
-  /// Loads the bounds of a batch item for the keys of the owner in `owner_register`, or of row 0 of the table if negative.
-  /// Returns the number to name them by.
+  /// Loads the bounds of a batch item for the keys of the owner in `owner_register` (negative: table row 0).
+  /// Returns the number by which begin() and end() refer to them.
   Index load(int owner_register, Affine const& batch) {
     Index const number = begins_.make();
     ends_.make();
@@ -60,6 +61,7 @@ class BoundsTiles {
     return number;
   }
 
+  /// First key (begin) and one past the last key (end) that each row of a tile sees, [rows, 1].
   Access begin(Index number, std::size_t piece, std::size_t tile) const { return column(begins_[number], piece, tile); }
   Access end(Index number, std::size_t piece, std::size_t tile) const { return column(ends_[number], piece, tile); }
 

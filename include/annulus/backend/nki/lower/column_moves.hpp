@@ -1,5 +1,5 @@
 #pragma once
-// One number per query row between HBM, [.., 128, columns] with row c * 128 + p at (p, c), and the chip, a column per tile.
+// Copies of per-row values between HBM, [.., 128, columns] with row c * 128 + p at (p, c), and SBUF, a column per tile.
 
 #include <utility>
 #include <vector>
@@ -8,19 +8,20 @@
 
 namespace annulus::nki {
 
-/// Where the numbers of one head lie.
+/// Per-row values of one head in HBM.
 struct ColumnSource {
   TensorHandle tensor;
   Affine offset;
   Index columns = 0;
 
+  /// Rows [first, first + count) of `tiles` row tiles that begin with `tile` and are `stride` rows apart.
   Access rows(RowTile const& tile, Index first, Index count, Index tiles, Index stride) const {
     return tensor.pattern(offset + (tile.first_partition + first) * columns + tile.column,
                           {{columns, count}, {stride / tile_rows, tiles}});
   }
 };
 
-/// HBM to columns [first_column, first_column + tiles) of `tile`.
+/// Loads one column per row tile into columns [first_column, first_column + tiles.size()) of `tile`.
 inline void load_columns(Builder& builder, ColumnSource const& source, std::vector<RowTile> const& tiles,
                          TileHandle const& tile, Index first_column) {
   for (TileRun const& run : runs_of(tiles)) {
@@ -31,7 +32,7 @@ inline void load_columns(Builder& builder, ColumnSource const& source, std::vect
   }
 }
 
-/// Columns of `tile` to HBM, each row by one core.
+/// Stores one column per row tile to HBM; each row is stored by exactly one core.
 inline void store_columns(Builder& builder, TileHandle const& tile, Index first_column,
                           std::vector<RowTile> const& tiles, ColumnSource const& to) {
   for (TileRun const& run : runs_of(tiles)) {

@@ -1,5 +1,5 @@
 #pragma once
-// The end of a forward pass: sinks, division by the sums, log-sum-exp. All rows of a round at once where their columns allow.
+// End of a forward pass: sink logits, division by the sums, log-sum-exp.
 
 #include <vector>
 
@@ -8,20 +8,23 @@
 
 namespace annulus::nki {
 
+/// Results of a forward kernel, and its sink logits.
 struct ForwardOutputs {
   TensorHandle output;  ///< [batch, query_heads, rows, value_dim]
-  TensorHandle lse;     ///< [batch, query_heads, 128, columns]; without shape: not asked for
-  TensorHandle sinks;   ///< [batch, query_heads, n]; without shape: none
+  TensorHandle lse;     ///< [batch, query_heads, 128, columns]; without buffer: not requested
+  TensorHandle sinks;   ///< sink logits [batch, query_heads, n]; without buffer: none
 };
 
+/// Normalises and stores finished row tiles.
 class ForwardFinish {
  public:
   ForwardFinish(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec) {}
 
   static constexpr Index most_tiles = 8;
-  static constexpr std::size_t batched_tiles = 4;  ///< whose rows one DMA stores
+  static constexpr std::size_t batched_tiles = 4;  ///< tiles whose rows one DMA stores
 
-  /// Ends some row tiles of a head of an item, which the cores of a pair may share. drained: no unit is left to be scored.
+  /// Normalises row tiles `tile_range` of a head of an item and stores output and lse. shared: the cores of a pair
+  /// share the item; drained: no unit is left to be scored.
   void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head,
               RowRange tile_range, bool shared, ForwardOutputs const& outputs, bool drained) {
     declare(state.resident);
@@ -34,13 +37,13 @@ class ForwardFinish {
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, query_head, outputs.sinks);
     sum_.make();
     scale_.make();
-    // A row that saw nothing has the sum 0 and an accumulator of zeros: any finite factor will do.
+    // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
     builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, std::nullopt, 0.0f, false,
                                 Engine::vector});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
     if (spec_->sinks > 0)
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
-    // VectorE is the busiest engine until the last units have left it.
+    // VectorE is the busiest engine until the pipeline is drained.
     write_output(state, tiles, head, query_head, outputs.output, drained ? Engine::vector : Engine::gpsimd);
     bool const last = tile_range.end == static_cast<Index>(all_tiles.size());
     if (outputs.lse.buffer >= 0) write_lse(negated_maximum, tiles, query_head, last, shared, outputs.lse);
@@ -49,8 +52,8 @@ class ForwardFinish {
  private:
   /// ScalarE's logarithm is defined down to 2^-64; sums of a row that saw a key are at least about 1.
   static constexpr float smallest_sum = 0x1p-60f;
-  /// Negated maxima above it belong to rows that saw nothing.
-  static constexpr float dead_limit = 0.5f * empty_negated_maximum;
+  /// Negated maxima above this limit belong to masked rows.
+  static constexpr float masked_limit = 0.5f * empty_negated_maximum;
 
   void declare(bool resident) {
     if (declared_) return;
@@ -62,7 +65,7 @@ class ForwardFinish {
     scale_ = tile("normaliser");
     if (spec_->training) {
       logarithm_ = tile("logarithm");
-      dead_ = tile("dead");
+      masked_ = tile("dead");
       lse_ = tile("lse_tile", spec_->lse_type);
       padding_ = tile("lse_padding", spec_->lse_type, 1);
     }
@@ -82,7 +85,7 @@ class ForwardFinish {
 
   Access some(RotatingTile const& tile) const { return tile.newest().columns(0, count_); }
 
-  /// Sinks are logits that take part in the sum alone.
+  /// Adds the sink logits to the softmax denominators.
   void add_sinks(Access const& negated_maximum, Access const& sum, Affine const& query_head,
                  TensorHandle const& sinks) {
     for (RotatingTile* tile : {&sink_, &sink_maximum_, &correction_, &sink_sum_}) tile->make();
@@ -107,24 +110,24 @@ class ForwardFinish {
     builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add, Engine::vector});
   }
 
-  /// lse = log(sum) + maximum.
+  /// Writes lse = log(sum) + maximum, and the value of MaskedRow for rows that saw no key.
   void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, Affine const& query_head, bool last,
                  bool shared, TensorHandle const& lse) {
-    for (RotatingTile* tile : {&logarithm_, &dead_, &lse_}) tile->make();
-    Access const result = some(logarithm_), dead = some(dead_);
+    for (RotatingTile* tile : {&logarithm_, &masked_, &lse_}) tile->make();
+    Access const result = some(logarithm_), masked = some(masked_);
     builder_->emit(
         Activation{result, Function::log, some(sum_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
     builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
     if (spec_->masked_row == MaskedRow::zero) {
-      builder_->emit(TensorScalar{dead, negated_maximum, Operator::less, dead_limit, false, std::nullopt, 0.0f, false,
-                                  Engine::gpsimd});
-      builder_->emit(TensorTensor{some(lse_), result, dead, Operator::multiply, Engine::gpsimd});
+      builder_->emit(TensorScalar{masked, negated_maximum, Operator::less, masked_limit, false, std::nullopt, 0.0f,
+                                  false, Engine::gpsimd});
+      builder_->emit(TensorTensor{some(lse_), result, masked, Operator::multiply, Engine::gpsimd});
     } else {
-      builder_->emit(TensorScalar{dead, negated_maximum, Operator::greater_equal, dead_limit, false, Operator::multiply,
-                                  lowest_float, false, Engine::gpsimd});
-      // Twice the lowest float is -inf; a product with -inf itself would make NaN of every other row.
-      builder_->emit(TensorTensor{result, result, dead, Operator::add, Engine::gpsimd});
-      builder_->emit(TensorTensor{some(lse_), result, dead, Operator::add, Engine::gpsimd});
+      builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, false,
+                                  Operator::multiply, lowest_float, false, Engine::gpsimd});
+      // Twice the lowest float is -inf. The product of 0 and -inf would be NaN in every other row.
+      builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
+      builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});
     }
     Index const columns = lse.shape[3], head_size = tile_rows * columns;
     for (TileRun const& run : runs_of(tiles)) {
@@ -149,7 +152,7 @@ class ForwardFinish {
     shared ? builder_->on_core(0, pad) : pad();
   }
 
-  /// A few tiles at a time: each DMA takes a while to begin.
+  /// Stores a few tiles with one DMA, to amortise its latency.
   void write_output(ForwardUnits::State const& state, std::vector<RowTile> const& tiles, Index head,
                     Affine const& query_head, TensorHandle const& output, Engine engine) {
     Index const dim = spec_->shape.value_dim;
@@ -186,7 +189,7 @@ class ForwardFinish {
   KernelSpec const* spec_;
   bool declared_ = false;
   Index first_column_ = 0, count_ = 0;
-  RotatingTile sum_, scale_, logarithm_, dead_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_,
+  RotatingTile sum_, scale_, logarithm_, masked_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_,
       padding_, output_, accumulator_;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Forward attention kernels: the whole SPMD ring, and the step that folds one owner's keys into a running state.
+// Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
 
 #include <string>
 #include <utility>
@@ -12,9 +12,10 @@
 
 namespace annulus::nki {
 
+/// Builds forward programs. `mask` must outlive the kernel; it covers all ranks for ring(), one rank for step().
 class ForwardKernel {
  public:
-  /// Throws UnsupportedError or ShapeError where no kernel can be built. `mask` knows the rows of all ranks of the ring.
+  /// Throws UnsupportedError if the spec is not supported, ShapeError if its extents are invalid or do not fit SBUF.
   ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {})
       : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
@@ -22,40 +23,43 @@ class ForwardKernel {
     find_budgets();
   }
 
-  /// q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows, head_dim]), k alike, v [batch, kv_heads, keys, value_dim],
-  /// the mask's input if it has one, sinks [batch, query_heads, n] (the same
-  /// for each batch item) -> output [batch, query_heads, rows, value_dim] and, in training,
-  /// lse [batch, query_heads, 128, columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row.
+  /// The kernel of a whole ring. Inputs: q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows,
+  /// head_dim]), k [batch, kv_heads, head_dim, keys] (keys_by_token: [.., keys, head_dim]), v [batch, kv_heads, keys,
+  /// value_dim], the mask input if there is one, and sink logits `sinks` [batch, query_heads, n], the same for each
+  /// batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch, query_heads, 128,
+  /// columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError if the mask
+  /// does not match the spec or SBUF is exceeded.
   Program ring() && {
     return first_fit([this] { return write_ring(); });
   }
 
-  /// As ring(), for one owner's keys, without collectives: inputs old_negated_maximum and old_sum [batch * query_heads, 128, columns] and
-  /// old_accumulator [batch * query_heads, rows, value_dim], all float32, come back as new_negated_maximum, new_sum, new_accumulator.
-  /// A row that has seen nothing has the negated maximum 1e30, the sum 0 and an accumulator of zeros.
+  /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),
+  /// and the running state, float32: old_negated_maximum and old_sum [batch * query_heads, 128, columns],
+  /// old_accumulator [batch * query_heads, rows, value_dim]. Outputs: new_negated_maximum, new_sum, new_accumulator. A
+  /// row that has seen no key has negated maximum 1e30, sum 0 and an accumulator of zeros. Throws as ring() does.
   Program step() && {
     return first_fit([this] { return write_step(); });
   }
 
-  /// Keys that are in SBUF together, and whether accumulators stay there too: of the room tried last.
+  /// Number of keys that are in SBUF together, and whether accumulators stay there too, in the SBUF plan tried last.
   Index section_keys() const { return sbuf_plan_.section; }
   bool resident() const { return sbuf_plan_.resident; }
 
  private:
   using State = ForwardUnits::State;
 
-  /// One item per core, or one that the cores of a pair share.
+  /// Work of one pass over the ring: one item per core, or one that the cores of a pair share.
   struct Round {
     Affine item;
     RoundKind kind;
     std::vector<RowTile> tiles;
   };
 
-  /// A way to share SBUF out.
+  /// A partition of SBUF.
   struct SbufPlan {
-    Index group = 0;    ///< keys between two corrections of the accumulator
-    Index section = 0;  ///< keys that are there together
-    bool resident = true;
+    Index group = 0;       ///< keys between two corrections of the accumulator
+    Index section = 0;     ///< keys that are in SBUF together
+    bool resident = true;  ///< accumulators stay in SBUF
   };
 
   Program write_ring() {
@@ -114,23 +118,23 @@ class ForwardKernel {
 
   Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
 
-  /// An estimate of the bytes per partition: how often a tile rotates is known when the program is written.
-  Index sbuf_bytes(SbufPlan const& room) const {
+  /// Estimated bytes per partition; the exact rotation of each tile is known only after the program is written.
+  Index sbuf_bytes(SbufPlan const& plan) const {
     Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
                 head_chunks = Chunks{spec_.shape.head_dim}.count();
-    Index const keys = 2 * head_chunks * room.section * element,
-                values = 2 * ceil_divide(room.section, tile_rows) * dim * element;
+    Index const keys = 2 * head_chunks * plan.section * element,
+                values = 2 * ceil_divide(plan.section, tile_rows) * dim * element;
     Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
-    Index const working = room.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
+    Index const working = plan.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
-    Index const state = spec_.query_heads_per_item() * columns() * (room.resident ? dim + 2 : 2) * 4 +
-                        (room.resident ? 0 : 15 * dim * 4);
+    Index const state = spec_.query_heads_per_item() * columns() * (plan.resident ? dim + 2 : 2) * 4 +
+                        (plan.resident ? 0 : 15 * dim * 4);
     Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 *
                          (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
     return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
   }
 
-  /// With the group that there is room for.
+  /// Tuning with the group size of the current SBUF plan.
   ForwardTuning tuning() const {
     ForwardTuning tuned = tuning_;
     tuned.group_keys = sbuf_plan_.group;
@@ -139,26 +143,27 @@ class ForwardKernel {
 
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
 
-  /// Best first: accumulators that stay, then long groups, then long sections.
+  /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
   void find_budgets() {
     Index const keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
                 shortest_group = std::min(tuning_.group_keys, Index{512});
     for (bool resident : {true, false})
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = ceil_divide(section / 2, group) * group) {
-          SbufPlan const room{std::min(group, section), section, resident};
-          if (sbuf_bytes(room) <= budget()) sbuf_plans_.push_back(room);
+          SbufPlan const plan{std::min(group, section), section, resident};
+          if (sbuf_bytes(plan) <= budget()) sbuf_plans_.push_back(plan);
           if (section <= group) break;
         }
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
     sbuf_plan_ = sbuf_plans_.front();
   }
 
+  /// The program of the first SBUF plan whose tiles fit; throws ShapeError if none does.
   template <class Write>
   Program first_fit(Write&& write_program) {
     Index needed = 0;
-    for (SbufPlan const& room : sbuf_plans_) {
-      sbuf_plan_ = room;
+    for (SbufPlan const& plan : sbuf_plans_) {
+      sbuf_plan_ = plan;
       Program program = write_program();
       needed = 0;
       for (Buffer const& buffer : program.buffers)
@@ -293,7 +298,7 @@ class ForwardKernel {
     append_rolled(builder, "row_block", std::move(bodies));
   }
 
-  /// Columns of all heads of the round between HBM and the chip. Rows beyond the last are made empty first.
+  /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
   void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round,
                     bool in) {
     auto const count = static_cast<Index>(round.tiles.size());

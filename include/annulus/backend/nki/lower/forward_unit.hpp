@@ -1,5 +1,5 @@
 #pragma once
-// What the forward pass is cut into, and how it is spread over engines and buffers.
+// Units of work of the forward pass, and their distribution over engines and buffers.
 
 #include <span>
 
@@ -7,20 +7,20 @@
 
 namespace annulus::nki {
 
-/// How the work is spread over engines and buffers; found with the cost model. Numbers of keys are multiples of 128.
+/// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
 struct ForwardTuning {
   Index group_keys = 4096;    ///< keys between two corrections of the accumulator
-  Index slot_keys = 2304;     ///< short units go through the pipeline together until they have so many keys
-  Index query_tiles = 2;      ///< row tiles whose queries one DMA brings, where they are neighbours
-  Index load_keys = 1024;     ///< keys that one DMA brings
-  Index span_keys = 512;      ///< keys that leave PSUM in one instruction: a bank
-  Index dma_transposed = 9;   ///< of every 16 full 128 x 128 blocks of P^T, these go by DMA
-  Index vector_share = 3;     ///< of the others, VectorE takes one of so many out of PSUM, ScalarE the rest
-  Index dma_shortest = 2048;  ///< keys; shorter slots would wait for DMA's latency
-  Index dma_blocks = 4;       ///< of P^T that one DMA brings, as in published kernels: each takes a while to begin
+  Index slot_keys = 2304;     ///< short units share a pipeline slot until it has this many keys
+  Index query_tiles = 2;      ///< adjacent row tiles whose queries one DMA loads
+  Index load_keys = 1024;     ///< keys that one DMA loads
+  Index span_keys = 512;      ///< keys that one instruction moves out of PSUM; 512 are a bank
+  Index dma_transposed = 9;   ///< of every 16 full 128 x 128 blocks of P^T, this many are transposed by DMA
+  Index vector_share = 3;     ///< of the others, VectorE copies one in this many out of PSUM, ScalarE the rest
+  Index dma_shortest = 2048;  ///< keys; shorter slots use no DMA transposes, whose latency would stall them
+  Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
 };
 
-/// Throws UnsupportedError.
+/// Throws UnsupportedError if a member is out of range.
 inline void check_tuning(ForwardTuning const& tuning) {
   auto const keys = [](char const* name, Index value, Index least) {
     check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows, "nki: ", name, " is ",
@@ -41,36 +41,37 @@ inline void check_tuning(ForwardTuning const& tuning) {
                           "; 1 to 16");
 }
 
-/// A negated maximum that says: nothing seen yet. Scores that were masked, which are the lowest float times the
-/// multiplier, stay far below its opposite.
+/// Negated maximum of a row that has seen no key yet. Masked scores, which are the lowest float times the multiplier,
+/// stay far below -1e30.
 inline constexpr float empty_negated_maximum = 1e30f;
 
+/// Unit of work: a query row tile with a group of keys.
 struct ForwardUnit {
-  Index head = 0;        ///< query head inside the item's group
+  Index head = 0;        ///< query head within the item's group
   std::size_t tile = 0;  ///< row tile
   RowRange keys;         ///< rows of the shard
   std::size_t piece = 0;
-  bool select = false;               ///< some row does not see some key
-  bool first = false, last = false;  ///< of the units of this head and tile in this section
+  bool select = false;               ///< some row does not see some key: mask by range_select
+  bool first = false, last = false;  ///< unit of this head and tile in this section
   std::size_t section = 0;
-  Index column = 0;  ///< where its keys begin in the tiles of its slot; a multiple of 128
+  Index column = 0;  ///< column of its first key in the tiles of its slot; a multiple of 128
 };
 
-/// Units that go through the stages together.
+/// Units that pass the pipeline stages together.
 using ForwardSlot = std::span<ForwardUnit const>;
 
-/// Where the keys and values of a unit lie.
+/// A run of key rows that is in SBUF together, and the numbers of its tiles.
 struct KeySection {
   RowRange rows;
   Index key_number = -1, value_number = -1, bounds_number = -1;
 };
 
-/// What a round carries from unit to unit.
+/// Running softmax state of a round.
 struct ForwardState {
   bool resident = true;
   TileHandle negated_maximum, sum;  ///< [128, heads * tiles]
   TileHandle accumulator;           ///< resident: [128, heads * tiles * value_dim]
-  TensorHandle spilled;             ///< else in the core's own HBM [heads, rows, value_dim]
+  TensorHandle spilled;             ///< not resident: in private HBM [heads, rows, value_dim]
 
   /// The accumulator rows of a tile in HBM.
   Access in_hbm(Index head, RowTile const& tile, Index rows, Index dim) const {

@@ -1,10 +1,10 @@
 #pragma once
-// The forward pass of query tiles over groups of keys, in four stages that a pipeline runs side by side:
+// Forward pass of query tiles over groups of keys, in four stages that run concurrently in a pipeline:
 //   scores         S = Q K^T through PSUM, soft cap, mask, running maximum
 //   probabilities  P = exp(S - maximum) and its row sums
 //   transposes     P^T, partly by DMA, partly by TensorE
 //   values         accumulator = accumulator * correction + P V
-// (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135.) Maxima are kept negated, as exp's bias.
+// (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135.) Maxima are stored negated, as bias of exp.
 
 #include <functional>
 #include <map>
@@ -19,6 +19,7 @@
 
 namespace annulus::nki {
 
+/// Emits the loads and pipeline stages of forward units.
 class ForwardUnits {
  public:
   using State = ForwardState;
@@ -52,13 +53,13 @@ class ForwardUnits {
         rotating("transposed_probabilities", Memory::sbuf, ceil_divide(group, tile_rows) * tile_rows, spec.type, 2);
     weighted_ = rotating("weighted_values", Memory::psum, value_dim, ElementType::float32, 2);
     section_keys_ = section_keys;
-    // A span that all rows see goes the same way as others, with bounds of its own.
+    // A span that all rows see takes the same instruction, with bounds that mask nothing.
     all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
     builder.emit(Memset{all_of_span_.column(0), 0.0f, Engine::gpsimd});
     builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
   }
 
-  /// For the units that follow: where state, row tiles, bounds and the queries of the item's first head are.
+  /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
   void begin_round(State const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
                    HeadSource queries) {
     state_ = state;
@@ -72,7 +73,7 @@ class ForwardUnits {
     }
   }
 
-  /// In parts, the first of them first: units that need the others wait.
+  /// Loads part `part` of `parts` of a section's keys and values; part 0 must come first, as it allocates the tiles.
   void load_section(KeySection& section, HeadSource const& keys, HeadSource const& values, Index part, Index parts) {
     if (part == 0) {
       section.key_number = keys_.make();
@@ -86,13 +87,13 @@ class ForwardUnits {
     }
   }
 
-  /// One slot of the pipeline; any stage may be without units. The stages take turns span by span: engines execute in
-  /// program order, so none may wait at the end of a long run of another's.
-  /// `coming` is scored in the next slot: what it needs from HBM starts to move.
+  /// Emits one slot of the pipeline; any stage may have no units. The stages are interleaved span by span: engines
+  /// execute in program order and would otherwise wait for a long run of another stage. `coming` is scored in the next
+  /// slot: its loads from HBM start here.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
-    transposed_count_ = 0;  // slots that do the same are to say the same, so that they roll
-    // At the end of a pipeline the engine that is busiest before, VectorE, has nothing to do: less waits for others.
+    transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
+    // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
@@ -111,13 +112,13 @@ class ForwardUnits {
  private:
   using Parts = std::vector<std::function<void()>>;
 
-  /// Numbers of the tiles of a unit.
+  /// Tile numbers of a unit in the pipeline.
   struct InFlight {
     QueryPanels::Place queries;
     Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
           row_sum = -1, probabilities = -1, transposed = -1;
   };
-  /// An accumulator on the chip that has still to be stored, by so many units.
+  /// An accumulator in SBUF with `units` pending stores.
   struct Unstored {
     Index accumulator = -1;
     int units = 0;
@@ -150,7 +151,7 @@ class ForwardUnits {
     flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_};
   }
 
-  /// Rows that the pipeline still works on are not in HBM yet.
+  /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
   void load_accumulator(ForwardUnit const& unit) {
     Unstored& rows_in_flight = unstored_[state_column(unit)];
     if (rows_in_flight.units++ == 0) {
@@ -206,7 +207,7 @@ class ForwardUnits {
           Activation{to, Function::tanh, from, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
       source = to;
     }
-    // The maximum of all spans is chained in VectorE and read out once.
+    // The maximum over all spans is chained in VectorE and read out once.
     std::optional<Access> result;
     if (span == spans - 1) result = score_maximum(unit);
     Access const first_seen = unit.select ? bounds_->begin(section.bounds_number, unit.piece, unit.tile)
@@ -228,7 +229,7 @@ class ForwardUnits {
                                 maximum_before(unit), false, Engine::gpsimd});
   }
 
-  /// The state gets a new maximum one slot after it is known; a unit of the same rows may need it before.
+  /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
   Access maximum_before(ForwardUnit const& unit) {
     Index const number = flight(unit).maximum_before;
     return number < 0 ? state_of(state_.negated_maximum, unit) : negated_maximum_[number].part(0, rows(unit), 0, 1);
@@ -242,7 +243,7 @@ class ForwardUnits {
       parts.push_back([this, &unit, span, spans] {
         InFlight const& now = flight(unit);
         Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
-        // The sum of all spans is chained in ScalarE and read out once.
+        // The sum over all spans is chained in ScalarE and read out once.
         std::optional<Access> result;
         if (span == spans - 1) result = row_sum_[now.row_sum].part(0, rows(unit), 0, 1);
         builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count),
@@ -254,7 +255,7 @@ class ForwardUnits {
       });
   }
 
-  /// Not where the maximum is raised: ScalarE would wait there for a unit that has just begun.
+  /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.
   void save_maximum_and_sum(ForwardUnit const& unit) {
     InFlight const& now = flight(unit);
     Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
@@ -268,7 +269,7 @@ class ForwardUnits {
     if (unsaved->second == now.negated_maximum) unsaved_maxima_.erase(unsaved);
   }
 
-  /// Up to 128 x 128 of P.
+  /// A block of up to 128 x 128 elements of P.
   struct Block {
     Index rows, keys, column;
 
@@ -293,7 +294,7 @@ class ForwardUnits {
     bool const long_enough = !draining_ && static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
     Index const by_tensor =
         bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
-    // Products take the blocks in order, so those that come by DMA, later, are the last whole ones.
+    // Products read the blocks in order, so the last whole blocks go by DMA, which takes longer.
     whole = 0;
     for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
       bool const by_dma = blocks[first].whole() && whole >= by_tensor;
@@ -330,7 +331,7 @@ class ForwardUnits {
   void sum(Parts& parts, ForwardSlot units, std::vector<KeySection> const& sections) {
     std::set<Index> scaled;
     for (ForwardUnit const& unit : units) {
-      // At once, unless the rows have another unit before in this slot: GpSimdE would wait for other stages first.
+      // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
       bool const early = scaled.insert(state_column(unit)).second;
       if (early) scale_accumulator(unit);
       Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;

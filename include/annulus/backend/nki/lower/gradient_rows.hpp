@@ -1,5 +1,5 @@
 #pragma once
-// Gradients in HBM, float32 by token: written, added to, cleared and joined.
+// Gradient rows in HBM, float32 by token: store, accumulate, clear, and sum of two parts.
 
 #include <string>
 #include <utility>
@@ -11,17 +11,19 @@
 
 namespace annulus::nki {
 
-/// The gradient rows of one head, [rows, dim].
+/// Gradient rows of one head in HBM, [rows, dim].
 struct GradientTarget {
   TensorHandle tensor;
   Affine offset;
   Index rows = 0, dim = 0;
 
+  /// Rows [begin, begin + count).
   Access block(Affine const& begin, Index count) const {
     return tensor.pattern(offset + begin * dim, {{dim, count}, {1, dim}});
   }
 };
 
+/// Emits the accesses to gradients in HBM.
 class GradientRows {
  public:
   GradientRows(Builder& builder, Index widest, Index key_tile_blocks)
@@ -31,8 +33,8 @@ class GradientRows {
     zeros_ = builder.declare("gradient_zeros", Memory::sbuf, tile_rows, widest, ElementType::float32);
   }
 
-  /// `gradient` holds rows [begin, begin + count), block b of 128 rows at columns b * dim, and goes to the target; it is
-  /// added to what is there if `add`.
+  /// Stores, or adds if `add`, rows [begin, begin + count) of the target; `gradient` holds block b of 128 rows at
+  /// columns b * dim.
   void store(GradientTarget const& to, Index begin, Index count, TileHandle const& gradient, bool add) {
     for (auto const& [first, rows, blocks] : parts_of(count)) {
       Access const here = gradient.pattern(0, rows, first / tile_rows * to.dim, {{to.dim, blocks}, {1, to.dim}});
@@ -43,7 +45,7 @@ class GradientRows {
     }
   }
 
-  /// The same for a row tile of queries, which two cores may share.
+  /// Stores, or adds if `add`, the gradient of a query row tile, which two cores may share.
   void store(GradientTarget const& to, RowTile const& tile, TileHandle const& gradient, bool add) {
     if (add) {
       before_.make();
@@ -60,6 +62,7 @@ class GradientRows {
     });
   }
 
+  /// Zeroes rows [begin, begin + count) of the target.
   void clear(GradientTarget const& to, Index begin, Index count) {
     builder_->allocate(zeros_);
     builder_->emit(Memset{zeros_.whole(), 0.0f, Engine::gpsimd});
@@ -69,7 +72,7 @@ class GradientRows {
     }
   }
 
-  /// to = a + b, or to += where `add`; the cores of a pair take the rows in turns.
+  /// to = a + b, or to += a + b if `add`; row tiles alternate between the cores of a pair.
   void join(GradientTarget const& to, GradientTarget const& a, GradientTarget const& b, bool add) {
     std::vector<Body> bodies;
     for (RowTile const& tile : row_tiles(to.rows, true))
@@ -81,7 +84,7 @@ class GradientRows {
         builder_->emit(
             TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
         if (add) {
-          // Into a tile that is there already: a new one would change which tile `left` is.
+          // Reuses the tile `right`: a new one would change the age of `left`.
           store_once(*builder_, tile, [&](Index row, Index rows) {
             builder_->emit(DmaCopy{before_[right].part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
           });
@@ -97,7 +100,7 @@ class GradientRows {
   struct Part {
     Index first, rows, blocks;
   };
-  /// Whole blocks of 128 rows in one piece, and the rest.
+  /// All whole blocks of 128 rows as one part, and the remainder as another.
   static std::vector<Part> parts_of(Index count) {
     std::vector<Part> parts;
     if (count >= tile_rows) parts.push_back({0, tile_rows, count / tile_rows});

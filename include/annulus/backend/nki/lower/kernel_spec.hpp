@@ -1,5 +1,5 @@
 #pragma once
-// What an attention kernel is built for.
+// Shapes, options and limits of an attention kernel.
 
 #include <cmath>
 
@@ -9,18 +9,18 @@
 
 namespace annulus::nki {
 
-/// Rows whose log-sum-exp has no keys to sum over: -inf as everywhere in Annulus, or 0 as the vendor's kernels say.
+/// lse of a masked row (one that sees no key): -inf as everywhere in Annulus, or 0 as in the vendor's kernels.
 enum class MaskedRow { minus_infinity, zero };
 
-/// Who travels in the backward pass.
+/// Operands that rotate in the backward pass.
 enum class Travels { queries, keys };
 
-/// The shapes and options of a kernel. All ranks hold equally many rows.
+/// Shapes and options of a kernel. All ranks hold equally many rows.
 struct KernelSpec {
   Target target = Target::trn2;
-  int cores = 2;   ///< LNC: 1 or 2 physical cores share a rank
-  int ranks = 1;   ///< of a ring
-  int groups = 1;  ///< rings that run side by side; rank ids may count through all of them
+  int cores = 2;   ///< LNC: physical cores per rank, 1 or 2
+  int ranks = 1;   ///< ranks of a ring
+  int groups = 1;  ///< rings that run concurrently; rank ids may count through all of them
   AttentionShape shape{};
   Index local_queries = 1;
   Index local_keys = 1;
@@ -29,26 +29,26 @@ struct KernelSpec {
   ElementType lse_type = ElementType::float32;
   double softmax_scale = 1;
   double logit_softcap = 0;       ///< 0: none
-  Index sinks = 0;                ///< sinks per query head
+  Index sinks = 0;                ///< sink logits per query head
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse
   MaskedRow masked_row = MaskedRow::minus_infinity;
-  Travels travels = Travels::queries;  ///< backward
+  Travels travels = Travels::queries;  ///< backward pass only
 
   Index items() const { return shape.batch * shape.kv_heads; }
   Index query_heads_per_item() const { return shape.group(); }
 };
 
-inline constexpr Index tile_rows = 128;
-inline constexpr Index most_rows = Index{1} << 21;
-inline constexpr Index widest_dim = 512;  ///< one PSUM bank of fp32
+inline constexpr Index tile_rows = 128;             ///< rows of a row tile: one per partition
+inline constexpr Index most_rows = Index{1} << 21;  ///< most queries or keys per rank
+inline constexpr Index widest_dim = 512;            ///< one PSUM bank of fp32
 
-/// Magnitude up to which the largest logit of a row may go. Above it neighbouring float32 numbers are more than 1 apart:
-/// whether ScalarE rounds the product before it adds the bias then decides the exponent, up to infinity.
+/// Largest accepted magnitude of the largest logit of a row. Above it the spacing of float32 exceeds 1, and the
+/// exponent depends, up to infinity, on whether ScalarE rounds the product before it adds the bias.
 inline constexpr float largest_logit = 0x1p24f;
 
-/// Throws UnsupportedError or ShapeError for what no kernel can be built for.
+/// Throws UnsupportedError for options, ShapeError for extents that no kernel supports.
 inline void check_spec(KernelSpec const& spec) {
   auto const& shape = spec.shape;
   check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
@@ -72,7 +72,8 @@ inline void check_spec(KernelSpec const& spec) {
   for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
     check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
                             "; accepted are float32, bfloat16, float16");
-  check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks, " sinks per query head; 0 (none) or more");
+  check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
+                          " sink logits per query head; accepted: 0 (none) or more");
   double const scale = std::abs(spec.softmax_scale);
   check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ",
                           spec.softmax_scale,
@@ -81,7 +82,7 @@ inline void check_spec(KernelSpec const& spec) {
                           "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
 }
 
-/// Units of work: a tile of queries with a group of keys. Throws UnsupportedError for a kernel with too many.
+/// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.
 inline void check_units(std::size_t units) {
   constexpr std::size_t most = std::size_t{1} << 19;
   check<UnsupportedError>(
@@ -90,14 +91,15 @@ inline void check_units(std::size_t units) {
       "compiler would take it: use more ranks, or fewer heads to a kernel");
 }
 
-/// A logit is multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is positive:
-/// a negative or zero scale is taken into the queries, exactly.
+/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is
+/// positive: the sign of the scale, or zero, is applied to the queries, which is exact.
 struct LogitFactors {
   float query_factor = 1;
   float inner = 1;
   float multiplier = 1;
   bool capped = false;
 };
+/// Factors for the softmax_scale and logit_softcap of a spec.
 inline LogitFactors logit_factors(KernelSpec const& spec) {
   LogitFactors factors;
   double const scale = std::abs(spec.softmax_scale);
@@ -111,7 +113,7 @@ inline LogitFactors logit_factors(KernelSpec const& spec) {
   return factors;
 }
 
-/// A contraction over `dim` elements runs in pieces of up to 128 partitions.
+/// Chunks of up to 128 partitions into which a contraction over `dim` elements is cut.
 struct Chunks {
   Index dim = 0;
   Index count() const { return ceil_divide(dim, tile_rows); }

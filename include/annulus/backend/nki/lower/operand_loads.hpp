@@ -1,6 +1,6 @@
 #pragma once
-// Brings operands from HBM into SBUF in the two forms that TensorE contracts over: by feature (partition = element of the
-// head's vector) and by token (partition = row).
+// Loads of operands from HBM into SBUF in the two layouts that TensorE contracts over: by feature (partition = element
+// of head_dim or value_dim) and by token (partition = row).
 
 #include <algorithm>
 #include <utility>
@@ -19,14 +19,14 @@ struct HeadSource {
   bool by_token = false;
 };
 
-/// Transposes through PSUM. Engines that empty PSUM take turns by the caller's choice.
+/// Transposes on TensorE through PSUM; the caller chooses the engine that copies the result out of PSUM.
 class Transposer {
  public:
   Transposer(Builder& builder, ElementType type)
       : builder_(&builder), tiles_(builder, "transposed", Memory::psum, tile_rows, tile_rows * blocks, type, 2) {}
 
-  /// to[f, p] = from[p, f] for blocks of up to 128 x 128: `count` of them, from(i) and to(i) give the i-th pair of accesses,
-  /// all destinations next to each other as one access `destination`.
+  /// Transposes `count` blocks of up to 128 x 128: from(i) is the access to block i; `destination` is the adjacent
+  /// results.
   template <class From>
   void run(Index rows, Index columns, Index count, From&& from, Access const& destination, Engine evacuation) {
     tiles_.make();
@@ -35,7 +35,7 @@ class Transposer {
     builder_->emit(TensorCopy{destination, staged.part(0, columns, 0, count * rows), evacuation});
   }
 
-  /// Blocks of 128 columns that one PSUM tile holds: at most a bank of fp32.
+  /// Blocks of 128 columns per PSUM tile: at most a bank of fp32.
   static constexpr Index blocks = 4;
 
  private:
@@ -43,12 +43,13 @@ class Transposer {
   RotatingTile tiles_;
 };
 
+/// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
   OperandLoads(Builder& builder, Transposer& transposer, ElementType type, Index widest)
       : builder_(&builder), transposer_(&transposer), type_(type), widest_(widest) {}
 
-  /// Rows [begin, begin + count) by feature: chunk c of 128 features at columns c * pitch of `tile`, from `column` on.
+  /// Loads rows [begin, begin + count) by feature: chunk c of 128 features at columns c * pitch + column of `tile`.
   void by_feature(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch,
                   Index column = 0) {
     Chunks const chunks{source.dim};
@@ -72,8 +73,7 @@ class OperandLoads {
     }
   }
 
-  /// Rows [begin, begin + count) by token: block b of 128 rows at columns (first_block + b) * dim of
-  /// `tile`.
+  /// Loads rows [begin, begin + count) by token: block b of 128 rows at columns (first_block + b) * dim of `tile`.
   void by_token(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile,
                 Index first_block = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;

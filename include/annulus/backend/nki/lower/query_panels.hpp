@@ -1,5 +1,5 @@
 #pragma once
-// Query rows on the chip: neighbouring row tiles come together, as each DMA takes a while to begin.
+// Query rows in SBUF. One DMA loads a panel of adjacent row tiles, to amortise its latency.
 
 #include <algorithm>
 #include <optional>
@@ -11,9 +11,10 @@
 
 namespace annulus::nki {
 
+/// Loads panels of queries and tracks the newest.
 class QueryPanels {
  public:
-  /// Where the queries of a row tile lie: which tile of the buffer, and from which of its columns on.
+  /// Location of the queries of a row tile: number of the panel's tile, and first column in it.
   struct Place {
     Index number = -1, column = 0;
   };
@@ -27,21 +28,21 @@ class QueryPanels {
         factor_(factor),
         panel_(builder, "queries", Memory::sbuf, chunks_.largest(), chunks_.count() * most * tile_rows, spec.type, 2) {}
 
-  /// `source`: the first of the heads that share keys.
+  /// `source`: the queries of the first head of the group that shares keys.
   void begin_round(HeadSource source, std::vector<RowTile> const& tiles) {
     source_ = std::move(source);
     tiles_ = &tiles;
     newest_.reset();
     panels_.clear();
     for (TileRun const& run : runs_of(tiles)) {
-      // Tiles of cores that take turns are no neighbours.
+      // Tiles that alternate between cores are not adjacent.
       std::size_t const length = run.stride == tile_rows ? static_cast<std::size_t>(most_) : 1;
       for (std::size_t first = run.first; first < run.last; first += length)
         panels_.push_back({first, std::min(run.last, first + length), run.stride});
     }
   }
 
-  /// Loads the panel of a tile unless it is the newest.
+  /// Returns the location of a row tile's queries; loads its panel unless that is the newest.
   Place fetch(Index head, std::size_t tile) {
     auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.last; });
     std::pair const wanted{head, panel->first};
@@ -50,7 +51,7 @@ class QueryPanels {
     return {panel_.newest_number(), static_cast<Index>(tile - panel->first) * tile_rows};
   }
 
-  /// Features of chunk c of `rows` queries.
+  /// Access to chunk c of the features of `rows` queries.
   Access chunk(Place const& place, Index c, Index rows) {
     return panel_[place.number].part(0, chunks_.size(c), c * most_ * tile_rows + place.column, rows);
   }

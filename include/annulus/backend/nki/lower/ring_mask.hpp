@@ -1,6 +1,6 @@
 #pragma once
-// What each rank's query rows may see of each owner's key rows, as ranges: all that a kernel learns about sharding, mask
-// and documents.
+// Ranges of key rows of each owner that the query rows of each rank see: the form in which kernels receive sharding,
+// mask and document ids.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace annulus::nki {
 
-/// The rows of one rank: where they stand and, for packed documents, to which each belongs ([batch][row]).
+/// Rows of one rank: their global positions and, for packed documents, their document ids [batch][row].
 struct RankRows {
   std::vector<Segment> segments;
   std::vector<std::vector<std::int32_t>> documents{};
 };
 
-/// Ranges of key rows over many query rows: what all of them see, and what any of them sees.
+/// Union and intersection of the ranges of key rows that several query rows see.
 struct Cover {
   Index latest_begin = 0, earliest_end = std::numeric_limits<Index>::max();
   Index earliest_begin = std::numeric_limits<Index>::max(), latest_end = 0;
@@ -45,24 +45,26 @@ struct Cover {
     earliest_begin = std::min(earliest_begin, other.earliest_begin);
     latest_end = std::max(latest_end, other.latest_end);
   }
-  /// Does every row see all of these keys?
+  /// True if every row sees all of these keys.
   bool full(RowRange keys) const { return latest_begin <= keys.begin && earliest_end >= keys.end; }
   RowRange seen() const { return earliest_begin >= latest_end ? RowRange{} : RowRange{earliest_begin, latest_end}; }
 };
 
-/// How a kernel gets the ranges.
+/// Form in which a kernel receives the ranges.
 enum class BoundsForm {
   none,   ///< everything is visible
-  band,   ///< row i sees i + lo .. i + hi: two numbers per pair of pieces and owner
-  ranges  ///< two numbers per row, piece and owner
+  band,   ///< row i sees i + lo <= j < i + hi: two offsets per pair of pieces and owner
+  ranges  ///< two bounds per row, piece and owner
 };
 
+/// Mask of a ring: cuts key rows into pieces, so that each query sees one range of each piece.
 class RingMask {
  public:
-  /// Key rows are cut into as many pieces as it takes for a query to see one range of each; more are refused.
+  /// Most pieces of keys and of queries; the constructor refuses more.
   static constexpr std::size_t most_pieces = 32;
 
-  /// queries[rank], keys[rank]; query positions count from query_offset.
+  /// queries[rank], keys[rank]; query positions count from query_offset. Throws ShapeError without ranks,
+  /// UnsupportedError for more than most_pieces pieces or a document whose keys on a rank are interrupted by another.
   RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
       : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
     check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
@@ -76,7 +78,7 @@ class RingMask {
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
     bool banded = !documents_ && mask_.chunk == 0;
-    // Row tiles, of 128 rows on each of up to two cores, must not reach over the end of a piece.
+    // Row tiles, of 128 rows on each of up to two cores, must not cross the end of a piece.
     for (RowRange piece : query_pieces_) banded = banded && piece.begin % 256 == 0;
     for (auto const& query : queries_)
       for (auto const& key : keys_)
@@ -88,8 +90,8 @@ class RingMask {
     find_runs();
   }
 
-  /// One rank whose rows stand in no order that a Mask can tell: ranges[piece][query row] are the key rows seen, each range
-  /// inside its piece.
+  /// One rank with explicit ranges, for rows in any order: ranges[piece][query row] are the key rows seen, inside the
+  /// piece. Throws ShapeError unless there is at least one piece and one list of ranges for each.
   RingMask(std::vector<RowRange> pieces, std::vector<std::vector<RowRange>> ranges)
       : form_(BoundsForm::ranges), pieces_(std::move(pieces)), given_(std::move(ranges)) {
     check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(),
@@ -100,7 +102,7 @@ class RingMask {
     keys_ = {{{{0, pieces_.back().end, 0, 1}}}};
   }
 
-  /// Throws ShapeError unless this mask is that of a ring of `ranks` with the rows of the spec.
+  /// Throws ShapeError unless this mask is for `expected_ranks` ranks with the rows and batch of the spec.
   void check_for(KernelSpec const& spec, int expected_ranks) const {
     check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ",
                       expected_ranks, " ranks, but a mask for ", queries_.size(), " ranks of queries and ",
@@ -122,8 +124,7 @@ class RingMask {
   std::vector<RowRange> const& pieces() const { return pieces_; }
   std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
 
-  /// The key rows of a piece that a query row of rank `me` sees among those of `owner`; where it sees none, an empty range
-  /// inside the piece.
+  /// Key rows of `owner` in a piece that a query row of rank `me` sees; an empty range inside the piece if none.
   RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query) const {
     RowRange const rows = pieces_[piece];
     if (form_ == BoundsForm::none) return rows;
@@ -143,8 +144,8 @@ class RingMask {
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
-  /// Over all rows `queries`, all batch items and all pairs of ranks that may meet: the rank itself in its own step, any
-  /// two different ranks in the others.
+  /// Cover of a piece over the rows `queries`, all batch items and all (rank, owner) pairs of a step: each rank with
+  /// its own keys if own_step, else all pairs of different ranks.
   Cover cover(bool own_step, RowRange queries, std::size_t piece) const {
     Cover joined;
     if (form_ == BoundsForm::none) {
@@ -165,9 +166,9 @@ class RingMask {
     return joined;
   }
 
-  /// band: for rank `me` [other rank of all groups][query piece][key piece][lo, hi): row i of a query piece sees key rows
-  /// max(piece.begin, i + lo) <= j < min(piece.end, i + hi), i counted from the shard's first row. The other rank owns the
-  /// keys or, where queries travel, the queries.
+  /// mask_offsets of rank `me`: [other rank of all groups][query piece][key piece][lo, hi]. Row i of a query piece sees
+  /// key rows max(piece.begin, i + lo) <= j < min(piece.end, i + hi), i counted from the shard's first row. The other
+  /// rank owns the keys or, if queries rotate, the queries.
   std::vector<float> offsets(int me, int groups, bool queries_travel = false) const {
     std::vector<float> table;
     for (int other = 0; other < ranks() * groups; ++other)
@@ -184,7 +185,7 @@ class RingMask {
     return table;
   }
 
-  /// ranges: for rank `me` [other rank of all groups][batch or 1][key piece][begin, end][rows].
+  /// mask_ranges of rank `me`: [other rank of all groups][batch or 1][key piece][begin, end][rows].
   std::vector<float> ranges(int me, int groups, bool queries_travel = false) const {
     std::vector<float> table;
     Index const rows = rows_of(queries_.front().segments);
@@ -204,7 +205,7 @@ class RingMask {
   }
 
  private:
-  /// Batch items that have the same documents on all ranks count as one.
+  /// Reduces the batch to one item if all items have the same document ids on all ranks.
   void join_batch_items() {
     for (auto const* side : {&queries_, &keys_})
       for (RankRows const& rank : *side)
@@ -214,7 +215,7 @@ class RingMask {
       for (RankRows& rank : *side) rank.documents.resize(1);
   }
 
-  /// Who asks and who owns the keys.
+  /// The rank of the queries, and the owner of the keys.
   std::pair<int, int> pair_of(int me, int other, bool queries_travel) const {
     return queries_travel ? std::pair{other % ranks(), me} : std::pair{me, other % ranks()};
   }
@@ -228,7 +229,7 @@ class RingMask {
     return segment.global_begin + (row - segment.local_begin) * segment.global_stride + query_offset_;
   }
 
-  /// Position and stride of the keys of a piece; its first key stands for all where the exemption from the window is asked.
+  /// Position and stride of the keys of a piece, and whether they are sink tokens (all are, or none).
   Tile tile_of(int owner, std::size_t piece) const {
     Segment const& segment = segment_at(keys_[static_cast<std::size_t>(owner)], pieces_[piece].begin);
     Tile tile;
@@ -238,7 +239,7 @@ class RingMask {
     return tile;
   }
 
-  /// Cuts wherever any rank's segments end or, for keys, its exemption from the window does.
+  /// Cuts the rows at the segment ends of every rank and, for keys, at the end of the sink tokens.
   std::vector<RowRange> cut(std::vector<RankRows> const& ranks, bool keys) const {
     Index const rows = rows_of(ranks.front().segments);
     std::set<Index> cuts{0, rows};
@@ -272,7 +273,7 @@ class RingMask {
         }
   }
 
-  /// Unbounded sides stay exact in fp32 and beyond every row.
+  /// Offset of a bound; unbounded sides become values that are exact in fp32 and beyond every row.
   static float offset(Index position, Tile const& tile, Index shift) {
     constexpr Index far = Index{1} << 22;
     if (position <= -unbounded / 2) return -static_cast<float>(far);
@@ -292,7 +293,8 @@ class RingMask {
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };
 
-/// Items count the kv heads of one batch item after the other. Only documents ask for the batch item.
+/// Batch item of an item (one kv head of one batch item) if document ids differ between batch items; else 0. Throws
+/// UnsupportedError for such a mask with several kv heads.
 inline Affine batch_of(KernelSpec const& spec, RingMask const& mask, Affine const& item) {
   if (mask.batch() == 1) return 0;
   check<UnsupportedError>(spec.shape.kv_heads == 1, "nki: documents that differ between ", spec.shape.batch,

@@ -1,5 +1,5 @@
 #pragma once
-// The order of a round: steps of the ring, sections of keys, units of work, and when keys are copied, sent and fetched.
+// Schedule of a forward round: ring steps, sections of keys, units of work, and the times of copies, sends and loads.
 
 #include <functional>
 #include <map>
@@ -10,15 +10,18 @@
 
 namespace annulus::nki {
 
+/// Work list of a forward round, written to a program as a software pipeline.
 class RingSchedule {
  public:
-  /// Steps that no rank needs are left out: step 0 is the rank's own, all others may meet any other rank.
+  /// Step 0 is that of the rank's own keys, later steps may be those of any other rank; steps without visible pairs are
+  /// omitted.
   RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys,
                ForwardTuning const& tuning, int ranks)
       : heads_(spec.query_heads_per_item()), tile_count_(tiles.size()) {
     for (int step = 0; step < ranks; ++step) {
       bool any = false;
-      // Causal tiles grow with their number. Up and down in turns, and down at the end, so that the pipeline drains on little.
+      // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
+      // and ends descending, so that the pipeline drains on small tiles.
       bool const falling = (ranks - 1 - step) % 2 == 0;
       for (Index begin = 0; begin < spec.local_keys; begin += section_keys) {
         RowRange const rows{begin, std::min(begin + section_keys, spec.local_keys)};
@@ -45,11 +48,10 @@ class RingSchedule {
   int step_of(std::size_t section) const { return step_of_[section]; }
   std::vector<KeySection>& sections() { return sections_; }
 
-  /// copy(part, parts): a part of what the rank sends first; send(step, part): its keys (0) or values (1) start to travel;
-  /// load(section, part, parts): a part of a section's keys and values. All are spread over the work of a section, as units
-  /// wait where much moves at once.
-  /// finish(head, tiles, drained) as soon as the last unit of some tiles has been through the pipeline, so that results leave
-  /// while others are computed; drained: no unit is left to be scored.
+  /// Writes the round. Callbacks: copy(part, parts) copies a part of the rank's own keys and values to the send
+  /// buffers; send(step, part) starts sending keys (0) or values (1); load(section, part, parts) loads a part of a
+  /// section. They are spread over the work of a section, because units wait for bursts of transfers. finish(head,
+  /// tiles, drained) stores finished row tiles while others are computed; drained: no unit is left to be scored.
   template <class Copy, class Send, class Load, class Finish>
   void write(Builder& builder, ForwardUnits& stages, Copy&& copy, Send&& send, Load&& load, Finish&& finish) {
     Events events;
@@ -102,19 +104,18 @@ class RingSchedule {
   }
 
  private:
-  static constexpr std::size_t depth = 5;  // four stages, and a slot for what DMA transposes to arrive
-  static constexpr std::size_t batch_tiles =
-      4;  // fewer would end in more short instructions, more hold up the next unit
+  static constexpr std::size_t depth = 5;        // four stages, and a slot for the latency of DMA transposes
+  static constexpr std::size_t batch_tiles = 4;  // fewer cause more short instructions, more delay the next unit
 
-  // How much of a section's work is done before; the rank's own keys are copied first, those of others are there.
-  static constexpr double copy_begin = 0.05, copy_end = 0.4;         // not at once: the first units wait for loads
-  static constexpr double send_own = 0.4, send_own_end = 0.5;        // the copies are there
+  // Fractions of a section's work after which transfers begin or end.
+  static constexpr double copy_begin = 0.05, copy_end = 0.4;         // later than the loads of the first units
+  static constexpr double send_own = 0.4, send_own_end = 0.5;        // the copies are complete
   static constexpr double send_others = 0.2, send_others_end = 0.3;  // the other core has begun the step too
-  static constexpr double load_own = 0.65, load_others = 0.5;        // a permute of a long shard is over
+  static constexpr double load_own = 0.65, load_others = 0.5;        // a permute of a long shard is complete
   static constexpr double load_end = 0.95;                           // the next section is about to begin
-  static constexpr Index copy_parts = 8, load_parts = 8;             // a longer DMA would hold up transposes
+  static constexpr Index copy_parts = 8, load_parts = 8;             // a longer DMA would delay transposes
 
-  /// What happens before a slot.
+  /// Actions by the slot before which they are emitted.
   using Events = std::multimap<std::size_t, std::function<void()>>;
 
   struct Batch {
@@ -122,7 +123,7 @@ class RingSchedule {
     RowRange tiles;
   };
 
-  /// By the slot after the one in which their last unit is summed.
+  /// Batches of row tiles by the slot before which they are finished: the one after their last unit is summed.
   std::multimap<std::size_t, Batch> batches() const {
     std::size_t const per_head = (tile_count_ + batch_tiles - 1) / batch_tiles;
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_) * per_head, 0);
@@ -139,7 +140,7 @@ class RingSchedule {
     return found;
   }
 
-  /// The first slot of a section before which this part of its work is done.
+  /// First slot of a section before which this fraction of its work is done.
   std::size_t slot_at(std::size_t section, double part) const {
     std::size_t const first = first_slots_[section], last = first_slots_[section + 1];
     Index all = 0, done = 0;
@@ -173,7 +174,7 @@ class RingSchedule {
       RowRange seen = cover.seen();
       seen = {std::max(seen.begin, section.begin), std::min(seen.end, section.end)};
       if (seen.empty()) continue;
-      // Whole blocks of 128 keys, counted from the section's first: values lie in SBUF by such blocks.
+      // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;
       Index const end =
           std::min(section.end, section.begin + ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
@@ -195,7 +196,7 @@ class RingSchedule {
     units_.back().last = true;
   }
 
-  /// Joins short units from `first` on until a slot has `enough` keys, up to `most`.
+  /// Assigns units from `first` on to slots; short units share a slot until it has `enough` keys, but at most `most`.
   void add_slots(std::size_t first, Index most, Index enough) {
     bool open = false;
     for (std::size_t i = first; i < units_.size(); ++i) {
@@ -209,7 +210,7 @@ class RingSchedule {
   }
 
   struct Slot {
-    std::size_t first = 0, count = 0;  ///< of units_
+    std::size_t first = 0, count = 0;  ///< units_ [first, first + count)
     Index keys = 0;                    ///< in whole blocks of 128
   };
 
@@ -218,7 +219,7 @@ class RingSchedule {
   std::vector<ForwardUnit> units_;
   std::vector<Slot> slots_;
   std::vector<KeySection> sections_;
-  std::vector<std::size_t> first_slots_;  ///< of each section, and the number of slots
+  std::vector<std::size_t> first_slots_;  ///< first slot of each section, then the number of slots
   std::vector<int> step_of_;
   int steps_ = 0;
 };

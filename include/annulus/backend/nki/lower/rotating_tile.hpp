@@ -1,5 +1,5 @@
 #pragma once
-// A buffer whose tiles are named by when they were made, so that stages of a pipeline can hand them on.
+// A buffer whose tiles are named by sequence number, so that pipeline stages can pass them on.
 
 #include <utility>
 
@@ -7,6 +7,7 @@
 
 namespace annulus::nki {
 
+/// Numbers the tiles of a buffer and raises its rotation as older tiles are used.
 class RotatingTile {
  public:
   RotatingTile() = default;
@@ -14,12 +15,12 @@ class RotatingTile {
                int rotation)
       : builder_(&builder), newest_(builder.declare(std::move(name), memory, partitions, elements, type, rotation)) {}
 
-  /// Allocates a tile and returns its number.
+  /// Allocates a tile and returns its sequence number.
   Index make() {
     builder_->allocate(newest_);
     return made_++;
   }
-  /// The buffer keeps as many tiles as are still named.
+  /// The tile of that number; raises the rotation of the buffer so that it is still held.
   TileHandle operator[](Index number) const {
     int const age = static_cast<int>(made_ - 1 - number);
     builder_->keep(newest_, age + 1);

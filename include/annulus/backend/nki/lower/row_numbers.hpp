@@ -1,5 +1,5 @@
 #pragma once
-// The two numbers of a query row that the backward pass needs: its log-sum-exp, negated, and delta = rowsum(dout * output).
+// Per-row values of the backward pass: negated log-sum-exp, and delta = rowsum(dout * output).
 
 #include <vector>
 
@@ -10,6 +10,7 @@
 
 namespace annulus::nki {
 
+/// Loads the values into SBUF and computes delta where it is not an input.
 class RowNumbers {
  public:
   RowNumbers(Builder& builder, KernelSpec const& spec, Index columns)
@@ -19,7 +20,7 @@ class RowNumbers {
     };
     negated_lse_ = rotating("negated_lse", columns, ElementType::float32);
     delta_ = rotating("row_delta", columns, ElementType::float32);
-    dead_ = rotating("dead_rows", columns, ElementType::float32);
+    masked_ = rotating("dead_rows", columns, ElementType::float32);
     if (builder.program().find("output") < 0) return;
     own_delta_ = rotating("own_row_delta", columns, ElementType::float32);
     product_ = rotating("dout_times_output", spec.shape.value_dim, ElementType::float32);
@@ -27,28 +28,28 @@ class RowNumbers {
     row_dout_ = rotating("row_dout", spec.shape.value_dim, spec.type);
   }
 
-  /// A column per row tile; what load() returned names them.
+  /// A column per row tile, in the tiles numbered by load().
   RotatingTile const& negated_lse() const { return negated_lse_; }
   RotatingTile const& delta() const { return delta_; }
 
-  /// Brings the numbers of a head. Rows that saw nothing get -1e30, so that all their probabilities are zero.
+  /// Loads the values of a head; returns their tile number. Masked rows get -1e30, so that their probabilities are 0.
   Index load(std::vector<RowTile> const& tiles, ColumnSource const& lse, ColumnSource const& delta) {
     Index const number = negated_lse_.make();
     delta_.make();
-    dead_.make();
-    TileHandle const negated = negated_lse_.newest(), dead = dead_.newest();
+    masked_.make();
+    TileHandle const negated = negated_lse_.newest(), masked = masked_.newest();
     builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
     load_columns(*builder_, lse, tiles, negated, 0);
     load_columns(*builder_, delta, tiles, delta_.newest(), 0);
-    builder_->emit(TensorScalar{dead.whole(), negated.whole(), Operator::less, -dead_lse, false, Operator::multiply,
-                                -2 * dead_lse, false, Engine::vector});
+    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, false, Operator::multiply,
+                                -2 * masked_lse, false, Engine::vector});
     builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
-                                dead_lse, false, Engine::vector});
-    builder_->emit(TensorTensor{negated.whole(), negated.whole(), dead.whole(), Operator::add, Engine::vector});
+                                masked_lse, false, Engine::vector});
+    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add, Engine::vector});
     for (std::size_t i = 0; i < tiles.size(); ++i)
-      if (tiles[i].overlaps)  // the row is the other core's too: it must count once
+      if (tiles[i].overlaps)  // both cores hold the row: it must count once
         builder_->on_core(1, [&] {
-          builder_->emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -dead_lse, Engine::gpsimd});
+          builder_->emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
         });
     return number;
   }
@@ -83,9 +84,9 @@ class RowNumbers {
   }
 
  private:
-  static constexpr float dead_lse = 1e30f;
+  static constexpr float masked_lse = 1e30f;
 
-  /// What travels must be written whole, beyond the last row too.
+  /// Zeroes the places beyond the last row: a tensor that is sent must be completely written.
   void pad(RoundKind kind, TensorHandle const& to) {
     Index const rest = spec_->local_queries % tile_rows, heads = spec_->query_heads_per_item(),
                 head_size = tile_rows * columns_;
@@ -107,7 +108,7 @@ class RowNumbers {
   Builder* builder_;
   KernelSpec const* spec_;
   Index columns_;
-  RotatingTile negated_lse_, delta_, dead_, own_delta_, product_, row_output_, row_dout_;
+  RotatingTile negated_lse_, delta_, masked_, own_delta_, product_, row_output_, row_dout_;
 };
 
 }  // namespace annulus::nki

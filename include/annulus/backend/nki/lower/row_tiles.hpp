@@ -1,5 +1,5 @@
 #pragma once
-// How the query rows of one head are cut into tiles of up to 128 rows, for one core or shared between the two of a pair.
+// Row tiles: the query rows of one head, cut into tiles of up to 128 rows, for one core or shared by a pair of cores.
 
 #include <vector>
 
@@ -9,8 +9,8 @@
 
 namespace annulus::nki {
 
-/// Rows [begin, begin + count) of a shard; `begin` may depend on the core. All of them lie in one column of a [128, columns]
-/// layout whose element (p, c) is row c * 128 + p.
+/// Query rows [begin, begin + count) of a shard; `begin` may depend on the core. All are in one column of a [128,
+/// columns] layout whose element (p, c) is row c * 128 + p.
 struct RowTile {
   Affine begin;
   Index count = 0;
@@ -19,8 +19,8 @@ struct RowTile {
   bool overlaps = false;  ///< the last row of core 0 is the first of core 1
 };
 
-/// Cores that share the rows take tiles in turns, so that causal work balances; what is left below two tiles is halved. Both
-/// run the same program: an odd row out is computed by both, and stored by one.
+/// Cuts `rows` into tiles. Tiles of shared rows alternate between the cores, which balances causal work; a remainder of
+/// less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and stored by one.
 inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
   std::vector<RowTile> tiles;
   Affine const core = Affine::of(core_variable);
@@ -40,7 +40,7 @@ inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
   return tiles;
 }
 
-/// store(first, count): writes rows [first, first + count) of a tile, each by one core only.
+/// Calls store(first, count) to write rows [first, first + count) of a tile such that exactly one core writes each row.
 template <class Store>
 void store_once(Builder& builder, RowTile const& tile, Store&& store) {
   if (!tile.overlaps) {
@@ -51,11 +51,12 @@ void store_once(Builder& builder, RowTile const& tile, Store&& store) {
   if (tile.count > 1) builder.on_core(1, [&] { store(Index{1}, tile.count - 1); });
 }
 
-/// Tiles [first, last) that are whole and equally far apart: one instruction can serve them all.
+/// Tiles [first, last): one tile, or several of 128 rows each at equal distances, which one instruction can process.
 struct TileRun {
   std::size_t first = 0, last = 0;
   Index stride = tile_rows;
 };
+/// Groups the tiles into maximal runs; a tile with fewer than 128 rows is a run of its own.
 inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
   std::vector<TileRun> runs;
   for (std::size_t i = 0; i < tiles.size(); ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// The RingMask of a sharded sequence.
+// RingMask of a sharded sequence.
 
 #include <cstdint>
 #include <span>
@@ -11,9 +11,10 @@
 
 namespace annulus::nki {
 
-/// What the ranks of a ring see of each other. Every rank holds local_queries and local_keys rows, whose positions follow from
-/// the sharding; query positions count from query_offset. query_documents and key_documents, [batch][global position], are the ids
-/// of packed documents, 0 and negative for padding; empty: none.
+/// RingMask of a ring whose ranks hold local_queries and local_keys rows each, at positions given by the sharding;
+/// query positions count from query_offset. query_documents and key_documents, [batch][global position], are document
+/// ids, 0 and negative for padding; empty: none. Throws ShapeError for ranks < 1 or document ids of the wrong extents,
+/// and UnsupportedError where RingMask does.
 inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ranks, Index local_queries,
                              Index local_keys, Index query_offset = 0,
                              std::span<std::vector<std::int32_t> const> query_documents = {},

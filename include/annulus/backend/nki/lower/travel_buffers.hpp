@@ -1,5 +1,5 @@
 #pragma once
-// What goes round the ring in HBM: operands that leave a step ahead of their use, and gradients that are summed on the way.
+// HBM buffers of the payloads that rotate: prefetched operands, sent one step ahead, and carried gradients.
 
 #include <array>
 #include <string>
@@ -11,11 +11,13 @@
 
 namespace annulus::nki {
 
-/// Who uses the buffers: one item per core, or one that both cores share; and whether another round has used them before.
+/// Kind of a round: shared if both cores work on one item, else one item per core; repeated if the round runs more than
+/// once, so that an earlier one may have used the same buffers.
 struct RoundKind {
   bool shared = false;
   bool repeated = false;
 
+  /// Number of items in a buffer, and the index of this core's.
   Index parts(KernelSpec const& spec) const { return shared || spec.cores == 1 ? 1 : 2; }
   Affine part(KernelSpec const& spec) const {
     return shared || spec.cores == 1 ? Affine(0) : Affine::of(core_variable);
@@ -23,7 +25,7 @@ struct RoundKind {
   std::string suffix() const { return shared ? "_shared" : ""; }
 };
 
-/// Operands: two buffers each, permuted one step ahead.
+/// Prefetched operands: two buffers each, permuted one step ahead.
 class TravelBuffers {
  public:
   struct Operand {
@@ -46,19 +48,20 @@ class TravelBuffers {
   }
 
   bool travels() const { return steps_ > 1; }
+  /// Buffer of an operand at a step, and the offset of this core's item in it.
   TensorHandle const& at(std::size_t operand, int step) const {
     return buffers_[operand][static_cast<std::size_t>(step % 2)];
   }
   Affine offset(std::size_t operand) const { return kind_.part(*spec_) * operands_[operand].size; }
 
-  /// Before what the rank holds is written to where it is sent from.
+  /// Waits for both cores before fill() overwrites the buffers of an earlier round.
   void before_filling() {
     if (travels() && kind_.repeated)
-      for (auto const& sides : buffers_) meet(sides[0]);
+      for (auto const& sides : buffers_) barrier(sides[0]);
   }
 
-  /// Copies rows of an operand, each `row` elements long, to where it is sent from. Whether a collective may read a
-  /// kernel's argument is nowhere said. Cores that share an item copy different operands.
+  /// Copies `count` rows of `row` elements of an operand to its send buffer, as no document says that a collective may
+  /// read a kernel's argument. Cores that share an item copy different operands.
   void fill(std::size_t operand, TensorHandle const& from, Affine const& from_offset, Index row, Index first,
             Index count) {
     if (!travels() || count == 0) return;
@@ -69,21 +72,21 @@ class TravelBuffers {
     kind_.shared ? builder_->on_core(static_cast<int>(operand % 2), copy) : copy();
   }
 
-  /// What step `step` works on starts to travel on to the next.
+  /// Starts sending the operands of step `step` to the successor.
   void send(int step) {
     for (std::size_t operand = 0; operand < operands_.size(); ++operand) send(step, operand);
   }
   void send(int step, std::size_t operand) {
     if (step + 1 >= steps_) return;
     TensorHandle const &here = at(operand, step), &next = at(operand, step + 1);
-    if (step == 0) meet(here);
+    if (step == 0) barrier(here);
     // The other core may still be reading what is about to be overwritten.
-    if (step > 0 || kind_.repeated) meet(next);
+    if (step > 0 || kind_.repeated) barrier(next);
     builder_->emit(CollectivePermute{here.whole(), next.whole(), 0});
   }
 
  private:
-  void meet(TensorHandle const& tensor) {
+  void barrier(TensorHandle const& tensor) {
     if (spec_->cores == 2) builder_->emit(CoreBarrier{tensor.whole()});
   }
 
@@ -95,8 +98,8 @@ class TravelBuffers {
   std::vector<std::array<TensorHandle, 2>> buffers_;
 };
 
-/// A gradient that is carried: what each step adds meets what comes from the predecessor on its way to the successor. After as
-/// many hops as there are ranks it is home.
+/// A carried gradient. Each step adds its contribution to the sum received from the predecessor and sends the result to
+/// the successor; after as many hops as ranks the sum is back at its owner.
 class CarriedGradient {
  public:
   CarriedGradient() = default;
@@ -111,16 +114,17 @@ class CarriedGradient {
   }
 
   bool travels() const { return steps_ > 1; }
-  /// Where a step writes what it adds.
+  /// Tensor to which a step writes its contribution.
   TensorHandle const& target(int step) const { return step == 0 ? carried_[0] : share_; }
   Affine offset() const { return kind_.part(*spec_) * size_; }
 
-  /// Before a step writes: what was sent from there must be gone.
+  /// Call before a step writes to target(): waits until what was last sent from it has been read.
   void begin_step(int step) {
     if (!travels() || spec_->cores == 1) return;
     if (step == 0 ? kind_.repeated : step >= 2 || kind_.repeated) builder_->emit(CoreBarrier{target(step).whole()});
   }
 
+  /// Call after a step has written target(): sends the sum to the successor.
   void send(int step) {
     if (!travels()) return;
     auto const here = static_cast<std::size_t>(step % 2), next = 1 - here;
@@ -135,7 +139,7 @@ class CarriedGradient {
           CollectivePermuteReduce{share_.whole(), carried_[here].whole(), carried_[next].whole(), Operator::add, 0});
   }
 
-  /// Where it is after the last step.
+  /// Tensor that holds the complete sum after the last step.
   TensorHandle const& home() const { return carried_[static_cast<std::size_t>(steps_ % 2)]; }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// A DMA matches the elements of both sides in order, whatever their shapes; some checkers want equal shapes as well.
+// Axes of DMA operands, cut to equal extents: a DMA needs equal element counts only, but some checkers equal shapes.
 
 #include <algorithm>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace annulus::nki::print_detail {
 
-/// The coarsest extents into which both lists of axes can be cut; nothing where there are none.
+/// The coarsest extents into which both lists of axes can be cut; nullopt if there are none.
 inline std::optional<std::vector<Index>> common_extents(std::span<Axis const> a, std::span<Axis const> b) {
   std::vector<Index> extents;
   std::size_t i = a.size(), j = b.size();
@@ -30,7 +30,7 @@ inline std::optional<std::vector<Index>> common_extents(std::span<Axis const> a,
   return extents;
 }
 
-/// The same elements in the same order, cut at these extents.
+/// Splits the axes at these extents; elements and their order stay the same.
 inline Axes cut(std::span<Axis const> axes, std::span<Index const> extents) {
   Axes made(extents.size());
   std::size_t i = axes.size();
@@ -44,8 +44,8 @@ inline Axes cut(std::span<Axis const> axes, std::span<Index const> extents) {
   return made;
 }
 
-/// Axes of dst and of src: their own where these have equal extents, else both cut alike where that is possible. A side
-/// on chip keeps its partitions (0: none is on chip) as one axis.
+/// Axes of dst and of src, unchanged if their extents are equal, else both cut to common extents if possible. The axis
+/// of `partitions` of a side on chip is not cut; partitions = 0: neither side is on chip.
 inline std::pair<Axes, Axes> copy_axes(Access const& dst, Access const& src, Index partitions) {
   Axes const own_dst(dst.axes().begin(), dst.axes().end()), own_src(src.axes().begin(), src.axes().end());
   if (std::ranges::equal(own_dst, own_src, {}, &Axis::count, &Axis::count)) return {own_dst, own_src};

@@ -1,12 +1,12 @@
 #pragma once
-// OlderTiles: which names each Allocate must hand on, so that the printed kernel still finds tiles made before it.
+// Renaming of older tiles in a printed kernel.
 //
-// In a program an access says how many Allocates ago its tile was made; Python knows names only. The tile of age 2 is
-// called tile_2: an Allocate of `tile` prints tile_2 = tile_1 and tile_1 = tile before it makes the new one. Two
-// questions decide which of these lines are printed. Will any later access ask for an age as high? And is there a tile
-// of that age yet? A loop makes equally many tiles in every pass, so the number made before an Allocate is affine in
-// the variables of the loops around it: where it is always, or never, enough the answer needs no code, else the line
-// stands under an `if` that Python evaluates while it builds the kernel. No name is read that was not bound.
+// In a program an access says how many Allocates ago its tile was made; Python has only names. The tile of age 2 is
+// called tile_2: an Allocate of `tile` prints tile_2 = tile_1 and tile_1 = tile before it makes the new one. Such a
+// line is printed only if a later access uses a tile that old and a tile of that age exists. A loop makes equally many
+// tiles in every iteration, so the number made before an Allocate is affine in the enclosing loop variables: if it is
+// always or never sufficient, no test is needed; else the line is inside an `if` that Python evaluates while it builds
+// the kernel. No unbound name is read.
 
 #include <algorithm>
 #include <optional>
@@ -18,9 +18,9 @@
 
 namespace annulus::nki::print_detail {
 
-/// "The tile of age - 1 becomes the one of `age`": on one core or all that are here, always or where enough were made.
+/// Renaming of the tile of age - 1 to `age`: on one core or all, always or only if enough tiles have been made.
 struct TileShift {
-  /// Enough were made where index >= at_least.
+  /// Condition index >= at_least under which enough tiles have been made.
   struct EnoughTiles {
     Affine index;  ///< in the loops' variables
     Index at_least = 0;
@@ -31,6 +31,7 @@ struct TileShift {
   std::optional<EnoughTiles> where;
 };
 
+/// Finds the renamings before each Allocate of a program.
 class OlderTiles {
  public:
   explicit OlderTiles(Program const& program)
@@ -42,17 +43,17 @@ class OlderTiles {
     count(program.body, cores, made);
   }
 
-  /// Oldest tile first, as they are to be printed.
+  /// Renamings before an Allocate, in printing order: oldest tile first.
   std::vector<TileShift> const& before(Allocate const& allocate) const { return shifts_.at(&allocate); }
 
  private:
   static constexpr int nothing = -1;
-  using Ages = std::vector<int>;     ///< of each buffer the greatest age that later accesses name, in today's count
-  using Made = std::vector<Affine>;  ///< of each buffer the tiles made so far
+  using Ages = std::vector<int>;     ///< per buffer: the greatest age, as of this point, that later accesses use
+  using Made = std::vector<Affine>;  ///< per buffer: the number of tiles made so far
 
   static std::size_t place(int number) { return static_cast<std::size_t>(number); }
 
-  /// Backwards: `asked` holds what follows the body, then what its start is asked for.
+  /// Backward pass: `asked` holds the ages needed after the body, on return those needed before it.
   void ask(Body const& body, Ages& asked) {
     for (auto node = body.rbegin(); node != body.rend(); ++node) {
       if (auto const* allocate = node->as<Allocate>()) {
@@ -69,7 +70,7 @@ class OlderTiles {
         ask(branch->body, inside);
         raise(asked, inside);
       } else if (auto const* loop = node->as<Loop>()) {
-        // The end of a pass is followed by what comes after the loop or by another pass. Ages only rise: this ends.
+        // An iteration is followed by the code after the loop or by another iteration. Ages only rise, so this ends.
         for (Ages start = asked;; start = asked) {
           ask(loop->body, start);
           if (!raise(asked, start)) break;
@@ -87,7 +88,7 @@ class OlderTiles {
     return raised;
   }
 
-  /// Forwards: `made` by each core so far; `cores` are those that come here.
+  /// Forward pass: `made` holds the tiles made by each core so far; `cores` are those that execute this body.
   void count(Body const& body, std::vector<int> const& cores, std::vector<Made>& made) {
     for (Node const& node : body) {
       if (auto const* allocate = node.as<Allocate>()) {
@@ -134,7 +135,7 @@ class OlderTiles {
       std::vector<TileShift> of_cores;
       for (int core : cores) {
         Affine const& tiles = made[place(core)][place(allocate.buffer)];
-        // Coefficients are counts: the fewest in the first passes, the most in the last.
+        // Coefficients are counts, so the first iterations have the fewest tiles and the last ones the most.
         Index most = tiles.constant();
         for (Affine::Term const& term : tiles.terms()) most += term.coefficient * (counts_[place(term.variable)] - 1);
         if (most < age) continue;
@@ -154,7 +155,7 @@ class OlderTiles {
   }
 
   Program const& program_;
-  std::vector<Index> counts_;  ///< of the loop of each variable
+  std::vector<Index> counts_;  ///< trip count of the loop of each variable
   Ages oldest_asked_;
   std::unordered_map<Allocate const*, int> oldest_after_;
   std::unordered_map<Allocate const*, std::vector<TileShift>> shifts_;

@@ -1,5 +1,5 @@
 #pragma once
-// An instruction as the call that NKI Python writes for it.
+// NKI Python calls of instructions.
 
 #include <algorithm>
 #include <optional>
@@ -16,13 +16,15 @@
 
 namespace annulus::nki::print_detail {
 
+/// A call: function and keyword arguments.
 struct PythonCall {
   std::string function;  ///< "nisa.activation", or "r0 = ncc...."
   std::vector<std::string> arguments;
 };
 
-/// Keywords left out where they say what NKI assumes anyway, in every version. Fills, offsets and what starts a sum or
-/// a maximum are always written: versions of NKI have assumed different things. So is the engine: NKI would choose one.
+/// True for a keyword whose value is the default of every NKI version, so that it is omitted. Fills, offsets and the
+/// start of a reduction are always written, because their defaults differ between versions; so is the engine, which NKI
+/// would otherwise choose.
 inline bool is_assumed(std::string_view instruction, std::string_view keyword, std::string_view text) {
   struct Assumed {
     std::string_view instruction, keyword, text;
@@ -136,6 +138,7 @@ class KeywordWriter {
   std::vector<std::string>& arguments_;
 };
 
+/// The call of an instruction. Throws UnsupportedError for a collective in a program for one rank.
 template <class I>
 PythonCall python_call(I const& instruction, PythonOperand& operand, Program const& program, PythonNames const& names,
                        Spelling const& spelling) {

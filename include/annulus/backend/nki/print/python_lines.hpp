@@ -1,5 +1,5 @@
 #pragma once
-// Lines of a Python text: blocks by indentation, calls broken inside their parentheses.
+// Lines of Python text, with blocks by indentation and long calls broken inside their parentheses.
 
 #include <string>
 #include <string_view>
@@ -7,6 +7,7 @@
 
 namespace annulus::nki::print_detail {
 
+/// Collects lines of at most `width` columns where the text can be broken.
 class PythonLines {
  public:
   static constexpr std::size_t width = 120;
@@ -26,12 +27,12 @@ class PythonLines {
     ++statements_;
   }
 
-  /// head(arguments)tail; `head` does not hold the parenthesis.
+  /// Appends head(arguments)tail; `head` is without the parenthesis.
   void call(std::string_view head, std::vector<std::string> const& arguments, std::string_view tail = "") {
     std::string const start = indentation() + std::string(head) + "(";
     std::string const end = ")" + std::string(tail);
     std::string line = start;
-    // Far to the right, arguments go to lines of their own.
+    // If the parenthesis is far to the right, arguments begin on a new line.
     std::size_t const aligned = start.size() <= width / 2 ? start.size() : indentation().size() + 2 * step;
     std::string const margin(aligned, ' ');
     bool fresh = true;
@@ -62,14 +63,14 @@ class PythonLines {
     ++statements_;
   }
 
-  /// Where the text is now, to return to when what follows turns out to be empty.
+  /// Current end of the text, to which return_to() can truncate it.
   std::size_t mark() const { return lines_.size(); }
   int statements() const { return statements_; }
   void return_to(std::size_t mark, int statements) {
     lines_.resize(mark);
     statements_ = statements;
   }
-  /// Does the next line open a block?
+  /// True if the next line is the first of a block.
   bool at_block_start() const { return lines_.size() == block_start_; }
 
   void append(PythonLines const& other) { lines_.insert(lines_.end(), other.lines_.begin(), other.lines_.end()); }
@@ -96,7 +97,7 @@ class PythonLines {
     return size <= width + 2;
   }
 
-  /// Cuts after commas and before signs, where a line inside parentheses may end.
+  /// Splits after commas and before signs, where a line inside parentheses may be broken.
   static std::vector<std::string_view> pieces(std::string_view text) {
     std::vector<std::string_view> found;
     std::size_t begin = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Values as Python writes them.
+// Python literals of values.
 
 #include <charconv>
 #include <cmath>
@@ -21,15 +21,16 @@ std::string shortest_digits(Real value) {
   return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
-/// Shortest digits that Python reads as a double which rounds to `value`; always a float, never an int, to Python.
+/// Shortest digits that Python reads as a double which rounds to `value`; a Python float, never an int. Throws
+/// UnsupportedError unless `value` is finite.
 inline std::string literal(float value) {
   if (!std::isfinite(value))
-    throw UnsupportedError("an NKI kernel was asked to hold the number " + shortest_digits(value) +
-                           "; Python has literals for finite numbers only");
+    throw UnsupportedError("an NKI kernel holds the value " + shortest_digits(value) +
+                           "; accepted: finite values, as Python has no literals for others");
   std::string text = shortest_digits(value);
   double reread = 0;
   std::from_chars(text.data(), text.data() + text.size(), reread);
-  // Rounded twice, to double and to float, digits that are shortest for a float may miss it.
+  // The shortest digits of a float may give another float when they are rounded to double first.
   if (static_cast<float>(reread) != value) text = shortest_digits(static_cast<double>(value));
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;

@@ -1,5 +1,5 @@
 #pragma once
-// PythonNames: what a printed kernel calls buffers, older tiles, loop variables and registers.
+// Names of buffers, older tiles, loop variables and registers in a printed kernel.
 
 #include <set>
 #include <string>
@@ -11,8 +11,9 @@
 
 namespace annulus::nki::print_detail {
 
-/// Buffers and the kernel keep their names, since callers see them: each an identifier that is free and used once.
-/// Names only the text knows (core, loops, registers, tile_1 for the tile before tile) give way with underscores.
+/// Assigns unique names. The kernel and its buffers keep theirs, which callers see and which must be unique
+/// identifiers. Internal names (core, loops, registers, tile_1 for the tile before tile) get underscores on a
+/// collision. Throws UnsupportedError for a name that is invalid, reserved or used twice.
 class PythonNames {
  public:
   explicit PythonNames(Program const& program) : taken_(reserved_) {
@@ -29,13 +30,13 @@ class PythonNames {
     name_older_tiles(program, program.body);
   }
 
-  /// `age` Allocates ago.
+  /// Name of the tile of a buffer that was made `age` Allocates before the newest.
   std::string const& tile(int buffer, int age) const { return at(at(tiles_, buffer), age); }
   std::string const& tensor(int buffer) const { return tile(buffer, 0); }
   std::vector<std::string> const& variables() const { return variables_; }
   std::string const& variable(Variable number) const { return at(variables_, number); }
   std::string const& register_name(int number) const { return at(registers_, number); }
-  /// The replica group of the ring.
+  /// Names of the replica group of the ring and of its argument.
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
 
  private:

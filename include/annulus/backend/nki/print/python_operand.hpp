@@ -1,5 +1,5 @@
 #pragma once
-// Operands of a printed kernel: slices where a slice says it, else access patterns on whole tensors.
+// Operands of a printed kernel: slices where possible, else access patterns on whole tensors.
 
 #include <span>
 #include <string>
@@ -13,17 +13,18 @@ namespace annulus::nki::print_detail {
 
 using Axes = std::vector<Axis>;
 
-/// The axes an instruction sees that only asks how many elements each partition has.
+/// Axes for instructions that depend only on the number of elements per partition.
 inline Axes flattened(Access const& access) {
   if (access.contiguous()) return {{access.axis(0).stride, access.partitions()}, {1, access.elements()}};
   return {access.axes().begin(), access.axes().end()};
 }
 
+/// Prints accesses and indices.
 class PythonOperand {
  public:
   PythonOperand(Program const& program, PythonNames const& names) : program_(program), names_(names) {}
 
-  /// `affine` for the cores that exist: with one core the core is 0.
+  /// Text of an index; the core variable is 0 in programs for one core.
   std::string index(Affine affine) {
     if (program_.cores == 1)
       for (Affine::Term const term : std::vector(affine.terms().begin(), affine.terms().end()))
@@ -31,10 +32,10 @@ class PythonOperand {
     for (Affine::Term const& term : affine.terms()) uses_core_ = uses_core_ || term.variable == core_variable;
     return text_of(affine, names_.variables());
   }
-  /// Did any index so far name the core?
+  /// True if any index printed so far refers to the core.
   bool uses_core() const { return uses_core_; }
 
-  /// The name alone, for what takes tensors and nothing less.
+  /// Bare name, for calls that take whole tensors. Throws UnsupportedError for an access to a part.
   std::string whole(Access const& access) const {
     if (!is_whole(access))
       throw UnsupportedError("the program " + program_.name + " gives a part of " + name(access) +
@@ -48,12 +49,12 @@ class PythonOperand {
            (access.partitions() == 1 || access.axis(0).stride == access.elements());
   }
 
-  /// For instructions that ask for elements per partition only.
+  /// For instructions that depend only on the number of elements per partition.
   std::string flat(Access const& access) { return shaped(access, flattened(access)); }
   /// For instructions that see every axis.
   std::string shaped(Access const& access) { return shaped(access, Axes(access.axes().begin(), access.axes().end())); }
 
-  /// `axes` in place of the access's own.
+  /// With `axes` instead of those of the access.
   std::string shaped(Access const& access, Axes axes) {
     bool const chip = on_chip(program_.buffer(access).memory);
     return chip ? tile(access, std::move(axes)) : tensor(access, axes);
@@ -85,7 +86,7 @@ class PythonOperand {
     return text + ")";
   }
 
-  /// Without the closing parenthesis.
+  /// Access pattern without the closing parenthesis.
   std::string pattern(Access const& access, Axes const& axes, Affine const& offset) {
     return name(access) + ".ap(pattern=" + literal(std::span<Axis const>(axes)) + ", offset=" + index(offset);
   }

@@ -1,26 +1,27 @@
 #pragma once
-// The one table of what a printed kernel spells differently from one version of NKI to the next.
+// Differences between NKI versions in the text of a printed kernel.
 
 #include <string_view>
 
 namespace annulus::nki {
 
-/// NKI 0.3, 0.4, 0.5 and 0.6 come with Neuron SDK 2.29, 2.30, 2.31 and 2.32.
+/// NKI versions; 0.3, 0.4, 0.5 and 0.6 come with Neuron SDK 2.29, 2.30, 2.31 and 2.32.
 enum class Version { nki_0_3, nki_0_4, nki_0_5, nki_0_6 };
 
+/// Spellings of one NKI version.
 struct Spelling {
-  std::string_view version;  ///< the oldest that takes the text
+  std::string_view version;  ///< oldest version that accepts the text
   std::string_view sdk;
-  std::string_view loop;  ///< the range of a loop that is unrolled while the kernel is built
+  std::string_view loop;  ///< range of a loop that is unrolled while the kernel is built
   std::string_view program_id;
-  bool tensor_scalar_reduce_command;  ///< may the start of this reduction be written out?
+  bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
 };
 
-/// The oldest, nki_0_3, is what is printed unless asked otherwise: every later version takes its text too.
+/// Spelling of a version. to_python() defaults to the oldest, nki_0_3, whose text every later version accepts.
 ///
-/// Versions added view methods, DMA priorities, names of collectives and loops counted at run time. Nothing printed
-/// needs them: access patterns say what views say, and collectives do not belong into loops at run time. affine_range
-/// and its kin, the spelling of loops once, mean range() in all of these versions and are deprecated from 0.6.
+/// Later versions added view methods, DMA priorities, names of collectives and run-time loops. Printed kernels need
+/// none of these: access patterns replace views, and collectives must not be in run-time loops. affine_range and
+/// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
 constexpr Spelling spelling_of(Version version) {
   constexpr Spelling table[] = {
       {"0.3", "2.29", "range", "nl.program_id(0)", false},

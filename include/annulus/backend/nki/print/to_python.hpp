@@ -1,5 +1,5 @@
 #pragma once
-// A tile program as an NKI Python module.
+// NKI Python module of a tile program.
 
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ namespace annulus::nki {
 
 namespace print_detail {
 
-/// Prints the body of the kernel first, since what it uses decides what stands above it.
+/// Builds the text. The body is printed first, because imports and declarations depend on what it uses.
 class PythonModule {
  public:
   PythonModule(Program const& program, Spelling const& spelling)
@@ -155,7 +155,7 @@ class PythonModule {
     if (print_block(core_condition(branch.core), branch.body)) uses_core_ = true;
   }
 
-  /// Python has no empty blocks: one without a statement is left out.
+  /// Prints a block unless it has no statement, which Python does not allow. Returns whether it was printed.
   bool print_block(std::string const& head, Body const& body) {
     std::size_t const mark = body_.mark();
     int const statements = body_.statements();
@@ -188,16 +188,16 @@ class PythonModule {
 
 }  // namespace print_detail
 
-/// An NKI Python module with one @nki.jit function, named as the program.
+/// Text of an NKI Python module with one @nki.jit function that has the name of the program.
 ///
 /// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
 /// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids. Returns the tuple of Role::output
 /// buffers, or the one there is. With 2 cores it is launched as name[2](...).
 ///
-/// The text depends on the program alone, keeps to the Python that all front ends of NKI read, writes every accumulate=
-/// out and uses .ap on whole tensors only. Older tiles of a buffer are handed on from name to name (see OlderTiles).
-/// Expects a valid program. Throws UnsupportedError for names that Python cannot have, numbers it has no literal for,
-/// collectives without a ring, and a program without output.
+/// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
+/// accumulate= and applies .ap to whole tensors only. Older tiles of a buffer are passed from name to name (see
+/// OlderTiles). Requires a valid program. Throws UnsupportedError for names that are no Python identifiers, non-finite
+/// values, collectives without a ring, and a program without output.
 inline std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3)) {
   return print_detail::PythonModule(program, spelling).text();
 }

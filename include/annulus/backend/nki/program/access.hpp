@@ -1,5 +1,5 @@
 #pragma once
-// Buffers of a tile program and the patterns in which instructions read and write them.
+// Buffers of a tile program, and the access patterns with which instructions read and write them.
 
 #include <array>
 #include <cstdint>
@@ -16,6 +16,7 @@
 
 namespace annulus::nki {
 
+/// Memory of a buffer. Private HBM belongs to one core; shared HBM to both cores of a pair.
 enum class Memory { sbuf, psum, private_hbm, shared_hbm };
 constexpr bool on_chip(Memory memory) { return memory == Memory::sbuf || memory == Memory::psum; }
 constexpr std::string_view name_of(Memory memory) {
@@ -23,6 +24,7 @@ constexpr std::string_view name_of(Memory memory) {
   return names[static_cast<std::size_t>(memory)];
 }
 
+/// Element type of a buffer.
 enum class ElementType { float32, bfloat16, float16, int32, uint8 };
 constexpr Index bytes_of(ElementType type) {
   return type == ElementType::float32 || type == ElementType::int32 ? 4 : type == ElementType::uint8 ? 1 : 2;
@@ -33,11 +35,12 @@ constexpr std::string_view name_of(ElementType type) {
   return names[static_cast<std::size_t>(type)];
 }
 
+/// Role of a buffer in the kernel: argument, result or neither.
 enum class Role { internal, input, output };
 
-/// HBM: shape as the caller sees it, elements in row-major order; there from the first instruction on.
-/// On chip: shape {partitions, elements per partition}; every Allocate makes a new one and forgets the one before,
-/// but for the last `rotation` of them, which keep their own place on the chip.
+/// A buffer in HBM exists from the first instruction on; `shape` is the caller's, elements are in row-major order.
+/// A buffer on chip has shape {partitions, elements per partition}; every Allocate makes a new tile, and the newest
+/// `rotation` tiles are kept, each in its own place.
 struct Buffer {
   std::string name;
   Memory memory = Memory::sbuf;
@@ -48,7 +51,7 @@ struct Buffer {
 
   bool operator==(Buffer const&) const = default;
   Index partitions() const { return on_chip(memory) ? shape[0] : 1; }
-  /// The largest Index where there are more.
+  /// Number of elements, saturated at the largest Index.
   Index size() const {
     Index product = 1;
     for (Index extent : shape) product = saturating_multiply(product, extent);
@@ -72,13 +75,13 @@ struct RegisterOffset {
   bool operator==(RegisterOffset const&) const = default;
 };
 
-/// Which elements of a buffer an operand names, in row-major order of its axes. The first axis runs over partitions:
-/// on chip its stride has no meaning, as partitions are contiguous.
+/// The elements of a buffer that an operand names, in row-major order of the axes. On chip the first axis runs over
+/// partitions; its stride is ignored there, because partitions are contiguous.
 struct Access {
   static constexpr std::size_t most_axes = 5;
 
   int buffer = -1;
-  int age = 0;                ///< how many Allocates ago the tile was made
+  int age = 0;                ///< number of Allocates since the tile was made
   Index start_partition = 0;  ///< on chip
   Affine offset;              ///< on chip: elements inside a partition; HBM: elements from the start of the tensor
   std::optional<RegisterOffset> register_offset;
@@ -105,14 +108,14 @@ struct Access {
     return product;
   }
   Index size() const { return saturating_multiply(partitions(), elements()); }
-  /// Are the elements of a partition next to each other?
+  /// True if the elements of each partition are adjacent.
   bool contiguous() const {
     Index expected = 1;
     for (std::size_t i = axis_count_; i-- > 1; expected *= axes_[i].count)
       if (axes_[i].count != 1 && axes_[i].stride != expected) return false;
     return true;
   }
-  /// Lowest and highest offset that the axes `from`.. add.
+  /// Lowest and highest offset that axes `from` and later add.
   std::pair<Index, Index> extremes(std::size_t from) const {
     std::pair<Index, Index> range{0, 0};
     for (std::size_t i = from; i < axis_count_; ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// Affine: an index that depends on loop variables.
+// Affine indices: integer linear combinations of loop variables.
 
 #include <algorithm>
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace annulus::nki {
 
-/// Number of a variable of a program: 0 is the core of an LNC pair, the others belong to loops.
+/// Number of a variable of a program: 0 is the core within an LNC pair, the others are loop variables.
 using Variable = int;
 inline constexpr Variable core_variable = 0;
 
@@ -35,7 +35,7 @@ class Affine {
   bool is_constant() const { return terms_.empty(); }
   bool operator==(Affine const&) const = default;
 
-  /// `values` holds the value of every variable, by its number.
+  /// Evaluates the index; `values` holds the value of every variable, by number.
   Index at(std::span<Index const> values) const {
     Index sum = constant_;
     for (Term const& term : terms_) sum += term.coefficient * values[static_cast<std::size_t>(term.variable)];

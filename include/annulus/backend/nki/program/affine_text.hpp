@@ -1,5 +1,5 @@
 #pragma once
-// How an affine index reads: "512 * tile + 64". Python and C alike.
+// Text of an affine index, for example "512 * tile + 64"; valid in Python and C.
 
 #include <span>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace annulus::nki {
 
-/// `names` holds the name of every variable, by its number.
+/// `names` holds the name of every variable, by number.
 inline std::string text_of(Affine const& affine, std::span<std::string const> names) {
   std::string text;
   auto const add = [&](Index factor, std::string const& name) {

@@ -1,5 +1,5 @@
 #pragma once
-// Builder: writes a program node by node; TileHandle and TensorHandle: how a lowering names operands.
+// Builder, which writes a program node by node, and the handles with which lowerings name its operands.
 
 #include <algorithm>
 #include <string>
@@ -15,7 +15,7 @@ struct TileHandle {
   Index partitions = 0, elements = 0;
   int age = 0;
 
-  /// The tile that the Allocate `by` times earlier made.
+  /// The tile made `by` Allocates earlier.
   TileHandle before(int by = 1) const {
     TileHandle older = *this;
     older.age += by;
@@ -28,7 +28,7 @@ struct TileHandle {
   Access part(Index first_partition, Index partition_count, Affine begin, Index count) const {
     return pattern(first_partition, partition_count, std::move(begin), {{1, count}});
   }
-  /// Up to four free axes.
+  /// Elements begin + sum of stride * index of up to four free axes, in partitions [first, first + partition_count).
   Access pattern(Index first_partition, Index partition_count, Affine begin, std::initializer_list<Axis> free) const {
     Access access(buffer, {elements, partition_count}, {free.begin(), free.size()});
     access.age = age;
@@ -56,6 +56,7 @@ struct TensorHandle {
   }
 };
 
+/// Appends buffers, instructions and loops to a program.
 class Builder {
  public:
   Builder(std::string name, Target target, int cores, int ranks) {
@@ -65,6 +66,7 @@ class Builder {
     program_.ranks = ranks;
   }
 
+  /// Declares a tensor in HBM.
   TensorHandle tensor(std::string name, std::vector<Index> shape, ElementType type, Role role = Role::internal,
                       Memory memory = Memory::shared_hbm) {
     program_.buffers.push_back({std::move(name), memory, type, shape, role, 1});
@@ -77,7 +79,7 @@ class Builder {
     program_.buffers.push_back({std::move(name), memory, type, {partitions, elements}, Role::internal, rotation});
     return {last_buffer(), partitions, elements, 0};
   }
-  /// Tiles of this buffer must last for `tiles` Allocates at least.
+  /// Raises the rotation of the buffer to at least `tiles`.
   void keep(TileHandle tile, int tiles) {
     int& rotation = program_.buffers[static_cast<std::size_t>(tile.buffer)].rotation;
     rotation = std::max(rotation, tiles);
@@ -86,7 +88,7 @@ class Builder {
     add(Allocate{tile.buffer});
     return tile;
   }
-  /// A tile made once, here.
+  /// Declares a buffer and allocates its only tile here.
   TileHandle tile(std::string name, Memory memory, Index partitions, Index elements, ElementType type) {
     return allocate(declare(std::move(name), memory, partitions, elements, type));
   }
@@ -99,7 +101,7 @@ class Builder {
   }
   void section(std::string name, Affine number = 0) { add(Section{std::move(name), std::move(number)}); }
 
-  /// What `write` emits, instead of adding it to the program.
+  /// Returns the nodes that write() emits instead of adding them to the program.
   template <class Write>
   Body collect(Write&& write) {
     open_.emplace_back();
@@ -114,7 +116,7 @@ class Builder {
     return static_cast<Variable>(program_.variables.size()) - 1;
   }
 
-  /// write(Affine of the loop's variable).
+  /// Emits a loop; write(index) emits its body, with index the Affine of the loop variable.
   template <class Write>
   void loop(std::string name, Index count, Write&& write) {
     Variable const variable = make_variable(std::move(name));
@@ -122,6 +124,7 @@ class Builder {
     add(Loop{variable, count, std::move(inside)});
   }
 
+  /// Emits nodes that only one core of a pair executes.
   template <class Write>
   void on_core(int core, Write&& write) {
     Body inside = collect(std::forward<Write>(write));

@@ -1,6 +1,6 @@
 #pragma once
-// What a program does, counted without executing it: shapes do not depend on loop variables, so that a loop counts as
-// its body times its count.
+// Instruction, byte and multiply-add counts of a program, computed without executing it. Shapes do not depend on loop
+// variables, so a loop counts as its body times its trip count.
 
 #include <array>
 #include <numeric>
@@ -9,16 +9,16 @@
 
 namespace annulus::nki {
 
-/// Numbers of one core or of both.
+/// Counts of one core, or the sum over both.
 struct Counts {
   static constexpr std::size_t kinds = std::variant_size_v<Instruction>;
 
-  std::array<Index, kinds> executed{};  ///< by the place of the kind in Instruction
+  std::array<Index, kinds> executed{};  ///< by index of the kind in Instruction
   Index hbm_read = 0;                   ///< bytes by DMA; those of collectives are in `permuted`
   Index hbm_written = 0;
   Index on_chip_read = 0;     ///< bytes of SBUF and PSUM operands of all engines and DMA
-  Index on_chip_written = 0;  ///< an accumulating matmul reads its dst and writes it
-  Index permuted = 0;         ///< bytes sent to the ring's successor; the cores of a pair send together, core 0 counts
+  Index on_chip_written = 0;  ///< an accumulating matmul both reads and writes its dst
+  Index permuted = 0;         ///< bytes sent to the successor; counted on core 0, as both cores of a pair send together
   Index multiply_adds = 0;    ///< K * M * N of the matmuls; a transpose has none
 
   bool operator==(Counts const&) const = default;
@@ -79,14 +79,14 @@ inline void add(Program const& program, int core, Body const& body, Index times,
 
 }  // namespace count_detail
 
-/// What one core does.
+/// Counts of one core.
 inline Counts count(Program const& program, int core) {
   Counts counts;
   count_detail::add(program, core, program.body, 1, counts);
   return counts;
 }
 
-/// What all cores of one rank do.
+/// Counts of all cores of one rank.
 inline Counts count(Program const& program) {
   Counts counts;
   for (int core = 0; core < program.cores; ++core) counts += count(program, core);

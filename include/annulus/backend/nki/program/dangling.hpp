@@ -1,5 +1,5 @@
 #pragma once
-// Numbers in a program that name nothing: of buffers, variables and registers.
+// Search for dangling references: numbers of buffers, variables or registers that a program does not have.
 
 #include <string>
 
@@ -10,6 +10,7 @@ namespace annulus::nki {
 
 namespace dangling_detail {
 
+/// Depth-first search; every function returns the first fault found, or an empty string.
 class Search {
  public:
   explicit Search(Program const& program) : program_(program) {}
@@ -23,7 +24,7 @@ class Search {
   }
 
  private:
-  /// Hears of every field of an instruction.
+  /// Field visitor that records the first dangling reference of an instruction.
   struct Fields {
     Search const& search;
     std::string found;
@@ -94,8 +95,8 @@ class Search {
 
 }  // namespace dangling_detail
 
-/// The first of them, with its instruction and operand; empty if there is none. Whoever runs a program that no validator
-/// has seen asks first.
+/// Describes the first dangling reference, with its instruction and operand; empty if there is none. Call it before an
+/// unvalidated program is executed or costed.
 inline std::string dangling(Program const& program) { return dangling_detail::Search(program).in(program.body); }
 
 }  // namespace annulus::nki

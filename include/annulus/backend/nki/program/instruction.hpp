@@ -1,8 +1,8 @@
 #pragma once
-// The NKI instructions that attention needs, as plain data. Semantics: the NKI ISA reference of Neuron SDK 2.29 to 2.32.
+// NKI instructions that attention needs, as plain data. Semantics: the NKI ISA reference of Neuron SDK 2.29 to 2.32.
 //
-// fields(self, visit) names every field in the order and with the keyword of the NKI call: visit(keyword, Use, Access) for
-// an operand, visit(keyword, value) for the rest. Printing, comparing, checking and scheduling go through it.
+// fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, Use, Access)
+// for an operand, visit(keyword, value) for any other field. Printing, validation and scheduling use it.
 
 #include <optional>
 #include <variant>
@@ -13,12 +13,13 @@
 
 namespace annulus::nki {
 
+/// Use of an operand by an instruction; update reads and writes it.
 enum class Use { read, write, update };
 
-/// A number, or one element per partition ([P, 1]).
+/// An immediate value, or one element per partition ([P, 1]).
 using Scalar = std::variant<float, Access>;
 
-/// The fill of masked scores, the only one that range_select takes: the lowest float.
+/// The lowest float: the fill of masked scores, and the only one that range_select accepts.
 inline constexpr float lowest_float = -3.4028235e38f;
 
 #define ANNULUS_NKI_FIELDS(...)                   \
@@ -48,7 +49,7 @@ struct Transpose {
   bool operator==(Transpose const&) const = default;
 };
 
-/// HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
+/// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
 struct DmaCopy {
   static constexpr std::string_view name = "dma_copy";
   Access dst, src;
@@ -182,7 +183,7 @@ struct RangeSelect {
   bool operator==(RangeSelect const&) const = default;
 };
 
-/// dst = 1 / data, more exact than ScalarE's.
+/// dst = 1 / data, more accurate than the reciprocal of ScalarE.
 struct Reciprocal {
   static constexpr std::string_view name = "reciprocal";
   Access dst, data;
@@ -213,7 +214,7 @@ struct Memset {
   bool operator==(Memset const&) const = default;
 };
 
-/// dst[p, i...] = offset + p * channel_multiplier + sum of step * i, in int32, then cast. `pattern` holds [step, count].
+/// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
 struct Iota {
   static constexpr std::string_view name = "iota";
   Access dst;
@@ -225,7 +226,7 @@ struct Iota {
   bool operator==(Iota const&) const = default;
 };
 
-/// With v as of iota: dst = on_true_tile where v cmp_op 0, else on_false_value.
+/// With v the value that Iota would write: dst = on_true_tile where v cmp_op 0, else on_false_value.
 struct AffineSelect {
   static constexpr std::string_view name = "affine_select";
   Access dst;
@@ -252,7 +253,7 @@ struct StreamShuffle {
   bool operator==(StreamShuffle const&) const = default;
 };
 
-/// Both cores of a pair wait for each other; what either wrote to `data` (a whole tensor) is then seen by the other.
+/// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
 struct CoreBarrier {
   static constexpr std::string_view name = "core_barrier";
   Access data;
@@ -270,7 +271,7 @@ struct CollectivePermute {
   bool operator==(CollectivePermute const&) const = default;
 };
 
-/// Sends src0 op src1.
+/// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
 struct CollectivePermuteReduce {
   static constexpr std::string_view name = "collective_permute_implicit_reduce";
   Access src0, src1, dst;
@@ -282,7 +283,7 @@ struct CollectivePermuteReduce {
   bool operator==(CollectivePermuteReduce const&) const = default;
 };
 
-/// Register = id of the rank whose data is here after iteration_id hops; 0: the own one.
+/// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
 struct ProcessingRank {
   static constexpr std::string_view name = "collective_permute_implicit_current_processing_rank_id";
   int register_number = 0;
@@ -303,7 +304,7 @@ inline std::string_view name_of(Instruction const& instruction) {
   return std::visit([]<class I>(I const&) { return I::name; }, instruction);
 }
 
-/// The engine that carries an instruction out.
+/// The engine that executes an instruction.
 inline Engine engine_of(Instruction const& instruction) {
   struct {
     Engine operator()(MatMul const&) const { return Engine::tensor; }
@@ -350,7 +351,7 @@ struct Operands {
 
 }  // namespace instruction_detail
 
-/// Calls visit(keyword, Use, Access) for every operand in memory, those inside Scalars and optionals included.
+/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals.
 template <class I, class Visit>
 void for_each_access(I const& instruction, Visit&& visit) {
   I::fields(instruction, instruction_detail::Operands<Visit>{visit});

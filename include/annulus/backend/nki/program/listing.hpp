@@ -1,5 +1,5 @@
 #pragma once
-// A tile program as text for people: buffers, then one line per instruction, loops and cores indented.
+// Readable text of a tile program: its buffers, then one line per instruction, with loops and core branches indented.
 
 #include <algorithm>
 #include <charconv>
@@ -29,6 +29,7 @@ inline std::string shortest_digits(float value) {
   return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
+/// Builds the text.
 class Listing {
  public:
   explicit Listing(Program const& program) : program_(program) {
@@ -145,8 +146,8 @@ class Listing {
     return text;
   }
 
-  /// name'1 is the tile before the newest. [partitions, elements] on chip where these are next to each other, else
-  /// [partitions, offset; stride x count of each axis]; in HBM the same without partitions, or the name for all of it.
+  /// name'1 is the tile before the newest. On chip [partitions, elements] where the elements are adjacent, else
+  /// [partitions, offset; stride x count of each axis]; in HBM the same without partitions, or the bare name for all.
   std::string operand(Access const& access) const {
     Buffer const& buffer = program_.buffer(access);
     std::string text = buffer.name + (access.age > 0 ? "'" + std::to_string(access.age) : "");
@@ -170,7 +171,7 @@ class Listing {
 
 }  // namespace listing_detail
 
-/// The program as text; equal programs give equal text. Bytes per partition x tiles that live at once, of each buffer.
+/// Text of the program; equal programs give equal text. On-chip buffers show bytes per partition x rotation.
 inline std::string listing(Program const& program) { return listing_detail::Listing(program).take(); }
 
 }  // namespace annulus::nki

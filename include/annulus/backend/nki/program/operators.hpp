@@ -1,5 +1,5 @@
 #pragma once
-// Engines, operators and their NKI spellings.
+// Engines, operators and functions, with their NKI names.
 
 #include <string_view>
 
@@ -13,6 +13,7 @@ constexpr std::string_view name_of(Engine engine) {
   return names[static_cast<int>(engine)];
 }
 
+/// Binary operators of VectorE and GpSimdE, and of reductions.
 enum class Operator {
   add,
   subtract,
@@ -36,13 +37,14 @@ constexpr std::string_view name_of(Operator op) {
 }
 constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }
 
+/// Elementwise functions of Activation.
 enum class Function { copy, exp, log, tanh, square, abs, sqrt, rsqrt, reciprocal };
 constexpr std::string_view name_of(Function function) {
   constexpr std::string_view names[] = {"copy", "exp", "log", "tanh", "square", "abs", "sqrt", "rsqrt", "reciprocal"};
   return names[static_cast<int>(function)];
 }
 
-/// What an instruction does with the 128 hidden sums of its engine.
+/// Action of an instruction on the 128 internal accumulators (one per partition) of its engine.
 enum class ReduceCommand { idle, reset, reduce, reset_reduce };
 constexpr std::string_view name_of(ReduceCommand command) {
   constexpr std::string_view names[] = {"idle", "reset", "reduce", "reset_reduce"};

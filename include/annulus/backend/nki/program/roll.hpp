@@ -1,5 +1,5 @@
 #pragma once
-// Rolls repeated code into counted loops: bodies that differ only by a constant step of their indices become one Loop.
+// Rolling of repeated code into loops: bodies that differ only by a constant step of their indices become one Loop.
 
 #include <optional>
 #include <span>
@@ -13,7 +13,7 @@ namespace annulus::nki {
 
 namespace roll_detail {
 
-/// Finds every Affine of an instruction, in the order of its fields.
+/// Field visitor that collects every Affine of an instruction, in the order of its fields.
 struct IndexFinder {
   std::vector<Affine*>& found;
   void operator()(std::string_view, Use, Access& access) { found.push_back(&access.offset); }
@@ -47,8 +47,8 @@ inline std::vector<Affine*> indices_of(Body& body) {
   return found;
 }
 
-/// Loops of equal bodies were made one by one, each with its own variable: those of `b` take the names of their
-/// partners in `a`.
+/// Renames the loop variables of `b` to those of the corresponding loops in `a`, so that equal loops that were created
+/// with separate variables compare equal.
 inline void share_variables(Body const& a, Body& b) {
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     auto const* first = a[i].as<Loop>();
@@ -65,7 +65,7 @@ inline void share_variables(Body const& a, Body& b) {
   }
 }
 
-/// How far each index of b is ahead of its partner in a; nothing where the bodies differ in anything else.
+/// Differences between corresponding indices of b and a; nullopt if the bodies differ in anything else.
 inline std::optional<std::vector<Index>> steps_between(Body& a, Body& b) {
   if (a.size() != b.size()) return std::nullopt;
   share_variables(a, b);
@@ -77,22 +77,22 @@ inline std::optional<std::vector<Index>> steps_between(Body& a, Body& b) {
     if (!difference.is_constant()) return std::nullopt;
     steps.push_back(difference.constant());
   }
-  // With the indices made equal, whatever still differs is something else.
+  // With the indices made equal, any remaining difference is not a constant step of an index.
   for (std::size_t i = 0; i < steps.size(); ++i) *seconds[i] += -steps[i];
   bool const equal = a == b;
   for (std::size_t i = 0; i < steps.size(); ++i) *seconds[i] += steps[i];
   return equal ? std::optional(std::move(steps)) : std::nullopt;
 }
 
-/// Appends `turns` turns as a loop: `turn` is the first, and steps[i] how far the indices of its i-th body move each turn.
-inline void append_loop(Builder& builder, std::string const& name, std::size_t turns, std::span<Body> turn,
+/// Appends a loop of `count` iterations: `bodies` form the first, steps[i] holds the index increments of bodies[i].
+inline void append_loop(Builder& builder, std::string const& name, std::size_t count, std::span<Body> bodies,
                         std::vector<std::vector<Index>> const& steps) {
   Variable const variable = builder.make_variable(name);
-  Loop loop{variable, static_cast<Index>(turns), {}};
-  for (std::size_t place = 0; place < turn.size(); ++place) {
-    std::vector<Affine*> const indices = indices_of(turn[place]);
+  Loop loop{variable, static_cast<Index>(count), {}};
+  for (std::size_t place = 0; place < bodies.size(); ++place) {
+    std::vector<Affine*> const indices = indices_of(bodies[place]);
     for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps[place][i]);
-    for (Node& node : turn[place]) loop.body.push_back(std::move(node));
+    for (Node& node : bodies[place]) loop.body.push_back(std::move(node));
   }
   Body rolled;
   rolled.emplace_back().content = std::move(loop);
@@ -101,8 +101,8 @@ inline void append_loop(Builder& builder, std::string const& name, std::size_t t
 
 }  // namespace roll_detail
 
-/// Appends the bodies to the program; where up to `longest_period` consecutive bodies repeat at least three times, each
-/// index by its own constant step, they become a loop of that name.
+/// Appends the bodies to the program. Where a sequence of up to `longest_period` bodies repeats at least three times,
+/// each index advancing by its own constant step, the repetitions become a loop of that name.
 inline void append_rolled(Builder& builder, std::string const& loop_name, std::vector<Body> bodies,
                           std::size_t longest_period = 1) {
   using Steps = std::vector<Index>;
@@ -135,8 +135,8 @@ inline void append_rolled(Builder& builder, std::string const& loop_name, std::v
   }
 }
 
-/// Rolls bodies as they come, where they repeat with one known period, so that a long row of large ones is never held: of a
-/// run only its first turn and its last are.
+/// Rolls bodies with one known period as they are added. Only the first two and the most recent repetition of a run are
+/// held, so a long run of large bodies is never in memory.
 class Roller {
  public:
   Roller(Builder& builder, std::string loop_name, std::size_t period)
@@ -147,7 +147,7 @@ class Roller {
       if (count_ >= least()) {
         flush();
       } else {
-        // Not a run from its first body on; perhaps from its second.
+        // No run starts at the first held body; retry from the second.
         std::vector<Body> rest = std::move(held_);
         begin_run();
         builder_->append(std::move(rest.front()));
@@ -156,7 +156,7 @@ class Roller {
         return;
       }
     }
-    // Beyond the shortest run, a body takes the place of the one a period before it.
+    // Beyond the shortest run, a body overwrites the one a period before it.
     if (count_ < least())
       held_.push_back(std::move(body));
     else
@@ -164,25 +164,25 @@ class Roller {
     ++count_;
   }
 
-  /// After the last body.
+  /// Emits what is held; call after the last body.
   void flush() {
-    std::size_t const turns = count_ / period_, rest = count_ % period_;
+    std::size_t const iterations = count_ / period_, rest = count_ % period_;
     if (count_ < least()) {
       for (Body& body : held_) builder_->append(std::move(body));
       begin_run();
       return;
     }
     std::vector<Body> after;
-    for (std::size_t i = 0; i < rest; ++i) after.push_back(std::move(held_[place_of(turns * period_ + i)]));
-    roll_detail::append_loop(*builder_, name_, turns, std::span(held_).first(period_), steps_);
+    for (std::size_t i = 0; i < rest; ++i) after.push_back(std::move(held_[place_of(iterations * period_ + i)]));
+    roll_detail::append_loop(*builder_, name_, iterations, std::span(held_).first(period_), steps_);
     for (Body& body : after) builder_->append(std::move(body));
     begin_run();
   }
 
  private:
-  /// Three turns.
+  /// Bodies of the shortest run: three repetitions.
   std::size_t least() const { return 3 * period_; }
-  /// Where the number-th body of the run is held, if it still is.
+  /// Index in held_ of body `number` of the run, if it is still held.
   std::size_t place_of(std::size_t number) const {
     return number < least() ? number : least() - period_ + (number - least()) % period_;
   }

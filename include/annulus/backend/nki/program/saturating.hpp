@@ -1,6 +1,5 @@
 #pragma once
-// Products and sums of extents and strides that stop at the ends of Index, so that what is far too large is seen as such
-// and does not wrap around to something small.
+// Saturating arithmetic on extents and strides, so that an oversized value is detected instead of wrapping around.
 
 #include <limits>
 
@@ -8,12 +7,14 @@
 
 namespace annulus::nki {
 
+/// a * b, or the limit of Index with the sign of the product on overflow.
 constexpr Index saturating_multiply(Index a, Index b) {
   Index product = 0;
   if (!__builtin_mul_overflow(a, b, &product)) return product;
   return (a < 0) == (b < 0) ? std::numeric_limits<Index>::max() : std::numeric_limits<Index>::min();
 }
 
+/// a + b, or the limit of Index with the sign of b on overflow.
 constexpr Index saturating_add(Index a, Index b) {
   Index sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;

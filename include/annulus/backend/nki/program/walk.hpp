@@ -1,5 +1,5 @@
 #pragma once
-// The one way through a program: what a core executes, in order, loops counted out.
+// Iteration over the nodes that one core executes, in order, with loops and core branches resolved.
 
 #include <vector>
 
@@ -7,8 +7,8 @@
 
 namespace annulus::nki {
 
-/// Gives the Instructions, Allocates and Sections that one core executes, one at a time, so that whoever walks may stop
-/// where cores meet. The program outlives the walk.
+/// Yields the Instructions, Allocates and Sections that one core executes, one at a time, so that the caller can pause
+/// where cores synchronize. The program must outlive the walk.
 class Walk {
  public:
   Walk(Program const& program, int core)
@@ -17,7 +17,7 @@ class Walk {
     enter(program.body, nullptr);
   }
 
-  /// The next one, null at the end. An Allocate has then been counted.
+  /// The next node, or null at the end. An Allocate is counted before it is returned.
   Node const* next() {
     while (!frames_.empty()) {
       Frame& frame = frames_.back();
@@ -48,8 +48,8 @@ class Walk {
   Index at(Affine const& affine) const { return affine.at(values_); }
   std::span<Index const> values() const { return values_; }
 
-  /// Which of the `rotation` places of an on-chip buffer an access of this age names; -1 if that tile was not made yet
-  /// or its place has been taken by a newer one. 0 in HBM.
+  /// Place of the named tile among the `rotation` places of an on-chip buffer; -1 if that tile has not been made yet or
+  /// a newer one reuses its place. 0 in HBM.
   int place_of(Access const& access) const {
     Buffer const& buffer = program_->buffer(access);
     if (!on_chip(buffer.memory)) return 0;
@@ -74,7 +74,7 @@ class Walk {
   Program const* program_;
 };
 
-/// Do cores of a pair wait for each other here?
+/// True if the cores of a pair wait for each other at this node.
 inline bool is_meeting(Node const& node) {
   auto const* instruction = node.as<Instruction>();
   return instruction && (std::holds_alternative<CoreBarrier>(*instruction) ||

@@ -1,5 +1,5 @@
 #pragma once
-// Where ranks meet: permutes along the ring, and the question whose data is here.
+// Simulated collectives: permutes along the ring, queries of the rank whose data has been received, and barriers.
 
 #include <functional>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace annulus::nki::simulator {
 
-/// A rank's place among the others. shift(out, in): `out` goes to the next rank, `in` comes from the previous one.
+/// A rank's position in the ring. shift(out, in) sends `out` to the next rank and receives `in` from the previous one.
 struct RingPlace {
   Rank rank = 0;
   int ranks = 1;
@@ -18,7 +18,7 @@ struct RingPlace {
   std::function<void(std::span<float const> out, std::span<float> in)> shift;
 };
 
-/// All elements in order; they stay in `scratch` where they are not next to each other in memory.
+/// All elements in order; gathered in `scratch` if they are not consecutive in memory.
 inline std::span<float const> elements_of(Operand const& operand, Scratch& scratch) {
   auto const size = static_cast<std::size_t>(operand.size());
   if (operand.flat()) return {operand.base, size};
@@ -56,11 +56,12 @@ inline void meet(CoreState& core, RingPlace const& place, CollectivePermuteReduc
   receive(core, place, {joined, a.size()}, i.dst);
 }
 
-/// What one core writes to shared HBM the other sees at once here: there is nothing to do but to meet.
+/// Writes to simulated shared HBM are visible to the other core immediately, so a barrier has nothing else to do.
 inline void meet(CoreState& core, RingPlace const&, CoreBarrier const&) {
-  check<Error>(core.program.cores > 1, "a program of one core has no one to wait for");
+  check<Error>(core.program.cores > 1, "core_barrier requires 2 cores; the program has 1");
 }
 
+/// Sets a register to the id of the worker whose data has been received.
 inline void answer(CoreState& core, RingPlace const& place, ProcessingRank const& i) {
   auto const number = static_cast<std::size_t>(i.register_number);
   check<Error>(number < core.registers.size(), "register ", i.register_number, " of ", core.registers.size());

@@ -1,5 +1,5 @@
 #pragma once
-// What one simulated core holds: its memories, its place in the program, registers and hidden sums.
+// State of one simulated core: memories, position in the program, registers and accumulator registers.
 
 #include <array>
 #include <string>
@@ -17,6 +17,7 @@ inline constexpr std::size_t most_partitions = 128;
 /// One float per partition.
 using Column = std::array<float, most_partitions>;
 
+/// Refers to the program, the hardware and the tensors shared by both cores, which outlive it.
 struct CoreState {
   CoreState(Program const& of, Hardware const& on, int core, std::vector<Place>& shared_tensors)
       : program(of),
@@ -34,19 +35,20 @@ struct CoreState {
     }
   }
 
+  /// Resolves an operand that is read. Throws Error if it is out of bounds or has an element that was never written.
   Operand read(Access const& access, std::string_view keyword) {
     Operand const operand = resolve(access, keyword);
     check_defined(operand, program.buffer(access), keyword);
     return operand;
   }
-  /// All of it is going to be written, or, not `all`, parts of it. To be called after all reads of an instruction.
+  /// Resolves an operand that is written; `all` is false if parts stay unchanged. Call after an instruction's reads.
   Operand write(Access const& access, std::string_view keyword, bool all = true) {
     Operand const operand = resolve(access, keyword);
     prepare_write(operand, all);
     return operand;
   }
 
-  /// The last Allocate of the walk made a tile of this buffer.
+  /// Call when the walk has reached an Allocate: all elements of the new tile are undefined.
   void allocate(Allocate const& made) {
     int const place = walk.place_of(Access(made.buffer, {}));
     places[static_cast<std::size_t>(made.buffer)][static_cast<std::size_t>(place)].forget(program.buffer(made.buffer));
@@ -60,13 +62,13 @@ struct CoreState {
   Program const& program;
   Hardware const& hardware;
   Walk walk;
-  std::vector<Place>& shared;              ///< by buffer: those in shared HBM
-  std::vector<std::vector<Place>> places;  ///< by buffer: the others
+  std::vector<Place>& shared;              ///< by buffer: tensors in shared HBM
+  std::vector<std::vector<Place>> places;  ///< by buffer: the other tensors and tiles
   std::vector<Index> registers;            ///< -1 until set
-  Column scalar_sums;                      ///< ScalarE; poison until reset
-  Column vector_results;                   ///< VectorE; poison until reset
+  Column scalar_sums;                      ///< accumulator registers of ScalarE; poison until reset
+  Column vector_results;                   ///< accumulator registers of VectorE; poison until reset
   std::array<Scratch, 4> scratch;
-  Scratch packed;  ///< factors of a product
+  Scratch packed;  ///< packed factors of a matrix product
   Section const* section = nullptr;
   Index section_number = 0;
   Index executed = 0;
@@ -76,7 +78,7 @@ struct CoreState {
     Buffer const& buffer = program.buffer(access);
     int const number = walk.place_of(access);
     check<Error>(number >= 0, "operand ", keyword, " names a tile of ", buffer.name,
-                 " that was not made yet, or whose place a newer one has taken");
+                 " that is not allocated yet, or was replaced by a newer one");
     check<Error>(!access.axes().empty(), "operand ", keyword, " of ", buffer.name, " has no axes");
     bool const chip = on_chip(buffer.memory);
     Operand operand;
@@ -115,7 +117,7 @@ struct CoreState {
     for (std::size_t i = dimension + 1; i < buffer.shape.size(); ++i) stride *= buffer.shape[i];
     auto const number = static_cast<std::size_t>(by.register_number);
     check<Error>(number < registers.size() && registers[number] >= 0, "operand ", keyword, " of ", buffer.name,
-                 " is moved by register ", by.register_number, ", which was never set");
+                 " is offset by register ", by.register_number, ", which was never set");
     return registers[number] * stride;
   }
 };

@@ -1,5 +1,5 @@
 #pragma once
-// DMA: copies between HBM and SBUF, in the order of two access patterns.
+// Simulated DMA: copies and transposes between HBM and SBUF, each side with its own access pattern.
 
 #include <array>
 #include <vector>
@@ -29,7 +29,7 @@ inline void execute(CoreState& core, DmaCopy const& i) {
   for (Index p = 0; p < dst.rows; ++p) scatter(dst, p, all + p * dst.elements);
 }
 
-/// First and last axis change places; those between keep theirs.
+/// Swaps the first and the last axis; the others keep their places.
 inline void execute(CoreState& core, DmaTranspose const& i) {
   Operand const src = core.read(i.src, "src");
   Operand const dst = core.write(i.dst, "dst");

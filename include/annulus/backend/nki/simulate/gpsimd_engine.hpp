@@ -1,5 +1,5 @@
 #pragma once
-// GpSimdE: numbers that follow a pattern of integers.
+// Simulated GpSimdE: iota and affine_select, whose values follow an integer index pattern.
 
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace annulus::nki::simulator {
 
 /// Calls visit(element, value) for value = first + sum of step * index, in row-major order of the pattern.
 template <class Visit>
-void for_each_number(std::vector<Axis> const& pattern, Index first, Visit&& visit) {
+void for_each_value(std::vector<Axis> const& pattern, Index first, Visit&& visit) {
   Index element = 0;
   for_each_run(pattern, [&](Index offset, Index count, Index step) {
     for (Index j = 0; j < count; ++j) visit(element++, first + offset + j * step);
@@ -20,7 +20,7 @@ void for_each_number(std::vector<Axis> const& pattern, Index first, Visit&& visi
 inline void check_pattern(std::vector<Axis> const& pattern, Operand const& dst) {
   Index count = 1;
   for (Axis const& axis : pattern) count *= axis.count;
-  check<Error>(count == dst.elements, "pattern has ", count, " numbers, dst ", dst.elements, " elements per partition");
+  check<Error>(count == dst.elements, "pattern has ", count, " values, dst ", dst.elements, " elements per partition");
 }
 
 inline void execute(CoreState& core, Iota const& i) {
@@ -28,7 +28,7 @@ inline void execute(CoreState& core, Iota const& i) {
   check_pattern(i.pattern, dst);
   Index const first = core.walk.at(i.offset);
   transform_rows<0>(core, dst, {}, [&](Index p, float* out, auto const&) {
-    for_each_number(i.pattern, first + p * i.channel_multiplier,
+    for_each_value(i.pattern, first + p * i.channel_multiplier,
                     [&](Index element, Index value) { out[element] = static_cast<float>(value); });
   });
 }
@@ -39,7 +39,7 @@ inline void execute(CoreState& core, AffineSelect const& i) {
   check_pattern(i.pattern, dst);
   Index const first = core.walk.at(i.offset);
   transform_rows<1>(core, dst, {{{data, "on_true_tile"}}}, [&](Index p, float* out, auto const& in) {
-    for_each_number(i.pattern, first + p * i.channel_multiplier, [&](Index element, Index value) {
+    for_each_value(i.pattern, first + p * i.channel_multiplier, [&](Index element, Index value) {
       bool const kept = apply(i.cmp_op, static_cast<float>(value), 0.0f) != 0.0f;
       out[element] = kept ? in[0][element] : i.on_false_value;
     });

@@ -1,5 +1,6 @@
 #pragma once
-// One rank: its one or two cores take turns in the calling thread, each running until it has to wait for the other.
+// One simulated rank: its one or two cores run alternately in the calling thread, each up to the next barrier or
+// collective, where both synchronize.
 
 #include <array>
 #include <map>
@@ -17,10 +18,10 @@
 
 namespace annulus::nki {
 
-/// Values of tensors in HBM by the names of their buffers, in row-major order.
+/// Values of tensors in HBM by buffer name, in row-major order.
 using Tensors = std::map<std::string, std::vector<float>, std::less<>>;
 
-/// What was executed, by both cores together.
+/// Numbers of instructions executed, summed over both cores.
 struct Statistics {
   std::array<Index, engine_count> instructions{};  ///< by engine
   Index of(Engine engine) const { return instructions[static_cast<std::size_t>(engine)]; }
@@ -33,16 +34,19 @@ struct Statistics {
 
 namespace simulator {
 
+/// Instructions at which the cores of a rank synchronize.
 template <class I>
 concept Meeting =
     std::same_as<I, CoreBarrier> || std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
 
+/// Runs once and then returns its outputs. Refers to the program and hardware, which outlive it.
 class Machine {
  public:
+  /// Throws UnsupportedError, ShapeError and Error as documented for simulate().
   Machine(Program const& program, Hardware const& hardware, Tensors const& inputs, RingPlace place)
       : program_(program), place_(std::move(place)), shared_(program.buffers.size()) {
     check<UnsupportedError>(program.cores == 1 || program.cores == 2, "a program for ", program.cores,
-                            " cores; a logical core has 1 or 2");
+                            " cores; a logical core has 1 or 2 cores");
     check<UnsupportedError>(program.target == hardware.target, "a program for ", name_of(program.target), " on ",
                             name_of(hardware.target));
     check<UnsupportedError>(program.ranks == place_.ranks, "a program for ", program.ranks, " ranks on a ring of ",
@@ -56,6 +60,7 @@ class Machine {
     load(inputs);
   }
 
+  /// Runs all cores to the end of the program; `statistics` may be null.
   void run(Statistics* statistics) {
     Statistics counted;
     auto const first = static_cast<std::size_t>(place_.arrangement.first_core);
@@ -82,7 +87,7 @@ class Machine {
     if (statistics) *statistics = counted;
   }
 
-  /// Throws Error for an element that nobody wrote.
+  /// The outputs by name. Throws Error for an element that was never written.
   Tensors outputs() {
     Tensors results;
     for (int number : program_.with_role(Role::output)) {
@@ -124,7 +129,7 @@ class Machine {
     }
   }
 
-  /// Null at the end of the program.
+  /// Executes a core up to its next barrier or collective and returns that node; null at the end of the program.
   Node const* run_to_meeting(CoreState& core, Statistics& counted) {
     while (Node const* const node = core.walk.next()) {
       if (auto const* made = node->as<Allocate>()) {
@@ -161,7 +166,7 @@ class Machine {
                            where(cores_[1]), describe(nodes[1])));
   }
 
-  /// What both cores see: neither has such an operand to itself.
+  /// Operands of collectives and barriers must be shared by both cores, not private to one.
   template <class I>
   void check_shared(I const& instruction) const {
     for_each_access(instruction, [&](std::string_view keyword, Use, Access const& access) {
@@ -175,7 +180,7 @@ class Machine {
     return core.section ? message_of(core.section->name, ' ', core.section_number, ", ") : std::string();
   }
 
-  /// An error then also says where in the program it is.
+  /// Adds the position in the program to the message of an error.
   template <class Execute>
   static void with_context(CoreState const& core, Instruction const& instruction, Execute&& execute) {
     auto const context = [&] {

@@ -1,6 +1,6 @@
 #pragma once
-// The product of TensorE: both factors have the contraction as their first axis. Every element of the result is one
-// chain of multiply-adds in the order of the contraction, so that it does not depend on the shapes around it.
+// Matrix product of TensorE: both factors have the contracted axis first. Every element of the result is one chain of
+// multiply-adds in the order of that axis, so that it does not depend on the shapes of the operands.
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace annulus::nki::simulator {
 
-/// Element (i, j) is at base[i * stride + j].
+/// A matrix of rows x columns whose element (i, j) is at base[i * stride + j].
 struct ConstMatrix {
   float const* base;
   Index rows, columns, stride;
@@ -17,7 +17,7 @@ struct ConstMatrix {
 
 namespace matrix_product_detail {
 
-// A block of the result is held in registers: as wide and high as they allow.
+// The block of the result that is held in registers, as large as they allow.
 #if defined(__AVX512F__)
 inline constexpr Index lanes = 16, block_rows = 8;
 #elif defined(__AVX__)
@@ -26,11 +26,11 @@ inline constexpr Index lanes = 8, block_rows = 6;
 inline constexpr Index lanes = 4, block_rows = 6;
 #endif
 inline constexpr Index vectors = 2, block_columns = vectors * lanes;
-inline constexpr Index panels_at_once = 4;  // so that lines of the cache are used while they are there
+inline constexpr Index panels_at_once = 4;  // so that a cache line is used for several panels while it is cached
 using Lanes [[gnu::vector_size(lanes * sizeof(float))]] = float;
 
-/// `panels` times `width` columns from `begin` on: each panel row by row, one after the other; columns that the matrix
-/// does not have are 0.
+/// Packs `panels` panels of `width` columns each, from column `begin` on: one panel after the other, each row by row.
+/// Columns beyond the matrix are 0.
 template <Index width, Index panels>
 void pack(ConstMatrix const& from, Index begin, float* out) {
   bool const whole = begin + panels * width <= from.columns;
@@ -46,7 +46,7 @@ void pack(ConstMatrix const& from, Index begin, float* out) {
     }
 }
 
-/// out[block_rows, block_columns] = sum over k of a[k, row] * b[k, column], of packed columns.
+/// out[block_rows, block_columns] = sum over k of a[k, row] * b[k, column], for packed a and b.
 inline void multiply_block(Index depth, float const* a, float const* b, float* out) {
   Lanes sums[block_rows][vectors] = {};
   for (Index k = 0; k < depth; ++k, a += block_rows, b += block_columns) {
@@ -60,8 +60,8 @@ inline void multiply_block(Index depth, float const* a, float const* b, float* o
 
 }  // namespace matrix_product_detail
 
-/// to[m, n] = sum over k of a[k, m] * b[k, n], added to what is there if `accumulate`; row m begins at to + m * stride.
-/// `packed`: memory to work in.
+/// to[m, n] = sum over k of a[k, m] * b[k, n], or += if `accumulate`; row m begins at to + m * stride. `packed` is
+/// working storage.
 inline void multiply_transposed(ConstMatrix const& a, ConstMatrix const& b, bool accumulate, float* to, Index stride,
                                 Scratch& packed) {
   using namespace matrix_product_detail;

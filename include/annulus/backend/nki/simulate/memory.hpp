@@ -1,5 +1,5 @@
 #pragma once
-// Memory of a simulated core: every element is a float that its buffer's type can hold, or poison where nothing was
+// Memory of a simulated core: every element is a float that its buffer's type can represent, or poison if it was never
 // written.
 
 #include <Eigen/Core>
@@ -16,10 +16,10 @@
 
 namespace annulus::nki::simulator {
 
-/// Aligned as Eigen likes it, so that no result depends on where memory happens to lie.
+/// Aligned for Eigen's vector instructions, so that results do not depend on addresses.
 using Floats = std::vector<float, Eigen::aligned_allocator<float>>;
 
-/// A NaN that no arithmetic produces: NaNs that come in lose their payload, and arithmetic only passes payloads on.
+/// A NaN that arithmetic never produces: input NaNs lose their payload, and arithmetic only propagates payloads.
 inline constexpr std::uint32_t poison_bits = 0x7fedfaceu;
 inline constexpr float poison = std::bit_cast<float>(poison_bits);
 inline bool is_poison(float value) { return std::bit_cast<std::uint32_t>(value) == poison_bits; }
@@ -34,10 +34,10 @@ inline bool has_poison(float const* values, Index n) {
   return false;
 }
 
-/// Memory for intermediate values, kept from instruction to instruction.
+/// Memory for intermediate values, reused from instruction to instruction.
 class Scratch {
  public:
-  /// SbufPlan for n floats, of any content.
+  /// Storage for n floats with unspecified content; valid until the next call.
   float* of(Index n) {
     if (static_cast<Index>(storage_.size()) < n) storage_.resize(static_cast<std::size_t>(n));
     return storage_.data();
@@ -47,21 +47,21 @@ class Scratch {
   Floats storage_;
 };
 
-/// Elements of one tile or tensor, partitions x columns; a tensor in HBM has one partition. The first columns are known
-/// to be defined in all partitions; what is beyond them is filled with poison once somebody asks or leaves a gap.
+/// Elements of one tile or tensor, partitions x columns; a tensor in HBM has one partition. The first `defined_columns`
+/// columns are defined in all partitions; the others are filled with poison lazily, when one is read or a gap is left.
 struct Place {
   Floats elements;
   Index partitions = 1, columns = 0;
   Index defined_columns = 0;
   bool filled = false;
 
-  /// All elements are undefined. Throws Error where they do not fit this machine.
+  /// Allocates the elements of a buffer and marks all as undefined. Throws Error if memory is not sufficient.
   void forget(Buffer const& buffer) {
     auto const refuse = [&] {
       throw Error(message_of("buffer ", buffer.name, " has ", buffer.shape,
-                             " elements of 4 bytes in the simulator; that is more memory than this machine gives"));
+                             " elements of 4 bytes in the simulator; more memory than this machine has available"));
     };
-    constexpr Index most_elements = Index{1} << 38;  // a TiB: not worth asking for
+    constexpr Index most_elements = Index{1} << 38;  // 1 TiB: refused without trying
     if (buffer.size() > most_elements) refuse();
     try {
       elements.resize(static_cast<std::size_t>(buffer.size()));
@@ -81,23 +81,23 @@ struct Place {
   }
 };
 
-/// An access with its numbers: element i of row p is base[p * row_stride + what the free axes add].
+/// An access resolved to memory: element i of row p is base[p * row_stride + offset of i along the free axes].
 struct Operand {
   float* base = nullptr;
   Index rows = 0, row_stride = 0, elements = 0;
   std::span<Axis const> free;
-  bool contiguous = false;  ///< are the elements of a row next to each other?
+  bool contiguous = false;  ///< the elements of a row are consecutive
   ElementType type = ElementType::float32;
   Place* place = nullptr;
-  Index first_row = 0, last_row = 0, first_column = 0, last_column = 0;  ///< a box around it; in HBM of one row
+  Index first_row = 0, last_row = 0, first_column = 0, last_column = 0;  ///< bounding box; in HBM of one row
 
   float* row(Index p) const { return base + p * row_stride; }
   Index size() const { return rows * elements; }
-  /// Are all elements next to each other?
+  /// True if all elements are consecutive.
   bool flat() const { return contiguous && (rows == 1 || row_stride == elements); }
-  /// Has it all elements of its columns, in every partition?
+  /// True if it covers every element of its columns, in every partition.
   bool fills_columns() const { return place->partitions == 1 ? flat() : contiguous && rows == place->partitions; }
-  /// Do both name the same elements in the same order?
+  /// True if both name the same elements in the same order.
   bool same_as(Operand const& other) const {
     return base == other.base && rows == other.rows && elements == other.elements &&
            (rows == 1 || row_stride == other.row_stride) &&
@@ -120,7 +120,7 @@ void for_each_run(std::span<Axis const> axes, Visit&& visit, Index offset = 0) {
     for (Index i = 0; i < axes[0].count; ++i) for_each_run(axes.subspan(1), visit, offset + i * axes[0].stride);
 }
 
-/// out = the elements of one row, in order.
+/// Copies the elements of row p, in order, to out.
 inline void gather(Operand const& operand, Index p, float* out) {
   float const* const row = operand.row(p);
   for_each_run(operand.free, [&](Index offset, Index count, Index stride) {
@@ -133,6 +133,7 @@ inline void gather(Operand const& operand, Index p, float* out) {
   });
 }
 
+/// Copies operand.elements values to row p.
 inline void scatter(Operand const& operand, Index p, float const* values) {
   float* const row = operand.row(p);
   for_each_run(operand.free, [&](Index offset, Index count, Index stride) {
@@ -145,7 +146,7 @@ inline void scatter(Operand const& operand, Index p, float const* values) {
   });
 }
 
-/// Refuses an operand that reads an element that nobody wrote.
+/// Throws Error if an element of the operand was never written.
 inline void check_defined(Operand const& operand, Buffer const& buffer, std::string_view keyword) {
   Place& place = *operand.place;
   if (operand.last_column < place.defined_columns) return;
@@ -169,7 +170,7 @@ inline void check_defined(Operand const& operand, Buffer const& buffer, std::str
     place.defined_columns = operand.last_column + 1;
 }
 
-/// Notes that all of the operand is about to be written; not `all`: parts of it may stay as they are.
+/// Call before writing the operand. `all` is false if some of its elements may stay unchanged.
 inline void prepare_write(Operand const& operand, bool all) {
   Place& place = *operand.place;
   if (operand.last_column < place.defined_columns) return;

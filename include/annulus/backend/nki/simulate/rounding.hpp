@@ -1,5 +1,5 @@
 #pragma once
-// What a value becomes when it is written as an element type: nearest, ties to even. Values stay in floats.
+// Rounding of floats to an element type: to nearest, ties to even. The results are stored as floats.
 
 #include <bit>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace annulus::nki::simulator {
 
-/// Nearest bfloat16; what is beyond its largest becomes infinite.
+/// Nearest bfloat16; values beyond its largest become infinite.
 inline float to_bfloat16(float value) {
   auto const bits = std::bit_cast<std::uint32_t>(value);
   bool const is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -18,12 +18,12 @@ inline float to_bfloat16(float value) {
   return std::bit_cast<float>((is_nan ? bits | 0x00400000u : rounded) & 0xffff0000u);
 }
 
-/// Nearest float16, subnormal ones included; what is beyond its largest becomes infinite.
+/// Nearest float16, including subnormals; values beyond its largest become infinite.
 inline float to_float16(float value) {
   auto const bits = std::bit_cast<std::uint32_t>(value);
   std::uint32_t const sign = bits & 0x80000000u, size = bits & 0x7fffffffu;
   std::uint32_t const normal = (size + 0xfffu + ((size >> 13) & 1u)) & 0xffffe000u;
-  // Around one half the floats are as far apart as the subnormal float16.
+  // The spacing of floats at 0.5 is that of subnormal float16 values.
   auto const subnormal = std::bit_cast<std::uint32_t>((std::bit_cast<float>(size) + 0.5f) - 0.5f);
   std::uint32_t result = size < 0x38800000u ? subnormal : normal;
   result = result >= 0x47800000u ? 0x7f800000u : result;
@@ -31,8 +31,8 @@ inline float to_float16(float value) {
   return std::bit_cast<float>(result | sign);
 }
 
-/// Nearest integer of [lowest, highest]; others are refused: what the hardware makes of them is not documented, and
-/// beyond 2^24 a float does not hold them.
+/// Nearest integer. Throws Error outside [lowest, highest]: the hardware's result there is not documented, and a float
+/// cannot represent all integers beyond 2^24.
 inline float to_integer(float value, float lowest, float highest, ElementType type) {
   float const nearest = std::nearbyint(value);
   check<Error>(nearest >= lowest && nearest <= highest, "writes ", value, " as ", name_of(type), ", which holds ",
@@ -40,7 +40,7 @@ inline float to_integer(float value, float lowest, float highest, ElementType ty
   return nearest;
 }
 
-/// Rounds n values in place.
+/// Rounds n values in place. Throws Error for an integer type that cannot hold a value.
 inline void round_to(ElementType type, float* values, Index n) {
   switch (type) {
     case ElementType::float32:

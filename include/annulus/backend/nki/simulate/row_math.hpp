@@ -1,5 +1,5 @@
 #pragma once
-// Operators and functions on runs of floats. Every result depends on the values alone, not on where they lie.
+// Operators and functions on arrays of floats. Results depend on the values alone, not on addresses or alignment.
 
 #include <Eigen/Core>
 #include <algorithm>
@@ -16,8 +16,8 @@ using RowView = Eigen::Map<Eigen::ArrayXf const>;
 
 namespace row_math_detail {
 
-/// The first where it compares so to the second; NaN where either is: such a maximum has no documented meaning on the
-/// device, and is not hidden here.
+/// out = a where compare(a, b), else b; NaN if either is NaN. The device's maximum of a NaN is not documented, so NaNs
+/// are propagated here.
 template <class A, class B, class Compare>
 void choose(A const& a, B const& b, Compare compare, float* out, Index n) {
   for (Index i = 0; i < n; ++i) {
@@ -78,13 +78,13 @@ void apply(Operator op, A const& a, B const& b, float* to, Index n) {
 inline void apply(Operator op, float const* a, float const* b, float* out, Index n) {
   row_math_detail::apply(op, RowView(a, n), RowView(b, n), out, n);
 }
-/// out = a op b, or b op a.
+/// out = a op b, or b op a if `reverse`.
 inline void apply(Operator op, float const* a, float b, bool reverse, float* out, Index n) {
-  auto const number = Eigen::ArrayXf::Constant(n, b);
+  auto const constant = Eigen::ArrayXf::Constant(n, b);
   if (reverse)
-    row_math_detail::apply(op, number, RowView(a, n), out, n);
+    row_math_detail::apply(op, constant, RowView(a, n), out, n);
   else
-    row_math_detail::apply(op, RowView(a, n), number, out, n);
+    row_math_detail::apply(op, RowView(a, n), constant, out, n);
 }
 inline float apply(Operator op, float a, float b) {
   float out;
@@ -92,11 +92,11 @@ inline float apply(Operator op, float a, float b) {
   return out;
 }
 
-/// Functions work on blocks of this many values, the last one filled up, so that all values take the same path.
+/// Functions work on blocks of this many values, the last one padded, so that all values take the same code path.
 inline constexpr Index block_size = 16;
 using Block = Eigen::Array<float, block_size, 1>;
 
-/// out = function(Block) of `in`; out may be in.
+/// Applies a function of Block to n values; out may be in.
 template <class OfBlock>
 void map_blocks(float const* in, float* out, Index n, OfBlock&& function) {
   Index i = 0;
@@ -109,6 +109,7 @@ void map_blocks(float const* in, float* out, Index n, OfBlock&& function) {
   std::copy(last.data(), last.data() + (n - i), out + i);
 }
 
+/// Sum in a fixed order that depends on n alone.
 inline float sum_of(float const* values, Index n) {
   Block sums = Block::Zero();
   Index i = 0;
@@ -133,7 +134,7 @@ inline float reduce(Operator op, float const* values, Index n) {
   return result;
 }
 
-/// What a hidden result is after a reset.
+/// Value of an accumulator register after a reset. Throws Error for operators without one.
 inline float identity_of(Operator op) {
   switch (op) {
     case Operator::add:
@@ -149,13 +150,13 @@ inline float identity_of(Operator op) {
   }
 }
 
-/// exp; what a float only holds as subnormal becomes 0.
+/// out = exp(in); results that would be subnormal become 0, results beyond the largest float infinite.
 inline void exp_of(float const* in, float* out, Index n) {
-  // Eigen stops at the ends of its own range instead.
+  // Eigen clamps to its own range instead.
   constexpr float smallest = -87.3365448f, largest = 88.7228394f;
   constexpr float infinity = std::numeric_limits<float>::infinity();
   map_blocks(in, out, n, [](Block const& x) {
-    // Above 88.3 some of Eigen's instruction sets give infinity: there it is e times the exponential of one less.
+    // Above 88.3 Eigen returns infinity with some instruction sets, so exp(x) is computed as e * exp(x - 1) there.
     Block const above = (x > 88.0f).template cast<float>();
     Block y = (x - above).exp() * (1.0f + above * 1.71828183f);
     for (Index i = 0; i < block_size; ++i) {
@@ -166,7 +167,8 @@ inline void exp_of(float const* in, float* out, Index n) {
   });
 }
 
-/// Where ScalarE computes a function; outside it the device gives anything.
+/// Input domain [lowest, highest] of a ScalarE function, of the absolute value if `of_absolute`; outside it the
+/// device's result is undefined.
 struct Domain {
   float lowest, highest;
   bool of_absolute;

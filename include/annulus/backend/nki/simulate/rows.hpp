@@ -1,5 +1,6 @@
 #pragma once
-// The one loop over the rows of an instruction: rows come and go as runs of floats, whatever the access patterns are.
+// Loop over the rows (partitions) of an instruction: rows are read and written as contiguous floats, for any access
+// pattern.
 
 #include <array>
 #include <string_view>
@@ -10,7 +11,7 @@
 
 namespace annulus::nki::simulator {
 
-/// Reads rows: in place where their elements are next to each other, else through scratch memory.
+/// Reads rows: directly if their elements are consecutive, else gathered in scratch memory.
 class RowSource {
  public:
   RowSource(Operand const& operand, Scratch& scratch)
@@ -26,12 +27,12 @@ class RowSource {
   float* gathered_;
 };
 
-/// Takes rows in float32 and writes them rounded to the operand's type.
+/// Writes rows of float32, rounded to the operand's type.
 class RowSink {
  public:
   enum class Keep {
-    nothing,  ///< every row may be written at once
-    sources,  ///< later rows still read what would be overwritten
+    nothing,  ///< every row may be written immediately
+    sources,  ///< rows are written at the end, because later rows still read elements of dst
   };
 
   /// `exact`: the values need no rounding.
@@ -43,16 +44,18 @@ class RowSink {
       kept_ = scratch.of(operand.elements);
   }
 
-  /// Where to put row p; valid until the next row.
+  /// Storage for row p; valid until the next row.
   float* row(Index p) const {
     if (keep_ == Keep::sources) return kept_ + p * operand_.elements;
     return operand_.contiguous ? operand_.row(p) : kept_;
   }
+  /// Call when row p is complete.
   void finish_row(Index p) const {
     float* const values = row(p);
     if (!exact_) round_to(operand_.type, values, operand_.elements);
     if (keep_ == Keep::nothing && !operand_.contiguous) scatter(operand_, p, values);
   }
+  /// Call after the last row.
   void finish() const {
     if (keep_ == Keep::sources)
       for (Index p = 0; p < operand_.rows; ++p) scatter(operand_, p, row(p));
@@ -70,14 +73,14 @@ inline void check_same_extents(Operand const& dst, Operand const& source, std::s
                " x ", source.elements, " elements, dst ", dst.rows, " x ", dst.elements);
 }
 
-/// An operand and its keyword.
+/// A source operand and its NKI keyword.
 struct Source {
   Operand operand;
   std::string_view keyword;
 };
 
-/// compute(p, out, {in...}) for every row p: out and in are dst.elements floats; out may be one of the in. `exact`: the
-/// results need no rounding.
+/// Calls compute(p, out, {in...}) for every row p: out and in are dst.elements floats; out may be one of the in.
+/// `exact`: the results need no rounding. Throws Error if a source's extents differ from those of dst.
 template <std::size_t N, class Compute>
 void transform_rows(CoreState& core, Operand const& dst, std::array<Source, N> const& sources, Compute&& compute,
                     bool exact = false) {
@@ -99,7 +102,7 @@ void transform_rows(CoreState& core, Operand const& dst, std::array<Source, N> c
   sink.finish();
 }
 
-/// A number for every partition, or the elements of a [P, 1] operand.
+/// A scalar operand as one value per partition: the same number for all, or the elements of a [rows, 1] operand.
 inline Column column_of(CoreState& core, Scalar const& scalar, Index rows, std::string_view keyword) {
   check<Error>(rows <= static_cast<Index>(most_partitions), rows, " rows; a core has ", most_partitions, " partitions");
   Column column;
@@ -114,7 +117,7 @@ inline Column column_of(CoreState& core, Scalar const& scalar, Index rows, std::
   return column;
 }
 
-/// Writes one value per partition to a [P, 1] operand.
+/// Writes one value per partition to a [rows, 1] operand.
 inline void write_column(CoreState& core, Access const& access, Column const& column, Index rows,
                          std::string_view keyword) {
   Operand const operand = core.write(access, keyword);
@@ -122,7 +125,7 @@ inline void write_column(CoreState& core, Access const& access, Column const& co
                operand.elements, " elements, expected ", rows, " x 1");
   for (Index p = 0; p < rows; ++p) {
     float value = column[static_cast<std::size_t>(p)];
-    check<Error>(!is_poison(value), "operand ", keyword, " receives a hidden result of the engine that no reset began");
+    check<Error>(!is_poison(value), "operand ", keyword, " receives an accumulator register that no reset initialised");
     round_to(operand.type, &value, 1);
     *operand.row(p) = value;
   }

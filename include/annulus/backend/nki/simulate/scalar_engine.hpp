@@ -1,5 +1,5 @@
 #pragma once
-// ScalarE: functions of data * scale + bias, and sums of them.
+// Simulated ScalarE: functions of data * scale + bias, and their sums per partition.
 
 #include "annulus/backend/nki/simulate/row_math.hpp"
 #include "annulus/backend/nki/simulate/rows.hpp"
@@ -24,8 +24,8 @@ inline void execute(CoreState& core, Activation const& i) {
     evaluate(i.op, argument, out, dst.elements);
     if (resets) core.scalar_sums[row] = 0.0f;
     if (!sums) return;
-    check<Error>(!is_poison(core.scalar_sums[row]), "reduce_cmd reduce continues a hidden sum that no reset began");
-    core.scalar_sums[row] += sum_of(out, dst.elements);  // of the float32 values: dst may be narrower
+    check<Error>(!is_poison(core.scalar_sums[row]), "reduce_cmd reduce adds to a register that no reset initialised");
+    core.scalar_sums[row] += sum_of(out, dst.elements);  // sum of float32 values: dst may be narrower
   });
   if (i.reduce_res) write_column(core, *i.reduce_res, core.scalar_sums, dst.rows, "reduce_res");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// simulate: runs one rank of a tile program on simulated NeuronCores.
+// Simulator of tile programs: runs one rank of a program on simulated NeuronCores.
 
 #include <algorithm>
 #include <exception>
@@ -15,16 +15,17 @@ namespace annulus::nki {
 /// Runs the program of one rank, with values rounded as the device rounds them, and returns its outputs.
 ///
 ///   inputs       every buffer of role input, by name, elements in row-major order; rounded to the buffer's type. Rank
-///                i of the ring plays worker arrangement.worker(i), and its inputs are that worker's.
+///                i of the ring runs as worker arrangement.worker(i), and its inputs are those of that worker.
 ///   ring         size() == program.ranks; all ranks call simulate with the same program and arrangement.
-///   arrangement  what the device may choose; a sound program gives the same outputs for every choice.
-///   statistics   where given, receives what this rank executed.
+///   arrangement  choices that are left to the device; a correct program gives the same outputs for every choice.
+///   statistics   if not null, receives the counts of what this rank executed.
 ///
-/// Throws UnsupportedError where the program does not fit the ring, the hardware or the inputs' names, ShapeError for
-/// inputs of another size, CommunicationError when a peer is lost, and Error, with instruction and operand, where the
-/// program does what has no meaning on the device: it reads an element that was never written, computes a function
-/// outside ScalarE's domain, writes an integer that the type does not hold, leaves part of an output unwritten. What is
-/// a matter of form and limits alone is the validator's.
+/// Returns the buffers of role output by name, in row-major order.
+/// Throws UnsupportedError if the program does not match the ring, the hardware or the names of the inputs, ShapeError
+/// for inputs of another size, CommunicationError when a peer is lost, and Error, with instruction and operand, if the
+/// program has undefined behaviour on the device: it reads an element that was never written, evaluates a function
+/// outside ScalarE's domain, writes an integer that the type cannot hold, or leaves part of an output unwritten. Form
+/// and limits are checked by the validator, not here.
 template <Communicator C>
 requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Program const& program,
                                                                              Hardware const& hardware,
@@ -50,7 +51,7 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Pro
   }
 }
 
-/// Runs a program of one rank.
+/// The same for a program of one rank, without a communicator.
 inline Tensors simulate(Program const& program, Hardware const& hardware, Tensors const& inputs,
                         Arrangement const& arrangement = {}, Statistics* statistics = nullptr) {
   auto const shift = [](std::span<float const> out, std::span<float> in) { std::ranges::copy(out, in.begin()); };

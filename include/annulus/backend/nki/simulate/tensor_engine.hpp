@@ -1,5 +1,5 @@
 #pragma once
-// TensorE: matrix products and transposes.
+// Simulated TensorE: matrix products and transposes.
 
 #include "annulus/backend/nki/simulate/matrix_product.hpp"
 #include "annulus/backend/nki/simulate/rows.hpp"
@@ -7,7 +7,7 @@
 
 namespace annulus::nki::simulator {
 
-/// The operand as rows x elements, through scratch memory where its elements are not next to each other.
+/// The operand as a matrix of rows x elements, gathered in scratch memory if its rows are not contiguous.
 inline ConstMatrix matrix_of(Operand const& operand, Scratch& scratch) {
   if (operand.contiguous) return {operand.base, operand.rows, operand.elements, operand.row_stride};
   float* const gathered = scratch.of(operand.size());
@@ -23,8 +23,8 @@ inline void execute(CoreState& core, MatMul const& i) {
                "dst of ", dst.rows, " x ", dst.elements, " elements is not the product of stationary, ",
                stationary.rows, " x ", stationary.elements, ", and moving, ", moving.rows, " x ", moving.elements);
   ConstMatrix const a = matrix_of(stationary, core.scratch[0]), b = matrix_of(moving, core.scratch[1]);
-  bool const apart = !dst.may_overlap(stationary) && !dst.may_overlap(moving);
-  if (dst.contiguous && dst.type == ElementType::float32 && apart) {
+  bool const disjoint = !dst.may_overlap(stationary) && !dst.may_overlap(moving);
+  if (dst.contiguous && dst.type == ElementType::float32 && disjoint) {
     multiply_transposed(a, b, i.accumulate, dst.base, dst.row_stride, core.packed);
     return;
   }
@@ -42,7 +42,7 @@ inline void execute(CoreState& core, MatMul const& i) {
   }
 }
 
-/// On TensorE and, for small tiles, on VectorE.
+/// Transpose on TensorE or, for small operands, on VectorE.
 inline void execute(CoreState& core, Transpose const& i) {
   Operand const data = core.read(i.data, "data");
   Operand const dst = core.write(i.dst, "dst");

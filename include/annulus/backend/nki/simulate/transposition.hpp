@@ -1,5 +1,5 @@
 #pragma once
-// Copies of two axes that run in different orders in source and destination.
+// Blocked copy of a two-dimensional array whose axes have different orders in source and destination.
 
 #include <algorithm>
 
@@ -7,14 +7,14 @@
 
 namespace annulus::nki::simulator {
 
-/// Element (i, j) is at base[i * i_stride + j * j_stride].
+/// A two-dimensional array whose element (i, j) is at base[i * i_stride + j * j_stride].
 template <class T>
 struct Plane {
   T* base;
   Index i_stride, j_stride;
 };
 
-/// to(i, j) = from(i, j), in blocks that stay in the cache in both orders.
+/// to(i, j) = from(i, j) for i < i_count, j < j_count, in blocks that stay in the cache in both orders.
 inline void swap_axes(Plane<float const> from, Plane<float> to, Index i_count, Index j_count) {
   constexpr Index block = 8;
   auto const copy = [&](Index i_begin, Index j_begin, Index i_size, Index j_size) {
@@ -27,7 +27,7 @@ inline void swap_axes(Plane<float const> from, Plane<float> to, Index i_count, I
   for (Index i = 0; i < i_count; i += block)
     for (Index j = 0; j < j_count; j += block)
       if (i + block <= i_count && j + block <= j_count)
-        copy(i, j, block, block);  // of known size: unrolled
+        copy(i, j, block, block);  // constant size: unrolled
       else
         copy(i, j, std::min(block, i_count - i), std::min(block, j_count - j));
 }

@@ -1,5 +1,5 @@
 #pragma once
-// VectorE: element by element, in float32.
+// Simulated VectorE: elementwise operations, reductions and selections, in float32.
 
 #include <array>
 #include <vector>
@@ -13,7 +13,7 @@ namespace vector_engine_detail {
 
 inline float& at(Column& column, Index p) { return column[static_cast<std::size_t>(p)]; }
 
-/// Joins `value` of row p to the hidden results. An instruction that does not reduce leaves nothing usable in them.
+/// Accumulates `value` into the accumulator register of row p. A command of idle leaves it undefined (poison).
 inline void reduce_into(Column& results, ReduceCommand command, Operator op, Index p, float value) {
   switch (command) {
     case ReduceCommand::idle:
@@ -26,18 +26,18 @@ inline void reduce_into(Column& results, ReduceCommand command, Operator op, Ind
       at(results, p) = apply(op, identity_of(op), value);
       return;
     case ReduceCommand::reduce:
-      check<Error>(!is_poison(at(results, p)), "reduce_cmd reduce continues a hidden result that no reset began");
+      check<Error>(!is_poison(at(results, p)), "reduce_cmd reduce adds to a register that no reset initialised");
       at(results, p) = apply(op, at(results, p), value);
       return;
   }
 }
 
-/// Element numbers of a row that pass `index op bound`: begin to end, as the operators are monotonic.
+/// The elements [begin, end) of a row that pass `index op bound`; an interval because the operators are monotonic.
 struct Interval {
   Index begin, end;
 };
 inline Interval passing(Operator op, Index start, float bound, Index n) {
-  auto const first_without = [&](auto&& holds) {
+  auto const first_failing = [&](auto&& holds) {
     Index low = 0, high = n;
     while (low < high) {
       Index const middle = (low + high) / 2;
@@ -52,15 +52,15 @@ inline Interval passing(Operator op, Index start, float bound, Index n) {
   auto const up_to = [&](float index) { return index <= bound; };
   switch (op) {
     case Operator::less:
-      return {0, first_without(below)};
+      return {0, first_failing(below)};
     case Operator::less_equal:
-      return {0, first_without(up_to)};
+      return {0, first_failing(up_to)};
     case Operator::greater:
-      return {first_without([&](float index) { return !(index > bound); }), n};
+      return {first_failing([&](float index) { return !(index > bound); }), n};
     case Operator::greater_equal:
-      return {first_without([&](float index) { return !(index >= bound); }), n};
+      return {first_failing([&](float index) { return !(index >= bound); }), n};
     case Operator::equal:
-      return {first_without(below), first_without(up_to)};
+      return {first_failing(below), first_failing(up_to)};
     default:
       throw Error(message_of("range_select does not compare by ", name_of(op)));
   }
@@ -75,7 +75,7 @@ inline void execute(CoreState& core, TensorTensor const& i) {
                     [&](Index, float* out, auto const& in) { apply(i.op, in[0], in[1], out, dst.elements); });
 }
 
-/// On VectorE, ScalarE or GpSimdE.
+/// Same results on VectorE, ScalarE and GpSimdE.
 inline void execute(CoreState& core, TensorScalar const& i) {
   Operand const data = core.read(i.data, "data");
   Column a = column_of(core, i.operand0, data.rows, "operand0"), b{};
@@ -93,7 +93,7 @@ inline void execute(CoreState& core, ScalarTensorTensor const& i) {
   Operand const dst = core.write(i.dst, "dst");
   float* const first = core.scratch[3].of(dst.elements);
   transform_rows<2>(core, dst, {{{data, "data"}, {tensor, "operand1"}}}, [&](Index p, float* out, auto const& in) {
-    // Not through out, which may be operand1.
+    // The first result is not stored in out, which may be operand1.
     apply(i.op0, in[0], vector_engine_detail::at(a, p), i.reverse0, first, dst.elements);
     if (i.reverse1)
       apply(i.op1, in[1], first, out, dst.elements);
@@ -117,12 +117,12 @@ inline void execute(CoreState& core, TensorScalarReduce const& i) {
 inline void execute(CoreState& core, TensorReduce const& i) {
   Operand const data = core.read(i.data, "data");
   check<Error>(!data.free.empty() && i.axis == static_cast<int>(data.free.size()), "axis ", i.axis,
-               " is not the last one of data, ", data.free.size());
+               " is not the last axis of data, ", data.free.size());
   Index const length = data.free.back().count, count = data.elements / length;
   Operand const dst = core.write(i.dst, "dst");
   check<Error>(dst.rows == data.rows && dst.elements == count, "dst has ", dst.rows, " x ", dst.elements,
                " elements, expected ", data.rows, " x ", count);
-  // All results before the first is written, as dst may be a part of data.
+  // All results are computed before the first is written, because dst may be a part of data.
   std::vector<float> results(static_cast<std::size_t>(dst.size()));
   RowSource const source(data, core.scratch[0]);
   float* result = results.data();
@@ -134,7 +134,7 @@ inline void execute(CoreState& core, TensorReduce const& i) {
   for (Index p = 0; p < dst.rows; ++p) scatter(dst, p, results.data() + p * count);
 }
 
-/// On VectorE, ScalarE or GpSimdE.
+/// Same results on VectorE, ScalarE and GpSimdE.
 inline void execute(CoreState& core, TensorCopy const& i) {
   Operand const src = core.read(i.src, "src");
   Operand const dst = core.write(i.dst, "dst");
@@ -163,7 +163,7 @@ inline void execute(CoreState& core, RangeSelect const& i) {
     if (in[0] != out) std::copy(in[0] + begin, in[0] + end, out + begin);
     std::fill(out, out + begin, i.on_false_value);
     std::fill(out + end, out + dst.elements, i.on_false_value);
-    // Of the float32 values: dst may be narrower.
+    // Reduced from the float32 values: dst may be narrower.
     float const largest = reduces ? reduce(i.reduce_op, out, dst.elements) : 0.0f;
     reduce_into(core.vector_results, i.reduce_cmd, i.reduce_op, p, largest);
   });
@@ -191,7 +191,7 @@ inline void execute(CoreState& core, Exponential const& i) {
   if (i.reduce_res) write_column(core, *i.reduce_res, core.vector_results, dst.rows, "reduce_res");
 }
 
-/// On VectorE or GpSimdE.
+/// Same results on VectorE and GpSimdE.
 inline void execute(CoreState& core, Memset const& i) {
   float const value = std::visit([](auto number) { return static_cast<float>(number); }, i.value);
   Operand const dst = core.write(i.dst, "dst");

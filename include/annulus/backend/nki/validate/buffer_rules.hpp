@@ -1,5 +1,5 @@
 #pragma once
-// What a program declares: its head, its buffers, and whether they fit on the chip together.
+// Rules on the declarations of a program: target, cores, ranks, shapes of buffers, and their total size.
 
 #include <algorithm>
 #include <set>
@@ -9,12 +9,14 @@
 
 namespace annulus::nki::validate_detail {
 
+/// First stage of the validation.
 class BufferRules {
  public:
   BufferRules(Program const& program, Hardware const& hardware, FaultList& faults)
       : program_(program), limits_(hardware.limits), target_(hardware.target), faults_(faults) {}
 
-  /// What follows relies on sound shapes and numbers; returns whether they are.
+  /// Returns whether the declarations are sound; later stages rely on it. A buffer that exceeds capacity is reported,
+  /// but does not make them unsound.
   bool check() {
     bool const sound = check_head() && check_shapes();
     if (sound) check_capacity();
@@ -31,15 +33,15 @@ class BufferRules {
   }
 
   bool check_head() {
-    bool const targets = require(program_.target == target_, "form", "target", "is ", name_of(program_.target),
-                                 "; the hardware is ", name_of(target_));
+    bool const target = require(program_.target == target_, "form", "target", "is ", name_of(program_.target),
+                                "; the hardware is ", name_of(target_));
     bool const cores =
         require(program_.cores == 1 || program_.cores == 2, "form", "cores", program_.cores, "; accepted: 1 or 2");
     bool const ranks = require(program_.ranks >= 1, "form", "ranks", program_.ranks, "; at least 1");
     bool const variables =
-        require(!program_.variables.empty(), "form", "variables", "none; the first is that of the core");
+        require(!program_.variables.empty(), "form", "variables", "none; variable 0 must be the core");
     bool const registers = require(program_.registers >= 0, "form", "registers", program_.registers, "; at least 0");
-    return targets && cores && ranks && variables && registers;
+    return target && cores && ranks && variables && registers;
   }
 
   bool check_shapes() {
@@ -68,14 +70,14 @@ class BufferRules {
     }
     require(buffer.role == Role::internal, "R16", buffer.name, "is in ", name_of(buffer.memory),
             "; inputs and outputs are in shared_hbm");
-    bool const two = require(buffer.shape.size() == 2, "form", buffer.name, "has shape ", buffer.shape,
-                             "; a tile has partitions and elements per partition");
-    return two && require(buffer.partitions() <= limits_.partitions, "R1", buffer.name, buffer.partitions(),
-                          " partitions; at most ", limits_.partitions);
+    bool const two_axes = require(buffer.shape.size() == 2, "form", buffer.name, "has shape ", buffer.shape,
+                                  "; a tile has partitions and elements per partition");
+    return two_axes && require(buffer.partitions() <= limits_.partitions, "R1", buffer.name, buffer.partitions(),
+                               " partitions; at most ", limits_.partitions);
   }
 
-  /// What buffers of a kind take together, and the first of them that goes beyond what there is.
-  struct Taken {
+  /// Total size of the buffers of one memory, and the first buffer that exceeds its capacity.
+  struct Total {
     Index limit;
     Index sum = 0;
     Buffer const* first_beyond = nullptr;
@@ -87,7 +89,7 @@ class BufferRules {
   };
 
   void check_capacity() {
-    Taken sbuf{limits_.sbuf_bytes}, psum{limits_.psum_banks}, hbm{limits_.hbm_bytes};
+    Total sbuf{limits_.sbuf_bytes}, psum{limits_.psum_banks}, hbm{limits_.hbm_bytes};
     for (Buffer const& buffer : program_.buffers) {
       if (buffer.memory == Memory::sbuf)
         sbuf.add(buffer, bytes_per_partition(buffer));
@@ -96,15 +98,15 @@ class BufferRules {
       else
         hbm.add(buffer, saturating_multiply(buffer.bytes(), buffer.memory == Memory::private_hbm ? program_.cores : 1));
     }
-    require_room(sbuf, "sbuf tiles", "bytes per partition");
-    require_room(psum, "psum tiles", "banks");
-    require_room(hbm, "tensors in HBM", "bytes");
+    require_capacity(sbuf, "sbuf tiles", "bytes per partition");
+    require_capacity(psum, "psum tiles", "banks");
+    require_capacity(hbm, "tensors in HBM", "bytes");
   }
 
-  void require_room(Taken const& taken, std::string_view what, std::string_view unit) {
-    if (taken.first_beyond)
-      require(false, "R2", taken.first_beyond->name, "all ", what, " take ", taken.sum, ' ', unit, "; at most ",
-              taken.limit, ", which this one exceeds");
+  void require_capacity(Total const& total, std::string_view what, std::string_view unit) {
+    if (total.first_beyond)
+      require(false, "R2", total.first_beyond->name, "all ", what, " take ", total.sum, ' ', unit, "; at most ",
+              total.limit, ", which this one exceeds");
   }
 
   Program const& program_;

@@ -1,5 +1,5 @@
 #pragma once
-// Where cores and ranks meet: barriers, permutes, and the question whose data is here.
+// Rules of barriers and collectives: permutes, and queries of the rank whose data has been received.
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace annulus::nki::validate_detail {
 
-/// All elements of a tensor, in order?
+/// True if the access covers all elements of its tensor, in order.
 inline bool is_whole(Access const& access, Buffer const& buffer) {
   Index expected = 1;
   for (std::size_t i = access.axes().size(); i-- > 0; expected *= access.axis(i).count)
@@ -24,6 +24,7 @@ inline void require_whole_tensor(std::string_view keyword, Access const& access,
                  buffer.size(), " elements");
 }
 
+/// Requires an instruction that every core of the pair issues.
 inline void require_all_cores(Site const& site) {
   site.require(!site.scope.on_one_core(), "R19", "", "is issued by one core only; all ", site.program.cores,
                " cores must issue the same sequence");
@@ -78,33 +79,35 @@ inline void check(ProcessingRank const& i, Site const& site) {
   require_channel("channel_id", i.channel, site);
 }
 
-/// Which channels the collectives of a program use. They are counted from 0 without a gap; the order of the ranks is a
-/// matter of each, so that whose data came by a permute is asked on its channel.
+/// Channels that the collectives of a program use. Channels are numbered consecutively from 0. Each has its own order
+/// of ranks, so the rank whose data a permute brought must be queried on the channel of that permute.
 class ChannelsUsed {
  public:
   void note_permute(int channel) { note(channel, &Channel::permuted); }
-  /// `moved`: after at least one hop. The own rank is the same on all channels.
-  void note_rank(int channel, bool moved) { note(channel, moved ? &Channel::asked : &Channel::named); }
+  /// `moved`: after at least one hop. Without a hop the query returns this rank, on every channel.
+  void note_rank(int channel, bool moved) { note(channel, moved ? &Channel::queried : &Channel::named); }
 
-  /// The first number that is missing below a used one, -1 if none is.
+  /// The first unused channel directly below a used one, -1 if there is none.
   int gap() const {
     for (std::size_t i = 0; i + 1 < channels_.size(); ++i)
       if (!channels_[i].used() && channels_[i + 1].used()) return static_cast<int>(i);
     return -1;
   }
+  /// The first channel that is queried but carries no permute, -1 if there is none.
   int asked_without_permute() const {
-    return first([](Channel const& channel) { return channel.asked && !channel.permuted; });
+    return first([](Channel const& channel) { return channel.queried && !channel.permuted; });
   }
-  /// Programs that ask nowhere treat all ranks alike.
+  /// The first channel that carries a permute but is not queried, -1 if there is none, or if the program queries no
+  /// channel, because it then treats all ranks alike.
   int permuted_without_asking() const {
-    if (first([](Channel const& channel) { return channel.asked; }) < 0) return -1;
-    return first([](Channel const& channel) { return channel.permuted && !channel.asked; });
+    if (first([](Channel const& channel) { return channel.queried; }) < 0) return -1;
+    return first([](Channel const& channel) { return channel.permuted && !channel.queried; });
   }
 
  private:
   struct Channel {
-    bool permuted = false, asked = false, named = false;
-    bool used() const { return permuted || asked || named; }
+    bool permuted = false, queried = false, named = false;
+    bool used() const { return permuted || queried || named; }
   };
 
   void note(int channel, bool Channel::*use) {

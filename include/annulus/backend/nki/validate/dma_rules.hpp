@@ -1,5 +1,5 @@
 #pragma once
-// What DMA moves.
+// Rules of DMA instructions: dma_copy and dma_transpose.
 
 #include "annulus/backend/nki/validate/shape_rules.hpp"
 
@@ -12,14 +12,15 @@ inline void check(DmaCopy const& i, Site const& site) {
                ", and both must be equal");
 }
 
+/// The counts of all axes, as text.
 inline std::string counts_of(Access const& access) {
   std::vector<Index> counts;
   for (Axis const& axis : access.axes()) counts.push_back(axis.count);
   return message_of(counts);
 }
 
-/// Where the caches of the DMA engines make a transpose reliable: 2-byte types, rows in multiples of 16 elements, tiles
-/// that begin at multiples of 32 bytes.
+/// The DMA engines' caches make a transpose reliable for 2-byte types, axes in multiples of 16 elements, and
+/// destinations that begin at multiples of 32 bytes.
 inline void check(DmaTranspose const& i, Site const& site) {
   require_reach(Engine::dma, "src", i.src, site);
   site.require(site.memory(i.dst) == Memory::sbuf, "R6", "dst", site.buffer(i.dst).name, " is in ",
@@ -28,14 +29,14 @@ inline void check(DmaTranspose const& i, Site const& site) {
   site.require(from == to, "R12", "dst", "is ", name_of(to), "; src is ", name_of(from), ", and both must be equal");
   site.require(bytes_of(from) == 2, "R12", "src", "is ", name_of(from), "; accepted: types of 2 bytes");
   static constexpr std::size_t permutations[3][4] = {{1, 0}, {2, 1, 0}, {3, 1, 2, 0}};
-  std::size_t const rank = i.src.axes().size();
-  if (!site.require(rank >= 2 && rank <= 4, "R12", "src", rank, " axes; accepted: 2 to 4")) return;
-  bool permuted = i.dst.axes().size() == rank;
-  for (std::size_t axis = 0; permuted && axis < rank; ++axis)
-    permuted = i.dst.axis(axis).count == i.src.axis(permutations[rank - 2][axis]).count;
+  std::size_t const num_axes = i.src.axes().size();
+  if (!site.require(num_axes >= 2 && num_axes <= 4, "R12", "src", num_axes, " axes; accepted: 2 to 4")) return;
+  bool permuted = i.dst.axes().size() == num_axes;
+  for (std::size_t axis = 0; permuted && axis < num_axes; ++axis)
+    permuted = i.dst.axis(axis).count == i.src.axis(permutations[num_axes - 2][axis]).count;
   site.require(permuted, "R12", "dst", "is ", counts_of(i.dst), "; src is ", counts_of(i.src),
                ", and dst must be src with its first and last axis swapped");
-  Index const rows = i.src.axis(0).count, columns = i.src.axis(rank - 1).count;
+  Index const rows = i.src.axis(0).count, columns = i.src.axis(num_axes - 1).count;
   site.require(rows % 16 == 0, "R12", "src", "first axis of ", rows, "; accepted: multiples of 16");
   site.require(columns % 16 == 0 && columns <= 128, "R12", "src", "last axis of ", columns,
                "; accepted: multiples of 16 up to 128");

@@ -1,5 +1,5 @@
 #pragma once
-// ElementBits: one bit per element of a tensor, asked and changed a run of neighbours at a time.
+// Bit set with one bit per element of a tensor; queried and changed by runs of consecutive elements.
 
 #include <algorithm>
 #include <bit>
@@ -10,6 +10,7 @@
 
 namespace annulus::nki::validate_detail {
 
+/// All bits are initially clear. Ranges are [begin, begin + count) and must be inside the tensor.
 class ElementBits {
  public:
   explicit ElementBits(Index elements) : words_(static_cast<std::size_t>((elements + 63) / 64), 0) {}
@@ -21,18 +22,18 @@ class ElementBits {
       return true;
     });
   }
-  /// -1 if there is none.
+  /// Index of the first clear (set) bit of the range, -1 if there is none.
   Index first_clear(Index begin, Index count) { return first(begin, count, ~std::uint64_t{0}); }
   Index first_set(Index begin, Index count) { return first(begin, count, 0); }
 
  private:
-  /// The first bit that differs from those of `ordinary`.
-  Index first(Index begin, Index count, std::uint64_t ordinary) {
+  /// The first bit that differs from the same bit of `expected`.
+  Index first(Index begin, Index count, std::uint64_t expected) {
     Index found = -1;
     for_each_word(begin, count, [&](std::uint64_t& word, std::uint64_t mask) {
-      std::uint64_t const odd = (word ^ ordinary) & mask;
-      if (odd == 0) return true;
-      found = (&word - words_.data()) * 64 + std::countr_zero(odd);
+      std::uint64_t const different = (word ^ expected) & mask;
+      if (different == 0) return true;
+      found = (&word - words_.data()) * 64 + std::countr_zero(different);
       return false;
     });
     return found;

@@ -1,5 +1,5 @@
 #pragma once
-// Runs: the elements that a pattern names, as stretches of neighbours.
+// Elements of an access pattern as runs of consecutive elements.
 
 #include <algorithm>
 #include <array>
@@ -9,11 +9,11 @@
 
 namespace annulus::nki::validate_detail {
 
-/// In no particular order, as for the question which elements are meant none matters.
+/// Decomposes the axes into runs. Their order is unspecified, because only the set of elements matters.
 class Runs {
  public:
   explicit Runs(std::span<Axis const> axes) {
-    // By stride, smallest first: each of the few is moved in front of those with a larger one.
+    // Insertion sort by ascending stride: there are few axes.
     for (Axis const& axis : axes) {
       if (axis.count <= 1 || axis.stride == 0) continue;
       std::size_t place = count_++;
@@ -27,7 +27,7 @@ class Runs {
     count_ -= joined;
   }
 
-  /// visit(begin, count) until it returns false.
+  /// Calls visit_run(begin, count) for each run of the pattern at offset `begin`, until it returns false.
   template <class Visit>
   void visit(Index begin, Visit&& visit_run) const {
     std::array<Index, Access::most_axes> at{};

@@ -1,5 +1,5 @@
 #pragma once
-// Instructions that work element by element, on ScalarE, VectorE or GpSimdE.
+// Rules of elementwise instructions on ScalarE, VectorE or GpSimdE.
 
 #include "annulus/backend/nki/validate/shape_rules.hpp"
 
@@ -16,8 +16,8 @@ inline void check(Activation const& i, Site const& site) {
   if (i.reduce_op)
     require_operator("reduce_op", *i.reduce_op, {Operator::add}, site);
   else
-    site.require(!sums && !i.reduce_res, "operator", "reduce_op", "is missing beside ",
-                 i.reduce_res ? "reduce_res" : "reduce_cmd", "; accepted: add");
+    site.require(!sums && !i.reduce_res, "operator", "reduce_op", "is missing, but ",
+                 i.reduce_res ? "reduce_res" : "reduce_cmd", " is given; accepted: add");
 }
 
 inline void check(TensorTensor const& i, Site const& site) {
@@ -35,7 +35,7 @@ inline void check(TensorScalar const& i, Site const& site) {
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
   require_scalar("operand1", i.operand1, i.dst.partitions(), ColumnType::float32, site);
   site.require(i.op1 || (!std::holds_alternative<Access>(i.operand1) && !i.reverse1), "operator", "operand1",
-               "is given, but no op1 that uses it");
+               "is given, but op1, which uses it, is missing");
   if (i.engine != Engine::scalar) return;
   bool const accepted = i.op1 ? i.op0 == Operator::multiply && *i.op1 == Operator::add
                               : i.op0 == Operator::multiply || i.op0 == Operator::add;
@@ -64,7 +64,7 @@ inline void check(Reciprocal const& i, Site const& site) {
 
 inline void check(Exponential const& i, Site const& site) {
   site.require(site.limits.has_exponential, "R18", "", name_of(site.program.target),
-               " has no such instruction; trn3 has, elsewhere activation with op exp and a bias does it");
+               " has no such instruction, only trn3 has; use activation with op exp and a bias instead");
   check_reach(i, Engine::vector, site);
   require_same_shape("src", i.src, "dst", i.dst, site);
   require_scalar("max_value", i.max_value, i.dst.partitions(), ColumnType::float32, site);

@@ -1,5 +1,5 @@
 #pragma once
-// FaultList: the findings of a validation, up to a number.
+// List of the validator's findings, limited to a maximum number and without duplicates.
 
 #include <string_view>
 #include <vector>
@@ -8,6 +8,7 @@
 
 namespace annulus::nki::validate_detail {
 
+/// Collects the findings of all passes.
 class FaultList {
  public:
   explicit FaultList(std::size_t most) : most_(most) {}
@@ -16,7 +17,7 @@ class FaultList {
   bool full() const { return findings_.size() >= most_; }
   std::vector<Finding> take() && { return std::move(findings_); }
 
-  /// `at` tells places apart. What runs many times is reported for the first; place() is called only if it is new.
+  /// `at` identifies the place, so an instruction in a loop is reported once. place() is called for new findings only.
   template <class Place, class... Parts>
   void add(void const* at, std::string_view rule, std::string_view instruction, Place&& place, std::string_view operand,
            Parts const&... parts) {

@@ -1,5 +1,5 @@
 #pragma once
-// Instructions that are told by a pattern of indices: iota and affine_select on GpSimdE, nc_stream_shuffle on VectorE.
+// Rules of instructions with index patterns: iota and affine_select on GpSimdE, nc_stream_shuffle on VectorE.
 
 #include <limits>
 
@@ -7,7 +7,7 @@
 
 namespace annulus::nki::validate_detail {
 
-/// v(p, i...) = offset + p * channel_multiplier + sum of step * i, counted in int32.
+/// The pattern's values are v(p, i...) = offset + p * channel_multiplier + sum of step * i, computed in int32.
 inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const& offset, Index channel_multiplier,
                                   Access const& dst, Site const& site) {
   auto const axes = static_cast<Index>(pattern.size());
@@ -15,18 +15,18 @@ inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const
                site.limits.free_axes, " are accepted");
   Index elements = 1;
   ValueRange range = site.scope.range_of(offset);
-  auto const reach_by = [&](Index step, Index count) {
-    Index const reach = saturating_multiply(step, count - 1);
-    Index& end = reach < 0 ? range.low : range.high;
-    end = saturating_add(end, reach);
+  auto const extend_range = [&](Index step, Index count) {
+    Index const distance = saturating_multiply(step, count - 1);
+    Index& end = distance < 0 ? range.low : range.high;
+    end = saturating_add(end, distance);
   };
   for (Axis const& axis : pattern) {
     if (!site.require(axis.count >= 1, "R17", "pattern", "an axis of ", axis.count, " elements; at least 1 is needed"))
       return;
     elements = saturating_multiply(elements, axis.count);
-    reach_by(axis.stride, axis.count);
+    extend_range(axis.stride, axis.count);
   }
-  reach_by(channel_multiplier, dst.partitions());
+  extend_range(channel_multiplier, dst.partitions());
   site.require(elements == dst.elements(), "shape", "pattern", "counts ", elements, " elements; dst has ",
                dst.elements(), " per partition");
   using Int32 = std::numeric_limits<std::int32_t>;
@@ -63,10 +63,10 @@ inline void check(StreamShuffle const& i, Site const& site) {
   for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
     int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
     Index const quadrant = partition / 32 * 32;
-    Index const there = std::min<Index>(i.src.partitions() - quadrant, 32);
-    if (!site.require(entry == 255 || (entry >= 0 && entry < there), "shape", "shuffle_mask", "entry ", entry,
+    Index const present = std::min<Index>(i.src.partitions() - quadrant, 32);
+    if (!site.require(entry == 255 || (entry >= 0 && entry < present), "shape", "shuffle_mask", "entry ", entry,
                       " for partition ", partition, " of dst; quadrant ", partition / 32, " of src has ",
-                      std::max<Index>(there, 0), " partitions; 255 leaves dst as it is"))
+                      std::max<Index>(present, 0), " partitions; 255 leaves dst unchanged"))
       return;
   }
 }

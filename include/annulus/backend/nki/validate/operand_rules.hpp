@@ -1,5 +1,5 @@
 #pragma once
-// What every operand must satisfy, whatever the instruction: numbers, memory, partitions, pattern, bounds.
+// Rules that hold for every operand of every instruction: indices, memory, partitions, access pattern, bounds.
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,8 @@
 
 namespace annulus::nki::validate_detail {
 
-/// Do buffers exist, and are all variables those of loops around? What follows relies on it.
+/// Checks that buffers and registers exist and that index expressions use variables in scope only; later rules rely on
+/// it.
 struct NumberRules {
   Site const& site;
   bool hold = true;
@@ -59,7 +60,7 @@ inline bool require_start_partition(Index start, Index partitions, std::string_v
                       "; they may start at multiples of ", step, " only");
 }
 
-/// Writes that name an element twice have no defined result.
+/// True if no element is named twice; a write that names one twice has no defined result.
 inline bool names_each_element_once(std::span<Axis const> axes) {
   std::array<Axis, Access::most_axes> sorted{};
   std::ranges::copy(axes, sorted.begin());
@@ -73,10 +74,11 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
   return true;
 }
 
-/// Engines read and write whole quadrants of partitions; DMA, which goes by addresses, begins anywhere. The columns of a
-/// product have a limit of their own.
+/// Kind of instruction that an operand belongs to. Compute engines start at multiples of 32 partitions (quadrants); DMA
+/// uses addresses and starts at any partition. The number of columns of a matmul's result has its own limit.
 enum class OperandOf { engine, dma, product };
 
+/// Rules of an operand in SBUF or PSUM.
 inline void check_tile_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose,
                                Site const& site) {
   Buffer const& buffer = site.buffer(access);
@@ -117,6 +119,7 @@ inline void check_tile_operand(std::string_view keyword, Use use, Access const& 
                  "the pattern names an element twice; a destination names each once");
 }
 
+/// Rules of an operand in HBM. A register offset is assumed to hold any rank of the ring.
 inline void check_tensor_operand(std::string_view keyword, Use use, Access const& access, Site const& site) {
   Buffer const& buffer = site.buffer(access);
   site.require(access.age == 0 && access.start_partition == 0, "form", keyword, "age ", access.age,
@@ -155,7 +158,7 @@ inline void check_operand(std::string_view keyword, Use use, Access const& acces
     check_tensor_operand(keyword, use, access, site);
 }
 
-/// Can the engine reach the operand's memory? TensorE is the business of its own instructions.
+/// Requires a memory that the engine can reach. TensorE's instructions check theirs in tensor_engine_rules.hpp.
 inline bool require_reach(Engine engine, std::string_view keyword, Access const& access, Site const& site) {
   Memory const memory = site.memory(access);
   if (engine == Engine::dma)
@@ -168,7 +171,8 @@ inline bool require_reach(Engine engine, std::string_view keyword, Access const&
                       name_of(engine), " reaches sbuf and psum");
 }
 
-/// Narrow results in PSUM: bfloat16, from the generation on that has them. Transposes, which pass bits on, do not ask.
+/// Requires a result type that PSUM takes: 4 bytes, or bfloat16 on generations that have it. Transposes copy bits and
+/// are exempt.
 inline void require_psum_type(std::string_view keyword, Access const& access, Site const& site) {
   ElementType const type = site.type(access);
   bool const accepted = bytes_of(type) == 4 || (type == ElementType::bfloat16 && site.limits.has_bfloat16_psum);

@@ -1,7 +1,6 @@
 #pragma once
-// PartitionMap: in which partitions each element of a tile has a property, such as being defined.
-//
-// Most tiles are written and read whole, or filled from left to right: a few sets then stand for all elements.
+// Per-element partition sets of an SBUF or PSUM tile: the partitions in which an element has a property, such as being
+// defined. Most tiles are written and read whole, or filled from left to right, so a few stretches cover all elements.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace annulus::nki::validate_detail {
 
-/// A set of the 128 partitions.
+/// A subset of the 128 partitions, as bits: `low` for partitions 0 to 63, `high` for 64 to 127.
 struct PartitionSet {
   std::uint64_t low = 0, high = 0;
 
@@ -30,14 +29,15 @@ struct PartitionSet {
   static constexpr std::uint64_t bits(Index begin, Index end) { return below(end) & ~below(begin); }
 };
 
-/// A set of partitions for every element of a tile, kept as stretches of elements with equal sets.
+/// A set of partitions for every element of a tile, stored as stretches of consecutive elements with equal sets.
 class PartitionMap {
  public:
   explicit PartitionMap(Index elements) : elements_(elements), stretches_{{0, {}}} {}
 
   void clear() { stretches_.assign(1, {0, {}}); }
 
-  /// First element of the pattern that lacks the property in one of `wanted`; -1 if none does.
+  /// First element of the pattern that lacks the property in a partition of `wanted`; -1 if none does. `begin` is the
+  /// offset of the access, in elements of a partition.
   Index first_lacking(Access const& access, Index begin, PartitionSet const& wanted) const {
     if (stretches_.size() == 1) return stretches_[0].set.holds(wanted) ? -1 : begin;
     Index lacking = -1;
@@ -66,7 +66,7 @@ class PartitionMap {
   }
 
  private:
-  /// To the beginning of the next one, or the end of the tile.
+  /// Extends to the beginning of the next stretch, or to the end of the tile.
   struct Stretch {
     Index begin;
     PartitionSet set;

@@ -1,5 +1,5 @@
 #pragma once
-// VectorE instructions that reduce the elements of a partition.
+// Rules of VectorE instructions that reduce the elements of a partition.
 
 #include "annulus/backend/nki/validate/shape_rules.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Scope: where in the text of a program the static pass is, and which values its variables take there.
+// Position of the text pass in a program, and the range of values of each loop variable there.
 
 #include <string>
 #include <vector>
@@ -9,11 +9,12 @@
 
 namespace annulus::nki::validate_detail {
 
-/// Both ends belong to it.
+/// Closed interval [low, high].
 struct ValueRange {
   Index low = 0, high = 0;
 };
 
+/// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
 class Scope {
  public:
   explicit Scope(Program const& program)
@@ -22,7 +23,7 @@ class Scope {
     open_[core_variable] = true;
   }
 
-  /// Calls inside() with the loop's variable open.
+  /// Calls inside() with the loop's variable in scope.
   template <class Inside>
   void in_loop(Loop const& loop, Inside&& inside) {
     auto const variable = static_cast<std::size_t>(loop.variable);
@@ -34,6 +35,7 @@ class Scope {
     open_[variable] = false;
   }
 
+  /// Calls inside() with the core variable fixed to `core`.
   template <class Inside>
   void on_core(int core, Inside&& inside) {
     ValueRange const before = ranges_[core_variable];
@@ -48,6 +50,7 @@ class Scope {
   void begin(Section const& section) { section_ = &section; }
 
   bool on_one_core() const { return on_one_core_; }
+  /// True if the variable is in scope: the core, or that of an enclosing loop.
   bool knows(Variable variable) const {
     return variable >= 0 && static_cast<std::size_t>(variable) < open_.size() &&
            open_[static_cast<std::size_t>(variable)];
@@ -57,6 +60,7 @@ class Scope {
       if (!knows(term.variable)) return false;
     return true;
   }
+  /// Bounds of an expression whose variables are all in scope; saturates instead of overflowing.
   ValueRange range_of(Affine const& affine) const {
     ValueRange range{affine.constant(), affine.constant()};
     for (Affine::Term const& term : affine.terms()) {
@@ -68,7 +72,7 @@ class Scope {
     return range;
   }
 
-  /// section "step" 1..7, key_tile_2 = 0..3, core 1
+  /// Text such as: section "step" 1..7, key_tile_2 = 0..3, core 1
   std::string place() const {
     std::string text;
     if (section_)

@@ -1,6 +1,6 @@
 #pragma once
-// The second pass: runs a program without data, on all its cores, and keeps what each element has been through.
-// It relies on what the first pass found in order.
+// Shadow pass of the validator: a symbolic run of the program on all its cores, without data. It tracks for each
+// element whether it was written, and by whom, and relies on a program in which the text pass found no fault.
 
 #include "annulus/backend/nki/hardware/hardware.hpp"
 #include "annulus/backend/nki/program/walk.hpp"
@@ -12,6 +12,7 @@
 
 namespace annulus::nki::validate_detail {
 
+/// Third stage of the validation.
 class ShadowPass {
  public:
   ShadowPass(Program const& program, Hardware const& hardware, Assumptions const& assumptions, FaultList& faults)
@@ -27,7 +28,7 @@ class ShadowPass {
   }
 
   void run() {
-    // What one core does alone holds no meeting, so all cores come to the same ones.
+    // Branches of one core contain no barrier or collective, so all cores reach the same ones.
     for (bool more = true; more && !faults_.full();) {
       for (Core& core : cores_) more = run_to_meeting(core);
       if (more) meet();
@@ -42,7 +43,7 @@ class ShadowPass {
     Walk walk;
     TileShadow tiles;
     std::vector<bool> register_set;
-    ReductionChain scalar_sums{1}, vector_sums{2};
+    ReductionChain scalar_accumulators{1}, vector_accumulators{2};
     Node const* node = nullptr;
     Section const* section = nullptr;
     Index section_number = 0;
@@ -56,7 +57,7 @@ class ShadowPass {
         [&] { return place_of(program_, core.walk, core.node, core.section, core.section_number); }, operand, parts...);
   }
 
-  /// False at the end of the program, and once there are faults enough.
+  /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.
   bool run_to_meeting(Core& core) {
     while ((core.node = core.walk.next()) && !faults_.full()) {
       if (auto const* instruction = core.node->as<Instruction>()) {
@@ -79,7 +80,7 @@ class ShadowPass {
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
       if (use == Use::read) read(core, keyword, access);
     });
-    use_sums(core, instruction);
+    use_accumulators(core, instruction);
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
       if (use != Use::read) write<I>(core, keyword, use, access);
     });
@@ -88,16 +89,16 @@ class ShadowPass {
       if (instruction.engine == Engine::tensor) check_bank(core, instruction.dst);
   }
 
-  /// src counts only where the mask takes from it; dst changes only where the mask says so.
+  /// Reads only the partitions of src that the mask selects and writes only the partitions of dst that it changes.
   void execute(Core& core, StreamShuffle const& i) {
-    PartitionSet taken, changed;
+    PartitionSet selected, changed;
     for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
       int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
       if (entry == 255) continue;
-      taken = taken.with(PartitionSet::of(i.src.start_partition + partition / 32 * 32 + entry, 1));
+      selected = selected.with(PartitionSet::of(i.src.start_partition + partition / 32 * 32 + entry, 1));
       changed = changed.with(PartitionSet::of(i.dst.start_partition + partition, 1));
     }
-    if (TileState const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, taken);
+    if (TileState const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, selected);
     if (TileState* const dst = tile_of(core, "dst", i.dst)) {
       dst->defined.add(i.dst, core.walk.at(i.dst.offset), changed);
       dst->by_matmul.remove(i.dst, core.walk.at(i.dst.offset), changed);
@@ -108,7 +109,7 @@ class ShadowPass {
     core.register_set[static_cast<std::size_t>(i.register_number)] = true;
   }
 
-  /// Null, and reported, where the tile is gone or not made yet.
+  /// The tile of an access; null, and reported, if it is not allocated yet or no longer kept.
   TileState* tile_of(Core& core, std::string_view keyword, Access const& access) {
     int const place = core.walk.place_of(access);
     if (place >= 0) return &core.tiles.tile(access.buffer, place);
@@ -185,7 +186,7 @@ class ShadowPass {
     }
   }
 
-  /// Elements from one value of the register to the next, 0 without a register.
+  /// Distance in elements between consecutive values of the access's register, 0 without a register.
   Index register_step(Core const& core, std::string_view keyword, Access const& access) {
     if (!access.register_offset) return 0;
     int const number = access.register_offset->register_number;
@@ -217,21 +218,21 @@ class ShadowPass {
   }
 
   template <class I>
-  void use_sums(Core&, I const&) {}
-  void use_sums(Core& core, Activation const& i) {
+  void use_accumulators(Core&, I const&) {}
+  void use_accumulators(Core& core, Activation const& i) {
     bool const takes = i.reduce_res.has_value(),
-               feeds_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
-    if (i.reduce_cmd != ReduceCommand::idle || takes || feeds_idly)
-      follow(core, core.scalar_sums, i.dst, Operator::add, i.reduce_cmd, takes, feeds_idly);
+               accumulates_idly = i.reduce_cmd == ReduceCommand::idle && i.reduce_op && !takes;
+    if (i.reduce_cmd != ReduceCommand::idle || takes || accumulates_idly)
+      follow(core, core.scalar_accumulators, i.dst, Operator::add, i.reduce_cmd, takes, accumulates_idly);
   }
-  void use_sums(Core& core, RangeSelect const& i) {
-    follow(core, core.vector_sums, i.dst, i.reduce_op, i.reduce_cmd, i.reduce_res.has_value(), true);
+  void use_accumulators(Core& core, RangeSelect const& i) {
+    follow(core, core.vector_accumulators, i.dst, i.reduce_op, i.reduce_cmd, i.reduce_res.has_value(), true);
   }
-  void use_sums(Core& core, Exponential const& i) {
-    follow(core, core.vector_sums, i.dst, Operator::add, i.reduce_cmd, i.reduce_res.has_value(), true);
+  void use_accumulators(Core& core, Exponential const& i) {
+    follow(core, core.vector_accumulators, i.dst, Operator::add, i.reduce_cmd, i.reduce_res.has_value(), true);
   }
-  void use_sums(Core& core, TensorScalarReduce const& i) {
-    follow(core, core.vector_sums, i.dst, i.reduce_op, ReduceCommand::reset_reduce, true, true);
+  void use_accumulators(Core& core, TensorScalarReduce const& i) {
+    follow(core, core.vector_accumulators, i.dst, i.reduce_op, ReduceCommand::reset_reduce, true, true);
   }
   void follow(Core& core, ReductionChain& sums, Access const& dst, Operator op, ReduceCommand command, bool takes,
               bool clobbers) {
@@ -240,6 +241,7 @@ class ShadowPass {
     if (!refusal.empty()) report(core, "R15", "reduce_cmd", refusal);
   }
 
+  /// Executes the barrier or collective that all cores have reached.
   void meet() {
     Core const& core = cores_.front();
     std::visit([&](auto const& typed) { carry_out(core, typed); }, std::get<Instruction>(core.node->content));

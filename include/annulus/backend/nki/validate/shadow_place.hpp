@@ -1,12 +1,12 @@
 #pragma once
-// Where an execution is: section, values of the loops around a node, core.
+// Position of a symbolic execution as text: section, values of enclosing loops, core.
 
 #include "annulus/backend/nki/program/walk.hpp"
 #include "annulus/core/check.hpp"
 
 namespace annulus::nki::validate_detail {
 
-/// The loops around a node of the text, outermost first; false if the node is not in the body.
+/// Appends the loops that enclose a node, outermost first; false if the node is not in the body.
 inline bool find_loops(Body const& body, Node const* wanted, std::vector<Loop const*>& loops) {
   for (Node const& node : body) {
     if (&node == wanted) return true;
@@ -21,7 +21,7 @@ inline bool find_loops(Body const& body, Node const* wanted, std::vector<Loop co
   return false;
 }
 
-/// section "step" 3, key_tile_2 = 5, core 1
+/// Text such as: section "step" 3, key_tile_2 = 5, core 1
 inline std::string place_of(Program const& program, Walk const& walk, Node const* node, Section const* section,
                             Index section_number) {
   std::string text;

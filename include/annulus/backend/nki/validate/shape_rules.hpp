@@ -1,5 +1,5 @@
 #pragma once
-// How the operands of one instruction must fit each other.
+// Rules on the operands of one instruction relative to each other: shapes, scalars, engines, operators.
 
 #include <initializer_list>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace annulus::nki::validate_detail {
 
-/// Same partitions, same elements per partition; free axes may be split differently.
+/// Requires equal partitions and equal elements per partition; free axes may be split differently.
 inline void require_same_shape(std::string_view keyword, Access const& access, std::string_view than_keyword,
                                Access const& than, Site const& site) {
   site.require(access.partitions() == than.partitions() && access.elements() == than.elements(), "shape", keyword,
@@ -16,7 +16,7 @@ inline void require_same_shape(std::string_view keyword, Access const& access, s
                " x ", than.elements(), ", and both must be equal");
 }
 
-/// One element in each of `partitions` partitions.
+/// Requires one element in each of `partitions` partitions.
 inline bool require_column(std::string_view keyword, Access const& access, Index partitions, Site const& site) {
   return site.require(access.partitions() == partitions && access.elements() == 1, "R8", keyword, "is ",
                       access.partitions(), " x ", access.elements(), "; accepted: ", partitions, " x 1");
@@ -26,8 +26,10 @@ inline void require_column(std::string_view keyword, std::optional<Access> const
   if (access) require_column(keyword, *access, partitions, site);
 }
 
+/// Accepted element types of a scalar operand that is given as a column.
 enum class ColumnType { float32, any };
 
+/// Requires a number, or a column of `partitions` x 1 of an accepted type.
 inline void require_scalar(std::string_view keyword, Scalar const& scalar, Index partitions, ColumnType type,
                            Site const& site) {
   auto const* access = std::get_if<Access>(&scalar);
@@ -58,7 +60,7 @@ inline bool require_operator(std::string_view keyword, Operator op, std::initial
                       "; accepted: ", names);
 }
 
-/// For instructions of Vector-, Scalar- and GpSimdE: memories of all operands, types of what goes to PSUM.
+/// For instructions of VectorE, ScalarE and GpSimdE: memories of all operands, and types of results in PSUM.
 template <class I>
 void check_reach(I const& instruction, Engine engine, Site const& site) {
   for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {

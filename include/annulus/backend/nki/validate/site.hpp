@@ -1,5 +1,5 @@
 #pragma once
-// Site: one instruction of the text under check; how a rule looks at it and refuses it.
+// One instruction of the text being checked, with the context that rules read and the way they report faults.
 
 #include "annulus/backend/nki/hardware/hardware.hpp"
 #include "annulus/backend/nki/validate/fault_list.hpp"
@@ -7,6 +7,7 @@
 
 namespace annulus::nki::validate_detail {
 
+/// Passed to every rule; refers to the program, hardware, scope and fault list, which outlive it.
 class Site {
  public:
   Site(Program const& of, Hardware const& on, Scope const& in, FaultList& faults, void const* node,
@@ -22,7 +23,7 @@ class Site {
   ElementType type(Access const& access) const { return buffer(access).type; }
   std::string_view instruction() const { return name_; }
 
-  /// Reports what `parts` say unless the rule holds; returns whether it does.
+  /// Returns `holds`; if false, reports a finding whose message is `parts` concatenated.
   template <class... Parts>
   bool require(bool holds, std::string_view rule, std::string_view operand, Parts const&... parts) const {
     if (!holds)

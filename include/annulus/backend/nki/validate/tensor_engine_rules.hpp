@@ -1,5 +1,6 @@
 #pragma once
-// TensorE: matmuls and transposes. That a result stays in one bank is checked where it runs, with the loops' values.
+// Rules of TensorE instructions: matmuls and transposes. Whether a result stays in one PSUM bank depends on the values
+// of loop variables and is checked by the shadow pass.
 
 #include "annulus/backend/nki/validate/shape_rules.hpp"
 

@@ -1,5 +1,5 @@
 #pragma once
-// TensorShadow: which elements of a tensor in HBM were written, and what each core did to them since both last met.
+// Shadow of a tensor in HBM: elements written so far, and each core's reads and writes since the last synchronization.
 
 #include <array>
 
@@ -8,22 +8,25 @@
 
 namespace annulus::nki::validate_detail {
 
-/// What is not documented, each read in the safe way unless said otherwise.
+/// Assumptions about undocumented behaviour; the defaults are the conservative ones.
 struct Assumptions {
-  /// Does a collective wait until both cores of a pair are done with the tensor it overwrites, and do both wait until
-  /// it has sent a tensor before they overwrite it? If not, each takes a barrier.
+  /// True if a collective waits until both cores of a pair have finished with the tensor it overwrites, and both wait
+  /// until it has sent a tensor before they overwrite it. If false, each case requires a barrier.
   bool collectives_wait_for_both_cores = false;
 };
 
+/// Fault of an access: an element never written (undefined), or one that another core or a collective wrote, read or
+/// sent without synchronization in between.
 enum class TensorFault { none, undefined, unseen_write, unseen_read, unseen_sending };
 
+/// Fault of an access and its first faulty element; -1 without a fault.
 struct TensorAnswer {
   TensorFault fault = TensorFault::none;
   Index element = -1;
 };
 
-/// Shared by one or two cores. Cores are run in turns from one meeting to the next, so that of two accesses between
-/// meetings the later one in this order finds the trace of the earlier one, whichever core it belongs to.
+/// A tensor used by one or two cores. The cores are run one after the other up to each synchronization point, so of two
+/// conflicting accesses between two such points the second one in this order finds the trace of the first.
 class TensorShadow {
  public:
   TensorShadow(Buffer const& buffer, int cores)
@@ -35,6 +38,7 @@ class TensorShadow {
       for (Trace& trace : traces_) trace.writes = trace.reads = ElementBits(size_);
   }
 
+  /// Records a read at offset `begin`, in elements of the tensor.
   TensorAnswer read(int core, Access const& access, Index begin) {
     TensorAnswer answer;
     if (complete_ && !shared_) return answer;
@@ -52,8 +56,9 @@ class TensorShadow {
     return answer;
   }
 
-  /// `surely`: at this place; else at this one of several, which a register chooses: then it counts as written nowhere.
-  TensorAnswer write(int core, Access const& access, Index begin, bool surely = true) {
+  /// Records a write. `certain` is false for one of several offsets that a register may select; the elements then do
+  /// not count as written.
+  TensorAnswer write(int core, Access const& access, Index begin, bool certain = true) {
     TensorAnswer answer;
     if (shared_ && sent_) return {TensorFault::unseen_sending, begin};
     Trace& other = traces_[other_of(core)];
@@ -67,7 +72,7 @@ class TensorShadow {
           return false;
         own.writes.set(first, count);
       }
-      if (surely && !complete_) {
+      if (certain && !complete_) {
         written_.set(first, count);
         complete_ = count == size_;
       }
@@ -76,7 +81,7 @@ class TensorShadow {
     return answer;
   }
 
-  /// By a collective, which needs all of it.
+  /// A collective sends the whole tensor.
   TensorAnswer send(Assumptions const& assumptions) {
     TensorAnswer answer;
     for (Trace& trace : traces_)
@@ -87,7 +92,7 @@ class TensorShadow {
     return answer;
   }
 
-  /// By a collective, which fills all of it.
+  /// A collective overwrites the whole tensor.
   TensorAnswer receive(Assumptions const& assumptions) {
     TensorAnswer answer;
     bool const waits = assumptions.collectives_wait_for_both_cores;
@@ -101,7 +106,7 @@ class TensorShadow {
     return answer;
   }
 
-  /// Both cores have waited for each other.
+  /// Both cores are synchronized: forgets their accesses.
   void meet() {
     sent_ = false;
     for (Trace& trace : traces_) {
@@ -111,6 +116,7 @@ class TensorShadow {
     }
   }
 
+  /// First element never written, -1 if there is none.
   Index first_undefined() {
     if (complete_) return -1;
     Index const first = written_.first_clear(0, size_);
@@ -132,7 +138,7 @@ class TensorShadow {
 
   Index size_;
   bool shared_;
-  bool complete_;  ///< every element was written; then `written_` is not kept
+  bool complete_;  ///< every element was written; `written_` is then no longer updated
   bool sent_ = false;
   ElementBits written_;
   std::array<Trace, 2> traces_;

@@ -1,5 +1,5 @@
 #pragma once
-// The first pass: every instruction of the text once, its indices bounded by what loops and cores make of them.
+// Text pass of the validator: checks every instruction once, with its indices bounded over all loops and cores.
 
 #include "annulus/backend/nki/validate/collective_rules.hpp"
 #include "annulus/backend/nki/validate/dma_rules.hpp"
@@ -10,6 +10,7 @@
 
 namespace annulus::nki::validate_detail {
 
+/// Second stage of the validation. Relies on declarations that BufferRules found sound.
 class TextPass {
  public:
   TextPass(Program const& program, Hardware const& hardware, FaultList& faults)
@@ -69,14 +70,14 @@ class TextPass {
     if (int const gap = channels_.gap(); gap >= 0)
       refuse("channel_ids", "channel ", gap + 1, " is used and ", gap,
              " is not; channels are counted from 0 without a gap");
-    if (int const still = channels_.asked_without_permute(); still >= 0)
-      refuse(
-          "channel_id", "asks whose data are here by channel ", still,
-          ", on which nothing is permuted; accepted: the channel of the permute, as each has its own order of ranks");
-    if (int const blind = channels_.permuted_without_asking(); blind >= 0)
-      refuse("channel_ids", "permutes on channel ", blind,
-             ", but asks whose data are here on other channels only; each has its own order of ranks, so that what is "
-             "used together travels on the channel that is asked");
+    if (int const idle = channels_.asked_without_permute(); idle >= 0)
+      refuse("channel_id", "queries the received rank on channel ", idle,
+             ", on which nothing is permuted; accepted: the channel of the permute, because each channel has its own "
+             "order of ranks");
+    if (int const unqueried = channels_.permuted_without_asking(); unqueried >= 0)
+      refuse("channel_ids", "permutes on channel ", unqueried,
+             ", but queries the received rank on other channels only; each channel has its own order of ranks, so "
+             "data used together must be permuted on the channel that is queried");
   }
 
   void check_node(Node const& node, Allocate const& made) {
@@ -85,7 +86,7 @@ class TextPass {
     if (site.require(made.buffer >= 0 && made.buffer < count, "form", "buffer", made.buffer, "; the program has ",
                      count, " buffers"))
       site.require(on_chip(program_.buffer(made.buffer).memory), "form", program_.buffer(made.buffer).name, "is in ",
-                   name_of(program_.buffer(made.buffer).memory), "; tiles on chip are allocated, tensors are there");
+                   name_of(program_.buffer(made.buffer).memory), "; tiles on chip are allocated, tensors are not");
   }
 
   void check_node(Node const& node, Section const& section) {

@@ -1,16 +1,18 @@
 #pragma once
-// TileShadow: what the tiles on the chip of one core hold.
+// Shadow of the SBUF and PSUM tiles of one core: which elements are defined, and which a matmul wrote.
 
 #include "annulus/backend/nki/program/program.hpp"
 #include "annulus/backend/nki/validate/partition_map.hpp"
 
 namespace annulus::nki::validate_detail {
 
+/// State of the elements of one tile.
 struct TileState {
   PartitionMap defined;
-  PartitionMap by_matmul;  ///< matmuls may add to it; kept in PSUM only
+  PartitionMap by_matmul;  ///< last written by a matmul, so another one may accumulate onto it
 };
 
+/// The tiles of every on-chip buffer, one for each place of its rotation.
 class TileShadow {
  public:
   explicit TileShadow(Program const& program) {
@@ -27,10 +29,11 @@ class TileShadow {
   TileState& tile(int buffer, int place) {
     return tiles_[first_place_[static_cast<std::size_t>(buffer)] + static_cast<std::size_t>(place)];
   }
+  /// Allocates the tile anew: all its elements become undefined.
   void make(int buffer, int place) {
-    TileState& made = tile(buffer, place);
-    made.defined.clear();
-    made.by_matmul.clear();
+    TileState& allocated = tile(buffer, place);
+    allocated.defined.clear();
+    allocated.by_matmul.clear();
   }
 
  private:

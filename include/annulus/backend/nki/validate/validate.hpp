@@ -1,5 +1,5 @@
 #pragma once
-// validate: may this program run on that hardware? Nothing is executed; faults are found before anything is.
+// Validator of tile programs: checks a program against the rules of the hardware and of NKI before it is run.
 
 #include <new>
 #include <vector>
@@ -12,16 +12,17 @@ namespace annulus::nki {
 
 using validate_detail::Assumptions;
 
-/// Up to `most` faults of a program, in the order of the text; empty if it is valid. What is wrong with an instruction
-/// that runs many times is one finding, that of the first time.
+/// Up to `most` faults of a program, in text order; empty if the program is valid. A fault of an instruction that runs
+/// several times is reported once, for the first time.
 ///
-/// Three parts, each only if the one before found nothing: what the program declares; every instruction of its text,
-/// with indices bounded by loops and cores; the course of the program on all its cores without data, which finds reads
-/// of what was never written, accumulations onto what no matmul wrote, broken chains of sums and races of two cores.
-/// Registers count as any rank of the ring. Domains of ScalarE's functions depend on data and are not seen here.
+/// Three stages, each run only if the previous ones found nothing: the declarations; every instruction of the text,
+/// with indices bounded by loops and cores; a symbolic run on all cores without data, which finds reads of elements
+/// never written, accumulation onto elements that no matmul wrote, broken reduction chains and races between two cores.
+/// A register is assumed to hold any rank of the ring. Input domains of ScalarE's functions depend on data and are not
+/// checked here.
 ///
 /// Time: some 0.1 to 0.2 microseconds per executed instruction; memory: at most five bits per element of HBM tensors.
-/// Throws Error where that does not fit this machine.
+/// Throws Error if that memory cannot be allocated.
 inline std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most = 20,
                                      Assumptions const& assumptions = {}) {
   validate_detail::FaultList faults(most);
@@ -32,12 +33,13 @@ inline std::vector<Finding> findings(Program const& program, Hardware const& har
   } catch (std::bad_alloc const&) {
     throw Error(message_of("validation of program ", program.name,
                            " needs five bits per element of its tensors in HBM; ",
-                           "that is more memory than this machine gives"));
+                           "that is more memory than this machine has available"));
   }
   return std::move(faults).take();
 }
 
-/// Throws for the first fault: UnsupportedError where the generation lacks what is asked (R18), else ShapeError.
+/// Throws for the first fault: UnsupportedError if the hardware generation lacks a feature (R18), else ShapeError.
+/// Throws Error if the memory that `findings` needs cannot be allocated.
 inline void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions = {}) {
   std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
   if (found.empty()) return;
