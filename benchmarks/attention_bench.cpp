@@ -86,7 +86,7 @@ void measure(benchmark::State& state, ProgramKind kind, AttentionCase const& c) 
   Prepared const& ready = prepared(kind, c);
   if (!(ready.error <= error_bound(c))) {
     fail(state,
-         "sampled rows have a relative error of " + in_words(ready.error) + ", above " + in_words(error_bound(c)));
+         "sampled rows have a relative error of " + two_digits(ready.error) + ", above " + two_digits(error_bound(c)));
     return;
   }
   std::vector<double> seconds, peaks, shares, busy;

@@ -16,7 +16,7 @@ namespace annulus_bench {
 inline std::atomic<int> failed_checks = 0;
 
 /// `number` with two significant digits.
-inline std::string in_words(double number) {
+inline std::string two_digits(double number) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2g", number);
   return text;

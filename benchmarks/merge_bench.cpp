@@ -68,7 +68,7 @@ void measure(benchmark::State& state, Index queries, Merge const& merge, Weights
   constexpr double bound = 8 * 0x1p-24;
   double const error = std::sqrt(difference / size);
   if (!(error <= bound)) {
-    fail(state, "merged rows have a relative error of " + in_words(error));
+    fail(state, "merged rows have a relative error of " + two_digits(error));
     return;
   }
   auto const bytes = static_cast<double>(into.values.size()) * sizeof(float);

@@ -7,8 +7,8 @@
 
 #include <benchmark/benchmark.h>
 #include <annulus/annulus.hpp>
-#include <annulus/backend/nki/program/builder.hpp>
-#include <annulus/backend/nki/simulate/simulate.hpp>
+#include <annulus/nki/program/builder.hpp>
+#include <annulus/nki/simulate/simulate.hpp>
 
 #include <cmath>
 #include <utility>

@@ -56,7 +56,7 @@ void simulated_ring(benchmark::State& state, RingCase const& c, int ranks) {
   std::optional<std::string> complaint;
   if (c.attention.pass == Pass::forward)
     if (double const error = forward_error(c, operands, alone); !(error <= error_bound(c.attention)))
-      complaint = "sampled rows of one rank have a relative error of " + in_words(error);
+      complaint = "sampled rows of one rank have a relative error of " + two_digits(error);
 
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
     RingRank<annulus::SimulatedRing> rank(ring, c, operands);

@@ -2,7 +2,7 @@
 // List of the backends that the command offers; a new backend is one entry.
 
 #include <annulus/backend/cpu/cpu.hpp>
-#include <annulus/backend/nki/nki.hpp>
+#include <annulus/backend/nki.hpp>
 #include <annulus/backend/reference/reference.hpp>
 #include <string>
 #include <string_view>

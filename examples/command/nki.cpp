@@ -1,10 +1,10 @@
 #include "nki.hpp"
 
 #include <algorithm>
-#include <annulus/backend/nki/cost/table.hpp>
-#include <annulus/backend/nki/cost/trace.hpp>
-#include <annulus/backend/nki/program/listing.hpp>
-#include <annulus/backend/nki/simulate/rounding.hpp>
+#include <annulus/nki/cost/table.hpp>
+#include <annulus/nki/cost/trace.hpp>
+#include <annulus/nki/program/listing.hpp>
+#include <annulus/nki/simulate/rounding.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>

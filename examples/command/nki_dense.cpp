@@ -2,7 +2,7 @@
 
 #include <Eigen/Dense>
 #include <algorithm>
-#include <annulus/backend/nki/simulate/rounding.hpp>
+#include <annulus/nki/simulate/rounding.hpp>
 #include <cmath>
 #include <limits>
 #include <vector>

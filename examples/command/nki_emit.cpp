@@ -1,6 +1,6 @@
 #include "nki_emit.hpp"
 
-#include <annulus/backend/nki/print/to_python.hpp>
+#include <annulus/nki/print/to_python.hpp>
 #include <iostream>
 #include <span>
 

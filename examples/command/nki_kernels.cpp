@@ -1,8 +1,8 @@
 #include "nki_kernels.hpp"
 
-#include <annulus/backend/nki/lower/backward_kernel.hpp>
-#include <annulus/backend/nki/lower/forward_kernel.hpp>
-#include <annulus/backend/nki/validate/validate.hpp>
+#include <annulus/nki/kernels/backward_kernel.hpp>
+#include <annulus/nki/kernels/forward_kernel.hpp>
+#include <annulus/nki/validate/validate.hpp>
 #include <chrono>
 #include <utility>
 
@@ -50,10 +50,10 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 }
 
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
-  bool const queries_travel =
-      kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::Travels::queries;
-  return mask_input_of(kernel.program) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_travel)
-                                                         : problem.mask.ranges(rank, problem.groups(), queries_travel);
+  bool const queries_rotate =
+      kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::RotatingSide::queries;
+  return mask_input_of(kernel.program) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
+                                                         : problem.mask.ranges(rank, problem.groups(), queries_rotate);
 }
 
 }  // namespace annulus_command

@@ -1,8 +1,8 @@
 #pragma once
 // Tile programs of `annulus nki`, built and validated.
 
-#include <annulus/backend/nki/hardware/hardware.hpp>
-#include <annulus/backend/nki/program/program.hpp>
+#include <annulus/nki/hardware/hardware.hpp>
+#include <annulus/nki/program/program.hpp>
 #include <annulus/core/shape.hpp>
 #include <string>
 #include <vector>

@@ -1,8 +1,8 @@
 #pragma once
 // Options of `annulus nki`.
 
-#include <annulus/backend/nki/lower/kernel_spec.hpp>
-#include <annulus/backend/nki/print/spelling.hpp>
+#include <annulus/nki/kernels/kernel_spec.hpp>
+#include <annulus/nki/print/spelling.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <optional>

@@ -1,8 +1,8 @@
 #include "nki_problem.hpp"
 
 #include <algorithm>
-#include <annulus/backend/nki/lower/sharded_mask.hpp>
-#include <annulus/backend/nki/simulate/rounding.hpp>
+#include <annulus/nki/kernels/sharded_mask.hpp>
+#include <annulus/nki/simulate/rounding.hpp>
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -75,7 +75,7 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
       .keys_by_token = options.keys_by_token,
       .training = options.training,
       .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
-      .travels = options.travels() == NkiBackward::keys ? annulus::nki::Travels::keys : annulus::nki::Travels::queries};
+      .travels = options.travels() == NkiBackward::keys ? annulus::nki::RotatingSide::keys : annulus::nki::RotatingSide::queries};
 }
 
 void require_documents(NkiOptions const& options, CallShape const& shape) {

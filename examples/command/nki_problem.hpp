@@ -1,9 +1,9 @@
 #pragma once
 // Problem of `annulus nki`: specification and mask of its kernels, and the same call for the reference backend.
 
-#include <annulus/backend/nki/lower/kernel_spec.hpp>
-#include <annulus/backend/nki/lower/ring_mask.hpp>
-#include <annulus/backend/nki/program/access.hpp>
+#include <annulus/nki/kernels/kernel_spec.hpp>
+#include <annulus/nki/kernels/ring_mask.hpp>
+#include <annulus/nki/program/access.hpp>
 #include <optional>
 #include <vector>
 

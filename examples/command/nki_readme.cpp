@@ -176,7 +176,7 @@ class Readme {
     NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
     std::string const place = "rank % " + number(spec_.ranks);
     if (!mask.written) {
-      bool const travel = kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::Travels::queries;
+      bool const travel = kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::RotatingSide::queries;
       line("# " + mask.input + ": " + std::to_string(mask.bytes) +
                " bytes for all ranks, too large to be written to files. In C++ each rank",
            "# makes its own: annulus::nki::sharded_mask(mask, sharding, ranks, queries, keys)." +

@@ -1,6 +1,6 @@
 #include "nki_simulation.hpp"
 
-#include <annulus/backend/nki/simulate/simulate.hpp>
+#include <annulus/nki/simulate/simulate.hpp>
 #include <annulus/comm/simulated_ring.hpp>
 #include <chrono>
 #include <numeric>

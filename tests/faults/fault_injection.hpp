@@ -41,7 +41,7 @@ class FaultInjectingCommunicator {
       if (damage_ == FaultKind::drop) owner_->wait_in_vain(place_, hop_);
       inner_->wait();
       inner_.reset();
-      owner_->injure(damage_);
+      owner_->delay_if_damaged(damage_);
       if (damage_ == FaultKind::flip) flip_bit_of(runs_);
       if (damage_ == FaultKind::duplicate) overwrite(runs_, owner_->history_.message);
       if (keeps_) owner_->history_.message = copy_of(runs_);
@@ -68,7 +68,7 @@ class FaultInjectingCommunicator {
     void wait() {
       if (damage_ == FaultKind::drop) owner_->wait_in_vain(place_, hop_);
       inner_.wait();
-      owner_->injure(damage_);
+      owner_->delay_if_damaged(damage_);
       if (damage_ == FaultKind::flip || damage_ == FaultKind::stale || damage_ == FaultKind::duplicate) {
         altered_ = copy_of(inner_.runs());
         std::vector<std::span<std::byte>> const places(altered_.begin(), altered_.end());
@@ -142,7 +142,7 @@ class FaultInjectingCommunicator {
     if (damage == FaultKind::stale) before.assign(record.begin(), record.end());
     inner_->all_gather(mine, all);
     if (damage == FaultKind::drop) wait_in_vain(Place::all_gather, 1);
-    injure(damage);
+    delay_if_damaged(damage);
     if (damage == FaultKind::flip) flip_bit_of({record});
     if (damage == FaultKind::stale) std::copy(before.begin(), before.end(), record.begin());
     if (damage == FaultKind::duplicate)
@@ -192,7 +192,7 @@ class FaultInjectingCommunicator {
   }
 
   /// Injects a delay after a message has arrived.
-  void injure(FaultKind damage) {
+  void delay_if_damaged(FaultKind damage) {
     if (damage == FaultKind::delay) std::this_thread::sleep_for(script_->short_delay());
   }
 

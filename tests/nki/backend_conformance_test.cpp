@@ -1,6 +1,6 @@
 // Backend conformance suite, run on the Trainium backend on simulated NeuronCores.
 
-#include "annulus/backend/nki/nki.hpp"
+#include "annulus/backend/nki.hpp"
 #include "conformance/backend_suite.hpp"
 
 using namespace annulus_test;

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <functional>
 
-#include "annulus/backend/nki/lower/backward_kernel.hpp"
-#include "annulus/backend/nki/lower/forward_kernel.hpp"
-#include "annulus/backend/nki/lower/sharded_mask.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/kernels/sharded_mask.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "support/catch.hpp"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "annulus/backend/nki/nki.hpp"
+#include "annulus/backend/nki.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/judge.hpp"
 #include "support/planned_pass.hpp"

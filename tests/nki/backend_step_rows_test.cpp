@@ -56,9 +56,9 @@ std::string complaint(Mask const& mask, StepPositions const& at) {
         for (Index key = keys.begin; key < keys.end; ++key) told.emplace(i, rows->keys[static_cast<std::size_t>(key)]);
       }
     for (Index row : rows->keys)
-      if (row != annulus::nki::no_row && !seen_keys.insert(row).second) return "a key is there twice";
+      if (row != annulus::nki::inactive_row && !seen_keys.insert(row).second) return "a key is there twice";
     for (Index row : rows->queries)
-      if (row != annulus::nki::no_row) seeing_queries.insert(row);
+      if (row != annulus::nki::inactive_row) seeing_queries.insert(row);
   }
   std::set<Index> expected_keys, expected_queries;
   for (std::size_t i = 0; i < at.queries.size(); ++i)
@@ -68,7 +68,7 @@ std::string complaint(Mask const& mask, StepPositions const& at) {
         return annulus::message_of("query ", i, ", key ", j, visible ? " is not seen" : " is seen");
       if (visible) expected_keys.insert(static_cast<Index>(j)), expected_queries.insert(static_cast<Index>(i));
     }
-  if (std::ranges::any_of(told, [](auto const& pair) { return pair.second == annulus::nki::no_row; }))
+  if (std::ranges::any_of(told, [](auto const& pair) { return pair.second == annulus::nki::inactive_row; }))
     return "a row that takes no part is seen";
   if (seen_keys != expected_keys) return "keys that nobody sees take part";
   if (seeing_queries != expected_queries) return "queries that see nothing take part";
@@ -132,8 +132,8 @@ TEST_CASE("rows of a step: equally spaced rows form a band, others are sorted", 
 
   auto const sorted = step_rows(causal, {std::vector<Index>{4, 0}, std::vector<Index>{9, 3, 1, 7, 0, 2, 8, 5}});
   REQUIRE(sorted.has_value());
-  CHECK(sorted->keys == std::vector<Index>{4, 2, 5, 1, annulus::nki::no_row, annulus::nki::no_row, annulus::nki::no_row,
-                                           annulus::nki::no_row});
+  CHECK(sorted->keys == std::vector<Index>{4, 2, 5, 1, annulus::nki::inactive_row, annulus::nki::inactive_row, annulus::nki::inactive_row,
+                                           annulus::nki::inactive_row});
   CHECK(sorted->mask.pieces().size() == 1);
   CHECK(sorted->mask.seen(0, 0, 0, 0, 0) == annulus::RowRange{0, 4});
 }
@@ -154,8 +154,8 @@ TEST_CASE("rows of a step: an interrupted document becomes one range, and paddin
   auto const rows = step_rows(annulus::causal(), at);
   REQUIRE(rows.has_value());
   CHECK(rows->queries ==
-        std::vector<Index>{0, 1, 2, annulus::nki::no_row, 4, 5, annulus::nki::no_row, annulus::nki::no_row});
-  CHECK(rows->keys == std::vector<Index>{0, 2, annulus::nki::no_row, 1, 4, annulus::nki::no_row});
+        std::vector<Index>{0, 1, 2, annulus::nki::inactive_row, 4, 5, annulus::nki::inactive_row, annulus::nki::inactive_row});
+  CHECK(rows->keys == std::vector<Index>{0, 2, annulus::nki::inactive_row, 1, 4, annulus::nki::inactive_row});
   CHECK(complaint(annulus::causal(), at) == "");
   StepPositions const strangers{positions, positions, std::vector<std::int32_t>(8, 1), std::vector<std::int32_t>(8, 2)};
   CHECK_FALSE(step_rows({}, strangers).has_value());

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "annulus/attention/ring_attention.hpp"
-#include "annulus/backend/nki/nki.hpp"
+#include "annulus/backend/nki.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/catch.hpp"
 

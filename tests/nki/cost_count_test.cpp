@@ -1,8 +1,8 @@
 // Counts of instructions, bytes and multiply-adds of a program, against closed forms.
 
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/program/count.hpp"
-#include "annulus/backend/nki/program/walk.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/count.hpp"
+#include "annulus/nki/program/walk.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

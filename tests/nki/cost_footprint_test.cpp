@@ -1,8 +1,8 @@
 // Footprints of operands, reservation calendars and data hazards of the cost model.
 
-#include "annulus/backend/nki/cost/calendar.hpp"
-#include "annulus/backend/nki/cost/footprint.hpp"
-#include "annulus/backend/nki/cost/hazards.hpp"
+#include "annulus/nki/cost/calendar.hpp"
+#include "annulus/nki/cost/footprint.hpp"
+#include "annulus/nki/cost/hazards.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

@@ -1,7 +1,7 @@
 // Costs of single instructions, computed by hand from the published formulas.
 
-#include "annulus/backend/nki/cost/cost_of.hpp"
-#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/nki/cost/cost_of.hpp"
+#include "annulus/nki/program/builder.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

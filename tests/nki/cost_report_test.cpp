@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "annulus/backend/nki/cost/table.hpp"
-#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/nki/cost/table.hpp"
+#include "annulus/nki/program/builder.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

@@ -1,7 +1,7 @@
 // Timeline of a program: concurrent engines, data dependencies, DMA queues, pairs of cores.
 
-#include "annulus/backend/nki/cost/timeline.hpp"
-#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/nki/cost/timeline.hpp"
+#include "annulus/nki/program/builder.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

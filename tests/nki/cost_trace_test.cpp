@@ -9,9 +9,9 @@
 #define ANNULUS_TEST_PARSES_JSON 1
 #endif
 
-#include "annulus/backend/nki/cost/trace.hpp"
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/program/count.hpp"
+#include "annulus/nki/cost/trace.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/count.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/nki/program/builder.hpp"
 
 namespace annulus::nki::golden {
 

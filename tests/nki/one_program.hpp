@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/simulate/simulate.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/simulate/simulate.hpp"
 
 namespace annulus_test {
 
@@ -42,9 +42,9 @@ inline std::size_t place_of(nki::Program const& program, nki::Access const& acce
 }
 
 /// A program of one core under construction, with its inputs.
-class OneProgram {
+class SingleCoreProgram {
  public:
-  explicit OneProgram(nki::Target target = nki::Target::trn2) : builder("one", target, 1, 1), target_(target) {}
+  explicit SingleCoreProgram(nki::Target target = nki::Target::trn2) : builder("one", target, 1, 1), target_(target) {}
 
   /// A tile filled with these values, rounded to its type.
   nki::TileHandle load(std::string const& name, Index partitions, Index elements, std::vector<float> values,

@@ -1,10 +1,10 @@
 // Golden files of small attention kernels, which show changes of the lowering or of the printer.
 
-#include "annulus/backend/nki/lower/backward_kernel.hpp"
-#include "annulus/backend/nki/lower/forward_kernel.hpp"
-#include "annulus/backend/nki/lower/sharded_mask.hpp"
-#include "annulus/backend/nki/print/to_python.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/kernels/sharded_mask.hpp"
+#include "annulus/nki/print/to_python.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "nki/golden_text.hpp"
 
 namespace annulus::nki {

@@ -1,6 +1,6 @@
 // Golden files of printed programs and listings.
-#include "annulus/backend/nki/print/to_python.hpp"
-#include "annulus/backend/nki/program/listing.hpp"
+#include "annulus/nki/print/to_python.hpp"
+#include "annulus/nki/program/listing.hpp"
 #include "nki/golden_programs.hpp"
 #include "nki/golden_text.hpp"
 

@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/program/listing.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/listing.hpp"
 #include "nki/golden_programs.hpp"
 #include "support/catch.hpp"
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/program/walk.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/walk.hpp"
 #include "nki/printed_text.hpp"
 #include "support/catch.hpp"
 

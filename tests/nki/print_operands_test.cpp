@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/backend/nki/program/builder.hpp"
+#include "annulus/nki/program/builder.hpp"
 #include "nki/printed_text.hpp"
 #include "support/catch.hpp"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "annulus/backend/nki/print/to_python.hpp"
+#include "annulus/nki/print/to_python.hpp"
 
 namespace annulus::nki {
 

@@ -1,7 +1,7 @@
 // Tile programs as data: affine indices, access patterns, walks.
 
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/program/walk.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/walk.hpp"
 #include "support/catch.hpp"
 
 namespace {
@@ -69,11 +69,11 @@ TEST_CASE("Cores synchronize at barriers and collectives only", "[nki][program]"
   Builder builder("p", Target::trn2, 2, 2);
   TensorHandle const a = builder.tensor("a", {4}, ElementType::float32),
                      b = builder.tensor("b", {4}, ElementType::float32);
-  REQUIRE(is_meeting({Instruction{CoreBarrier{a.whole()}}}));
-  REQUIRE(is_meeting({Instruction{CollectivePermute{a.whole(), b.whole()}}}));
-  REQUIRE(is_meeting({Instruction{CollectivePermuteReduce{a.whole(), a.whole(), b.whole()}}}));
-  REQUIRE_FALSE(is_meeting({Instruction{DmaCopy{a.whole(), b.whole()}}}));
-  REQUIRE_FALSE(is_meeting({Allocate{0}}));
+  REQUIRE(is_core_barrier({Instruction{CoreBarrier{a.whole()}}}));
+  REQUIRE(is_core_barrier({Instruction{CollectivePermute{a.whole(), b.whole()}}}));
+  REQUIRE(is_core_barrier({Instruction{CollectivePermuteReduce{a.whole(), a.whole(), b.whole()}}}));
+  REQUIRE_FALSE(is_core_barrier({Instruction{DmaCopy{a.whole(), b.whole()}}}));
+  REQUIRE_FALSE(is_core_barrier({Allocate{0}}));
 }
 
 TEST_CASE("Programs are equal iff all their parts are", "[nki][program]") {

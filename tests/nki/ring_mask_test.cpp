@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "annulus/backend/nki/lower/row_tiles.hpp"
-#include "annulus/backend/nki/lower/sharded_mask.hpp"
+#include "annulus/nki/kernels/row_tiles.hpp"
+#include "annulus/nki/kernels/sharded_mask.hpp"
 #include "support/catch.hpp"
 
 namespace {
@@ -75,22 +75,22 @@ TEST_CASE("The tables given to kernels hold the ranges, for rotating keys and ro
   int bands = 0;
   for (Sharding const& sharding : {Sharding(Contiguous{}), Sharding(Striped{}), Sharding(Zigzag{})})
     for (Mask const& mask : masks())
-      for (bool queries_travel : {false, true}) {
+      for (bool queries_rotate : {false, true}) {
         int const ranks = 3;
         Index const rows = 512;
         RingMask const ring = sharded_mask(mask, sharding, ranks, rows, rows);
         if (ring.form() == BoundsForm::none) continue;
         for (int me = 0; me < ranks; ++me) {
           auto const band =
-              ring.form() == BoundsForm::band ? ring.offsets(me, 2, queries_travel) : std::vector<float>{};
-          auto const ranges = ring.ranges(me, 2, queries_travel);
+              ring.form() == BoundsForm::band ? ring.offsets(me, 2, queries_rotate) : std::vector<float>{};
+          auto const ranges = ring.ranges(me, 2, queries_rotate);
           bands += !band.empty();
           std::size_t const pieces = ring.pieces().size();
           for (int other = 0; other < 2 * ranks; ++other)
             for (std::size_t q = 0; q < ring.query_pieces().size(); ++q)
               for (std::size_t piece = 0; piece < pieces; ++piece)
                 for (Index i = ring.query_pieces()[q].begin; i < ring.query_pieces()[q].end; i += 37) {
-                  int const querying = queries_travel ? other % ranks : me, owner = queries_travel ? me : other % ranks;
+                  int const querying = queries_rotate ? other % ranks : me, owner = queries_rotate ? me : other % ranks;
                   RowRange const seen = ring.seen(querying, owner, 0, piece, i);
                   std::size_t const at =
                       ((static_cast<std::size_t>(other) * pieces + piece) * 2) * static_cast<std::size_t>(rows) +

@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "annulus/backend/nki/program/roll.hpp"
-#include "annulus/backend/nki/program/walk.hpp"
+#include "annulus/nki/program/roll.hpp"
+#include "annulus/nki/program/walk.hpp"
 #include "support/catch.hpp"
 
 namespace {

@@ -24,7 +24,7 @@ std::vector<float> counting(Index count, float first = 0) {
 }  // namespace
 
 TEST_CASE("dma_copy matches elements in row-major order of both patterns") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const source = one.builder.tensor("source", {3, 4, 10}, f32, Role::input);
   one.inputs["source"] = random_values(120, 41);
   auto const tile = one.load("tile", 64, 30, random_values(64 * 30, 42), bf16);
@@ -48,7 +48,7 @@ TEST_CASE("dma_copy matches elements in row-major order of both patterns") {
 }
 
 TEST_CASE("dma_copy between tensors in HBM, between tiles, and onto itself") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const a = one.builder.tensor("a", {4, 6}, f32, Role::input),
              b = one.builder.tensor("b", {6, 4}, f16, Role::output);
   one.inputs["a"] = random_values(24, 43);
@@ -66,7 +66,7 @@ TEST_CASE("dma_copy between tensors in HBM, between tiles, and onto itself") {
 TEST_CASE("A register offsets an access in HBM by indices of one dimension") {
   auto const [dimension, stride] = GENERATE(std::pair{0, 20}, std::pair{1, 5}, std::pair{2, 1});
   auto const id = GENERATE(0, 3);
-  OneProgram one;
+  SingleCoreProgram one;
   auto const table = one.builder.tensor("table", {4, 4, 5}, f32, Role::input);
   one.inputs["table"] = counting(80);
   int const number = one.builder.make_register();
@@ -88,7 +88,7 @@ TEST_CASE("A register offsets an access in HBM by indices of one dimension") {
 }
 
 TEST_CASE("dma_transpose of two, three and four axes") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 24, 60, random_values(24 * 60, 44), bf16);
   one.store("x", x);
   auto const two = one.builder.tile("two", Memory::sbuf, 60, 24, bf16),
@@ -123,7 +123,7 @@ TEST_CASE("dma_transpose of two, three and four axes") {
 }
 
 TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const p = one.load("p", 32, 128, random_values(32 * 128, 46), bf16);
   one.store("before", p);
   auto const pattern = p.pattern(0, 32, 0, {{1, 1}, {32, 4}, {1, 32}});
@@ -135,12 +135,12 @@ TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") 
       for (std::size_t j = 0; j < 32; ++j)
         REQUIRE(one.result("p")[j * 128 + b * 32 + i] == one.result("before")[i * 128 + b * 32 + j]);
 
-  OneProgram wrong;
+  SingleCoreProgram wrong;
   auto const x = wrong.load("x", 4, 6, std::vector<float>(24, 1.0f), bf16),
              y = wrong.load("y", 6, 4, std::vector<float>(24, 1.0f));
   auto const z = wrong.builder.tile("z", Memory::sbuf, 6, 6, bf16);
   auto const run = [&](nki::DmaTranspose const& instruction) {
-    OneProgram copy = wrong;
+    SingleCoreProgram copy = wrong;
     copy.builder.emit(instruction);
     copy.run();
   };
@@ -150,7 +150,7 @@ TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") 
 }
 
 TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leaving partitions unchanged") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 64, 3, random_values(64 * 3, 47)), y = one.load("y", 64, 3, random_values(64 * 3, 48)),
              z = one.load("z", 128, 1, random_values(128, 49));
   std::vector<int> mask(32), zeros(32, 0);
@@ -175,7 +175,7 @@ TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leavin
     }
   CHECK(one.result("z") == std::vector<float>(128, one.inputs["z_in"][0]));
 
-  OneProgram wrong;
+  SingleCoreProgram wrong;
   auto const a = wrong.load("a", 32, 1, counting(32)), b = wrong.load("b", 32, 1, counting(32));
   wrong.builder.emit(nki::StreamShuffle{a.whole(), b.part(0, 8, 0, 1), mask});
   CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("of src, which has 8"));
@@ -184,7 +184,7 @@ TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leavin
 TEST_CASE("iota and affine_select follow their index pattern") {
   auto const type = GENERATE(f32, i32);
   std::vector<nki::Axis> const pattern{{100, 3}, {-2, 4}};
-  OneProgram one;
+  SingleCoreProgram one;
   auto const numbers = one.load("numbers", 40, 30, std::vector<float>(1200, 9), type),
              x = one.load("x", 8, 12, random_values(96, 51));
   auto const to = numbers.pattern(32, 8, 2, {{2, 12}});
@@ -214,14 +214,14 @@ TEST_CASE("iota and affine_select follow their index pattern") {
     }
   CHECK(one.result("numbers") == expected);
 
-  OneProgram wrong;
+  SingleCoreProgram wrong;
   auto const tile = wrong.builder.tile("tile", Memory::sbuf, 8, 12, f32);
   wrong.builder.emit(nki::Iota{tile.whole(), {{1, 11}}});
   CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("11 numbers"));
 }
 
 TEST_CASE("Indices depend on loop variables") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 4, 12, random_values(48, 52));
   auto const y = one.builder.tile("y", Memory::sbuf, 4, 12, f32), n = one.builder.tile("n", Memory::sbuf, 1, 6, f32);
   one.builder.loop("outer", 3, [&](Affine i) {

@@ -53,7 +53,7 @@ void check_all_layouts(nki::ElementType type, double largest,
     for (std::size_t s = 0; s < readable.size(); ++s) {
       Layout const &to = writable[d], &from = readable[s], &other = readable[(s + d + 3) % readable.size()];
       INFO("dst " << to.name << ", first source " << from.name << ", second source " << other.name);
-      OneProgram one;
+      SingleCoreProgram one;
       auto const a = one.load("a", 128, width, random_values(128 * width, 1, lowest, highest));
       auto const b = one.load("b", 128, width, random_values(128 * width, 2, lowest, highest));
       auto const dst = one.load("dst", 128, width, random_values(128 * width, 3), type);
@@ -134,7 +134,7 @@ TEST_CASE("Every operator, with a tensor, a number or a column on either side") 
   std::vector<float> const values{-1.5f, 0.0f, 2.0f, 2.0f, -0.25f, 3.0f}, others{2.0f, 0.0f, 2.0f, -1.0f, -0.25f, 0.0f};
   for (Operator const op : operators) {
     INFO(nki::name_of(op));
-    OneProgram one;
+    SingleCoreProgram one;
     auto const a = one.load("a", 2, 3, values), b = one.load("b", 2, 3, others),
                column = one.load("column", 2, 1, {0.0f, 2.0f});
     auto const make = [&](char const* name) { return one.builder.tile(name, nki::Memory::sbuf, 2, 3, f32); };
@@ -166,7 +166,7 @@ TEST_CASE("Every operator, with a tensor, a number or a column on either side") 
 
 TEST_CASE("maximum and minimum propagate NaN") {
   float const nan = std::numeric_limits<float>::quiet_NaN();
-  OneProgram one;
+  SingleCoreProgram one;
   auto const a = one.load("a", 1, 40, std::vector<float>(40, 1.0f)),
              b = one.load("b", 1, 40, std::vector<float>(40, nan));
   auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 1, 4, f32);
@@ -259,7 +259,7 @@ TEST_CASE("exp over its whole range") {
                             std::numeric_limits<float>::quiet_NaN()};
   for (int i = 0; i < 500; ++i) values.push_back(-87.0f + static_cast<float>(i) * 0.35f);
   auto const n = static_cast<Index>(values.size());
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 1, n, values);
   one.builder.emit(nki::Activation{.dst = x.whole(), .op = Function::exp, .data = x.whole()});
   one.store("y", x);
@@ -282,7 +282,7 @@ TEST_CASE("exp over its whole range") {
 TEST_CASE("The result for a value does not depend on its position") {
   auto const function = GENERATE(Function::exp, Function::log, Function::tanh);
   Index const n = 77;
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 1, n, std::vector<float>(static_cast<std::size_t>(n), 1.2345f));
   one.builder.emit(nki::Activation{.dst = x.whole(), .op = function, .data = x.whole()});
   one.store("y", x);
@@ -291,7 +291,7 @@ TEST_CASE("The result for a value does not depend on its position") {
 }
 
 TEST_CASE("Scale and bias may be columns, also of another type") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 3, 4, random_values(12, 5)), scale = one.load("scale", 3, 1, {1, -2, 0.5f}),
              bias = one.load("bias", 3, 1, {0.5f, 0.25f, -1}, bf16);
   auto const y = one.builder.tile("y", nki::Memory::sbuf, 3, 4, f32);
@@ -316,7 +316,7 @@ TEST_CASE("ScalarE refuses values outside the domain of a function") {
                Case{Function::reciprocal, -0x1p-42f, 0x1p-43f}, Case{Function::reciprocal, -0x1p42f, -0x1p43f},
                Case{Function::log, 1, std::numeric_limits<float>::quiet_NaN()});
   auto const run = [&](float value) {
-    OneProgram one;
+    SingleCoreProgram one;
     auto const x = one.load("x", 1, 3, {1, value, 1});
     one.builder.emit(nki::Activation{.dst = x.whole(), .op = tested.function, .data = x.whole()});
     one.store("x", x);
@@ -335,7 +335,7 @@ TEST_CASE("reciprocal, and exponential on hardware that has it") {
       },
       [](double a, double) { return 1 / a; }, 1, 3);
   auto const run = [](nki::Target target) {
-    OneProgram one(target);
+    SingleCoreProgram one(target);
     auto const x = one.load("x", 2, 20, random_values(40, 9)), top = one.load("top", 2, 1, {2.0f, 1.0f});
     auto const sum = one.builder.tile("sum", nki::Memory::sbuf, 2, 1, f32);
     one.builder.emit(
@@ -346,7 +346,7 @@ TEST_CASE("reciprocal, and exponential on hardware that has it") {
     return one;
   };
   CHECK_THROWS_AS(run(nki::Target::trn2), annulus::UnsupportedError);
-  OneProgram const one = run(nki::Target::trn3);
+  SingleCoreProgram const one = run(nki::Target::trn3);
   for (std::size_t p = 0; p < 2; ++p) {
     double sum = 0;
     for (std::size_t i = 0; i < 20; ++i) {
@@ -359,7 +359,7 @@ TEST_CASE("reciprocal, and exponential on hardware that has it") {
 }
 
 TEST_CASE("dst may overlap an operand, with equal or shifted elements") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const load = [&](char const* name, unsigned seed) {
     return one.load(name, 96, width, random_values(96 * width, seed));
   };

@@ -91,7 +91,7 @@ TEST_CASE("Every operand that is read is checked") {
                  }});
   INFO(reader.keyword);
   auto const run = [&](int undefined) {
-    OneProgram one;
+    SingleCoreProgram one;
     auto const x = one.load("x", 4, 4, std::vector<float>(16, 1.0f));
     auto const hole = one.builder.tile("hole", Memory::sbuf, 4, 4, f32),
                dst = one.builder.tile("dst", Memory::sbuf, 4, 4, f32),
@@ -111,7 +111,7 @@ TEST_CASE("Every operand that is read is checked") {
 }
 
 TEST_CASE("The error names the instruction") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const a = one.builder.tile("a", Memory::sbuf, 2, 2, f32), b = one.builder.tile("b", Memory::sbuf, 2, 2, f32);
   one.builder.emit(nki::Memset{a.whole(), 0.0f});
   one.builder.emit(nki::TensorCopy{a.whole(), b.whole()});
@@ -120,7 +120,7 @@ TEST_CASE("The error names the instruction") {
 
 TEST_CASE("range_select reads both bounds and all of its tile") {
   for (int undefined = 0; undefined < 3; ++undefined) {
-    OneProgram one;
+    SingleCoreProgram one;
     nki::TileHandle tiles[3] = {one.builder.tile("tile", Memory::sbuf, 2, 4, f32),
                                 one.builder.tile("low", Memory::sbuf, 2, 1, f32),
                                 one.builder.tile("high", Memory::sbuf, 2, 1, f32)};
@@ -137,7 +137,7 @@ TEST_CASE("range_select reads both bounds and all of its tile") {
 }
 
 TEST_CASE("A newly allocated tile is undefined; older tiles are kept until their place is reused") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const tile = one.builder.declare("tile", Memory::sbuf, 2, 2, f32, 2);
   auto const kept = one.builder.tile("kept", Memory::sbuf, 2, 2, f32);
   auto const set = [&](float value) { one.builder.emit(nki::Memset{one.builder.allocate(tile).whole(), value}); };
@@ -148,20 +148,20 @@ TEST_CASE("A newly allocated tile is undefined; older tiles are kept until their
   one.run();
   CHECK(one.result("kept") == std::vector<float>(4, -1.0f));
 
-  OneProgram again = one;
+  SingleCoreProgram again = one;
   again.builder.allocate(tile);
   again.builder.emit(nki::TensorCopy{kept.whole(), tile.before(1).whole()});
   again.run();
-  OneProgram empty = again;
+  SingleCoreProgram empty = again;
   empty.builder.emit(nki::TensorCopy{kept.whole(), tile.whole()});
   CHECK_THROWS_WITH(empty.run(), ContainsSubstring("of tile, which was never written"));
-  OneProgram gone = again;
+  SingleCoreProgram gone = again;
   gone.builder.emit(nki::TensorCopy{kept.whole(), tile.before(2).whole()});
   CHECK_THROWS_WITH(gone.run(), ContainsSubstring("was replaced by a newer one"));
 }
 
 TEST_CASE("A new tile holds nothing of the previous one, whatever its bits") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 2, 2, f32),
              copy = one.builder.tile("copy", Memory::sbuf, 2, 2, f32);
   for (Index p = 0; p < 2; ++p) one.builder.emit(nki::Memset{tile.part(p, 1, 0, 2), 1.0f});
@@ -175,14 +175,14 @@ TEST_CASE("A new tile holds nothing of the previous one, whatever its bits") {
 
 TEST_CASE("Definedness is tracked per element, for every order of writes") {
   // Columns 0..3, 6..7, then 4: column 5 stays undefined until the end.
-  OneProgram one;
+  SingleCoreProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 3, 8, f32),
              copy = one.builder.tile("copy", Memory::sbuf, 3, 8, f32);
   auto const set = [&](Index begin, Index columns_set) {
     one.builder.emit(nki::Memset{tile.columns(begin, columns_set), 1.0f});
   };
   auto const fails = [&](Index begin, Index columns_read) {
-    OneProgram tried = one;
+    SingleCoreProgram tried = one;
     tried.builder.emit(nki::TensorCopy{copy.columns(begin, columns_read), tile.columns(begin, columns_read)});
     CHECK_THROWS_WITH(tried.run(), ContainsSubstring("never written"));
   };
@@ -211,12 +211,12 @@ TEST_CASE("Definedness is tracked per element, for every order of writes") {
 }
 
 TEST_CASE("Tensors in HBM are undefined at first; outputs must be written completely") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const scratch = one.builder.tensor("scratch", {4, 4}, f32, Role::internal, Memory::private_hbm);
   auto const out = one.builder.tensor("out", {4, 4}, f32, Role::output);
   auto const row = one.load("row", 1, 4, {1, 2, 3, 4});
   for (Index i = 0; i < 4; ++i) one.builder.emit(nki::DmaCopy{scratch.pattern(i * 4, {{1, 1}, {1, 4}}), row.whole()});
-  OneProgram partial = one;
+  SingleCoreProgram partial = one;
   one.builder.emit(nki::DmaCopy{out.whole(), scratch.whole()});
   one.run();
   CHECK(one.outputs["out"] == std::vector<float>{1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4});
@@ -227,7 +227,7 @@ TEST_CASE("Tensors in HBM are undefined at first; outputs must be written comple
 
 TEST_CASE("NaN with any payload and infinity count as defined values") {
   float const poison_like = nki::simulator::poison;
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 1, 3, {poison_like, -poison_like, std::numeric_limits<float>::infinity()});
   one.builder.emit(nki::TensorTensor{x.whole(), x.whole(), x.whole(), Operator::subtract});
   one.store("x", x);
@@ -236,10 +236,10 @@ TEST_CASE("NaN with any payload and infinity count as defined values") {
 }
 
 TEST_CASE("Accesses outside a buffer, and inputs of the wrong size or name, are refused") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 4, 4, std::vector<float>(16, 1.0f));
   auto const fails = [&](nki::Access const& access) {
-    OneProgram tried = one;
+    SingleCoreProgram tried = one;
     tried.builder.emit(nki::Memset{access, 0.0f});
     CHECK_THROWS_WITH(tried.run(), ContainsSubstring("of x, which has 4 x 4"));
   };
@@ -264,7 +264,7 @@ TEST_CASE("Accesses outside a buffer, and inputs of the wrong size or name, are 
 
 TEST_CASE("Tensors larger than the machine's memory are refused by name") {
   for (std::vector<Index> const& shape : {std::vector<Index>{Index{1} << 40, 4}, {Index{1} << 40, Index{1} << 40}}) {
-    OneProgram one;
+    SingleCoreProgram one;
     one.builder.tensor("large", shape, f32);
     CHECK_THROWS_WITH(one.run(), ContainsSubstring("buffer large has [1099511627776, ") &&
                                      ContainsSubstring("more memory than this machine has available"));
@@ -272,7 +272,7 @@ TEST_CASE("Tensors larger than the machine's memory are refused by name") {
 }
 
 TEST_CASE("Indices of undeclared buffers, variables and registers are refused before anything runs") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const tile = one.builder.tile("tile", Memory::sbuf, 4, 4, f32);
   one.builder.emit(nki::TensorCopy{tile.whole(), nki::Access()});
   CHECK_THROWS_WITH(one.run(), ContainsSubstring("tensor_copy: operand src names buffer -1 of 1"));

@@ -68,7 +68,7 @@ TEST_CASE("tensor_reduce over the last axis of strided data, at lengths around t
   auto const length = GENERATE(Index{1}, Index{2}, Index{15}, Index{16}, Index{17}, Index{40});
   bool const negate = GENERATE(false, true);
   INFO(nki::name_of(op) << " over " << length);
-  OneProgram one;
+  SingleCoreProgram one;
   Index const row_length = 130;
   auto const x = one.load("x", 3, row_length, random_values(3 * row_length, 21, 0.5f, 1.5f));
   auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 3, 3, f32);
@@ -93,18 +93,18 @@ TEST_CASE("tensor_reduce over the last axis of strided data, at lengths around t
 }
 
 TEST_CASE("tensor_reduce may write into its data, and refuses another axis or a comparison") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 2, 4, {1, 2, 3, 4, 5, 6, 7, 8});
   one.builder.emit(nki::TensorReduce{x.columns(1, 2), Operator::add, x.pattern(0, 2, 0, {{2, 2}, {1, 2}}), 2});
   one.store("x", x);
   one.run();
   CHECK(one.result("x") == std::vector<float>{1, 3, 7, 4, 5, 11, 15, 8});
 
-  OneProgram wrong;
+  SingleCoreProgram wrong;
   auto const y = wrong.load("y", 2, 4, std::vector<float>(8, 1.0f));
   wrong.builder.emit(nki::TensorReduce{y.columns(0, 2), Operator::add, y.pattern(0, 2, 0, {{2, 2}, {1, 2}}), 1});
   CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("axis 1"));
-  OneProgram comparing;
+  SingleCoreProgram comparing;
   auto const z = comparing.load("z", 2, 4, std::vector<float>(8, 1.0f));
   comparing.builder.emit(nki::TensorReduce{z.column(0), Operator::less, z.whole()});
   CHECK_THROWS_WITH(comparing.run(), ContainsSubstring("less does not reduce"));
@@ -112,7 +112,7 @@ TEST_CASE("tensor_reduce may write into its data, and refuses another axis or a 
 
 TEST_CASE("tensor_scalar_reduce reduces the float32 values") {
   auto const op = GENERATE(Operator::add, Operator::multiply, Operator::maximum, Operator::minimum);
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 4, 33, random_values(4 * 33, 22, 0.5f, 1.5f)),
              factor = one.load("factor", 4, 1, {1.01f, 0.99f, 1.03f, 0.97f});
   auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 4, 33, bf16),
@@ -144,7 +144,7 @@ TEST_CASE("range_select keeps the elements that pass both comparisons") {
   for (Index shift = 0; shift < n; ++shift) {
     std::vector<float> others = bounds;
     std::rotate(others.begin(), others.begin() + shift, others.end());
-    OneProgram one;
+    SingleCoreProgram one;
     auto const x = one.load("x", n, 20, random_values(n * 20, 23)), low = one.load("low", n, 1, bounds),
                high = one.load("high", n, 1, others);
     auto const dst = one.builder.tile("dst", nki::Memory::sbuf, n, 20, f32),
@@ -177,7 +177,7 @@ TEST_CASE("range_select keeps the elements that pass both comparisons") {
 }
 
 TEST_CASE("range_select into bfloat16: the fill becomes -inf, the maximum does not; chains span several instructions") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 2, 4, {1, 2, 3, 4, 5, 6, 7, 8}), low = one.load("low", 2, 1, {1, 0}),
              high = one.load("high", 2, 1, {2, 0});
   auto const dst = one.builder.tile("dst", nki::Memory::sbuf, 2, 4, bf16),
@@ -205,7 +205,7 @@ TEST_CASE("range_select into bfloat16: the fill becomes -inf, the maximum does n
 }
 
 TEST_CASE("ScalarE sums float32 values, across instructions, until a reset") {
-  OneProgram one;
+  SingleCoreProgram one;
   std::vector<float> const values = random_values(3 * 50, 24, -3, 1);
   auto const x = one.load("x", 3, 50, values);
   auto const p = one.builder.tile("p", nki::Memory::sbuf, 3, 50, bf16),
@@ -239,7 +239,7 @@ TEST_CASE("ScalarE sums float32 values, across instructions, until a reset") {
 
 TEST_CASE("An accumulator register that no reset initialised is refused") {
   auto const run = [](bool vector, ReduceCommand command, bool before) {
-    OneProgram one;
+    SingleCoreProgram one;
     auto const x = one.load("x", 2, 4, std::vector<float>(8, 1.0f)), bound = one.load("bound", 2, 1, {0, 0});
     auto const result = one.builder.tile("result", nki::Memory::sbuf, 2, 1, f32);
     auto const emit = [&](ReduceCommand with, bool reads) {

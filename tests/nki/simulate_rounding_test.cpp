@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "annulus/backend/nki/simulate/rounding.hpp"
+#include "annulus/nki/simulate/rounding.hpp"
 #include "annulus/core/error.hpp"
 #include "support/catch.hpp"
 

@@ -20,7 +20,7 @@ struct Extents {
 struct Exact {
   double value = 0, size = 0;
 };
-Exact exact(OneProgram& one, nki::Access const& a, nki::Access const& b, Index depth, Index m, Index n,
+Exact exact(SingleCoreProgram& one, nki::Access const& a, nki::Access const& b, Index depth, Index m, Index n,
             double (*narrow)(double)) {
   Exact sum;
   for (Index k = 0; k < depth; ++k) {
@@ -39,7 +39,7 @@ TEST_CASE("nc_matmul at full and at odd extents, overwriting and accumulating") 
                                   Extents{3, 128, 65}, Extents{64, 9, 1});
   auto const type = GENERATE(f32, bf16);
   INFO(k << " x " << m << " x " << n);
-  OneProgram one;
+  SingleCoreProgram one;
   auto const a = one.load("a", k, m, random_values(k * m, 31), type),
              b = one.load("b", k, n, random_values(k * n, 32), type);
   auto const dst = one.builder.tile("dst", Memory::psum, m, n, f32);
@@ -66,7 +66,7 @@ TEST_CASE("nc_matmul at full and at odd extents, overwriting and accumulating") 
 
 TEST_CASE("nc_matmul on strided operands, into a part of a tile, and into a narrower type") {
   auto const type = GENERATE(f32, bf16);
-  OneProgram one;
+  SingleCoreProgram one;
   auto const a = one.load("a", 128, 40, random_values(128 * 40, 33)),
              b = one.load("b", 128, 40, random_values(128 * 40, 34));
   auto const dst = one.load("dst", 64, 50, random_values(64 * 50, 35), type, Memory::psum);
@@ -94,7 +94,7 @@ TEST_CASE("nc_matmul on strided operands, into a part of a tile, and into a narr
 }
 
 TEST_CASE("An element of a product does not depend on the shapes of the operands") {
-  OneProgram one;
+  SingleCoreProgram one;
   std::vector<float> const x = random_values(128, 36), y = random_values(128, 37);
   std::vector<float> a(128 * 128), b(128 * 512);
   for (std::size_t k = 0; k < 128; ++k) {
@@ -114,7 +114,7 @@ TEST_CASE("An element of a product does not depend on the shapes of the operands
 }
 
 TEST_CASE("nc_transpose of whole and strided tiles, and onto itself") {
-  OneProgram one;
+  SingleCoreProgram one;
   auto const x = one.load("x", 128, 40, random_values(128 * 40, 38), bf16),
              square = one.load("square", 32, 32, random_values(32 * 32, 39));
   auto const y = one.builder.tile("y", Memory::psum, 40, 128, bf16);
@@ -144,7 +144,7 @@ TEST_CASE("nc_transpose of whole and strided tiles, and onto itself") {
 
 TEST_CASE("TensorE refuses extents and types that do not fit") {
   auto const run = [](auto&& write) {
-    OneProgram one;
+    SingleCoreProgram one;
     auto const a = one.load("a", 4, 3, std::vector<float>(12, 1.0f)),
                b = one.load("b", 4, 5, std::vector<float>(20, 1.0f));
     auto const c = one.builder.tile("c", Memory::psum, 3, 5, f32), d = one.builder.tile("d", Memory::psum, 3, 4, bf16);

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "annulus/backend/nki/simulate/simulate.hpp"
+#include "annulus/nki/simulate/simulate.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 
 namespace annulus_test {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "annulus/backend/nki/program/builder.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "support/catch.hpp"
 
 namespace annulus_test::validator_cases {

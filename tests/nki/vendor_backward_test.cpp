@@ -1,9 +1,9 @@
 // Backward cases of the vendor's tests of its ring kernels, at an eighth of the sequence; at full size with the tag
 // [.long].
 
-#include "annulus/backend/nki/lower/backward_kernel.hpp"
-#include "annulus/backend/nki/lower/forward_kernel.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "nki/simulated_launch.hpp"
 #include "nki/vendor_problem.hpp"
 #include "support/catch.hpp"
@@ -90,13 +90,13 @@ struct HeadGradients {
   }
 };
 
-void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
+void check_backward(VendorCase const& vendor_case, nki::RotatingSide travels) {
   CAPTURE(vendor_case.text(), static_cast<int>(travels));
   VendorProblem const problem(vendor_case);
   nki::RingMask const mask = problem.mask();
   nki::KernelSpec spec = problem.spec();
   spec.travels = travels;
-  bool const queries_travel = travels == nki::Travels::queries;
+  bool const queries_rotate = travels == nki::RotatingSide::queries;
   std::vector<nki::Tensors> inputs = problem.inputs(mask);
   std::vector<nki::Tensors> backward_inputs = inputs;
   for (nki::Tensors& tensors : inputs) tensors.erase("dout");
@@ -108,9 +108,9 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
     nki::Tensors& tensors = backward_inputs[rank];
     tensors.insert(forward[rank].begin(), forward[rank].end());
     if (mask.form() == nki::BoundsForm::band)
-      tensors["mask_offsets"] = mask.offsets(static_cast<int>(rank), 1, queries_travel);
+      tensors["mask_offsets"] = mask.offsets(static_cast<int>(rank), 1, queries_rotate);
     if (mask.form() == nki::BoundsForm::ranges)
-      tensors["mask_ranges"] = mask.ranges(static_cast<int>(rank), 1, queries_travel);
+      tensors["mask_ranges"] = mask.ranges(static_cast<int>(rank), 1, queries_rotate);
   }
   std::vector<nki::Tensors> const results = launch(program, backward_inputs, {.ring = {1, 3, 0, 2}});
 
@@ -138,7 +138,7 @@ void check_backward(VendorCase const& vendor_case, nki::Travels travels) {
 }
 
 auto const with_rotating_queries = [](VendorCase const& vendor_case) {
-  check_backward(vendor_case, nki::Travels::queries);
+  check_backward(vendor_case, nki::RotatingSide::queries);
 };
 
 }  // namespace
@@ -149,10 +149,10 @@ TEST_CASE("the vendor's backward cases, striped and packed") {
 }
 TEST_CASE("the vendor's backward cases, longest sequences") { at_an_eighth(longest(), with_rotating_queries); }
 TEST_CASE("the vendor's backward cases with rotating keys") {
-  check_backward(VendorCase{contiguous, 3, 1, 8192 / 4, 128, 4, 2, bf16}.eighth(), nki::Travels::keys);
+  check_backward(VendorCase{contiguous, 3, 1, 8192 / 4, 128, 4, 2, bf16}.eighth(), nki::RotatingSide::keys);
   check_backward(
       VendorCase{striped, 1, 2, 16384 / 4, 128, 4, 2, bf16, {0, 1024, 4096, 6144, 10240, 12288, 15360, 16384}}.eighth(),
-      nki::Travels::keys);
+      nki::RotatingSide::keys);
 }
 
 TEST_CASE("the vendor's backward cases at full size, causal and full", "[.long]") {

@@ -1,8 +1,8 @@
 // Forward cases of the vendor's tests of its ring kernels, at an eighth of the sequence; at full size with the tag
 // [.long].
 
-#include "annulus/backend/nki/lower/forward_kernel.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "nki/simulated_launch.hpp"
 #include "nki/vendor_problem.hpp"
 #include "support/catch.hpp"

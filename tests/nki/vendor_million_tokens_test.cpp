@@ -9,9 +9,9 @@
 
 #include <Eigen/Core>
 
-#include "annulus/backend/nki/cost/report.hpp"
-#include "annulus/backend/nki/lower/forward_kernel.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/cost/report.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "annulus/sharding/sharding.hpp"
 #include "nki/simulated_launch.hpp"
 #include "support/catch.hpp"

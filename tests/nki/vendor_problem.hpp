@@ -12,10 +12,10 @@
 
 #include <Eigen/Core>
 
-#include "annulus/backend/nki/lower/kernel_spec.hpp"
-#include "annulus/backend/nki/lower/ring_mask.hpp"
-#include "annulus/backend/nki/simulate/machine.hpp"
-#include "annulus/backend/nki/simulate/rounding.hpp"
+#include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
+#include "annulus/nki/simulate/machine.hpp"
+#include "annulus/nki/simulate/rounding.hpp"
 #include "annulus/sharding/sharding.hpp"
 #include "support/catch.hpp"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "annulus/comm/zero_copy.hpp"
-#include "annulus/comm/mpi/agreement.hpp"
+#include "annulus/comm/mpi/gather_records.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
 #include "annulus/comm/mpi/window.hpp"

@@ -67,14 +67,14 @@ class CopiedExchange {
   /// Call after the work of step i has been started: waits for the results sent after the previous step and joins them
   /// to those of the same rows.
   template <class Join>
-  void join_arrived(int i, Payload& results, Join& join) {
+  void merge_arrived(int i, Payload& results, Join& join) {
     if (!carried_shift_) return;
     await_results(i - 1);
     join(plan_.carried_direct() ? own_results() : results, arriving());
   }
 
   /// Call after step i has been synchronized: starts sending its results.
-  void pass_on(int i, Payload& results) {
+  void send_results(int i, Payload& results) {
     if (!carries_ || plan_.carried_hop(i) == 0) return;
     PlannedStep const& step = plan_.step(rank_, i);
     arriving().hold(step.arriving);

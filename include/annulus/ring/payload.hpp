@@ -50,7 +50,7 @@ class Payload {
 
   /// Rebinds this payload to read-only memory owned by another rank: one run per part, each with the bytes of `rows`,
   /// then the checksum, if used.
-  void lie_at(WindowRuns runs, PayloadLayout const& layout, RowRange rows) {
+  void bind_to(WindowRuns runs, PayloadLayout const& layout, RowRange rows) {
     layout_ = layout;
     rows_ = rows;
     parts_.clear();

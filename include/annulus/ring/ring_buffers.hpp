@@ -22,7 +22,7 @@ struct OpenWindows {};
 
 template <ZeroCopyCommunicator C>
 struct OpenWindows<C> {
-  std::vector<WindowOf<C>> borrowed;  ///< empty between passes
+  std::vector<WindowOf<C>> windows;  ///< empty between passes
 };
 
 }  // namespace detail

@@ -51,11 +51,11 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
         if (!last) exchange.fetch_next(i);
         auto& results = exchange.results(i);
         visit(i, exchange.here(), results, exchange.progress());
-        exchange.join_arrived(i, results, join);
+        exchange.merge_arrived(i, results, join);
         // The exchange reads and overwrites memory that the backend works on.
         backend.synchronize();
         inspect(i, results);
-        exchange.pass_on(i, results);
+        exchange.send_results(i, results);
         if (!last) exchange.await_next(i);
       });
     in_step(communicator.rank(), plan.steps() - 1, [&] { finish(exchange.return_to_owner(join)); });

@@ -29,7 +29,7 @@ class ZeroCopyExchange {
         buffers_(buffers),
         rank_(communicator.rank()),
         result_buffers_{&buffers.carried[1]},
-        windows_(buffers.borrowed) {
+        windows_(buffers.windows) {
     for (std::size_t i = 2; i < buffers.carried.size(); ++i)
       if (plan.carried_rows(rank_)[i] > 0) result_buffers_[buffer_count_++] = &buffers.carried[i];
   }
@@ -74,13 +74,13 @@ class ZeroCopyExchange {
   }
 
   template <class Join>
-  void join_arrived(int i, Payload& results, Join& join) {
+  void merge_arrived(int i, Payload& results, Join& join) {
     if (!carried_window_) return;
     await_results(i - 1);
     join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_);
   }
 
-  void pass_on(int i, Payload& results) {
+  void send_results(int i, Payload& results) {
     if (i > 0) windows_[static_cast<std::size_t>(i - 1)].release();
     if (carried_window_) carried_window_->release();
     carried_window_.reset();
@@ -126,7 +126,7 @@ class ZeroCopyExchange {
     auto const lengths = Payload::run_lengths(layout, rows);
     require_equal(lengths.size(), runs.size(), " runs");
     for (std::size_t p = 0; p < lengths.size(); ++p) require_equal(lengths[p], runs[p].size(), " bytes in run ", p);
-    payload.lie_at(runs, layout, rows);
+    payload.bind_to(runs, layout, rows);
     // A window holds exactly one checksum, whatever its slot in the owner's buffer.
     detail::require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, owner);
   }

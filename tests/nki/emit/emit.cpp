@@ -13,10 +13,10 @@
 #include <iostream>
 #include <random>
 
-#include "annulus/backend/nki/lower/backward_kernel.hpp"
-#include "annulus/backend/nki/lower/forward_kernel.hpp"
-#include "annulus/backend/nki/print/to_python.hpp"
-#include "annulus/backend/nki/validate/validate.hpp"
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/print/to_python.hpp"
+#include "annulus/nki/validate/validate.hpp"
 #include "nki/emit/kernel_case.hpp"
 #include "nki/emit/npy_file.hpp"
 #include "nki/simulated_launch.hpp"
@@ -36,11 +36,11 @@ std::vector<float> random_values(Index count, float size, std::seed_seq seed) {
 }
 
 /// The values of one input buffer for one worker, numbered across all groups. Buffers are named as in the kernels.
-std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_travel,
+std::vector<float> input_values(KernelCase const& problem, RingMask const& mask, bool queries_rotate,
                                 Buffer const& buffer, int worker, Tensors const& forward) {
   int const rank = worker % problem.spec.ranks;
-  if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_travel);
-  if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_travel);
+  if (buffer.name == "mask_offsets") return mask.offsets(rank, problem.spec.groups, queries_rotate);
+  if (buffer.name == "mask_ranges") return mask.ranges(rank, problem.spec.groups, queries_rotate);
   if (auto const found = forward.find(buffer.name); found != forward.end()) return found->second;
   std::uint32_t place = 0;
   for (char letter : buffer.name) place = 31 * place + static_cast<unsigned char>(letter);
@@ -64,7 +64,7 @@ struct Run {
 Run run(Program program, KernelCase const& problem, RingMask const& mask, std::vector<Tensors> const& forward) {
   validate(program, hardware_of(program.target));
   int const ranks = problem.spec.ranks;
-  bool const queries_travel = !forward.empty() && problem.spec.travels == Travels::queries;
+  bool const queries_rotate = !forward.empty() && problem.spec.travels == RotatingSide::queries;
   Run result{std::move(program), {}, {}};
   for (int group = 0; group < problem.spec.groups; ++group) {
     std::vector<Tensors> inputs;
@@ -72,7 +72,7 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
       Tensors& tensors = inputs.emplace_back();
       for (int number : result.program.with_role(Role::input)) {
         Buffer const& buffer = result.program.buffer(number);
-        auto values = input_values(problem, mask, queries_travel, buffer, worker,
+        auto values = input_values(problem, mask, queries_rotate, buffer, worker,
                                    forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
         simulator::round_to(buffer.type, values.data(), static_cast<Index>(values.size()));
         tensors[buffer.name] = std::move(values);

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "annulus/backend/nki/lower/kernel_spec.hpp"
-#include "annulus/backend/nki/lower/ring_mask.hpp"
+#include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus_test {
@@ -173,8 +173,8 @@ inline KernelCase read_kernel_case(Words words) {
   spec.training = flag("training", "1");
   spec.masked_row = one_of<MaskedRow>("masked_row", words.text("masked_row", "minus_infinity"),
                                   {{"minus_infinity", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}});
-  spec.travels = one_of<Travels>("travels", words.text("travels", "queries"),
-                                 {{"queries", Travels::queries}, {"keys", Travels::keys}});
+  spec.travels = one_of<RotatingSide>("travels", words.text("travels", "queries"),
+                                 {{"queries", RotatingSide::queries}, {"keys", RotatingSide::keys}});
 
   result.mask.causal = flag("causal", "0");
   auto const window = words.numbers<Index>("window");

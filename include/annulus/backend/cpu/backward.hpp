@@ -12,7 +12,7 @@
 
 #include "annulus/backend/cpu/backward_unit.hpp"
 #include "annulus/backend/cpu/run_with_scratch.hpp"
-#include "annulus/backend/cpu/simd/small_numbers.hpp"
+#include "annulus/backend/cpu/simd/flush_denormals.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -79,7 +79,7 @@ class BackwardSum {
     BackwardPanel<T>* panel = nullptr;
     BackwardUnit<T>* unit = nullptr;
     PanelKeys<A> seen[cached_tiles + 1];  ///< of the tiles that overlap panel and piece
-    FetchAhead ahead{};
+    PrefetchQueue ahead{};
     int tiles = 0;                       ///< that overlap; those beyond cached_tiles are not in `seen`
   };
 
@@ -136,7 +136,7 @@ class BackwardSum {
 
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] FlushDenormals const guard;
-    [[maybe_unused]] ReadyTiles<E> const amx;
+    [[maybe_unused]] AmxTilesFor<E> const amx;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
       add_piece(team, scratch, item % heads_, item / heads_);
   }
@@ -178,7 +178,7 @@ class BackwardSum {
   }
 
   /// Lists the rows that loading the panel will read, for prefetching.
-  void expect(FetchAhead& ahead, QueryPanel<A> const& panel) const {
+  void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel) const {
     expect_rows(panel, operands_.q, extents_.head_dim, ahead);
     expect_rows(panel, backward_.dout, extents_.value_dim, ahead);
     expect_rows(panel, gradients_.dq, extents_.head_dim, ahead);

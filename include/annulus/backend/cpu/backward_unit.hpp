@@ -105,7 +105,7 @@ class BackwardUnit {
   /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
   void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries,
             PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand,
-            TensorView<A, 4> const& dbias, FetchAhead& ahead) {
+            TensorView<A, 4> const& dbias, PrefetchQueue& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
@@ -180,7 +180,7 @@ class BackwardUnit {
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
   void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows,
-                Index row_count, FetchAhead& ahead) {
+                Index row_count, PrefetchQueue& ahead) {
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
     if constexpr (is_pair<E>) {

@@ -20,7 +20,7 @@ struct Blocking {
   static constexpr int panel = lanes * panel_vectors;  ///< queries of a panel
   static constexpr int key_block = 128;                ///< keys of a block; a multiple of micro_rows
   /// Panels of the largest panel group, which shares one pass over the keys: its queries and results stay in L2 cache.
-  static constexpr int panels_per_tile = 256 / panel;
+  static constexpr int panels_per_group = 256 / panel;
   static constexpr int sum_length = 64;  ///< products of a partial sum, before it is added to a longer one
 
   static_assert(panel % micro_rows == 0 && key_block % micro_rows == 0);

@@ -8,7 +8,7 @@
 
 #include "annulus/backend/cpu/forward_panel.hpp"
 #include "annulus/backend/cpu/run_with_scratch.hpp"
-#include "annulus/backend/cpu/simd/small_numbers.hpp"
+#include "annulus/backend/cpu/simd/flush_denormals.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -41,7 +41,7 @@ class ForwardFold {
     Index const threads = std::min(call.most(), heads_ * panels_);
     Index const expected = std::min(call.expected(), threads);
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
-    Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_tile);
+    Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
     panels_per_group_ = std::clamp<Index>(panels_ * heads_ / (4 * expected), 1, most);
     panel_groups_ = ceil_divide(panels_, panels_per_group_);
     packed_count_ = std::min(expected, heads_);
@@ -69,7 +69,7 @@ class ForwardFold {
     ForwardPanel<T>* panels = nullptr;
     UnitBlocks<A> blocks{};
     E* weights = nullptr;  ///< for pairs only; other weights overwrite the scores
-    FetchAhead ahead{};
+    PrefetchQueue ahead{};
   };
 
   Index panel_bytes() const {
@@ -103,7 +103,7 @@ class ForwardFold {
 
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] FlushDenormals const guard;
-    [[maybe_unused]] ReadyTiles<E> const amx;
+    [[maybe_unused]] AmxTilesFor<E> const amx;
     for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * panel_groups_;) {
       Index const head = item / panel_groups_;
       PackedHead<E>& packed = packed_[head % packed_count_];
@@ -148,7 +148,7 @@ class ForwardFold {
       if (rows.begin >= rows.end) continue;
       packed.need(block, blocks_end, keys, values, team);
       panel.load(step_, operands_.q, state_);
-      FetchAhead& ahead = scratch.ahead;
+      PrefetchQueue& ahead = scratch.ahead;
       ahead.clear();
       if (p + 1 < count) scratch.panels[p + 1].expect_load(operands_.q, ahead);
       if (block + 1 < blocks_end)

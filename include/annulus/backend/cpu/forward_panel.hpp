@@ -45,10 +45,10 @@ class ForwardPanel {
   PanelKeys<A> const& keys() const { return keys_; }
 
   /// Lists the rows that load() and store() will read, for prefetching.
-  void expect_load(TensorView<T const, 4> const& q, FetchAhead& ahead) const {
+  void expect_load(TensorView<T const, 4> const& q, PrefetchQueue& ahead) const {
     if (!loaded_) expect_rows(panel_, q, extents_.head_dim, ahead);
   }
-  void expect_store(RunningState<A, HostMemory> const& state, FetchAhead& ahead) const {
+  void expect_store(RunningState<A, HostMemory> const& state, PrefetchQueue& ahead) const {
     expect_rows(panel_, state.accumulator, extents_.value_dim, ahead);
   }
 
@@ -97,7 +97,7 @@ class ForwardPanel {
 
   /// Adds keys [rows.begin, rows.end) of a block, those that any lane may see. `weights`: scratch of a block's size.
   void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows,
-            HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights, FetchAhead& ahead) {
+            HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights, PrefetchQueue& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
     V largest[B::panel_vectors];
     score(step, head, block, rows, blocks, largest, ahead);
@@ -143,7 +143,7 @@ class ForwardPanel {
 
   /// Computes the scores of the block: plain products for keys that all lanes see, masked logits for the others.
   void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
-             UnitBlocks<A> const& blocks, V* largest, FetchAhead& ahead) {
+             UnitBlocks<A> const& blocks, V* largest, PrefetchQueue& ahead) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
     auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
       multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.depth(),

@@ -3,7 +3,7 @@
 
 #include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
-#include "annulus/backend/cpu/simd/tiles.hpp"
+#include "annulus/backend/cpu/simd/amx_tiles.hpp"
 #include "annulus/core/index.hpp"
 
 namespace annulus::cpu {
@@ -13,13 +13,13 @@ inline namespace ANNULUS_CPU_TARGET {
 /// the elements of the rows alternate, which suits vectors; otherwise they form AMX tiles.
 template <class E>
 struct PackedGroup {
-#if defined(ANNULUS_CPU_HAS_TILES)
+#if defined(ANNULUS_CPU_HAS_AMX)
   static constexpr bool tiled = is_pair<E>;
 #else
   static constexpr bool tiled = false;
 #endif
-  static constexpr Index rows = tiled ? 2 * tile_side : Index{Blocking<typename Operand<E>::Sum>::micro_rows};
-  static constexpr Index depth = tiled ? tile_side : 1;
+  static constexpr Index rows = tiled ? 2 * amx_tile_side : Index{Blocking<typename Operand<E>::Sum>::micro_rows};
+  static constexpr Index depth = tiled ? amx_tile_side : 1;
 
   static constexpr Index rows_padded(Index count) { return ceil_divide(count, rows) * rows; }
   static constexpr Index depth_padded(Index count) { return ceil_divide(count, depth) * depth; }
@@ -31,10 +31,10 @@ struct PackedGroup {
 
 /// Configures this thread, for the lifetime of the object, to multiply elements E: AMX needs its tiles configured.
 template <class E>
-struct ReadyTiles {};
-#if defined(ANNULUS_CPU_HAS_TILES)
+struct AmxTilesFor {};
+#if defined(ANNULUS_CPU_HAS_AMX)
 template <>
-struct ReadyTiles<BfloatPair> : FullTiles {};
+struct AmxTilesFor<BfloatPair> : AmxTiles {};
 #endif
 
 }  // namespace ANNULUS_CPU_TARGET

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "annulus/backend/cpu/fetch_ahead.hpp"
+#include "annulus/backend/cpu/prefetch_queue.hpp"
 #include "annulus/backend/cpu/packing.hpp"
 #include "annulus/backend/cpu/packing_pairs.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
@@ -73,7 +73,7 @@ class PackedHead {
   /// Lists the rows of part `p` of `parts` of a block for prefetching, unless the block is packed.
   template <class T>
   void expect(Index block, Index p, Index parts, HeadRows<T const> const& keys, HeadRows<T const> const& values,
-              FetchAhead& ahead) const {
+              PrefetchQueue& ahead) const {
     if (std::atomic_ref<std::uint32_t>(states_[block]).load(std::memory_order_relaxed) != untouched) return;
     Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
     for (Index i = begin + count * p / parts; i < begin + count * (p + 1) / parts; ++i) {

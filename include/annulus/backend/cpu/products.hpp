@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
-#include "annulus/backend/cpu/fetch_ahead.hpp"
+#include "annulus/backend/cpu/prefetch_queue.hpp"
 #include "annulus/backend/cpu/packed_group.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
@@ -94,12 +94,12 @@ template <class A>
 /// maximum[v] to the largest result of each lane.
 template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_rows(E const* rows, Index row_count, E const* panel, Index depth, A* result,
-                                     Vector<A>* maximum, FetchAhead& ahead) {
+                                     Vector<A>* maximum, PrefetchQueue& ahead) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
-#if defined(ANNULUS_CPU_HAS_TILES)
+#if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
-    if (tiles_are_permitted()) {
+    if (amx_is_permitted()) {
       detail::finish_stores();
       for (Index row = 0; row < row_count; row += G::rows) {
         A* const place = result + row * B::panel;
@@ -143,12 +143,12 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 /// rows are the columns d, `group_stride` apart; dim is a multiple of their rows, depth of their depth.
 template <class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_of_columns(E const* columns, Index group_stride, E const* panel, Index depth,
-                                              A* result, Index dim, FetchAhead& ahead) {
+                                              A* result, Index dim, PrefetchQueue& ahead) {
   using B = Blocking<A>;
   using G = PackedGroup<E>;
-#if defined(ANNULUS_CPU_HAS_TILES)
+#if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
-    if (tiles_are_permitted()) {
+    if (amx_is_permitted()) {
       detail::finish_stores();
       for (Index d = 0; d < dim; d += G::rows) {
         ahead.next();
@@ -206,10 +206,10 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
   using B = Blocking<A>;
   constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
-#if defined(ANNULUS_CPU_HAS_TILES)
+#if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (PackedGroup<E>::tiled) {
-    static_assert(depth == tile_side && B::lanes == tile_side);
-    if (tiles_are_permitted()) {
+    static_assert(depth == amx_tile_side && B::lanes == amx_tile_side);
+    if (amx_is_permitted()) {
       finish_stores();
       add_strip_by_tiles<Width>(a, b, result, row_count);
       return;

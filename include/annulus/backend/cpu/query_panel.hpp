@@ -6,7 +6,7 @@
 
 #include "annulus/backend/cpu/any_predicate.hpp"
 #include "annulus/backend/cpu/blocking.hpp"
-#include "annulus/backend/cpu/fetch_ahead.hpp"
+#include "annulus/backend/cpu/prefetch_queue.hpp"
 #include "annulus/backend/visible_keys.hpp"
 
 namespace annulus::cpu {
@@ -44,7 +44,7 @@ struct QueryPanel {
 
 /// Adds the panel's rows of a tensor [batch, sequence, heads, dim] to the prefetch queue.
 template <class A, class T>
-void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index dim, FetchAhead& ahead) {
+void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index dim, PrefetchQueue& ahead) {
   for (int lane = 0; lane < panel.count; ++lane)
     ahead.add(of.data() + of.offset(panel.rows->batch, panel.query(lane), panel.head(lane), 0), of.stride(axis::dim),
               dim);

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/backend/nki/lower/kernel_spec.hpp"
-#include "annulus/backend/nki/lower/ring_mask.hpp"
-#include "annulus/backend/nki/program/program.hpp"
+#include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
+#include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
 

@@ -1,11 +1,11 @@
 #pragma once
-// Conversion between tensor views and kernel layouts. Rows marked no_row are zero in the kernel layout.
+// Conversion between tensor views and kernel layouts. Rows marked inactive_row are zero in the kernel layout.
 
 #include <array>
 #include <span>
 #include <vector>
 
-#include "annulus/backend/nki/lower/kernel_spec.hpp"
+#include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/backend/nki/step_rows.hpp"
 #include "annulus/tensor/view.hpp"
 
@@ -16,7 +16,7 @@ enum class LastAxis { dim, rows };
 
 namespace packing_detail {
 
-/// Calls function(offset in the layout, batch, row of the view, head, element of dim) for all rows except no_row.
+/// Calls function(offset in the layout, batch, row of the view, head, element of dim) for all rows except inactive_row.
 template <class Function>
 void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> rows, LastAxis last,
                     Function&& function) {
@@ -24,7 +24,7 @@ void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> 
   for (Index b = 0; b < extents[axis::batch]; ++b)
     for (Index h = 0; h < extents[axis::heads]; ++h)
       for (Index i = 0; i < count; ++i)
-        for (Index d = 0; rows[static_cast<std::size_t>(i)] != no_row && d < dim; ++d) {
+        for (Index d = 0; rows[static_cast<std::size_t>(i)] != inactive_row && d < dim; ++d) {
           Index const head = b * extents[axis::heads] + h;
           Index const place = last == LastAxis::dim ? (head * count + i) * dim + d : (head * dim + d) * count + i;
           function(static_cast<std::size_t>(place), b, rows[static_cast<std::size_t>(i)], h, d);
@@ -32,14 +32,14 @@ void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> 
 }
 
 /// Calls function(offset in the layout, batch, head, row of the view) for the layout [batch * heads, 128, columns] with
-/// row c * 128 + p at (p, c), skipping no_row.
+/// row c * 128 + p at (p, c), skipping inactive_row.
 template <class Function>
 void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index const> rows, Function&& function) {
   Index const count = std::ssize(rows), columns = ceil_divide(count, tile_rows);
   for (Index b = 0; b < extents[0]; ++b)
     for (Index h = 0; h < extents[1]; ++h)
       for (Index i = 0; i < count; ++i)
-        if (rows[static_cast<std::size_t>(i)] != no_row)
+        if (rows[static_cast<std::size_t>(i)] != inactive_row)
           function(
               static_cast<std::size_t>(((b * extents[1] + h) * tile_rows + i % tile_rows) * columns + i / tile_rows), b,
               h, rows[static_cast<std::size_t>(i)]);

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "annulus/backend/nki/lower/ring_mask.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
 
 namespace annulus::nki {
 
@@ -21,7 +21,7 @@ struct StepPositions {
 };
 
 /// Marks a row that takes no part: the kernel gets zeros instead of its values, and returns nothing for it.
-inline constexpr Index no_row = -1;
+inline constexpr Index inactive_row = -1;
 
 /// Rows of a step kernel: query row i of the kernel is row queries[i] of the step, key row j is row keys[j].
 struct StepRows {
@@ -109,10 +109,10 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
   return rows;
 }
 
-/// Marks keys that no query sees and queries that see no key as no_row. Returns whether any query is left.
-inline bool leave_out_idle(StepRows& rows, Index queries) {
+/// Marks keys that no query sees and queries that see no key as inactive_row. Returns whether any query is left.
+inline bool mark_inactive(StepRows& rows, Index queries) {
   std::vector<Index> change(rows.keys.size() + 1);  // queries that see this row, less those that see the row before
-  rows.queries.assign(static_cast<std::size_t>(queries), no_row);
+  rows.queries.assign(static_cast<std::size_t>(queries), inactive_row);
   for (std::size_t piece = 0; piece < rows.mask.pieces().size(); ++piece)
     for (Index i = 0; i < queries; ++i) {
       RowRange const seen = rows.mask.seen(0, 0, 0, piece, i);
@@ -123,8 +123,8 @@ inline bool leave_out_idle(StepRows& rows, Index queries) {
     }
   Index seeing = 0;
   for (std::size_t j = 0; j < rows.keys.size(); ++j)
-    if ((seeing += change[j]) == 0) rows.keys[j] = no_row;
-  return std::ranges::any_of(rows.queries, [](Index row) { return row != no_row; });
+    if ((seeing += change[j]) == 0) rows.keys[j] = inactive_row;
+  return std::ranges::any_of(rows.queries, [](Index row) { return row != inactive_row; });
 }
 
 }  // namespace step_rows_detail
@@ -134,7 +134,7 @@ inline std::optional<StepRows> step_rows(Mask const& mask, StepPositions const& 
   if (at.queries.empty() || at.keys.empty()) return std::nullopt;
   std::optional<StepRows> rows = step_rows_detail::in_order(mask, at);
   if (!rows) rows = step_rows_detail::sorted(mask, at);
-  if (!rows || !step_rows_detail::leave_out_idle(*rows, std::ssize(at.queries))) return std::nullopt;
+  if (!rows || !step_rows_detail::mark_inactive(*rows, std::ssize(at.queries))) return std::nullopt;
   return rows;
 }
 

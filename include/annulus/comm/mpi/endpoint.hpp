@@ -76,7 +76,7 @@ class MpiEndpoint {
     check<CommunicationError>(all.size() == ranks * bytes, "all_gather of ", bytes, " bytes a rank over ", size_,
                               " ranks needs ", ranks * bytes, " bytes of space, got ", all.size());
     std::span<std::byte> records;
-    auto const exchange = start("all_gather", 0, {}, MpiTags::of_gatherings(largest_tag_), [&](MpiExchange& gather) {
+    auto const exchange = start("all_gather", 0, {}, MpiTags::of_all_gathers(largest_tag_), [&](MpiExchange& gather) {
       records = gather.own_bytes(ranks * bytes);
       // A rank may close the ring because of the records that it has read; the others must receive them all the same.
       gather.outlive_closing();

@@ -15,7 +15,7 @@ class MpiTags {
  public:
   static constexpr int notice = 0;
 
-  static MpiTags of_gatherings(int largest_tag) { return {0, largest_tag}; }
+  static MpiTags of_all_gathers(int largest_tag) { return {0, largest_tag}; }
   static MpiTags of(Channel channel, int largest_tag) { return {1 + static_cast<int>(channel), largest_tag}; }
 
   /// Tag of the list of runs.

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <type_traits>
 
-#include "annulus/backend/cpu/simd/tiles.hpp"
+#include "annulus/backend/cpu/simd/amx_tiles.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/scalar.hpp"
 
@@ -58,12 +58,12 @@ template <class A>
 }
 #endif
 
-#if defined(ANNULUS_CPU_HAS_TILES)
+#if defined(ANNULUS_CPU_HAS_AMX)
 /// Products of AMX tiles of 16 x 32 and 32 x 16 elements into four tiles of sums.
 [[gnu::noinline]] inline double tile_products(long repetitions) {
   alignas(64) std::uint16_t elements[512];
   std::fill(std::begin(elements), std::end(elements), std::uint16_t{0x3c00});  // 2^-7
-  FullTiles const tiles;
+  AmxTiles const tiles;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -88,8 +88,8 @@ template <class A>
 template <class T>
 PeakLoop peak_loop() {
   if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
-#if defined(ANNULUS_CPU_HAS_TILES)
-    if (tiles_are_permitted()) return {"AMX tile product", detail::tile_products};
+#if defined(ANNULUS_CPU_HAS_AMX)
+    if (amx_is_permitted()) return {"AMX tile product", detail::tile_products};
 #endif
 #if defined(__AVX512BF16__)
     return {"bfloat16 pair product", detail::pair_products};

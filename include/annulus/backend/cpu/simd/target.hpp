@@ -13,7 +13,7 @@
 // must still use the same flags, as Eigen's alignment depends on them.
 #if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
 #define ANNULUS_CPU_TARGET avx512_amx
-#define ANNULUS_CPU_HAS_TILES
+#define ANNULUS_CPU_HAS_AMX
 #elif defined(__AVX512F__) && defined(__AVX512BF16__)
 #define ANNULUS_CPU_TARGET avx512_bf16
 #elif defined(__AVX512F__)

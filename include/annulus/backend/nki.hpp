@@ -1,0 +1,255 @@
+#pragma once
+// The Trainium backend: runs each step as a tile program on simulated NeuronCores.
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "annulus/backend/backend.hpp"
+#include "annulus/backend/host_operations.hpp"
+#include "annulus/backend/nki/kernel_cache.hpp"
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/backend/nki/packing.hpp"
+#include "annulus/nki/simulate/simulate.hpp"
+#include "annulus/backend/nki/step_rows.hpp"
+#include "annulus/nki/validate/validate.hpp"
+
+namespace annulus {
+
+/// Options of NkiBackend.
+struct NkiOptions {
+  nki::Target target = nki::Target::trn2;
+  int cores = 2;                  ///< LNC: 1 or 2 physical cores share a rank
+  bool validate = true;           ///< validate each program once against the limits of the hardware
+  std::size_t kept_kernels = 64;  ///< capacity of the cache of step programs
+};
+
+/// Backend that computes in host memory what a NeuronCore would: products in the operands' type with fp32 sums;
+/// probabilities are rounded to that type before they multiply the values.
+///
+/// Supports float, half and bfloat16, masks on positions, packed documents, soft cap, sink logits, grouped heads and
+/// dims up to 512. Keys that no query sees may hold any value; a key that one query sees and another does not must be
+/// finite, as on the device. fold() throws UnsupportedError for a row whose largest logit exceeds 2^24 in magnitude,
+/// add_gradients() for one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
+class NkiBackend : public HostOperations {
+ public:
+  template <class T>
+  using accumulator = Accumulator<T>;
+
+  /// Throws UnsupportedError unless options.cores is 1 or 2.
+  explicit NkiBackend(NkiOptions const& options = {})
+      : options_(options), hardware_(nki::hardware_of(options.target)), kernels_(options.kept_kernels) {
+    check<UnsupportedError>(options.cores == 1 || options.cores == 2, "nki: lnc is ", options.cores,
+                            "; a logical core is 1 or 2 physical cores");
+  }
+
+  NkiOptions const& options() const { return options_; }
+  nki::KernelCache const& kernels() const { return kernels_; }
+
+  Support supports(Problem const& problem) const {
+    auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
+    if (problem.data_type == DataType::float64)
+      return no("operands of float64; accepted are float32, float16, bfloat16");
+    if (problem.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
+    if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
+    std::string_view const by_position =
+        ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, document ids";
+    if (problem.boolean_mask) return no("a mask operand" + std::string(by_position));
+    if (problem.predicate) return no("a predicate" + std::string(by_position));
+    try {
+      nki::KernelSpec spec = spec_of(problem);
+      // Other ranks may hold more keys: beyond one group of keys, the SBUF that a kernel needs grows only with queries.
+      spec.local_queries = std::max(spec.local_queries, Index{1});
+      spec.local_keys = std::max(spec.local_keys, longest_group);
+      std::vector<Segment> keys;
+      Index const length = spec.local_keys / static_cast<Index>(nki::most_step_pieces);
+      for (Index piece = 0; piece < static_cast<Index>(nki::most_step_pieces); ++piece)
+        append_segment(keys, length, 2 * piece * length, 1);
+      nki::RingMask const widest(causal(), {{{{0, spec.local_queries, 0, 1}}}}, {{std::move(keys)}});
+      problem.pass == Pass::forward ? void(nki::ForwardKernel(spec, widest)) : void(nki::BackwardKernel(spec, widest));
+    } catch (Error const& error) {
+      return Support::no(error.what());
+    }
+    return Support::yes();
+  }
+
+  template <class T, class Predicate, class A>
+  void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+            RunningState<A, HostMemory> state) {
+    for_each_part(Pass::forward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
+      auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
+      auto const accumulator_part = part(state.accumulator);
+      auto const maximum = part(state.maximum), sum = part(state.sum);
+      nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
+      inputs["old_negated_maximum"] = nki::packed_columns<A>(
+          maximum, rows.queries, nki::empty_negated_maximum,
+          [](A value, Index, Index, Index) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; });
+      inputs["old_sum"] = nki::packed_columns<A>(sum, rows.queries, 0.0f, same);
+      inputs["old_accumulator"] = nki::packed<A>(accumulator_part, rows.queries, nki::LastAxis::dim);
+      nki::Tensors const results =
+          run(Pass::forward, spec_of(problem_of(Pass::forward, step, operands), rows, items), rows, inputs);
+      nki::unpack_columns(results.at("new_negated_maximum"), rows.queries, maximum, [](float value) { return -value; });
+      nki::unpack_columns(results.at("new_sum"), rows.queries, sum, [](float value) { return value; });
+      nki::unpack(results.at("new_accumulator"), rows.queries, nki::LastAxis::dim, accumulator_part);
+      require_within(TensorView<A const, 3>(maximum), rows, first, nki::largest_logit, "largest logit");
+    });
+  }
+
+  template <class T, class L, class Predicate, class A>
+  void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+                     BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
+    for_each_part(Pass::backward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
+      auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
+      auto const dq = part(gradients.dq), dk = part(gradients.dk), dv = part(gradients.dv);
+      require_within(TensorView<L const, 3>(part(backward.lse)), rows, first, 2 * nki::largest_logit, "log-sum-exp");
+      // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; the second is folded
+      // into dout and delta, which the kernel multiplies by the weights.
+      auto const factor = [&](Index b, Index h, Index row) {
+        return std::exp(-static_cast<float>(backward.remainder(first + b, h, row)));
+      };
+      nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
+      inputs["dout"] = nki::packed(part(backward.dout), rows.queries, nki::LastAxis::dim, factor);
+      inputs["lse"] = nki::packed_columns(part(backward.lse), rows.queries, 0.0f, same);
+      inputs["delta"] = nki::packed_columns(
+          part(backward.delta), rows.queries, 0.0f,
+          [&](A value, Index b, Index h, Index row) { return static_cast<float>(value) * factor(b, h, row); });
+      inputs["dq"] = nki::packed<A>(dq, rows.queries, nki::LastAxis::dim);
+      inputs["dk"] = nki::packed<A>(dk, rows.keys, nki::LastAxis::dim);
+      inputs["dv"] = nki::packed<A>(dv, rows.keys, nki::LastAxis::dim);
+      nki::Tensors const results =
+          run(Pass::backward, spec_of(problem_of(Pass::backward, step, operands), rows, items), rows, inputs);
+      nki::unpack(results.at("new_dq"), rows.queries, nki::LastAxis::dim, dq);
+      nki::unpack(results.at("new_dk"), rows.keys, nki::LastAxis::dim, dk);
+      nki::unpack(results.at("new_dv"), rows.keys, nki::LastAxis::dim, dv);
+    });
+  }
+
+ private:
+  static constexpr Index longest_group = 4096;
+  static constexpr auto same = [](auto value, Index, Index, Index) { return value; };
+
+  /// Throws UnsupportedError if the statistic of an active row exceeds the limit or is infinite. NaN passes, since it
+  /// propagates to the results.
+  template <class A>
+  static void require_within(TensorView<A const, 3> statistic, nki::StepRows const& rows, Index first_item, float limit,
+                             std::string_view name) {
+    for (Index b = 0; b < statistic.extent(0); ++b)
+      for (Index h = 0; h < statistic.extent(1); ++h)
+        for (Index row : rows.queries) {
+          if (row == nki::inactive_row) continue;
+          A const value = statistic(b, h, row);
+          check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ", first_item + b,
+                                  ", query head ", h, ", query row ", row, " of the step is ", value,
+                                  "; accepted: magnitudes of at most ", limit,
+                                  ", up to which the rounding of logits does not decide the result");
+        }
+  }
+
+  static nki::ElementType element_type(DataType type) {
+    return type == DataType::float16    ? nki::ElementType::float16
+           : type == DataType::bfloat16 ? nki::ElementType::bfloat16
+                                        : nki::ElementType::float32;
+  }
+
+  template <class T, class Predicate>
+  static Problem problem_of(Pass pass, Step<T, Predicate, HostMemory> const& step,
+                            StepOperands<T, HostMemory> const& operands) {
+    return {.pass = pass,
+            .data_type = data_type<T>,
+            .shape = {.batch = operands.q.extent(axis::batch),
+                      .query_heads = operands.q.extent(axis::heads),
+                      .kv_heads = operands.k.extent(axis::heads),
+                      .head_dim = operands.q.extent(axis::dim),
+                      .value_dim = operands.v.extent(axis::dim)},
+            .local_queries = operands.q.extent(axis::sequence),
+            .local_keys = operands.k.extent(axis::sequence),
+            .mask = step.mask,
+            .softmax_scale = step.softmax_scale,
+            .logit_softcap = step.logit_softcap,
+            .dropout = step.dropout,
+            .bias = step.bias.data() != nullptr,
+            .boolean_mask = step.boolean_mask.data() != nullptr,
+            .predicate = !std::same_as<Predicate, EveryPair>,
+            .segments = step.has_segments()};
+  }
+
+  nki::KernelSpec spec_of(Problem const& problem) const {
+    nki::KernelSpec spec;
+    spec.target = options_.target;
+    spec.cores = options_.cores;
+    spec.shape = problem.shape;
+    spec.shape.batch = std::max(spec.shape.batch, Index{1});
+    spec.local_queries = problem.local_queries;
+    spec.local_keys = problem.local_keys;
+    spec.type = element_type(problem.data_type);
+    spec.output_type = spec.type;
+    spec.softmax_scale = problem.softmax_scale;
+    spec.logit_softcap = problem.logit_softcap;
+    return spec;
+  }
+  nki::KernelSpec spec_of(Problem const& problem, nki::StepRows const& rows, Index items) const {
+    nki::KernelSpec spec = spec_of(problem);
+    spec.shape.batch = items;
+    spec.local_queries = std::ssize(rows.queries);
+    spec.local_keys = std::ssize(rows.keys);
+    return spec;
+  }
+
+  /// Calls function(rows, first batch item, number of batch items): once for all items, or item by item if there are
+  /// document ids.
+  template <class T, class Predicate, class Function>
+  void for_each_part(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
+                     Function&& function) const {
+    if (step.tiles.empty()) return;
+    Support const support = supports(problem_of(pass, step, operands));
+    check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    Index const batch = operands.q.extent(axis::batch);
+    Index const items = step.has_segments() ? 1 : batch;
+    for (Index first = 0; first < batch; first += items) {
+      nki::StepPositions positions{step.query_positions, step.key_positions};
+      if (step.has_segments()) {
+        for (Index i = 0; i < step.query_segments.extent(1); ++i)
+          positions.query_documents.push_back(step.query_segments(first, i));
+        for (Index j = 0; j < step.key_segments.extent(1); ++j)
+          positions.key_documents.push_back(step.key_segments(first, j));
+      }
+      if (auto const rows = nki::step_rows(step.mask, positions)) function(*rows, first, items);
+    }
+  }
+
+  template <class T>
+  static nki::Tensors operands_of(nki::StepRows const& rows, TensorView<T const, 4> q, TensorView<T const, 4> k,
+                                  TensorView<T const, 4> v) {
+    nki::Tensors inputs;
+    inputs["q"] = nki::packed(q, rows.queries, nki::LastAxis::rows);
+    inputs["k"] = nki::packed(k, rows.keys, nki::LastAxis::rows);
+    inputs["v"] = nki::packed(v, rows.keys, nki::LastAxis::dim);
+    if (rows.mask.form() == nki::BoundsForm::band) inputs["mask_offsets"] = rows.mask.offsets(0, 1);
+    if (rows.mask.form() == nki::BoundsForm::ranges) inputs["mask_ranges"] = rows.mask.ranges(0, 1);
+    return inputs;
+  }
+
+  nki::Tensors run(Pass pass, nki::KernelSpec const& spec, nki::StepRows const& rows, nki::Tensors const& inputs) {
+    nki::Program const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
+      nki::Program built = pass == Pass::forward ? nki::ForwardKernel(spec, rows.mask).step()
+                                                 : nki::BackwardKernel(spec, rows.mask).step();
+      if (options_.validate) nki::validate(built, hardware_);
+      return built;
+    });
+    return nki::simulate(program, hardware_, inputs);
+  }
+
+  NkiOptions options_;
+  nki::Hardware hardware_;
+  nki::KernelCache kernels_;
+};
+
+static_assert(Backend<NkiBackend>);
+
+}  // namespace annulus

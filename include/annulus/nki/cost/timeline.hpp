@@ -1,0 +1,242 @@
+#pragma once
+// Timeline of a program: begin and end of every instruction. Each engine executes its instructions in program order
+// (the device's compiler may find a better order) and waits for the data that they need. Nothing is stored per executed
+// instruction, so memory does not grow with the length of the program.
+//
+// - A read waits for the last write to the same piece of the same place; a write waits for reads too. Between engines a
+//   semaphore adds its delay; for DMA and collectives that delay is included in their latency.
+// - DMA: one of the descriptor generators writes the descriptors as soon as the data are ready; one latency later the
+//   transfer takes its share of the core's DMA engines. DMAs with different dependencies may overtake each other.
+//   Each core of a pair has half of the stack's HBM rate, even if the other is idle; HBM traffic of collectives is not
+//   counted.
+// - All ranks are assumed to run in lockstep: received data are available one latency and one transfer after this
+//   rank's data are ready to send. The cores of a pair send together, one collective at a time.
+// - Accesses of the two cores to shared HBM are ordered by barriers and collectives only, as on the device.
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "annulus/nki/cost/calendar.hpp"
+#include "annulus/nki/cost/hazards.hpp"
+#include "annulus/nki/cost/plan.hpp"
+#include "annulus/nki/program/walk.hpp"
+#include "annulus/core/error.hpp"
+
+namespace annulus::nki {
+
+/// One executed instruction. A collective of both cores of a pair is reported once, for core 0.
+struct Execution {
+  InstructionPlan const& plan;
+  int core;
+  double begin, end;                   ///< seconds; DMA: from its descriptors to its last byte
+  double busy;                         ///< seconds of the engine; DMA: of all the core's DMA engines
+  double waited = 0;                   ///< idle seconds of a compute engine before it
+  Engine waited_for = Engine::tensor;  ///< engine whose instruction it waited for last
+};
+
+/// Computes begin and end of every instruction by simulating the engines' queues, without computing values.
+class Timeline {
+ public:
+  /// The program outlives it. Throws Error for undeclared names and for numbers of cores other than 1 and 2.
+  Timeline(Program const& program, Hardware const& hardware)
+      : program_(program), costs_(hardware.costs), plan_(program, hardware) {
+    if (program.cores < 1 || program.cores > static_cast<int>(most_cores))
+      fail("it is for " + std::to_string(program.cores) + " cores");
+    for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, costs_, plan_, core);
+  }
+  Timeline(Timeline const&) = delete;
+  Timeline& operator=(Timeline const&) = delete;
+
+  /// Call once. Calls observer.section(core, Section const&, Index number) when a core enters a section, and
+  /// observer.executed(Execution const&) for every instruction, in program order for each core. Throws Error for
+  /// programs that validation would refuse.
+  template <class Observer>
+  void run(Observer&& observer) {
+    while (true) {
+      bool all_meet = true, none_meets = true;
+      for (Core& core : cores_) {
+        advance(core, observer);
+        (core.meeting ? none_meets : all_meet) = false;
+      }
+      if (none_meets) return;
+      if (!all_meet) fail("one core of the pair waits for the other, which has nothing left to do");
+      meet(observer);
+    }
+  }
+
+ private:
+  struct Core {
+    Core(Program const& program, Costs const& costs, CostPlan const& plan, int number)
+        : walk(program, number),
+          generators(static_cast<std::size_t>(costs.dma_generators), Calendar(costs.dma_engines)),
+          bandwidth(costs.dma_engines),
+          registers(static_cast<std::size_t>(program.registers)) {
+      for (std::size_t i = 0; i < program.buffers.size(); ++i) {
+        Buffer const& buffer = program.buffers[i];
+        first_place.push_back(places.size());
+        for (int k = 0; k < (on_chip(buffer.memory) ? buffer.rotation : 1); ++k)
+          places.emplace_back(buffer.elements_per_partition(), plan.piece(i));
+      }
+    }
+
+    Walk walk;
+    std::array<double, engine_count> free{};
+    std::vector<Calendar> generators;
+    Calendar bandwidth;
+    std::vector<End> registers;
+    std::vector<std::size_t> first_place;
+    std::vector<Place> places;
+    InstructionPlan const* meeting = nullptr;
+  };
+  struct Resolved {
+    Place* place;
+    Index offset;
+  };
+  static constexpr std::size_t most_cores = 2, most_operands = 8;
+  using Operands = std::array<Resolved, most_operands>;
+
+  [[noreturn]] void fail(std::string const& what) const {
+    throw Error("cost of program " + program_.name + ": " + what + "; accepted is a program that passes validation");
+  }
+
+  /// Executes a core up to its next barrier or collective, or to its end.
+  template <class Observer>
+  void advance(Core& core, Observer& observer) {
+    core.meeting = nullptr;
+    while (Node const* node = core.walk.next()) {
+      if (node->as<Instruction>()) {
+        InstructionPlan const& plan = plan_.of(*node);
+        if (plan.meeting) {
+          core.meeting = &plan;
+          return;
+        }
+        execute(core, plan, observer);
+      } else if (auto const* section = node->as<Section>()) {
+        observer.section(core.walk.core(), *section, core.walk.at(section->number));
+      }
+    }
+  }
+
+  Resolved resolve(Core& core, OperandPlan const& operand) const {
+    Access const& access = *operand.access;
+    int const place = core.walk.place_of(access);
+    if (place < 0) fail("a tile of " + program_.buffer(access).name + " is used that is not alive");
+    Index const offset = operand.can_move ? core.walk.at(access.offset) : access.offset.constant();
+    if (!operand.all &&
+        (offset + operand.runs.front().begin < 0 || offset + operand.runs.back().begin + operand.runs.back().length >
+                                                        program_.buffer(access).elements_per_partition()))
+      fail("an operand reaches beyond " + program_.buffer(access).name);
+    return {&core.places[core.first_place[static_cast<std::size_t>(access.buffer)] + static_cast<std::size_t>(place)],
+            offset};
+  }
+
+  Waiting waiting(InstructionPlan const& plan) const {
+    Engine const engine = plan.cost.engine;
+    if (engine == Engine::dma || engine == Engine::collective) return {};
+    return {static_cast<int>(engine), costs_.semaphore, plan.cost.dependent};
+  }
+
+  /// Resolves all operands and returns when their data are available.
+  End ready(Core& core, InstructionPlan const& plan, Operands& operands) const {
+    Waiting const waits = waiting(plan);
+    End ready;
+    for (std::size_t i = 0; i < plan.operands.size(); ++i) {
+      OperandPlan const& operand = plan.operands[i];
+      operands[i] = resolve(core, operand);
+      auto const& [place, offset] = operands[i];
+      for (bool const write : {false, true}) {
+        if (!(write ? operand.writes : operand.reads)) continue;
+        if (operand.all) {
+          ready.wait_for(place->all_free_for(write, waits));
+        } else {
+          for (Run const& run : operand.runs)
+            ready.wait_for(place->free_for(write, offset + run.begin, run.length, waits));
+        }
+      }
+      if (auto const& by_register = operand.access->register_offset)
+        ready.wait_for(core.registers[static_cast<std::size_t>(by_register->register_number)]);
+    }
+    return ready;
+  }
+
+  static void note(InstructionPlan const& plan, Operands const& operands, End const& end) {
+    for (std::size_t i = 0; i < plan.operands.size(); ++i) {
+      OperandPlan const& operand = plan.operands[i];
+      auto const& [place, offset] = operands[i];
+      for (bool const write : {false, true}) {
+        if (!(write ? operand.writes : operand.reads)) continue;
+        if (operand.all) {
+          place->note_all(write, end);
+        } else {
+          for (Run const& run : operand.runs) place->note(write, offset + run.begin, run.length, end);
+        }
+      }
+    }
+  }
+
+  template <class Observer>
+  void execute(Core& core, InstructionPlan const& plan, Observer& observer) {
+    Operands operands;
+    End const data = ready(core, plan, operands);
+    InstructionCost const& cost = plan.cost;
+    Execution execution{plan, core.walk.core(), std::max(data.seconds, 0.0), 0, cost.seconds * cost.share};
+    double& begin = execution.begin;
+    if (cost.engine == Engine::dma) {
+      Calendar* generator = &core.generators.front();
+      for (Calendar& other : core.generators)
+        if (other.earliest(begin, cost.issue) < generator->earliest(begin, cost.issue)) generator = &other;
+      begin = generator->reserve(begin, cost.issue);
+      double const moving = core.bandwidth.reserve(begin + cost.issue + cost.latency, execution.busy);
+      execution.end = moving + cost.seconds;
+    } else {
+      double& free = core.free[static_cast<std::size_t>(cost.engine)];
+      if (begin > free) {
+        execution.waited = begin - free;
+        execution.waited_for = static_cast<Engine>(data.engine);
+      }
+      begin = std::max(begin, free);
+      execution.end = free = begin + cost.seconds;
+    }
+    End const end{execution.end, static_cast<int>(cost.engine)};
+    note(plan, operands, end);
+    if (auto const* rank = std::get_if<ProcessingRank>(plan.instruction))
+      core.registers[static_cast<std::size_t>(rank->register_number)] = end;
+    observer.executed(execution);
+  }
+
+  /// A barrier or collective that all cores have reached.
+  template <class Observer>
+  void meet(Observer& observer) {
+    InstructionPlan const& plan = *cores_.front().meeting;
+    bool const collective = plan.cost.engine == Engine::collective;
+    std::array<Operands, most_cores> operands;
+    std::size_t const engine = static_cast<std::size_t>(plan.cost.engine);
+    double begin = 0;
+    std::array<double, most_cores> reached{};
+    for (std::size_t c = 0; c < cores_.size(); ++c) {
+      Core& core = cores_[c];
+      if (core.meeting->instruction->index() != plan.instruction->index())
+        fail("the cores of the pair wait for each other in different instructions");
+      reached[c] = std::max(ready(core, *core.meeting, operands[c]).seconds, core.free[engine]);
+      begin = std::max(begin, reached[c]);
+    }
+    double const end = begin + plan.cost.latency + plan.cost.seconds;
+    for (std::size_t c = 0; c < cores_.size(); ++c) {
+      Core& core = cores_[c];
+      note(*core.meeting, operands[c], {end, static_cast<int>(plan.cost.engine)});
+      core.free[engine] = end;
+      // A barrier occupies each core's engine from when that core reaches it.
+      if (!collective || c == 0)
+        observer.executed(
+            Execution{*core.meeting, static_cast<int>(c), collective ? begin : reached[c], end, plan.cost.alone()});
+    }
+  }
+
+  Program const& program_;
+  Costs costs_;
+  CostPlan plan_;
+  std::vector<Core> cores_;
+};
+
+}  // namespace annulus::nki

@@ -1,0 +1,163 @@
+#pragma once
+// Timeline of a program in the Trace Event Format of chrome://tracing and Perfetto.
+
+#include <limits>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "annulus/nki/cost/decimal.hpp"
+#include "annulus/nki/cost/timeline.hpp"
+
+namespace annulus::nki {
+
+namespace trace_detail {
+
+/// The text as a quoted JSON string.
+inline std::string json_text(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string result = "\"";
+  for (char const c : text) {
+    auto const code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (code < 0x20) {
+      result += "\\u00";
+      result += digits[code / 16];
+      result += digits[code % 16];
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
+/// Writes events as they are executed. DMAs run concurrently: each is drawn in the first free lane of its core.
+class Observer {
+ public:
+  Observer(std::ostream& out, Program const& program, Index most_events)
+      : out_(out), program_(program), most_events_(most_events), cores_(static_cast<std::size_t>(program.cores)) {
+    for (int core = 0; core < program.cores; ++core) {
+      name("process_name", core, 0, "core " + std::to_string(core));
+      for (int engine = 0; engine < engine_count; ++engine)
+        if (static_cast<Engine>(engine) != Engine::dma)
+          name("thread_name", core, engine, std::string(name_of(static_cast<Engine>(engine))));
+    }
+  }
+
+  void section(int core, Section const& section, Index number) {
+    cores_[static_cast<std::size_t>(core)].section = json_text(section.name + " " + std::to_string(number));
+  }
+
+  void executed(Execution const& execution) {
+    if (written_ == most_events_) {
+      ++left_out_;
+      return;
+    }
+    ++written_;
+    Core& core = cores_[static_cast<std::size_t>(execution.core)];
+    Engine const engine = execution.plan.cost.engine;
+    int const thread = engine == Engine::dma ? lane(execution, core) : static_cast<int>(engine);
+    std::string event = "{\"ph\":\"X\",\"name\":" + json_text(name_of(*execution.plan.instruction)) +
+                        ",\"cat\":" + json_text(name_of(engine)) + place(execution.core, thread) +
+                        ",\"ts\":" + microseconds(execution.begin) +
+                        ",\"dur\":" + microseconds(execution.end - execution.begin) + ",\"args\":{";
+    if (!core.section.empty()) event += "\"section\":" + core.section + ",";
+    if (core.begins_by_estimate) event += "\"begin estimate\":true,";
+    if (execution.plan.cost.estimate) {
+      event += "\"estimate\":true,";
+      // Later instructions of this core may wait for it; those of all cores for a collective.
+      for (Core& other : cores_)
+        other.begins_by_estimate = other.begins_by_estimate || engine == Engine::collective || &other == &core;
+    }
+    if (execution.waited > 0)
+      event += "\"idle before\":" + decimal(execution.waited * 1e6, 4) +
+               ",\"waiting for\":" + json_text(name_of(execution.waited_for)) + ",";
+    event += "\"operands\":{";
+    bool first = true;
+    for_each_access(*execution.plan.instruction, [&](std::string_view keyword, Use, Access const& access) {
+      if (!first) event += ",";
+      event += json_text(keyword) + ":" + json_text(program_.buffer(access).name);
+      first = false;
+    });
+    write(event + "}}}");
+  }
+
+  void finish() {
+    if (left_out_ > 0)
+      write("{\"ph\":\"i\",\"s\":\"g\",\"name\":" + json_text(std::to_string(left_out_) + " events left out") +
+            place(0, 0) + ",\"ts\":" + microseconds(last_) + "}");
+  }
+
+ private:
+  static constexpr int first_lane = 100;
+
+  struct Core {
+    std::string section;              // as JSON
+    std::vector<double> lanes;        // seconds at which each becomes free
+    bool begins_by_estimate = false;  // later instructions may have waited for an estimated time
+  };
+
+  std::string microseconds(double seconds) {
+    last_ = std::max(last_, seconds);
+    return decimal(seconds * 1e6, 4);
+  }
+
+  static std::string place(int core, int thread) {
+    return ",\"pid\":" + std::to_string(core) + ",\"tid\":" + std::to_string(thread);
+  }
+
+  void name(std::string_view what, int core, int thread, std::string_view is) {
+    write("{\"ph\":\"M\",\"name\":" + json_text(what) + place(core, thread) + ",\"args\":{\"name\":" + json_text(is) +
+          "}}");
+  }
+
+  int lane(Execution const& execution, Core& core) {
+    std::size_t lane = 0;
+    while (lane < core.lanes.size() && core.lanes[lane] > execution.begin) ++lane;
+    int const thread = first_lane + static_cast<int>(lane);
+    if (lane == core.lanes.size()) {
+      core.lanes.push_back(0);
+      name("thread_name", execution.core, thread, "dma " + std::to_string(lane));
+    }
+    core.lanes[lane] = execution.end;
+    return thread;
+  }
+
+  void write(std::string const& event) {
+    out_ << (any_ ? ",\n" : "") << event;
+    any_ = true;
+  }
+
+  std::ostream& out_;
+  Program const& program_;
+  Index most_events_;
+  std::vector<Core> cores_;
+  Index written_ = 0, left_out_ = 0;
+  double last_ = 0;
+  bool any_ = false;
+};
+
+}  // namespace trace_detail
+
+/// Writes the trace. Processes are cores, threads are engines (DMA: lanes), times are in microseconds. Events whose
+/// durations or begins depend on inferred constants are marked in their args, as the trace's otherData explains. Only
+/// the first `most_events` instructions are written; a last event then gives the number left out. Throws Error for
+/// programs that validation would refuse.
+inline void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
+                        Index most_events = 200000) {
+  Timeline timeline(program, hardware);
+  out << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"program\":" << trace_detail::json_text(program.name)
+      << ",\"target\":" << trace_detail::json_text(name_of(hardware.target))
+      << ",\"estimate\":\"the duration rests on inferred constants\""
+      << ",\"begin estimate\":\"when it begins, and how long its engine was idle before, may rest on them\"},\n"
+      << "\"traceEvents\":[\n";
+  trace_detail::Observer observer(out, program, most_events);
+  timeline.run(observer);
+  observer.finish();
+  out << "\n]}\n";
+}
+
+}  // namespace annulus::nki

@@ -1,0 +1,97 @@
+#pragma once
+// One physical NeuronCore as plain data. Every figure has its source: D a current page of the vendor (Neuron SDK 2.30
+// to 2.33), L a page for NeuronCore-v2 that has since been dropped, S the vendor's public kernels, I inferred here.
+
+#include <array>
+
+#include "annulus/nki/program/operators.hpp"
+#include "annulus/nki/program/program.hpp"
+#include "annulus/core/index.hpp"
+
+namespace annulus::nki {
+
+/// Limits of the hardware on programs; v3 is trn2, v4 is trn3.
+struct Limits {
+  Index partitions = 128;              // D
+  Index sbuf_bytes = 0;                // usable, per partition; I: physical - 16 KiB - 8 (S uses this margin on trn2)
+  Index hbm_bytes = 0;                 // D: of the whole chip
+  Index psum_banks = 8;                // D; 7 where DMA transposes run on TensorE
+  Index psum_bank_bytes = 2048;        // D, per partition
+  Index stationary_columns = 128;      // D: M of a matmul
+  Index moving_columns = 512;          // D: N of a matmul with a result of 4 bytes (trn3: all of PSUM)
+  bool matmul_may_span_banks = false;  // D: v4 only
+  Index transpose_extent = 128;        // D: TensorE
+  Index vector_transpose_extent = 32;  // D: VectorE
+  Index free_axes = 4;                 // D
+  Index axis_count = 65535;            // D: uint16
+  Index axis_stride = 32767;           // D: int16, on chip
+  Index sbuf_elements = 65536;         // D: per partition and operand
+  Index psum_elements = 4096;          // D: per partition and operand
+  Index exact_index = Index{1} << 24;  // D: range_select counts in fp32
+  int collective_channels = 4;         // D: whole node; 2 for parts of one
+  bool has_exponential = false;        // D: v4 only
+  bool has_bfloat16_psum = false;      // D: v4 only; v3 has it for transposes alone
+};
+
+/// Constants of the cost model. Times in seconds, rates in bytes or cycles per second.
+struct Costs {
+  std::array<double, engine_count> clock{};  // D; cycles per second of tensor, vector, scalar, gpsimd, sync
+  double shortest_instruction = 64;          // L: cycles between two instructions of vector, scalar, gpsimd, tensor
+  double gpsimd_start = 150;                 // L: cycles
+  double dependent_tiny_instruction = 100;   // L: cycles more for a shortest instruction that needs the one before it
+  double semaphore = 64 / 1.4e9;             // L: first or last access to a tensor, ~60 cycles of a v2 engine
+  double fp32_matmul_passes = 4;             // L
+  double reciprocal_cycles = 8;              // D: per element, VectorE
+  double activation_width = 1;               // D: elements per cycle and partition
+  double dma_latency = 1.3e-6;               // D: from semaphore to data
+  double dma_issue = 0.6e-6;                 // D: one hardware descriptor generator, per instruction
+  int dma_generators = 2;                    // D: per core
+  int dma_engines = 16;                      // D: per core
+  double dma_engine_rate = 0;                // D: bytes per second of one engine
+  double dma_row_overhead = 256;         // I: bytes; a row of b contiguous bytes moves at b / (b + this) of the rate
+  double dma_piece = 4096;               // I: bytes; HBM to HBM is cut into such pieces, so that all engines share it
+  double dma_transpose_share = 0.5;      // D: upper bound of the copy rate, SBUF to SBUF
+  double dma_transpose_share_hbm = 0.9;  // D: upper bound, HBM to SBUF
+  double hbm_rate = 0;                   // D: one stack, which a pair of cores shares; chip / 4
+  double barrier = 1.3e-6;               // I: one semaphore round between cores
+  double register_load = 2.0e-6;         // I
+  double permute_latency = 1.5e-6;       // D: 1 to 2 us per hop inside a node
+  double permute_rate = 0;               // I: bytes per second to one neighbour
+  double tensor_peak = 0;                // D: bf16 operations per second
+};
+
+/// Limits and costs of one target.
+struct Hardware {
+  Target target = Target::trn2;
+  Limits limits{};
+  Costs costs{};
+};
+
+/// Figures of a target.
+inline Hardware hardware_of(Target target) {
+  Hardware core{.target = target};
+  if (target == Target::trn2) {
+    core.limits.sbuf_bytes = 224 * 1024 - 16 * 1024 - 8;  // D: 224 KiB
+    core.limits.hbm_bytes = Index{96} << 30;
+    core.costs.clock = {2.4e9, 0.96e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
+    core.costs.dma_engine_rate = 23e9;
+    core.costs.hbm_rate = 2.9e12 / 4;
+    core.costs.permute_rate = 256e9;
+    core.costs.tensor_peak = 79e12;
+  } else {
+    core.limits.sbuf_bytes = 256 * 1024 - 16 * 1024 - 8;  // D: 256 KiB
+    core.limits.hbm_bytes = Index{144} << 30;
+    core.limits.moving_columns = 4096;
+    core.limits.matmul_may_span_banks = true;
+    core.limits.has_exponential = true;
+    core.limits.has_bfloat16_psum = true;
+    core.costs.clock = {2.4e9, 1.2e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
+    core.costs.dma_engine_rate = 33e9;
+    core.costs.hbm_rate = 4.7e12 / 4;
+    core.costs.permute_rate = 256e9;
+    core.costs.tensor_peak = 79e12;
+  }
+  return core;
+}
+
+}  // namespace annulus::nki

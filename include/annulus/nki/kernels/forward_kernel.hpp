@@ -1,0 +1,365 @@
+#pragma once
+// Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/nki/kernels/column_moves.hpp"
+#include "annulus/nki/kernels/forward_finish.hpp"
+#include "annulus/nki/kernels/ring_schedule.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
+
+namespace annulus::nki {
+
+/// Builds forward programs. `mask` must outlive the kernel; it covers all ranks for ring(), one rank for step().
+class ForwardKernel {
+ public:
+  /// Throws UnsupportedError if the spec is not supported, ShapeError if its extents are invalid or do not fit SBUF.
+  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {})
+      : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+    check_spec(spec_);
+    check_tuning(tuning_);
+    find_budgets();
+  }
+
+  /// The kernel of a whole ring. Inputs: q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows,
+  /// head_dim]), k [batch, kv_heads, head_dim, keys] (keys_by_token: [.., keys, head_dim]), v [batch, kv_heads, keys,
+  /// value_dim], the mask input if there is one, and sink logits `sinks` [batch, query_heads, n], the same for each
+  /// batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch, query_heads, 128,
+  /// columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError if the mask
+  /// does not match the spec or SBUF is exceeded.
+  Program ring() && {
+    return first_fit([this] { return write_ring(); });
+  }
+
+  /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),
+  /// and the running state, float32: old_negated_maximum and old_sum [batch * query_heads, 128, columns],
+  /// old_accumulator [batch * query_heads, rows, value_dim]. Outputs: new_negated_maximum, new_sum, new_accumulator. A
+  /// row that has seen no key has negated maximum 1e30, sum 0 and an accumulator of zeros. Throws as ring() does.
+  Program step() && {
+    return first_fit([this] { return write_step(); });
+  }
+
+  /// Number of keys that are in SBUF together, and whether accumulators stay there too, in the SBUF plan tried last.
+  Index section_keys() const { return sbuf_plan_.section; }
+  bool resident() const { return sbuf_plan_.resident; }
+
+ private:
+  using State = ForwardUnits::State;
+
+  /// Work of one pass over the ring: one item per core, or one that the cores of a pair share.
+  struct Round {
+    Affine item;
+    RoundKind kind;
+    std::vector<RowTile> tiles;
+  };
+
+  /// A partition of SBUF.
+  struct SbufPlan {
+    Index group = 0;       ///< keys between two corrections of the accumulator
+    Index section = 0;     ///< keys that are in SBUF together
+    bool resident = true;  ///< accumulators stay in SBUF
+  };
+
+  Program write_ring() {
+    Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
+    declare_operands(builder);
+    ForwardOutputs outputs;
+    auto const& shape = spec_.shape;
+    if (spec_.sinks > 0)
+      outputs.sinks =
+          builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
+    outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
+                                    spec_.output_type, Role::output);
+    if (spec_.training)
+      outputs.lse =
+          builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, spec_.lse_type, Role::output);
+    ForwardFinish finish(builder, spec_);
+    write(
+        builder, [&](State& state, Round const&) { clear(builder, state); },
+        [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
+          finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
+        },
+        [](State&, Round const&) {});
+    return std::move(builder).finish();
+  }
+
+  Program write_step() {
+    Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
+    declare_operands(builder);
+    Index const heads = spec_.shape.batch * spec_.shape.query_heads, dim = spec_.shape.value_dim;
+    auto const columns_tensor = [&](char const* name, Role role) {
+      return builder.tensor(name, {heads, tile_rows, columns()}, ElementType::float32, role);
+    };
+    TensorHandle const maximum = columns_tensor("old_negated_maximum", Role::input),
+                       sum = columns_tensor("old_sum", Role::input);
+    TensorHandle const accumulator =
+        builder.tensor("old_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
+    TensorHandle const new_maximum = columns_tensor("new_negated_maximum", Role::output),
+                       new_sum = columns_tensor("new_sum", Role::output);
+    TensorHandle const new_accumulator =
+        builder.tensor("new_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::output);
+    write(
+        builder,
+        [&](State& state, Round const& round) {
+          move_columns(builder, state.negated_maximum, maximum, round, true);
+          move_columns(builder, state.sum, sum, round, true);
+          move_accumulator(builder, state, accumulator, round, true);
+        },
+        [](State&, Round const&, Index, RowRange, bool) {},
+        [&](State& state, Round const& round) {
+          move_columns(builder, state.negated_maximum, new_maximum, round, false);
+          move_columns(builder, state.sum, new_sum, round, false);
+          move_accumulator(builder, state, new_accumulator, round, false);
+        });
+    return std::move(builder).finish();
+  }
+
+  Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
+
+  /// Estimated bytes per partition; the exact rotation of each tile is known only after the program is written.
+  Index sbuf_bytes(SbufPlan const& plan) const {
+    Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
+                head_chunks = Chunks{spec_.shape.head_dim}.count();
+    Index const keys = 2 * head_chunks * plan.section * element,
+                values = 2 * ceil_divide(plan.section, tile_rows) * dim * element;
+    Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
+    Index const working = plan.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
+    Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
+    Index const state = spec_.query_heads_per_item() * columns() * (plan.resident ? dim + 2 : 2) * 4 +
+                        (plan.resident ? 0 : 15 * dim * 4);
+    Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 *
+                         (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
+    return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
+  }
+
+  /// Tuning with the group size of the current SBUF plan.
+  ForwardTuning tuning() const {
+    ForwardTuning tuned = tuning_;
+    tuned.group_keys = sbuf_plan_.group;
+    return tuned;
+  }
+
+  Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
+
+  /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
+  void find_budgets() {
+    Index const keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
+                shortest_group = std::min(tuning_.group_keys, Index{512});
+    for (bool resident : {true, false})
+      for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
+        for (Index section = keys;; section = ceil_divide(section / 2, group) * group) {
+          SbufPlan const plan{std::min(group, section), section, resident};
+          if (sbuf_bytes(plan) <= budget()) sbuf_plans_.push_back(plan);
+          if (section <= group) break;
+        }
+    if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
+    sbuf_plan_ = sbuf_plans_.front();
+  }
+
+  /// The program of the first SBUF plan whose tiles fit; throws ShapeError if none does.
+  template <class Write>
+  Program first_fit(Write&& write_program) {
+    Index needed = 0;
+    for (SbufPlan const& plan : sbuf_plans_) {
+      sbuf_plan_ = plan;
+      Program program = write_program();
+      needed = 0;
+      for (Buffer const& buffer : program.buffers)
+        if (buffer.memory == Memory::sbuf)
+          needed += buffer.elements_per_partition() * bytes_of(buffer.type) * buffer.rotation;
+      if (needed <= budget()) return program;
+    }
+    refuse(needed);
+  }
+
+  [[noreturn]] void refuse(Index needed) const {
+    throw ShapeError(message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
+                                spec_.local_queries, " queries and ", spec_.local_keys, " keys of ",
+                                name_of(spec_.type), " need ", needed, " bytes of each SBUF partition at least; ",
+                                budget(), " are usable"));
+  }
+
+  void declare_operands(Builder& builder) {
+    auto const& shape = spec_.shape;
+    mask_->check_for(spec_, builder.program().ranks);
+    auto const operand = [&](char const* name, Index heads, Index rows, bool by_token) {
+      return builder.tensor(name,
+                            {shape.batch, heads, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows},
+                            spec_.type, Role::input);
+    };
+    q_ = operand("q", shape.query_heads, spec_.local_queries, spec_.queries_by_token);
+    k_ = operand("k", shape.kv_heads, spec_.local_keys, spec_.keys_by_token);
+    v_ = builder.tensor("v", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, spec_.type, Role::input);
+    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries,
+                                     builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
+  }
+
+  template <class Begin, class Finish, class End>
+  void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
+    Transposer transposer(builder, spec_.type);
+    OperandLoads loads(builder, transposer, spec_.type, std::max(spec_.shape.head_dim, spec_.shape.value_dim));
+    ForwardUnits units(builder, spec_, tuning(), transposer, loads, sbuf_plan_.section);
+    State state;
+    Index const state_columns = spec_.query_heads_per_item() * columns(), dim = spec_.shape.value_dim;
+    state.resident = sbuf_plan_.resident;
+    state.negated_maximum =
+        builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
+    state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
+    if (sbuf_plan_.resident)
+      state.accumulator =
+          builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
+    else
+      state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim},
+                                     ElementType::float32, Role::internal, Memory::private_hbm);
+
+    auto const run = [&](Round const& round, char const* name) {
+      for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
+      if (sbuf_plan_.resident) builder.allocate(state.accumulator);
+      BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, name);
+      bounds.prepare();
+      begin(state, round);
+      units.begin_round(state, round.tiles, bounds, queries_of(round.item));
+      ring(builder, units, bounds, round,
+           [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
+      end(state, round);
+    };
+    Index const paired = spec_.items() / spec_.cores;
+    if (paired > 0)
+      builder.loop("round", paired, [&](Affine const& round) {
+        Affine const item = round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0));
+        run({item, {false, paired > 1}, row_tiles(spec_.local_queries, false)}, "bounds");
+      });
+    if (spec_.items() % spec_.cores == 1)
+      run({spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, "shared_bounds");
+  }
+
+  HeadSource queries_of(Affine const& item) const {
+    return {q_, item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim), spec_.local_queries,
+            spec_.shape.head_dim, spec_.queries_by_token};
+  }
+
+  template <class Finish>
+  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
+    RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning(), builder.program().ranks);
+    int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
+    Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
+    Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
+    RotatingBuffers travel(builder, spec_, round.kind, {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}}, steps);
+    auto const keys = [&](int step) {
+      return HeadSource{step == 0 ? k_ : travel.at(0, step), step == 0 ? round.item * k_size : travel.offset(0),
+                        spec_.local_keys, dim, spec_.keys_by_token};
+    };
+    auto const values = [&](int step) {
+      return HeadSource{step == 0 ? v_ : travel.at(1, step), step == 0 ? round.item * v_size : travel.offset(1),
+                        spec_.local_keys, value_dim, true};
+    };
+    std::vector<KeySection>& sections = schedule.sections();
+    Index bounds_number = -1;
+    auto const load = [&](std::size_t index, Index part, Index parts) {
+      KeySection& section = sections[index];
+      int const step = schedule.step_of(index);
+      if (part == 0 && bounds.needed() && (index == 0 || schedule.step_of(index - 1) != step)) {
+        if (owner >= 0) builder.emit(ProcessingRank{owner, step, 0});
+        bounds_number = bounds.load(owner, batch_of(spec_, *mask_, round.item));
+      }
+      section.bounds_number = bounds_number;
+      units.load_section(section, keys(step), values(step), part, parts);
+    };
+    auto const copy = [&](Index part, Index parts) {
+      if (part == 0) travel.before_filling();
+      Index const first = spec_.local_keys * part / parts, count = spec_.local_keys * (part + 1) / parts - first;
+      travel.fill(0, k_, round.item * k_size, dim, first, count);
+      travel.fill(1, v_, round.item * v_size, value_dim, first, count);
+    };
+    schedule.write(
+        builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); },
+        load, finish);
+  }
+
+  void clear(Builder& builder, State& state) {
+    builder.emit(Memset{state.negated_maximum.whole(), empty_negated_maximum, Engine::gpsimd});
+    builder.emit(Memset{state.sum.whole(), 0.0f, Engine::gpsimd});
+    if (state.resident) {
+      builder.emit(Memset{state.accumulator.whole(), 0.0f, Engine::gpsimd});
+      return;
+    }
+    Index const dim = spec_.shape.value_dim, rows = spec_.query_heads_per_item() * spec_.local_queries;
+    TileHandle const zeros = builder.tile("zeros", Memory::sbuf, tile_rows, dim, ElementType::float32);
+    builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
+    std::vector<Body> bodies;
+    for (Index begin = 0; begin < rows; begin += tile_rows)
+      bodies.push_back(builder.collect([&] {
+        Index const count = std::min(tile_rows, rows - begin);
+        builder.emit(
+            DmaCopy{state.spilled.pattern(begin * dim, {{dim, count}, {1, dim}}), zeros.part(0, count, 0, dim)});
+      }));
+    append_rolled(builder, "row_block", std::move(bodies));
+  }
+
+  /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
+  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round,
+                    bool in) {
+    auto const count = static_cast<Index>(round.tiles.size());
+    if (in) builder.emit(Memset{columns_tile.whole(), 0.0f, Engine::gpsimd});
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      ColumnSource const far{tensor, (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()),
+                             columns()};
+      in ? load_columns(builder, far, round.tiles, columns_tile, head * count)
+         : store_columns(builder, columns_tile, head * count, round.tiles, far);
+    }
+    Index const rest = spec_.local_queries % tile_rows;
+    if (in || rest == 0) return;
+    TileHandle const padding =
+        builder.tile(columns_tile.buffer == 0
+                         ? "padding"
+                         : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
+                     Memory::sbuf, tile_rows, 1, ElementType::float32);
+    builder.emit(Memset{padding.whole(), 0.0f, Engine::gpsimd});
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      auto const pad = [&] {
+        Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) +
+                              rest * columns() + columns() - 1;
+        builder.emit(DmaCopy{tensor.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}),
+                             padding.part(0, tile_rows - rest, 0, 1)});
+      };
+      round.kind.shared ? builder.on_core(0, pad) : pad();
+    }
+  }
+
+  void move_accumulator(Builder& builder, State& state, TensorHandle const& tensor, Round const& round, bool in) {
+    Index const dim = spec_.shape.value_dim;
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+      std::vector<Body> bodies;
+      for (std::size_t i = 0; i < round.tiles.size(); ++i)
+        bodies.push_back(builder.collect([&] {
+          RowTile const& tile = round.tiles[i];
+          Index const column = head * static_cast<Index>(round.tiles.size()) + static_cast<Index>(i);
+          auto const move = [&](Index first, Index rows) {
+            RowTile part = tile;
+            part.begin += first;
+            part.count = rows;
+            State other = state;
+            other.spilled = tensor;
+            Access far = other.in_hbm(head, part, spec_.local_queries, dim);
+            far.offset += round.item * (spec_.query_heads_per_item() * spec_.local_queries * dim);
+            Access const near = state.resident ? state.accumulator.part(first, rows, column * dim, dim)
+                                               : state.in_hbm(head, part, spec_.local_queries, dim);
+            in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+          };
+          in ? move(0, tile.count) : store_once(builder, tile, move);
+        }));
+      append_rolled(builder, "row_tile", std::move(bodies));
+    }
+  }
+
+  KernelSpec spec_;
+  RingMask const* mask_;
+  ForwardTuning tuning_;
+  std::vector<SbufPlan> sbuf_plans_;
+  SbufPlan sbuf_plan_;
+  TensorHandle q_, k_, v_, mask_input_;
+};
+
+}  // namespace annulus::nki

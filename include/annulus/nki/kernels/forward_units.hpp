@@ -1,0 +1,396 @@
+#pragma once
+// Forward pass of query tiles over groups of keys, in four stages that run concurrently in a pipeline:
+//   scores         S = Q K^T through PSUM, soft cap, mask, running maximum
+//   probabilities  P = exp(S - maximum) and its row sums
+//   transposes     P^T, partly by DMA, partly by TensorE
+//   values         accumulator = accumulator * correction + P V
+// (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135.) Maxima are stored negated, as bias of exp.
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "annulus/nki/kernels/bounds_tiles.hpp"
+#include "annulus/nki/kernels/forward_unit.hpp"
+#include "annulus/nki/kernels/query_panels.hpp"
+
+namespace annulus::nki {
+
+/// Emits the loads and pipeline stages of forward units.
+class ForwardUnits {
+ public:
+  using State = ForwardState;
+
+  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Transposer& transposer,
+               OperandLoads& loads, Index section_keys)
+      : builder_(&builder),
+        spec_(&spec),
+        tuning_(tuning),
+        transposer_(&transposer),
+        loads_(&loads),
+        factors_(logit_factors(spec)),
+        queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
+    Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
+                group = std::min(tuning.group_keys, section_keys);
+    Chunks const chunks{dim};
+    auto const rotating = [&](char const* name, Memory memory, Index elements, ElementType type, int rotation) {
+      return RotatingTile(builder, name, memory, tile_rows, elements, type, rotation);
+    };
+    keys_ = RotatingTile(builder, "keys", Memory::sbuf, chunks.largest(), chunks.count() * section_keys, spec.type, 2);
+    values_ = rotating("values", Memory::sbuf, ceil_divide(section_keys, tile_rows) * value_dim, spec.type, 2);
+    raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512),
+                           ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
+    scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
+    score_maximum_ = rotating("score_maximum", Memory::sbuf, 1, ElementType::float32, 2);
+    negated_maximum_ = rotating("raised_maximum", Memory::sbuf, 1, ElementType::float32, 3);
+    correction_ = rotating("correction", Memory::sbuf, 1, ElementType::float32, 4);
+    probabilities_ = rotating("probabilities", Memory::sbuf, group, spec.type, 2);
+    row_sum_ = rotating("row_sum", Memory::sbuf, 1, ElementType::float32, 2);
+    transposed_ =
+        rotating("transposed_probabilities", Memory::sbuf, ceil_divide(group, tile_rows) * tile_rows, spec.type, 2);
+    weighted_ = rotating("weighted_values", Memory::psum, value_dim, ElementType::float32, 2);
+    section_keys_ = section_keys;
+    // A span that all rows see takes the same instruction, with bounds that mask nothing.
+    all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
+    builder.emit(Memset{all_of_span_.column(0), 0.0f, Engine::gpsimd});
+    builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
+  }
+
+  /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
+  void begin_round(State const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
+                   HeadSource queries) {
+    state_ = state;
+    tiles_ = &tiles;
+    bounds_ = &bounds;
+    queries_.begin_round(std::move(queries), tiles);
+    if (!state.resident && !spill_declared_) {
+      spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows,
+                                          spec_->shape.value_dim, ElementType::float32, 6);
+      spill_declared_ = true;
+    }
+  }
+
+  /// Loads part `part` of `parts` of a section's keys and values; part 0 must come first, as it allocates the tiles.
+  void load_section(KeySection& section, HeadSource const& keys, HeadSource const& values, Index part, Index parts) {
+    if (part == 0) {
+      section.key_number = keys_.make();
+      section.value_number = values_.make();
+    }
+    Index const loads = ceil_divide(section.rows.size(), tuning_.load_keys);
+    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
+      Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
+      loads_->by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
+      loads_->by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows);
+    }
+  }
+
+  /// Emits one slot of the pipeline; any stage may have no units. The stages are interleaved span by span: engines
+  /// execute in program order and would otherwise wait for a long run of another stage. `coming` is scored in the next
+  /// slot: its loads from HBM start here.
+  void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
+            std::vector<KeySection> const& sections) {
+    transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
+    // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
+    draining_ = scored.empty();
+    for (ForwardUnit const& unit : coming) fetch(unit);
+    std::array<Parts, 4> stages;
+    if (!scored.empty()) scores_.make();
+    for (ForwardUnit const& unit : scored) score(stages[0], unit, sections);
+    sum(stages[1], summed, sections);
+    transpose_stage(stages[2], transposed);
+    if (!weighed.empty()) probabilities_.make();
+    for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
+    for (std::size_t part = 0; std::ranges::any_of(stages, [&](Parts const& parts) { return part < parts.size(); });
+         ++part)
+      for (Parts const& parts : stages)
+        if (part < parts.size()) parts[part]();
+  }
+
+ private:
+  using Parts = std::vector<std::function<void()>>;
+
+  /// Tile numbers of a unit in the pipeline.
+  struct InFlight {
+    QueryPanels::Place queries;
+    Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
+          row_sum = -1, probabilities = -1, transposed = -1;
+  };
+  /// An accumulator in SBUF with `units` pending stores.
+  struct Unstored {
+    Index accumulator = -1;
+    int units = 0;
+  };
+
+  RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[unit.tile]; }
+  Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
+  Index state_column(ForwardUnit const& unit) const {
+    return unit.head * static_cast<Index>(tiles_->size()) + static_cast<Index>(unit.tile);
+  }
+  Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
+    return columns.part(0, rows(unit), state_column(unit), 1);
+  }
+  Access correction(ForwardUnit const& unit) { return correction_[flight(unit).correction].part(0, rows(unit), 0, 1); }
+  Access accumulator(ForwardUnit const& unit) {
+    Index const dim = spec_->shape.value_dim;
+    if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
+    return spilled_accumulator_[flight(unit).accumulator].part(0, rows(unit), 0, dim);
+  }
+  Access spilled(ForwardUnit const& unit) const {
+    return state_.in_hbm(unit.head, tile(unit), spec_->local_queries, spec_->shape.value_dim);
+  }
+  InFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
+
+  void fetch(ForwardUnit const& unit) {
+    if (unit.first) {
+      query_place_ = queries_.fetch(unit.head, unit.tile);
+      if (!state_.resident) load_accumulator(unit);
+    }
+    flights_[&unit] = {.queries = query_place_, .accumulator = accumulator_number_};
+  }
+
+  /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
+  void load_accumulator(ForwardUnit const& unit) {
+    Unstored& rows_in_flight = unstored_[state_column(unit)];
+    if (rows_in_flight.units++ == 0) {
+      rows_in_flight.accumulator = spilled_accumulator_.make();
+      builder_->emit(
+          DmaCopy{spilled_accumulator_.newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
+    }
+    accumulator_number_ = rows_in_flight.accumulator;
+  }
+
+  void store_accumulator(ForwardUnit const& unit) {
+    builder_->emit(DmaCopy{spilled(unit), accumulator(unit)});
+    auto const rows_in_flight = unstored_.find(state_column(unit));
+    if (--rows_in_flight->second.units == 0) unstored_.erase(rows_in_flight);
+  }
+
+  void score(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
+    InFlight& now = flight(unit);
+    now.scores = scores_.newest_number();
+    now.score_maximum = score_maximum_.make();
+    now.negated_maximum = negated_maximum_.make();
+    auto const before = unsaved_maxima_.find(state_column(unit));
+    if (before != unsaved_maxima_.end()) now.maximum_before = before->second;
+    unsaved_maxima_[state_column(unit)] = now.negated_maximum;
+    now.correction = correction_.make();
+    KeySection const& section = sections[unit.section];
+    Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
+    for (Index span = 0; span < spans; ++span)
+      parts.push_back([this, &unit, &section, span, spans] {
+        score_span(unit, section, span, spans);
+        if (span == spans - 1) raise_maximum(unit);
+      });
+  }
+
+  void score_span(ForwardUnit const& unit, KeySection const& section, Index span, Index spans) {
+    Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
+    Chunks const chunks{spec_->shape.head_dim};
+    raw_scores_.make();
+    TileHandle const raw = raw_scores_.newest(), keys = keys_[section.key_number];
+    for (Index at = 0; at < count; at += 512)
+      for (Index c = 0; c < chunks.count(); ++c) {
+        Index const width = std::min(Index{512}, count - at);
+        builder_->emit(MatMul{
+            raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
+            keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width),
+            c > 0});
+      }
+    Access const from = raw.part(0, rows(unit), 0, count),
+                 to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
+    Access source = from;
+    if (factors_.capped) {
+      builder_->emit(
+          Activation{to, Function::tanh, from, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
+      source = to;
+    }
+    // The maximum over all spans is chained in VectorE and read out once.
+    std::optional<Access> result;
+    if (span == spans - 1) result = score_maximum(unit);
+    Access const first_seen = unit.select ? bounds_->begin(section.bounds_number, unit.piece, unit.tile)
+                                          : all_of_span_.part(0, rows(unit), 0, 1);
+    Access const end_seen = unit.select ? bounds_->end(section.bounds_number, unit.piece, unit.tile)
+                                        : all_of_span_.part(0, rows(unit), 1, 1);
+    builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, first_seen, end_seen,
+                               span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result,
+                               Operator::maximum, unit.select ? unit.keys.begin + begin : 0, lowest_float});
+  }
+
+  Access score_maximum(ForwardUnit const& unit) {
+    return score_maximum_[flight(unit).score_maximum].part(0, rows(unit), 0, 1);
+  }
+
+  void raise_maximum(ForwardUnit const& unit) {
+    builder_->emit(TensorScalar{negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), 0, 1),
+                                score_maximum(unit), Operator::multiply, -factors_.multiplier, false, Operator::minimum,
+                                maximum_before(unit), false, Engine::gpsimd});
+  }
+
+  /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
+  Access maximum_before(ForwardUnit const& unit) {
+    Index const number = flight(unit).maximum_before;
+    return number < 0 ? state_of(state_.negated_maximum, unit) : negated_maximum_[number].part(0, rows(unit), 0, 1);
+  }
+
+  void weigh(Parts& parts, ForwardUnit const& unit) {
+    flight(unit).probabilities = probabilities_.newest_number();
+    flight(unit).row_sum = row_sum_.make();
+    Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
+    for (Index span = 0; span < spans; ++span)
+      parts.push_back([this, &unit, span, spans] {
+        InFlight const& now = flight(unit);
+        Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
+        // The sum over all spans is chained in ScalarE and read out once.
+        std::optional<Access> result;
+        if (span == spans - 1) result = row_sum_[now.row_sum].part(0, rows(unit), 0, 1);
+        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count),
+                                  Function::exp, scores_[now.scores].part(0, rows(unit), unit.column + begin, count),
+                                  negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1), factors_.multiplier,
+                                  Operator::add, result,
+                                  span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
+        if (span == spans - 1) save_maximum_and_sum(unit);
+      });
+  }
+
+  /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.
+  void save_maximum_and_sum(ForwardUnit const& unit) {
+    InFlight const& now = flight(unit);
+    Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
+    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt,
+                              std::nullopt, ReduceCommand::idle});
+    builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
+    Access const sum = state_of(state_.sum, unit);
+    builder_->emit(TensorScalar{sum, sum, Operator::multiply, correction(unit), false, Operator::add,
+                                row_sum_[now.row_sum].part(0, rows(unit), 0, 1), false, Engine::gpsimd});
+    auto const unsaved = unsaved_maxima_.find(state_column(unit));
+    if (unsaved->second == now.negated_maximum) unsaved_maxima_.erase(unsaved);
+  }
+
+  /// A block of up to 128 x 128 elements of P.
+  struct Block {
+    Index rows, keys, column;
+
+    bool whole() const { return rows == tile_rows && keys == tile_rows; }
+    bool continues(Block const& before) const {
+      return whole() && before.whole() && column == before.column + tile_rows;
+    }
+  };
+
+  void transpose_stage(Parts& parts, ForwardSlot units) {
+    if (units.empty()) return;
+    Index const number = transposed_.make(), probabilities = flight(units.front()).probabilities;
+    std::vector<Block> blocks;
+    Index whole = 0;
+    for (ForwardUnit const& unit : units) {
+      flight(unit).transposed = number;
+      for (Index begin = 0; begin < unit.keys.size(); begin += tile_rows) {
+        blocks.push_back({rows(unit), std::min(tile_rows, unit.keys.size() - begin), unit.column + begin});
+        if (blocks.back().whole()) ++whole;
+      }
+    }
+    bool const long_enough = !draining_ && static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
+    Index const by_tensor =
+        bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
+    // Products read the blocks in order, so the last whole blocks go by DMA, which takes longer.
+    whole = 0;
+    for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
+      bool const by_dma = blocks[first].whole() && whole >= by_tensor;
+      auto const most =
+          static_cast<std::size_t>(by_dma                  ? tuning_.dma_blocks
+                                   : blocks[first].whole() ? std::min(Transposer::blocks, by_tensor - whole)
+                                                           : 1);
+      for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);)
+        ++last;
+      Block const block = blocks[first];
+      auto const count = static_cast<Index>(last - first);
+      if (block.whole()) whole += count;
+      if (by_dma) {
+        std::initializer_list<Axis> const columns{{1, 1}, {tile_rows, count}, {1, tile_rows}};
+        builder_->emit(DmaTranspose{transposed_.newest().pattern(0, tile_rows, block.column, columns),
+                                    probabilities_[probabilities].pattern(0, tile_rows, block.column, columns)});
+      } else {
+        parts.push_back([this, number, probabilities, block, count] {
+          transpose_by_tensor(transposed_[number], probabilities_[probabilities], block, count);
+        });
+      }
+    }
+  }
+
+  void transpose_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
+    transposer_->run(
+        block.rows, block.keys, count,
+        [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
+        block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
+                      : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
+        draining_ || ++transposed_count_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+  }
+
+  void sum(Parts& parts, ForwardSlot units, std::vector<KeySection> const& sections) {
+    std::set<Index> scaled;
+    for (ForwardUnit const& unit : units) {
+      // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
+      bool const early = scaled.insert(state_column(unit)).second;
+      if (early) scale_accumulator(unit);
+      Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
+      KeySection const& section = sections[unit.section];
+      for (Index begin = 0; begin < blocks; begin += per_part)
+        parts.push_back([this, &unit, &section, begin, end = std::min(blocks, begin + per_part), blocks, early] {
+          if (begin == 0) weighted_.make();
+          if (begin == 0 && !early) scale_accumulator(unit);
+          Access const product = weighted_.newest().part(0, rows(unit), 0, spec_->shape.value_dim);
+          sum_blocks(unit, section, begin, end, product);
+          if (end == blocks) add_product(unit, product);
+        });
+    }
+  }
+
+  void scale_accumulator(ForwardUnit const& unit) {
+    Access const total = accumulator(unit);
+    builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false, std::nullopt, 0.0f, false,
+                                draining_ ? Engine::vector : Engine::gpsimd});
+  }
+
+  void sum_blocks(ForwardUnit const& unit, KeySection const& section, Index begin, Index end, Access const& product) {
+    Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, dim = spec_->shape.value_dim;
+    for (Index block = begin; block < end; ++block) {
+      Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
+      builder_->emit(MatMul{
+          product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
+          values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
+    }
+  }
+
+  void add_product(ForwardUnit const& unit, Access const& product) {
+    Access const total = accumulator(unit);
+    builder_->emit(TensorTensor{total, total, product, Operator::add, Engine::vector});
+    if (unit.last && !state_.resident) store_accumulator(unit);
+    flights_.erase(&unit);
+  }
+
+  Builder* builder_;
+  KernelSpec const* spec_;
+  ForwardTuning tuning_;
+  Transposer* transposer_;
+  OperandLoads* loads_;
+  LogitFactors factors_;
+  QueryPanels queries_;
+  QueryPanels::Place query_place_;
+  Index section_keys_ = 0;
+  RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
+      row_sum_, transposed_, weighted_, spilled_accumulator_;
+  TileHandle all_of_span_;
+  bool spill_declared_ = false;
+  State state_;
+  std::vector<RowTile> const* tiles_ = nullptr;
+  BoundsTiles const* bounds_ = nullptr;
+  std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
+  std::map<Index, Unstored> unstored_;     // by state column
+  bool draining_ = false;
+  Index transposed_count_ = 0, accumulator_number_ = -1;
+  std::map<ForwardUnit const*, InFlight> flights_;
+};
+
+}  // namespace annulus::nki

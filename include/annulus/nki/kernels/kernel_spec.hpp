@@ -1,0 +1,124 @@
+#pragma once
+// Shapes, options and limits of an attention kernel.
+
+#include <cmath>
+
+#include "annulus/nki/hardware/hardware.hpp"
+#include "annulus/core/check.hpp"
+#include "annulus/core/shape.hpp"
+
+namespace annulus::nki {
+
+/// lse of a masked row (one that sees no key): -inf as everywhere in Annulus, or 0 as in the vendor's kernels.
+enum class MaskedRow { minus_infinity, zero };
+
+/// Operands that rotate in the backward pass.
+enum class RotatingSide { queries, keys };
+
+/// Shapes and options of a kernel. All ranks hold equally many rows.
+struct KernelSpec {
+  Target target = Target::trn2;
+  int cores = 2;   ///< LNC: physical cores per rank, 1 or 2
+  int ranks = 1;   ///< ranks of a ring
+  int groups = 1;  ///< rings that run concurrently; rank ids may count through all of them
+  AttentionShape shape{};
+  Index local_queries = 1;
+  Index local_keys = 1;
+  ElementType type = ElementType::bfloat16;  ///< of q, k, v, dout: float32, bfloat16, float16
+  ElementType output_type = ElementType::bfloat16;
+  ElementType lse_type = ElementType::float32;
+  double softmax_scale = 1;
+  double logit_softcap = 0;       ///< 0: none
+  Index sinks = 0;                ///< sink logits per query head
+  bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
+  bool keys_by_token = false;     ///< the same for k
+  bool training = true;           ///< the forward kernel also returns lse
+  MaskedRow masked_row = MaskedRow::minus_infinity;
+  RotatingSide travels = RotatingSide::queries;  ///< backward pass only
+
+  Index items() const { return shape.batch * shape.kv_heads; }
+  Index query_heads_per_item() const { return shape.group(); }
+};
+
+inline constexpr Index tile_rows = 128;             ///< rows of a row tile: one per partition
+inline constexpr Index most_rows = Index{1} << 21;  ///< most queries or keys per rank
+inline constexpr Index widest_dim = 512;            ///< one PSUM bank of fp32
+
+/// Largest accepted magnitude of the largest logit of a row. Above it the spacing of float32 exceeds 1, and the
+/// exponent depends, up to infinity, on whether ScalarE rounds the product before it adds the bias.
+inline constexpr float largest_logit = 0x1p24f;
+
+/// Throws UnsupportedError for options, ShapeError for extents that no kernel supports.
+inline void check_spec(KernelSpec const& spec) {
+  auto const& shape = spec.shape;
+  check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
+                          "; a logical core is 1 or 2 physical cores");
+  check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks,
+                          " ranks; at least 1 each");
+  check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 && spec.local_queries >= 1 &&
+                        spec.local_keys >= 1,
+                    "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ", shape.kv_heads,
+                    ", queries ", spec.local_queries, ", keys ", spec.local_keys,
+                    "; a kernel needs at least 1 of each");
+  check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows, "nki: ", spec.local_queries,
+                    " queries and ", spec.local_keys, " keys per rank; range_select counts in fp32, so at most ",
+                    most_rows, " of each");
+  check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
+                    " query heads are no multiple of ", shape.kv_heads, " kv heads");
+  check<ShapeError>(
+      shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
+      "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
+      ", one PSUM bank");
+  for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
+    check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
+                            "; accepted are float32, bfloat16, float16");
+  check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
+                          " sink logits per query head; accepted: 0 (none) or more");
+  double const scale = std::abs(spec.softmax_scale);
+  check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ",
+                          spec.softmax_scale,
+                          "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
+  check<UnsupportedError>(spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
+                          "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+}
+
+/// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.
+inline void check_units(std::size_t units) {
+  constexpr std::size_t most = std::size_t{1} << 19;
+  check<UnsupportedError>(
+      units <= most, "nki: a kernel of more than ", most,
+      " pairs of query tile and key group; its program would fill the memory of this machine, and no "
+      "compiler would take it: use more ranks, or fewer heads to a kernel");
+}
+
+/// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is
+/// positive: the sign of the scale, or zero, is applied to the queries, which is exact.
+struct LogitFactors {
+  float query_factor = 1;
+  float inner = 1;
+  float multiplier = 1;
+  bool capped = false;
+};
+/// Factors for the softmax_scale and logit_softcap of a spec.
+inline LogitFactors logit_factors(KernelSpec const& spec) {
+  LogitFactors factors;
+  double const scale = std::abs(spec.softmax_scale);
+  factors.query_factor = spec.softmax_scale > 0 ? 1.0f : spec.softmax_scale < 0 ? -1.0f : 0.0f;
+  factors.multiplier = scale > 0 ? static_cast<float>(scale) : 1.0f;
+  if (spec.logit_softcap > 0) {
+    factors.capped = true;
+    factors.inner = static_cast<float>((scale > 0 ? scale : 1.0) / spec.logit_softcap);
+    factors.multiplier = static_cast<float>(spec.logit_softcap);
+  }
+  return factors;
+}
+
+/// Chunks of up to 128 partitions into which a contraction over `dim` elements is cut.
+struct Chunks {
+  Index dim = 0;
+  Index count() const { return ceil_divide(dim, tile_rows); }
+  Index size(Index chunk) const { return std::min(tile_rows, dim - chunk * tile_rows); }
+  Index largest() const { return std::min(tile_rows, dim); }
+};
+
+}  // namespace annulus::nki

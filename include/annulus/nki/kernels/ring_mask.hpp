@@ -1,0 +1,306 @@
+#pragma once
+// Ranges of key rows of each owner that the query rows of each rank see: the form in which kernels receive sharding,
+// mask and document ids.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/core/check.hpp"
+#include "annulus/mask/document_runs.hpp"
+#include "annulus/mask/tile.hpp"
+#include "annulus/sharding/segment.hpp"
+
+namespace annulus::nki {
+
+/// Rows of one rank: their global positions and, for packed documents, their document ids [batch][row].
+struct RankRows {
+  std::vector<Segment> segments;
+  std::vector<std::vector<std::int32_t>> documents{};
+};
+
+/// Union and intersection of the ranges of key rows that several query rows see.
+struct Cover {
+  Index latest_begin = 0, earliest_end = std::numeric_limits<Index>::max();
+  Index earliest_begin = std::numeric_limits<Index>::max(), latest_end = 0;
+
+  void add(RowRange seen) {
+    if (seen.empty()) {
+      earliest_end = 0;
+      return;
+    }
+    latest_begin = std::max(latest_begin, seen.begin);
+    earliest_end = std::min(earliest_end, seen.end);
+    earliest_begin = std::min(earliest_begin, seen.begin);
+    latest_end = std::max(latest_end, seen.end);
+  }
+  void add(Cover const& other) {
+    latest_begin = std::max(latest_begin, other.latest_begin);
+    earliest_end = std::min(earliest_end, other.earliest_end);
+    earliest_begin = std::min(earliest_begin, other.earliest_begin);
+    latest_end = std::max(latest_end, other.latest_end);
+  }
+  /// True if every row sees all of these keys.
+  bool full(RowRange keys) const { return latest_begin <= keys.begin && earliest_end >= keys.end; }
+  RowRange seen() const { return earliest_begin >= latest_end ? RowRange{} : RowRange{earliest_begin, latest_end}; }
+};
+
+/// Form in which a kernel receives the ranges.
+enum class BoundsForm {
+  none,   ///< everything is visible
+  band,   ///< row i sees i + lo <= j < i + hi: two offsets per pair of pieces and owner
+  ranges  ///< two bounds per row, piece and owner
+};
+
+/// Mask of a ring: cuts key rows into pieces, so that each query sees one range of each piece.
+class RingMask {
+ public:
+  /// Most pieces of keys and of queries; the constructor refuses more.
+  static constexpr std::size_t most_pieces = 32;
+
+  /// queries[rank], keys[rank]; query positions count from query_offset. Throws ShapeError without ranks,
+  /// UnsupportedError for more than most_pieces pieces or a document whose keys on a rank are interrupted by another.
+  RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
+      : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
+    check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
+    documents_ = !keys_.front().documents.empty();
+    if (documents_) join_batch_items();
+    if (mask_ == full() && !documents_) {
+      pieces_ = {{0, rows_of(keys_.front().segments)}};
+      query_pieces_ = {{0, rows_of(queries_.front().segments)}};
+      return;
+    }
+    pieces_ = cut(keys_, true);
+    query_pieces_ = cut(queries_, false);
+    bool banded = !documents_ && mask_.chunk == 0;
+    // Row tiles, of 128 rows on each of up to two cores, must not cross the end of a piece.
+    for (RowRange piece : query_pieces_) banded = banded && piece.begin % 256 == 0;
+    for (auto const& query : queries_)
+      for (auto const& key : keys_)
+        for (RowRange query_piece : query_pieces_)
+          for (RowRange piece : pieces_)
+            banded = banded &&
+                     segment_at(query, query_piece.begin).global_stride == segment_at(key, piece.begin).global_stride;
+    form_ = banded ? BoundsForm::band : BoundsForm::ranges;
+    find_runs();
+  }
+
+  /// One rank with explicit ranges, for rows in any order: ranges[piece][query row] are the key rows seen, inside the
+  /// piece. Throws ShapeError unless there is at least one piece and one list of ranges for each.
+  RingMask(std::vector<RowRange> pieces, std::vector<std::vector<RowRange>> ranges)
+      : form_(BoundsForm::ranges), pieces_(std::move(pieces)), given_(std::move(ranges)) {
+    check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(),
+                      " pieces for ", pieces_.size(), "; at least one each");
+    auto const queries = static_cast<Index>(given_.front().size());
+    query_pieces_ = {{0, queries}};
+    queries_ = {{{{0, queries, 0, 1}}}};
+    keys_ = {{{{0, pieces_.back().end, 0, 1}}}};
+  }
+
+  /// Throws ShapeError unless this mask is for `expected_ranks` ranks with the rows and batch of the spec.
+  void check_for(KernelSpec const& spec, int expected_ranks) const {
+    check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ",
+                      expected_ranks, " ranks, but a mask for ", queries_.size(), " ranks of queries and ",
+                      keys_.size(), " of keys");
+    for (std::size_t rank = 0; rank < queries_.size(); ++rank)
+      check<ShapeError>(
+          rows_of(queries_[rank].segments) == spec.local_queries && rows_of(keys_[rank].segments) == spec.local_keys,
+          "nki: rank ", rank, " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments),
+          " keys in the mask, expected ", spec.local_queries, " and ", spec.local_keys,
+          "; all ranks of a kernel hold equally many");
+    check<ShapeError>(!documents_ || batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
+                      " batch items, expected 1 or ", spec.shape.batch);
+  }
+
+  BoundsForm form() const { return form_; }
+  int ranks() const { return static_cast<int>(queries_.size()); }
+  bool has_documents() const { return documents_; }
+  Index batch() const { return documents_ ? static_cast<Index>(keys_.front().documents.size()) : 1; }
+  std::vector<RowRange> const& pieces() const { return pieces_; }
+  std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
+
+  /// Key rows of `owner` in a piece that a query row of rank `me` sees; an empty range inside the piece if none.
+  RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query) const {
+    RowRange const rows = pieces_[piece];
+    if (form_ == BoundsForm::none) return rows;
+    if (!given_.empty()) return given_[piece][static_cast<std::size_t>(query)];
+    RankRows const& queries = queries_[static_cast<std::size_t>(me)];
+    Segment const& segment = segment_at(queries, query);
+    Tile const tile = tile_of(owner, piece);
+    PositionRange const visible = mask_.keys_of(position_at(segment, query), tile.sink);
+    RowRange range{
+        std::clamp(ceil_divide(visible.begin - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin,
+        std::clamp(ceil_divide(visible.end - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin};
+    if (documents_) {
+      std::int32_t const id = queries.documents[static_cast<std::size_t>(batch)][static_cast<std::size_t>(query)];
+      RowRange const document = runs_.at({owner, batch, static_cast<Index>(piece)}).rows_of(id);
+      range = {std::max(range.begin, document.begin + rows.begin), std::min(range.end, document.end + rows.begin)};
+    }
+    return range.empty() ? RowRange{rows.begin, rows.begin} : range;
+  }
+
+  /// Cover of a piece over the rows `queries`, all batch items and all (rank, owner) pairs of a step: each rank with
+  /// its own keys if own_step, else all pairs of different ranks.
+  Cover cover(bool own_step, RowRange queries, std::size_t piece) const {
+    Cover joined;
+    if (form_ == BoundsForm::none) {
+      joined.add(pieces_[piece]);
+      return joined;
+    }
+    std::vector<Cover>& rows = covers_[{own_step, piece}];
+    if (rows.empty()) {
+      rows.resize(static_cast<std::size_t>(rows_of(queries_.front().segments)));
+      for (int me = 0; me < ranks(); ++me)
+        for (int owner = 0; owner < ranks(); ++owner)
+          if ((me == owner) == own_step)
+            for (Index b = 0; b < batch(); ++b)
+              for (std::size_t i = 0; i < rows.size(); ++i)
+                rows[i].add(seen(me, owner, b, piece, static_cast<Index>(i)));
+    }
+    for (Index i = queries.begin; i < queries.end; ++i) joined.add(rows[static_cast<std::size_t>(i)]);
+    return joined;
+  }
+
+  /// mask_offsets of rank `me`: [other rank of all groups][query piece][key piece][lo, hi]. Row i of a query piece sees
+  /// key rows max(piece.begin, i + lo) <= j < min(piece.end, i + hi), i counted from the shard's first row. The other
+  /// rank owns the keys or, if queries rotate, the queries.
+  std::vector<float> offsets(int me, int groups, bool queries_rotate = false) const {
+    std::vector<float> table;
+    for (int other = 0; other < ranks() * groups; ++other)
+      for (RowRange query_piece : query_pieces_)
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          auto const [querying, owner] = pair_of(me, other, queries_rotate);
+          Tile const tile = tile_of(owner, piece);
+          Segment const& segment = segment_at(queries_[static_cast<std::size_t>(querying)], query_piece.begin);
+          PositionRange const visible = mask_.keys_of(position_at(segment, query_piece.begin), tile.sink);
+          Index const shift = pieces_[piece].begin - query_piece.begin;
+          table.push_back(offset(visible.begin, tile, shift));
+          table.push_back(offset(visible.end, tile, shift));
+        }
+    return table;
+  }
+
+  /// mask_ranges of rank `me`: [other rank of all groups][batch or 1][key piece][begin, end][rows].
+  std::vector<float> ranges(int me, int groups, bool queries_rotate = false) const {
+    std::vector<float> table;
+    Index const rows = rows_of(queries_.front().segments);
+    for (int other = 0; other < ranks() * groups; ++other)
+      for (Index b = 0; b < batch(); ++b)
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          auto const [querying, owner] = pair_of(me, other, queries_rotate);
+          std::vector<float> ends;
+          for (Index i = 0; i < rows; ++i) {
+            RowRange const range = seen(querying, owner, b, piece, i);
+            table.push_back(static_cast<float>(range.begin));
+            ends.push_back(static_cast<float>(range.end));
+          }
+          table.insert(table.end(), ends.begin(), ends.end());
+        }
+    return table;
+  }
+
+ private:
+  /// Reduces the batch to one item if all items have the same document ids on all ranks.
+  void join_batch_items() {
+    for (auto const* side : {&queries_, &keys_})
+      for (RankRows const& rank : *side)
+        for (auto const& item : rank.documents)
+          if (item != rank.documents.front()) return;
+    for (auto* side : {&queries_, &keys_})
+      for (RankRows& rank : *side) rank.documents.resize(1);
+  }
+
+  /// The rank of the queries, and the owner of the keys.
+  std::pair<int, int> pair_of(int me, int other, bool queries_rotate) const {
+    return queries_rotate ? std::pair{other % ranks(), me} : std::pair{me, other % ranks()};
+  }
+
+  static Segment const& segment_at(RankRows const& rows, Index row) {
+    for (Segment const& segment : rows.segments)
+      if (row < segment.local_begin + segment.length) return segment;
+    return rows.segments.back();
+  }
+  Index position_at(Segment const& segment, Index row) const {
+    return segment.global_begin + (row - segment.local_begin) * segment.global_stride + query_offset_;
+  }
+
+  /// Position and stride of the keys of a piece, and whether they are sink tokens (all are, or none).
+  Tile tile_of(int owner, std::size_t piece) const {
+    Segment const& segment = segment_at(keys_[static_cast<std::size_t>(owner)], pieces_[piece].begin);
+    Tile tile;
+    tile.key_position = segment.global_begin + (pieces_[piece].begin - segment.local_begin) * segment.global_stride;
+    tile.key_stride = segment.global_stride;
+    tile.sink = mask_.is_sink(tile.key_position);
+    return tile;
+  }
+
+  /// Cuts the rows at the segment ends of every rank and, for keys, at the end of the sink tokens.
+  std::vector<RowRange> cut(std::vector<RankRows> const& ranks, bool keys) const {
+    Index const rows = rows_of(ranks.front().segments);
+    std::set<Index> cuts{0, rows};
+    for (RankRows const& rank : ranks)
+      for (Segment const& segment : rank.segments) {
+        cuts.insert(segment.local_begin);
+        if (!keys || mask_.sink_tokens == 0) continue;
+        Index const sinks = ceil_divide(mask_.sink_tokens - segment.global_begin, segment.global_stride);
+        if (sinks > 0 && sinks < segment.length) cuts.insert(segment.local_begin + sinks);
+      }
+    check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries",
+                            " of a rank stand in ", cuts.size() - 1,
+                            " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
+    std::vector<RowRange> pieces;
+    for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end)
+      pieces.push_back({*begin, *end});
+    return pieces;
+  }
+
+  void find_runs() {
+    if (!documents_) return;
+    for (int owner = 0; owner < ranks(); ++owner)
+      for (Index b = 0; b < batch(); ++b)
+        for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
+          auto const& ids = keys_[static_cast<std::size_t>(owner)].documents[static_cast<std::size_t>(b)];
+          DocumentRuns runs(pieces_[piece].size(),
+                            [&](Index row) { return ids[static_cast<std::size_t>(pieces_[piece].begin + row)]; });
+          check<UnsupportedError>(runs.consecutive(), "nki: the keys of a document are interrupted by others on rank ",
+                                  owner, ", batch item ", b, "; a query must see one range of keys");
+          runs_.emplace(std::array<Index, 3>{Index{owner}, b, static_cast<Index>(piece)}, std::move(runs));
+        }
+  }
+
+  /// Offset of a bound; unbounded sides become values that are exact in fp32 and beyond every row.
+  static float offset(Index position, Tile const& tile, Index shift) {
+    constexpr Index far = Index{1} << 22;
+    if (position <= -unbounded / 2) return -static_cast<float>(far);
+    if (position >= unbounded / 2) return static_cast<float>(far);
+    return static_cast<float>(
+        std::clamp(ceil_divide(position - tile.key_position, tile.key_stride) + shift, -far, far));
+  }
+
+  Mask mask_;
+  std::vector<RankRows> queries_, keys_;
+  Index query_offset_ = 0;
+  bool documents_ = false;
+  BoundsForm form_ = BoundsForm::none;
+  std::vector<RowRange> pieces_, query_pieces_;
+  std::vector<std::vector<RowRange>> given_;
+  std::map<std::array<Index, 3>, DocumentRuns> runs_;
+  mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
+};
+
+/// Batch item of an item (one kv head of one batch item) if document ids differ between batch items; else 0. Throws
+/// UnsupportedError for such a mask with several kv heads.
+inline Affine batch_of(KernelSpec const& spec, RingMask const& mask, Affine const& item) {
+  if (mask.batch() == 1) return 0;
+  check<UnsupportedError>(spec.shape.kv_heads == 1, "nki: documents that differ between ", spec.shape.batch,
+                          " batch items, and ", spec.shape.kv_heads,
+                          " kv heads; give each batch item a kernel of its own, or all the same documents");
+  return item;
+}
+
+}  // namespace annulus::nki

@@ -1,0 +1,114 @@
+#pragma once
+// Per-row values of the backward pass: negated log-sum-exp, and delta = rowsum(dout * output).
+
+#include <vector>
+
+#include "annulus/nki/kernels/column_moves.hpp"
+#include "annulus/nki/kernels/rotating_tile.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/program/roll.hpp"
+
+namespace annulus::nki {
+
+/// Loads the values into SBUF and computes delta where it is not an input.
+class RowStatistics {
+ public:
+  RowStatistics(Builder& builder, KernelSpec const& spec, Index columns)
+      : builder_(&builder), spec_(&spec), columns_(columns) {
+    auto const rotating = [&](char const* name, Index elements, ElementType type) {
+      return RotatingTile(builder, name, Memory::sbuf, tile_rows, elements, type, 2);
+    };
+    negated_lse_ = rotating("negated_lse", columns, ElementType::float32);
+    delta_ = rotating("row_delta", columns, ElementType::float32);
+    masked_ = rotating("dead_rows", columns, ElementType::float32);
+    if (builder.program().find("output") < 0) return;
+    own_delta_ = rotating("own_row_delta", columns, ElementType::float32);
+    product_ = rotating("dout_times_output", spec.shape.value_dim, ElementType::float32);
+    row_output_ = rotating("row_output", spec.shape.value_dim, spec.output_type);
+    row_dout_ = rotating("row_dout", spec.shape.value_dim, spec.type);
+  }
+
+  /// A column per row tile, in the tiles numbered by load().
+  RotatingTile const& negated_lse() const { return negated_lse_; }
+  RotatingTile const& delta() const { return delta_; }
+
+  /// Loads the values of a head; returns their tile number. Masked rows get -1e30, so that their probabilities are 0.
+  Index load(std::vector<RowTile> const& tiles, ColumnSource const& lse, ColumnSource const& delta) {
+    Index const number = negated_lse_.make();
+    delta_.make();
+    masked_.make();
+    TileHandle const negated = negated_lse_.newest(), masked = masked_.newest();
+    builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
+    load_columns(*builder_, lse, tiles, negated, 0);
+    load_columns(*builder_, delta, tiles, delta_.newest(), 0);
+    builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, false, Operator::multiply,
+                                -2 * masked_lse, false, Engine::vector});
+    builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
+                                masked_lse, false, Engine::vector});
+    builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add, Engine::vector});
+    for (std::size_t i = 0; i < tiles.size(); ++i)
+      if (tiles[i].overlaps)  // both cores hold the row: it must count once
+        builder_->on_core(1, [&] {
+          builder_->emit(Memset{negated.part(0, 1, static_cast<Index>(i), 1), -masked_lse, Engine::gpsimd});
+        });
+    return number;
+  }
+
+  /// Writes delta of all heads of an item to the core's part of `to`; dout and output [.., heads, rows, value_dim].
+  void write_delta(TensorHandle const& dout, TensorHandle const& output, Affine const& item, RoundKind kind,
+                   std::vector<RowTile> const& tiles, TensorHandle const& to) {
+    Index const dim = spec_->shape.value_dim, heads = spec_->query_heads_per_item(), head_size = tile_rows * columns_;
+    for (Index head = 0; head < heads; ++head) {
+      own_delta_.make();
+      std::vector<Body> bodies;
+      for (std::size_t i = 0; i < tiles.size(); ++i)
+        bodies.push_back(builder_->collect([&] {
+          RowTile const& tile = tiles[i];
+          Affine const offset =
+              item * (heads * spec_->local_queries * dim) + (tile.begin + head * spec_->local_queries) * dim;
+          for (RotatingTile* rows : {&row_output_, &row_dout_, &product_}) rows->make();
+          Access const outputs = row_output_.newest().part(0, tile.count, 0, dim),
+                       douts = row_dout_.newest().part(0, tile.count, 0, dim);
+          Access const products = product_.newest().part(0, tile.count, 0, dim);
+          builder_->emit(DmaCopy{outputs, output.pattern(offset, {{dim, tile.count}, {1, dim}})});
+          builder_->emit(DmaCopy{douts, dout.pattern(offset, {{dim, tile.count}, {1, dim}})});
+          builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply, Engine::vector});
+          builder_->emit(TensorReduce{own_delta_.newest().part(0, tile.count, static_cast<Index>(i), 1), Operator::add,
+                                      products, 1, false});
+        }));
+      append_rolled(*builder_, "row_tile", std::move(bodies));
+      store_columns(*builder_, own_delta_.newest(), 0, tiles,
+                    {to, kind.part(*spec_) * (heads * head_size) + head * head_size, columns_});
+    }
+    pad(kind, to);
+  }
+
+ private:
+  static constexpr float masked_lse = 1e30f;
+
+  /// Zeroes the places beyond the last row: a tensor that is sent must be completely written.
+  void pad(RoundKind kind, TensorHandle const& to) {
+    Index const rest = spec_->local_queries % tile_rows, heads = spec_->query_heads_per_item(),
+                head_size = tile_rows * columns_;
+    if (rest == 0) return;
+    TileHandle const zeros =
+        builder_->tile("delta_padding" + kind.suffix(), Memory::sbuf, tile_rows, 1, ElementType::float32);
+    builder_->emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
+    for (Index head = 0; head < heads; ++head) {
+      auto const write_padding = [&] {
+        Affine const offset =
+            kind.part(*spec_) * (heads * head_size) + head * head_size + rest * columns_ + columns_ - 1;
+        builder_->emit(
+            DmaCopy{to.pattern(offset, {{columns_, tile_rows - rest}, {1, 1}}), zeros.part(0, tile_rows - rest, 0, 1)});
+      };
+      kind.shared ? builder_->on_core(0, write_padding) : write_padding();
+    }
+  }
+
+  Builder* builder_;
+  KernelSpec const* spec_;
+  Index columns_;
+  RotatingTile negated_lse_, delta_, masked_, own_delta_, product_, row_output_, row_dout_;
+};
+
+}  // namespace annulus::nki

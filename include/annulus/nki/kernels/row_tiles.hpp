@@ -1,0 +1,74 @@
+#pragma once
+// Row tiles: the query rows of one head, cut into tiles of up to 128 rows, for one core or shared by a pair of cores.
+
+#include <vector>
+
+#include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/nki/program/builder.hpp"
+#include "annulus/mask/band.hpp"
+
+namespace annulus::nki {
+
+/// Query rows [begin, begin + count) of a shard; `begin` may depend on the core. All are in one column of a [128,
+/// columns] layout whose element (p, c) is row c * 128 + p.
+struct RowTile {
+  Affine begin;
+  Index count = 0;
+  Affine first_partition, column;
+  RowRange rows_of_all_cores;
+  bool overlaps = false;  ///< the last row of core 0 is the first of core 1
+};
+
+/// Cuts `rows` into tiles. Tiles of shared rows alternate between the cores, which balances causal work; a remainder of
+/// less than two tiles is halved. Both cores run the same program, so an odd row is computed by both and stored by one.
+inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
+  std::vector<RowTile> tiles;
+  Affine const core = Affine::of(core_variable);
+  Index begin = 0;
+  Index const stride = shared ? 2 * tile_rows : tile_rows;
+  for (; begin + stride <= rows; begin += stride) {
+    Affine const mine = shared ? core * tile_rows + begin : Affine(begin);
+    Affine const column = shared ? core + begin / tile_rows : Affine(begin / tile_rows);
+    tiles.push_back({mine, tile_rows, 0, column, {begin, begin + stride}});
+  }
+  for (; begin < rows; begin += tile_rows) {
+    Index const left = std::min(tile_rows, rows - begin);
+    Index const mine = shared ? ceil_divide(left, 2) : left;
+    Affine const first = shared ? core * (left - mine) : Affine(0);
+    tiles.push_back({first + begin, mine, first, begin / tile_rows, {begin, begin + left}, shared && left % 2 == 1});
+  }
+  return tiles;
+}
+
+/// Calls store(first, count) to write rows [first, first + count) of a tile such that exactly one core writes each row.
+template <class Store>
+void store_once(Builder& builder, RowTile const& tile, Store&& store) {
+  if (!tile.overlaps) {
+    store(Index{0}, tile.count);
+    return;
+  }
+  builder.on_core(0, [&] { store(Index{0}, tile.count); });
+  if (tile.count > 1) builder.on_core(1, [&] { store(Index{1}, tile.count - 1); });
+}
+
+/// Tiles [first, last): one tile, or several of 128 rows each at equal distances, which one instruction can process.
+struct TileRun {
+  std::size_t first = 0, last = 0;
+  Index stride = tile_rows;
+};
+/// Groups the tiles into maximal runs; a tile with fewer than 128 rows is a run of its own.
+inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
+  std::vector<TileRun> runs;
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    Index const stride = tiles[i].rows_of_all_cores.size();
+    bool const joins =
+        !runs.empty() && tiles[i].count == tile_rows && tiles[i - 1].count == tile_rows && runs.back().stride == stride;
+    if (joins)
+      ++runs.back().last;
+    else
+      runs.push_back({i, i + 1, stride});
+  }
+  return runs;
+}
+
+}  // namespace annulus::nki

@@ -1,0 +1,364 @@
+#pragma once
+// NKI instructions that attention needs, as plain data. Semantics: the NKI ISA reference of Neuron SDK 2.29 to 2.32.
+//
+// fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, Use, Access)
+// for an operand, visit(keyword, value) for any other field. Printing, validation and scheduling use it.
+
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "annulus/nki/program/access.hpp"
+#include "annulus/nki/program/operators.hpp"
+
+namespace annulus::nki {
+
+/// Use of an operand by an instruction; update reads and writes it.
+enum class Use { read, write, update };
+
+/// An immediate value, or one element per partition ([P, 1]).
+using Scalar = std::variant<float, Access>;
+
+/// The lowest float: the fill of masked scores, and the only one that range_select accepts.
+inline constexpr float lowest_float = -3.4028235e38f;
+
+#define ANNULUS_NKI_FIELDS(...)                   \
+  template <class Self, class Visit>              \
+  static void fields(Self& self, Visit&& visit) { \
+    __VA_ARGS__                                   \
+  }
+
+/// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
+struct MatMul {
+  static constexpr std::string_view name = "nc_matmul";
+  Access dst, stationary, moving;
+  bool accumulate = false;
+  ANNULUS_NKI_FIELDS(visit("dst", self.accumulate ? Use::update : Use::write, self.dst);
+                     visit("stationary", Use::read, self.stationary); visit("moving", Use::read, self.moving);
+                     visit("accumulate", self.accumulate);)
+  bool operator==(MatMul const&) const = default;
+};
+
+/// dst[f, p] = data[p, f], bit-exact; TensorE through PSUM, or VectorE up to 32 x 32.
+struct Transpose {
+  static constexpr std::string_view name = "nc_transpose";
+  Access dst, data;
+  Engine engine = Engine::tensor;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data);
+                     visit("engine", self.engine);)
+  bool operator==(Transpose const&) const = default;
+};
+
+/// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
+struct DmaCopy {
+  static constexpr std::string_view name = "dma_copy";
+  Access dst, src;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);)
+  bool operator==(DmaCopy const&) const = default;
+};
+
+/// dst = src with axes (1, 0), (2, 1, 0) or (3, 1, 2, 0); two-byte types.
+struct DmaTranspose {
+  static constexpr std::string_view name = "dma_transpose";
+  Access dst, src;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);)
+  bool operator==(DmaTranspose const&) const = default;
+};
+
+/// dst = op(data * scale + bias); reduce_res = sum over the elements of a partition (before rounding to dst's type).
+struct Activation {
+  static constexpr std::string_view name = "activation";
+  Access dst;
+  Function op = Function::copy;
+  Access data;
+  Scalar bias = 0.0f, scale = 1.0f;
+  std::optional<Operator> reduce_op{};
+  std::optional<Access> reduce_res{};
+  ReduceCommand reduce_cmd = ReduceCommand::idle;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("op", self.op); visit("data", Use::read, self.data);
+                     visit("bias", self.bias); visit("scale", self.scale); visit("reduce_op", self.reduce_op);
+                     visit("reduce_res", Use::write, self.reduce_res); visit("reduce_cmd", self.reduce_cmd);)
+  bool operator==(Activation const&) const = default;
+};
+
+/// dst = data1 op data2.
+struct TensorTensor {
+  static constexpr std::string_view name = "tensor_tensor";
+  Access dst, data1, data2;
+  Operator op = Operator::add;
+  Engine engine = Engine::vector;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data1", Use::read, self.data1);
+                     visit("data2", Use::read, self.data2); visit("op", self.op); visit("engine", self.engine);)
+  bool operator==(TensorTensor const&) const = default;
+};
+
+/// dst = (data op0 operand0) op1 operand1.
+struct TensorScalar {
+  static constexpr std::string_view name = "tensor_scalar";
+  Access dst, data;
+  Operator op0 = Operator::multiply;
+  Scalar operand0 = 1.0f;
+  bool reverse0 = false;
+  std::optional<Operator> op1{};
+  Scalar operand1 = 0.0f;
+  bool reverse1 = false;
+  Engine engine = Engine::vector;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
+                     visit("operand0", self.operand0); visit("reverse0", self.reverse0); visit("op1", self.op1);
+                     visit("operand1", self.operand1); visit("reverse1", self.reverse1); visit("engine", self.engine);)
+  bool operator==(TensorScalar const&) const = default;
+};
+
+/// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
+struct ScalarTensorTensor {
+  static constexpr std::string_view name = "scalar_tensor_tensor";
+  Access dst, data;
+  Operator op0 = Operator::multiply;
+  Scalar operand0 = 1.0f;
+  Operator op1 = Operator::add;
+  Access operand1;
+  bool reverse0 = false, reverse1 = false;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
+                     visit("operand0", self.operand0); visit("op1", self.op1);
+                     visit("operand1", Use::read, self.operand1); visit("reverse0", self.reverse0);
+                     visit("reverse1", self.reverse1);)
+  bool operator==(ScalarTensorTensor const&) const = default;
+};
+
+/// dst = data op0 operand0; reduce_res = dst reduced over the elements of a partition.
+struct TensorScalarReduce {
+  static constexpr std::string_view name = "tensor_scalar_reduce";
+  Access dst, data;
+  Operator op0 = Operator::multiply;
+  Scalar operand0 = 1.0f;
+  Operator reduce_op = Operator::maximum;
+  Access reduce_res;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
+                     visit("operand0", self.operand0); visit("reduce_op", self.reduce_op);
+                     visit("reduce_res", Use::write, self.reduce_res);)
+  bool operator==(TensorScalarReduce const&) const = default;
+};
+
+/// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
+struct TensorReduce {
+  static constexpr std::string_view name = "tensor_reduce";
+  Access dst;
+  Operator op = Operator::maximum;
+  Access data;
+  int axis = 1;
+  bool negate = false;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("op", self.op); visit("data", Use::read, self.data);
+                     visit("axis", self.axis); visit("negate", self.negate);)
+  bool operator==(TensorReduce const&) const = default;
+};
+
+/// dst = src, cast.
+struct TensorCopy {
+  static constexpr std::string_view name = "tensor_copy";
+  Access dst, src;
+  Engine engine = Engine::vector;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
+                     visit("engine", self.engine);)
+  bool operator==(TensorCopy const&) const = default;
+};
+
+/// With i = range_start + number of the element in its partition: dst = on_true_tile where (i comp_op0 bound0) and
+/// (i comp_op1 bound1), else on_false_value; reduce_res = maximum of dst, chained by reduce_cmd.
+struct RangeSelect {
+  static constexpr std::string_view name = "range_select";
+  Access dst, on_true_tile;
+  Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;
+  Access bound0, bound1;
+  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;
+  std::optional<Access> reduce_res{};
+  Operator reduce_op = Operator::maximum;
+  Affine range_start{};
+  float on_false_value = lowest_float;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("on_true_tile", Use::read, self.on_true_tile);
+                     visit("comp_op0", self.comp_op0); visit("comp_op1", self.comp_op1);
+                     visit("bound0", Use::read, self.bound0); visit("bound1", Use::read, self.bound1);
+                     visit("reduce_cmd", self.reduce_cmd); visit("reduce_res", Use::write, self.reduce_res);
+                     visit("reduce_op", self.reduce_op); visit("range_start", self.range_start);
+                     visit("on_false_value", self.on_false_value);)
+  bool operator==(RangeSelect const&) const = default;
+};
+
+/// dst = 1 / data, more accurate than the reciprocal of ScalarE.
+struct Reciprocal {
+  static constexpr std::string_view name = "reciprocal";
+  Access dst, data;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data);)
+  bool operator==(Reciprocal const&) const = default;
+};
+
+/// dst = exp(src - max_value); reduce_res = sum. trn3 only.
+struct Exponential {
+  static constexpr std::string_view name = "exponential";
+  Access dst, src;
+  Scalar max_value = 0.0f;
+  std::optional<Access> reduce_res{};
+  ReduceCommand reduce_cmd = ReduceCommand::idle;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
+                     visit("max_value", self.max_value); visit("reduce_res", Use::write, self.reduce_res);
+                     visit("reduce_cmd", self.reduce_cmd);)
+  bool operator==(Exponential const&) const = default;
+};
+
+/// dst = value.
+struct Memset {
+  static constexpr std::string_view name = "memset";
+  Access dst;
+  std::variant<float, int> value = 0.0f;
+  Engine engine = Engine::vector;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("value", self.value); visit("engine", self.engine);)
+  bool operator==(Memset const&) const = default;
+};
+
+/// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
+struct Iota {
+  static constexpr std::string_view name = "iota";
+  Access dst;
+  std::vector<Axis> pattern{};
+  Affine offset{};
+  Index channel_multiplier = 0;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("pattern", self.pattern); visit("offset", self.offset);
+                     visit("channel_multiplier", self.channel_multiplier);)
+  bool operator==(Iota const&) const = default;
+};
+
+/// With v the value that Iota would write: dst = on_true_tile where v cmp_op 0, else on_false_value.
+struct AffineSelect {
+  static constexpr std::string_view name = "affine_select";
+  Access dst;
+  std::vector<Axis> pattern{};
+  Index channel_multiplier = 0;
+  Access on_true_tile;
+  float on_false_value = lowest_float;
+  Operator cmp_op = Operator::greater_equal;
+  Affine offset{};
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("pattern", self.pattern);
+                     visit("channel_multiplier", self.channel_multiplier);
+                     visit("on_true_tile", Use::read, self.on_true_tile); visit("on_false_value", self.on_false_value);
+                     visit("cmp_op", self.cmp_op); visit("offset", self.offset);)
+  bool operator==(AffineSelect const&) const = default;
+};
+
+/// Inside each quadrant of 32 partitions: dst[i] = src[shuffle_mask[i]]; 255 leaves a partition as it is.
+struct StreamShuffle {
+  static constexpr std::string_view name = "nc_stream_shuffle";
+  Access dst, src;
+  std::vector<int> shuffle_mask;
+  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
+                     visit("shuffle_mask", self.shuffle_mask);)
+  bool operator==(StreamShuffle const&) const = default;
+};
+
+/// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
+struct CoreBarrier {
+  static constexpr std::string_view name = "core_barrier";
+  Access data;
+  ANNULUS_NKI_FIELDS(visit("data", Use::update, self.data);)
+  bool operator==(CoreBarrier const&) const = default;
+};
+
+/// Sends a whole tensor to the ring's successor and fills dst from the predecessor.
+struct CollectivePermute {
+  static constexpr std::string_view name = "collective_permute_implicit";
+  Access src, dst;
+  int channel = 0;
+  ANNULUS_NKI_FIELDS(visit("srcs_by_channel", Use::read, self.src); visit("dsts_by_channel", Use::write, self.dst);
+                     visit("channel_ids", self.channel);)
+  bool operator==(CollectivePermute const&) const = default;
+};
+
+/// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
+struct CollectivePermuteReduce {
+  static constexpr std::string_view name = "collective_permute_implicit_reduce";
+  Access src0, src1, dst;
+  Operator op = Operator::add;
+  int channel = 0;
+  ANNULUS_NKI_FIELDS(visit("srcs0_by_channel", Use::read, self.src0); visit("srcs1_by_channel", Use::read, self.src1);
+                     visit("dsts_by_channel", Use::write, self.dst); visit("op", self.op);
+                     visit("channel_ids", self.channel);)
+  bool operator==(CollectivePermuteReduce const&) const = default;
+};
+
+/// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
+struct ProcessingRank {
+  static constexpr std::string_view name = "collective_permute_implicit_current_processing_rank_id";
+  int register_number = 0;
+  Affine iteration_id{};
+  int channel = 0;
+  ANNULUS_NKI_FIELDS(visit("iteration_id", self.iteration_id); visit("channel_id", self.channel);)
+  bool operator==(ProcessingRank const&) const = default;
+};
+
+#undef ANNULUS_NKI_FIELDS
+
+using Instruction =
+    std::variant<MatMul, Transpose, DmaCopy, DmaTranspose, Activation, TensorTensor, TensorScalar, ScalarTensorTensor,
+                 TensorScalarReduce, TensorReduce, TensorCopy, RangeSelect, Reciprocal, Exponential, Memset, Iota,
+                 AffineSelect, StreamShuffle, CoreBarrier, CollectivePermute, CollectivePermuteReduce, ProcessingRank>;
+
+inline std::string_view name_of(Instruction const& instruction) {
+  return std::visit([]<class I>(I const&) { return I::name; }, instruction);
+}
+
+/// The engine that executes an instruction.
+inline Engine engine_of(Instruction const& instruction) {
+  struct {
+    Engine operator()(MatMul const&) const { return Engine::tensor; }
+    Engine operator()(Transpose const& i) const { return i.engine; }
+    Engine operator()(DmaCopy const&) const { return Engine::dma; }
+    Engine operator()(DmaTranspose const&) const { return Engine::dma; }
+    Engine operator()(Activation const&) const { return Engine::scalar; }
+    Engine operator()(TensorTensor const& i) const { return i.engine; }
+    Engine operator()(TensorScalar const& i) const { return i.engine; }
+    Engine operator()(ScalarTensorTensor const&) const { return Engine::vector; }
+    Engine operator()(TensorScalarReduce const&) const { return Engine::vector; }
+    Engine operator()(TensorReduce const&) const { return Engine::vector; }
+    Engine operator()(TensorCopy const& i) const { return i.engine; }
+    Engine operator()(RangeSelect const&) const { return Engine::vector; }
+    Engine operator()(Reciprocal const&) const { return Engine::vector; }
+    Engine operator()(Exponential const&) const { return Engine::vector; }
+    Engine operator()(Memset const& i) const { return i.engine; }
+    Engine operator()(Iota const&) const { return Engine::gpsimd; }
+    Engine operator()(AffineSelect const&) const { return Engine::gpsimd; }
+    Engine operator()(StreamShuffle const&) const { return Engine::vector; }
+    Engine operator()(CoreBarrier const&) const { return Engine::gpsimd; }
+    Engine operator()(CollectivePermute const&) const { return Engine::collective; }
+    Engine operator()(CollectivePermuteReduce const&) const { return Engine::collective; }
+    Engine operator()(ProcessingRank const&) const { return Engine::sync; }
+  } const engines;
+  return std::visit(engines, instruction);
+}
+
+namespace instruction_detail {
+
+template <class Visit>
+struct Operands {
+  Visit& visit;
+  void operator()(std::string_view keyword, Use use, Access const& access) { visit(keyword, use, access); }
+  void operator()(std::string_view keyword, Use use, std::optional<Access> const& access) {
+    if (access) visit(keyword, use, *access);
+  }
+  void operator()(std::string_view keyword, Scalar const& scalar) {
+    if (auto const* access = std::get_if<Access>(&scalar)) visit(keyword, Use::read, *access);
+  }
+  template <class Value>
+  void operator()(std::string_view, Value const&) {}
+};
+
+}  // namespace instruction_detail
+
+/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals.
+template <class I, class Visit>
+void for_each_access(I const& instruction, Visit&& visit) {
+  I::fields(instruction, instruction_detail::Operands<Visit>{visit});
+}
+template <class Visit>
+void for_each_access(Instruction const& instruction, Visit&& visit) {
+  std::visit([&](auto const& typed) { for_each_access(typed, visit); }, instruction);
+}
+
+}  // namespace annulus::nki

@@ -1,0 +1,63 @@
+#pragma once
+// Simulator of tile programs: runs one rank of a program on simulated NeuronCores.
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "annulus/nki/simulate/machine.hpp"
+#include "annulus/comm/communicator.hpp"
+#include "annulus/core/memory_space.hpp"
+
+namespace annulus::nki {
+
+/// Runs the program of one rank, with values rounded as the device rounds them, and returns its outputs.
+///
+///   inputs       every buffer of role input, by name, elements in row-major order; rounded to the buffer's type. Rank
+///                i of the ring runs as worker arrangement.worker(i), and its inputs are those of that worker.
+///   ring         size() == program.ranks; all ranks call simulate with the same program and arrangement.
+///   arrangement  choices that are left to the device; a correct program gives the same outputs for every choice.
+///   statistics   if not null, receives the counts of what this rank executed.
+///
+/// Returns the buffers of role output by name, in row-major order.
+/// Throws UnsupportedError if the program does not match the ring, the hardware or the names of the inputs, ShapeError
+/// for inputs of another size, CommunicationError when a peer is lost, and Error, with instruction and operand, if the
+/// program has undefined behaviour on the device: it reads an element that was never written, evaluates a function
+/// outside ScalarE's domain, writes an integer that the type cannot hold, or leaves part of an output unwritten. Form
+/// and limits are checked by the validator, not here.
+template <Communicator C>
+requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Program const& program,
+                                                                             Hardware const& hardware,
+                                                                             Tensors const& inputs, C& ring,
+                                                                             Arrangement const& arrangement = {},
+                                                                             Statistics* statistics = nullptr) {
+  auto const shift = [&](std::span<float const> out, std::span<float> in) {
+    if (ring.size() == 1) {
+      std::ranges::copy(out, in.begin());
+      return;
+    }
+    auto const sent = std::as_bytes(out);
+    auto const received = std::as_writable_bytes(in);
+    ring.start_shift(Channel::prefetched, 1, OutgoingBytes(&sent, 1), IncomingBytes(&received, 1)).wait();
+  };
+  try {
+    simulator::Machine machine(program, hardware, inputs, {ring.rank(), ring.size(), arrangement, shift});
+    machine.run(statistics);
+    return machine.outputs();
+  } catch (std::exception const& error) {
+    ring.abandon(error.what());  // so that peers do not wait for this rank
+    throw;
+  }
+}
+
+/// The same for a program of one rank, without a communicator.
+inline Tensors simulate(Program const& program, Hardware const& hardware, Tensors const& inputs,
+                        Arrangement const& arrangement = {}, Statistics* statistics = nullptr) {
+  auto const shift = [](std::span<float const> out, std::span<float> in) { std::ranges::copy(out, in.begin()); };
+  simulator::Machine machine(program, hardware, inputs, {0, 1, arrangement, shift});
+  machine.run(statistics);
+  return machine.outputs();
+}
+
+}  // namespace annulus::nki
