@@ -1,6 +1,7 @@
 #pragma once
 // Everything that needs Eigen and the standard library only; with the CMake target annulus::mpi also the ring over MPI.
 
+#include "annulus/attention/collectives.hpp"
 #include "annulus/attention/functions.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/cpu/cpu.hpp"

@@ -132,6 +132,18 @@ class RingAttention {
 
   /// The plan of the last call of a pass; empty before.
   std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
+  /// Global positions of this rank's queries (counted from the query offset) or keys, in the order of their rows: what a
+  /// rotary embedding needs. Known after the first call, otherwise throws Error; before it, positions(ring, sharding,
+  /// tokens) of collectives.hpp.
+  std::vector<Index> positions(Side side) const {
+    std::optional<RingPlan> const& known = plan(Pass::forward) ? plan(Pass::forward) : plan(Pass::backward);
+    check<Error>(known.has_value(), "positions are known after the first call of a RingAttention; before it, "
+                                    "positions(ring, sharding, tokens) gives them");
+    if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
+    std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
+    for (Index& position : queries) position += options_.query_offset;
+    return queries;
+  }
   /// Bytes of the buffers that a pass holds; equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
   /// other operands needed more.
   Index buffer_bytes(Pass pass) const { return state(pass).buffers.bytes(); }
