@@ -2,6 +2,7 @@
 // RingAttention: exact attention, forward and backward, over a sequence that is sharded over the ranks of a ring.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -25,7 +26,8 @@ namespace annulus {
 ///
 /// Every rank of the ring constructs one, with equal options, and calls the same passes in the same order. The first
 /// call fixes the shapes. Plans and buffers are kept, so that a call with the shapes and operands of the previous one
-/// allocates only the tensors it returns (the *_into calls: nothing). At most one thread at a time may call it.
+/// allocates only the tensors it returns (the *_into calls: nothing). A call that begins while another one runs, on
+/// another thread or in a predicate, throws Error.
 /// Communicator and backend must outlive it. `predicate(batch, head, query, key)`, on global positions (the query's
 /// includes query_offset), restricts the mask further.
 ///
@@ -138,6 +140,18 @@ class RingAttention {
 
   /// The plan of the last call of a pass; empty before the first one.
   std::optional<RingPlan> const& plan(Pass pass) const { return state(pass).plan; }
+  /// Global positions of this rank's queries (counted from the query offset) or keys, in the order of their rows: what a
+  /// rotary embedding needs. Known after the first call, otherwise throws Error; before it, positions(ring, sharding,
+  /// tokens) of collectives.hpp.
+  std::vector<Index> positions(Side side) const {
+    std::optional<RingPlan> const& known = plan(Pass::forward) ? plan(Pass::forward) : plan(Pass::backward);
+    check<Error>(known.has_value(), "positions are known after the first call of a RingAttention; before it, "
+                                    "positions(ring, sharding, tokens) gives them");
+    if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
+    std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
+    for (Index& position : queries) position += options_.query_offset;
+    return queries;
+  }
   /// Bytes of the buffers held for a pass. Equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
   /// other operands needed more.
   Index buffer_bytes(Pass pass) const { return state(pass).buffers.bytes(); }
@@ -220,6 +234,13 @@ class RingAttention {
   /// same, abandons the ring, so that the peers fail at once instead of waiting.
   template <class Body>
   void in_call(Pass pass, std::optional<Index> label, Body&& body) {
+    check<Error>(in_progress_.begin(), "rank ", communicator_->rank(), ": ", name_of(pass),
+                 " was called on a RingAttention while another call of it runs, on another thread or in a predicate; "
+                 "accepted: one call at a time");
+    struct End {
+      CallInProgress& call;
+      ~End() { call.end(); }
+    } const at_end{in_progress_};
     Call call{pass, 0, label, is_checked()};
     auto const tail = [&]() -> FlightRecord::Tail {
       if constexpr (CallRecordingCommunicator<C>) return communicator_->flight_record().tail();
@@ -402,6 +423,19 @@ class RingAttention {
     AttentionShape shape;
     Index queries, keys;
   };
+  /// True while a call runs. Stays with the object: a moved RingAttention has no call.
+  class CallInProgress {
+   public:
+    CallInProgress() = default;
+    CallInProgress(CallInProgress&&) noexcept {}
+    CallInProgress& operator=(CallInProgress&&) noexcept { return *this; }
+
+    bool begin() { return !flag_.test_and_set(std::memory_order_acquire); }
+    void end() { flag_.clear(std::memory_order_release); }
+
+   private:
+    std::atomic_flag flag_;
+  };
   static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
 
   C* communicator_;
@@ -415,6 +449,7 @@ class RingAttention {
   FlightRecord::Tail last_calls_;             ///< before the current call
   std::uint64_t calls_ = 0;                   ///< used if the communicator keeps no flight record
   std::array<PassState, 2> states_;
+  CallInProgress in_progress_;
 };
 
 template <class C, class B>

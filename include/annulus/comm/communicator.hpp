@@ -101,11 +101,11 @@ void abandon_ring(C& communicator, std::string_view reason, Rank culprit = Commu
   }
 }
 
-/// Calls function(). If it throws, abandons the ring, so that the peers' waits fail at once, and rethrows.
+/// Returns function(). If it throws, abandons the ring, so that the peers' waits fail at once, and rethrows.
 template <Communicator C, class Function>
-void or_abandon(C& communicator, Function&& function) {
+decltype(auto) or_abandon(C& communicator, Function&& function) {
   try {
-    function();
+    return function();
   } catch (CommunicationError const& error) {
     abandon_ring(communicator, error.what(), error.neighbour());
     throw;

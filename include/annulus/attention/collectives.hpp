@@ -1,0 +1,250 @@
+#pragma once
+// Collective operations on tensors around a call: positions, scatter, gather and all_reduce over the ranks of a ring.
+//
+// All ranks call them in the same order, between calls of the attention. Arguments that do not fit are refused on all
+// ranks, with the same error, before any element moves; a rank that fails later abandons the ring.
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <exception>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "annulus/attention/agreement.hpp"
+#include "annulus/core/memory_space.hpp"
+#include "annulus/core/scalar.hpp"
+#include "annulus/sharding/scatter_gather.hpp"
+#include "annulus/tensor/addressable.hpp"
+#include "annulus/tensor/eigen.hpp"
+
+namespace annulus {
+
+/// The axis of a tensor that holds the positions, and whose positions they are.
+struct Along {
+  std::size_t axis = axis::sequence;  ///< 1, as in [batch, sequence, heads, dim]; 2 for lse [batch, heads, queries]
+  Side side = Side::query;
+};
+
+namespace detail {
+
+template <Communicator C, class X>
+struct RequireCollective {
+  static_assert(RequireTensor<X>::value);
+  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
+                "annulus: scatter, gather and all_reduce take tensors in host memory, on a ring that moves host memory");
+  static_assert(std::is_trivially_copyable_v<ScalarOf<X>>, "annulus: elements are sent as bytes: they must be trivially copyable");
+  static constexpr bool value = true;
+};
+
+/// What all ranks must agree on. A rank that refuses its arguments in require() makes all ranks throw its error.
+template <class T, std::size_t N, class Require>
+CallRecord collective_record(std::string_view name, Index number, std::array<Index, N> const& equal_extents,
+                             Require&& require) {
+  static_assert(N >= 1 && N <= 8, "annulus: a tensor with one to eight axes");
+  constexpr std::array<std::string_view, 8> extents{"extent of axis 0", "extent of axis 1", "extent of axis 2",
+                                                    "extent of axis 3", "extent of axis 4", "extent of axis 5",
+                                                    "extent of axis 6", "extent of axis 7"};
+  CallRecord record;
+  record.add_named("collective operation", number, name);
+  record.add("number of axes", static_cast<Index>(N));
+  record.add("bytes of an element", static_cast<Index>(sizeof(T)));
+  for (std::size_t a = 0; a < N; ++a) record.add(extents[a], equal_extents[a]);
+  try {
+    require(record);
+  } catch (...) {
+    record.refuse(std::current_exception());
+  }
+  return record;
+}
+
+inline void record_along(CallRecord& record, Along const& along, Sharding const& sharding, std::size_t axes) {
+  record.add("axis of the positions", static_cast<Index>(along.axis));
+  record.add_named("side", static_cast<Index>(along.side), along.side == Side::query ? "query" : "key");
+  record.add_named("sharding", static_cast<Index>(sharding.fingerprint()), sharding.name());
+  check<ShapeError>(along.axis < axes, "the positions lie along axis ", along.axis, " of a tensor with ", axes,
+                    " axes; accepted: 0 to ", axes - 1);
+}
+
+/// A row-major buffer of elements with its extents.
+template <class T, std::size_t N>
+struct PackedTensor {
+  PackedTensor() = default;
+  explicit PackedTensor(std::array<Index, N> const& extents) : view(nullptr, extents) {
+    elements.resize(static_cast<std::size_t>(view.size()) * sizeof(T));
+    view = {reinterpret_cast<T*>(elements.data()), extents};
+  }
+  std::vector<std::byte> elements;
+  TensorView<T, N> view;
+};
+
+/// Sends `out` to the rank `hop` places on, and receives `in` from the rank `hop` places back.
+template <Communicator C>
+void shift(C& ring, int hop, std::span<std::byte const> out, std::span<std::byte> in) {
+  std::array const leaving{out};
+  std::array const arriving{in};
+  ring.start_shift(Channel::prefetched, hop, leaving, arriving).wait();
+}
+
+/// A new tensor of x's family and axis order; extents in attention order.
+template <class X, std::size_t N>
+auto make_as(X const& x, std::array<Index, N> const& extents) {
+  if constexpr (N == 4)
+    return make_in_order_of<ScalarOf<X>>(x, extents);
+  else
+    return make_like<ScalarOf<X>, N>(x, extents);
+}
+
+/// The view of a tensor that make_as has made like x.
+template <class X, class Made>
+auto view_as(X const& x, Made& made) {
+  if constexpr (rank_of<X> == 4)
+    return view_of(with_axes(made, axis_order_of(x)));
+  else
+    return view_of(made);
+}
+
+}  // namespace detail
+
+/// Global positions of this rank's rows among `tokens`, in the order of the rows: for rotary embeddings, say. Queries
+/// are counted from 0: add the query offset. Not collective. Throws ShapeError for a sharding of another length.
+template <Communicator C>
+std::vector<Index> positions(C const& ring, Sharding const& sharding, Index tokens, Side side = Side::query) {
+  auto const segments = sharding.segments(side, ring.rank(), sharding.lengths(side, ring.size(), tokens));
+  return positions_of(segments);
+}
+
+/// This rank's shard of the tensor that rank 0 passes. Collective. The other ranks' tensors give the type alone, are not
+/// read, and may be empty. `global` has one to eight axes, of any element type; `along.axis` counts in attention order.
+/// Returns a new tensor of its family, its extent along that axis being sharding.lengths(side, ranks, extent)[rank].
+/// Throws ShapeError or CommunicationError on all ranks.
+template <Communicator C, class X>
+auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& along = {}) {
+  static_assert(detail::RequireCollective<C, X>::value);
+  using T = ScalarOf<X>;
+  constexpr std::size_t N = rank_of<X>;
+  auto const from = view_of(global);
+  agree(ring, detail::collective_record<T>("scatter", 1, std::array<Index, N>{}, [&](CallRecord& record) {
+          detail::record_along(record, along, sharding, N);
+          if (ring.rank() == 0) {
+            require_addressable("the global tensor", from);
+            sharding.lengths(along.side, ring.size(), from.extent(along.axis));
+          }
+        }));
+  return or_abandon(ring, [&] {
+    std::array<Index, N> const mine = from.extents();
+    std::vector<std::array<Index, N>> extents(static_cast<std::size_t>(ring.size()));
+    ring.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(extents)));
+    auto const lengths = sharding.lengths(along.side, ring.size(), extents[0][along.axis]);
+    auto const shard_of = [&](Rank rank) {
+      auto shard = extents[0];
+      shard[along.axis] = lengths[static_cast<std::size_t>(rank)];
+      return shard;
+    };
+    auto const pack = [&](Rank rank) {
+      detail::PackedTensor<T, N> packed(shard_of(rank));
+      auto const segments = sharding.segments(along.side, rank, lengths);
+      scatter_into(from, std::span<Segment const>(segments), packed.view, along.axis);
+      return packed;
+    };
+    detail::PackedTensor<T, N> own = ring.rank() == 0 ? pack(0) : detail::PackedTensor<T, N>(shard_of(ring.rank()));
+    for (int hop = 1; hop < ring.size(); ++hop) {
+      auto const leaving = ring.rank() == 0 ? pack(hop) : detail::PackedTensor<T, N>();
+      detail::shift(ring, hop, leaving.elements, ring.rank() == hop ? std::span(own.elements) : std::span<std::byte>());
+    }
+    auto result = detail::make_as(global, shard_of(ring.rank()));
+    copy_elements(TensorView<T const, N>(own.view), detail::view_as(global, result));
+    return result;
+  });
+}
+
+/// The whole tensor in natural order, on every rank, from the shards of all ranks. Collective. The shards may have any
+/// lengths that the sharding accepts (with Contiguous: any at all); their other extents are equal. Returns a new tensor
+/// of the shard's family, in which every row is written. Throws ShapeError or CommunicationError on all ranks.
+template <Communicator C, class X>
+auto gather(C& ring, X const& local, Sharding const& sharding, Along const& along = {}) {
+  static_assert(detail::RequireCollective<C, X>::value);
+  using T = ScalarOf<X>;
+  constexpr std::size_t N = rank_of<X>;
+  auto const from = view_of(local);
+  auto equal = from.extents();
+  if (along.axis < N) equal[along.axis] = 0;
+  auto const records = agree(ring, detail::collective_record<T>("gather", 2, equal, [&](CallRecord& record) {
+                               detail::record_along(record, along, sharding, N);
+                               require_addressable("the shard", from);
+                               record.local_queries = from.extent(along.axis);
+                             }));
+  std::vector<Index> lengths;
+  for (CallRecord const& record : records) lengths.push_back(record.local_queries);
+  auto extents = from.extents();
+  extents[along.axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
+  // Every rank sees the same lengths: what is refused here, all ranks refuse.
+  std::vector<std::vector<Segment>> segments;
+  for (Rank rank = 0; rank < ring.size(); ++rank) segments.push_back(sharding.segments(along.side, rank, lengths));
+  return or_abandon(ring, [&] {
+    auto result = detail::make_as(local, extents);
+    auto const to = detail::view_as(local, result);
+    auto const write = [&](Rank rank, TensorView<T, N> shard) {
+      gather_into(shard, std::span<Segment const>(segments[static_cast<std::size_t>(rank)]), to, along.axis);
+    };
+    detail::PackedTensor<T, N> own(from.extents());
+    copy_elements(TensorView<T const, N>(from), own.view);
+    write(ring.rank(), own.view);
+    for (int hop = 1; hop < ring.size(); ++hop) {
+      Rank const source = ring_neighbour(ring.rank(), -hop, ring.size());
+      auto arriving = from.extents();
+      arriving[along.axis] = lengths[static_cast<std::size_t>(source)];
+      detail::PackedTensor<T, N> other(arriving);
+      detail::shift(ring, hop, own.elements, other.elements);
+      write(source, other.view);
+    }
+    return result;
+  });
+}
+
+/// Replaces each element of x by its sum over the ranks, added in rank order: the same bits on every rank and in every
+/// run. Collective. x has the same extents on all ranks, of any number of axes up to eight; 16-bit elements are summed in
+/// float and rounded once. Throws ShapeError or CommunicationError on all ranks.
+template <Communicator C, class X>
+void all_reduce(C& ring, X&& x) {
+  static_assert(detail::RequireCollective<C, std::remove_cvref_t<X>>::value);
+  using T = ScalarOf<X>;
+  constexpr std::size_t N = rank_of<X>;
+  auto const view = view_of(x);
+  agree(ring, detail::collective_record<T>("all_reduce", 3, view.extents(),
+                                           [&](CallRecord&) { require_addressable("the tensor", view); }));
+  or_abandon(ring, [&] {
+    detail::PackedTensor<T, N> own(view.extents());
+    copy_elements(TensorView<T const, N>(view), own.view);
+    std::size_t const piece = std::max(sizeof(T), (std::size_t{1} << 16) / sizeof(T) * sizeof(T));
+    std::vector<std::byte> gathered(piece * static_cast<std::size_t>(ring.size()));
+    for (std::size_t begin = 0; begin < own.elements.size(); begin += piece) {
+      std::size_t const bytes = std::min(piece, own.elements.size() - begin);
+      auto const mine = std::span(own.elements).subspan(begin, bytes);
+      auto const all = std::span(gathered).first(bytes * static_cast<std::size_t>(ring.size()));
+      ring.all_gather(mine, all);
+      auto* const sums = reinterpret_cast<T*>(mine.data());
+      auto const* const terms = reinterpret_cast<T const*>(all.data());
+      std::size_t const count = bytes / sizeof(T);
+      for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (Scalar<T>) {
+          Accumulator<T> sum(0);
+          for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
+            sum += static_cast<Accumulator<T>>(terms[r * count + i]);
+          sums[i] = static_cast<T>(sum);
+        } else {
+          T sum(0);
+          for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r) sum = static_cast<T>(sum + terms[r * count + i]);
+          sums[i] = sum;
+        }
+      }
+    }
+    copy_elements(TensorView<T const, N>(own.view), view);
+  });
+}
+
+}  // namespace annulus

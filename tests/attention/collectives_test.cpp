@@ -1,0 +1,145 @@
+#include "annulus/attention/collectives.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "annulus/attention/ring_attention.hpp"
+#include "annulus/backend/reference/reference.hpp"
+#include "annulus/comm/self.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "attention/collective_cases.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using annulus_test::AnyTensor;
+using annulus_test::numbered;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using Rows = AnyTensor<float, 4>;
+
+/// What each rank throws; nullopt where it returns.
+template <class Function>
+std::vector<std::string> errors_of(int ranks, Function const& function) {
+  return run_ring(ranks, [&](SimulatedRing& ring) -> std::string {
+    try {
+      function(ring);
+    } catch (ShapeError const& error) {
+      return std::string("ShapeError: ") + error.what();
+    } catch (CommunicationError const& error) {
+      return std::string("CommunicationError: ") + error.what();
+    }
+    return "";
+  });
+}
+
+void require_all(std::vector<std::string> const& errors, std::string const& kind, std::string const& words) {
+  for (std::string const& error : errors) {
+    CHECK_THAT(error, ContainsSubstring(kind));
+    CHECK_THAT(error, ContainsSubstring(words));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("scatter, gather and all_reduce of tensors of every kind", "[attention][collectives]") {
+  for (int ranks : {1, 2, 3, 5, 8}) {
+    CAPTURE(ranks);
+    for (std::string const& complaint :
+         run_ring(ranks, [](SimulatedRing& ring) { return annulus_test::all_collectives(ring); }))
+      CHECK(complaint.empty());
+  }
+  SelfRing alone;
+  CHECK(annulus_test::all_collectives(alone).empty());
+}
+
+TEST_CASE("scatter and gather keep the axis order of a wrapped tensor", "[attention][collectives]") {
+  Rows const whole = numbered<float, 4>({2, 3, 10, 4});  // [batch, heads, sequence, dim]
+  run_ring(3, [&](SimulatedRing& ring) {
+    Rows const local = scatter(ring, bhsd(whole), Zigzag{});
+    bool const right = local.dimension(2) == Zigzag{}.lengths(Side::query, 3, 10)[static_cast<std::size_t>(ring.rank())];
+    Rows const gathered = gather(ring, bhsd(local), Zigzag{});
+    bool const same = std::equal(whole.data(), whole.data() + whole.size(), gathered.data());
+    if (!right || !same) throw std::runtime_error("another order");
+  });
+}
+
+TEST_CASE("contiguous shards of any lengths are gathered", "[attention][collectives]") {
+  std::vector<Index> const lengths{4, 0, 7};
+  auto const gathered = run_ring(3, [&](SimulatedRing& ring) {
+    AnyTensor<int, 2> local(lengths[static_cast<std::size_t>(ring.rank())], 2);
+    for (Index i = 0; i < local.size(); ++i) local.data()[i] = 100 * ring.rank() + static_cast<int>(i);
+    return gather(ring, local, Contiguous{}, {.axis = 0});
+  });
+  for (auto const& all : gathered) {
+    REQUIRE(all.dimension(0) == 11);
+    CHECK(all(3, 1) == 7);
+    CHECK(all(4, 0) == 200);
+    CHECK(all(10, 1) == 213);
+  }
+}
+
+TEST_CASE("collectives are refused on all ranks alike, and the ring goes on", "[attention][collectives]") {
+  Rows const x = numbered<float, 4>({1, 12, 2, 4});
+  require_all(errors_of(3, [&](SimulatedRing& ring) { scatter(ring, x, Striped{}, {.axis = 4}); }), "ShapeError",
+              "along axis 4 of a tensor with 4 axes; accepted: 0 to 3");
+  require_all(errors_of(3, [&](SimulatedRing& ring) {
+                scatter(ring, x, ring.rank() == 1 ? Sharding(Zigzag{}) : Sharding(Striped{}));
+              }),
+              "CommunicationError", "different sharding: rank 0 has striped, rank 1 has zigzag");
+  require_all(errors_of(3, [&](SimulatedRing& ring) {
+                if (ring.rank() == 2)
+                  all_reduce(ring, Rows(x));
+                else
+                  scatter(ring, x, Striped{});
+              }),
+              "CommunicationError", "collective operation");
+  // The ranks' lengths are not those of the sharding.
+  require_all(errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, ring.rank() + 1, 2, 4), Striped{}); }),
+              "ShapeError", "the ranks hold");
+  require_all(errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, 4, 2, ring.rank() == 1 ? 5 : 4), Striped{}); }),
+              "CommunicationError", "different extent of axis 3: rank 0 has 4, rank 1 has 5");
+  ExplicitMap const map{.queries = {{0, 2}, {1}}, .keys = {}};
+  require_all(errors_of(2, [&](SimulatedRing& ring) { scatter(ring, x, map); }), "ShapeError", "rank 0: ");
+
+  run_ring(3, [&](SimulatedRing& ring) {
+    try {
+      scatter(ring, x, Striped{}, {.axis = 9});
+    } catch (ShapeError const&) {
+    }
+    if (!annulus_test::all_collectives(ring).empty()) throw std::runtime_error("the ring does not go on");
+  });
+}
+
+TEST_CASE("a rank that does not come to a collective is named", "[attention][collectives]") {
+  auto const errors = errors_of(3, [](SimulatedRing& ring) {
+    if (ring.rank() == 1) return;
+    Rows x(1, 12, 2, 4);
+    all_reduce(ring, x);
+  });
+  for (Rank rank : {0, 2}) CHECK_THAT(errors[static_cast<std::size_t>(rank)], ContainsSubstring("rank 1"));
+}
+
+TEST_CASE("RingAttention knows the positions of its rows after the first call", "[attention][collectives]") {
+  run_ring(3, [](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    Options const options{.sharding = Striped{.block = 2}, .query_offset = -5};
+    RingAttention attention(ring, backend, options);
+    bool refused = false;
+    try {
+      static_cast<void>(attention.positions(Side::query));
+    } catch (Error const&) {
+      refused = true;
+    }
+    Rows const q = scatter(ring, numbered<float, 4>({1, 11, 2, 4}), options.sharding);
+    Rows const k = scatter(ring, numbered<float, 4>({1, 17, 2, 4}), options.sharding, {.side = Side::key});
+    attention.forward(q, k, k);
+    std::vector<Index> queries = positions(ring, options.sharding, 11);
+    for (Index& position : queries) position -= 5;
+    if (!refused || attention.positions(Side::query) != queries ||
+        attention.positions(Side::key) != positions(ring, options.sharding, 17, Side::key))
+      throw std::runtime_error("other positions");
+  });
+}

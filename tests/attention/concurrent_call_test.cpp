@@ -1,0 +1,82 @@
+// Calls of one RingAttention that overlap, on two threads or by a predicate: refused instead of sharing buffers.
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <future>
+#include <latch>
+#include <string>
+
+#include "annulus/attention/ring_attention.hpp"
+#include "annulus/backend/reference/reference.hpp"
+#include "annulus/comm/self.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using Rows = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+
+Rows rows() {
+  Rows tensor(1, 5, 2, 4);
+  tensor.setConstant(0.5f);
+  return tensor;
+}
+
+template <class Attention>
+std::string error_of_call(Attention& attention) {
+  Rows const x = rows();
+  try {
+    attention.forward(x, x, x);
+  } catch (Error const& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a call from another thread while one runs throws, and the running call is right", "[attention]") {
+  SelfRing ring;
+  ReferenceBackend backend;
+  std::latch started(1), refused(1);
+  std::atomic<bool> first = true;
+  auto const predicate = [&](Index, Index, Index, Index) {
+    if (first.exchange(false)) {
+      started.count_down();
+      refused.wait();
+    }
+    return true;
+  };
+  RingAttention attention(ring, backend, {}, predicate);
+  auto running = std::async(std::launch::async, [&] {
+    Rows const x = rows();
+    return attention.forward(x, x, x);
+  });
+  started.wait();
+  std::string const error = error_of_call(attention);
+  refused.count_down();
+  CHECK_THAT(error, ContainsSubstring("forward was called on a RingAttention while another call of it runs"));
+  Rows const output = running.get().output;
+  CHECK(std::all_of(output.data(), output.data() + output.size(), [](float x) { return x == 0.5f; }));
+  CHECK(error_of_call(attention).empty());  // the next call is accepted
+}
+
+TEST_CASE("a call from within a predicate throws", "[attention]") {
+  SelfRing ring;
+  ReferenceBackend backend;
+  struct Recursive {
+    std::function<void()>* call;
+    bool operator()(Index, Index, Index, Index) const {
+      (*call)();
+      return true;
+    }
+  };
+  std::function<void()> call;
+  RingAttention attention(ring, backend, {}, Recursive{&call});
+  Rows const x = rows();
+  call = [&] { attention.forward(x, x, x); };
+  CHECK_THAT(error_of_call(attention), ContainsSubstring("in a predicate"));
+}
