@@ -10,7 +10,7 @@ int main() {
   v.setRandom();
 
   annulus::SelfRing ring;
-  annulus::ReferenceBackend backend;
+  annulus::CpuBackend backend;
   annulus::RingAttention attention(ring, backend, {.mask = {.causal = true, .window = {.left = 4}, .sink_tokens = 1},
                                                    .softmax_scale = 0.25,
                                                    .logit_softcap = 20.0,

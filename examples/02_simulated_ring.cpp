@@ -1,4 +1,5 @@
-// Demonstrates: sharding a global tensor over 4 ranks, running the ring in one process, and gathering the result.
+// Demonstrates: scattering global tensors over 4 ranks, running the ring in one process, and gathering the result. The
+// same function runs over MPI with annulus::run_mpi_ring.
 #include <annulus/annulus.hpp>
 #include <algorithm>
 #include <cmath>
@@ -11,16 +12,17 @@ int main() {
   k.setRandom();
   v.setRandom();
   annulus::Options const options{.mask = annulus::causal(), .sharding = annulus::Zigzag{}};
-  annulus::ReferenceBackend backend;
 
-  Tensor output(1, 101, 4, 16);
-  annulus::run_ring(4, [&](annulus::SimulatedRing& ring) {
-    auto const shard = [&](Tensor const& x) { return annulus::scatter(x, options.sharding, ring.rank(), ring.size()); };
+  auto const outputs = annulus::run_ring(4, [&](auto& ring) {
+    annulus::CpuBackend backend;
+    auto const shard = [&](Tensor const& x) { return annulus::scatter(ring, x, options.sharding); };
     auto const forward = annulus::ring_attention_forward(ring, backend, options, shard(q), shard(k), shard(v));
-    annulus::gather(forward.output, options.sharding, ring.rank(), ring.size(), output);
+    return annulus::gather(ring, forward.output, options.sharding);
   });
+  Tensor const& output = outputs[0];  // every rank has all rows
 
   annulus::SelfRing alone;
+  annulus::CpuBackend backend;
   auto const whole = annulus::ring_attention_forward(alone, backend, {.mask = annulus::causal()}, q, k, v);
   float largest = 0;
   for (Eigen::Index i = 0; i < output.size(); ++i)

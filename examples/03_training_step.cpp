@@ -23,17 +23,15 @@ int main() {
   for (int i = 0; i < tokens; ++i) documents(0, i) = i < 100 ? 1 : i < 160 ? 2 : i < 250 ? 3 : 0;
 
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
-    auto const segments = options.sharding.segments(annulus::Side::query, ring.rank(), lengths);
-    Eigen::Index const local = annulus::rows_of(segments);
-    Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> ids(1, local);
-    annulus::scatter_into(annulus::view_of(documents), std::span(segments), annulus::view_of(ids));
+    auto const ids = annulus::scatter(ring, documents, options.sharding);
+    Eigen::Index const local = ids.dimension(1);
 
     Tensor q(1, local, 4, 32), k(1, local, 2, 32), v(1, local, 2, 32), dout(1, local, 4, 32);
     q.setRandom();
     k.setRandom();
     v.setRandom();
     dout.setRandom();
-    annulus::ReferenceBackend backend;
+    annulus::CpuBackend backend;
     annulus::RingAttention attention(ring, backend, options);
     auto const forward = attention.forward(q, k, v, {.query_segments = ids, .key_segments = ids});
     auto const gradients = attention.backward(dout, forward, q, k, v, {.query_segments = ids, .key_segments = ids});

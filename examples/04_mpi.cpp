@@ -16,14 +16,15 @@ int main(int argc, char** argv) {
     for (int r = 0; r < ranks; ++r) groups[static_cast<std::size_t>(r) % groups.size()].push_back(r);
     auto ring = annulus::MpiRing::from_replica_groups(MPI_COMM_WORLD, groups);
 
-    Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 64, 4, 16), k(1, 64, 4, 16), v(1, 64, 4, 16);
+    Eigen::Tensor<float, 4, Eigen::RowMajor> q(1, 64, 4, 16), k(1, 64, 4, 16), v(1, 64, 4, 16), dout(1, 64, 4, 16);
     q.setRandom();
     k.setRandom();
     v.setRandom();
-    annulus::ReferenceBackend backend;
+    dout.setRandom();
+    annulus::CpuBackend backend;
     annulus::RingAttention attention(ring, backend, {.mask = annulus::causal(), .sharding = annulus::Striped{}});
     auto const forward = attention.forward(q, k, v);
-    attention.backward(forward.output, forward, q, k, v);
+    attention.backward(dout, forward, q, k, v);
     if (ring.rank() == 0)
       std::cout << "world rank " << rank << " leads a ring of " << ring.size() << ", lse " << forward.lse(0, 0, 63) << '\n';
   } catch (std::exception const& error) {

@@ -33,7 +33,7 @@ int main() {
     q.setRandom();
     k.setRandom();
     v.setRandom();
-    annulus::ReferenceBackend backend;
+    annulus::CpuBackend backend;
     annulus::RingAttention attention(ring, backend);
     attention.forward(q, k, v);
     return std::pair{static_cast<annulus::Index>(ring.bytes), attention.plan(annulus::Pass::forward)->bytes_sent(ring.rank())};

@@ -13,7 +13,7 @@ int main() {
     q.setConstant(0.5f);
     k.setConstant(0.0f);
     v.setConstant(1.0f);
-    annulus::ReferenceBackend backend;
+    annulus::CpuBackend backend;
     annulus::RingAttention attention(ring, backend, {.sharding = annulus::Striped{}}, prefix_and_dilation);
     auto const forward = attention.forward(q, k, v);
     return std::pair{forward.lse(0, 0, 15), forward.lse(0, 1, 15)};

@@ -12,7 +12,7 @@ int main() {
   k.setRandom();
   v.setRandom();
   annulus::SelfRing ring;
-  annulus::ReferenceBackend backend;
+  annulus::CpuBackend backend;
   auto const attend = [&](Eigen::Index begin, Eigen::Index count) {
     annulus::TensorView<float const> const keys = annulus::view_of(k), values = annulus::view_of(v);
     return annulus::ring_attention_forward(ring, backend, {}, q, keys.slice(annulus::axis::sequence, begin, count),
