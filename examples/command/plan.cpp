@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <annulus/attention/validate.hpp>
 #include <annulus/schedule/print_plan.hpp>
+#include <cmath>
 #include <iostream>
 #include <limits>
 #include <string>
@@ -77,6 +78,40 @@ annulus::PlanRequest request_of(PlanOptions const& options) {
           .lse_bytes = accumulator_bytes};
 }
 
+/// Above this ratio of the largest work of a rank to the mean, other shardings are compared.
+constexpr double balanced = 1.1;
+
+void print_columns() {
+  std::cout << "\ncolumns\n"
+               "  owner                           rank whose rows this rank works on in the step\n"
+               "  full, band, ranges, elements    tiles by coverage: all pairs visible; a diagonal band; a range of keys "
+               "per query;\n"
+               "                                  a test per pair\n"
+               "  multiply-adds                   work of the visible pairs\n"
+               "  rows ahead, bytes ahead         sent before the compute of the step: operands of the next step\n"
+               "  rows behind, bytes behind       sent after it: results for their owner\n"
+               "  peak buffer bytes               all buffers that the pass allocates on the rank\n";
+}
+
+/// Says which shardings balance the work of the ranks, if the chosen one does not.
+void print_balance(annulus::RingPlan const& plan) {
+  if (plan.imbalance() <= balanced) return;
+  std::string better;
+  double smallest = plan.imbalance();
+  for (auto const& [word, sharding] : shardings) {
+    annulus::PlanRequest other = plan.request();
+    other.sharding = sharding;
+    other.query_lengths = sharding.lengths(annulus::Side::query, plan.ranks(), plan.global_queries());
+    other.key_lengths = sharding.lengths(annulus::Side::key, plan.ranks(), plan.global_keys());
+    double const imbalance = annulus::RingPlan(other).imbalance();
+    if (imbalance >= smallest) continue;
+    smallest = imbalance;
+    better = annulus::message_of("--sharding ", word, " has ", std::round(100 * imbalance) / 100);
+  }
+  std::cout << "the busiest rank has " << std::round(100 * plan.imbalance()) / 100 << " times the mean work: "
+            << (better.empty() ? "no other sharding is better balanced" : better) << '\n';
+}
+
 }  // namespace
 
 CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
@@ -133,7 +168,9 @@ void run_plan(PlanOptions const& options) {
       print_plan(std::cout, plans[i]);
     else
       print_plan_summary(std::cout, plans[i]);
+    print_balance(plans[i]);
   }
+  print_columns();
 }
 
 }  // namespace annulus_command

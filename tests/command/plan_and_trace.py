@@ -51,6 +51,10 @@ windowed = ["--tokens", "80", "--ranks", "8", "--causal", "--window", "9,0"]
 assert plans(*windowed)[0]["offsets_without_step"] == [2, 3, 4, 5, 6, 7]
 text = plan(*windowed, "--pass", "forward")
 assert "2 steps of 8 are made; not made" in text and ": 2 3 4 5 6 7\n" in text, text
+assert "rows ahead, bytes ahead" in text.split("columns")[1], text
+unbalanced = ["--tokens", "4096", "--ranks", "8", "--causal", "--pass", "forward", "--sharding"]
+assert "the busiest rank has 1.87 times the mean work: --sharding zigzag has 1\n" in plan(*unbalanced, "contiguous")
+assert "times the mean work" not in plan(*unbalanced, "zigzag") + plan(*unbalanced, "striped")
 assert "rank 7: 10 queries, 10 keys" in text and "window(9, 0)" in text and "bytes sent by all ranks" in text
 for arguments in (["--sink-tokens", "4"], ["--query-offset", "20"], ["--chunk", "5"], ["--dtype", "f64"], ["--heads", "2"], ["--head-dim", "32"],
                   ["--value-dim", "3"], ["--batch", "2"], ["--sharding", "striped"], ["--rotation", "queries"]):
