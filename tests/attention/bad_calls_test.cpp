@@ -422,7 +422,7 @@ TEST_CASE("invalid options are refused", "[attention]") {
   for (BadCall const& bad : wrong_options()) check_refused(bad);
 }
 
-TEST_CASE("optional operands with inconsistent extents are refused", "[attention]") {
+TEST_CASE("optional operands with inconsistent extents are refused", "[attention][C20]") {
   for (BadCall const& bad : wrong_optional_operands()) check_refused(bad);
 }
 

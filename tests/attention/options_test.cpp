@@ -86,7 +86,7 @@ TEST_CASE("the range of scale and cap depends on the type of the sums", "[attent
   check_ends([](double cap) { validate_range<double>({.logit_softcap = cap}); }, 0x1p-1022, 0x1p968);
 }
 
-TEST_CASE("C40: each option changes the result", "[attention][C40]") {
+TEST_CASE("each option changes the result", "[attention][C40]") {
   int const ranks = 2;
   Options const base{.mask = {.causal = true, .window = {.left = 4, .right = {}}}, .dropout = {.probability = 0.3}};
   auto const before = results_of(ranks, base);

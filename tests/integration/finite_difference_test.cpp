@@ -117,7 +117,7 @@ TEST_CASE("gradients equal finite differences of the output, with all options to
   check_gradients(problem);
 }
 
-TEST_CASE("C6: forward and backward pass use the same scale", "[trap][C6]") {
+TEST_CASE("forward and backward pass use the same scale", "[trap][C6]") {
   for (double scale : {1.0, 0.2, 0.0, -0.7})
     check_gradients_of_both_rotations([scale](RingProblem& problem) {
       problem.dense.softmax_scale = scale;

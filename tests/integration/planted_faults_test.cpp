@@ -82,11 +82,11 @@ bool mentions(std::string const& complaints, char const* result) {
 
 }  // namespace
 
-TEST_CASE("C43: without a fault the test-only backend and communicator pass", "[trap][C43]") {
+TEST_CASE("without a fault the test-only backend and communicator pass", "[trap][C43]") {
   CHECK(complaints_with(BackendFault::none, RingFault::none) == "");
 }
 
-TEST_CASE("C43: every fault planted in a backend is detected", "[trap][C43]") {
+TEST_CASE("every fault planted in a backend is detected", "[trap][C43]") {
   struct Row {
     BackendFault fault;
     char const* name;
@@ -123,7 +123,7 @@ TEST_CASE("C43: every fault planted in a backend is detected", "[trap][C43]") {
   }
 }
 
-TEST_CASE("C43: every fault planted in a communicator is detected", "[trap][C43]") {
+TEST_CASE("every fault planted in a communicator is detected", "[trap][C43]") {
   struct Row {
     RingFault fault;
     char const* name;

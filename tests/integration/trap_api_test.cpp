@@ -38,7 +38,7 @@ std::vector<std::string> refusals(int ranks, Call&& call) {
 
 }  // namespace
 
-TEST_CASE("C20: a local array instead of a global one is refused, not clamped", "[trap][C20]") {
+TEST_CASE("a local array passed instead of a global one is refused, not clamped", "[trap][C20]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   using Pairs = std::array<Index, 4>;
@@ -89,7 +89,7 @@ TEST_CASE("C20: a local array instead of a global one is refused, not clamped", 
   }
 }
 
-TEST_CASE("C30: a block of keys replicated on every rank is counted once, and so is its gradient", "[trap][C30]") {
+TEST_CASE("a block of keys replicated on every rank counts once, and so does its gradient", "[trap][C30]") {
   // The library does not support replicated keys. Users merge two results by the public rule, and give both backward
   // passes the merged output and lse.
   constexpr int on_ring = 18, replicated = 5, ranks = 3;
@@ -146,7 +146,7 @@ TEST_CASE("C30: a block of keys replicated on every rank is counted once, and so
   CHECK(run(ranks) != "");
 }
 
-TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]") {
+TEST_CASE("every option and every operand changes the result", "[trap][C40]") {
   // Fails to compile when a field is added, which then needs a row below.
   // checked, require_finite and call change no result, they only report errors (attention/checked_test.cpp and
   // attention/call_number_test.cpp).
@@ -230,7 +230,7 @@ TEST_CASE("C40: every option and every operand changes the result", "[trap][C40]
   }
 }
 
-TEST_CASE("C40: bias_gradient decides whether dbias is returned", "[trap][C40]") {
+TEST_CASE("bias_gradient decides whether dbias is returned", "[trap][C40]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   for (bool asked : {false, true}) {
@@ -249,7 +249,7 @@ TEST_CASE("C40: bias_gradient decides whether dbias is returned", "[trap][C40]")
   }
 }
 
-TEST_CASE("C40: invalid option values are refused on every rank", "[trap][C40]") {
+TEST_CASE("invalid option values are refused on every rank", "[trap][C40]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   double const not_a_number = std::numeric_limits<double>::quiet_NaN(),

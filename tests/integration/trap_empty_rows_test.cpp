@@ -33,7 +33,7 @@ void hide_from_rows(RingProblem& problem, std::vector<std::int64_t> const& rows)
 
 }  // namespace
 
-TEST_CASE("C2: all keys may be hidden in the first, middle or last steps of a row, or in all", "[trap][C2]") {
+TEST_CASE("all keys of a row may be hidden in its first, middle or last steps, or in all", "[trap][C2]") {
   // Queries in order, keys in reverse: with a causal mask the first steps of the early ranks have only future keys.
   for (int ranks : {2, 3, 5})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
@@ -71,7 +71,7 @@ Bounds bounds_for_logits_of(double reach) {
 
 }  // namespace
 
-TEST_CASE("C3: parts with very different log-sum-exps are merged without overflow", "[trap][C3]") {
+TEST_CASE("parts with very different log-sum-exps are merged without overflow", "[trap][C3]") {
   // Owners have logits near +reach, 0 and -reach, in every order of arrival.
   for (double reach : {400.0, 1e4})
     for (int order = 0; order < 3; ++order)
@@ -97,7 +97,7 @@ TEST_CASE("C3: parts with very different log-sum-exps are merged without overflo
   }
 }
 
-TEST_CASE("C4: a row that sees no key has output 0, lse -inf and gradients of exactly 0", "[trap][C4]") {
+TEST_CASE("a row that sees no key has output 0, lse -inf and gradients of exactly 0", "[trap][C4]") {
   for (bool with_sinks : {false, true})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_length = 9, .key_length = 9}, 3, {}, rotation);
@@ -122,7 +122,7 @@ TEST_CASE("C4: a row that sees no key has output 0, lse -inf and gradients of ex
   CHECK((one.lse == 3 && one.first == 0 && one.second == 1));
 }
 
-TEST_CASE("C5: shards of one or two rows keep the backward pass finite up to 32 ranks", "[trap][C5]") {
+TEST_CASE("shards of one or two rows keep the backward pass finite up to 32 ranks", "[trap][C5]") {
   for (int ranks : {1, 2, 3, 8, 32})
     for (int rows : {1, 2})
       for (annulus::Sharding const& sharding :
@@ -138,7 +138,7 @@ TEST_CASE("C5: shards of one or two rows keep the backward pass finite up to 32 
         }
 }
 
-TEST_CASE("C7: a scale of 0 is used as such: the output is the mean of the visible values", "[trap][C7]") {
+TEST_CASE("a scale of 0 is used as such: the output is the mean of the visible values", "[trap][C7]") {
   for (annulus::Sharding const& sharding : every_sharding(3, 14, 14)) {
     RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 14, .value_dim = 1}, 3, sharding);
     problem.dense.causal = true;
@@ -156,7 +156,7 @@ TEST_CASE("C7: a scale of 0 is used as such: the output is the mean of the visib
   }
 }
 
-TEST_CASE("C14: lse is a natural logarithm, sink logits included", "[trap][C14]") {
+TEST_CASE("lse is a natural logarithm, sink logits included", "[trap][C14]") {
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 7}, 3);
   std::fill(problem.dense.k.begin(), problem.dense.k.end(), 0.0);
   problem.dense.causal = true;
@@ -175,7 +175,7 @@ TEST_CASE("C14: lse is a natural logarithm, sink logits included", "[trap][C14]"
   CHECK(std::abs(joined.first - 3.0 / 8) <= 1e-15);
 }
 
-TEST_CASE("C45: hidden keys have weight 0, however large their logits", "[trap][C45]") {
+TEST_CASE("hidden keys have weight 0, however large their logits", "[trap][C45]") {
   // A finite substitute for -inf would exceed the visible logits of about -1e10, or average a row without visible keys.
   for (double reach : {1e10, 1e30})
     for (Rotation rotation : {Rotation::keys, Rotation::automatic}) {

@@ -33,12 +33,12 @@ annulus::RingPlan forward_plan(RingProblem problem) {
 
 }  // namespace
 
-TEST_CASE("C1: the causal mask compares global positions at every step", "[trap][C1]") {
+TEST_CASE("the causal mask compares global positions at every step", "[trap][C1]") {
   for (int ranks : {2, 3, 4, 5, 7, 8})
     check_every_sharding({.query_length = 41}, ranks, [](RingProblem& problem) { problem.dense.causal = true; });
 }
 
-TEST_CASE("C18: a window crosses 0, 1 and 3 shard boundaries", "[trap][C18]") {
+TEST_CASE("a window may cross 0, 1 or 3 shard boundaries", "[trap][C18]") {
   // Four ranks hold 10 positions each: reaches of 4, 13 and 33 end in the same, the next and the fourth shard.
   for (std::int64_t left : {-1, 0, 4, 13, 33})
     for (std::int64_t right : {-1, 0, 4, 13, 33})
@@ -48,7 +48,7 @@ TEST_CASE("C18: a window crosses 0, 1 and 3 shard boundaries", "[trap][C18]") {
       });
 }
 
-TEST_CASE("C19: a step without visible keys in the window is skipped, and gives no NaN", "[trap][C19]") {
+TEST_CASE("a step without visible keys in the window is skipped, and gives no NaN", "[trap][C19]") {
   for (std::int64_t offset : {0, 18, -18})
     for (std::int64_t reach : {0, 1, 5})
       check_every_sharding({.query_length = 36}, 4, [&](RingProblem& problem) {
@@ -67,7 +67,7 @@ TEST_CASE("C19: a step without visible keys in the window is skipped, and gives 
   CHECK(plan.steps() == 4);
 }
 
-TEST_CASE("C22: document ids of 0 and below are padding, in every sharding", "[trap][C22]") {
+TEST_CASE("document ids of 0 and below are padding, in every sharding", "[trap][C22]") {
   std::vector<int> const from_zero{0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 3, 0, 0, 4, 4, 4, 5, 0, 0, 0, 0, 0, 0};
   std::vector<int> from_below = from_zero;
   for (std::size_t i = 0; i < from_below.size(); ++i)
@@ -85,7 +85,7 @@ TEST_CASE("C22: document ids of 0 and below are padding, in every sharding", "[t
   }
 }
 
-TEST_CASE("C26: packed documents of any length work with any sharding", "[trap][C26]") {
+TEST_CASE("packed documents of any length work with any sharding", "[trap][C26]") {
   // No length is a multiple of 2 * ranks, so no document is zigzag by itself; one document is interrupted.
   for (int ranks : {2, 3, 4}) {
     std::vector<int> ids = documents_of_lengths(2, {7, 1, 13, 5, 2, 9});
@@ -98,7 +98,7 @@ TEST_CASE("C26: packed documents of any length work with any sharding", "[trap][
   }
 }
 
-TEST_CASE("C31: a causal mask with unequal lengths is aligned by the query offset alone", "[trap][C31]") {
+TEST_CASE("a causal mask with unequal lengths is aligned by the query offset alone", "[trap][C31]") {
   for (auto const& [queries, keys] : {std::pair{19, 31}, std::pair{31, 19}}) {
     // Top left: both begin at position 0. Bottom right: the last query has the position of the last key.
     for (std::int64_t offset : {0, keys - queries})
@@ -117,7 +117,7 @@ TEST_CASE("C31: a causal mask with unequal lengths is aligned by the query offse
   CHECK(solve<double>(problem).lse == std::vector{std::log(4.0), std::log(5.0)});
 }
 
-TEST_CASE("C42: every mask works with every sharding", "[trap][C42]") {
+TEST_CASE("every mask works with every sharding", "[trap][C42]") {
   using SetMask = void (*)(RingProblem&);
   SetMask const masks[] = {
       [](RingProblem&) {},

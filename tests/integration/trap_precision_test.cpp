@@ -116,7 +116,7 @@ double standard_error(std::vector<SquaredErrors> const& a, std::vector<SquaredEr
 
 }  // namespace
 
-TEST_CASE("C9: the backward pass needs the output and lse over all keys, not those of one step", "[trap][C9]") {
+TEST_CASE("the backward pass needs the output and lse over all keys, not those of one step", "[trap][C9]") {
   RingProblem problem = small_ring_problem({.query_length = 24}, 3);
   settle(problem);
   round_operands<float>(problem);
@@ -141,7 +141,7 @@ TEST_CASE("C9: the backward pass needs the output and lse over all keys, not tho
   }
 }
 
-TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
+TEMPLATE_TEST_CASE("the error does not grow with the number of ranks", "[trap][C11]", float, Eigen::half,
                    Eigen::bfloat16) {
   // On one rank the largest weight of a row is often exactly 1, which is not rounded; in dense attention no probability
   // is exact. The error of the ring may not exceed the larger of these two errors, times an allowance for one more
@@ -164,8 +164,8 @@ TEMPLATE_TEST_CASE("C11: the error does not grow with the number of ranks", "[tr
       }
 }
 
-TEMPLATE_TEST_CASE("C12: results have the element type of the operands", "[trap][C12]", double, float,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("results have the element type of the operands", "[trap][C12]", double, float, Eigen::half,
+                   Eigen::bfloat16) {
   using T = TestType;
   using Forward = annulus::Forward<RowMajorTensor<T>>;
   using Gradients = annulus::Gradients<RowMajorTensor<T>>;
@@ -188,8 +188,8 @@ TEMPLATE_TEST_CASE("C12: results have the element type of the operands", "[trap]
   for (auto member : {&RingResult::lse, &RingResult::dsinks}) CHECK(!all_fit<Eigen::bfloat16>(result.*member));
 }
 
-TEMPLATE_TEST_CASE("C13: every element type works with all operands together", "[trap][C13]", double, float,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("every element type works with all operands together", "[trap][C13]", double, float, Eigen::half,
+                   Eigen::bfloat16) {
   for (int ranks : {1, 2, 5}) {
     RingProblem problem = problem_with_all_operands(ranks);
     RingResult const result = solve<TestType>(problem);
@@ -200,7 +200,7 @@ TEMPLATE_TEST_CASE("C13: every element type works with all operands together", "
   }
 }
 
-TEST_CASE("C34: rounding the output affects the gradients only through delta", "[trap][C34]") {
+TEST_CASE("rounding the output affects the gradients only through delta", "[trap][C34]") {
   RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 30, .head_dim = 8}, 3);
   problem.dense.causal = true;
   settle(problem);
@@ -252,8 +252,8 @@ TEST_CASE("C34: rounding the output affects the gradients only through delta", "
   check_change(rounded.dk, exact.dk, dk_change);
 }
 
-TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring are compared", "[trap][C46]", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("in 16-bit types the error of the ring is bounded by that of dense attention in the same type",
+                   "[trap][C46]", Eigen::half, Eigen::bfloat16) {
   ThreeWayJudge<TestType> three_way;
   for (int ranks : {1, 4, 32})
     for (annulus::Sharding const& sharding :
@@ -275,7 +275,7 @@ TEMPLATE_TEST_CASE("C46: exact, dense in the same type, and the ring are compare
   CHECK(ThreeWayJudge<TestType>{}.complaint(problem, spoilt).find("output is off") != std::string::npos);
 }
 
-TEST_CASE("C46: in float the error of the ring is at most twice that of dense attention in float", "[trap][C46]") {
+TEST_CASE("in float the error of the ring is at most twice that of dense attention in float", "[trap][C46]") {
   for (int ranks : {1, 4, 32}) {
     RingProblem problem = small_ring_problem({.query_length = 96, .head_dim = 16}, ranks, annulus::Striped{});
     problem.dense.causal = true;

@@ -143,7 +143,7 @@ class WitnessBackend : public annulus::ReferenceBackend {
 
 }  // namespace
 
-TEST_CASE("C10: every step of both passes uses the keys of its owner", "[trap][C10]") {
+TEST_CASE("every step of both passes uses the keys of its owner", "[trap][C10]") {
   for (int ranks : {2, 3, 4, 7})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (bool local : {false, true}) {
@@ -161,7 +161,7 @@ TEST_CASE("C10: every step of both passes uses the keys of its owner", "[trap][C
       }
 }
 
-TEST_CASE("C36: buffers are not touched until a slow transfer has finished with them", "[trap][C36]") {
+TEST_CASE("buffers are not touched until a slow transfer has finished with them", "[trap][C36]") {
   // The communicator throws if bytes of a pending transfer are overwritten; bytes read before they arrive are NaN.
   std::uint64_t seed = 0;
   for (RingProblem const& problem : problems_of_all_exchanges()) {
@@ -171,7 +171,7 @@ TEST_CASE("C36: buffers are not touched until a slow transfer has finished with 
   }
 }
 
-TEST_CASE("C37: a ring may have any order of ranks, and two rings may run concurrently", "[trap][C37]") {
+TEST_CASE("a ring may have any order of ranks, and two rings may run concurrently", "[trap][C37]") {
   for (auto const& [ranks, factor, shift] :
        {std::tuple{5, 1, 2}, std::tuple{5, 4, 0}, std::tuple{7, 3, 5}, std::tuple{4, 3, 1}})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
@@ -205,7 +205,7 @@ TEST_CASE("C37: a ring may have any order of ranks, and two rings may run concur
   CHECK(judge(second, second_result, float_bounds).complaint == "");
 }
 
-TEST_CASE("C38: 20 runs with random delays give the same bits", "[trap][C38]") {
+TEST_CASE("20 runs with random delays give the same bits", "[trap][C38]") {
   for (RingProblem const& problem : problems_of_all_exchanges()) {
     RingResult const first = assemble(problem, solve_by_rank<float>(problem));
     bool same = true;
@@ -218,7 +218,7 @@ TEST_CASE("C38: 20 runs with random delays give the same bits", "[trap][C38]") {
   }
 }
 
-TEST_CASE("C39: values replicated over ranks or rings are bit-identical", "[trap][C39]") {
+TEST_CASE("values replicated over ranks or rings are bit-identical", "[trap][C39]") {
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_length = 33}, ranks, annulus::Zigzag{}, rotation);
@@ -254,8 +254,7 @@ TEST_CASE("C39: values replicated over ranks or rings are bit-identical", "[trap
       }
 }
 
-TEMPLATE_TEST_CASE("C44: rows arrive unchanged after any number of hops", "[trap][C44]", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("rows arrive unchanged after any number of hops", "[trap][C44]", Eigen::half, Eigen::bfloat16) {
   for (Rotation rotation : {Rotation::keys, Rotation::queries})
     for (bool local : {false, true}) {
       RingProblem problem = small_ring_problem({.query_length = 32}, 8, {}, rotation);

@@ -11,7 +11,7 @@ using annulus::ExplicitMap;
 using annulus::Rotation;
 using annulus::Side;
 
-TEST_CASE("C8: shards around a multiple of 128 rows need no padding", "[trap][C8]") {
+TEST_CASE("shards around a multiple of 128 rows need no padding", "[trap][C8]") {
   for (std::int64_t rows : {1, 127, 128, 129, 200})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_heads = 1, .query_length = 2 * rows, .head_dim = 3}, 2,
@@ -21,7 +21,7 @@ TEST_CASE("C8: shards around a multiple of 128 rows need no padding", "[trap][C8
     }
 }
 
-TEST_CASE("C23: the sequence length need not be a multiple of any block size", "[trap][C23]") {
+TEST_CASE("the sequence length need not be a multiple of any block size", "[trap][C23]") {
   for (std::int64_t length : {13, 31, 45})
     for (annulus::Index block : {1, 2, 3, 4, 7, 16, 64})
       for (int ranks : {2, 3, 4}) {
@@ -31,7 +31,7 @@ TEST_CASE("C23: the sequence length need not be a multiple of any block size", "
       }
 }
 
-TEST_CASE("C24: a query head reads kv head h / group, and dk and dv sum over the group", "[trap][C24]") {
+TEST_CASE("a query head reads kv head h / group, and dk and dv sum over the group", "[trap][C24]") {
   for (std::int64_t kv_heads : {1, 2, 3, 6})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.batch = 2, .query_heads = 6, .kv_heads = kv_heads, .query_length = 17},
@@ -50,7 +50,7 @@ TEST_CASE("C24: a query head reads kv head h / group, and dk and dv sum over the
     }
 }
 
-TEST_CASE("C25: head_dim and value_dim may differ", "[trap][C25]") {
+TEST_CASE("head_dim and value_dim may differ", "[trap][C25]") {
   for (auto const& [head_dim, value_dim] : {std::pair{192, 128}, std::pair{128, 192}, std::pair{7, 1}, std::pair{1, 7}})
     for (Rotation rotation : {Rotation::keys, Rotation::queries}) {
       RingProblem problem = small_ring_problem({.query_length = 21, .head_dim = head_dim, .value_dim = value_dim}, 3,
@@ -60,7 +60,7 @@ TEST_CASE("C25: head_dim and value_dim may differ", "[trap][C25]") {
     }
 }
 
-TEST_CASE("C27: the two layouts called zigzag are distinct, and both equal dense attention", "[trap][C27]") {
+TEST_CASE("the two layouts called zigzag are distinct, and both equal dense attention", "[trap][C27]") {
   // 16 positions on 2 ranks: 4 blocks of 4 positions, or a pattern that repeats every 4 positions.
   auto const positions = [](annulus::Sharding const& sharding, int rank) {
     std::vector<annulus::Index> const lengths{8, 8};
@@ -91,7 +91,7 @@ TEST_CASE("C27: the two layouts called zigzag are distinct, and both equal dense
       }
 }
 
-TEST_CASE("C29: shards may be empty or uneven, and so may documents", "[trap][C29]") {
+TEST_CASE("shards may be empty or uneven, and so may documents", "[trap][C29]") {
   using Lengths = std::vector<annulus::Index>;
   for (auto const& [queries, keys] :
        {std::pair{Lengths{0, 1, 7, 0}, Lengths{0, 1, 7, 0}}, std::pair{Lengths{8, 0, 0, 0}, Lengths{0, 0, 0, 8}},
@@ -121,7 +121,7 @@ TEST_CASE("C29: shards may be empty or uneven, and so may documents", "[trap][C2
   }
 }
 
-TEST_CASE("C32: keys and queries are sharded separately, each with its own lengths", "[trap][C32]") {
+TEST_CASE("keys and queries are sharded separately, each with its own lengths", "[trap][C32]") {
   for (auto const& [queries, keys] : {std::pair{9, 40}, std::pair{40, 9}, std::pair{16, 17}})
     for (int ranks : {2, 3, 4})
       for (annulus::Sharding const& sharding : every_sharding(ranks, queries, keys))
@@ -132,7 +132,7 @@ TEST_CASE("C32: keys and queries are sharded separately, each with its own lengt
         }
 }
 
-TEST_CASE("C35: rings of 1, 2 and prime numbers of ranks", "[trap][C35]") {
+TEST_CASE("rings of 1, 2 and prime numbers of ranks give the results of dense attention", "[trap][C35]") {
   for (int ranks : {1, 2, 3, 5, 7, 11, 16})
     for (Rotation rotation : {Rotation::keys, Rotation::queries})
       for (bool local : {false, true}) {
@@ -145,7 +145,7 @@ TEST_CASE("C35: rings of 1, 2 and prime numbers of ranks", "[trap][C35]") {
       }
 }
 
-TEST_CASE("C41: the label of a position is the next position's token, also across shards", "[trap][C41]") {
+TEST_CASE("the label of a position is the next position's token, also across shards", "[trap][C41]") {
   // The library does not shift labels: users shard labels by the same segments as tokens.
   for (int ranks : {1, 2, 3, 4})
     for (annulus::Sharding const& sharding : every_sharding(ranks, 21, 21)) {

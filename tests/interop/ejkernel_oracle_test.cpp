@@ -50,7 +50,7 @@ RingProblem grouped_problem(int ranks, Index length, std::uint64_t seed) {
 TEST_CASE("ejkernel: random options in double", "[ejkernel]") { sweep<double>(9'000'000, 60); }
 TEST_CASE("ejkernel: random options in float", "[ejkernel]") { sweep<float>(9'100'000, 40); }
 
-TEST_CASE("ejkernel: lengths that are no multiple of any block size, C1, C23, C24", "[ejkernel]") {
+TEST_CASE("ejkernel: the sequence length need not be a multiple of any block size", "[ejkernel][C1][C23][C24]") {
   RingProblem const problem = grouped_problem(GENERATE(1, 2, 4), GENERATE(1, 3, 127, 128, 129), 5);
   CHECK(judge(problem, run_ejkernel<double>(problem), double_bounds).complaint == "");
 }
@@ -64,7 +64,7 @@ TEST_CASE("ejkernel: the mask builder gets global positions, heads and batch ite
   CHECK(judge(problem, run_ejkernel<double>(problem, builder), double_bounds).complaint == "");
 }
 
-TEST_CASE("ejkernel: windows that cross no, one and all shard edges, C18", "[ejkernel]") {
+TEST_CASE("ejkernel: windows may cross no, one or all shard boundaries", "[ejkernel][C18]") {
   RingProblem problem = grouped_problem(GENERATE(1, 2, 4), 29, 7);
   auto const [left, right] = GENERATE(table<int, int>({{0, 0}, {1, 0}, {0, 3}, {5, 2}, {9, 9}, {28, 28}}));
   problem.dense.causal = GENERATE(false, true);
@@ -73,7 +73,7 @@ TEST_CASE("ejkernel: windows that cross no, one and all shard edges, C18", "[ejk
   CHECK(judge(problem, run_ejkernel<double>(problem), double_bounds).complaint == "");
 }
 
-TEST_CASE("ejkernel: packed documents with padding, ids from -1 and 0, C22", "[ejkernel]") {
+TEST_CASE("ejkernel: packed documents may have padding, whose ids are 0 or below", "[ejkernel][C22]") {
   RingProblem problem = grouped_problem(GENERATE(1, 2, 4), 31, 8);
   int const first_id = GENERATE(-1, 0, 1);
   std::vector<int> ids;
@@ -90,7 +90,7 @@ TEST_CASE("ejkernel: packed documents with padding, ids from -1 and 0, C22", "[e
   }
 }
 
-TEST_CASE("ejkernel: softmax_aux shared by the heads, and its gradient, C15, C16", "[ejkernel]") {
+TEST_CASE("ejkernel: softmax_aux may be shared by the heads, and its gradient sums over them", "[ejkernel][C15][C16]") {
   // 3 sink logits for 4 heads.
   int const ranks = GENERATE(1, 2, 4);
   bool const one_axis = GENERATE(false, true);
@@ -160,7 +160,7 @@ TEST_CASE("ejkernel: one sink logit for each head may be given with one axis or 
   CHECK(outputs[2].first < outputs[0].first);
 }
 
-TEMPLATE_TEST_CASE("ejkernel: results in 16-bit types equal those of annulus, C13", "[ejkernel]", Eigen::half,
+TEMPLATE_TEST_CASE("ejkernel: results in 16-bit types equal those of annulus", "[ejkernel][C13]", Eigen::half,
                    Eigen::bfloat16) {
   using T = TestType;
   RingProblem problem = grouped_problem(3, 20, 10);

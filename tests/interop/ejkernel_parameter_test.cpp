@@ -87,7 +87,7 @@ void check_changed(std::vector<Seen> const& before, std::vector<Seen> const& aft
 
 }  // namespace
 
-TEST_CASE("ejkernel: each option is honoured or refused, C40", "[ejkernel]") {
+TEST_CASE("ejkernel: each option is honoured or refused", "[ejkernel][C7][C40]") {
   auto const nan = std::nan("");
   std::vector<Case> const cases{
       {"q_segment_ids and kv_segment_ids",
@@ -189,7 +189,7 @@ TEST_CASE("ejkernel: each option is honoured or refused, C40", "[ejkernel]") {
     }
 }
 
-TEST_CASE("ejkernel: a bias or mask of this rank's keys only is refused, C20", "[ejkernel]") {
+TEST_CASE("ejkernel: a bias or mask of this rank's keys only is refused", "[ejkernel][C20]") {
   Options options;
   SECTION("bias") { options.bias = operands.local_bias; }
   SECTION("attention_mask") { options.attention_mask = annulus::view_of(operands.mask).slice(3, 0, rows); }

@@ -9,7 +9,7 @@ using annulus::Index;
 using annulus::TensorView;
 namespace nkilib = annulus::nkilib;
 
-TEST_CASE("lse tiles: element (p, g) is position g * 128 + p, padded rows are 0", "[nkilib]") {
+TEST_CASE("lse tiles: element (p, g) is position g * 128 + p, padded rows are 0", "[nkilib][C8]") {
   Index const s = GENERATE(1, 127, 128, 129, 200, 256, 300);
   Index const batch = 2, heads = 3, columns = (s + 127) / 128;
   Eigen::Tensor<float, 3, Eigen::RowMajor> lse(batch, heads, s), back(batch, heads, s);
@@ -39,7 +39,7 @@ TEST_CASE("lse tiles: element (p, g) is position g * 128 + p, padded rows are 0"
   CHECK(different == 0);
 }
 
-TEST_CASE("lse tiles: masked rows convert between -inf and 0, and a computed 0 stays 0, C4", "[nkilib]") {
+TEST_CASE("lse tiles: masked rows convert between -inf and 0, and a computed 0 stays 0", "[nkilib][C4]") {
   float const empty = -std::numeric_limits<float>::infinity();
   Eigen::Tensor<float, 3> lse(1, 1, 3), back(1, 1, 3);
   lse.setValues({{{empty, 0.0f, 2.5f}}});

@@ -117,7 +117,7 @@ void striped_backward(BackwardParameters& p) { p.use_causal_mask = p.striped_att
 
 }  // namespace
 
-TEST_CASE("nkilib forward: each parameter is honoured or refused, C40", "[nkilib]") {
+TEST_CASE("nkilib forward: each parameter is honoured or refused", "[nkilib][C40]") {
   using P = ForwardParameters;
   std::vector<Case<P>> const cases{
       {"replica_groups of another size", {}, [](P& p) { p.replica_groups = {{0}}; }, "must have num_workers = 2"},
@@ -185,7 +185,7 @@ TEST_CASE("nkilib forward: each parameter is honoured or refused, C40", "[nkilib
     }
 }
 
-TEST_CASE("nkilib backward: each parameter is honoured or refused, C40", "[nkilib]") {
+TEST_CASE("nkilib backward: each parameter is honoured or refused", "[nkilib][C40]") {
   using P = BackwardParameters;
   std::vector<Case<P>> const cases{
       {"use_causal_mask", {}, [](P& p) { p.use_causal_mask = true; }},

@@ -16,7 +16,7 @@ DocumentRuns runs_of(std::vector<std::int32_t> const& ids) {
 
 }  // namespace
 
-TEST_CASE("C22: only equal positive ids see each other", "[mask]") {
+TEST_CASE("only rows with the same positive document id see each other", "[mask][C22]") {
   constexpr std::int32_t largest = std::numeric_limits<std::int32_t>::max();
   constexpr std::int32_t smallest = std::numeric_limits<std::int32_t>::min();
   CHECK(same_document(1, 1));

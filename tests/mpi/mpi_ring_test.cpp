@@ -92,7 +92,7 @@ class CountedCommunicator {
 
 }  // namespace
 
-TEST_CASE("a ring over MPI has the rank order of its communicator", "[mpi][comm]") {
+TEST_CASE("a ring over MPI has the rank order of its communicator", "[mpi][comm][C37]") {
   MPI_Comm reversed = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, 0, -world_rank(), &reversed);
   MpiRing ring(reversed, options_of_tests());
@@ -102,7 +102,7 @@ TEST_CASE("a ring over MPI has the rank order of its communicator", "[mpi][comm]
   CHECK(try_shift(ring, 1, 0, large) == "");
 }
 
-TEST_CASE("rings of replica groups run at the same time, in the orders of their groups", "[mpi][comm]") {
+TEST_CASE("rings of replica groups run at the same time, in the orders of their groups", "[mpi][comm][C37]") {
   // Two groups (one where there is one rank) of unequal size, neither in the order of MPI_COMM_WORLD.
   int const ranks = world_size(), first_size = (ranks + 1) / 2;
   std::vector<std::vector<int>> groups(1);

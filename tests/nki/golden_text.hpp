@@ -1,5 +1,5 @@
 #pragma once
-// Texts kept in golden/: what is printed now is compared with them, or replaces them where that is asked for.
+// Texts in golden/: what is printed now is compared with them, or replaces them where that is asked for.
 
 #include <algorithm>
 #include <cstdlib>
@@ -22,7 +22,7 @@ inline void check_as_kept(std::string const& file, std::string const& text) {
   if (std::getenv("ANNULUS_REGENERATE_GOLDEN")) std::ofstream(kept, std::ios::binary) << text;
   INFO("golden/" << file
                  << " differs from what is printed now. If that is meant, renew it with ANNULUS_REGENERATE_GOLDEN=1 "
-                    "annulus_nki_tests \"*kept in golden*\" and read the difference before it is committed.");
+                    "annulus_nki_tests \"*in golden*\" and read the difference before it is committed.");
   REQUIRE(std::filesystem::exists(kept));
   std::string const before = text_of_file(kept);
   // Long texts are not shown whole: the first line that differs says more.

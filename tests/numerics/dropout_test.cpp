@@ -67,7 +67,7 @@ TEST_CASE("the mean is preserved", "[numerics]") {
   CHECK(dropout.keep_scale() * (1 - probability) == Approx(1.0).epsilon(1e-15));
 }
 
-TEST_CASE("C17: the pattern does not repeat along any axis and depends on the seed", "[numerics]") {
+TEST_CASE("the dropout pattern does not repeat along any axis and depends on the seed", "[numerics][C17]") {
   Dropout const half{.probability = 0.5, .seed = 11}, other_seed{.probability = 0.5, .seed = 12},
       other_high_seed{.probability = 0.5, .seed = 11 + (std::uint64_t{1} << 32)};
   auto const base = [&](Index query, Index key) { return half.keeps(0, 0, query, key); };

@@ -85,13 +85,13 @@ TEMPLATE_TEST_CASE("rescale of an empty part is 0, never NaN", "[numerics]", flo
   CHECK(rescale(A(-1e30), A(1e30)) == A(0));
 }
 
-TEMPLATE_TEST_CASE("C2: two empty parts give an empty part", "[numerics]", float, double) {
+TEMPLATE_TEST_CASE("two empty parts give an empty part", "[numerics][C2]", float, double) {
   auto const weights = merge_weights(empty_row<TestType>, empty_row<TestType>);
   CHECK(weights.lse == empty_row<TestType>);
   CHECK((weights.first == 0 && weights.second == 0));
 }
 
-TEMPLATE_TEST_CASE("C2: an empty part changes nothing, to the bit", "[numerics]", float, double) {
+TEMPLATE_TEST_CASE("an empty part changes nothing, to the bit", "[numerics][C2]", float, double) {
   for (TestType lse : {TestType(0), TestType(-1e4), TestType(1e4), TestType(0.1)}) {
     auto const second_empty = merge_weights(lse, empty_row<TestType>);
     CHECK((second_empty.lse == lse && second_empty.first == 1 && second_empty.second == 0));
@@ -100,7 +100,8 @@ TEMPLATE_TEST_CASE("C2: an empty part changes nothing, to the bit", "[numerics]"
   }
 }
 
-TEMPLATE_TEST_CASE("C3: parts far apart do not overflow", "[numerics]", float, double) {
+TEMPLATE_TEST_CASE("parts whose log-sum-exps are far apart are merged without overflow", "[numerics][C3]", float,
+                   double) {
   using A = TestType;
   for (A gap : {A(100), A(701), A(800), A(2e4), A(1e30)})
     for (A base : {A(0), A(1e4), A(-1e4)}) {

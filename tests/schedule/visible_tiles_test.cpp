@@ -96,7 +96,7 @@ std::vector<Segment> shard(Sharding const& sharding, Rank rank, int ranks, Index
 
 }  // namespace
 
-TEST_CASE("C42: each visible pair is in exactly one tile", "[schedule][C42]") {
+TEST_CASE("each visible pair is in exactly one tile", "[schedule][C42]") {
   for (std::uint64_t seed = 1; seed <= 1500; ++seed) {
     PlanRequest const request = random_plan_request(seed, 24);
     auto const ranks = static_cast<int>(request.query_lengths.size());
@@ -121,7 +121,7 @@ TEST_CASE("tiles of segments of different strides", "[schedule]") {
     }
 }
 
-TEST_CASE("C29: empty shards have no tiles", "[schedule][C29]") {
+TEST_CASE("empty shards have no tiles", "[schedule][C29]") {
   for (Mask const& mask : {full(), causal()}) {
     CHECK(find({{}, {{0, 4, 0, 1}}, mask, 0}).tiles.empty());
     CHECK(find({{{0, 4, 0, 1}}, {}, mask, 0}).tiles.empty());

@@ -17,7 +17,7 @@ TEST_CASE("contiguous lengths differ by at most one, with the longer ones first"
   CHECK(Contiguous{}.lengths(Side::key, 3, 2) == std::vector<Index>{1, 1, 0});
 }
 
-TEST_CASE("C29: contiguous blocks may have any lengths, including 0", "[sharding]") {
+TEST_CASE("contiguous blocks may have any lengths, including 0", "[sharding][C29]") {
   std::vector<Index> const lengths{0, 1, 7, 0, 3};
   Sharding const sharding;
   CHECK(sharding.segments(Side::query, 0, lengths).empty());

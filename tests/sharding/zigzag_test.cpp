@@ -34,11 +34,11 @@ TEST_CASE("zigzag sharding passes the conformance suite", "[sharding]") {
   annulus_test::run_sharding_suite([](int, Index) { return Zigzag{}; });
 }
 
-TEST_CASE("C27: the interleaved zigzag is an explicit map and passes the conformance suite", "[sharding]") {
+TEST_CASE("the interleaved zigzag is an explicit map and passes the conformance suite", "[sharding][C27]") {
   annulus_test::run_sharding_suite([](int ranks, Index global) { return folded_stripes(ranks, global); });
 }
 
-TEST_CASE("C27: positions of both zigzag variants", "[sharding]") {
+TEST_CASE("the two zigzag variants assign different positions to a rank", "[sharding][C27]") {
   // Zigzag{}: 2 W contiguous blocks, rank r owns blocks r and 2 W - 1 - r.
   std::vector<Index> const lengths{6, 6};
   CHECK(positions_of(Zigzag{}.segments(Side::query, 0, lengths)) == std::vector<Index>{0, 1, 2, 9, 10, 11});
