@@ -196,10 +196,10 @@ std::vector<BadCall> wrong_optional_operands() {
             [](Call& c) {
               c.operands.bias = TensorView<float, 4>(nullptr, {1, 1, rows, c.global_rows()});
             }),
-      together(shape("C20: bias over too many keys", {"bias covers 100 keys", "global_keys ="},
+      together(shape("bias over too many keys", {"bias covers 100 keys", "global_keys ="},
                      [](Call& c) { c.operands.bias = c.bias_of(100); })),
       together(
-          shape("C20: bias over no keys", {"bias covers 0 keys"}, [](Call& c) { c.operands.bias = c.bias_of(0); })),
+          shape("bias over no keys", {"bias covers 0 keys"}, [](Call& c) { c.operands.bias = c.bias_of(0); })),
       shape("mask of another batch", {"mask has extents [3, 1, 3,"},
             [](Call& c) {
               c.operands.mask = c.tensor<bool, 4>({3, 1, rows, c.global_rows()}, true);
@@ -209,12 +209,12 @@ std::vector<BadCall> wrong_optional_operands() {
               c.operands.mask = c.tensor<bool, 4>({1, 1, 4, c.global_rows()}, true);
             }),
       together(
-          shape("C20: mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
+          shape("mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
       shape("query document ids alone", {"query_segments are given without key_segments"},
             [](Call& c) { c.operands.query_segments = c.ids(b, rows); }),
       shape("key document ids alone", {"key_segments are given without query_segments"},
             [](Call& c) { c.operands.key_segments = c.ids(b, rows); }),
-      shape("C20: query document ids of the whole sequence", {"query_segments has extents [2, 33]", "expected [2, 3]"},
+      shape("query document ids of the whole sequence", {"query_segments has extents [2, 33]", "expected [2, 3]"},
             [](Call& c) {
               c.operands.query_segments = c.ids(b, 33);
               c.operands.key_segments = c.ids(b, rows);

@@ -125,7 +125,7 @@ TEST_CASE("ejkernel: each option is honoured or refused", "[ejkernel][C7][C40]")
       {"logits_soft_cap of 0", [](Options& o) { o.logits_soft_cap = 0; }, "logits_soft_cap is 0"},
       {"logits_soft_cap that is no number", [=](Options& o) { o.logits_soft_cap = nan; }, "logits_soft_cap is nan"},
       {"softmax_scale", [](Options& o) { o.softmax_scale = 1.5; }},
-      {"softmax_scale of 0 means 0, C7", [](Options& o) { o.softmax_scale = 0; }, nullptr,
+      {"softmax_scale of 0 means 0", [](Options& o) { o.softmax_scale = 0; }, nullptr,
        [](Options& o) { o.softmax_scale = 0.01; }},
       {"softmax_scale that is no number", [=](Options& o) { o.softmax_scale = nan; }, "softmax_scale is nan"},
       {"fwd_params.q_blocksize", [](Options& o) { o.fwd_params.q_blocksize = 128; }, "fwd_params.q_blocksize is 128"},

@@ -63,7 +63,7 @@ TEST_CASE("nkilib: packed documents agree with the oracle, with and without padd
     call.documents = {{0, 20 * n}};
     CHECK(judged<double>(ranks, 20, call, extents) == "");
   }
-  SECTION("padding before, between and after documents: masked rows, C4") {
+  SECTION("padding before, between and after documents: masked rows") {
     call.documents = {{2 * n, 9 * n}, {12 * n, 30 * n}};
     CHECK(judged<double>(ranks, 33, call, extents) == "");
     CHECK(judged<float>(ranks, 33, call, extents) == "");
