@@ -87,6 +87,8 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
   add_files(attend, options);
   add_ring(attend, options);
   add_attention(attend, options);
+  add_switch(attend, "--require-finite", options.attention.require_finite,
+             "end with status 1 at the first result that is not finite, and name its rank, step and row");
   add_switch(
       attend, "--verify", options.verify,
       "compare the results with those of the reference backend on one rank in double; exit status 1 if a difference is "

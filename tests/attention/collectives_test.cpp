@@ -96,6 +96,24 @@ TEST_CASE("collectives are refused on all ranks alike, and the ring goes on", "[
                   scatter(ring, x, Striped{});
               }),
               "CommunicationError", "collective operation");
+  require_all(errors_of(3, [&](SimulatedRing& ring) {
+                if (ring.rank() == 1) {
+                  AnyTensor<std::int32_t, 1> whole(4);
+                  all_reduce(ring, whole);
+                } else {
+                  AnyTensor<float, 1> real(4);
+                  all_reduce(ring, real);
+                }
+              }),
+              "CommunicationError", "different element type: rank 0 has float32, rank 1 has signed integer");
+  require_all(errors_of(3, [&](SimulatedRing& ring) {
+                // Rank 1 skips number 2.
+                for (Index number : {1, 2, 3}) {
+                  Rows sum(x);
+                  if (ring.rank() != 1 || number != 2) all_reduce(ring, sum, number);
+                }
+              }),
+              "CommunicationError", "different number of the operation: rank 0 has 2, rank 1 has 3");
   // The ranks' lengths are not those of the sharding.
   require_all(errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, ring.rank() + 1, 2, 4), Striped{}); }),
               "ShapeError", "the ranks hold");
@@ -142,4 +160,16 @@ TEST_CASE("RingAttention knows the positions of its rows after the first call", 
         attention.positions(Side::key) != positions(ring, options.sharding, 17, Side::key))
       throw std::runtime_error("other positions");
   });
+}
+
+TEST_CASE("a collective operation instead of a call of the attention is named on all ranks", "[attention][collectives]") {
+  Rows const x = numbered<float, 4>({1, 4, 2, 4});
+  require_all(errors_of(3, [&](SimulatedRing& ring) {
+                ReferenceBackend backend;
+                RingAttention attention(ring, backend);
+                if (ring.rank() == 1) gather(ring, x, Contiguous{});
+                attention.forward(x, x, x);
+                if (ring.rank() != 1) gather(ring, x, Contiguous{});
+              }),
+              "CommunicationError", "different calls: rank 0 compares 'call number', rank 1 'collective operation'");
 }

@@ -40,6 +40,7 @@ DIFFERENCES = {
     "--dropout": ["--dropout", "0.1"],
     "--seed": ["--seed", "18446744073709551615", "--dropout", "0.2"],
     "--verify": ["--verify"],
+    "--require-finite": ["--require-finite"],
 }
 # Arguments of the first rank, for options that need others which must not be the difference that is reported.
 FIRST = {

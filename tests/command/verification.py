@@ -85,6 +85,9 @@ with Folder():
     done = run("attend", *files, "--dtype", "f32", "--verify", "--out-dir", "out")
     assert done.returncode == 1 and done.stderr.startswith("annulus: --verify: out[0, 0, 0, 0] is ") and done.stderr.count("\n") == 1, done
     shutil.rmtree("out")
+    done = run("attend", *files, "--dtype", "f32", "--require-finite", "--out-dir", "out")
+    assert done.returncode == 1 and "rank" in done.stderr and "step" in done.stderr and done.stderr.count("\n") == 1, done
+    assert not os.path.exists("out/out.npy")
 
     # An error of 3 percent in tanhf alone is found.
     if compiler := shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):

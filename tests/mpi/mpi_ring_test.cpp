@@ -191,6 +191,11 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   MpiRingOptions const odd{.timeout = 60s, .max_message_bytes = world_rank() == 0 ? 100u : 200u};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, odd); }),
              ContainsSubstring("max_message_bytes is 100 on rank 0 and 200 on rank 1"));
+  MpiRingOptions const tiny{.timeout = 60s, .max_message_bytes = world_rank() == 1 ? std::size_t{4} : large};
+  CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, tiny); }),
+             ContainsSubstring("on rank 0 and 4 on rank 1"));
+  // Out of range on one rank: refused on all.
+  CHECK_THAT(refusal({.timeout = world_rank() == 1 ? 0ms : 60'000ms}), ContainsSubstring("rank 1: MpiRingOptions: timeout is 0 ms"));
   MpiRingOptions const mixed{.timeout = 60s, .zero_copy = world_rank() == 0 ? ZeroCopy::automatic : ZeroCopy::never};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, mixed); }),
              ContainsSubstring("zero_copy is automatic on rank 0 and never on rank 1"));

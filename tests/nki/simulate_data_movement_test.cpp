@@ -217,7 +217,7 @@ TEST_CASE("iota and affine_select follow their index pattern") {
   SingleCoreProgram wrong;
   auto const tile = wrong.builder.tile("tile", Memory::sbuf, 8, 12, f32);
   wrong.builder.emit(nki::Iota{tile.whole(), {{1, 11}}});
-  CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("11 numbers"));
+  CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("11 values"));
 }
 
 TEST_CASE("Indices depend on loop variables") {

@@ -2,7 +2,8 @@
 // Collective operations on tensors around a call: positions, scatter, gather and all_reduce over the ranks of a ring.
 //
 // All ranks call them in the same order, between calls of the attention. Arguments that do not fit are refused on all
-// ranks, with the same error, before any element moves; a rank that fails later abandons the ring.
+// ranks, with the same error, before any element moves; a rank that fails later abandons the ring. A rank that skips
+// one of several equal operations makes its next one instead, which no record can tell: number them (`call`).
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <exception>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -28,6 +30,7 @@ namespace annulus {
 struct Along {
   std::size_t axis = axis::sequence;  ///< 1, as in [batch, sequence, heads, dim]; 2 for lse [batch, heads, queries]
   Side side = Side::query;
+  std::optional<Index> call{};  ///< number of this operation, chosen by the caller; compared across ranks
 };
 
 namespace detail {
@@ -41,31 +44,51 @@ struct RequireCollective {
   static constexpr bool value = true;
 };
 
+/// Adds what tells element types apart: size and kind of number.
+template <class T>
+void record_element(CallRecord& record) {
+  if constexpr (Scalar<T>) {
+    record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
+  } else {
+    constexpr Index kind = std::same_as<T, bool> ? 1 : !std::integral<T> ? 2 : std::signed_integral<T> ? 3 : 4;
+    constexpr std::array<std::string_view, 5> names{"", "bool", "other", "signed integer", "unsigned integer"};
+    record.add_named("element type", 100 + kind, names[static_cast<std::size_t>(kind)]);
+  }
+  record.add("bytes of an element", static_cast<Index>(sizeof(T)));
+}
+
 /// What all ranks must agree on. A rank that refuses its arguments in require() makes all ranks throw its error.
 template <class T, std::size_t N, class Require>
-CallRecord collective_record(std::string_view name, Index number, std::array<Index, N> const& equal_extents,
-                             Require&& require) {
+CallRecord collective_record(std::string_view name, Index number, std::optional<Index> call,
+                             std::array<Index, N> const& equal_extents, Require&& require) {
   static_assert(N >= 1 && N <= 8, "annulus: a tensor with one to eight axes");
   constexpr std::array<std::string_view, 8> extents{"extent of axis 0", "extent of axis 1", "extent of axis 2",
                                                     "extent of axis 3", "extent of axis 4", "extent of axis 5",
                                                     "extent of axis 6", "extent of axis 7"};
   CallRecord record;
   record.add_named("collective operation", number, name);
+  record.add_flag("operation numbered", call.has_value());
+  record.add("number of the operation", call.value_or(0));
   record.add("number of axes", static_cast<Index>(N));
-  record.add("bytes of an element", static_cast<Index>(sizeof(T)));
+  record_element<T>(record);
   for (std::size_t a = 0; a < N; ++a) record.add(extents[a], equal_extents[a]);
   try {
     require(record);
   } catch (...) {
     record.refuse(std::current_exception());
   }
+  record.seal(true);
   return record;
 }
 
 inline void record_along(CallRecord& record, Along const& along, Sharding const& sharding, std::size_t axes) {
   record.add("axis of the positions", static_cast<Index>(along.axis));
   record.add_named("side", static_cast<Index>(along.side), along.side == Side::query ? "query" : "key");
-  record.add_named("sharding", static_cast<Index>(sharding.fingerprint()), sharding.name());
+  auto const fingerprint = sharding.fingerprint();
+  if (sharding.kind() == "explicit")  // a number distinguishes maps, which have no name of their own
+    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind(), " #", fingerprint % 1000000);
+  else
+    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.name());
   check<ShapeError>(along.axis < axes, "the positions lie along axis ", along.axis, " of a tensor with ", axes,
                     " axes; accepted: 0 to ", axes - 1);
 }
@@ -128,7 +151,7 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
   using T = ScalarOf<X>;
   constexpr std::size_t N = rank_of<X>;
   auto const from = view_of(global);
-  agree(ring, detail::collective_record<T>("scatter", 1, std::array<Index, N>{}, [&](CallRecord& record) {
+  agree(ring, detail::collective_record<T>("scatter", 1, along.call, std::array<Index, N>{}, [&](CallRecord& record) {
           detail::record_along(record, along, sharding, N);
           if (ring.rank() == 0) {
             require_addressable("the global tensor", from);
@@ -173,18 +196,26 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   auto const from = view_of(local);
   auto equal = from.extents();
   if (along.axis < N) equal[along.axis] = 0;
-  auto const records = agree(ring, detail::collective_record<T>("gather", 2, equal, [&](CallRecord& record) {
+  auto const records = agree(ring, detail::collective_record<T>("gather", 2, along.call, equal, [&](CallRecord& record) {
                                detail::record_along(record, along, sharding, N);
                                require_addressable("the shard", from);
                                record.local_queries = from.extent(along.axis);
                              }));
-  std::vector<Index> lengths;
-  for (CallRecord const& record : records) lengths.push_back(record.local_queries);
-  auto extents = from.extents();
-  extents[along.axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
-  // Every rank sees the same lengths: what is refused here, all ranks refuse.
   std::vector<std::vector<Segment>> segments;
-  for (Rank rank = 0; rank < ring.size(); ++rank) segments.push_back(sharding.segments(along.side, rank, lengths));
+  std::optional<ShapeError> refusal;
+  std::vector<Index> lengths;
+  auto extents = from.extents();
+  or_abandon(ring, [&] {
+    for (CallRecord const& record : records) lengths.push_back(record.local_queries);
+    extents[along.axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
+    try {
+      for (Rank rank = 0; rank < ring.size(); ++rank) segments.push_back(sharding.segments(along.side, rank, lengths));
+    } catch (ShapeError const& error) {
+      refusal = error;
+    }
+  });
+  // Every rank sees the same lengths: what is refused here, all ranks refuse, and the ring stays open.
+  if (refusal) throw *refusal;
   return or_abandon(ring, [&] {
     auto result = detail::make_as(local, extents);
     auto const to = detail::view_as(local, result);
@@ -208,14 +239,14 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
 
 /// Replaces each element of x by its sum over the ranks, added in rank order: the same bits on every rank and in every
 /// run. Collective. x has the same extents on all ranks, of any number of axes up to eight; 16-bit elements are summed in
-/// float and rounded once. Throws ShapeError or CommunicationError on all ranks.
+/// float and rounded once. `call`: number of this operation, chosen by the caller; compared across ranks. Throws ShapeError or CommunicationError on all ranks.
 template <Communicator C, class X>
-void all_reduce(C& ring, X&& x) {
+void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
   static_assert(detail::RequireCollective<C, std::remove_cvref_t<X>>::value);
   using T = ScalarOf<X>;
   constexpr std::size_t N = rank_of<X>;
   auto const view = view_of(x);
-  agree(ring, detail::collective_record<T>("all_reduce", 3, view.extents(),
+  agree(ring, detail::collective_record<T>("all_reduce", 3, call, view.extents(),
                                            [&](CallRecord&) { require_addressable("the tensor", view); }));
   or_abandon(ring, [&] {
     detail::PackedTensor<T, N> own(view.extents());

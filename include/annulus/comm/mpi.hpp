@@ -85,19 +85,19 @@ class MpiRing {
     bool failed_ = false;
   };
 
-  /// Collective over `communicator`, which may be freed afterwards. Throws UnsupportedError for options out of range,
-  /// and CommunicationError if MPI is not running, for MPI_COMM_NULL and for inter-communicators. Throws on all ranks
-  /// CommunicationError if ranks differ in max_message_bytes or zero_copy, and UnsupportedError if zero_copy is
-  /// `always` and the ranks do not share memory.
+  /// Collective over `communicator`, which may be freed afterwards. Throws CommunicationError if MPI is not running, for
+  /// MPI_COMM_NULL and for inter-communicators. Throws on all ranks UnsupportedError for options of a rank that are out
+  /// of range, CommunicationError if ranks differ in max_message_bytes or zero_copy, and UnsupportedError if zero_copy
+  /// is `always` and the ranks do not share memory.
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
-      : MpiRing(Adopted{duplicate_of(communicator, options)}, options) {}
+      : MpiRing(Adopted{duplicate_of(communicator)}, options) {}
 
   /// One ring for each group of ranks of `communicator`; the result is the ring of this rank's group, in the order of
   /// the group's list. Collective over `communicator`. Throws ShapeError unless each rank is in exactly one group,
   /// CommunicationError if ranks pass different groups, and whatever the constructor throws.
   static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
                                      MpiRingOptions const& options = {}) {
-    require_usable(communicator, options);
+    require_usable(communicator);
     detail::share_cores_of_node(communicator);
     return {Adopted{detail::communicator_of_replica_group(communicator, groups)}, options};
   }
@@ -154,12 +154,14 @@ class MpiRing {
   };
 
   MpiRing(Adopted own, MpiRingOptions const& options)
-      : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator, options)),
+      : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator)),
         exceptions_(std::uncaught_exceptions()) {
     // All peers have reached this constructor, so they have left the rings that they destroyed before it.
     detail::MpiRetired::free_what_can_be_freed();
     try {
+      if (options.timeout.count() >= 1) endpoint_->use({.timeout = options.timeout});
       detail::require_equal_options(*endpoint_, options);
+      endpoint_->use(options);
       detail::share_memory(*endpoint_, options);
     } catch (...) {
       endpoint_->leave();
@@ -168,8 +170,7 @@ class MpiRing {
     }
   }
 
-  static void require_usable(MPI_Comm communicator, MpiRingOptions const& options) {
-    detail::validate(options);
+  static void require_usable(MPI_Comm communicator) {
     check<CommunicationError>(detail::mpi_is_running(),
                               "MpiRing must be constructed after MPI_Init and before MPI_Finalize");
     check<CommunicationError>(communicator != MPI_COMM_NULL,
@@ -180,8 +181,8 @@ class MpiRing {
                               "MpiRing requires an intra-communicator, got an inter-communicator; merge it first");
   }
 
-  static MPI_Comm duplicate_of(MPI_Comm communicator, MpiRingOptions const& options) {
-    require_usable(communicator, options);
+  static MPI_Comm duplicate_of(MPI_Comm communicator) {
+    require_usable(communicator);
     detail::share_cores_of_node(communicator);
     MPI_Comm own = MPI_COMM_NULL;
     detail::check_mpi(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");

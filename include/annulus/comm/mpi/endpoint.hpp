@@ -40,9 +40,8 @@ namespace annulus::detail {
 class MpiEndpoint {
  public:
   /// Takes ownership of `own`, a communicator that nothing else uses.
-  MpiEndpoint(MPI_Comm own, MpiRingOptions const& options)
+  explicit MpiEndpoint(MPI_Comm own)
       : communicator_(own),
-        options_(options),
         rank_(mpi_rank(own)),
         size_(mpi_size(own)),
         largest_tag_(largest_mpi_tag()),
@@ -54,6 +53,9 @@ class MpiEndpoint {
 
   MpiEndpoint(MpiEndpoint const&) = delete;
   MpiEndpoint& operator=(MpiEndpoint const&) = delete;
+
+  /// Replaces the default options, once those of all ranks have been compared.
+  void use(MpiRingOptions const& options) { options_ = options; }
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
@@ -432,7 +434,7 @@ class MpiEndpoint {
   }
 
   MPI_Comm communicator_;
-  MpiRingOptions options_;
+  MpiRingOptions options_{};
   Rank rank_;
   int size_;
   int largest_tag_;

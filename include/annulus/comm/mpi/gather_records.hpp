@@ -1,6 +1,7 @@
 #pragma once
 // Gathers of records on a new ring: checks that options are equal, and whether the ranks can share memory.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,13 +23,22 @@ std::vector<Record> gather_from_all(MpiEndpoint& endpoint, Record const& mine) {
   return all;
 }
 
-/// Throws CommunicationError, on all ranks, if ranks differ in an option that must be the same.
+/// Throws on all ranks UnsupportedError for options of a rank that are out of range, and CommunicationError if ranks
+/// differ in an option that must be the same. The endpoint does not use the options yet.
 inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   struct Record {
+    std::int64_t timeout;
     std::uint64_t max_message_bytes, zero_copy;
   };
-  auto const all =
-      gather_from_all(endpoint, Record{options.max_message_bytes, static_cast<std::uint64_t>(options.zero_copy)});
+  auto const all = gather_from_all(endpoint, Record{options.timeout.count(), options.max_message_bytes,
+                                                    static_cast<std::uint64_t>(options.zero_copy)});
+  for (Rank rank = 0; rank < endpoint.size(); ++rank) {
+    Record const& record = all[static_cast<std::size_t>(rank)];
+    validate({.timeout = std::chrono::milliseconds(record.timeout),
+              .max_message_bytes = record.max_message_bytes,
+              .zero_copy = static_cast<ZeroCopy>(record.zero_copy)},
+             rank);
+  }
   auto const require_equal = [&](std::string_view name, auto option) {
     for (Rank other = 1; other < endpoint.size(); ++other)
       if (auto const theirs = option(all[static_cast<std::size_t>(other)]); theirs != option(all[0]))

@@ -26,16 +26,16 @@ struct MpiRingOptions {
 
 namespace detail {
 
-/// Throws UnsupportedError for options out of range.
-inline void validate(MpiRingOptions const& options) {
-  check<UnsupportedError>(options.timeout.count() >= 1, "MpiRingOptions: timeout is ", options.timeout.count(),
-                          " ms; at least 1 ms is accepted");
+/// Throws UnsupportedError for options of a rank that are out of range.
+inline void validate(MpiRingOptions const& options, Rank rank) {
+  check<UnsupportedError>(options.timeout.count() >= 1, "rank ", rank, ": MpiRingOptions: timeout is ",
+                          options.timeout.count(), " ms; at least 1 ms is accepted");
   check<UnsupportedError>(options.max_message_bytes >= 1 && options.max_message_bytes <= INT_MAX,
-                          "MpiRingOptions: max_message_bytes is ", options.max_message_bytes, "; 1 to ", INT_MAX,
+                          "rank ", rank, ": MpiRingOptions: max_message_bytes is ", options.max_message_bytes, "; 1 to ", INT_MAX,
                           " are accepted");
   check<UnsupportedError>(options.zero_copy == ZeroCopy::automatic || options.zero_copy == ZeroCopy::never ||
                               options.zero_copy == ZeroCopy::always,
-                          "MpiRingOptions: zero_copy is ", static_cast<int>(options.zero_copy),
+                          "rank ", rank, ": MpiRingOptions: zero_copy is ", static_cast<int>(options.zero_copy),
                           "; automatic, never and always are accepted");
 }
 
