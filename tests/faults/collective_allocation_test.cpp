@@ -8,7 +8,7 @@
 
 #include "faults/watched_ring.hpp"
 #include "support/catch.hpp"
-#include "support/counted_allocations.hpp"
+#include "support/allocation_counts.hpp"
 
 using namespace annulus_test;
 
