@@ -164,3 +164,18 @@ TEST_CASE("all ranks throw the same error", "[attention]") {
   });
   for (std::string const& text : texts) CHECK_THAT(text, ContainsSubstring("batch: rank 0 has 2, rank 3 has 1"));
 }
+
+TEST_CASE("of two ranks in different calls, the one behind is blamed", "[attention]") {
+  for (Rank behind : {0, 1}) {
+    std::vector<CallRecord> records(2);
+    for (Rank rank : {0, 1})
+      records[static_cast<std::size_t>(rank)].identify(rank == behind ? 4 : 5, std::nullopt, Pass::forward, {});
+    Rank blamed = CommunicationError::unknown;
+    try {
+      CallRecord::compare(records);
+    } catch (CommunicationError const& error) {
+      blamed = error.neighbour();
+    }
+    CHECK(blamed == behind);
+  }
+}

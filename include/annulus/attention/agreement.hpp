@@ -97,11 +97,14 @@ class CallRecord {
       for (std::size_t r = 1; r < records.size(); ++r) {
         Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
         if (first.name == other.name && first.value == other.value) continue;
-        // Blame rank 0 if only a minority agrees with it, else rank r.
+        // Blames the rank in the minority; of two halves, the one whose call number is behind: it has skipped a call.
         auto const with_first = std::count_if(records.begin(), records.end(), [&](CallRecord const& one) {
           return one.fields_[f].name == first.name && one.fields_[f].value == first.value;
         });
-        Rank const odd = 2 * with_first < static_cast<std::ptrdiff_t>(records.size()) ? 0 : static_cast<Rank>(r);
+        auto const with_others = static_cast<std::ptrdiff_t>(records.size()) - with_first;
+        bool const first_is_behind = first.name.view() == call_name && first.value < other.value;
+        bool const first_is_odd = with_first < with_others || (with_first == with_others && first_is_behind);
+        Rank const odd = first_is_odd ? 0 : static_cast<Rank>(r);
         auto const fail = [&](std::string const& text) {
           throw CommunicationError(text, CommunicationError::unknown, CommunicationError::unknown, odd);
         };
