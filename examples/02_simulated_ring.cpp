@@ -1,7 +1,7 @@
 // Demonstrates: scattering global tensors over 4 ranks, running the ring in one process, and gathering the result. The
 // same function runs over MPI with annulus::run_mpi_ring.
-#include <annulus/annulus.hpp>
 #include <algorithm>
+#include <annulus/annulus.hpp>
 #include <cmath>
 #include <iostream>
 

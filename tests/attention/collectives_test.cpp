@@ -59,7 +59,8 @@ TEST_CASE("scatter and gather keep the axis order of a wrapped tensor", "[attent
   Rows const whole = numbered<float, 4>({2, 3, 10, 4});  // [batch, heads, sequence, dim]
   run_ring(3, [&](SimulatedRing& ring) {
     Rows const local = scatter(ring, bhsd(whole), Zigzag{});
-    bool const right = local.dimension(2) == Zigzag{}.lengths(Side::query, 3, 10)[static_cast<std::size_t>(ring.rank())];
+    bool const right =
+        local.dimension(2) == Zigzag{}.lengths(Side::query, 3, 10)[static_cast<std::size_t>(ring.rank())];
     Rows const gathered = gather(ring, bhsd(local), Zigzag{});
     bool const same = std::equal(whole.data(), whole.data() + whole.size(), gathered.data());
     if (!right || !same) throw std::runtime_error("another order");
@@ -85,40 +86,45 @@ TEST_CASE("collectives are refused on all ranks alike, and the ring goes on", "[
   Rows const x = numbered<float, 4>({1, 12, 2, 4});
   require_all(errors_of(3, [&](SimulatedRing& ring) { scatter(ring, x, Striped{}, {.axis = 4}); }), "ShapeError",
               "along axis 4 of a tensor with 4 axes; accepted: 0 to 3");
-  require_all(errors_of(3, [&](SimulatedRing& ring) {
-                scatter(ring, x, ring.rank() == 1 ? Sharding(Zigzag{}) : Sharding(Striped{}));
-              }),
+  require_all(errors_of(3,
+                        [&](SimulatedRing& ring) {
+                          scatter(ring, x, ring.rank() == 1 ? Sharding(Zigzag{}) : Sharding(Striped{}));
+                        }),
               "CommunicationError", "different sharding: rank 0 has striped, rank 1 has zigzag");
-  require_all(errors_of(3, [&](SimulatedRing& ring) {
-                if (ring.rank() == 2)
-                  all_reduce(ring, Rows(x));
-                else
-                  scatter(ring, x, Striped{});
-              }),
+  require_all(errors_of(3,
+                        [&](SimulatedRing& ring) {
+                          if (ring.rank() == 2)
+                            all_reduce(ring, Rows(x));
+                          else
+                            scatter(ring, x, Striped{});
+                        }),
               "CommunicationError", "collective operation");
-  require_all(errors_of(3, [&](SimulatedRing& ring) {
-                if (ring.rank() == 1) {
-                  AnyTensor<std::int32_t, 1> whole(4);
-                  all_reduce(ring, whole);
-                } else {
-                  AnyTensor<float, 1> real(4);
-                  all_reduce(ring, real);
-                }
-              }),
+  require_all(errors_of(3,
+                        [&](SimulatedRing& ring) {
+                          if (ring.rank() == 1) {
+                            AnyTensor<std::int32_t, 1> whole(4);
+                            all_reduce(ring, whole);
+                          } else {
+                            AnyTensor<float, 1> real(4);
+                            all_reduce(ring, real);
+                          }
+                        }),
               "CommunicationError", "different element type: rank 0 has float32, rank 1 has signed integer");
-  require_all(errors_of(3, [&](SimulatedRing& ring) {
-                // Rank 1 skips number 2.
-                for (Index number : {1, 2, 3}) {
-                  Rows sum(x);
-                  if (ring.rank() != 1 || number != 2) all_reduce(ring, sum, number);
-                }
-              }),
+  require_all(errors_of(3,
+                        [&](SimulatedRing& ring) {
+                          // Rank 1 skips number 2.
+                          for (Index number : {1, 2, 3}) {
+                            Rows sum(x);
+                            if (ring.rank() != 1 || number != 2) all_reduce(ring, sum, number);
+                          }
+                        }),
               "CommunicationError", "different number of the operation: rank 0 has 2, rank 1 has 3");
   // The ranks' lengths are not those of the sharding.
   require_all(errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, ring.rank() + 1, 2, 4), Striped{}); }),
               "ShapeError", "the ranks hold");
-  require_all(errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, 4, 2, ring.rank() == 1 ? 5 : 4), Striped{}); }),
-              "CommunicationError", "different extent of axis 3: rank 0 has 4, rank 1 has 5");
+  require_all(
+      errors_of(3, [&](SimulatedRing& ring) { gather(ring, Rows(1, 4, 2, ring.rank() == 1 ? 5 : 4), Striped{}); }),
+      "CommunicationError", "different extent of axis 3: rank 0 has 4, rank 1 has 5");
   ExplicitMap const map{.queries = {{0, 2}, {1}}, .keys = {}};
   require_all(errors_of(2, [&](SimulatedRing& ring) { scatter(ring, x, map); }), "ShapeError", "rank 0: ");
 
@@ -162,14 +168,16 @@ TEST_CASE("RingAttention knows the positions of its rows after the first call", 
   });
 }
 
-TEST_CASE("a collective operation instead of a call of the attention is named on all ranks", "[attention][collectives]") {
+TEST_CASE("a collective operation instead of a call of the attention is named on all ranks",
+          "[attention][collectives]") {
   Rows const x = numbered<float, 4>({1, 4, 2, 4});
-  require_all(errors_of(3, [&](SimulatedRing& ring) {
-                ReferenceBackend backend;
-                RingAttention attention(ring, backend);
-                if (ring.rank() == 1) gather(ring, x, Contiguous{});
-                attention.forward(x, x, x);
-                if (ring.rank() != 1) gather(ring, x, Contiguous{});
-              }),
+  require_all(errors_of(3,
+                        [&](SimulatedRing& ring) {
+                          ReferenceBackend backend;
+                          RingAttention attention(ring, backend);
+                          if (ring.rank() == 1) gather(ring, x, Contiguous{});
+                          attention.forward(x, x, x);
+                          if (ring.rank() != 1) gather(ring, x, Contiguous{});
+                        }),
               "CommunicationError", "different calls: rank 0 compares 'call number', rank 1 'collective operation'");
 }

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "faults/watched_ring.hpp"
-#include "support/catch.hpp"
 #include "support/allocation_counts.hpp"
+#include "support/catch.hpp"
 
 using namespace annulus_test;
 
@@ -31,27 +31,26 @@ TEST_CASE("a rank that runs out of memory in a collective operation ends it on a
     for (long allocation = 0; reached && allocation < 300; ++allocation) {
       CAPTURE(operation, allocation);
       auto const begin = std::chrono::steady_clock::now();
-      auto const ended = annulus::run_ring(
-          3,
-          [&](annulus::SimulatedRing& ring) {
-            Rows x(1, 4, 2, 4);
-            x.setConstant(1);
-            bool failed = false;
-            try {
-              if (ring.rank() == 1) allocations_until_failure = allocation;
-              operate(ring, x, operation);
-            } catch (std::exception const&) {
-              failed = true;
-            }
-            allocations_until_failure = -1;
-            // The rank goes on: if the others did not know, they and it would now wait for each other.
-            try {
-              operate(ring, x, operation);
-            } catch (annulus::Error const&) {
-            }
-            return failed;
-          },
-          {.timeout = timeout});
+      auto const ended = annulus::run_ring(3,
+                                           [&](annulus::SimulatedRing& ring) {
+                                             Rows x(1, 4, 2, 4);
+                                             x.setConstant(1);
+                                             bool failed = false;
+                                             try {
+                                               if (ring.rank() == 1) allocations_until_failure = allocation;
+                                               operate(ring, x, operation);
+                                             } catch (std::exception const&) {
+                                               failed = true;
+                                             }
+                                             allocations_until_failure = -1;
+                                             // The rank goes on: if the others did not know, they and it would now wait for each other.
+                                             try {
+                                               operate(ring, x, operation);
+                                             } catch (annulus::Error const&) {
+                                             }
+                                             return failed;
+                                           },
+                                           {.timeout = timeout});
       reached = ended[1];
       CHECK(ended[0] == ended[2]);
       CHECK(std::chrono::steady_clock::now() - begin < timeout / 2);

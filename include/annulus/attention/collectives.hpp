@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "annulus/attention/agreement.hpp"
+#include "annulus/attention/validate.hpp"
 #include "annulus/core/memory_space.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
@@ -38,9 +39,11 @@ namespace detail {
 template <Communicator C, class X>
 struct RequireCollective {
   static_assert(RequireTensor<X>::value);
-  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
-                "annulus: scatter, gather and all_reduce take tensors in host memory, on a ring that moves host memory");
-  static_assert(std::is_trivially_copyable_v<ScalarOf<X>>, "annulus: elements are sent as bytes: they must be trivially copyable");
+  static_assert(
+      std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
+      "annulus: scatter, gather and all_reduce take tensors in host memory, on a ring that moves host memory");
+  static_assert(std::is_trivially_copyable_v<ScalarOf<X>>,
+                "annulus: elements are sent as bytes, so their type must be trivially copyable");
   static constexpr bool value = true;
 };
 
@@ -84,11 +87,7 @@ CallRecord collective_record(std::string_view name, Index number, std::optional<
 inline void record_along(CallRecord& record, Along const& along, Sharding const& sharding, std::size_t axes) {
   record.add("axis of the positions", static_cast<Index>(along.axis));
   record.add_named("side", static_cast<Index>(along.side), along.side == Side::query ? "query" : "key");
-  auto const fingerprint = sharding.fingerprint();
-  if (sharding.kind() == "explicit")  // a number distinguishes maps, which have no name of their own
-    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind(), " #", fingerprint % 1000000);
-  else
-    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.name());
+  record_sharding(record, sharding);
   check<ShapeError>(along.axis < axes, "the positions lie along axis ", along.axis, " of a tensor with ", axes,
                     " axes; accepted: 0 to ", axes - 1);
 }
@@ -196,11 +195,12 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   auto const from = view_of(local);
   auto equal = from.extents();
   if (along.axis < N) equal[along.axis] = 0;
-  auto const records = agree(ring, detail::collective_record<T>("gather", 2, along.call, equal, [&](CallRecord& record) {
-                               detail::record_along(record, along, sharding, N);
-                               require_addressable("the shard", from);
-                               record.local_queries = from.extent(along.axis);
-                             }));
+  auto const records =
+      agree(ring, detail::collective_record<T>("gather", 2, along.call, equal, [&](CallRecord& record) {
+              detail::record_along(record, along, sharding, N);
+              require_addressable("the shard", from);
+              record.local_queries = from.extent(along.axis);
+            }));
   std::vector<std::vector<Segment>> segments;
   std::optional<ShapeError> refusal;
   std::vector<Index> lengths;
@@ -269,7 +269,8 @@ void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
           sums[i] = static_cast<T>(sum);
         } else {
           T sum(0);
-          for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r) sum = static_cast<T>(sum + terms[r * count + i]);
+          for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
+            sum = static_cast<T>(sum + terms[r * count + i]);
           sums[i] = sum;
         }
       }

@@ -161,6 +161,17 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
           .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
 }
 
+/// Adds the sharding under its name. Explicit maps have none: a number distinguishes them.
+inline void record_sharding(CallRecord& record, Sharding const& sharding) {
+  auto const fingerprint = sharding.fingerprint();
+  if (sharding.kind() == "explicit")
+    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind(), " #", fingerprint % 1000000);
+  else if (Index const block = sharding.block(); block > 1)
+    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind(), "(", block, ")");
+  else
+    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind());
+}
+
 /// Adds the fields that must be equal on all ranks to the record, and this rank's lengths.
 template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
@@ -190,13 +201,7 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add_real("logit_softcap", options.logit_softcap);
   record.add_real("dropout.probability", options.dropout.probability);
   record.add_named("dropout.seed", static_cast<Index>(options.dropout.seed), options.dropout.seed);
-  auto const sharding = options.sharding.fingerprint();
-  if (Index const block = options.sharding.block(); block > 1)
-    record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind(), "(", block, ")");
-  else if (options.sharding.kind() == "explicit")  // explicit maps have no name; a number tells them apart
-    record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind(), " #", sharding % 1000000);
-  else
-    record.add_named("sharding", static_cast<Index>(sharding), options.sharding.kind());
+  record_sharding(record, options.sharding);
   record.add("query_offset", options.query_offset);
   record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
   record.add_flag("predicate given", problem.predicate);
