@@ -92,6 +92,16 @@ inline void record_along(CallRecord& record, Along const& along, Sharding const&
                     " axes; accepted: 0 to ", axes - 1);
 }
 
+/// The type in which all_reduce sums elements of type T: the accumulator type if there is one.
+template <class T>
+struct SumOf {
+  using type = T;
+};
+template <Scalar T>
+struct SumOf<T> {
+  using type = Accumulator<T>;
+};
+
 /// A row-major buffer of elements with its extents.
 template <class T, std::size_t N>
 struct PackedTensor {
@@ -239,11 +249,13 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
 
 /// Replaces each element of x by its sum over the ranks, added in rank order: the same bits on every rank and in every
 /// run. Collective. x has the same extents on all ranks, of any number of axes up to eight; 16-bit elements are summed in
-/// float and rounded once. `call`: number of this operation, chosen by the caller; compared across ranks. Throws ShapeError or CommunicationError on all ranks.
+/// float and rounded once. `call`: number of this operation, chosen by the caller; compared across ranks. Throws
+/// ShapeError or CommunicationError on all ranks.
 template <Communicator C, class X>
 void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
   static_assert(detail::RequireCollective<C, std::remove_cvref_t<X>>::value);
   using T = ScalarOf<X>;
+  using Sum = typename detail::SumOf<T>::type;
   constexpr std::size_t N = rank_of<X>;
   auto const view = view_of(x);
   agree(ring, detail::collective_record<T>("all_reduce", 3, call, view.extents(),
@@ -262,17 +274,10 @@ void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
       auto const* const terms = reinterpret_cast<T const*>(all.data());
       std::size_t const count = bytes / sizeof(T);
       for (std::size_t i = 0; i < count; ++i) {
-        if constexpr (Scalar<T>) {
-          Accumulator<T> sum(0);
-          for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
-            sum += static_cast<Accumulator<T>>(terms[r * count + i]);
-          sums[i] = static_cast<T>(sum);
-        } else {
-          T sum(0);
-          for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
-            sum = static_cast<T>(sum + terms[r * count + i]);
-          sums[i] = sum;
-        }
+        Sum sum(0);
+        for (std::size_t r = 0; r < static_cast<std::size_t>(ring.size()); ++r)
+          sum = static_cast<Sum>(sum + static_cast<Sum>(terms[r * count + i]));
+        sums[i] = static_cast<T>(sum);
       }
     }
     copy_elements(TensorView<T const, N>(own.view), view);
