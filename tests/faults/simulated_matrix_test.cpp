@@ -143,6 +143,16 @@ TEST_CASE("a sample of the faults of a simulated ring", "[faults]") {
   check(sample_of(all, all.size() / 300 | 1), faultless);
 }
 
+TEST_CASE("a call record that arrives again instead of the next one is blamed on its rank", "[faults]") {
+  FaultlessRuns faultless;
+  std::vector<Scenario> repeated;
+  for (Scenario const& scenario : every_scenario(faultless))
+    if (scenario.fault.kind == FaultKind::stale && scenario.fault.place == Place::all_gather && scenario.checked)
+      repeated.push_back(scenario);
+  CHECK(repeated.size() >= 100);
+  check(repeated, faultless);
+}
+
 TEST_CASE("every fault of a simulated ring", "[faults][.long]") {
   FaultlessRuns faultless;
   auto const all = every_scenario(faultless);

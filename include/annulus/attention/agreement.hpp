@@ -89,36 +89,18 @@ class CallRecord {
                                  rank, CommunicationError::unknown, static_cast<Rank>(r));
   }
 
+  /// Throws CommunicationError if records that have arrived are of calls with different numbers. That may concern this
+  /// rank alone, because a record was delivered again in place of the next one, so the caller must abandon the ring.
+  static void require_same_number(std::span<CallRecord const> records) {
+    auto const has_number = [](CallRecord const& record) { return record.fields_[0].name.view() == call_name; };
+    if (std::all_of(records.begin(), records.end(), has_number)) compare_field(records, 0);
+  }
+
   /// Throws the error of the first rank that refuses its call, or CommunicationError for the first field in which the
   /// ranks differ.
   static void compare(std::span<CallRecord const> records) {
     for (std::size_t r = 0; r < records.size(); ++r) records[r].throw_refusal(r);
-    for (std::size_t f = 0; f < records[0].fields_.size(); ++f)
-      for (std::size_t r = 1; r < records.size(); ++r) {
-        Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
-        if (first.name == other.name && first.value == other.value) continue;
-        // Blames the rank in the minority; of two halves, the one whose call number is behind: it has skipped a call.
-        auto const with_first = std::count_if(records.begin(), records.end(), [&](CallRecord const& one) {
-          return one.fields_[f].name == first.name && one.fields_[f].value == first.value;
-        });
-        auto const with_others = static_cast<std::ptrdiff_t>(records.size()) - with_first;
-        bool const first_is_behind = first.name.view() == call_name && first.value < other.value;
-        bool const first_is_odd = with_first < with_others || (with_first == with_others && first_is_behind);
-        Rank const odd = first_is_odd ? 0 : static_cast<Rank>(r);
-        auto const fail = [&](std::string const& text) {
-          throw CommunicationError(text, CommunicationError::unknown, CommunicationError::unknown, odd);
-        };
-        if (first.name != other.name)
-          fail(message_of("the ranks make different calls: rank 0 compares '", first.name.view(), "', rank ", r, " '",
-                          other.name.view(), "'"));
-        std::string text =
-            message_of("the ranks were called with different ", first.name.view(), ": rank 0 has ", first.shown(),
-                       ", rank ", r, " has ", other.shown(), "; it must be the same on all ranks");
-        if (first.identifies())
-          text += message_of(". Last calls of rank 0: ", records[0].last_calls_.view(), "; of rank ", r, ": ",
-                             records[r].last_calls_.view());
-        fail(text);
-      }
+    for (std::size_t f = 0; f < records[0].fields_.size(); ++f) compare_field(records, f);
   }
 
  private:
@@ -149,6 +131,34 @@ class CallRecord {
     field.name.add(name);
     field.value = value;
     field.text.add(parts...);
+  }
+
+  static void compare_field(std::span<CallRecord const> records, std::size_t f) {
+    for (std::size_t r = 1; r < records.size(); ++r) {
+      Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
+      if (first.name == other.name && first.value == other.value) continue;
+      // Blames the rank in the minority; of two halves, the one whose call number is behind: it has skipped a call.
+      auto const with_first = std::count_if(records.begin(), records.end(), [&](CallRecord const& one) {
+        return one.fields_[f].name == first.name && one.fields_[f].value == first.value;
+      });
+      auto const with_others = static_cast<std::ptrdiff_t>(records.size()) - with_first;
+      bool const first_is_behind = first.name.view() == call_name && first.value < other.value;
+      bool const first_is_odd = with_first < with_others || (with_first == with_others && first_is_behind);
+      Rank const odd = first_is_odd ? 0 : static_cast<Rank>(r);
+      auto const fail = [&](std::string const& text) {
+        throw CommunicationError(text, CommunicationError::unknown, CommunicationError::unknown, odd);
+      };
+      if (first.name != other.name)
+        fail(message_of("the ranks make different calls: rank 0 compares '", first.name.view(), "', rank ", r, " '",
+                        other.name.view(), "'"));
+      std::string text =
+          message_of("the ranks were called with different ", first.name.view(), ": rank 0 has ", first.shown(),
+                     ", rank ", r, " has ", other.shown(), "; it must be the same on all ranks");
+      if (first.identifies())
+        text += message_of(". Last calls of rank 0: ", records[0].last_calls_.view(), "; of rank ", r, ": ",
+                           records[r].last_calls_.view());
+      fail(text);
+    }
   }
 
   std::uint64_t digest() const {

@@ -330,6 +330,7 @@ class RingAttention {
     record.seal(call.checked);
     gather_records(*communicator_, record, records_);
     CallRecord::require_intact(records_, communicator_->rank());
+    CallRecord::require_same_number(records_);
 
     call.fails_on_all_ranks = true;
     CallRecord::compare(records_);
