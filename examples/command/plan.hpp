@@ -3,7 +3,7 @@
 
 #include <annulus/core/scalar.hpp>
 #include <annulus/mask/mask.hpp>
-#include <annulus/schedule/rotation.hpp>
+#include <annulus/schedule/ring_plan.hpp>
 #include <annulus/sharding/sharding.hpp>
 #include <optional>
 

@@ -3,7 +3,6 @@
 // also the ring over MPI.
 
 #include "annulus/attention/collectives.hpp"
-#include "annulus/attention/functions.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/cpu/cpu.hpp"
 #include "annulus/backend/reference/reference.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/attention/functions.hpp"
+#include "annulus/attention/ring_attention.hpp"
 #include "attention/refused_call.hpp"
 #include "support/catch.hpp"
 

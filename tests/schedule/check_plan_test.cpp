@@ -1,4 +1,4 @@
-#include "annulus/schedule/check_plan.hpp"
+#include "annulus/schedule/ring_plan.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/check_plan.hpp"
 
 using namespace annulus;
+using annulus_test::check_plan;
 using Catch::Matchers::ContainsSubstring;
 
 namespace {

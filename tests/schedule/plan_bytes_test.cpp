@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "annulus/schedule/check_plan.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "support/catch.hpp"
+#include "support/check_plan.hpp"
 
 using namespace annulus;
+using annulus_test::check_plan;
 
 namespace {
 

@@ -3,9 +3,9 @@
 #include <set>
 #include <vector>
 
-#include "annulus/schedule/check_plan.hpp"
 #include "schedule/random_plan_request.hpp"
 #include "support/catch.hpp"
+#include "support/check_plan.hpp"
 
 using namespace annulus;
 using namespace annulus_test;

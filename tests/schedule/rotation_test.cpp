@@ -1,4 +1,4 @@
-#include "annulus/schedule/rotation.hpp"
+#include "annulus/schedule/ring_plan.hpp"
 
 #include <vector>
 

@@ -5,7 +5,7 @@
 
 #include "annulus/mask/mask.hpp"
 #include "annulus/numerics/dropout.hpp"
-#include "annulus/schedule/rotation.hpp"
+#include "annulus/schedule/ring_plan.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {

@@ -2,9 +2,11 @@
 // Results of the forward and backward passes. Their tensors are of the family of q (for Eigen: a Tensor of the same
 // storage order).
 
+#include <array>
 #include <optional>
 
 #include "annulus/core/scalar.hpp"
+#include "annulus/core/shape.hpp"
 #include "annulus/tensor/axis_order.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 
@@ -34,5 +36,30 @@ struct Gradients {
   std::optional<T> dbias{};     ///< shaped as the bias, with bias_gradient: the share of this rank's queries
   std::optional<Sinks> dsinks{};  ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
 };
+
+/// New results of a forward pass of `q`, with this many local queries.
+template <class Q>
+auto make_forward(Q const& q, AttentionShape const& shape, Index local_queries) {
+  using T = ScalarOf<Q>;
+  auto const statistics = [&] {
+    return make_like<Accumulator<T>, 3>(q, std::array{shape.batch, shape.query_heads, local_queries});
+  };
+  return Forward<MadeLike<Q, T, 4>>{
+      make_in_order_of<T>(q, std::array{shape.batch, local_queries, shape.query_heads, shape.value_dim}), statistics(),
+      statistics(), axis_order_of(q)};
+}
+
+/// New results of a backward pass: gradients of q, k, v and of the optional operands that have one.
+template <TensorLike T, class Q, class K, class V, class Operands>
+Gradients<T> make_gradients(Q const& q, K const& k, V const& v, Operands const& operands) {
+  using Scalar = ScalarOf<Q>;
+  auto const like = [&](auto const& x) {
+    return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents()));
+  };
+  Gradients<T> result{like(q), like(k), like(v)};
+  if (operands.bias_gradient) result.dbias.emplace(make_like<Scalar, 4>(q, operands.bias->extents()));
+  if (operands.sinks) result.dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents()));
+  return result;
+}
 
 }  // namespace annulus

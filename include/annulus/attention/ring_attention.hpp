@@ -2,17 +2,14 @@
 // RingAttention: exact attention, forward and backward, over a sequence that is sharded over the ranks of a ring.
 
 #include <array>
-#include <atomic>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "annulus/attention/agreement.hpp"
+#include "annulus/attention/collective_call.hpp"
 #include "annulus/attention/options.hpp"
-#include "annulus/attention/require_operands.hpp"
 #include "annulus/attention/results.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/ring/backward_pass.hpp"
@@ -47,7 +44,11 @@ class RingAttention {
 
   /// Does not throw; options are validated, and compared across ranks, on the first call.
   RingAttention(C& communicator, B& backend, Options options = {}, Predicate predicate = {})
-      : communicator_(&communicator), backend_(&backend), options_(std::move(options)), predicate_(std::move(predicate)) {}
+      : communicator_(&communicator),
+        backend_(&backend),
+        options_(std::move(options)),
+        predicate_(std::move(predicate)),
+        calls_(communicator, backend) {}
 
   /// Movable only: other ranks may be reading its buffers.
   RingAttention(RingAttention&&) = default;
@@ -60,15 +61,10 @@ class RingAttention {
   template <class Q, class K, class V>
   auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V>::value);
-    using T = MadeLike<Q, ScalarOf<Q>, 4>;
-    std::optional<Forward<T>> result;
+    std::optional<Forward<MadeLike<Q, ScalarOf<Q>, 4>>> result;
     run_forward(StepOperands<ScalarOf<Q>, Space>{view_of(q), view_of(k), view_of(v)}, operands,
                 [&](AttentionShape const& shape, Index queries) {
-                  std::array const output{shape.batch, queries, shape.query_heads, shape.value_dim};
-                  std::array const lse{shape.batch, shape.query_heads, queries};
-                  result.emplace(Forward<T>{make_in_order_of<ScalarOf<Q>>(q, output),
-                                            make_like<Accumulator<ScalarOf<Q>>, 3>(q, lse),
-                                            make_like<Accumulator<ScalarOf<Q>>, 3>(q, lse), axis_order_of(q)});
+                  result.emplace(make_forward(q, shape, queries));
                   return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)),
                                                    view_of(result->lse), view_of(result->lse_remainder)};
                 });
@@ -103,15 +99,12 @@ class RingAttention {
     std::optional<Gradients<T>> result;
     TensorView<Accumulator<Scalar> const, 3, Space> const remainder = view_of(forward.lse_remainder);
     run_backward<Scalar>(dout, with_axes(forward.output, forward.axes), forward.lse, remainder, q, k, v, operands, [&] {
-      auto const like = [&](auto const& x) { return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents())); };
-      result.emplace(Gradients<T>{like(q), like(k), like(v)});
+      result.emplace(make_gradients<T>(q, k, v, operands));
       GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
                                          view_of(with_axes(result->dk, axis_order_of(k))),
                                          view_of(with_axes(result->dv, axis_order_of(v)))};
-      if (operands.bias_gradient)
-        views.dbias = view_of(result->dbias.emplace(make_like<Scalar, 4>(q, operands.bias->extents())));
-      if (operands.sinks)
-        views.dsinks = view_of(result->dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents())));
+      if (result->dbias) views.dbias = view_of(*result->dbias);
+      if (result->dsinks) views.dsinks = view_of(*result->dsinks);
       return views;
     });
     return std::move(*result);
@@ -157,6 +150,8 @@ class RingAttention {
   Index buffer_bytes(Pass pass) const { return state(pass).buffers.bytes(); }
 
  private:
+  using Call = detail::CollectiveCall;
+
   struct PassState {
     std::optional<RingPlan> plan;
     CallRecord call;  ///< call that the plan was made for
@@ -173,7 +168,7 @@ class RingAttention {
   /// validated. An error that it throws on one rank, such as std::bad_alloc, makes all ranks throw.
   template <class T, class Results>
   void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Results&& results) {
-    in_call(Pass::forward, operands.call, [&](Call& call) {
+    calls_.execute({Pass::forward, operands.call, is_checked()}, [&](Call& call) {
       ForwardViews<T> views;
       RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
         views = results(shape, own.q.extent(axis::sequence));
@@ -187,7 +182,7 @@ class RingAttention {
   void run_backward(DOut const& dout, Output const& output, Lse const& lse, TensorView<L const, 3, Space> lse_remainder,
                     Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands, Results&& results) {
     using T = ScalarOf<Q>;
-    in_call(Pass::backward, operands.call, [&](Call& call) {
+    calls_.execute({Pass::backward, operands.call, is_checked()}, [&](Call& call) {
       StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
       TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
       TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
@@ -221,66 +216,6 @@ class RingAttention {
     if (operands.sinks) detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
   }
 
-  /// A call of this rank, from its entry to its return.
-  struct Call {
-    Pass pass;
-    std::uint64_t number;
-    std::optional<Index> label;
-    bool checked;
-    bool fails_on_all_ranks = false;  ///< all ranks throw the same error: no peer waits, the ring stays open
-  };
-
-  /// Executes body(call), the part of this rank in a collective call. If it throws and the other ranks do not throw the
-  /// same, abandons the ring, so that the peers fail at once instead of waiting.
-  template <class Body>
-  void in_call(Pass pass, std::optional<Index> label, Body&& body) {
-    check<Error>(in_progress_.begin(), "rank ", communicator_->rank(), ": ", name_of(pass),
-                 " was called on a RingAttention while another call of it runs, on another thread or in a predicate; "
-                 "accepted: one call at a time");
-    struct End {
-      CallInProgress& call;
-      ~End() { call.end(); }
-    } const at_end{in_progress_};
-    Call call{pass, 0, label, is_checked()};
-    auto const tail = [&]() -> FlightRecord::Tail {
-      if constexpr (CallRecordingCommunicator<C>) return communicator_->flight_record().tail();
-      return {};
-    };
-    auto const end = [&](bool failed) noexcept {
-      if constexpr (CallRecordingCommunicator<C>) communicator_->flight_record().end(failed);
-    };
-    auto const abandon = [&](char const* reason, Rank culprit = CommunicationError::unknown) noexcept {
-      if (call.fails_on_all_ranks) return;
-      synchronize_quietly();
-      abandon_ring(*communicator_, reason, culprit);
-    };
-    last_calls_ = tail();
-    if constexpr (CallRecordingCommunicator<C>)
-      call.number = communicator_->flight_record().begin(pass, label);
-    else
-      call.number = ++calls_;
-    try {
-      body(call);
-      if (call.checked) confirm_end(call);
-      end(false);
-    } catch (CommunicationError const& error) {
-      abandon(error.what(), error.neighbour());
-      FlightRecord::Tail const calls = tail();
-      end(true);
-      if (call.fails_on_all_ranks || calls.empty()) throw;
-      throw CommunicationError(message_of(error.what(), ". Last calls of rank ", communicator_->rank(), ": ", calls.view()),
-                               error.rank(), error.step(), error.neighbour());
-    } catch (std::exception const& error) {
-      abandon(error.what());
-      end(true);
-      throw;
-    } catch (...) {
-      abandon("an exception of unknown type");
-      end(true);
-      throw;
-    }
-  }
-
   bool is_checked() const {
 #if defined(NDEBUG)
     constexpr bool by_default = false;
@@ -290,25 +225,13 @@ class RingAttention {
     return options_.checked.value_or(by_default);
   }
 
-  /// Final confirmation of a checked call: no rank returns before all ranks have finished. Throws CommunicationError.
-  void confirm_end(Call const& call) {
-    communicator_->all_gather(std::as_bytes(std::span(&call.number, 1)), std::as_writable_bytes(std::span(confirmations_)));
-    for (std::size_t r = 0; r < confirmations_.size(); ++r)
-      if (confirmations_[r] != call.number)
-        throw CommunicationError(message_of("rank ", communicator_->rank(), ": rank ", r, " confirms the end of call ",
-                                            confirmations_[r], "; expected call ", call.number),
-                                 communicator_->rank(), CommunicationError::unknown, static_cast<Rank>(r));
-  }
-
   /// Validates this rank's arguments, compares the calls of all ranks, and makes the plan. All ranks throw, or none.
   template <class T, class Check>
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
                           Check&& check_results) {
-    CallRecord record;
     AttentionShape shape;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
-    record.identify(call.number, call.label, call.pass, last_calls_);
-    try {
+    CallRecord const record = calls_.compare(call, [&](CallRecord& mine) {
       validate_options(options_);
       validate_range<AccumulatorOf<B, T>>(options_);
       if constexpr (!std::same_as<Space, HostMemory>)
@@ -323,18 +246,8 @@ class RingAttention {
       Support const support = std::as_const(*backend_).supports(problem);
       check<UnsupportedError>(static_cast<bool>(support), support.reason());
       logits_ = {problem.softmax_scale, problem.logit_softcap, problem.dropout};
-      record_call(record, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)), call.checked);
-    } catch (...) {
-      record.refuse(std::current_exception());
-    }
-    record.seal(call.checked);
-    gather_records(*communicator_, record, records_);
-    CallRecord::require_intact(records_, communicator_->rank());
-    CallRecord::require_same_number(records_);
-
-    call.fails_on_all_ranks = true;
-    CallRecord::compare(records_);
-    call.fails_on_all_ranks = false;
+      record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)), call.checked);
+    });
     PassState& planned = state(call.pass);
     if (!is_as_before(planned, record)) {
       PlanRequest request = request_of<T>(call, shape, operands);
@@ -351,7 +264,6 @@ class RingAttention {
       }
       planned.call = record;
       first_ = FirstCall{shape, queries, keys};
-      confirmations_.resize(records_.size());
     }
     return *planned.plan;
   }
@@ -377,7 +289,7 @@ class RingAttention {
                         .checked = call.checked};
     if (operands.bias_gradient && call.pass == Pass::backward)
       request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
-    for (CallRecord const& other : records_) {
+    for (CallRecord const& other : calls_.records()) {
       request.query_lengths.push_back(other.local_queries);
       request.key_lengths.push_back(other.local_keys);
     }
@@ -389,8 +301,9 @@ class RingAttention {
   bool is_as_before(PassState const& planned, CallRecord const& call) const {
     if (!planned.plan || !planned.call.describes_same_call(call)) return false;
     PlanRequest const& request = planned.plan->request();
-    for (std::size_t r = 0; r < records_.size(); ++r)
-      if (request.query_lengths[r] != records_[r].local_queries || request.key_lengths[r] != records_[r].local_keys)
+    auto const records = calls_.records();
+    for (std::size_t r = 0; r < records.size(); ++r)
+      if (request.query_lengths[r] != records[r].local_queries || request.key_lengths[r] != records[r].local_keys)
         return false;
     return true;
   }
@@ -406,13 +319,6 @@ class RingAttention {
                       seen, "; the first call fixed them to ", list(*first_));
   }
 
-  void synchronize_quietly() noexcept {
-    try {
-      backend_->synchronize();
-    } catch (...) {  // the first failure is the one to report
-    }
-  }
-
   PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
     state(call.pass).buffers.call = call.number;
     return {plan, *communicator_, *backend_, logits_, predicate_, state(call.pass).buffers, options_.require_finite};
@@ -424,19 +330,6 @@ class RingAttention {
     AttentionShape shape;
     Index queries, keys;
   };
-  /// True while a call runs. Stays with the object: a moved RingAttention has no call.
-  class CallInProgress {
-   public:
-    CallInProgress() = default;
-    CallInProgress(CallInProgress&&) noexcept {}
-    CallInProgress& operator=(CallInProgress&&) noexcept { return *this; }
-
-    bool begin() { return !flag_.test_and_set(std::memory_order_acquire); }
-    void end() { flag_.clear(std::memory_order_release); }
-
-   private:
-    std::atomic_flag flag_;
-  };
   static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
 
   C* communicator_;
@@ -445,12 +338,8 @@ class RingAttention {
   Predicate predicate_;
   LogitOptions logits_{};
   std::optional<FirstCall> first_;
-  std::vector<CallRecord> records_;           ///< of all ranks, for the current call
-  std::vector<std::uint64_t> confirmations_;  ///< of all ranks, at the end of a checked call
-  FlightRecord::Tail last_calls_;             ///< before the current call
-  std::uint64_t calls_ = 0;                   ///< used if the communicator keeps no flight record
+  detail::CollectiveCalls<C, B> calls_;
   std::array<PassState, 2> states_;
-  CallInProgress in_progress_;
 };
 
 template <class C, class B>
@@ -462,6 +351,48 @@ RingAttention(C&, B&, Options, Predicate) -> RingAttention<C, B, Predicate>;
 template <class C, class B, class Predicate = EveryPair>
 RingAttention<C, B, Predicate> attention(C& communicator, B& backend, Options options = {}, Predicate predicate = {}) {
   return {communicator, backend, std::move(options), std::move(predicate)};
+}
+
+// Free functions for a single call. Shapes and errors are those of RingAttention.
+
+/// RingAttention::forward. Returns output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch,
+/// query_heads, local_queries] of this rank's queries. Collective.
+template <class C, class B, class Q, class K, class V>
+auto ring_attention_forward(C& communicator, B& backend, Options const& options, Q const& q, K const& k, V const& v,
+                            OperandsFor<Q, typename B::memory_space> const& operands = {}) {
+  return RingAttention(communicator, backend, options).forward(q, k, v, operands);
+}
+
+/// RingAttention::forward_into: writes to the caller's output, lse and, if given, lse_remainder, with the extents of
+/// ring_attention_forward. Collective.
+template <class C, class B, class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
+void ring_attention_forward_into(C& communicator, B& backend, Options const& options, Q const& q, K const& k,
+                                 V const& v, Output& output, Lse& lse,
+                                 OperandsFor<Q, typename B::memory_space> const& operands = {},
+                                 Remainder&& lse_remainder = std::nullopt) {
+  RingAttention(communicator, backend, options).forward_into(q, k, v, output, lse, operands, lse_remainder);
+}
+
+/// RingAttention::backward. Returns dq, dk, dv, shaped as q, k, v, dbias, shaped as the bias, with bias_gradient, and
+/// dsinks [query_heads, n] with sink logits. Collective.
+template <class C, class B, class DOut, class T, class Q, class K, class V>
+Gradients<T> ring_attention_backward(C& communicator, B& backend, Options const& options, DOut const& dout,
+                                     Forward<T> const& forward, Q const& q, K const& k, V const& v,
+                                     OperandsFor<Q, typename B::memory_space> const& operands = {}) {
+  return RingAttention(communicator, backend, options).backward(dout, forward, q, k, v, operands);
+}
+
+/// RingAttention::backward_into: writes to the caller's memory, with the extents of ring_attention_backward.
+/// Collective.
+template <class C, class B, class DOut, class Output, class Lse, class Q, class K, class V, class G = ScalarOf<Q>,
+          class Remainder = std::nullopt_t>
+void ring_attention_backward_into(C& communicator, B& backend, Options const& options, DOut const& dout,
+                                  Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
+                                  GradientViews<G, typename B::memory_space> const& gradients,
+                                  OperandsFor<Q, typename B::memory_space> const& operands = {},
+                                  Remainder const& lse_remainder = std::nullopt) {
+  RingAttention(communicator, backend, options)
+      .backward_into(dout, output, lse, q, k, v, gradients, operands, lse_remainder);
 }
 
 }  // namespace annulus

@@ -1,13 +1,15 @@
 #pragma once
-// Validation of the user's options and operands. No function here communicates.
+// Validation of the user's options and operands, by the compiler and at run time. No function here communicates.
 
 #include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/attention/options.hpp"
@@ -16,9 +18,53 @@
 #include "annulus/core/scalar.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/tensor/addressable.hpp"
+#include "annulus/tensor/eigen.hpp"
 #include "annulus/tensor/operands.hpp"
+#include "annulus/tensor/tensor_like.hpp"
 
 namespace annulus {
+
+namespace detail {
+
+template <class Space, class X>
+constexpr bool lives_in = true;
+template <class Space, TensorLike X>
+constexpr bool lives_in<Space, X> = std::same_as<SpaceOf<X>, Space>;
+template <class X>
+constexpr bool has_scalar = true;
+template <TensorLike X>
+constexpr bool has_scalar<X> = Scalar<ScalarOf<X>>;
+/// View of an optional tensor; without data for std::nullopt.
+template <class View, class X>
+View view_if_given(X& tensor) {
+  if constexpr (std::same_as<std::remove_cvref_t<X>, std::nullopt_t>) {
+    return {};
+  } else {
+    static_assert(RequireTensor<X>::value);
+    return view_of(tensor);
+  }
+}
+
+template <class Q, class X>
+constexpr bool same_kind = true;
+template <TensorLike Q, TensorLike X>
+constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_of<X> == 4;
+
+}  // namespace detail
+
+/// Fails to compile, with a readable message, unless q, k, v, output and dout are tensors of four axes, of one
+/// supported element type, in memory `Space`.
+template <class Space, class Q, class... X>
+struct RequireOperands {
+  static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));
+  static_assert((detail::has_scalar<Q> && ... && detail::has_scalar<X>),
+                "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
+  static_assert((detail::same_kind<Q, Q> && ... && detail::same_kind<Q, X>),
+                "annulus: q, k, v, output and dout have four axes and the same element type");
+  static_assert((detail::lives_in<Space, Q> && ... && detail::lives_in<Space, X>),
+                "annulus: an operand lives in another memory space than the communicator and the backend");
+  static constexpr bool value = true;
+};
 
 /// Throws UnsupportedError for option values outside their domain, e.g. a softmax_scale that is not finite.
 inline void validate_options(Options const& options) {

@@ -7,7 +7,6 @@
 
 #include "annulus/ring/forward_pass.hpp"
 #include "annulus/ring/rotation_loop.hpp"
-#include "annulus/ring/step_builder.hpp"
 
 namespace annulus {
 
@@ -23,12 +22,12 @@ struct GradientViews {
 
 namespace detail {
 
-/// Sums one row per rank over all ranks, in rank order, so that all ranks get the same bits. Returns the sum,
-/// [1, 1, 1, elements]. `shares` has ranks + 1 rows: row r is the share of rank r, the last row receives the sum.
-/// `call`: the number of the call, for the checksums.
+/// Sums a part with one row per rank over all ranks, in rank order, so that all ranks get the same bits. Returns the sum,
+/// one row. `shares` has ranks + 1 rows: row r is the share of rank r, the last row receives the sum. `call`: the number
+/// of the call, for the checksums.
 template <class A, class C, class B, class Payload>
 TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares,
-                                                          Index elements, std::uint64_t call) {
+                                                          Part part, std::uint64_t call) {
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
@@ -42,7 +41,7 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& ba
     require_intact(shares, {coming, coming + 1}, seed, Payload::arriving, Channel::reduction, rank,
                    ring_neighbour(rank, -1, ranks));
   }
-  auto const rows = shares.template view<A>(0, 1, 1, elements);
+  auto const rows = shares.template view<A>(part);
   auto const row = [&](Index r) { return rows.slice(axis::sequence, r, 1); };
   backend.clear(row(ranks));
   for (Rank r = 0; r < ranks; ++r) backend.add(row(ranks), TensorView<A const, 4, typename B::memory_space>(row(r)));
@@ -67,55 +66,49 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   RingBuffers<C, B>& buffers = context.buffers;
   Rank const rank = context.communicator.rank();
   AttentionShape const& shape = plan.request().shape;
-  Index const batch = shape.batch, query_heads = shape.query_heads, kv_heads = shape.kv_heads;
+  Index const batch = shape.batch, query_heads = shape.query_heads;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
 
-  auto const delta = buffers.delta.template statistics<A>(0, batch, query_heads);
+  auto const delta = buffers.delta.template statistics<A>(Part::delta);
   backend.row_delta(dout, output, delta);
 
-  // Gradients in a payload: dq in part 0, or dk in part 0 and dv in part 1.
-  auto const query_gradient = [&](Payload const& payload) {
-    return payload.template view<A>(0, batch, query_heads, shape.head_dim);
-  };
-  auto const key_gradient = [&](Payload const& payload) {
-    return payload.template view<A>(0, batch, kv_heads, shape.head_dim);
-  };
-  auto const value_gradient = [&](Payload const& payload) {
-    return payload.template view<A>(1, batch, kv_heads, shape.value_dim);
-  };
+  auto const query_gradient = [](Payload const& payload) { return payload.template view<A>(Part::dq); };
+  auto const key_gradient = [](Payload const& payload) { return payload.template view<A>(Part::dk); };
+  auto const value_gradient = [](Payload const& payload) { return payload.template view<A>(Part::dv); };
 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) {
-    auto const rows = [&](std::size_t p, TensorView<T const, 4, Space> operand) {
-      detail::pack(backend, operand, axis::sequence, first.rows(),
-                   first.template view<T>(p, batch, operand.extent(axis::heads), operand.extent(axis::dim)));
+    auto const pack = [&](Part part, TensorView<T const, 4, Space> rows) {
+      detail::pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
     };
     if (keys_rotate) {
-      rows(0, own.k);
-      rows(1, own.v);
+      pack(Part::k, own.k);
+      pack(Part::v, own.v);
     } else {
-      rows(0, own.q);
-      rows(1, dout);
-      detail::pack(backend, lse, 2, first.rows(), first.template statistics<L>(2, batch, query_heads));
-      auto const packed_remainder = first.template statistics<L>(3, batch, query_heads);
+      pack(Part::q, own.q);
+      pack(Part::dout, dout);
+      detail::pack(backend, lse, 2, first.rows(), first.template statistics<L>(Part::lse));
+      auto const packed_remainder = first.template statistics<L>(Part::lse_remainder);
       if (lse_remainder.data())
         detail::pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
       else
         backend.clear(packed_remainder);
       detail::pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
-                   first.template statistics<A>(4, batch, query_heads));
+                   first.template statistics<A>(Part::delta));
     }
-    detail::pack_segments(backend, operands, plan, first);
+    detail::pack_ids(backend, operands, plan, first);
   }
 
   TensorView<A, 4, Space> dbias, dbias_pairs;
   if (gradients.dbias.data()) {
-    auto const stored = buffers.bias_gradient.template view<A>(0, operands.bias->extent(0), operands.bias->extent(1),
-                                                               plan.global_keys());
-    dbias = stored.permuted({0, 2, 1, 3});
+    // A row of the part is [batch|1, query_heads|1, global_keys], as the bias has it.
+    Index const stored_batch = operands.bias->extent(0), heads = operands.bias->extent(1), keys = plan.global_keys();
+    dbias = {buffers.bias_gradient.template data<A>(Part::dbias),
+             {stored_batch, heads, plan.local_queries(rank), keys},
+             {heads * keys, keys, stored_batch * heads * keys, 1}};
     dbias_pairs = broadcast(dbias, {batch, query_heads, plan.local_queries(rank), plan.global_keys()});
     backend.clear(dbias);
   }
@@ -133,14 +126,12 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     Payload const& query_side = keys_rotate ? buffers.resident : results;
     Payload const& key_side = keys_rotate ? results : buffers.resident;
     if (i > 0 && keys_rotate) {
-      rows.k = here.template view<T>(0, batch, kv_heads, shape.head_dim);
-      rows.v = here.template view<T>(1, batch, kv_heads, shape.value_dim);
+      rows.k = here.template view<T>(Part::k);
+      rows.v = here.template view<T>(Part::v);
     } else if (i > 0) {
-      rows.q = here.template view<T>(0, batch, query_heads, shape.head_dim);
-      backward = {here.template view<T>(1, batch, query_heads, shape.value_dim),
-                  here.template statistics<L>(2, batch, query_heads),
-                  here.template statistics<A>(4, batch, query_heads),
-                  here.template statistics<L>(3, batch, query_heads)};
+      rows.q = here.template view<T>(Part::q);
+      backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
+                  here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};
     }
     if (keys_rotate) {
       backend.clear(key_gradient(results));
@@ -148,7 +139,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     } else {
       backend.clear(query_gradient(results));
     }
-    backend.add_gradients(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), rows,
+    backend.add_gradients(builder.build(i, detail::rotating_ids(operands, plan, i, here), progress), rows,
                           backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
@@ -188,11 +179,11 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     if (gradients.dbias.data()) convert(dbias, gradients.dbias);
     if (!operands.sinks) return;
     Index const sinks = operands.sinks->extent(1);
-    auto const share = buffers.sink_gradients.template view<A>(0, 1, query_heads, sinks).slice(axis::sequence, rank, 1);
+    auto const share = buffers.sink_gradients.template view<A>(Part::dsinks).slice(axis::sequence, rank, 1);
     backend.sink_gradients(lse, lse_remainder, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
     auto const sum =
-        detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, query_heads * sinks, buffers.call);
+        detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);

@@ -3,20 +3,19 @@
 
 #include <cstdint>
 
+#include "annulus/ring/pass_context.hpp"
 #include "annulus/ring/rotation_loop.hpp"
-#include "annulus/ring/step_builder.hpp"
 
 namespace annulus {
 
 namespace detail {
 
-/// The running state (accumulator, maximum, sum) that is stored in the three parts of a payload.
+/// The running state that is stored in a payload.
 template <class A, class Payload>
-auto state_in(Payload const& payload, AttentionShape const& shape) {
-  return RunningState<A, typename Payload::memory_space>{
-      payload.template view<A>(0, shape.batch, shape.query_heads, shape.value_dim),
-                      payload.template statistics<A>(1, shape.batch, shape.query_heads),
-                      payload.template statistics<A>(2, shape.batch, shape.query_heads)};
+auto state_in(Payload const& payload) {
+  return RunningState<A, typename Payload::memory_space>{payload.template view<A>(Part::accumulator),
+                                                         payload.template statistics<A>(Part::maximum),
+                                                         payload.template statistics<A>(Part::sum)};
 }
 
 /// The rows of `view`, a view of payload `mine`, that payload `other` holds. `sequence`: the axis of the rows.
@@ -34,22 +33,22 @@ void pack(B& backend, TensorView<T const, N, Space> rows, std::size_t sequence, 
   backend.copy(rows.slice(sequence, range.begin, range.size()), part);
 }
 
-/// Document ids of the rotating side, [batch, rows]: the caller's at step 0, then the last part of the payload; without
-/// data if none are given.
+/// Document ids of the rotating side, [batch, rows]: the caller's at step 0, then those of the payload; without data if
+/// none are given.
 template <class T, class Space, class Payload>
-TensorView<std::int32_t const, 2, Space> rotating_segments(Operands<T, Space> const& operands, RingPlan const& plan,
-                                                           int step, Payload const& here) {
+TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& operands, RingPlan const& plan, int step,
+                                                      Payload const& here) {
   if (!operands.query_segments) return {};
   if (step == 0) return plan.rotation() == Rotation::keys ? *operands.key_segments : *operands.query_segments;
-  return here.template segments<std::int32_t>(plan.prefetched_layout().row_bytes.size() - 1, plan.request().shape.batch);
+  return here.template document_ids<std::int32_t>();
 }
 
-/// Packs the document ids of the rotating side into the last part of the payload.
+/// Packs the document ids of the rotating side into the payload.
 template <class B, class T, class Space, class Payload>
-void pack_segments(B& backend, Operands<T, Space> const& operands, RingPlan const& plan, Payload const& payload) {
-  if (!operands.query_segments) return;
-  pack(backend, rotating_segments(operands, plan, 0, payload), 1, payload.rows(),
-       payload.template segments<std::int32_t>(plan.prefetched_layout().row_bytes.size() - 1, plan.request().shape.batch));
+void pack_ids(B& backend, Operands<T, Space> const& operands, RingPlan const& plan, Payload const& payload) {
+  if (operands.query_segments)
+    pack(backend, rotating_ids(operands, plan, 0, payload), 1, payload.rows(),
+         payload.template document_ids<std::int32_t>());
 }
 
 }  // namespace detail
@@ -66,7 +65,6 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   B& backend = context.backend;
   RingBuffers<C, B>& buffers = context.buffers;
   Rank const rank = context.communicator.rank();
-  AttentionShape const& shape = plan.request().shape;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
@@ -74,10 +72,10 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   auto const rotating = [&](Payload const& payload) {
     StepOperands<T, Space> here = own;
     if (keys_rotate) {
-      here.k = payload.template view<T>(0, shape.batch, shape.kv_heads, shape.head_dim);
-      here.v = payload.template view<T>(1, shape.batch, shape.kv_heads, shape.value_dim);
+      here.k = payload.template view<T>(Part::k);
+      here.v = payload.template view<T>(Part::v);
     } else {
-      here.q = payload.template view<T>(0, shape.batch, shape.query_heads, shape.head_dim);
+      here.q = payload.template view<T>(Part::q);
     }
     return here;
   };
@@ -85,32 +83,31 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) {
-    auto const part = [&](std::size_t p, TensorView<T const, 4, Space> rows) {
-      detail::pack(backend, rows, axis::sequence, first.rows(),
-                   first.template view<T>(p, shape.batch, rows.extent(axis::heads), rows.extent(axis::dim)));
+    auto const pack = [&](Part part, TensorView<T const, 4, Space> rows) {
+      detail::pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
     };
     if (keys_rotate) {
-      part(0, own.k);
-      part(1, own.v);
+      pack(Part::k, own.k);
+      pack(Part::v, own.v);
     } else {
-      part(0, own.q);
+      pack(Part::q, own.q);
     }
-    detail::pack_segments(backend, operands, plan, first);
+    detail::pack_ids(backend, operands, plan, first);
   }
-  if (keys_rotate) backend.reset(detail::state_in<A>(buffers.resident, shape));
+  if (keys_rotate) backend.reset(detail::state_in<A>(buffers.resident));
   backend.synchronize();
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
-    auto const state = detail::state_in<A>(keys_rotate ? buffers.resident : results, shape);
+    auto const state = detail::state_in<A>(keys_rotate ? buffers.resident : results);
     if (!keys_rotate) backend.reset(state);
-    backend.fold(builder.build(i, detail::rotating_segments(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
+    backend.fold(builder.build(i, detail::rotating_ids(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
                  state);
   };
   auto const inspect = [&](int i, Payload const& results) {
     if constexpr (std::same_as<Space, HostMemory>) {
       if (!context.require_finite) return;
       Payload const& payload = keys_rotate ? buffers.resident : results;
-      auto const state = detail::state_in<A>(payload, shape);
+      auto const state = detail::state_in<A>(payload);
       detail::ResultPlace const place = keys_rotate ? context.place(i).of_own_rows() : context.place(i);
       detail::require_finite("the maximum of the logits", state.maximum, payload.rows().begin, place);
       detail::require_finite("the sum of the weights", state.sum, payload.rows().begin, place);
@@ -118,16 +115,16 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     }
   };
   auto const join = [&](Payload const& into, Payload const& from) {
-    auto const state = detail::state_in<A>(into, shape);
+    auto const state = detail::state_in<A>(into);
     backend.merge(RunningState<A, Space>{detail::rows_held_by(from, into, state.accumulator, axis::sequence),
                                          detail::rows_held_by(from, into, state.maximum, 2),
                                          detail::rows_held_by(from, into, state.sum, 2)},
-                  detail::state_in<A>(from, shape));
+                  detail::state_in<A>(from));
   };
   auto const finish = [&](Payload const& own_results) {
     TensorView<Accumulator<T> const, 2, Space> sinks;
     if (operands.sinks) sinks = *operands.sinks;
-    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : own_results, shape), sinks, output, lse,
+    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse,
                       lse_remainder);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);

@@ -18,8 +18,7 @@
 
 namespace annulus {
 
-/// A range of rows in up to PayloadLayout::max_parts parts. A part is a dense array: [rows, batch, heads, dim], or
-/// [rows, batch, heads] for row statistics, or [rows, batch] for document ids.
+/// A range of rows in the parts of a layout. A part is a dense array [rows, batch, heads, dim].
 template <class Space>
 class Payload {
  public:
@@ -43,9 +42,9 @@ class Payload {
       buffer_ = std::move(buffer);
     }
     parts_.clear();
-    for (std::size_t p = 0; p < layout.row_bytes.size(); ++p)
+    for (std::size_t p = 0; p < layout.parts.size(); ++p)
       parts_.push_back(first_ + layout.part_offset(p, capacity));
-    checksums_ = first_ + layout.part_offset(layout.row_bytes.size(), capacity);
+    checksums_ = first_ + layout.part_offset(layout.parts.size(), capacity);
   }
 
   /// Rebinds this payload to read-only memory owned by another rank: one run per part, each with the bytes of `rows`,
@@ -54,14 +53,14 @@ class Payload {
     layout_ = layout;
     rows_ = rows;
     parts_.clear();
-    for (std::size_t p = 0; p < layout.row_bytes.size(); ++p)
+    for (std::size_t p = 0; p < layout.parts.size(); ++p)
       parts_.push_back(const_cast<std::byte*>(runs[p].data()));
     checksums_ = has_checksum(rows) ? const_cast<std::byte*>(runs.back().data()) : nullptr;
   }
   /// Byte length of each run of `rows`: one per part, then the checksum, if used.
   static PartList<std::size_t> run_lengths(PayloadLayout const& layout, RowRange rows) {
     PartList<std::size_t> lengths;
-    for (Index const bytes : layout.row_bytes) lengths.push_back(static_cast<std::size_t>(rows.size() * bytes));
+    for (PartLayout const& part : layout.parts) lengths.push_back(static_cast<std::size_t>(rows.size() * part.row_bytes()));
     if (layout.checksums > 0 && !rows.empty()) lengths.push_back(sizeof(std::uint64_t));
     return lengths;
   }
@@ -74,20 +73,29 @@ class Payload {
   /// Size of that buffer in bytes; kept buffers may be larger than the last reserve asked for.
   Index buffer_bytes() const { return buffer_bytes_; }
 
-  /// View [batch, rows, heads, dim] of part p, all rows held.
+  /// View [batch, rows, heads, dim] of a part, all rows held. T has the element size of the layout. Throws Error, as all
+  /// views, for a part that the payload does not have.
   template <class T>
-  TensorView<T, 4, Space> view(std::size_t p, Index batch, Index heads, Index dim) const {
-    return {data<T>(p), {batch, rows_.size(), heads, dim}, {heads * dim, batch * heads * dim, dim, 1}};
+  TensorView<T, 4, Space> view(Part part) const {
+    auto const& [name, batch, heads, dim, bytes] = layout_.parts[layout_.index_of(part)];
+    return {data<T>(part), {batch, rows_.size(), heads, dim}, {heads * dim, batch * heads * dim, dim, 1}};
   }
-  /// View [batch, heads, rows] of part p, a row statistic.
+  /// View [batch, heads, rows] of a row statistic.
   template <class T>
-  TensorView<T, 3, Space> statistics(std::size_t p, Index batch, Index heads) const {
-    return {data<T>(p), {batch, heads, rows_.size()}, {heads, 1, batch * heads}};
+  TensorView<T, 3, Space> statistics(Part part) const {
+    auto const& [name, batch, heads, dim, bytes] = layout_.parts[layout_.index_of(part)];
+    return {data<T>(part), {batch, heads, rows_.size()}, {heads, 1, batch * heads}};
   }
-  /// View [batch, rows] of part p, document ids.
+  /// View [batch, rows] of the document ids.
   template <class T>
-  TensorView<T, 2, Space> segments(std::size_t p, Index batch) const {
-    return {data<T>(p), {batch, rows_.size()}, {1, batch}};
+  TensorView<T, 2, Space> document_ids() const {
+    Index const batch = layout_.parts[layout_.index_of(Part::document_ids)].batch;
+    return {data<T>(Part::document_ids), {batch, rows_.size()}, {1, batch}};
+  }
+  /// First element of a part.
+  template <class T>
+  T* data(Part part) const {
+    return reinterpret_cast<T*>(parts_[layout_.index_of(part)]);
   }
 
   /// Checksum slots: `leaving` for rows sent, `arriving` for rows received. Rows that several ranks read use one slot
@@ -98,7 +106,7 @@ class Payload {
   /// stored in `slot`. `seed` identifies call, step and channel, so rows of another exchange fail the check.
   PartList<std::span<std::byte const>> outgoing(RowRange rows, std::uint64_t seed, Index slot = leaving) const {
     PartList<std::span<std::byte const>> runs;
-    for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
+    for (std::size_t p = 0; p < layout_.parts.size(); ++p) runs.push_back(run(p, rows));
     if (has_checksum(rows)) {
       std::uint64_t const sum = checksum_of(rows, seed);
       std::memcpy(checksum_run(slot).data(), &sum, sizeof sum);
@@ -109,7 +117,7 @@ class Payload {
   /// Byte runs that receive `rows` (a subset of the rows held): one per part, then the checksum, if used.
   PartList<std::span<std::byte>> incoming(RowRange rows) const {
     PartList<std::span<std::byte>> runs;
-    for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) runs.push_back(run(p, rows));
+    for (std::size_t p = 0; p < layout_.parts.size(); ++p) runs.push_back(run(p, rows));
     if (has_checksum(rows)) runs.push_back(checksum_run(arriving));
     return runs;
   }
@@ -122,14 +130,10 @@ class Payload {
   }
 
  private:
-  template <class T>
-  T* data(std::size_t p) const {
-    return reinterpret_cast<T*>(parts_[p]);
-  }
   std::span<std::byte> run(std::size_t p, RowRange rows) const {
     if (rows.empty()) return {};
-    return {parts_[p] + (rows.begin - rows_.begin) * layout_.row_bytes[p],
-            static_cast<std::size_t>(rows.size() * layout_.row_bytes[p])};
+    Index const bytes = layout_.parts[p].row_bytes();
+    return {parts_[p] + (rows.begin - rows_.begin) * bytes, static_cast<std::size_t>(rows.size() * bytes)};
   }
 
   /// Only in host memory: RingAttention refuses Options::checked elsewhere.
@@ -139,7 +143,7 @@ class Payload {
   std::uint64_t checksum_of(RowRange rows, std::uint64_t seed) const {
     std::uint64_t sum = seed;
     if constexpr (std::same_as<Space, HostMemory>)
-      for (std::size_t p = 0; p < layout_.row_bytes.size(); ++p) sum = digest_of(run(p, rows), sum);
+      for (std::size_t p = 0; p < layout_.parts.size(); ++p) sum = digest_of(run(p, rows), sum);
     return sum;
   }
   std::span<std::byte> checksum_run(Index slot) const {

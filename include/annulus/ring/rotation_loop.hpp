@@ -5,8 +5,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"
-#include "annulus/ring/copied_exchange.hpp"
-#include "annulus/ring/zero_copy_exchange.hpp"
+#include "annulus/ring/exchange.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 

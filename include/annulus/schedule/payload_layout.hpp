@@ -1,35 +1,72 @@
 #pragma once
-// Memory layout of a payload: a few parts, each a dense array of rows, so that any row range of a part is contiguous.
+// Memory layout of a payload: a few named parts, each a dense array of rows, so that any row range of a part is contiguous.
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <string_view>
 
+#include "annulus/core/check.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/core/short_list.hpp"
 
 namespace annulus {
 
-/// Bytes of one row of each part. Parts start on cache lines; checksums, if any, follow the last part.
+/// What a part of a payload holds. The plan, the buffers and the passes find parts by these names.
+enum class Part : std::uint8_t {
+  q, k, v, dout, lse, lse_remainder, delta, document_ids,
+  accumulator, maximum, sum,  ///< running state
+  dq, dk, dv, dbias, dsinks,
+};
+
+constexpr std::string_view name_of(Part part) {
+  constexpr std::string_view names[] = {"q",     "k",  "v",  "dout", "lse",  "lse_remainder", "delta", "document ids", "accumulator",
+                                        "maximum", "sum", "dq", "dk",   "dv",   "dbias",         "dsinks"};
+  return names[static_cast<std::size_t>(part)];
+}
+
+/// One part: each of its rows is [batch, heads, dim]. Row statistics have dim 1, document ids also heads 1.
+struct PartLayout {
+  Part part{};
+  Index batch = 1, heads = 1, dim = 1;
+  Index element_bytes = 1;
+
+  Index row_bytes() const { return batch * heads * dim * element_bytes; }
+};
+
+/// Parts start on cache lines; checksums, if any, follow the last part.
 struct PayloadLayout {
   static constexpr Index alignment = 64;
   static constexpr std::size_t max_parts = 8;
-  ShortList<Index, max_parts> row_bytes;
+  ShortList<PartLayout, max_parts> parts;
   Index checksums = 0;
 
-  Index bytes_per_row() const { return std::accumulate(row_bytes.begin(), row_bytes.end(), Index{0}); }
+  bool empty() const { return parts.empty(); }
 
-  /// Byte offset of part p in a buffer for `rows` rows.
+  /// Place of a part among the parts. Throws Error if there is none of that name.
+  std::size_t index_of(Part part) const {
+    std::size_t p = 0;
+    while (p < parts.size() && parts[p].part != part) ++p;
+    check<Error>(p < parts.size(), "a payload of ", parts.size(), " parts has no part ", name_of(part));
+    return p;
+  }
+
+  Index bytes_per_row() const {
+    Index bytes = 0;
+    for (PartLayout const& part : parts) bytes += part.row_bytes();
+    return bytes;
+  }
+
+  /// Byte offset of the p-th part in a buffer for `rows` rows; of the checksums for p = number of parts.
   Index part_offset(std::size_t p, Index rows) const {
     Index offset = 0;
-    for (std::size_t i = 0; i < p; ++i) offset += ceil_divide(row_bytes[i] * rows, alignment) * alignment;
+    for (std::size_t i = 0; i < p; ++i) offset += ceil_divide(parts[i].row_bytes() * rows, alignment) * alignment;
     return offset;
   }
 
   /// Bytes of a buffer for `rows` rows, with checksums.
   Index buffer_bytes(Index rows) const {
     Index const checksum_bytes = checksums * static_cast<Index>(sizeof(std::uint64_t));
-    return part_offset(row_bytes.size(), rows) + (rows == 0 ? 0 : ceil_divide(checksum_bytes, alignment) * alignment);
+    return part_offset(parts.size(), rows) + (rows == 0 ? 0 : ceil_divide(checksum_bytes, alignment) * alignment);
   }
 };
 

@@ -57,7 +57,7 @@ inline std::vector<int> offsets_without_step(RingPlan const& plan) {
 
 /// Number of rows whose results are sent after the compute of a step; 0 if the pass carries nothing.
 inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
-  return plan.carried_layout().row_bytes.empty() ? 0 : plan.step(rank, step).carried.size();
+  return plan.carried_layout().empty() ? 0 : plan.step(rank, step).carried.size();
 }
 
 namespace detail {

@@ -5,17 +5,29 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "annulus/core/check.hpp"
 #include "annulus/core/shape.hpp"
 #include "annulus/schedule/payload_layout.hpp"
-#include "annulus/schedule/rotation.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {
+
+/// The side that travels around the ring; the other one stays. pass-KV and pass-Q are the names of Yang et al., "Context
+/// Parallelism for Scalable Million-Token Inference", arXiv 2411.01783.
+enum class Rotation {
+  automatic,  ///< the side that sends fewer bytes; keys if both send the same
+  keys,       ///< pass-KV: k and v travel, in the backward pass followed by their gradients
+  queries,    ///< pass-Q: q travels with the running state; backward with dout, lse, its remainder, delta and dq
+};
+
+constexpr std::string_view name_of(Rotation rotation) {
+  return rotation == Rotation::automatic ? "automatic" : rotation == Rotation::keys ? "keys" : "queries";
+}
 
 /// All inputs of a plan.
 struct PlanRequest {
@@ -111,11 +123,13 @@ class RingPlan {
   PayloadLayout const& resident_layout() const { return resident_; }
   /// Backward: delta = rowsum(dout * output) per query; dbias; gradients of sink logits, a row per rank and their sum.
   PayloadLayout delta_layout() const {
-    return {{request_.shape.batch * request_.shape.query_heads * request_.accumulator_bytes}};
+    return {{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, request_.accumulator_bytes}}};
   }
-  PayloadLayout bias_gradient_layout() const { return {{request_.bias_gradient_elements * request_.accumulator_bytes}}; }
+  PayloadLayout bias_gradient_layout() const {
+    return {{{Part::dbias, 1, 1, request_.bias_gradient_elements, request_.accumulator_bytes}}};
+  }
   PayloadLayout sink_gradient_layout() const {
-    return {{request_.shape.query_heads * request_.sinks * request_.accumulator_bytes}, checksums()};
+    return {{{Part::dsinks, 1, request_.shape.query_heads, request_.sinks, request_.accumulator_bytes}}, checksums()};
   }
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
@@ -238,26 +252,26 @@ inline void RingPlan::check_sizes() const {
 
 inline void RingPlan::find_layouts() {
   AttentionShape const& s = request_.shape;
-  Index const e = request_.element_bytes, a = request_.accumulator_bytes;
-  Index const query_row = s.batch * s.query_heads, key_row = s.batch * s.kv_heads;
-  PayloadLayout const state{{query_row * s.value_dim * a, query_row * a, query_row * a}};
-  PayloadLayout const query_gradient{{query_row * s.head_dim * a}};
-  PayloadLayout const key_gradients{{key_row * s.head_dim * a, key_row * s.value_dim * a}};
-  bool const forward = request_.pass == Pass::forward;
-  if (rotation_ == Rotation::keys) {
-    prefetched_ = {{key_row * s.head_dim * e, key_row * s.value_dim * e}};
-    carried_ = forward ? PayloadLayout{} : key_gradients;
-    resident_ = forward ? state : query_gradient;
-  } else {
-    prefetched_ = {{query_row * s.head_dim * e}};
-    if (!forward)
-      for (Index bytes : {query_row * s.value_dim * e, query_row * request_.lse_bytes, query_row * request_.lse_bytes,
-                          query_row * a})
-        prefetched_.row_bytes.push_back(bytes);
-    carried_ = forward ? state : query_gradient;
-    resident_ = forward ? PayloadLayout{} : key_gradients;
-  }
-  if (request_.segments) prefetched_.row_bytes.push_back(s.batch * 4);
+  Index const e = request_.element_bytes, a = request_.accumulator_bytes, l = request_.lse_bytes;
+  auto const of_queries = [&](Part part, Index dim, Index bytes) {
+    return PartLayout{part, s.batch, s.query_heads, dim, bytes};
+  };
+  auto const of_keys = [&](Part part, Index dim, Index bytes) { return PartLayout{part, s.batch, s.kv_heads, dim, bytes}; };
+  PayloadLayout const none, keys{{of_keys(Part::k, s.head_dim, e), of_keys(Part::v, s.value_dim, e)}};
+  PayloadLayout const state{
+      {of_queries(Part::accumulator, s.value_dim, a), of_queries(Part::maximum, 1, a), of_queries(Part::sum, 1, a)}};
+  PayloadLayout const query_gradient{{of_queries(Part::dq, s.head_dim, a)}};
+  PayloadLayout const key_gradients{{of_keys(Part::dk, s.head_dim, a), of_keys(Part::dv, s.value_dim, a)}};
+  PayloadLayout queries{{of_queries(Part::q, s.head_dim, e)}};
+  bool const forward = request_.pass == Pass::forward, keys_rotate = rotation_ == Rotation::keys;
+  if (!forward)
+    for (PartLayout const& part : {of_queries(Part::dout, s.value_dim, e), of_queries(Part::lse, 1, l),
+                                   of_queries(Part::lse_remainder, 1, l), of_queries(Part::delta, 1, a)})
+      queries.parts.push_back(part);
+  prefetched_ = keys_rotate ? keys : queries;
+  carried_ = keys_rotate ? (forward ? none : key_gradients) : (forward ? state : query_gradient);
+  resident_ = keys_rotate ? (forward ? state : query_gradient) : (forward ? none : key_gradients);
+  if (request_.segments) prefetched_.parts.push_back({Part::document_ids, s.batch, 1, 1, 4});
   prefetched_.checksums = carried_.checksums = checksums();
 }
 
@@ -294,7 +308,7 @@ inline void RingPlan::build(Rotation rotation) {
       planned.multiply_adds = saturating_product(planned.visible_pairs, per_pair);
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
-      bool const carries = !carried_.row_bytes.empty() && carried_hop(i) > 0;
+      bool const carries = !carried_.empty() && carried_hop(i) > 0;
       if (carries && direct_) {
         planned.carried = needed_rows(rank, planned.owner);
         planned.arriving = needed_rows(wrap(rank + offset(i)), rank);
@@ -327,7 +341,7 @@ inline Index RingPlan::prefetched_rows(Rank rank) const {
 }
 
 inline std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
-  if (carried_.row_bytes.empty()) return {};
+  if (carried_.empty()) return {};
   if (steps() == 1) return {rotating_rows(rank), 0, 0, 0};
   Index fresh = 0, arriving = 0;
   for (int i = 0; i < steps(); ++i) {

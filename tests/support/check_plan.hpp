@@ -6,13 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "annulus/comm/communicator.hpp"
 #include "annulus/core/check.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 
-namespace annulus {
+namespace annulus_test {
 
-namespace detail {
+using annulus::Index;
+using annulus::Need;
+using annulus::Pass;
+using annulus::PlannedStep;
+using annulus::PlanRequest;
+using annulus::Rank;
+using annulus::Rotation;
+using annulus::RowRange;
+using annulus::Tile;
 
 /// The checks, one member function each; all throw Error. Plan: RingPlan, or a type with its const member functions.
 template <class Plan>
@@ -23,7 +32,7 @@ class PlanWalk {
     PlanRequest const& request = plan.request();
     for (Rank visitor = 0; visitor < ranks(); ++visitor)
       for (Rank owner = 0; owner < ranks(); ++owner)
-        needs_.push_back(visible_tiles(plan.query_segments(keys ? visitor : owner),
+        needs_.push_back(annulus::visible_tiles(plan.query_segments(keys ? visitor : owner),
                                        plan.key_segments(keys ? owner : visitor), request.mask, request.query_offset,
                                        request.elementwise, nullptr));
   }
@@ -83,7 +92,7 @@ class PlanWalk {
 
   /// Results of every visit return to their owner once, with the rows that the owner expects.
   void check_carried() const {
-    if (plan_.carried_layout().row_bytes.empty()) return;
+    if (plan_.carried_layout().empty()) return;
     // results[r]: the visitors whose results for one owner are on rank r.
     std::vector<std::vector<Rank>> results(static_cast<std::size_t>(ranks())), returned = results;
     for (int i = 0; i < plan_.steps(); ++i) {
@@ -156,7 +165,7 @@ class PlanWalk {
       if (plan_.request().zero_copy)
         carried[3] = plan_.steps() > (plan_.carried_direct() ? 3 : 2) ? carried[1] : 0;
       if (plan_.steps() > 1 && !plan_.carried_direct()) carried[0] = 0;
-      if (plan_.carried_layout().row_bytes.empty()) carried = {};
+      if (plan_.carried_layout().empty()) carried = {};
       require(plan_.prefetched_rows(rank) == prefetched, "rank ", rank, ": prefetched buffers of ",
               plan_.prefetched_rows(rank), " rows, needed are ", prefetched);
       require(plan_.carried_rows(rank) == carried, "rank ", rank, ": carried buffers of ", plan_.carried_rows(rank),
@@ -167,17 +176,17 @@ class PlanWalk {
  private:
   template <class... Parts>
   static void require(bool condition, Parts const&... parts) {
-    check<Error>(condition, "plan: ", parts...);
+    annulus::check<annulus::Error>(condition, "plan: ", parts...);
   }
-  static std::string at(Rank rank, int step) { return message_of("rank ", rank, ", step ", step, ": "); }
-  static std::string text(RowRange rows) { return message_of("[", rows.begin, ", ", rows.end, ")"); }
+  static std::string at(Rank rank, int step) { return annulus::message_of("rank ", rank, ", step ", step, ": "); }
+  static std::string text(RowRange rows) { return annulus::message_of("[", rows.begin, ", ", rows.end, ")"); }
   static bool same(RowRange a, RowRange b) { return a == b || (a.empty() && b.empty()); }
   static bool holds(RowRange outer, RowRange inner) {
     return inner.empty() || (outer.begin <= inner.begin && inner.end <= outer.end);
   }
 
   int ranks() const { return plan_.ranks(); }
-  Rank wrap(int rank) const { return (rank % ranks() + ranks()) % ranks(); }
+  Rank wrap(int rank) const { return annulus::ring_neighbour(rank, 0, ranks()); }
   Rank owner(Rank rank, int step) const { return wrap(rank - plan_.offset(step)); }
   RowRange whole(Rank owner) const { return {0, plan_.rotating_rows(owner)}; }
   Need const& need(Rank visitor, Rank owner) const {
@@ -192,7 +201,7 @@ class PlanWalk {
     if (first >= plan_.steps()) return {};
     if (!plan_.carried_direct()) return whole(owner);
     RowRange rows;
-    for (int i = first; i < plan_.steps(); ++i) rows = hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
+    for (int i = first; i < plan_.steps(); ++i) rows = annulus::hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
     return rows;
   }
 
@@ -228,15 +237,13 @@ class PlanWalk {
   std::vector<Need> needs_;
 };
 
-}  // namespace detail
-
 /// Throws Error for the first fault found: a step that no rank needs, a pair of ranks with visible pairs that does not
 /// meet exactly once, rows sent that the receiver does not expect or that no later step needs, results that do not
 /// return to their owner exactly once, byte counts or buffers that do not match the rows.
 /// Plan: RingPlan, or a type with its const member functions. Cost: that of building the plan.
 template <class Plan>
 void check_plan(Plan const& plan) {
-  detail::PlanWalk<Plan> const walk(plan);
+  PlanWalk<Plan> const walk(plan);
   walk.check_offsets();
   walk.check_visits();
   walk.check_prefetched();
@@ -245,4 +252,4 @@ void check_plan(Plan const& plan) {
   walk.check_buffers();
 }
 
-}  // namespace annulus
+}  // namespace annulus_test
