@@ -155,7 +155,7 @@ class RingAttention {
   struct PassState {
     std::optional<RingPlan> plan;
     CallRecord call;  ///< call that the plan was made for
-    RingBuffers<C, B> buffers;
+    detail::RingBuffers<C, B> buffers;
   };
 
   template <class T>
@@ -173,7 +173,7 @@ class RingAttention {
       RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
         views = results(shape, own.q.extent(axis::sequence));
       });
-      forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
+      detail::forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
     });
   }
 
@@ -193,7 +193,7 @@ class RingAttention {
         gradients = results();
         require_gradients(own, operands, gradients);
       });
-      backward_pass(context(call, plan), own, operands, from_dout, from_output, from_lse, lse_remainder, gradients);
+      detail::backward_pass(context(call, plan), own, operands, from_dout, from_output, from_lse, lse_remainder, gradients);
     });
   }
 
@@ -319,7 +319,7 @@ class RingAttention {
                       seen, "; the first call fixed them to ", list(*first_));
   }
 
-  PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
+  detail::PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
     state(call.pass).buffers.call = call.number;
     return {plan, *communicator_, *backend_, logits_, predicate_, state(call.pass).buffers, options_.require_finite};
   }
@@ -336,7 +336,7 @@ class RingAttention {
   B* backend_;
   Options options_;
   Predicate predicate_;
-  LogitOptions logits_{};
+  detail::LogitOptions logits_{};
   std::optional<FirstCall> first_;
   detail::CollectiveCalls<C, B> calls_;
   std::array<PassState, 2> states_;

@@ -48,8 +48,6 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& ba
   return row(ranks);
 }
 
-}  // namespace detail
-
 /// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse and lse_remainder
 /// [batch, query_heads, local_queries] of the forward pass; lse_remainder without data counts as 0, on this rank alone.
 /// All ranks have validated their arguments.
@@ -81,25 +79,25 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) {
-    auto const pack = [&](Part part, TensorView<T const, 4, Space> rows) {
-      detail::pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
+    auto const pack_part = [&](Part part, TensorView<T const, 4, Space> rows) {
+      pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
     };
     if (keys_rotate) {
-      pack(Part::k, own.k);
-      pack(Part::v, own.v);
+      pack_part(Part::k, own.k);
+      pack_part(Part::v, own.v);
     } else {
-      pack(Part::q, own.q);
-      pack(Part::dout, dout);
-      detail::pack(backend, lse, 2, first.rows(), first.template statistics<L>(Part::lse));
+      pack_part(Part::q, own.q);
+      pack_part(Part::dout, dout);
+      pack(backend, lse, 2, first.rows(), first.template statistics<L>(Part::lse));
       auto const packed_remainder = first.template statistics<L>(Part::lse_remainder);
       if (lse_remainder.data())
-        detail::pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
+        pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
       else
         backend.clear(packed_remainder);
-      detail::pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
+      pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
                    first.template statistics<A>(Part::delta));
     }
-    detail::pack_ids(backend, operands, plan, first);
+    pack_ids(backend, operands, plan, first);
   }
 
   TensorView<A, 4, Space> dbias, dbias_pairs;
@@ -139,7 +137,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     } else {
       backend.clear(query_gradient(results));
     }
-    backend.add_gradients(builder.build(i, detail::rotating_ids(operands, plan, i, here), progress), rows,
+    backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress), rows,
                           backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
@@ -147,18 +145,18 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   auto const inspect = [&](int i, Payload const& results) {
     if constexpr (std::same_as<Space, HostMemory>) {
       if (!context.require_finite) return;
-      detail::ResultPlace const theirs = context.place(i), own_rows = theirs.of_own_rows();
+      ResultPlace const theirs = context.place(i), own_rows = theirs.of_own_rows();
       Payload const& query_side = keys_rotate ? buffers.resident : results;
       Payload const& key_side = keys_rotate ? results : buffers.resident;
-      detail::require_finite("dq", query_gradient(query_side), query_side.rows().begin, keys_rotate ? own_rows : theirs);
-      detail::require_finite("dk", key_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
-      detail::require_finite("dv", value_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
+      require_finite("dq", query_gradient(query_side), query_side.rows().begin, keys_rotate ? own_rows : theirs);
+      require_finite("dk", key_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
+      require_finite("dv", value_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
     }
   };
   auto const join = [&](Payload const& into, Payload const& from) {
     auto const add = [&](auto part) {
       auto const arrived = part(from);
-      backend.add(detail::rows_held_by(from, into, part(into), axis::sequence), TensorView<A const, 4, Space>(arrived));
+      backend.add(rows_held_by(from, into, part(into), axis::sequence), TensorView<A const, 4, Space>(arrived));
     };
     if (keys_rotate) {
       add(key_gradient);
@@ -183,18 +181,20 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     backend.sink_gradients(lse, lse_remainder, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
     auto const sum =
-        detail::sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
+        sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
   if constexpr (std::same_as<Space, HostMemory>)
     if (context.require_finite) {
-      detail::ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
-      detail::require_finite("dq", gradients.dq, 0, place);
-      detail::require_finite("dk", gradients.dk, 0, place);
-      detail::require_finite("dv", gradients.dv, 0, place);
-      if (gradients.dbias.data()) detail::require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, place);
+      ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
+      require_finite("dq", gradients.dq, 0, place);
+      require_finite("dk", gradients.dk, 0, place);
+      require_finite("dv", gradients.dv, 0, place);
+      if (gradients.dbias.data()) require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, place);
     }
 }
+
+}  // namespace detail
 
 }  // namespace annulus

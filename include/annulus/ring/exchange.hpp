@@ -13,9 +13,7 @@
 #include "annulus/core/error.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 
-namespace annulus {
-
-namespace detail {
+namespace annulus::detail {
 
 /// Seed of the checksum of the rows that step `step` of a call sends on `channel`. Unique for step < 2^24, call < 2^38.
 constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step) {
@@ -41,8 +39,6 @@ void in_step(Rank rank, int step, Function&& function) {
     throw CommunicationError(message_of("step ", step, " of the ring: ", error.what()), rank, step, error.neighbour());
   }
 }
-
-}  // namespace detail
 
 /// Exchange by messages, between ranks that do not share memory: each hop is a shift, which copies the rows. Prefetched rows travel from rank to rank through two
 /// alternating buffers. Carried results are sent from up to two alternating working buffers and arrive in a buffer of
@@ -86,7 +82,7 @@ class CopiedExchange {
   void await_next(int i) {
     prefetched_shift_->wait();
     prefetched_shift_.reset();
-    require_intact(*next_, Channel::prefetched, i, plan_.prefetched_hop(i));
+    require_arrived(*next_, Channel::prefetched, i, plan_.prefetched_hop(i));
     std::swap(here_, next_);
   }
 
@@ -133,13 +129,13 @@ class CopiedExchange {
   void await_results(int sent_in) {
     carried_shift_->wait();
     carried_shift_.reset();
-    require_intact(arriving(), Channel::carried, sent_in, plan_.carried_hop(sent_in));
+    require_arrived(arriving(), Channel::carried, sent_in, plan_.carried_hop(sent_in));
   }
-  void require_intact(Payload const& payload, Channel channel, int sent_in, int hop) const {
-    detail::require_intact(payload, payload.rows(), seed(channel, sent_in), Payload::arriving, channel, rank_,
+  void require_arrived(Payload const& payload, Channel channel, int sent_in, int hop) const {
+    require_intact(payload, payload.rows(), seed(channel, sent_in), Payload::arriving, channel, rank_,
                            ring_neighbour(rank_, -hop, plan_.ranks()));
   }
-  std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
+  std::uint64_t seed(Channel channel, int step) const { return checksum_seed(buffers_.call, channel, step); }
 
   void advance() noexcept {
     if (prefetched_shift_) prefetched_shift_->progress();
@@ -255,7 +251,7 @@ class ZeroCopyExchange {
          sent_in, ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
   }
 
-  std::uint64_t seed(Channel channel, int step) const { return detail::checksum_seed(buffers_.call, channel, step); }
+  std::uint64_t seed(Channel channel, int step) const { return checksum_seed(buffers_.call, channel, step); }
 
   /// Makes `payload` refer to the rows in a window that has been waited for. Throws CommunicationError if their byte
   /// counts differ from the plan or their checksum does not match.
@@ -273,7 +269,7 @@ class ZeroCopyExchange {
     for (std::size_t p = 0; p < lengths.size(); ++p) require_equal(lengths[p], runs[p].size(), " bytes in run ", p);
     payload.bind_to(runs, layout, rows);
     // A window holds exactly one checksum, whatever its slot in the owner's buffer.
-    detail::require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, owner);
+    require_intact(payload, rows, seed(channel, step), Payload::leaving, channel, rank_, owner);
   }
 
   RingPlan const& plan_;
@@ -287,4 +283,4 @@ class ZeroCopyExchange {
   std::optional<WindowOf<C>> carried_window_;
 };
 
-}  // namespace annulus
+}  // namespace annulus::detail

@@ -6,9 +6,7 @@
 #include "annulus/ring/pass_context.hpp"
 #include "annulus/ring/rotation_loop.hpp"
 
-namespace annulus {
-
-namespace detail {
+namespace annulus::detail {
 
 /// The running state that is stored in a payload.
 template <class A, class Payload>
@@ -51,8 +49,6 @@ void pack_ids(B& backend, Operands<T, Space> const& operands, RingPlan const& pl
          payload.template document_ids<std::int32_t>());
 }
 
-}  // namespace detail
-
 /// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch,
 /// query_heads, local_queries]; lse_remainder without data is not written. All ranks have validated their arguments.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
@@ -83,57 +79,57 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) {
-    auto const pack = [&](Part part, TensorView<T const, 4, Space> rows) {
-      detail::pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
+    auto const pack_part = [&](Part part, TensorView<T const, 4, Space> rows) {
+      pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
     };
     if (keys_rotate) {
-      pack(Part::k, own.k);
-      pack(Part::v, own.v);
+      pack_part(Part::k, own.k);
+      pack_part(Part::v, own.v);
     } else {
-      pack(Part::q, own.q);
+      pack_part(Part::q, own.q);
     }
-    detail::pack_ids(backend, operands, plan, first);
+    pack_ids(backend, operands, plan, first);
   }
-  if (keys_rotate) backend.reset(detail::state_in<A>(buffers.resident));
+  if (keys_rotate) backend.reset(state_in<A>(buffers.resident));
   backend.synchronize();
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
-    auto const state = detail::state_in<A>(keys_rotate ? buffers.resident : results);
+    auto const state = state_in<A>(keys_rotate ? buffers.resident : results);
     if (!keys_rotate) backend.reset(state);
-    backend.fold(builder.build(i, detail::rotating_ids(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
+    backend.fold(builder.build(i, rotating_ids(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
                  state);
   };
   auto const inspect = [&](int i, Payload const& results) {
     if constexpr (std::same_as<Space, HostMemory>) {
       if (!context.require_finite) return;
       Payload const& payload = keys_rotate ? buffers.resident : results;
-      auto const state = detail::state_in<A>(payload);
-      detail::ResultPlace const place = keys_rotate ? context.place(i).of_own_rows() : context.place(i);
-      detail::require_finite("the maximum of the logits", state.maximum, payload.rows().begin, place);
-      detail::require_finite("the sum of the weights", state.sum, payload.rows().begin, place);
-      detail::require_finite("the un-normalised output", state.accumulator, payload.rows().begin, place);
+      auto const state = state_in<A>(payload);
+      ResultPlace const place = keys_rotate ? context.place(i).of_own_rows() : context.place(i);
+      require_finite("the maximum of the logits", state.maximum, payload.rows().begin, place);
+      require_finite("the sum of the weights", state.sum, payload.rows().begin, place);
+      require_finite("the un-normalised output", state.accumulator, payload.rows().begin, place);
     }
   };
   auto const join = [&](Payload const& into, Payload const& from) {
-    auto const state = detail::state_in<A>(into);
-    backend.merge(RunningState<A, Space>{detail::rows_held_by(from, into, state.accumulator, axis::sequence),
-                                         detail::rows_held_by(from, into, state.maximum, 2),
-                                         detail::rows_held_by(from, into, state.sum, 2)},
-                  detail::state_in<A>(from));
+    auto const state = state_in<A>(into);
+    backend.merge(RunningState<A, Space>{rows_held_by(from, into, state.accumulator, axis::sequence),
+                                         rows_held_by(from, into, state.maximum, 2),
+                                         rows_held_by(from, into, state.sum, 2)},
+                  state_in<A>(from));
   };
   auto const finish = [&](Payload const& own_results) {
     TensorView<Accumulator<T> const, 2, Space> sinks;
     if (operands.sinks) sinks = *operands.sinks;
-    backend.normalise(detail::state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse,
+    backend.normalise(state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse,
                       lse_remainder);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
   if constexpr (std::same_as<Space, HostMemory>)
     if (context.require_finite) {
-      detail::ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
-      detail::require_finite("lse", lse, 0, place);
-      detail::require_finite("output", output, 0, place);
+      ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
+      require_finite("lse", lse, 0, place);
+      require_finite("output", output, 0, place);
     }
 }
 
-}  // namespace annulus
+}  // namespace annulus::detail

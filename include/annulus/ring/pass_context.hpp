@@ -16,9 +16,7 @@
 #include "annulus/tensor/operands.hpp"
 #include "annulus/tensor/view.hpp"
 
-namespace annulus {
-
-namespace detail {
+namespace annulus::detail {
 
 /// Origin of the checked results: the rank and step that computed them, and the rank that owns the rows.
 struct ResultPlace {
@@ -54,8 +52,6 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
                                  place.owner, " has the value ", value, " in batch ", b, ", row ", first_row + i,
                                  ", head ", h, "; require_finite accepts finite values, and -inf for a row that sees no key"));
 }
-
-}  // namespace detail
 
 /// Options that act on logits and weights; the mask is in the plan.
 struct LogitOptions {
@@ -118,9 +114,9 @@ struct PassContext {
   RingBuffers<C, B>& buffers;
   bool require_finite;
 
-  detail::ResultPlace place(int step) const {
+  ResultPlace place(int step) const {
     return {communicator.rank(), step, plan.owner(communicator.rank(), step)};
   }
 };
 
-}  // namespace annulus
+}  // namespace annulus::detail

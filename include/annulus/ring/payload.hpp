@@ -16,7 +16,7 @@
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/tensor/view.hpp"
 
-namespace annulus {
+namespace annulus::detail {
 
 /// A range of rows in the parts of a layout. A part is a dense array [rows, batch, heads, dim].
 template <class Space>
@@ -160,4 +160,4 @@ class Payload {
   RowRange rows_{};
 };
 
-}  // namespace annulus
+}  // namespace annulus::detail

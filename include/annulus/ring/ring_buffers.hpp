@@ -14,7 +14,7 @@
 #include "annulus/ring/payload.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
-namespace annulus {
+namespace annulus::detail {
 
 /// Tiles and global positions of the query and key rows of one step. Recomputed for each step in reused storage: storing
 /// all steps would take more memory than the keys of one step.
@@ -55,8 +55,6 @@ class StepPlaces {
   std::vector<Index> query_positions_, key_positions_;
 };
 
-namespace detail {
-
 /// Windows that a zero-copy exchange has open. Empty for communicators that do not share memory.
 template <class C>
 struct OpenWindows {};
@@ -66,13 +64,11 @@ struct OpenWindows<C> {
   std::vector<WindowOf<C>> windows;  ///< empty between passes
 };
 
-}  // namespace detail
-
 /// Memory of one pass, kept between calls, so that a repeated call allocates nothing. The communicator allocates the
 /// buffers that other ranks read by zero-copy exchange, the backend all others.
 template <Communicator C, class B>
-struct RingBuffers : detail::OpenWindows<C> {
-  using Payload = annulus::Payload<typename B::memory_space>;
+struct RingBuffers : OpenWindows<C> {
+  using Payload = detail::Payload<typename B::memory_space>;
 
   std::array<Payload, 2> prefetched;  ///< rows of this step, and arriving rows of the next one
   /// In order: results for this rank's own rows; two working buffers; arriving results, or (zero-copy) a third working
@@ -126,4 +122,4 @@ struct RingBuffers : detail::OpenWindows<C> {
   }
 };
 
-}  // namespace annulus
+}  // namespace annulus::detail

@@ -9,9 +9,7 @@
 #include "annulus/ring/ring_buffers.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
-namespace annulus {
-
-namespace detail {
+namespace annulus::detail {
 
 /// Synchronizes the backend when an exception unwinds the stack: pending work must not read objects, such as the tiles
 /// of a step, that the callers are about to destroy.
@@ -62,8 +60,6 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
   });
 }
 
-}  // namespace detail
-
 /// Executes all steps of the plan on this rank. On entry buffers.prefetched[0] holds those of this rank's rows that are
 /// to be sent. On return the backend is synchronized. An error of the communicator names the step.
 ///   visit(step, here, results, progress)  starts the work of a step on the payload `here` (at step 0 on the caller's
@@ -78,9 +74,9 @@ void rotate(RingPlan const& plan, C& communicator, B& backend, RingBuffers<C, B>
             Inspect&& inspect, Join&& join, Finish&& finish) {
   if constexpr (ZeroCopyCommunicator<C>) {
     if (plan.request().zero_copy)
-      return detail::rotate_with<ZeroCopyExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
+      return rotate_with<ZeroCopyExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
   }
-  detail::rotate_with<CopiedExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
+  rotate_with<CopiedExchange<C, B>>(plan, communicator, backend, buffers, visit, inspect, join, finish);
 }
 
-}  // namespace annulus
+}  // namespace annulus::detail
