@@ -2,6 +2,7 @@
 // RingAttention: exact attention, forward and backward, over a sequence that is sharded over the ranks of a ring.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -167,7 +168,7 @@ class RingAttention {
   /// results(shape, local_queries) returns the ForwardViews to write to; it is called when the operands have been
   /// validated. An error that it throws on one rank, such as std::bad_alloc, makes all ranks throw.
   template <class T, class Results>
-  void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Results&& results) {
+  void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> operands, Results&& results) {
     calls_.execute({Pass::forward, operands.call, is_checked()}, [&](Call& call) {
       ForwardViews<T> views;
       RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
@@ -180,7 +181,7 @@ class RingAttention {
   /// results() returns the GradientViews to write to, under the rules of run_forward.
   template <class G, class DOut, class Output, class Lse, class L, class Q, class K, class V, class Results>
   void run_backward(DOut const& dout, Output const& output, Lse const& lse, TensorView<L const, 3, Space> lse_remainder,
-                    Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands, Results&& results) {
+                    Q const& q, K const& k, V const& v, OperandsFor<Q, Space> operands, Results&& results) {
     using T = ScalarOf<Q>;
     calls_.execute({Pass::backward, operands.call, is_checked()}, [&](Call& call) {
       StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
@@ -225,9 +226,10 @@ class RingAttention {
     return options_.checked.value_or(by_default);
   }
 
-  /// Validates this rank's arguments, compares the calls of all ranks, and makes the plan. All ranks throw, or none.
+  /// Validates this rank's arguments, converts integer operands, compares the calls of all ranks, and makes the plan. All
+  /// ranks throw, or none.
   template <class T, class Check>
-  RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
+  RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands,
                           Check&& check_results) {
     AttentionShape shape;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
@@ -239,6 +241,9 @@ class RingAttention {
                                 "checked and require_finite are accepted for operands in host memory");
       shape = validate_shapes(own.q, own.k, own.v);
       validate_operands(operands, shape, queries, keys);
+      operands.mask.convert("mask", converted_[0]);
+      operands.query_segments.convert("query_segments", converted_[1]);
+      operands.key_segments.convert("key_segments", converted_[2]);
       check_results(shape);
       require_first_shapes(shape, queries, keys);
       Problem const problem =
@@ -338,6 +343,7 @@ class RingAttention {
   Predicate predicate_;
   detail::LogitOptions logits_{};
   std::optional<FirstCall> first_;
+  std::array<std::vector<std::byte>, 3> converted_;  ///< mask, query and key document ids of other types than the kernels'
   detail::CollectiveCalls<C, B> calls_;
   std::array<PassState, 2> states_;
 };

@@ -1,9 +1,16 @@
 #pragma once
 // Optional operands of a call: bias, boolean mask, document ids and sink logits.
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
+#include <string_view>
+#include <vector>
 
+#include "annulus/core/check.hpp"
+#include "annulus/core/memory_space.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 #include "annulus/tensor/view.hpp"
@@ -32,6 +39,65 @@ class OptionalView {
   std::optional<View> view_;
 };
 
+/// An optional view of integers, used as elements of type T: bool (a value other than 0 is true) or std::int32_t (a
+/// negative value counts as 0). Takes tensors of T, and in host memory of any integer type.
+template <class T, std::size_t N, class Space>
+class OptionalIntegers : public OptionalView<T, N, Space> {
+  using Base = OptionalView<T, N, Space>;
+
+ public:
+  using Base::Base;
+  OptionalIntegers() = default;
+  OptionalIntegers(Base const& view) : Base(view) {}
+
+  template <TensorLike X>
+    requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
+             std::same_as<Space, HostMemory> && rank_of<X> == N)
+  OptionalIntegers(X const& tensor) : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
+
+  /// Rebinds the view to the values converted to T, which `storage` receives, unless they have type T already. Before,
+  /// only the extents of the view may be used. Throws UnsupportedError for a value that T cannot hold, and
+  /// std::bad_alloc.
+  void convert(std::string_view name, std::vector<std::byte>& storage) {
+    if (!read_) return;
+    auto const& extents = (*this)->extents();
+    TensorView<T, N> target(nullptr, extents);
+    storage.resize(static_cast<std::size_t>(target.size()) * sizeof(T));
+    target = {reinterpret_cast<T*>(storage.data()), extents};
+    for (Index i = 0; i < target.size(); ++i) {
+      Index offset = 0;
+      for (Index a = static_cast<Index>(N), rest = i; a-- > 0; rest /= extents[static_cast<std::size_t>(a)])
+        offset += rest % extents[static_cast<std::size_t>(a)] * (*this)->stride(static_cast<std::size_t>(a));
+      target.data()[i] = read_(name, source_, offset);
+    }
+    static_cast<Base&>(*this) = Base(typename Base::View(target));
+    read_ = nullptr;
+  }
+
+ private:
+  template <class U>
+  explicit OptionalIntegers(TensorView<U const, N, Space> const& view)
+      : Base(typename Base::View(reinterpret_cast<T const*>(view.data()), view.extents(), view.strides())),
+        source_(view.data()),
+        read_(&read<U>) {}
+
+  template <class U>
+  static T read(std::string_view name, void const* source, Index offset) {
+    U const value = static_cast<U const*>(source)[offset];
+    if constexpr (std::same_as<T, bool>) {
+      return value != 0;
+    } else {
+      if constexpr (sizeof(U) >= sizeof(T))
+        check<UnsupportedError>(value <= static_cast<U>(std::numeric_limits<T>::max()), name, " holds ", value,
+                                "; accepted: at most ", std::numeric_limits<T>::max());
+      return value > 0 ? static_cast<T>(value) : T(0);
+    }
+  }
+
+  void const* source_ = nullptr;
+  T (*read_)(std::string_view, void const*, Index) = nullptr;
+};
+
 /// Optional sink logits, given as [query_heads] or [query_heads, n]; the view is always [query_heads, n].
 template <class T, class Space>
 class OptionalSinks : public OptionalView<T, 2, Space> {
@@ -53,9 +119,11 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 
 /// Operands of a call in addition to q, k and v. All ranks must pass the same set of operands.
 ///   bias            [batch|1, query_heads|1, local_queries, global_keys]  added to the logit; element type of q
-///   mask            [batch|1, query_heads|1, local_queries, global_keys]  bool; true: the query may see the key
-///   query_segments  [batch, local_queries], key_segments [batch, local_keys]: int32 document ids, both or none. Equal
-///                   positive ids see each other; zero and negative ids are padding, which sees and is seen by nothing
+///   mask            [batch|1, query_heads|1, local_queries, global_keys]  bool or any integer type; true, or not 0: the
+///                   query may see the key
+///   query_segments  [batch, local_queries], key_segments [batch, local_keys]: document ids of any integer type, both or
+///                   none. Equal positive ids see each other; zero and negative ids are padding, which sees and is seen
+///                   by nothing. Integers that are not int32 (of a mask: bool) are converted in every call
 ///   sinks           [query_heads] or [query_heads, n]: sink logits, extra terms of the softmax denominator; equal on
 ///                   all ranks; element type of lse
 ///   bias_gradient   backward only: also return dbias (it is as large as the bias)
@@ -65,9 +133,9 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 template <Scalar T, class Space = HostMemory>
 struct Operands {
   OptionalView<T, 4, Space> bias{};
-  OptionalView<bool, 4, Space> mask{};
-  OptionalView<std::int32_t, 2, Space> query_segments{};
-  OptionalView<std::int32_t, 2, Space> key_segments{};
+  OptionalIntegers<bool, 4, Space> mask{};
+  OptionalIntegers<std::int32_t, 2, Space> query_segments{};
+  OptionalIntegers<std::int32_t, 2, Space> key_segments{};
   OptionalSinks<Accumulator<T>, Space> sinks{};
   bool bias_gradient = false;
   std::optional<Index> call{};
