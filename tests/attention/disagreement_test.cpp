@@ -100,7 +100,7 @@ std::vector<Disagreement> options() {
       {"dropout.seed", "0", "18446744073709551615", [](Call& c) { c.options.dropout.seed = ~std::uint64_t{0}; }},
       {"sharding", "contiguous", "zigzag", [](Call& c) { c.options.sharding = Zigzag{}; }},
       {"sharding", "contiguous", "block-striped(3)", [](Call& c) { c.options.sharding = Striped{.block = 3}; }},
-      {"query_offset", "0", "-5", [](Call& c) { c.options.query_offset = -5; }},
+      {"query_offset", "unset", "-5", [](Call& c) { c.options.query_offset = -5; }},
       {"rotation", "automatic", "queries", [](Call& c) { c.options.rotation = Rotation::queries; }},
       {"predicate given", "false", "true",
        [](Call& c) {

@@ -45,7 +45,7 @@ TEST_CASE("default options are valid and change nothing", "[attention]") {
   CHECK(options.logit_softcap == 0);
   CHECK_FALSE(options.dropout.active());
   CHECK(options.sharding == Sharding(Contiguous{}));
-  CHECK(options.query_offset == 0);
+  CHECK_FALSE(options.query_offset);
   CHECK(options.rotation == Rotation::automatic);
   CHECK_NOTHROW(validate_options(options));
   CHECK_NOTHROW(validate_range<float>(options));
@@ -174,4 +174,36 @@ TEST_CASE("extents of 0 are valid", "[attention]") {
         CHECK(outcome.good_call_works);
       }
     }
+}
+
+TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
+  auto const attempted = [](Options const& options, Index queries, Index keys) {
+    return attempt([&] { query_offset_of(options, queries, keys); });
+  };
+  std::string const both = "set it to 0 to align queries and keys at the start, or to keys - queries = 3";
+  for (Mask const& mask : {causal(), window(2, 0), window(-1, 1), Mask{.chunk = 4}}) {
+    auto const refused = attempted({.mask = mask}, 5, 8);
+    CHECK(refused.type == "UnsupportedError");
+    CHECK(refused.text.find(both) != std::string::npos);
+    CHECK(attempted({.mask = mask}, 5, 5).type == "nothing");
+    CHECK(attempted({.mask = mask}, 0, 8).type == "nothing");
+    CHECK(attempted({.mask = mask, .query_offset = 0}, 5, 8).type == "nothing");
+    CHECK(attempted({.mask = mask, .query_offset = 3}, 5, 8).type == "nothing");
+  }
+  CHECK(attempted({}, 5, 8).type == "nothing");
+  CHECK(attempted({.mask = window(-1, -1)}, 5, 8).type == "nothing");
+}
+
+TEST_CASE("all ranks refuse an unset query offset between queries and keys of different number", "[attention]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  auto const outcomes = run_ring(2, [](SimulatedRing& ring) {
+    ReferenceBackend backend;
+    Tensor q(1, 2, 1, 4), k(1, 3, 1, 4);
+    q.setConstant(1), k.setConstant(1);
+    RingAttention unset(ring, backend, Options{.mask = causal()});
+    auto const refused = attempt([&] { unset.forward(q, k, k); });
+    RingAttention set(ring, backend, Options{.mask = causal(), .query_offset = 2});
+    return refused.type + ", " + attempt([&] { set.forward(q, k, k); }).type;
+  });
+  CHECK(outcomes == std::vector<std::string>(2, "UnsupportedError, nothing"));
 }

@@ -28,7 +28,7 @@ annulus::RingPlan forward_plan(RingProblem problem) {
                             .key_lengths = problem.key_lengths,
                             .sharding = problem.options.sharding,
                             .mask = problem.options.mask,
-                            .query_offset = problem.options.query_offset});
+                            .query_offset = problem.options.query_offset.value_or(0)});
 }
 
 }  // namespace

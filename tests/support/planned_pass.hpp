@@ -25,7 +25,7 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .key_lengths = problem.key_lengths,
                                .sharding = problem.options.sharding,
                                .mask = problem.options.mask,
-                               .query_offset = problem.options.query_offset,
+                               .query_offset = problem.options.query_offset.value_or(0),
                                .rotation = problem.options.rotation,
                                .element_bytes = sizeof(T),
                                .accumulator_bytes = sizeof(A),

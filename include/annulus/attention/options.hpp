@@ -19,7 +19,10 @@ struct Options {
   double logit_softcap = 0;
   Dropout dropout{};                      ///< default: none
   Sharding sharding{};                    ///< owner of each position; default contiguous, of any lengths
-  Index query_offset = 0;                 ///< global position of query 0, e.g. the number of cached keys; any sign
+  /// Global position of query 0, of any sign. 0 aligns queries and keys at the start, global keys - global queries aligns
+  /// them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if queries and
+  /// keys differ in number and the mask is causal, a window or chunks.
+  std::optional<Index> query_offset{};
   Rotation rotation = Rotation::automatic;
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;

@@ -143,7 +143,7 @@ class RingAttention {
                                     "positions(ring, sharding, tokens) gives them");
     if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
     std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
-    for (Index& position : queries) position += options_.query_offset;
+    for (Index& position : queries) position += known->request().query_offset;
     return queries;
   }
   /// Bytes of the buffers held for a pass. Equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
@@ -281,7 +281,6 @@ class RingAttention {
                         .key_lengths = {},
                         .sharding = options_.sharding,
                         .mask = options_.mask,
-                        .query_offset = options_.query_offset,
                         .rotation = options_.rotation,
                         .element_bytes = static_cast<int>(sizeof(T)),
                         .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),

@@ -80,8 +80,9 @@ inline void validate_options(Options const& options) {
   check<UnsupportedError>(options.mask.chunk >= 0, "chunk is ", options.mask.chunk,
                           "; accepted: 1 or more, or 0 for no chunks");
   constexpr Index limit = unbounded / 4;
-  check<UnsupportedError>(-limit < options.query_offset && options.query_offset < limit, "query_offset is ",
-                          options.query_offset, "; accepted: a position, |query_offset| < ", limit);
+  Index const offset = options.query_offset.value_or(0);
+  check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,
+                          "; accepted: a position, |query_offset| < ", limit);
 }
 
 /// Throws UnsupportedError for a scale or cap outside the range of sums of type A. A larger scale would become
@@ -248,7 +249,10 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add_real("dropout.probability", options.dropout.probability);
   record.add_named("dropout.seed", static_cast<Index>(options.dropout.seed), options.dropout.seed);
   record_sharding(record, options.sharding);
-  record.add("query_offset", options.query_offset);
+  if (options.query_offset)
+    record.add("query_offset", *options.query_offset);
+  else
+    record.add_named("query_offset", unbounded, "unset");
   record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
   record.add_flag("predicate given", problem.predicate);
   record.add_flag("bias given", problem.bias);
@@ -270,10 +274,25 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
     }
 }
 
+/// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in number
+/// and the mask depends on positions.
+inline Index query_offset_of(Options const& options, Index global_queries, Index global_keys) {
+  if (options.query_offset) return *options.query_offset;
+  Mask const& mask = options.mask;
+  bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0;
+  check<UnsupportedError>(global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
+                          "query_offset is unset, with ", global_queries, " queries, ", global_keys,
+                          " keys and a mask that depends on positions; set it to 0 to align queries and keys at the start, "
+                          "or to keys - queries = ",
+                          global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
+  return 0;
+}
+
 /// Checks that need the lengths of all ranks, with the same outcome on all ranks: throws ShapeError if a bias or mask
-/// does not cover all keys, and UnsupportedError for dropout beyond its position limit.
+/// does not cover all keys, and UnsupportedError for an unclear query offset and for dropout beyond its position limit.
+/// Sets the query offset of the request.
 template <class T, class Space>
-void validate_global(PlanRequest const& request, Options const& options, Operands<T, Space> const& operands) {
+void validate_global(PlanRequest& request, Options const& options, Operands<T, Space> const& operands) {
   Index queries = 0, keys = 0;
   for (Index length : request.query_lengths) queries += length;
   for (Index length : request.key_lengths) keys += length;
@@ -283,7 +302,8 @@ void validate_global(PlanRequest const& request, Options const& options, Operand
   if (operands.mask)
     check<ShapeError>(operands.mask->extent(3) == keys, "mask covers ", operands.mask->extent(3),
                       " keys; expected global_keys = ", keys);
-  Index const reach = std::abs(options.query_offset) + queries;
+  request.query_offset = query_offset_of(options, queries, keys);
+  Index const reach = std::abs(request.query_offset) + queries;
   if (options.dropout.active())
     check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit, "dropout over positions up to ",
                             std::max(reach, keys), "; accepted: below ", dropout_position_limit);
