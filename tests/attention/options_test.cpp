@@ -181,7 +181,7 @@ TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
     return attempt([&] { query_offset_of(options, queries, keys); });
   };
   std::string const both = "set it to 0 to align queries and keys at the start, or to keys - queries = 3";
-  for (Mask const& mask : {causal(), window(2, 0), window(-1, 1), Mask{.chunk = 4}}) {
+  for (Mask const& mask : {causal(), Mask{.window = {2, 0}}, Mask{.window = {-1, 1}}, Mask{.chunk = 4}}) {
     auto const refused = attempted({.mask = mask}, 5, 8);
     CHECK(refused.type == "UnsupportedError");
     CHECK(refused.text.find(both) != std::string::npos);
@@ -191,7 +191,7 @@ TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
     CHECK(attempted({.mask = mask, .query_offset = 3}, 5, 8).type == "nothing");
   }
   CHECK(attempted({}, 5, 8).type == "nothing");
-  CHECK(attempted({.mask = window(-1, -1)}, 5, 8).type == "nothing");
+  CHECK(attempted({.mask = {.window = {-1, -1}}}, 5, 8).type == "nothing");
 }
 
 TEST_CASE("all ranks refuse an unset query offset between queries and keys of different number", "[attention]") {
