@@ -38,7 +38,12 @@ double rate_of(Loop const& loop, int threads, double seconds) {
   };
   {
     std::vector<std::jthread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+    try {
+      for (int thread = 1; thread < threads; ++thread) others.emplace_back(run, thread);
+    } catch (...) {
+      missing = 0;  // those that run must not wait for a thread that the system refuses
+      throw;
+    }
     run(0);
   }
   // Rates are summed per thread, as a thread that other load delays says little about the rest.

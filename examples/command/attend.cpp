@@ -1,20 +1,116 @@
 #include "attend.hpp"
 
+#include <CLI/CLI.hpp>
+#include <annulus/attention/validate.hpp>
 #include <iostream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "attend_files.hpp"
-#include "mpi_attend.hpp"
+#include "attend_on_ranks.hpp"
+#include "errors.hpp"
+#include "options.hpp"
+#include "output_stream.hpp"
 #include "progress.hpp"
-#include "result_files.hpp"
-#include "ring_options.hpp"
-#include "simulated_attend.hpp"
-#include "standard_output.hpp"
 #include "verification.hpp"
 
 namespace annulus_command {
+
+namespace {
+
+void add_files(CLI::App& app, AttendOptions& options) {
+  add_file(app, "--q", options.q, "queries, four axes in the order of --axes")->required();
+  add_file(app, "--k", options.k, "keys")->required();
+  add_file(app, "--v", options.v, "values; their last extent may differ from that of q and k")->required();
+  CLI::Option* const dout =
+      add_file(app, "--dout", options.dout, "gradient of the output; also runs the backward pass");
+  CLI::Option* const bias =
+      add_file(app, "--bias", options.bias, "[batch|1, heads|1, queries, keys], added to the logits");
+  add_switch(app, "--bias-gradient", options.bias_gradient, "also write dbias.npy")->needs(bias)->needs(dout);
+  add_file(app, "--mask", options.mask, "same shape as --bias, true where a query may see a key");
+  CLI::Option* const q_segments = add_file(app, "--q-segments", options.q_segments,
+                                           "[batch, queries], document id of each query; 0 or negative: padding");
+  CLI::Option* const kv_segments =
+      add_file(app, "--kv-segments", options.kv_segments, "[batch, keys], document id of each key");
+  q_segments->needs(kv_segments);
+  kv_segments->needs(q_segments);
+  add_file(app, "--sinks", options.sinks, "[heads] or [heads, n], sink logits: extra terms of the softmax denominator");
+  add_file(
+      app, "--out-dir", options.out_dir,
+      "output folder for out.npy, lse.npy and the gradients; created if missing. out.npy is deleted first and written "
+      "last: if it exists, the results are complete. Concurrent runs that use the same folder are refused")
+      ->required()
+      ->type_name("DIR");
+  add_file(app, "--trace", options.trace, "write a timeline of all ranks, for chrome://tracing");
+}
+
+void add_ring(CLI::App& app, AttendOptions& options) {
+  app.add_option("--ranks", options.ranks, "ranks of the ring")
+      ->check(whole_number(1, most_ranks))
+      ->type_name("N")
+      ->default_str(std::to_string(default_simulated_ranks) + ", with mpi all of them");
+  add_choice(app, "--comm", options.mpi, Choices<bool>{{"sim", false}, {"mpi", true}},
+             "simulated ranks, or the processes of mpirun")
+      ->default_str("sim");
+  add_timeout(app, options.timeout);
+  add_sharding(app, options.attention.sharding, options.block);
+  add_rotation(app, options.attention.rotation);
+  app.add_option("--backend", options.backend, "compute backend: " + names_of_backends())
+      ->default_str(options.backend)
+      ->type_name("cpu|reference|nki");
+  add_choice(app, "--dtype", options.dtype, data_types, "element type to compute with")
+      ->default_str("that of q where it is f8 or f2, else f32");
+  app.add_option("--threads", options.threads, "threads per rank; 0: the cores of the process, divided by its calls")
+      ->check(whole_number(0, 1024))
+      ->type_name("N")
+      ->default_str("0");
+  add_axes(app, options.axes);
+}
+
+void add_attention(CLI::App& app, AttendOptions& options) {
+  annulus::Options& attention = options.attention;
+  add_mask_options(app, attention.mask, attention.query_offset);
+  add_logit_options(app, attention);
+  CLI::Option* const dropout =
+      app.add_option("--dropout", attention.dropout.probability, "probability of dropping a weight, 0 <= P < 1")
+          ->check(finite_number())
+          ->type_name("P")
+          ->capture_default_str();
+  app.add_option("--seed", attention.dropout.seed, "seed of the dropout")
+      ->check(whole_number(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
+      ->type_name("N")
+      ->capture_default_str()
+      ->needs(dropout);
+}
+
+}  // namespace
+
+CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
+  CLI::App& attend = *app.add_subcommand("attend", "ring attention over tensors in .npy files");
+  add_files(attend, options);
+  add_ring(attend, options);
+  add_attention(attend, options);
+  add_switch(attend, "--require-finite", options.attention.require_finite,
+             "end with status 1 at the first result that is not finite, and name its rank, step and row");
+  add_switch(
+      attend, "--verify", options.verify,
+      "compare the results with those of the reference backend on one rank in double; exit status 1 if a difference is "
+      "larger than rounding explains");
+  return attend;
+}
+
+void require_consistent(AttendOptions const& options) {
+  annulus::validate_options(options.attention);
+  if (options.attention.rotation == annulus::Rotation::queries && !(options.bias.empty() && options.mask.empty()))
+    throw InputError(
+        "--rotation queries cannot be combined with --bias or --mask, whose rows span all keys and stay with their "
+        "queries; "
+        "accepted: auto|keys");
+  sharding_of(options.attention.sharding, options.block);
+  require_backend(options.backend, options.threads);
+}
 
 namespace {
 

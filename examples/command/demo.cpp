@@ -1,28 +1,79 @@
 #include "demo.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <annulus/core/cores.hpp>
+#include <annulus/numerics/philox.hpp>
 #include <cerrno>
+#include <cmath>
+#include <cstdint>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 
+#include "attend_on_ranks.hpp"
+#include "benchmarks/peak.hpp"
+#include "call.hpp"
 #include "demo_check.hpp"
-#include "demo_text.hpp"
 #include "embedded_license.hpp"
-#include "input_error.hpp"
-#include "multiply_add_peak.hpp"
-#include "number_check.hpp"
+#include "errors.hpp"
+#include "options.hpp"
+#include "output_stream.hpp"
 #include "progress.hpp"
-#include "ring_options.hpp"
-#include "simulated_attend.hpp"
-#include "standard_output.hpp"
 
 namespace annulus_command {
 
 namespace {
+
+/// Operands made from a text: each byte is a token, embedded by a fixed table and given rotary positions.
+enum class Table : std::uint32_t { query, key, value, output_gradient };
+
+/// Pseudo-random number, uniform between -sqrt(3) and sqrt(3) (mean 0, variance 1); a pure function of its arguments.
+float fixed_number(Table table, annulus::Index row, annulus::Index head, annulus::Index dim) {
+  auto const words = annulus::philox4x32({static_cast<std::uint32_t>(row), static_cast<std::uint32_t>(head),
+                                          static_cast<std::uint32_t>(dim / 4), static_cast<std::uint32_t>(table)},
+                                         {0x616e6e75u, 0x6c757321u});
+  double const unit = static_cast<double>(words[static_cast<std::size_t>(dim % 4)]) / 4294967296.0;
+  return static_cast<float>((2 * unit - 1) * std::sqrt(3.0));
+}
+
+/// Rotary embedding: rotates each pair of dims by its frequency times the position (Su et al., arXiv 2104.09864).
+void rotate_pairs(float* row, annulus::Index dims, annulus::Index position) {
+  for (annulus::Index d = 0; d + 1 < dims; d += 2) {
+    double const frequency = std::pow(10000.0, -static_cast<double>(d) / static_cast<double>(dims));
+    double const angle = static_cast<double>(position) * frequency;
+    double const x = row[d], y = row[d + 1];
+    row[d] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
+    row[d + 1] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
+  }
+}
+
+/// Global inputs of call.shape.queries positions, axes bshd, batch 1; the text is repeated or truncated to that length.
+/// dout is a fixed pseudo-random tensor.
+Inputs<float> inputs_of_text(std::string_view text, Call const& call) {
+  annulus::Index const tokens = call.shape.queries;
+  Inputs<float> inputs = make_inputs<float>(call, {tokens, tokens});
+  auto const fill = [&](Tensor<float, 4>& tensor, Table table) {
+    annulus::Index const heads = tensor.dimension(2), dims = tensor.dimension(3);
+    for (annulus::Index i = 0; i < tokens; ++i) {
+      auto const byte = static_cast<unsigned char>(text[static_cast<std::size_t>(i) % text.size()]);
+      annulus::Index const row = table == Table::output_gradient ? i : byte;
+      for (annulus::Index h = 0; h < heads; ++h) {
+        float* const vector = &tensor(0, i, h, 0);
+        for (annulus::Index d = 0; d < dims; ++d) vector[d] = fixed_number(table, row, h, d);
+        if (table == Table::query || table == Table::key) rotate_pairs(vector, dims, i);
+      }
+    }
+  };
+  fill(inputs.q, Table::query);
+  fill(inputs.k, Table::key);
+  fill(inputs.v, Table::value);
+  fill(*inputs.dout, Table::output_gradient);
+  return inputs;
+}
 
 /// The first `tokens` bytes of the text, or all of it if shorter. Throws InputError if it cannot be read or is empty.
 std::string text_of(DemoOptions const& options) {
@@ -152,7 +203,7 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<StepL
   print_formatted("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9,
                   backward.flops / backward.seconds * 1e-9);
   int const cores = annulus::ProcessCores::shared().count();
-  double const peak = multiply_add_peak(cores);
+  double const peak = annulus_bench::peak_rate(annulus::DataType::float32, cores, 0.05);
   print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d cores (%s)\n", "speed",
                   100 * forward.flops / forward.seconds / peak, 100 * backward.flops / backward.seconds / peak, cores,
                   std::string(annulus::cpu_target_name()).c_str());
@@ -171,19 +222,10 @@ CLI::App& add_demo(CLI::App& app, DemoOptions& options) {
   using annulus::Index;
   CLI::App& demo =
       *app.add_subcommand("demo", "attention over a text on simulated ranks, forward and backward, with a check");
-  auto const take_text = [&options](std::string const& text) { options.text = text; };
-  auto const not_empty = [](std::string const& text) {
-    return text.empty() ? std::string("an empty name is given; accepted: the name of a text file") : std::string();
-  };
-  demo.add_option_function<std::string>("--text", take_text, "text file; default: the license of the library")
-      ->check(CLI::Validator(not_empty, ""))
-      ->type_name("FILE");
+  add_file(demo, "--text", options.text, "text file; default: the license of the library", "text file");
   add_ranks(demo, options.ranks, "ranks of the ring")->capture_default_str();
   auto const extent = [&](char const* name, Index& value, Index most, char const* description) {
-    demo.add_option(name, value, description)
-        ->check(whole_number(Index{1}, most))
-        ->type_name("N")
-        ->capture_default_str();
+    add_extent(demo, name, value, most, description)->capture_default_str();
   };
   extent("--tokens", options.tokens, Index{1} << 17, "sequence length; the text is repeated or truncated to it");
   extent("--heads", options.heads, 256, "query heads");

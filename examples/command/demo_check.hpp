@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "call_tensors.hpp"
-#include "exit_status.hpp"
+#include "call.hpp"
+#include "errors.hpp"
 #include "progress.hpp"
 
 namespace annulus_command {
@@ -40,7 +40,7 @@ class Deviation {
 /// One query head in double, with the key and value head that it reads.
 class DenseHead {
  public:
-  using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Matrix = annulus_command::Matrix<double>;
 
   DenseHead(Inputs<float> const& inputs, annulus::Index head, annulus::Index kv_head)
       : q(rows_of(inputs.q, head)),
@@ -98,10 +98,7 @@ class DenseHead {
 
  private:
   static Matrix rows_of(Tensor<float, 4> const& tensor, annulus::Index head) {
-    Matrix rows(tensor.dimension(1), tensor.dimension(3));
-    for (Eigen::Index i = 0; i < rows.rows(); ++i)
-      for (Eigen::Index d = 0; d < rows.cols(); ++d) rows(i, d) = tensor(0, i, head, d);
-    return rows;
+    return head_rows<double>(tensor, annulus::AxisOrder::bshd, 0, head, 0, tensor.dimension(1));
   }
 };
 

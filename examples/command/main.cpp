@@ -10,17 +10,14 @@
 #include <vector>
 
 #include "attend.hpp"
-#include "attend_options.hpp"
 #include "demo.hpp"
-#include "exit_status.hpp"
-#include "input_error.hpp"
+#include "errors.hpp"
 #include "launch.hpp"
 #include "mpi_session.hpp"
 #include "nki.hpp"
-#include "option_values.hpp"
+#include "output_stream.hpp"
+#include "pending_file.hpp"
 #include "plan.hpp"
-#include "removed_unless_kept.hpp"
-#include "standard_output.hpp"
 
 namespace {
 

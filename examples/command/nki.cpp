@@ -15,12 +15,8 @@
 
 #include <sys/resource.h>
 
-#include "nki_check.hpp"
-#include "nki_dense.hpp"
-#include "nki_emit.hpp"
-#include "nki_kernels.hpp"
-#include "nki_simulation.hpp"
-#include "result_files.hpp"
+#include "attend_files.hpp"
+#include "nki_parts.hpp"
 #include "verification.hpp"
 
 namespace annulus_command {

@@ -1,13 +1,10 @@
-#include "nki_check.hpp"
+#include "nki_parts.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <stdexcept>
-
-#include "nki_dense.hpp"
-#include "nki_terms.hpp"
 
 namespace annulus_command {
 

@@ -1,146 +1,206 @@
-#include "nki_dense.hpp"
-
 #include <Eigen/Dense>
 #include <algorithm>
 #include <annulus/nki/simulate/rounding.hpp>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
+
+#include "nki_parts.hpp"
 
 namespace annulus_command {
 
 namespace {
 
 using annulus::Index;
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using annulus::nki::simulator::round_to;
 
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
-/// Rows [begin, begin + count) of one head.
-template <class View>
-Matrix rows_of(View const& view, Index batch, Index head, Index begin, Index count) {
-  Matrix rows(count, view.extent(3));
-  for (Index i = 0; i < count; ++i)
-    for (Index e = 0; e < rows.cols(); ++e) rows(i, e) = view(batch, begin + i, head, e);
-  return rows;
-}
+/// Block of query rows of one head.
+struct Where {
+  Index batch, head, kv_head, begin, count;
+};
+
+/// Base of computations of type A over blocks of query rows, which add to results that begin with 0.
+template <class A>
+class OverBlocks {
+ public:
+  OverBlocks(NkiProblem const& problem, Inputs<float> const& inputs)
+      : spec_(problem.spec),
+        inputs_(inputs),
+        results_(make_results<A>(problem.call, {problem.call.shape.queries, problem.call.shape.keys})),
+        call_(problem.call) {
+    for_each_tensor<A>(results_, [](auto& tensor) { tensor.setZero(); });
+  }
+
+ protected:
+  template <class Function>
+  void for_each_block(Function&& function) const {
+    Index const queries = call_.shape.queries, block = 128;
+    for (Index begin = 0; begin < queries; begin += block)
+      for (Index batch = 0; batch < spec_.shape.batch; ++batch)
+        for (Index head = 0; head < spec_.shape.query_heads; ++head)
+          function(Where{batch, head, head / spec_.shape.group(), begin, std::min(block, queries - begin)});
+  }
+
+  Index keys() const { return call_.shape.keys; }
+
+  bool visible(Index batch, Index query, Index key) const {
+    return call_.options.mask.visible(query + call_.options.query_offset, key) &&
+           (!inputs_.query_segments || (*inputs_.query_segments)(batch, query) == (*inputs_.key_segments)(batch, key));
+  }
+
+  template <class T>
+  Matrix<A> query_rows(Tensor<T, 4> const& tensor, Where const& at) const {
+    return head_rows<A>(tensor, call_.axes, at.batch, at.head, at.begin, at.count);
+  }
+  Matrix<A> key_rows(Tensor<float, 4> const& tensor, Where const& at) const {
+    return head_rows<A>(tensor, call_.axes, at.batch, at.kv_head, 0, keys());
+  }
+  void add_to_queries(Tensor<A, 4>& tensor, Where const& at, Matrix<A> const& rows) const {
+    add_head_rows(tensor, call_.axes, at.batch, at.head, at.begin, rows);
+  }
+  void add_to_keys(Tensor<A, 4>& tensor, Where const& at, Matrix<A> const& rows) const {
+    add_head_rows(tensor, call_.axes, at.batch, at.kv_head, 0, rows);
+  }
+
+  annulus::nki::KernelSpec const& spec_;
+  Inputs<float> const& inputs_;
+  Results<A> results_;
+
+ private:
+  Call const& call_;
+};
 
 /// std::exp, because Eigen's exp gives a tiny number for -inf instead of 0.
 template <class Logits>
-Matrix exponentials(Logits const& logits) {
+Matrix<float> exponentials(Logits const& logits) {
   return logits.unaryExpr([](float x) { return std::exp(x); });
 }
 
-template <class View>
-void add_to(View const& view, Index batch, Index head, Index begin, Matrix const& rows) {
-  for (Index i = 0; i < rows.rows(); ++i)
-    for (Index e = 0; e < rows.cols(); ++e) view(batch, begin + i, head, e) += rows(i, e);
-}
-
-/// Dense attention over blocks of query rows.
-class Dense {
+/// Dense attention, rounded where a kernel does.
+class Dense : OverBlocks<float> {
  public:
-  Dense(NkiProblem const& problem, Inputs<float> const& inputs)
-      : problem_(problem),
-        spec_(problem.spec),
-        inputs_(inputs),
-        results_(make_results<float>(problem.call, {problem.call.shape.queries, problem.call.shape.keys})) {
-    for_each_tensor<float>(results_, [](auto& tensor) { tensor.setZero(); });
-  }
+  using OverBlocks::OverBlocks;
 
   Results<float> compute() && {
-    Index const queries = problem_.call.shape.queries, block = 128;
-    for (Index begin = 0; begin < queries; begin += block) {
-      Index const count = std::min(block, queries - begin);
-      for (Index batch = 0; batch < spec_.shape.batch; ++batch) {
-        find_visible(batch, begin, count);
-        for (Index head = 0; head < spec_.shape.query_heads; ++head) attend(batch, head, begin, count);
-      }
-    }
+    for_each_block([&](Where const& at) { attend(at); });
     return std::move(results_);
   }
 
  private:
-  auto view(Tensor<float, 4> const& tensor) const { return annulus::view_of(with_axes(tensor, problem_.call.axes)); }
-  auto view(Tensor<float, 4>& tensor) const { return annulus::view_of(with_axes(tensor, problem_.call.axes)); }
-
-  void find_visible(Index batch, Index begin, Index count) {
-    annulus::Options const& options = problem_.call.options;
-    visible_.resize(count, problem_.call.shape.keys);
-    for (Index i = 0; i < count; ++i)
-      for (Index j = 0; j < visible_.cols(); ++j)
-        visible_(i, j) = options.mask.visible(begin + i + options.query_offset, j) &&
-                         (!inputs_.query_segments ||
-                          (*inputs_.query_segments)(batch, begin + i) == (*inputs_.key_segments)(batch, j));
-  }
-
-  void attend(Index batch, Index head, Index begin, Index count) {
-    Index const kv_head = head / spec_.shape.group(), keys = problem_.call.shape.keys;
-    Matrix const q = rows_of(view(inputs_.q), batch, head, begin, count);
-    Matrix const k = rows_of(view(inputs_.k), batch, kv_head, 0, keys);
-    Matrix const v = rows_of(view(inputs_.v), batch, kv_head, 0, keys);
+  void attend(Where const& at) {
+    if (at.head == 0) {  // the same for all heads
+      visible_.resize(at.count, keys());
+      for (Index i = 0; i < at.count; ++i)
+        for (Index j = 0; j < keys(); ++j) visible_(i, j) = visible(at.batch, at.begin + i, j);
+    }
+    Matrix<float> const q = query_rows(inputs_.q, at), k = key_rows(inputs_.k, at), v = key_rows(inputs_.v, at);
     auto const scale = static_cast<float>(spec_.softmax_scale), cap = static_cast<float>(spec_.logit_softcap);
-    Matrix logits = scale * (q * k.transpose());
-    Matrix slope;
+    Matrix<float> logits = scale * (q * k.transpose());
+    Matrix<float> slope;
     if (cap > 0) {
       logits = cap * (logits / cap).array().tanh().matrix();
       slope = (1 - (logits / cap).array().square()).matrix();
     }
-    logits = visible_.select(logits, Matrix::Constant(count, keys, minus_infinity));
+    logits = visible_.select(logits, Matrix<float>::Constant(at.count, keys(), minus_infinity));
 
-    Matrix output(count, v.cols());
-    Eigen::VectorXf lse(count);
-    for (Index i = 0; i < count; ++i) {
+    Matrix<float> output(at.count, v.cols());
+    Eigen::VectorXf lse(at.count);
+    for (Index i = 0; i < at.count; ++i) {
       float maximum = logits.row(i).maxCoeff();
-      for (Index s = 0; s < spec_.sinks; ++s) maximum = std::max(maximum, (*inputs_.sinks)(head, s));
+      for (Index s = 0; s < spec_.sinks; ++s) maximum = std::max(maximum, (*inputs_.sinks)(at.head, s));
       if (maximum == minus_infinity) {
         output.row(i).setZero();
         lse(i) = minus_infinity;
         continue;
       }
-      Matrix weights = exponentials((logits.row(i).array() - maximum).matrix());
+      Matrix<float> weights = exponentials((logits.row(i).array() - maximum).matrix());
       float sum = weights.sum();
-      for (Index s = 0; s < spec_.sinks; ++s) sum += std::exp((*inputs_.sinks)(head, s) - maximum);
+      for (Index s = 0; s < spec_.sinks; ++s) sum += std::exp((*inputs_.sinks)(at.head, s) - maximum);
       round_to(spec_.type, weights.data(), weights.size());
       output.row(i) = weights * v / sum;
       lse(i) = maximum + std::log(sum);
     }
     round_to(spec_.output_type, output.data(), output.size());
     round_to(spec_.lse_type, lse.data(), lse.size());
-    add_to(view(results_.out), batch, head, begin, output);
-    for (Index i = 0; i < count; ++i) results_.lse(batch, head, begin + i) = lse(i);
-    if (inputs_.dout) add_gradients({batch, head, kv_head, begin}, {q, k, v, logits, slope, output}, lse);
+    add_to_queries(results_.out, at, output);
+    for (Index i = 0; i < at.count; ++i) results_.lse(at.batch, at.head, at.begin + i) = lse(i);
+    if (inputs_.dout) add_gradients(at, {q, k, v, logits, slope, output}, lse);
   }
 
-  struct Where {
-    Index batch, head, kv_head, begin;
-  };
   struct Forward {
-    Matrix const &q, &k, &v, &logits, &slope, &output;
+    Matrix<float> const &q, &k, &v, &logits, &slope, &output;
   };
 
   void add_gradients(Where const& at, Forward const& forward, Eigen::VectorXf const& lse) {
-    Matrix const dout = rows_of(view(*inputs_.dout), at.batch, at.head, at.begin, forward.q.rows());
+    Matrix<float> const dout = query_rows(*inputs_.dout, at);
     Eigen::VectorXf const finite =
         (lse.array() == minus_infinity).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
-    Matrix weights = exponentials(forward.logits.colwise() - finite);
+    Matrix<float> weights = exponentials(forward.logits.colwise() - finite);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
-    Matrix dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);
+    Matrix<float> dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);
     if (forward.slope.size() > 0) dlogits = dlogits.cwiseProduct(forward.slope);
     round_to(spec_.type, dlogits.data(), dlogits.size());
     round_to(spec_.type, weights.data(), weights.size());
     auto const scale = static_cast<float>(spec_.softmax_scale);
-    add_to(view(*results_.dq), at.batch, at.head, at.begin, scale * (dlogits * forward.k));
-    add_to(view(*results_.dk), at.batch, at.kv_head, 0, scale * (dlogits.transpose() * forward.q));
-    add_to(view(*results_.dv), at.batch, at.kv_head, 0, weights.transpose() * dout);
+    add_to_queries(*results_.dq, at, scale * (dlogits * forward.k));
+    add_to_keys(*results_.dk, at, scale * (dlogits.transpose() * forward.q));
+    add_to_keys(*results_.dv, at, weights.transpose() * dout);
   }
 
-  NkiProblem const& problem_;
-  annulus::nki::KernelSpec const& spec_;
-  Inputs<float> const& inputs_;
-  Results<float> results_;
   Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> visible_;
+};
+
+/// Sums of squared terms.
+class Terms : OverBlocks<double> {
+ public:
+  Terms(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference)
+      : OverBlocks(problem, inputs), reference_(reference) {}
+
+  Results<double> compute() && {
+    for_each_block([&](Where const& at) { add(at); });
+    for_each_tensor<double>(results_, [](auto& tensor) { tensor = tensor.sqrt().eval(); });
+    return std::move(results_);
+  }
+
+ private:
+  void add(Where const& at) {
+    double const scale = spec_.softmax_scale, cap = spec_.logit_softcap;
+    Matrix<double> const q = query_rows(inputs_.q, at), k = key_rows(inputs_.k, at);
+    Matrix<double> const v = key_rows(inputs_.v, at).cwiseAbs2();
+    Matrix<double> const logits = scale * (q * k.transpose());
+    Matrix<double> weights(at.count, keys()), slopes(at.count, keys());  // squared
+    for (Index i = 0; i < at.count; ++i)
+      for (Index j = 0; j < keys(); ++j) {
+        double const bounded = cap > 0 ? std::tanh(logits(i, j) / cap) : 0;
+        bool const seen = visible(at.batch, at.begin + i, j);
+        double const logit = cap > 0 ? cap * bounded : logits(i, j);
+        weights(i, j) = seen ? std::exp(2 * (logit - reference_.lse(at.batch, at.head, at.begin + i))) : 0;
+        slopes(i, j) = 1 + std::pow(bounded, 4);  // the slope of the cap is the sum of 1 and -tanh^2
+      }
+    Matrix<double> output = weights * v;
+    add_to_queries(results_.out, at, output);
+    if (!inputs_.dout) return;
+
+    Matrix<double> const dout = query_rows(*inputs_.dout, at).cwiseAbs2();
+    output += query_rows(reference_.out, at).cwiseAbs2();  // it is rounded as well
+    Eigen::VectorXd const delta = dout.cwiseProduct(output).rowwise().sum();
+    Matrix<double> const dlogits =
+        weights.cwiseProduct(slopes).cwiseProduct(((dout * v.transpose()).colwise() + delta).eval()) * (scale * scale);
+    add_to_queries(*results_.dq, at, dlogits * k.cwiseAbs2());
+    add_to_keys(*results_.dk, at, dlogits.transpose() * q.cwiseAbs2());
+    add_to_keys(*results_.dv, at, weights.transpose() * dout);
+    if (!results_.dsinks) return;
+    for (Index s = 0; s < spec_.sinks; ++s)
+      for (Index i = 0; i < at.count; ++i)
+        (*results_.dsinks)(at.head, s) +=
+            delta(i) *
+            std::exp(2 * (double{(*inputs_.sinks)(at.head, s)} - reference_.lse(at.batch, at.head, at.begin + i)));
+  }
+
+  Results<double> const& reference_;
 };
 
 }  // namespace
@@ -169,6 +229,10 @@ void add_sink_gradients(NkiProblem const& problem, Inputs<float> const& inputs, 
     for (std::size_t s = 0; s < sums.size(); ++s)
       (*results.dsinks)(head, static_cast<Index>(s)) = static_cast<float>(sums[s]);
   }
+}
+
+Results<double> term_sizes(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference) {
+  return Terms(problem, inputs, reference).compute();
 }
 
 }  // namespace annulus_command

@@ -1,4 +1,4 @@
-#include "nki_options.hpp"
+#include "nki.hpp"
 
 #include <CLI/CLI.hpp>
 #include <annulus/attention/validate.hpp>
@@ -6,19 +6,16 @@
 #include <sstream>
 #include <utility>
 
-#include "choice_option.hpp"
-#include "file_option.hpp"
-#include "input_error.hpp"
-#include "number_check.hpp"
-#include "ring_options.hpp"
+#include "errors.hpp"
+#include "options.hpp"
 
 namespace annulus_command {
 
 namespace {
 
 using annulus::Index;
-using annulus::nki::MaskedRow;
 using annulus::nki::ElementType;
+using annulus::nki::MaskedRow;
 using annulus::nki::Target;
 
 constexpr Index most_tokens = Index{1} << 20;
@@ -39,30 +36,17 @@ Choices<annulus::nki::Version> nki_versions() {
 Choices<ElementType> const element_types{
     {"bf16", ElementType::bfloat16}, {"f16", ElementType::float16}, {"f32", ElementType::float32}};
 
-template <class Value>
-CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, Index most, char const* description) {
-  return app.add_option(name, value, description)->check(whole_number(Index{1}, most))->type_name("N");
-}
-
-bool parse_documents(std::string const& text, std::vector<Index>& starts) {
+/// Increasing whole numbers, the first 0; empty if the text is anything else.
+std::vector<Index> documents_of(std::string const& text) {
+  std::vector<Index> starts;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     Index start = 0;
-    if (!is_whole_number(part, start) || start < 0) return false;
-    if (starts.empty() ? start != 0 : start <= starts.back()) return false;
+    bool const accepted = is_whole_number(part, start) && (starts.empty() ? start == 0 : start > starts.back());
+    if (!accepted) return {};
     starts.push_back(start);
   }
-  return !starts.empty() && text.back() != ',';
-}
-
-CLI::Validator documents_check() {
-  return CLI::Validator(
-      [](std::string const& text) {
-        std::vector<Index> starts;
-        if (parse_documents(text, starts)) return std::string();
-        return "'" + excerpt(text) + "' is given; accepted: increasing whole numbers separated by commas, the first 0";
-      },
-      "");
+  return text.ends_with(',') ? std::vector<Index>() : starts;
 }
 
 void add_actions(CLI::App& app, NkiOptions& options) {
@@ -116,10 +100,11 @@ void add_attention(CLI::App& app, NkiOptions& options) {
   add_logit_options(app, options.attend.attention);
   app.add_option("--sinks", options.sinks, "sink logits: their number per query head, or a file as for attend")
       ->type_name("N|FILE");
-  auto const take_documents = [&options](std::string const& text) { parse_documents(text, options.documents); };
+  auto const take_documents = [&options](std::string const& text) { options.documents = documents_of(text); };
+  auto const is_documents = [](std::string const& text) { return !documents_of(text).empty(); };
   app.add_option_function<std::string>("--documents", take_documents,
                                        "packed documents: start position of each, the first 0")
-      ->check(documents_check())
+      ->check(accepting(is_documents, "increasing whole numbers separated by commas, the first 0"))
       ->type_name("N,N,...");
 }
 
@@ -184,8 +169,7 @@ void require_consistent(NkiOptions const& options) {
   annulus::validate_options(options.attend.attention);
   auto const refuse = [](std::string const& message) { throw InputError(message); };
   auto const needs_simulate = [&](bool given, char const* option) {
-    if (given && !options.simulate)
-      refuse(std::string(option) + " applies only to --simulate; accepted: both options");
+    if (given && !options.simulate) refuse(std::string(option) + " applies only to --simulate; accepted: both options");
   };
   if (options.emit.empty() && !options.simulate && !options.cost_only)
     refuse("no action is given; accepted: --emit DIR, --simulate or --cost-only, --emit with either of them");

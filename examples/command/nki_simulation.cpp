@@ -1,15 +1,99 @@
-#include "nki_simulation.hpp"
-
-#include <annulus/nki/simulate/simulate.hpp>
 #include <annulus/comm/simulated_ring.hpp>
+#include <annulus/nki/simulate/simulate.hpp>
 #include <chrono>
 #include <numeric>
 #include <random>
 #include <utility>
 
-#include "nki_operands.hpp"
+#include "nki_parts.hpp"
 
 namespace annulus_command {
+
+namespace {
+
+using annulus::Index;
+
+constexpr Index tile_rows = annulus::nki::tile_rows;
+
+/// Calls function(element of the view, index in the kernel's operand). The view is [batch, sequence, heads, dim],
+/// the operand [batch, heads, rows, dim] by token, else [batch, heads, dim, rows].
+template <class View, class Function>
+void for_each_place(View const& view, bool by_token, Function&& function) {
+  Index const rows = view.extent(1), heads = view.extent(2), dim = view.extent(3);
+  for (Index b = 0; b < view.extent(0); ++b)
+    for (Index h = 0; h < heads; ++h)
+      for (Index i = 0; i < rows; ++i)
+        for (Index e = 0; e < dim; ++e)
+          function(view(b, i, h, e), (b * heads + h) * rows * dim + (by_token ? i * dim + e : e * rows + i));
+}
+
+/// The same for lse: row c * 128 + p is at (p, c) of [batch, heads, 128, columns].
+template <class Lse, class Function>
+void for_each_lse_place(Lse& lse, Function&& function) {
+  Index const rows = lse.dimension(2), columns = annulus::ceil_divide(rows, tile_rows);
+  for (Index b = 0; b < lse.dimension(0); ++b)
+    for (Index h = 0; h < lse.dimension(1); ++h)
+      for (Index i = 0; i < rows; ++i)
+        function(lse(b, h, i), ((b * lse.dimension(1) + h) * tile_rows + i % tile_rows) * columns + i / tile_rows);
+}
+
+std::vector<float> laid_out(Tensor<float, 4> const& tensor, annulus::AxisOrder axes, bool by_token) {
+  std::vector<float> operand(static_cast<std::size_t>(tensor.size()));
+  for_each_place(annulus::view_of(with_axes(tensor, axes)), by_token,
+                 [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
+  return operand;
+}
+
+std::vector<float> laid_out(Tensor<float, 3> const& lse) {
+  Index const columns = annulus::ceil_divide(Index{lse.dimension(2)}, tile_rows);
+  std::vector<float> operand(static_cast<std::size_t>(lse.dimension(0) * lse.dimension(1) * tile_rows * columns), 0.0f);
+  for_each_lse_place(lse, [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
+  return operand;
+}
+
+}  // namespace
+
+DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
+                            Results<float> const& forward) {
+  annulus::AxisOrder const axes = problem.call.axes;
+  DeviceTensors inputs;
+  auto const give = [&](char const* name, auto&& make) {
+    if (kernel.program.find(name) >= 0) inputs[name] = make();
+  };
+  give("q", [&] { return laid_out(own.q, axes, problem.spec.queries_by_token); });
+  give("k", [&] { return laid_out(own.k, axes, problem.spec.keys_by_token); });
+  give("v", [&] { return laid_out(own.v, axes, true); });
+  if (own.sinks)
+    give("sinks", [&] {
+      std::vector<float> all;
+      for (Index b = 0; b < problem.spec.shape.batch; ++b)
+        all.insert(all.end(), own.sinks->data(), own.sinks->data() + own.sinks->size());
+      return all;
+    });
+  if (kernel.pass == annulus::Pass::backward) {
+    give("dout", [&] { return laid_out(*own.dout, axes, true); });
+    give("output", [&] { return laid_out(forward.out, axes, true); });
+    give("lse", [&] { return laid_out(forward.lse); });
+  }
+  if (std::string const mask = mask_input_of(kernel.program); !mask.empty())
+    inputs[mask] = mask_table(problem, kernel, rank);
+  return inputs;
+}
+
+void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own) {
+  auto const take = [&](char const* name, Tensor<float, 4>& tensor) {
+    if (auto const found = outputs.find(name); found != outputs.end())
+      for_each_place(annulus::view_of(with_axes(tensor, problem.call.axes)), true,
+                     [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+  };
+  take("output", own.out);
+  if (own.dq) take("dq", *own.dq);
+  if (own.dk) take("dk", *own.dk);
+  if (own.dv) take("dv", *own.dv);
+  if (auto const found = outputs.find("lse"); found != outputs.end())
+    for_each_lse_place(own.lse,
+                       [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
+}
 
 namespace {
 

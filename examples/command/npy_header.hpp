@@ -1,17 +1,94 @@
 #pragma once
-// The header of a .npy file: a Python dictionary literal with the keys descr, fortran_order and shape, and no other.
+// Header of a .npy file: a Python dictionary literal with the keys descr, fortran_order and shape, and no other.
 
+#include <Eigen/Core>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "npy_type.hpp"
+#include "errors.hpp"
 
 namespace annulus_command {
+
+enum class NpyType {
+  float16,
+  float32,
+  float64,
+  bfloat16,
+  boolean,
+  int8,
+  uint8,
+  int16,
+  uint16,
+  int32,
+  uint32,
+  int64,
+  uint64
+};
+
+/// C++ type of the elements, and NumPy's short name without byte order, by NpyType.
+using NpyElements = std::tuple<Eigen::half, float, double, Eigen::bfloat16, bool, std::int8_t, std::uint8_t,
+                               std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t>;
+inline constexpr std::array<char const*, std::tuple_size_v<NpyElements>> npy_names{
+    "f2", "f4", "f8", "bfloat16", "b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"};
+
+inline char const* name_of(NpyType type) { return npy_names[static_cast<std::size_t>(type)]; }
+
+/// Calls f(std::type_identity<Element>{}) with the C++ type of the elements; boolean is bool.
+template <class Function>
+void with_element_type(NpyType type, Function&& f) {
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((I == static_cast<std::size_t>(type) ? f(std::type_identity<std::tuple_element_t<I, NpyElements>>{}) : void()),
+     ...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<NpyElements>>());
+}
+
+inline std::size_t element_size(NpyType type) {
+  std::size_t size = 0;
+  with_element_type(type, [&]<class T>(std::type_identity<T>) { size = sizeof(T); });
+  return size;
+}
+
+inline bool is_floating(NpyType type) {
+  return type == NpyType::float16 || type == NpyType::float32 || type == NpyType::float64 || type == NpyType::bfloat16;
+}
+
+/// Element type and byte order of a file.
+struct NpyElement {
+  NpyType type;
+  bool big_endian;
+};
+
+inline constexpr char const* accepted_npy_types =
+    "accepted are f2, f4, f8, b1, i1, i2, i4, i8, u1, u2, u4, u8 of either byte order, and V2 as bfloat16";
+
+/// Reads a descr as NumPy writes it: an optional byte order and a short name. V2 is bfloat16, which NumPy knows only as
+/// two opaque bytes; u2 is read as bfloat16 if `uint16_is_bfloat16`. Throws InputError that starts with `file`.
+inline NpyElement parse_npy_descr(std::string const& file, std::string_view descr, bool uint16_is_bfloat16) {
+  std::string_view name = descr;
+  bool big_endian = false;
+  if (!name.empty() && std::string_view("<>|=").find(name[0]) != std::string_view::npos) {
+    big_endian = name[0] == '>';
+    name.remove_prefix(1);
+  }
+  if (!name.empty() && name[0] == 'O')
+    throw InputError(file + ": holds Python objects (dtype '" + excerpt(descr) + "'), a pickle that is never loaded; " +
+                     accepted_npy_types);
+  if (name == "V2" && !big_endian) return {NpyType::bfloat16, false};
+  if (name == "u2" && uint16_is_bfloat16) return {NpyType::bfloat16, big_endian};
+  for (std::size_t type = 0; type < npy_names.size(); ++type)
+    if (name == npy_names[type] && name != "bfloat16") return {static_cast<NpyType>(type), big_endian};
+  throw InputError(file + ": dtype '" + excerpt(descr) + "' is not supported; " + accepted_npy_types);
+}
 
 /// Parsed header of a .npy file.
 struct NpyHeader {
@@ -54,7 +131,7 @@ class NpyHeaderParser {
       } else if (key == "shape") {
         set(shape, key, tuple());
       } else {
-        fail("unknown key '" + excerpt(key) + "'", "the keys descr, fortran_order and shape");
+        fail("unknown key '" + excerpt(key) + "'", all_keys);
       }
       if (!take(',')) {
         expect('}', "',' or '}' after a value");
@@ -63,13 +140,16 @@ class NpyHeaderParser {
     }
     skip_space();
     if (at_ != text_.size()) fail_here("nothing after the dictionary");
-    if (!element) fail("no key 'descr'", "the keys descr, fortran_order and shape");
-    if (!fortran_order) fail("no key 'fortran_order'", "the keys descr, fortran_order and shape");
-    if (!shape) fail("no key 'shape'", "the keys descr, fortran_order and shape");
+    if (!element) fail("no key 'descr'", all_keys);
+    if (!fortran_order) fail("no key 'fortran_order'", all_keys);
+    if (!shape) fail("no key 'shape'", all_keys);
     return sized({*element, *fortran_order, std::move(*shape)});
   }
 
  private:
+  static constexpr char const* all_keys = "the keys descr, fortran_order and shape";
+  static constexpr auto limit = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+
   [[noreturn]] void fail(std::string const& seen, std::string const& accepted) const {
     throw InputError(file_ + ": bad .npy header: " + seen + "; accepted: " + accepted);
   }
@@ -150,7 +230,6 @@ class NpyHeaderParser {
   std::size_t extent() {
     skip_space();
     std::size_t const begin = at_;
-    auto const limit = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
     std::size_t value = 0;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
       auto const digit = static_cast<std::size_t>(text_[at_] - '0');
@@ -167,7 +246,6 @@ class NpyHeaderParser {
 
   /// Sizes of the data. Extents of 0 are left out of the product, so that the others must not overflow either.
   NpyHeader sized(NpyHeader header) const {
-    auto const limit = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
     std::size_t bytes = element_size(header.element.type);
     for (std::size_t const extent : header.shape) {
       if (extent == 0) header.count = 0;

@@ -4,32 +4,42 @@
 #include <algorithm>
 #include <annulus/attention/validate.hpp>
 #include <annulus/schedule/print_plan.hpp>
+#include <annulus/schedule/ring_plan.hpp>
+#include <array>
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <vector>
 
-#include "choice_option.hpp"
-#include "input_error.hpp"
-#include "number_check.hpp"
-#include "plan_json.hpp"
-#include "plan_summary.hpp"
-#include "ring_options.hpp"
+#include "call.hpp"
+#include "errors.hpp"
+#include "options.hpp"
 
 namespace annulus_command {
 
 namespace {
 
+using annulus::Index;
+using annulus::Pass;
+using annulus::Rank;
+using annulus::RingPlan;
+
 /// Largest accepted extent; require_countable checks the product.
-constexpr annulus::Index most_extent = annulus::Index{1} << 30;
-constexpr annulus::Index most_blocks = annulus::Index{1} << 20;
+constexpr Index most_extent = Index{1} << 30;
+constexpr Index most_blocks = Index{1} << 20;
 constexpr double most_work = 4e18;
 
-template <class Value>
-CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, char const* description) {
-  return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most_extent))->type_name("N");
-}
+/// Plans with more steps than this, summed over all ranks, are summarised unless every step is asked for.
+constexpr Index most_listed_steps = 1024;
+
+/// With more groups of ranks of equal totals than this, a summary has only the least and the most.
+constexpr std::size_t most_groups_of_ranks = 64;
+
+/// Above this ratio of the largest work of a rank to the mean, other shardings are compared.
+constexpr double balanced = 1.1;
 
 annulus::AttentionShape shape_of(PlanOptions const& options) {
   annulus::AttentionShape const shape{.batch = options.batch,
@@ -44,7 +54,7 @@ annulus::AttentionShape shape_of(PlanOptions const& options) {
 }
 
 /// Throws InputError if 64 bits cannot count the work or the bytes.
-void require_countable(annulus::AttentionShape const& shape, annulus::Index queries, annulus::Index keys) {
+void require_countable(annulus::AttentionShape const& shape, Index queries, Index keys) {
   double const heads = static_cast<double>(shape.batch) * static_cast<double>(shape.query_heads);
   double const dims = 3.0 * static_cast<double>(shape.head_dim) + 2.0 * static_cast<double>(shape.value_dim);
   double const work = heads * dims * static_cast<double>(queries) * static_cast<double>(keys);
@@ -53,11 +63,12 @@ void require_countable(annulus::AttentionShape const& shape, annulus::Index quer
                                          ", which 64 bits can count"));
 }
 
-annulus::PlanRequest request_of(PlanOptions const& options) {
+/// The call to plan; the plans of both passes are made from it.
+Call call_of(PlanOptions const& options) {
   if (!options.tokens && !(options.queries && options.keys))
     throw InputError("no sequence length is given; accepted: --tokens, or --queries and --keys");
-  annulus::Index const queries = options.tokens ? *options.tokens : *options.queries;
-  annulus::Index const keys = options.tokens ? *options.tokens : *options.keys;
+  Index const queries = options.tokens ? *options.tokens : *options.queries;
+  Index const keys = options.tokens ? *options.tokens : *options.keys;
   annulus::AttentionShape const shape = shape_of(options);
   require_countable(shape, queries, keys);
   annulus::Sharding const sharding = sharding_of(options.sharding, options.block);
@@ -65,51 +76,226 @@ annulus::PlanRequest request_of(PlanOptions const& options) {
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
                      std::to_string(most_blocks));
-  int const accumulator_bytes = options.dtype == annulus::DataType::float64 ? 8 : 4;
-  return {.shape = shape,
-          .query_lengths = sharding.lengths(annulus::Side::query, options.ranks, queries),
-          .key_lengths = sharding.lengths(annulus::Side::key, options.ranks, keys),
-          .sharding = sharding,
-          .mask = options.mask,
-          .query_offset = options.query_offset,
-          .rotation = options.rotation,
-          .element_bytes = annulus::size_of(options.dtype),
-          .accumulator_bytes = accumulator_bytes,
-          .lse_bytes = accumulator_bytes};
+  return {.shape = {.dtype = options.dtype, .attention = shape, .queries = queries, .keys = keys},
+          .options = {.mask = options.mask,
+                      .sharding = sharding,
+                      .query_offset = options.query_offset,
+                      .rotation = options.rotation}};
 }
 
-/// Above this ratio of the largest work of a rank to the mean, other shardings are compared.
-constexpr double balanced = 1.1;
+/// Least and largest value over the ranks.
+struct Spread {
+  Index least = std::numeric_limits<Index>::max(), most = std::numeric_limits<Index>::min();
+
+  void include(Index value) {
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  bool operator==(Spread const&) const = default;
+};
+
+/// Consecutive steps with equal entries. Each Spread is the least and the most over the ranks, per step.
+struct EqualSteps {
+  int first, last;
+  Spread multiply_adds{}, prefetched_bytes{}, carried_bytes{};
+};
+
+std::vector<EqualSteps> summary_of_steps(RingPlan const& plan) {
+  std::vector<EqualSteps> summary;
+  for (int i = 0; i < plan.steps(); ++i) {
+    EqualSteps steps{i, i};
+    for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+      annulus::PlannedStep const& step = plan.step(rank, i);
+      steps.multiply_adds.include(step.multiply_adds);
+      steps.prefetched_bytes.include(step.prefetched_bytes);
+      steps.carried_bytes.include(step.carried_bytes);
+    }
+    bool const alike = !summary.empty() && summary.back().multiply_adds == steps.multiply_adds &&
+                       summary.back().prefetched_bytes == steps.prefetched_bytes &&
+                       summary.back().carried_bytes == steps.carried_bytes;
+    if (alike)
+      summary.back().last = i;
+    else
+      summary.push_back(steps);
+  }
+  return summary;
+}
+
+std::string range_text(Index first, Index last) {
+  return first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last);
+}
+
+template <std::size_t N>
+void print_line(std::ostream& out, std::array<char const*, N> const& titles, std::array<std::string, N> const& cells) {
+  for (std::size_t c = 0; c < N; ++c) annulus::detail::print_cell(out, titles[c], cells[c]);
+  out << '\n';
+}
+
+template <std::size_t N>
+void print_titles(std::ostream& out, std::array<char const*, N> const& titles) {
+  for (char const* title : titles) annulus::detail::print_cell(out, title, title);
+  out << '\n';
+}
+
+void print_steps(std::ostream& out, RingPlan const& plan) {
+  static constexpr std::array titles{"steps",
+                                     "least multiply-adds",
+                                     "most multiply-adds",
+                                     "least bytes ahead",
+                                     "most bytes ahead",
+                                     "least bytes behind",
+                                     "most bytes behind"};
+  out << "each step, least and most of any rank:\n";
+  print_titles(out, titles);
+  for (EqualSteps const& steps : summary_of_steps(plan))
+    print_line<titles.size()>(out, titles,
+                              {range_text(steps.first, steps.last), std::to_string(steps.multiply_adds.least),
+                               std::to_string(steps.multiply_adds.most), std::to_string(steps.prefetched_bytes.least),
+                               std::to_string(steps.prefetched_bytes.most), std::to_string(steps.carried_bytes.least),
+                               std::to_string(steps.carried_bytes.most)});
+}
+
+void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
+  std::vector<int> const skipped = annulus::offsets_without_step(plan);
+  out << plan.steps() << (plan.steps() == 1 ? " step of " : " steps of ") << plan.ranks() << " are made";
+  if (!skipped.empty()) out << "; not made, since no rank needs the rows of the rank that many places back:";
+  for (std::size_t i = 0; i < skipped.size();) {
+    std::size_t end = i + 1;
+    while (end < skipped.size() && skipped[end] == skipped[end - 1] + 1) ++end;
+    out << ' ' << range_text(skipped[i], skipped[end - 1]);
+    i = end;
+  }
+  out << '\n';
+}
+
+void print_totals(std::ostream& out, RingPlan const& plan) {
+  struct Totals {
+    Rank first, last;
+    std::array<Index, 3> values;
+  };
+  std::vector<Totals> groups;  // consecutive ranks with equal totals
+  std::array<Spread, 3> spreads;
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+    std::array const values{plan.multiply_adds(rank), plan.bytes_sent(rank), plan.peak_buffer_bytes(rank)};
+    for (std::size_t c = 0; c < spreads.size(); ++c) spreads[c].include(values[c]);
+    if (!groups.empty() && groups.back().values == values)
+      groups.back().last = rank;
+    else
+      groups.push_back({rank, rank, values});
+  }
+  static constexpr std::array titles{"ranks", "multiply-adds", "bytes sent", "peak buffer bytes"};
+  print_titles(out, titles);
+  auto const print = [&](std::string const& ranks, std::array<Index, 3> const& values) {
+    print_line<titles.size()>(out, titles,
+                              {ranks, std::to_string(values[0]), std::to_string(values[1]), std::to_string(values[2])});
+  };
+  if (groups.size() <= most_groups_of_ranks) {
+    for (Totals const& group : groups) print(range_text(group.first, group.last), group.values);
+  } else {
+    print("least", {spreads[0].least, spreads[1].least, spreads[2].least});
+    print("most", {spreads[0].most, spreads[1].most, spreads[2].most});
+  }
+  out << "bytes sent by all ranks: " << plan.total_bytes_sent()
+      << "\nlargest work of a rank over the mean: " << plan.imbalance() << '\n';
+}
+
+/// Prints what annulus::print_plan prints, with one line per run of equal steps and one per run of ranks with equal
+/// totals; if there are too many such runs of ranks, prints only the least and the most total.
+void print_plan_summary(std::ostream& out, RingPlan const& plan) {
+  annulus::detail::print_heading(out, plan);
+  print_steps(out, plan);
+  print_steps_not_made(out, plan);
+  print_totals(out, plan);
+}
+
+nlohmann::json json_of_step(RingPlan const& plan, Rank rank, int i) {
+  annulus::PlannedStep const& step = plan.step(rank, i);
+  annulus::TileCounts const tiles = annulus::count_tiles(plan, rank, i);
+  return {
+      {"owner", step.owner},
+      {"tiles", {{"full", tiles.full}, {"band", tiles.band}, {"ranges", tiles.ranges}, {"elements", tiles.elements}}},
+      {"visible_pairs", step.visible_pairs},
+      {"multiply_adds", step.multiply_adds},
+      {"prefetched_rows", step.sent.size()},
+      {"prefetched_bytes", step.prefetched_bytes},
+      {"carried_rows", annulus::carried_rows_sent(plan, rank, i)},
+      {"carried_bytes", step.carried_bytes}};
+}
+
+nlohmann::json json_of_rank(RingPlan const& plan, Rank rank, bool every_step) {
+  nlohmann::json json{{"queries", plan.local_queries(rank)},
+                      {"keys", plan.local_keys(rank)},
+                      {"multiply_adds", plan.multiply_adds(rank)},
+                      {"bytes_sent", plan.bytes_sent(rank)},
+                      {"peak_buffer_bytes", plan.peak_buffer_bytes(rank)}};
+  if (!every_step) return json;
+  json["steps"] = nlohmann::json::array();
+  for (int i = 0; i < plan.steps(); ++i) json["steps"].push_back(json_of_step(plan, rank, i));
+  return json;
+}
+
+nlohmann::json json_of_summary(RingPlan const& plan) {
+  auto const json_of = [](Spread const& spread) {
+    return nlohmann::json{{"least", spread.least}, {"most", spread.most}};
+  };
+  nlohmann::json all = nlohmann::json::array();
+  for (EqualSteps const& steps : summary_of_steps(plan))
+    all.push_back({{"first", steps.first},
+                   {"last", steps.last},
+                   {"multiply_adds", json_of(steps.multiply_adds)},
+                   {"prefetched_bytes", json_of(steps.prefetched_bytes)},
+                   {"carried_bytes", json_of(steps.carried_bytes)}});
+  return all;
+}
+
+/// Writes the content of print_plan as a JSON object, with counts as integers.
+///
+/// every_step: "summarized" is false and each rank has "steps", one for each step. Otherwise "summarized" is true and
+/// the plan itself has "steps", one for each run of equal steps: "first" and "last" of them and, as "least"
+/// and "most" of any rank, "multiply_adds", "prefetched_bytes" and "carried_bytes".
+void write_json(std::ostream& out, RingPlan const& plan, bool every_step) {
+  nlohmann::json whole{{"pass", plan.request().pass == Pass::forward ? "forward" : "backward"},
+                       {"sharding", plan.request().sharding.name()},
+                       {"rotation", std::string(annulus::name_of(plan.rotation()))},
+                       {"summarized", !every_step},
+                       {"offsets_without_step", annulus::offsets_without_step(plan)},
+                       {"total_bytes_sent", plan.total_bytes_sent()},
+                       {"imbalance", plan.imbalance()}};
+  if (!every_step) whole["steps"] = json_of_summary(plan);
+  // Written rank by rank, because the steps of many ranks together would take gigabytes.
+  out << "{\n \"ranks\": [";
+  for (Rank rank = 0; rank < plan.ranks(); ++rank)
+    out << (rank == 0 ? "\n" : ",\n") << json_of_rank(plan, rank, every_step).dump(1);
+  out << "\n ]," << whole.dump(1).substr(1);
+}
 
 void print_columns() {
-  std::cout << "\ncolumns\n"
-               "  owner                           rank whose rows this rank works on in the step\n"
-               "  full, band, ranges, elements    tiles by coverage: all pairs visible; a diagonal band; a range of keys "
-               "per query;\n"
-               "                                  a test per pair\n"
-               "  multiply-adds                   work of the visible pairs\n"
-               "  rows ahead, bytes ahead         sent before the compute of the step: operands of the next step\n"
-               "  rows behind, bytes behind       sent after it: results for their owner\n"
-               "  peak buffer bytes               all buffers that the pass allocates on the rank\n";
+  std::cout
+      << "\ncolumns\n"
+         "  owner                           rank whose rows this rank works on in the step\n"
+         "  full, band, ranges, elements    tiles by coverage: all pairs visible; a diagonal band; a range of keys "
+         "per query;\n"
+         "                                  a test per pair\n"
+         "  multiply-adds                   work of the visible pairs\n"
+         "  rows ahead, bytes ahead         sent before the compute of the step: operands of the next step\n"
+         "  rows behind, bytes behind       sent after it: results for their owner\n"
+         "  peak buffer bytes               all buffers that the pass allocates on the rank\n";
 }
 
 /// Says which shardings balance the work of the ranks, if the chosen one does not.
-void print_balance(annulus::RingPlan const& plan) {
+void print_balance(Call call, RingPlan const& plan) {
   if (plan.imbalance() <= balanced) return;
   std::string better;
   double smallest = plan.imbalance();
   for (auto const& [word, sharding] : shardings) {
-    annulus::PlanRequest other = plan.request();
-    other.sharding = sharding;
-    other.query_lengths = sharding.lengths(annulus::Side::query, plan.ranks(), plan.global_queries());
-    other.key_lengths = sharding.lengths(annulus::Side::key, plan.ranks(), plan.global_keys());
-    double const imbalance = annulus::RingPlan(other).imbalance();
+    call.options.sharding = sharding;
+    double const imbalance = plan_of(call, plan.request().pass, plan.ranks()).imbalance();
     if (imbalance >= smallest) continue;
     smallest = imbalance;
     better = annulus::message_of("--sharding ", word, " has ", std::round(100 * imbalance) / 100);
   }
-  std::cout << "the busiest rank has " << std::round(100 * plan.imbalance()) / 100 << " times the mean work: "
-            << (better.empty() ? "no other sharding is better balanced" : better) << '\n';
+  std::cout << "the busiest rank has " << std::round(100 * plan.imbalance()) / 100
+            << " times the mean work: " << (better.empty() ? "no other sharding is better balanced" : better) << '\n';
 }
 
 }  // namespace
@@ -117,15 +303,16 @@ void print_balance(annulus::RingPlan const& plan) {
 CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   CLI::App& plan =
       *app.add_subcommand("plan", "steps, bytes, memory and balance of a call of ring attention, without data");
-  CLI::Option* const tokens = add_extent(plan, "--tokens", options.tokens, "queries and keys");
-  add_extent(plan, "--queries", options.queries, "queries, if not as many as keys")->excludes(tokens);
-  add_extent(plan, "--keys", options.keys, "keys")->excludes(tokens);
+  CLI::Option* const tokens = add_extent(plan, "--tokens", options.tokens, most_extent, "queries and keys");
+  add_extent(plan, "--queries", options.queries, most_extent, "queries, if not as many as keys")->excludes(tokens);
+  add_extent(plan, "--keys", options.keys, most_extent, "keys")->excludes(tokens);
   add_ranks(plan, options.ranks, "ranks of the ring")->capture_default_str();
-  add_extent(plan, "--batch", options.batch, "batch")->capture_default_str();
-  add_extent(plan, "--heads", options.heads, "query heads")->capture_default_str();
-  add_extent(plan, "--kv-heads", options.kv_heads, "key and value heads")->default_str("as many as --heads");
-  add_extent(plan, "--head-dim", options.head_dim, "dim of q and k")->capture_default_str();
-  add_extent(plan, "--value-dim", options.value_dim, "dim of v")->default_str("that of --head-dim");
+  add_extent(plan, "--batch", options.batch, most_extent, "batch")->capture_default_str();
+  add_extent(plan, "--heads", options.heads, most_extent, "query heads")->capture_default_str();
+  add_extent(plan, "--kv-heads", options.kv_heads, most_extent, "key and value heads")
+      ->default_str("as many as --heads");
+  add_extent(plan, "--head-dim", options.head_dim, most_extent, "dim of q and k")->capture_default_str();
+  add_extent(plan, "--value-dim", options.value_dim, most_extent, "dim of v")->default_str("that of --head-dim");
   add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
@@ -143,15 +330,12 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
 
 void run_plan(PlanOptions const& options) {
   annulus::validate_options({.mask = options.mask, .query_offset = options.query_offset, .rotation = options.rotation});
-  annulus::PlanRequest request = request_of(options);
-  std::vector<annulus::RingPlan> plans;
-  for (annulus::Pass pass : {annulus::Pass::forward, annulus::Pass::backward}) {
-    if (!(pass == annulus::Pass::forward ? options.passes.forward : options.passes.backward)) continue;
-    request.pass = pass;
-    plans.emplace_back(request);
-  }
-  auto const lists_steps = [&](annulus::RingPlan const& plan) {
-    return options.every_step || annulus::Index{plan.ranks()} * plan.steps() <= most_listed_steps;
+  Call const call = call_of(options);
+  std::vector<RingPlan> plans;
+  if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
+  if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));
+  auto const lists_steps = [&](RingPlan const& plan) {
+    return options.every_step || Index{plan.ranks()} * plan.steps() <= most_listed_steps;
   };
   if (options.json) {
     std::cout << '[';
@@ -168,7 +352,7 @@ void run_plan(PlanOptions const& options) {
       print_plan(std::cout, plans[i]);
     else
       print_plan_summary(std::cout, plans[i]);
-    print_balance(plans[i]);
+    print_balance(call, plans[i]);
   }
   print_columns();
 }

@@ -1,4 +1,4 @@
-// Instantiations of attend_on_rank for float and double.
+// Instantiations of attend_on_rank for float and double, and questions about the list of backends.
 
 #include "rank_pass_definition.hpp"
 
@@ -6,5 +6,25 @@ namespace annulus_command {
 
 template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, StepLog&);
 template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, StepLog&);
+
+std::string names_of_backends() {
+  std::string names;
+  for_each_backend([&](auto const& entry) { names += (names.empty() ? "" : "|") + std::string(entry.name); });
+  return names;
+}
+
+void require_backend(std::string_view name, int threads) {
+  bool known = false;
+  for_each_backend([&]<class Entry>(Entry const& entry) {
+    if (entry.name != name) return;
+    known = true;
+    if constexpr (!Entry::takes_threads) {
+      if (threads > 1)
+        throw InputError("--threads " + std::to_string(threads) + ": the " + std::string(name) +
+                         " backend computes on one thread per rank; accepted: 0 or 1");
+    }
+  });
+  if (!known) throw InputError("--backend '" + excerpt(name) + "' is not known; accepted: " + names_of_backends());
+}
 
 }  // namespace annulus_command

@@ -1,6 +1,6 @@
-// See rounding_bounds.hpp for the formulas.
+// The formulas are in verification.hpp.
 
-#include "rounding_bounds.hpp"
+#include "verification.hpp"
 
 #include <Eigen/Dense>
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace annulus_command {
 namespace {
 
 using annulus::Index;
-using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Matrix = annulus_command::Matrix<double>;
 using Vector = Eigen::VectorXd;
 
 /// Bounds are this many standard deviations.
@@ -83,8 +83,8 @@ class Bounds {
     finish(&Results<double>::out, rounding_.element);
     for (auto const tensor :
          {&Results<double>::dq, &Results<double>::dk, &Results<double>::dv, &Results<double>::dbias})
-      if (errors_.squares.*tensor) finish_optional(tensor, rounding_.element);
-    if (errors_.squares.dsinks) finish_optional(&Results<double>::dsinks, rounding_.sum);
+      if (errors_.squares.*tensor) finish(tensor, rounding_.element);
+    if (errors_.squares.dsinks) finish(&Results<double>::dsinks, rounding_.sum);
     return std::move(errors_.squares);
   }
 
@@ -108,23 +108,8 @@ class Bounds {
     return results;
   }
 
-  template <class Tensor>
-  auto view(Tensor& tensor) const {
-    return annulus::view_of(with_axes(tensor, call_.axes));
-  }
-
   Matrix rows_of(Tensor<double, 4> const& tensor, Index batch, Index head, Index begin, Index count) const {
-    auto const from = view(tensor);
-    Matrix rows(count, from.extent(3));
-    for (Index i = 0; i < count; ++i)
-      for (Index e = 0; e < rows.cols(); ++e) rows(i, e) = from(batch, begin + i, head, e);
-    return rows;
-  }
-
-  void add_to(Tensor<double, 4>& tensor, Index batch, Index head, Index begin, Matrix const& rows) const {
-    auto const to = view(tensor);
-    for (Index i = 0; i < rows.rows(); ++i)
-      for (Index e = 0; e < rows.cols(); ++e) to(batch, begin + i, head, e) += rows(i, e);
+    return head_rows<double>(tensor, call_.axes, batch, head, begin, count);
   }
 
   /// Element of a bias or mask; batch and heads broadcast if their extent is 1.
@@ -202,26 +187,39 @@ class Bounds {
   /// The sum over keys of factor times row: the errors of elements that belong to queries.
   template <class Member>
   void add_over_keys(Member tensor, Rows const& at, Factors const& factors, Matrix const& rows) {
-    add_to(value(errors_.squares.*tensor), at.batch, at.head, at.begin,
-           factors.independent.cwiseAbs2() * rows.cwiseAbs2());
-    add_to(value(errors_.weighted.*tensor), at.batch, at.head, at.begin, factors.weighted * rows);
-    if (factors.common.size() > 0)
-      add_to(value(errors_.common.*tensor), at.batch, at.head, at.begin, factors.common * rows);
+    auto const add = [&](Results<double>& errors, Matrix const& sums) {
+      add_head_rows(value(errors.*tensor), call_.axes, at.batch, at.head, at.begin, sums);
+    };
+    add(errors_.squares, factors.independent.cwiseAbs2() * rows.cwiseAbs2());
+    add(errors_.weighted, factors.weighted * rows);
+    if (factors.common.size() > 0) add(errors_.common, factors.common * rows);
   }
 
   /// The sum over queries: the errors of elements that belong to keys.
   template <class Member>
   void add_over_queries(Member tensor, Rows const& at, Factors const& factors, Matrix const& rows) {
+    auto const add = [&](Results<double>& errors, Matrix const& sums) {
+      add_head_rows(value(errors.*tensor), call_.axes, at.batch, at.kv_head, 0, sums);
+    };
     Matrix squares = factors.independent.cwiseAbs2();
     if (factors.common.size() > 0) squares += factors.common.cwiseAbs2();  // independent between queries
-    add_to(value(errors_.squares.*tensor), at.batch, at.kv_head, 0, squares.transpose() * rows.cwiseAbs2());
-    add_to(value(errors_.weighted.*tensor), at.batch, at.kv_head, 0, factors.weighted.transpose() * rows);
-    if (factors.common.size() > 0)
-      add_to(value(errors_.common.*tensor), at.batch, at.kv_head, 0, factors.common.transpose() * rows);
+    add(errors_.squares, squares.transpose() * rows.cwiseAbs2());
+    add(errors_.weighted, factors.weighted.transpose() * rows);
+    if (factors.common.size() > 0) add(errors_.common, factors.common.transpose() * rows);
   }
 
-  static Tensor<double, 4>& value(Tensor<double, 4>& tensor) { return tensor; }
-  static Tensor<double, 4>& value(std::optional<Tensor<double, 4>>& tensor) { return *tensor; }
+  template <class T>
+  static T& value(T& tensor) {
+    return tensor;
+  }
+  template <class T>
+  static T& value(std::optional<T>& tensor) {
+    return *tensor;
+  }
+  template <class T>
+  static T const& value(std::optional<T> const& tensor) {
+    return *tensor;
+  }
 
   void add(Rows const& at) {
     Index const keys = call_.shape.keys;
@@ -302,23 +300,17 @@ class Bounds {
       }
   }
 
-  template <class T>
-  void combine(T& squares, T const& weighted, T const& common, T const& reference, double unit) const {
+  /// Replaces the squares of a result's errors by its bounds.
+  template <class Member>
+  void finish(Member tensor, double unit) {
+    auto& squares = value(errors_.squares.*tensor);
+    auto const &weighted = value(errors_.weighted.*tensor), &common = value(errors_.common.*tensor),
+               &reference = value(reference_.*tensor);
     for (Index i = 0; i < squares.size(); ++i) {
       double const terms =
           std::sqrt(squares.data()[i] + std::pow(weighted.data()[i], 2) + std::pow(common.data()[i], 2));
       squares.data()[i] = safety * terms + unit * std::abs(reference.data()[i]) + rounding_.smallest;
     }
-  }
-
-  template <class Member>
-  void finish(Member tensor, double unit) {
-    combine(errors_.squares.*tensor, errors_.weighted.*tensor, errors_.common.*tensor, reference_.*tensor, unit);
-  }
-  template <class Member>
-  void finish_optional(Member tensor, double unit) {
-    combine(*(errors_.squares.*tensor), *(errors_.weighted.*tensor), *(errors_.common.*tensor), *(reference_.*tensor),
-            unit);
   }
 
   Inputs<double> const& inputs_;

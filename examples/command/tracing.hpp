@@ -123,9 +123,7 @@ class TracedRing {
     annulus::abandon_ring(*communicator_, reason, culprit);
   }
 
-  annulus::FlightRecord& flight_record()
-    requires annulus::CallRecordingCommunicator<C>
-  {
+  annulus::FlightRecord& flight_record() requires annulus::CallRecordingCommunicator<C> {
     return communicator_->flight_record();
   }
 

@@ -1,6 +1,6 @@
 // OptionValues, the options that the ranks of a job compare.
 
-#include "command/option_values.hpp"
+#include "command/launch.hpp"
 #include "support/catch.hpp"
 
 #include <cstdint>

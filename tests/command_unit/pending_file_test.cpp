@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "command/folder_lock.hpp"
 #include "command/output_folder.hpp"
 #include "command_unit/npy_file.hpp"
 #include "support/catch.hpp"

@@ -1,7 +1,5 @@
 // rounding_bounds: results of the reference backend are within the bounds, errors of 3 percent of an element are not.
 
-#include "command/rounding_bounds.hpp"
-
 #include <cstdint>
 #include <random>
 #include <string>

@@ -1,18 +1,55 @@
 #pragma once
-// A call over MPI: rank 0 has the global tensors, each rank receives only its own shard.
+// A call on one rank of a ring, on simulated ranks, and over MPI.
 
+#include <annulus/comm/simulated_ring.hpp>
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
-#include "call_tensors.hpp"
+#include "call.hpp"
 #include "collectives.hpp"
-#include "rank_pass.hpp"
 #include "tracing.hpp"
 
 namespace annulus_command {
+
+/// The backends that the command offers: "cpu|...".
+std::string names_of_backends();
+
+/// Throws InputError if the backend is unknown or cannot use this number of threads per rank.
+void require_backend(std::string_view name, int threads);
+
+/// Forward and, where dout is given, backward. Collective over the ring. Defined for the four element types.
+template <annulus::Scalar T>
+Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own, StepLog& log);
+
+extern template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, StepLog&);
+extern template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, StepLog&);
+extern template Results<Eigen::half> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::half> const&, StepLog&);
+extern template Results<Eigen::bfloat16> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::bfloat16> const&,
+                                                        StepLog&);
+
+/// Runs the call on logs.size() simulated ranks, one log each, and returns the global results. Throws
+/// CommunicationError if a rank waits longer than `timeout` for another.
+template <annulus::Scalar T>
+Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vector<StepLog>& logs,
+                            std::chrono::milliseconds timeout) {
+  int const ranks = static_cast<int>(logs.size());
+  Results<T> results = make_results<T>(call, {call.shape.queries, call.shape.keys});
+  auto const run = [&](annulus::SimulatedRing& ring) {
+    Share const share(call, ring.rank(), ranks);
+    AnyRing any(ring);
+    Results<T> const local =
+        attend_on_rank(any, call, scatter(inputs, call, share), logs[static_cast<std::size_t>(ring.rank())]);
+    gather(local, call, share, ring.rank() == 0, results);
+  };
+  annulus::run_ring(ranks, run, {.timeout = timeout});
+  return results;
+}
 
 namespace detail {
 

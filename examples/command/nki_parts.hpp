@@ -1,0 +1,151 @@
+#pragma once
+// Parts of `annulus nki`: the problem, its kernels, their simulation, its check, and the emitted folder.
+
+#include <annulus/core/shape.hpp>
+#include <annulus/nki/hardware/hardware.hpp>
+#include <annulus/nki/kernels/kernel_spec.hpp>
+#include <annulus/nki/kernels/ring_mask.hpp>
+#include <annulus/nki/program/access.hpp>
+#include <annulus/nki/program/program.hpp>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "attend_files.hpp"
+#include "nki.hpp"
+#include "npy.hpp"
+#include "output_folder.hpp"
+#include "pending_file.hpp"
+
+namespace annulus_command {
+
+/// The call and what the kernels are built from.
+struct NkiProblem {
+  Call call;
+  annulus::nki::KernelSpec spec;
+  annulus::nki::RingMask mask;
+  std::vector<annulus::Index> documents;  ///< global start positions; empty: one document
+
+  /// Rings in the kernel's tables; 1 for a single rank, whose kernel has no collectives.
+  int groups() const { return spec.ranks == 1 ? 1 : spec.groups; }
+  /// Ranks of all rings.
+  int world() const { return spec.ranks * groups(); }
+};
+
+/// The files of --q, --k and --v, if they are given.
+std::optional<AttendFiles> read_nki_files(NkiOptions const& options);
+
+/// Shape of the call, from the files or, without files, from the options. Throws InputError as shape_of does.
+CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const& files);
+
+/// The problem. Throws InputError, ShapeError or UnsupportedError if no kernel can be built for it.
+NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape);
+
+/// Global operands in the axis order of the call, rounded to the element types of the kernel: from the files, or random
+/// with a standard normal distribution. Throws InputError for elements that are not finite in that type.
+Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, std::optional<AttendFiles>&& files);
+
+/// A valid kernel, with the time that building and validating it took.
+struct NkiKernel {
+  annulus::Pass pass = annulus::Pass::forward;
+  annulus::nki::Program program{};
+  double build_seconds = 0, validate_seconds = 0;
+
+  std::string title() const { return pass == annulus::Pass::forward ? "forward" : "backward"; }
+  /// Name of a file written per kernel.
+  std::string file(std::string const& extension) const { return program.name + extension; }
+};
+
+/// The kernels that the options ask for, all of them valid. Throws ShapeError or UnsupportedError where the library
+/// cannot build one, or where one breaks a rule of the hardware.
+std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem);
+
+/// Name of the input that carries the mask of a program; empty where it has none.
+std::string mask_input_of(annulus::nki::Program const& program);
+
+/// Values of that input for rank `rank` of a ring.
+std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank);
+
+/// Operands of a kernel by name, in row-major order: what annulus::nki::simulate takes and returns.
+using DeviceTensors = std::map<std::string, std::vector<float>, std::less<>>;
+
+/// All inputs of the kernel on rank `rank`. own: its shard; forward: output and lse of its rows, read by the backward
+/// kernel.
+DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
+                            Results<float> const& forward);
+
+/// Copies the outputs of the kernel into the results of this rank.
+void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own);
+
+/// Cost of simulating one kernel.
+struct NkiRun {
+  annulus::Index instructions = 0;  ///< of all ranks and cores
+  double seconds = 0;
+};
+
+/// Ranks in the physical order of the ring: shuffled by the seed of --ring-order, or in rank order without it.
+std::vector<int> nki_ring_order(NkiOptions const& options);
+
+/// Runs one kernel on all ranks of a ring and gathers its outputs into `results`, which must hold output and lse for
+/// the backward kernel. With several rings, simulates the last one.
+NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<int> const& ring_order,
+               Inputs<float> const& inputs, Results<float>& results);
+
+/// Every product and sum in float; weights and gradients of the logits rounded to the element type of the operands
+/// before they are multiplied, output and lse to their own types. Fully masked rows have output 0 and lse -inf.
+Results<float> dense_in_kernel_rounding(NkiProblem const& problem, Inputs<float> const& inputs);
+
+/// Computes results.dsinks, if set, from the output and lse in `results`. Kernels leave the gradient of the sink logits
+/// to the host.
+void add_sink_gradients(NkiProblem const& problem, Inputs<float> const& inputs, Results<float>& results);
+
+/// The root of the sum of the squared terms of each element of out, dq, dk, dv and dsinks: about as large as
+/// the sum if signs are random, larger where terms cancel, 0 where there are no terms. lse is unspecified.
+///
+/// reference: out and lse of the same operands, in double.
+Results<double> term_sizes(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference);
+
+/// Error of one result.
+struct NkiError {
+  std::string name;
+  double largest = 0;     ///< largest difference over the largest magnitude of the reference; lse: over 1 at least
+  double distance = 0;    ///< relative, in the Frobenius norm; lse: the largest absolute difference; never NaN
+  double dense = 0;       ///< the distance of dense attention that rounds where the kernel does
+  double accepted = 0;    ///< largest accepted distance; always finite
+  bool of_terms = false;  ///< relative to the terms of the sums, because they cancel, not to the reference
+
+  bool good() const { return distance <= accepted; }
+};
+
+/// Errors of all results. reference: of the same operands, on one rank, in double. forward: also check output and lse.
+std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const& inputs, Results<float> const& found,
+                                 Results<double> const& reference, bool forward);
+
+/// Prints a table with one line per result.
+void print_errors(std::ostream& out, std::vector<NkiError> const& errors);
+
+/// Throws std::runtime_error for the first error beyond what is accepted.
+void require_good(std::vector<NkiError> const& errors);
+
+/// The output folder, created before anything is computed so that one that cannot be written ends the command at once.
+class NkiFolder {
+ public:
+  NkiFolder(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
+
+  /// All files that write() writes.
+  std::vector<std::filesystem::path> const& paths() const { return paths_; }
+
+  /// Writes all files under temporary names, then renames them; README.md, deleted first, is renamed last: if it
+  /// exists, the set is complete. Lists the files on stdout.
+  void write(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
+
+ private:
+  OutputFolder folder_;
+  std::vector<std::filesystem::path> paths_;
+};
+
+}  // namespace annulus_command

@@ -1,0 +1,237 @@
+#pragma once
+// Command-line options: their kinds, with messages that say what is accepted, and those that subcommands share.
+
+#include <CLI/CLI.hpp>
+#include <annulus/attention/options.hpp>
+#include <annulus/core/scalar.hpp>
+#include <annulus/tensor/axis_order.hpp>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace annulus_command {
+
+/// True if all of the text is one whole number that Value holds.
+template <class Value>
+bool is_whole_number(std::string_view text, Value& value) {
+  auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// The number that is all of the text; empty unless there is one and it is finite.
+inline std::optional<double> finite_value(std::string const& text) {
+  char* end = nullptr;
+  double const value = std::strtod(text.c_str(), &end);
+  bool const whole = !text.empty() && end == text.c_str() + text.size();
+  return whole && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+/// Accepts texts for which accepts(text) is true; the message for others ends with `accepted`.
+template <class Accepts>
+CLI::Validator accepting(Accepts accepts, std::string const& accepted) {
+  return CLI::Validator(
+      [accepts, accepted](std::string const& text) {
+        return accepts(text) ? std::string() : "'" + excerpt(text) + "' is given; accepted: " + accepted;
+      },
+      "");
+}
+
+/// Accepts whole numbers from `least` to `most`.
+template <class Value>
+CLI::Validator whole_number(Value least, Value most) {
+  auto const accepts = [least, most](std::string const& text) {
+    Value value{};
+    return is_whole_number(text, value) && value >= least && value <= most;
+  };
+  return accepting(accepts, "a whole number, " + std::to_string(least) + " to " + std::to_string(most));
+}
+
+inline CLI::Validator finite_number() {
+  return accepting([](std::string const& text) { return finite_value(text).has_value(); }, "a finite number");
+}
+
+/// Accepts seconds that a rank waits for another, 0.001 to 1e9, so that adding them to a time cannot overflow.
+inline CLI::Validator seconds_to_wait() {
+  auto const accepts = [](std::string const& text) {
+    auto const value = finite_value(text);
+    return value && *value >= 0.001 && *value <= 1e9;
+  };
+  return accepting(accepts, "seconds, 0.001 to 1000000000, fractions too");
+}
+
+/// Accepted words and the value of each.
+template <class Value>
+using Choices = std::vector<std::pair<std::string, Value>>;
+
+/// Adds an option whose word sets `target`; without the option `target` keeps its default.
+template <class Target, class Value>
+CLI::Option* add_choice(CLI::App& app, std::string const& name, Target& target, Choices<Value> const& choices,
+                        std::string const& description) {
+  std::string accepted;
+  for (auto const& [word, meaning] : choices) accepted += (accepted.empty() ? "" : "|") + word;
+  auto const take = [&target, choices](std::string const& given) {
+    for (auto const& [word, meaning] : choices)
+      if (word == given) target = meaning;
+  };
+  auto const check = [choices, accepted](std::string const& given) {
+    for (auto const& [word, meaning] : choices)
+      if (word == given) return std::string();
+    return "'" + excerpt(given) + "' is not known; accepted: " + accepted;
+  };
+  return app.add_option_function<std::string>(name, take, description)
+      ->check(CLI::Validator(check, ""))
+      ->type_name(accepted);
+}
+
+/// Adds a switch that sets `target`; a value (--name=5) is refused.
+inline CLI::Option* add_switch(CLI::App& app, std::string const& name, bool& target, std::string const& description) {
+  return app.add_flag(name, target, description)->disable_flag_override();
+}
+
+/// Adds an option that sets `path`; without the option `path` keeps its value. An empty name is refused.
+inline CLI::Option* add_file(CLI::App& app, char const* name, std::filesystem::path& path, char const* description,
+                             char const* kind = "file") {
+  auto const take = [&path](std::string const& text) { path = text; };
+  auto const check = [kind](std::string const& text) {
+    return text.empty() ? std::string("an empty name is given; accepted: the name of a ") + kind : std::string();
+  };
+  return app.add_option_function<std::string>(name, take, description)
+      ->check(CLI::Validator(check, ""))
+      ->type_name("FILE");
+}
+
+/// Adds an option for a number from 1 to `most`.
+template <class Value>
+CLI::Option* add_extent(CLI::App& app, char const* name, Value& value, annulus::Index most, char const* description) {
+  return app.add_option(name, value, description)->check(whole_number(annulus::Index{1}, most))->type_name("N");
+}
+
+/// Largest accepted number of ranks; a plan has an entry for each pair of ranks.
+inline constexpr int most_ranks = 1024;
+
+inline Choices<annulus::Sharding> const shardings{
+    {"contiguous", annulus::Contiguous{}}, {"striped", annulus::Striped{}}, {"zigzag", annulus::Zigzag{}}};
+
+inline Choices<annulus::Rotation> const rotations{
+    {"auto", annulus::Rotation::automatic}, {"keys", annulus::Rotation::keys}, {"queries", annulus::Rotation::queries}};
+
+/// Element types; types narrower than f64 accumulate in f32.
+inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
+                                                   {"f32", annulus::DataType::float32},
+                                                   {"bf16", annulus::DataType::bfloat16},
+                                                   {"f16", annulus::DataType::float16}};
+
+inline Choices<annulus::AxisOrder> const axis_orders{
+    {"bshd", annulus::AxisOrder::bshd}, {"bhsd", annulus::AxisOrder::bhsd}, {"bhds", annulus::AxisOrder::bhds}};
+
+namespace detail {
+
+/// Placeholder for block-striped sharding until --block is known.
+inline annulus::Sharding const block_striped = annulus::Striped{.block = 2};
+
+/// "L,R" as two whole numbers; empty if the text is anything else.
+inline std::optional<annulus::Window> window_of(std::string_view text) {
+  std::size_t const comma = text.find(',');
+  annulus::Index left = 0, right = 0;
+  if (comma == std::string_view::npos || !is_whole_number(text.substr(0, comma), left) ||
+      !is_whole_number(text.substr(comma + 1), right))
+    return std::nullopt;
+  return annulus::Window{.left = left, .right = right};
+}
+
+}  // namespace detail
+
+inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& description) {
+  return app.add_option("--ranks", ranks, description)->check(whole_number(1, most_ranks))->type_name("N");
+}
+
+/// Largest block of block-striped sharding, in positions.
+inline constexpr annulus::Index largest_block = annulus::Index{1} << 30;
+
+/// Adds --sharding, including block-striped, and --block. sharding_of combines the two.
+inline void add_sharding(CLI::App& app, annulus::Sharding& sharding, std::optional<annulus::Index>& block) {
+  Choices<annulus::Sharding> all = shardings;
+  all.emplace_back("block-striped", detail::block_striped);
+  add_choice(app, "--sharding", sharding, all, "which rank owns which position")->default_str("contiguous");
+  add_extent(app, "--block", block, largest_block, "block size of block-striped sharding, in positions");
+}
+
+/// The sharding with its block size. Throws InputError if only one of --block and block-striped sharding is given.
+inline annulus::Sharding sharding_of(annulus::Sharding const& sharding, std::optional<annulus::Index> block) {
+  bool const block_striped = sharding == detail::block_striped;
+  if (block_striped != block.has_value())
+    throw InputError(block_striped ? "--sharding block-striped requires a block size; accepted: --block N with it"
+                                   : "--block is given for another sharding; accepted: --sharding block-striped");
+  return block_striped ? annulus::Sharding(annulus::Striped{.block = *block}) : sharding;
+}
+
+inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
+  return add_choice(app, "--rotation", rotation, rotations, "which side rotates; auto: the one that sends fewer bytes")
+      ->default_str("auto");
+}
+
+inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {
+  return add_choice(app, "--axes", axes, axis_orders, "order of the axes batch, sequence, heads, dim in the files")
+      ->default_str("bshd");
+}
+
+/// Adds --timeout; without the option `timeout` keeps its default of ten minutes.
+inline CLI::Option* add_timeout(CLI::App& app, std::chrono::milliseconds& timeout) {
+  auto const take = [&timeout](double seconds) { timeout = std::chrono::milliseconds(std::llround(seconds * 1000)); };
+  return app
+      .add_option_function<double>("--timeout", take, "how long one rank waits for another before the call fails")
+      ->check(seconds_to_wait())
+      ->type_name("SECONDS")
+      ->default_str("600");
+}
+
+/// Adds --scale and --softcap.
+inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
+  app.add_option("--scale", attention.softmax_scale, "factor of q.k")
+      ->check(finite_number())
+      ->type_name("X")
+      ->default_str("1 / sqrt(head_dim)");
+  app.add_option("--softcap", attention.logit_softcap, "X * tanh(logit / X); 0: none")
+      ->check(finite_number())
+      ->type_name("X")
+      ->capture_default_str();
+}
+
+/// Adds --causal, --window, --sink-tokens, --chunk and --query-offset.
+inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index& query_offset) {
+  constexpr annulus::Index most = std::numeric_limits<annulus::Index>::max();
+  add_switch(app, "--causal", mask.causal, "a query sees keys up to its own position");
+  auto const take_window = [&mask](std::string const& text) { mask.window = detail::window_of(text).value(); };
+  auto const is_window = [](std::string const& text) { return detail::window_of(text).has_value(); };
+  CLI::Option* const window =
+      app.add_option_function<std::string>("--window", take_window,
+                                           "keys up to L before and R after the query; negative: unbounded")
+          ->check(accepting(is_window, "L,R, two whole numbers, negative for unbounded"))
+          ->type_name("L,R");
+  app.add_option("--sink-tokens", mask.sink_tokens, "the first N keys stay visible outside of the window")
+      ->check(whole_number(annulus::Index{0}, most))
+      ->type_name("N")
+      ->capture_default_str()
+      ->needs(window);
+  app.add_option("--chunk", mask.chunk, "queries see keys of their own chunk of N positions; 0: no chunks")
+      ->check(whole_number(annulus::Index{0}, most))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--query-offset", query_offset, "position of the first query, e.g. the number of cached keys")
+      ->check(whole_number(std::numeric_limits<annulus::Index>::min(), most))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+}  // namespace annulus_command
