@@ -1,45 +1,45 @@
-// Demonstrates: a custom communicator, which wraps another one and counts the bytes sent. It models the same concept as
-// one for a custom network.
+// Demonstrates: a communicator of one's own (socket_ring.hpp), forward and backward on 4 ranks, and a rank that fails.
+#include <algorithm>
 #include <annulus/annulus.hpp>
+#include <cmath>
 #include <iostream>
+#include <stdexcept>
 
-class CountingRing {
- public:
-  using memory_space = annulus::HostMemory;
-
-  explicit CountingRing(annulus::SimulatedRing& ring) : ring_(ring) {}
-
-  annulus::Rank rank() const { return ring_.rank(); }
-  int size() const { return ring_.size(); }
-  auto start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    for (auto const& run : out) bytes += run.size();
-    return ring_.start_shift(channel, hop, out, in);
-  }
-  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { ring_.all_gather(mine, all); }
-  void abandon(std::string const& reason) noexcept { ring_.abandon(reason); }
-
-  std::size_t bytes = 0;
-
- private:
-  annulus::SimulatedRing& ring_;
-};
-
-static_assert(annulus::Communicator<CountingRing>);
+#include "socket_ring.hpp"
 
 int main() {
-  auto const counted = annulus::run_ring(3, [](annulus::SimulatedRing& simulated) {
-    CountingRing ring(simulated);
-    Eigen::Tensor<float, 4> q(1, 20, 2, 8), k(1, 20, 2, 8), v(1, 20, 2, 8);
-    q.setRandom();
-    k.setRandom();
-    v.setRandom();
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  Tensor q(1, 75, 4, 16), k(1, 75, 2, 16), v(1, 75, 2, 16), dout(1, 75, 4, 16);
+  for (Tensor* tensor : {&q, &k, &v, &dout}) tensor->setRandom();
+  auto const dk_on = [&](auto& ring) {
+    annulus::Options const options{.mask = annulus::causal(), .sharding = annulus::Zigzag{}};
+    auto const shard = [&](Tensor const& x) { return annulus::scatter(ring, x, options.sharding); };
     annulus::CpuBackend backend;
-    annulus::RingAttention attention(ring, backend);
-    attention.forward(q, k, v);
-    return std::pair{static_cast<annulus::Index>(ring.bytes), attention.plan(annulus::Pass::forward)->bytes_sent(ring.rank())};
+    annulus::RingAttention attention(ring, backend, options);
+    auto const forward = attention.forward(shard(q), shard(k), shard(v));
+    auto const gradients = attention.backward(shard(dout), forward, shard(q), shard(k), shard(v));
+    return annulus::gather(ring, gradients.dk, options.sharding);
+  };
+  annulus::SelfRing alone;
+  Tensor const expected = dk_on(alone);
+  float largest = 0;
+  example::run_socket_ring(4, [&](example::SocketRing& ring) {
+    Tensor const dk = dk_on(ring);
+    if (ring.rank() != 0) return;  // every rank has all rows
+    for (Eigen::Index i = 0; i < dk.size(); ++i)
+      largest = std::max(largest, std::abs(dk.data()[i] - expected.data()[i]));
   });
-  for (auto const& [sent, planned] : counted) {
-    std::cout << "sent " << sent << " bytes, planned " << planned << '\n';
-    if (sent != planned) return 1;
-  }
+  std::cout << "largest difference of dk between 4 ranks and 1: " << largest << '\n';
+
+  // No rank waits for one that has failed: its reason reaches all.
+  example::run_socket_ring(3, [&](example::SocketRing& ring) {
+    try {
+      if (ring.rank() == 1) annulus::or_abandon(ring, [] { throw std::runtime_error("its file is missing"); });
+      dk_on(ring);
+    } catch (annulus::CommunicationError const& error) {
+      if (ring.rank() == 0) std::cout << error.what() << '\n';
+    } catch (std::runtime_error const&) {
+    }
+  });
+  return largest < 1e-5f ? 0 : 1;
 }
