@@ -1,5 +1,5 @@
 #pragma once
-// A complete communicator of one's own. Ranks are threads; a POSIX socket leads from every rank to every rank, so that
+// A complete communicator of one's own. Ranks are threads; POSIX sockets lead from every rank to every rank, so that
 // processes forked with these sockets can be ranks as well. Bytes move only inside calls of the ring: to overlap large
 // exchanges with compute, Transfer would also need progress() (annulus/comm/communicator.hpp).
 #include <algorithm>
@@ -56,15 +56,17 @@ class SocketRing {
   SocketRing& operator=(SocketRing const&) = delete;
   ~SocketRing() {
     for (Peer const& one : peers_)
-      for (int const socket : {one.out, one.in})
+      for (int const socket : {one.out[0], one.in[0], one.out[1], one.in[1]})
         if (socket >= 0) ::close(socket);
   }
   void connect(SocketRing& to) {
-    int ends[2];
-    annulus::check<annulus::Error>(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0,
-                                   "no socket: ", std::strerror(errno));
-    peer(to.rank_).out = ends[0];
-    to.peer(rank_).in = ends[1];
+    for (std::size_t const use : {messages, notices}) {
+      int ends[2];
+      annulus::check<annulus::Error>(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0,
+                                     "no socket: ", std::strerror(errno));
+      peer(to.rank_).out[use] = ends[0];
+      to.peer(rank_).in[use] = ends[1];
+    }
   }
 
   Rank rank() const { return rank_; }
@@ -96,16 +98,16 @@ class SocketRing {
     }
   }
 
-  /// A peer that has not taken earlier bytes yet hears no reason, only that this rank sends no more.
+  /// The notice has a socket of its own, so that it neither waits for messages nor ends up in the middle of one.
   void abandon(std::string_view reason, Rank culprit) noexcept {
     if (closed_) return;
     closed_ = true;
     notice_.culprit = culprit;
     reason.copy(notice_.reason.data(), notice_.reason.size() - 1);
     for (Peer& one : peers_) {
-      if (one.leaving.empty()) ::send(one.out, &notice_, sizeof notice_, MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::send(one.out[notices], &notice_, sizeof notice_, MSG_DONTWAIT | MSG_NOSIGNAL);
+      ::shutdown(one.out[messages], SHUT_WR);
       one.leaving.clear();
-      ::shutdown(one.out, SHUT_WR);
     }
   }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
@@ -115,15 +117,16 @@ class SocketRing {
   static constexpr std::size_t channels = 4;
   static constexpr auto records = static_cast<annulus::Channel>(3);  // that of all_gather, after those of shifts
 
+  static constexpr std::size_t messages = 0, notices = 1;  // uses of the sockets
+
   struct Notice {
-    std::uint64_t channel = channels, bytes = sizeof(Notice);
     Rank culprit = 0;
-    std::array<char, 244> reason{};
+    std::array<char, 252> reason{};
   };
   struct Peer {
-    int out = -1, in = -1;
+    std::array<int, 2> out{-1, -1}, in{-1, -1};
     std::string leaving, arriving;
-    std::map<Key, std::string> messages;
+    std::map<Key, std::string> inbox;
     std::array<std::size_t, channels> arrived{}, expected{};  // numbers of messages by channel
     bool left = false;
   };
@@ -143,16 +146,16 @@ class SocketRing {
 
   /// Moves bytes until the incoming message is here and the outgoing one has left; delivers the former.
   void finish(Transfer const& transfer) {
-    auto& messages = peer(transfer.from_).messages;
+    auto& inbox = peer(transfer.from_).inbox;
     for (auto const deadline = Clock::now() + timeout_;;) {
-      bool const arrived = messages.contains(transfer.key_);
+      bool const arrived = inbox.contains(transfer.key_);
       if (arrived && peer(transfer.to_).leaving.empty()) break;
       require_open();
       Rank const awaited = arrived ? transfer.to_ : transfer.from_;
       if (peer(awaited).left) fail(awaited, "it has left the ring");
       if (!move_bytes(deadline)) fail(awaited, annulus::message_of("no answer within ", timeout_.count(), " ms"));
     }
-    std::string const message = std::move(messages.extract(transfer.key_).mapped());
+    std::string const message = std::move(inbox.extract(transfer.key_).mapped());
     std::string const words = words_of(transfer.key_[0], transfer.in_);
     if (!message.starts_with(words)) fail(transfer.from_, "the runs that it sent have not the expected lengths");
     char const* bytes = message.data() + words.size();
@@ -175,24 +178,26 @@ class SocketRing {
 
   /// Waits for a socket, then sends and receives what is possible. False if the deadline has passed.
   bool move_bytes(Clock::time_point deadline) {
-    auto const left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return false;
+    auto const remaining = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (remaining.count() <= 0) return false;
     std::vector<pollfd> sockets;
     for (Peer const& one : peers_) {
-      sockets.push_back({one.left ? -1 : one.in, POLLIN, 0});
-      sockets.push_back({one.left || one.leaving.empty() ? -1 : one.out, POLLOUT, 0});
+      sockets.push_back({one.left ? -1 : one.in[notices], POLLIN, 0});
+      sockets.push_back({one.left ? -1 : one.in[messages], POLLIN, 0});
+      sockets.push_back({one.left || one.leaving.empty() ? -1 : one.out[messages], POLLOUT, 0});
     }
-    ::poll(sockets.data(), sockets.size(), static_cast<int>(std::min(left, std::chrono::milliseconds(1000)).count()));
+    ::poll(sockets.data(), sockets.size(), static_cast<int>(std::min<long long>(remaining.count(), 1000)));
     for (std::size_t p = 0; p < peers_.size(); ++p) {
-      if (sockets[2 * p].revents != 0) receive_from(peers_[p]);
-      if (sockets[2 * p + 1].revents != 0) send_to(peers_[p]);
+      if (sockets[3 * p].revents != 0) hear_from(peers_[p]);
+      if (sockets[3 * p + 1].revents != 0) receive_from(peers_[p]);
+      if (sockets[3 * p + 2].revents != 0) send_to(peers_[p]);
     }
     return true;
   }
 
   void send_to(Peer& to) {
     while (!to.leaving.empty()) {
-      ssize_t const sent = ::send(to.out, to.leaving.data(), to.leaving.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      ssize_t const sent = ::send(to.out[messages], to.leaving.data(), to.leaving.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0 && errno != EINTR) return;  // full, or the peer has left, which receive_from() notices
       if (sent > 0) to.leaving.erase(0, static_cast<std::size_t>(sent));
     }
@@ -201,26 +206,26 @@ class SocketRing {
   void receive_from(Peer& from) {
     std::array<char, 1 << 16> bytes;
     for (;;) {
-      ssize_t const received = ::recv(from.in, bytes.data(), bytes.size(), MSG_DONTWAIT);
+      ssize_t const received = ::recv(from.in[messages], bytes.data(), bytes.size(), MSG_DONTWAIT);
       if (received < 0 && errno == EINTR) continue;
       from.left = received == 0;
+      if (from.left) hear_from(from);  // the reason was sent first
       if (received <= 0) return;
       from.arriving.append(bytes.data(), static_cast<std::size_t>(received));
-      std::array<std::uint64_t, 2> head;  // channel and bytes
-      while (from.arriving.size() >= sizeof head) {
-        std::memcpy(head.data(), from.arriving.data(), sizeof head);
-        if (from.arriving.size() < head[1]) break;
-        std::string message = from.arriving.substr(0, head[1]);
-        from.arriving.erase(0, head[1]);
-        if (head[0] < channels) {
-          from.messages[{head[0], from.arrived[head[0]]++}] = std::move(message);
-        } else {
-          Notice notice;
-          std::memcpy(&notice, message.data(), sizeof notice);
-          abandon(notice.reason.data(), notice.culprit);
-        }
+      std::array<std::uint64_t, 2> words;  // channel and bytes
+      while (from.arriving.size() >= sizeof words) {
+        std::memcpy(words.data(), from.arriving.data(), sizeof words);
+        if (from.arriving.size() < words[1]) break;
+        from.inbox[{words[0], from.arrived[words[0]]++}] = from.arriving.substr(0, words[1]);
+        from.arriving.erase(0, words[1]);
       }
     }
+  }
+
+  void hear_from(Peer& from) {
+    Notice notice;
+    if (::recv(from.in[notices], &notice, sizeof notice, MSG_DONTWAIT) == sizeof notice)
+      abandon(notice.reason.data(), notice.culprit);
   }
 
   void require_open() const {

@@ -172,12 +172,6 @@ void attend_in_one_process(AttendOptions const& options) {
   });
 }
 
-void require_ranks_of(int started, AttendOptions const& options) {
-  if (options.ranks && *options.ranks != started)
-    throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " + std::to_string(started) +
-                     " processes; accepted: that number, or no --ranks");
-}
-
 void attend_on_all_processes(AttendOptions const& options, MpiSession& session) {
   Collectives& ranks = session.ranks();
   bool const first = ranks.rank() == 0;
@@ -185,7 +179,9 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
   CallShape shape;
   std::size_t steps = 0;
   auto const read = [&] {
-    require_ranks_of(ranks.size(), options);
+    if (options.ranks && *options.ranks != ranks.size())
+      throw InputError("--ranks " + std::to_string(*options.ranks) + ": mpirun started " +
+                       std::to_string(ranks.size()) + " processes; accepted: that number, or no --ranks");
     require_consistent(options);
     files = read_files(options);
     shape = shape_of(files, options);
@@ -221,10 +217,7 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
 }  // namespace
 
 void run_attend(AttendOptions const& options, MpiSession* session) {
-  if (session)
-    attend_on_all_processes(options, *session);
-  else
-    attend_in_one_process(options);
+  session ? attend_on_all_processes(options, *session) : attend_in_one_process(options);
 }
 
 }  // namespace annulus_command

@@ -257,11 +257,11 @@ void run_demo(DemoOptions const& options) {
   }
   print_table(options, call, logs);
   double const bound = error_bound(inputs);
-  bool const good = errors.largest() <= bound;
   print_formatted(
       "  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",
       errors.largest(), bound, errors.output, errors.lse, errors.dq, errors.dk, errors.dv);
-  if (!good) throw std::runtime_error("the largest relative error exceeds the bound of rounding errors in float");
+  if (!(errors.largest() <= bound))
+    throw std::runtime_error("the largest relative error exceeds the bound of rounding errors in float");
 }
 
 }  // namespace annulus_command

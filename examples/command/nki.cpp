@@ -7,7 +7,6 @@
 #include <annulus/nki/simulate/rounding.hpp>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <optional>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include "attend_files.hpp"
 #include "nki_parts.hpp"
+#include "output_stream.hpp"
 #include "verification.hpp"
 
 namespace annulus_command {
@@ -79,11 +79,9 @@ void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernel
     auto const begin = std::chrono::steady_clock::now();
     std::string const table = annulus::nki::table(annulus::nki::cost_report(kernel.program, hardware));
     double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    char line[160];
-    std::snprintf(
-        line, sizeof line, "%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n",
-        kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds, peak_memory_mebibytes());
-    std::cout << line << table << '\n';
+    print_formatted("%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n%s\n",
+                    kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds,
+                    peak_memory_mebibytes(), table.c_str());
   }
 }
 
@@ -118,15 +116,12 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
       continue;
     }
     NkiRun const run = run_nki(problem, kernel, order, inputs, results);
-    char line[160];
-    std::snprintf(line, sizeof line, "%s: %d ranks simulated in %.2f s, %lld instructions\n",
-                  kernel.program.name.c_str(), problem.spec.ranks, run.seconds,
-                  static_cast<long long>(run.instructions));
-    std::cout << line;
+    print_formatted("%s: %d ranks simulated in %.2f s, %lld instructions\n", kernel.program.name.c_str(),
+                    problem.spec.ranks, run.seconds, static_cast<long long>(run.instructions));
   }
   add_sink_gradients(problem, inputs, results);
   std::vector<NkiError> errors = nki_errors(problem, inputs, results, reference, forward);
-  print_errors(std::cout, errors);
+  print_errors(errors);
   std::cout << '\n' << std::flush;
   if (files) files->write(results, {});
   return errors;

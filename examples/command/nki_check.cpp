@@ -1,10 +1,11 @@
-#include "nki_parts.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <stdexcept>
+
+#include "nki_parts.hpp"
+#include "output_stream.hpp"
 
 namespace annulus_command {
 
@@ -140,19 +141,15 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
   return errors;
 }
 
-void print_errors(std::ostream& out, std::vector<NkiError> const& errors) {
-  char line[160];
-  out << "errors against the reference backend on one rank, in double; distance: relative, in the Frobenius norm; of\n"
-         "lse: the largest absolute error; dense: distance of dense attention that rounds where the kernel does;\n"
-         "'of terms': relative to the terms of the sums, which cancel\n";
-  std::snprintf(line, sizeof line, "  %-6s %22s %10s %10s %14s\n", "", "largest relative error", "distance", "dense",
-                "accepted up to");
-  out << line;
-  for (NkiError const& error : errors) {
-    std::snprintf(line, sizeof line, "  %-6s %22.3g %10.3g %10.3g %14.3g%s", error.name.c_str(), error.largest,
-                  error.distance, error.dense, error.accepted, error.of_terms ? "  of terms" : "");
-    out << line << (error.good() ? "" : "  exceeded") << '\n';
-  }
+void print_errors(std::vector<NkiError> const& errors) {
+  print_formatted(
+      "errors against the reference backend on one rank, in double; distance: relative, in the Frobenius norm; of\n"
+      "lse: the largest absolute error; dense: distance of dense attention that rounds where the kernel does;\n"
+      "'of terms': relative to the terms of the sums, which cancel\n");
+  print_formatted("  %-6s %22s %10s %10s %14s\n", "", "largest relative error", "distance", "dense", "accepted up to");
+  for (NkiError const& error : errors)
+    print_formatted("  %-6s %22.3g %10.3g %10.3g %14.3g%s%s\n", error.name.c_str(), error.largest, error.distance,
+                    error.dense, error.accepted, error.of_terms ? "  of terms" : "", error.good() ? "" : "  exceeded");
 }
 
 void require_good(std::vector<NkiError> const& errors) {

@@ -8,10 +8,7 @@
 #include <annulus/nki/program/access.hpp>
 #include <annulus/nki/program/program.hpp>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -70,17 +67,6 @@ std::string mask_input_of(annulus::nki::Program const& program);
 /// Values of that input for rank `rank` of a ring.
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank);
 
-/// Operands of a kernel by name, in row-major order: what annulus::nki::simulate takes and returns.
-using DeviceTensors = std::map<std::string, std::vector<float>, std::less<>>;
-
-/// All inputs of the kernel on rank `rank`. own: its shard; forward: output and lse of its rows, read by the backward
-/// kernel.
-DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
-                            Results<float> const& forward);
-
-/// Copies the outputs of the kernel into the results of this rank.
-void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own);
-
 /// Cost of simulating one kernel.
 struct NkiRun {
   annulus::Index instructions = 0;  ///< of all ranks and cores
@@ -126,7 +112,7 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
                                  Results<double> const& reference, bool forward);
 
 /// Prints a table with one line per result.
-void print_errors(std::ostream& out, std::vector<NkiError> const& errors);
+void print_errors(std::vector<NkiError> const& errors);
 
 /// Throws std::runtime_error for the first error beyond what is accepted.
 void require_good(std::vector<NkiError> const& errors);

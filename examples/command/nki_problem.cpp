@@ -177,23 +177,17 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
 
 namespace {
 
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
-
 template <class Build>
 NkiKernel built(annulus::Pass pass, NkiProblem const& problem, Build&& build) {
   NkiKernel kernel{.pass = pass};
-  Stopwatch const building;
-  kernel.program = build();
-  kernel.build_seconds = building.seconds();
-  Stopwatch const validating;
-  annulus::nki::validate(kernel.program, annulus::nki::hardware_of(problem.spec.target));
-  kernel.validate_seconds = validating.seconds();
+  auto const seconds_of = [](auto&& function) {
+    auto const begin = std::chrono::steady_clock::now();
+    function();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  kernel.build_seconds = seconds_of([&] { kernel.program = build(); });
+  kernel.validate_seconds =
+      seconds_of([&] { annulus::nki::validate(kernel.program, annulus::nki::hardware_of(problem.spec.target)); });
   return kernel;
 }
 

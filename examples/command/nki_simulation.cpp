@@ -1,6 +1,8 @@
 #include <annulus/comm/simulated_ring.hpp>
 #include <annulus/nki/simulate/simulate.hpp>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -51,8 +53,11 @@ std::vector<float> laid_out(Tensor<float, 3> const& lse) {
   return operand;
 }
 
-}  // namespace
+/// Operands of a kernel by name, in row-major order: what annulus::nki::simulate takes and returns.
+using DeviceTensors = std::map<std::string, std::vector<float>, std::less<>>;
 
+/// All inputs of the kernel on rank `rank`. own: its shard; forward: output and lse of its rows, read by the backward
+/// kernel.
 DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, int rank, Inputs<float> const& own,
                             Results<float> const& forward) {
   annulus::AxisOrder const axes = problem.call.axes;
@@ -80,6 +85,7 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
   return inputs;
 }
 
+/// Copies the outputs of the kernel into the results of this rank.
 void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Results<float>& own) {
   auto const take = [&](char const* name, Tensor<float, 4>& tensor) {
     if (auto const found = outputs.find(name); found != outputs.end())
@@ -94,8 +100,6 @@ void take_outputs(NkiProblem const& problem, DeviceTensors const& outputs, Resul
     for_each_lse_place(own.lse,
                        [&](float& element, Index place) { element = found->second[static_cast<std::size_t>(place)]; });
 }
-
-namespace {
 
 /// Results of one rank: its rows of output and lse for the backward pass, zeros elsewhere.
 Results<float> own_results(NkiProblem const& problem, Share const& share, Results<float> const& results, bool forward) {
@@ -148,8 +152,7 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
                  own);
     gather(own, call, share, false, results);
   });
-  NkiRun run;
-  run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  NkiRun run{.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
   for (auto const& rank : statistics) run.instructions += rank.total();
   return run;
 }

@@ -123,7 +123,9 @@ with Folder():
                 assert whole["ts"] <= event["ts"] and event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 1e-3
             for lane in ("prefetched", "carried"):
                 sent = [event["args"]["bytes_sent"] for event in mine if event["name"] == f"{name} wait {lane}"]
-                assert sum(sent) == sum(step[lane + "_bytes"] for step in steps), (rank, name, lane)
+                # Builds without NDEBUG add a checksum of 8 bytes to each shift.
+                extra = sum(sent) - sum(step[lane + "_bytes"] for step in steps)
+                assert extra in (0, 8 * len(sent)), (rank, name, lane, extra)
         assert sum(event["cat"] == "exchange" for event in mine) >= 8
 
 print("ok")
