@@ -1,4 +1,4 @@
-"""Executes the kernels in golden/ on the numpy model of NKI, except those of ring attention.
+"""Executes the kernels in print/golden/ on the numpy model of NKI, except those of ring attention.
 
 Exit status 0: all are inside the Python subset of NKI, run, and give the expected results.
 """
@@ -15,11 +15,11 @@ import nki_model  # noqa: E402  (found through the line above)
 
 nki_model.install()
 
-GOLDEN = HERE / "golden"
+GOLDEN = HERE / "print" / "golden"
 
 
 def kernel(name):
-    """The kernel of golden/<name>.py, after the lint of its text."""
+    """The kernel of print/golden/<name>.py, after the lint of its text."""
     path = GOLDEN / f"{name}.py"
     text = path.read_text()
     problems = nki_model.subset.check(text)

@@ -19,7 +19,7 @@
 #include "annulus/nki/validate/validate.hpp"
 #include "nki/emit/kernel_case.hpp"
 #include "nki/emit/npy_file.hpp"
-#include "nki/simulated_launch.hpp"
+#include "nki/simulate/simulated_launch.hpp"
 
 namespace {
 

@@ -1,0 +1,28 @@
+// Golden files of small attention kernels, which show changes of the lowering or of the printer.
+
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/kernels/sharded_mask.hpp"
+#include "annulus/nki/print/to_python.hpp"
+#include "annulus/nki/validate/validate.hpp"
+#include "nki/print/golden_text.hpp"
+
+namespace annulus::nki {
+
+TEST_CASE("printed ring kernels equal the files in golden/") {
+  // One head with two query tiles: the cores of a rank share it.
+  constexpr Index rows = 256;
+  KernelSpec spec;
+  spec.cores = 2;
+  spec.ranks = 2;
+  spec.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16};
+  spec.local_queries = spec.local_keys = rows;
+  spec.softmax_scale = 0.25;
+  RingMask const mask = sharded_mask(causal(), Striped{}, spec.ranks, rows, rows);
+  for (Program const& kernel : {ForwardKernel(spec, mask).ring(), BackwardKernel(spec, mask).ring()}) {
+    CHECK(findings(kernel, hardware_of(kernel.target)).empty());
+    golden::check_as_kept(kernel.name + ".py", to_python(kernel));
+  }
+}
+
+}  // namespace annulus::nki

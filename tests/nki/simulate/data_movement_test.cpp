@@ -1,0 +1,240 @@
+// Simulator: DMA, partition shuffles and index patterns.
+
+#include <cmath>
+#include <numeric>
+
+#include "nki/simulate/one_program.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus_test;
+using annulus::nki::Affine;
+using annulus::nki::Memory;
+using annulus::nki::Operator;
+using annulus::nki::Role;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+std::vector<float> counting(Index count, float first = 0) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("dma_copy matches elements in row-major order of both patterns") {
+  SingleCoreProgram one;
+  auto const source = one.builder.tensor("source", {3, 4, 10}, f32, Role::input);
+  one.inputs["source"] = random_values(120, 41);
+  auto const tile = one.load("tile", 64, 30, random_values(64 * 30, 42), bf16);
+  one.store("before", tile);
+  auto const from = source.pattern(1, {{40, 3}, {2, 4}, {10, 2}});  // 3 x 8
+  auto const to = tile.pattern(32, 6, 3, {{5, 4}});                 // 6 x 4
+  one.builder.emit(nki::DmaCopy{to, from});
+  auto const same_rows = tile.pattern(0, 3, 0, {{1, 2}, {7, 4}});
+  one.builder.emit(nki::DmaCopy{same_rows, from});
+  one.store("tile", tile);
+  one.run();
+  std::vector<float> expected = one.result("before");
+  nki::Program const& program = one.builder.program();
+  for (Index i = 0; i < 24; ++i) {
+    float const value =
+        static_cast<float>(Eigen::bfloat16(one.inputs["source"][place_of(program, from, i / 8, i % 8)]));
+    expected[place_of(program, to, i / 4, i % 4)] = value;
+    expected[place_of(program, same_rows, i / 8, i % 8)] = value;
+  }
+  CHECK(one.result("tile") == expected);
+}
+
+TEST_CASE("dma_copy between tensors in HBM, between tiles, and onto itself") {
+  SingleCoreProgram one;
+  auto const a = one.builder.tensor("a", {4, 6}, f32, Role::input),
+             b = one.builder.tensor("b", {6, 4}, f16, Role::output);
+  one.inputs["a"] = random_values(24, 43);
+  one.builder.emit(nki::DmaCopy{b.pattern(0, {{1, 4}, {4, 6}}), a.pattern(0, {{6, 4}, {1, 6}})});
+  auto const x = one.load("x", 4, 9, counting(36));
+  one.builder.emit(nki::DmaCopy{x.columns(1, 8), x.columns(0, 8)});
+  one.store("x", x);
+  one.run();
+  for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t j = 0; j < 6; ++j)
+      CHECK(one.outputs["b"][j * 4 + i] == static_cast<float>(Eigen::half(one.inputs["a"][i * 6 + j])));
+  for (std::size_t i = 0; i < 36; ++i) CHECK(one.result("x")[i] == static_cast<float>(i % 9 == 0 ? i : i - 1));
+}
+
+TEST_CASE("A register offsets an access in HBM by indices of one dimension") {
+  auto const [dimension, stride] = GENERATE(std::pair{0, 20}, std::pair{1, 5}, std::pair{2, 1});
+  auto const id = GENERATE(0, 3);
+  SingleCoreProgram one;
+  auto const table = one.builder.tensor("table", {4, 4, 5}, f32, Role::input);
+  one.inputs["table"] = counting(80);
+  int const number = one.builder.make_register();
+  one.builder.emit(nki::ProcessingRank{number, 0});
+  auto const cell = one.builder.tile("cell", Memory::sbuf, 1, 1, f32);
+  auto from = table.pattern(1, {{1, 1}, {1, 1}});
+  from.register_offset = nki::RegisterOffset{number, dimension};
+  one.builder.emit(nki::DmaCopy{cell.whole(), from});
+  one.store("cell", cell);
+  nki::Arrangement arrangement;
+  arrangement.ids = nki::Arrangement::Ids::global;
+  arrangement.group_begin = id;
+  auto const outputs =
+      nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement);
+  CHECK(outputs.at("cell_out")[0] == static_cast<float>(1 + id * stride));
+  arrangement.group_begin = 80;
+  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement),
+                    ContainsSubstring("table"));
+}
+
+TEST_CASE("dma_transpose of two, three and four axes") {
+  SingleCoreProgram one;
+  auto const x = one.load("x", 24, 60, random_values(24 * 60, 44), bf16);
+  one.store("x", x);
+  auto const two = one.builder.tile("two", Memory::sbuf, 60, 24, bf16),
+             three = one.builder.tile("three", Memory::sbuf, 5, 12 * 24, bf16),
+             four = one.builder.tile("four", Memory::sbuf, 5, 12 * 24, bf16),
+             part = one.builder.tile("part", Memory::sbuf, 60, 8, bf16);
+  one.builder.emit(nki::DmaTranspose{two.whole(), x.whole()});
+  one.builder.emit(
+      nki::DmaTranspose{three.pattern(0, 5, 0, {{24, 12}, {1, 24}}), x.pattern(0, 24, 0, {{5, 12}, {1, 5}})});
+  one.builder.emit(nki::DmaTranspose{four.pattern(0, 5, 0, {{24, 3}, {72, 4}, {1, 24}}),
+                                     x.pattern(0, 24, 0, {{20, 3}, {5, 4}, {1, 5}})});
+  auto const hbm = one.builder.tensor("hbm", {8, 100}, bf16, Role::input);
+  one.inputs["hbm"] = random_values(800, 45);
+  one.builder.emit(nki::DmaTranspose{part.whole(), hbm.pattern(20, {{100, 8}, {1, 60}})});
+  for (auto const& [name, tile] : {std::pair{"two", two}, {"three", three}, {"four", four}, {"part", part}})
+    one.store(name, tile);
+  one.run();
+  bool right = true;
+  for (std::size_t i = 0; i < 24; ++i)
+    for (std::size_t j = 0; j < 12; ++j)
+      for (std::size_t k = 0; k < 5; ++k) {
+        float const value = one.result("x")[i * 60 + j * 5 + k];
+        right = right && one.result("two")[(j * 5 + k) * 24 + i] == value &&
+                one.result("three")[k * 288 + j * 24 + i] == value &&
+                one.result("four")[k * 288 + (j % 4) * 72 + (j / 4) * 24 + i] == value;
+      }
+  CHECK(right);
+  for (std::size_t i = 0; i < 8; ++i)
+    for (std::size_t j = 0; j < 60; ++j)
+      REQUIRE(one.result("part")[j * 8 + i] ==
+              static_cast<float>(Eigen::bfloat16(one.inputs["hbm"][i * 100 + 20 + j])));
+}
+
+TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") {
+  SingleCoreProgram one;
+  auto const p = one.load("p", 32, 128, random_values(32 * 128, 46), bf16);
+  one.store("before", p);
+  auto const pattern = p.pattern(0, 32, 0, {{1, 1}, {32, 4}, {1, 32}});
+  one.builder.emit(nki::DmaTranspose{pattern, pattern});
+  one.store("p", p);
+  one.run();
+  for (std::size_t i = 0; i < 32; ++i)
+    for (std::size_t b = 0; b < 4; ++b)
+      for (std::size_t j = 0; j < 32; ++j)
+        REQUIRE(one.result("p")[j * 128 + b * 32 + i] == one.result("before")[i * 128 + b * 32 + j]);
+
+  SingleCoreProgram wrong;
+  auto const x = wrong.load("x", 4, 6, std::vector<float>(24, 1.0f), bf16),
+             y = wrong.load("y", 6, 4, std::vector<float>(24, 1.0f));
+  auto const z = wrong.builder.tile("z", Memory::sbuf, 6, 6, bf16);
+  auto const run = [&](nki::DmaTranspose const& instruction) {
+    SingleCoreProgram copy = wrong;
+    copy.builder.emit(instruction);
+    copy.run();
+  };
+  CHECK_THROWS_WITH(run({y.whole(), x.whole()}), ContainsSubstring("keeps the type"));
+  CHECK_THROWS_WITH(run({z.columns(0, 3), x.whole()}), ContainsSubstring("counts of dst"));
+  run({z.columns(1, 4), x.whole()});
+}
+
+TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leaving partitions unchanged") {
+  SingleCoreProgram one;
+  auto const x = one.load("x", 64, 3, random_values(64 * 3, 47)), y = one.load("y", 64, 3, random_values(64 * 3, 48)),
+             z = one.load("z", 128, 1, random_values(128, 49));
+  std::vector<int> mask(32), zeros(32, 0);
+  for (int i = 0; i < 32; ++i) mask[static_cast<std::size_t>(i)] = i % 4 == 3 ? 255 : (i * 7 + 5) % 32;
+  one.builder.emit(nki::StreamShuffle{y.whole(), x.whole(), mask});
+  for (Index quadrant = 0; quadrant < 4; ++quadrant)
+    one.builder.emit(nki::StreamShuffle{z.part(32 * quadrant, 32, 0, 1), z.part(0, 1, 0, 1), zeros});
+  std::vector<int> reversed(32);
+  for (int i = 0; i < 32; ++i) reversed[static_cast<std::size_t>(i)] = 31 - i;
+  one.builder.emit(nki::StreamShuffle{x.whole(), x.whole(), reversed});
+  one.store("x", x);
+  one.store("y", y);
+  one.store("z", z);
+  one.run();
+  for (std::size_t p = 0; p < 64; ++p)
+    for (std::size_t i = 0; i < 3; ++i) {
+      int const from = mask[p % 32];
+      CHECK(one.result("y")[p * 3 + i] ==
+            (from == 255 ? one.inputs["y_in"][p * 3 + i]
+                         : one.inputs["x_in"][(p / 32 * 32 + static_cast<std::size_t>(from)) * 3 + i]));
+      CHECK(one.result("x")[p * 3 + i] == one.inputs["x_in"][(p / 32 * 32 + 31 - p % 32) * 3 + i]);
+    }
+  CHECK(one.result("z") == std::vector<float>(128, one.inputs["z_in"][0]));
+
+  SingleCoreProgram wrong;
+  auto const a = wrong.load("a", 32, 1, counting(32)), b = wrong.load("b", 32, 1, counting(32));
+  wrong.builder.emit(nki::StreamShuffle{a.whole(), b.part(0, 8, 0, 1), mask});
+  CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("of src, which has 8"));
+}
+
+TEST_CASE("iota and affine_select follow their index pattern") {
+  auto const type = GENERATE(f32, i32);
+  std::vector<nki::Axis> const pattern{{100, 3}, {-2, 4}};
+  SingleCoreProgram one;
+  auto const numbers = one.load("numbers", 40, 30, std::vector<float>(1200, 9), type),
+             x = one.load("x", 8, 12, random_values(96, 51));
+  auto const to = numbers.pattern(32, 8, 2, {{2, 12}});
+  one.builder.emit(nki::Iota{to, pattern, -5, 7});
+  std::vector<Operator> const operators{Operator::greater_equal, Operator::greater, Operator::less, Operator::equal,
+                                        Operator::not_equal};
+  std::vector<nki::TileHandle> chosen;
+  for (Operator const op : operators) {
+    chosen.push_back(one.builder.tile("chosen_" + std::string(nki::name_of(op)), Memory::sbuf, 8, 12, f32));
+    one.builder.emit(nki::AffineSelect{chosen.back().whole(), pattern, 7, x.whole(), -1e30f, op, -107});
+    one.store(std::string(nki::name_of(op)), chosen.back());
+  }
+  one.store("numbers", numbers);
+  one.run();
+  std::vector<float> expected(1200, 9);
+  for (Index p = 0; p < 8; ++p)
+    for (Index i = 0; i < 12; ++i) {
+      Index const sum = p * 7 + (i / 4) * 100 - 2 * (i % 4), value = sum - 107;
+      expected[place_of(one.builder.program(), to, p, i)] = static_cast<float>(sum - 5);
+      auto const at = static_cast<std::size_t>(p * 12 + i);
+      for (auto const& [name, kept] : {std::pair{"greater_equal", value >= 0},
+                                       {"greater", value > 0},
+                                       {"less", value < 0},
+                                       {"equal", value == 0},
+                                       {"not_equal", value != 0}})
+        CHECK(one.result(name)[at] == (kept ? one.inputs["x_in"][at] : -1e30f));
+    }
+  CHECK(one.result("numbers") == expected);
+
+  SingleCoreProgram wrong;
+  auto const tile = wrong.builder.tile("tile", Memory::sbuf, 8, 12, f32);
+  wrong.builder.emit(nki::Iota{tile.whole(), {{1, 11}}});
+  CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("11 values"));
+}
+
+TEST_CASE("Indices depend on loop variables") {
+  SingleCoreProgram one;
+  auto const x = one.load("x", 4, 12, random_values(48, 52));
+  auto const y = one.builder.tile("y", Memory::sbuf, 4, 12, f32), n = one.builder.tile("n", Memory::sbuf, 1, 6, f32);
+  one.builder.loop("outer", 3, [&](Affine i) {
+    one.builder.loop("inner", 2, [&](Affine j) {
+      one.builder.emit(nki::TensorCopy{y.columns(i * 4 + j * 2, 2), x.columns(i * -4 + j * -2 + Affine(10), 2)});
+      one.builder.emit(nki::Iota{n.column(i * 2 + j), {{0, 1}}, i * 10 + j});
+    });
+  });
+  one.store("y", y);
+  one.store("n", n);
+  one.run();
+  for (std::size_t p = 0; p < 4; ++p)
+    for (std::size_t i = 0; i < 12; ++i)
+      CHECK(one.result("y")[p * 12 + i] == one.inputs["x_in"][p * 12 + 10 - i / 2 * 2 + i % 2]);
+  CHECK(one.result("n") == std::vector<float>{0, 1, 10, 11, 20, 21});
+}

@@ -1,0 +1,149 @@
+// Validator: reads of elements that were never written (R14), and lifetimes of tiles.
+#include "nki/validate/checks.hpp"
+
+using namespace annulus;
+using namespace annulus::nki;
+using namespace annulus_test::validator_cases;
+
+TEST_CASE("R14: every element of a tile must be written before it is read", "[nki][validate]") {
+  auto const program = [](Index partitions, Index elements) {
+    Draft draft;
+    TileHandle const from = draft.tile("from", Memory::sbuf, 96, 16, ElementType::float32);
+    draft.fill(from.part(0, partitions, 0, elements));
+    TileHandle const to = draft.tile("to", Memory::sbuf, 96, 16, ElementType::float32);
+    draft.emit(TensorCopy{to.whole(), from.whole()});
+    return draft.done();
+  };
+  check_refused(program(96, 15),
+                {"R14", "tensor_copy", "src", "element 15 of tile from was never written in all of partitions 0..95"});
+  check_refused(program(95, 16), {"R14", "tensor_copy", "src", "element 0 of tile from was never written"});
+  check_refused(program(64, 16), {"R14", "tensor_copy", "src", "element 0 of tile from was never written"});
+  check_accepted(program(96, 16));
+}
+
+TEST_CASE("R14: a tile may be filled piece by piece", "[nki][validate]") {
+  auto const program = [](std::vector<Index> const& quadrants, Index stride) {
+    Draft draft;
+    TileHandle const from = draft.tile("from", Memory::sbuf, 128, 16, ElementType::float32);
+    for (Index quadrant : quadrants) {
+      draft.fill(from.pattern(32 * quadrant, 32, 0, {{stride, 8}}));
+      draft.fill(from.pattern(32 * quadrant, 32, 1, {{stride, 8}}));
+    }
+    TileHandle const to = draft.tile("to", Memory::sbuf, 128, 16, ElementType::float32);
+    draft.emit(TensorCopy{to.whole(), from.whole()});
+    return draft.done();
+  };
+  check_refused(program({3, 0, 2}, 2), {"R14", "tensor_copy", "src", "element 0 of tile from"});
+  check_refused(program({3, 0, 2, 1}, 1), {"R14", "tensor_copy", "src", "element 9 of tile from"});
+  check_accepted(program({3, 0, 2, 1}, 2));
+}
+
+TEST_CASE("R14: a newly allocated tile of a buffer is undefined", "[nki][validate]") {
+  auto const program = [](bool fill_again) {
+    Draft draft;
+    TileHandle const tile = draft.filled("tile", 32, 8);
+    draft.allocate(tile);
+    if (fill_again) draft.fill(tile.whole());
+    TileHandle const to = draft.tile("to", Memory::sbuf, 32, 8, ElementType::float32);
+    draft.emit(TensorCopy{to.whole(), tile.whole()});
+    return draft.done();
+  };
+  check_refused(program(false), {"R14", "tensor_copy", "src", "element 0 of tile tile"});
+  check_accepted(program(true));
+}
+
+TEST_CASE("R14: nc_stream_shuffle reads and writes the partitions that its mask selects", "[nki][validate]") {
+  auto const program = [](std::vector<int> mask, Index defined_in_src, Index defined_in_dst) {
+    Draft draft;
+    TileHandle const src = draft.tile("src", Memory::sbuf, 32, 1, ElementType::float32);
+    TileHandle const dst = draft.tile("dst", Memory::sbuf, 128, 1, ElementType::float32);
+    TileHandle const to = draft.tile("to", Memory::sbuf, 32, 1, ElementType::float32);
+    draft.fill(src.part(0, defined_in_src, 0, 1));
+    if (defined_in_dst > 0) draft.fill(dst.part(96, defined_in_dst, 0, 1));
+    draft.emit(StreamShuffle{dst.part(96, 32, 0, 1), src.whole(), std::move(mask)});
+    draft.emit(TensorCopy{to.whole(), dst.part(96, 32, 0, 1)});
+    return draft.done();
+  };
+  std::vector<int> const first(32, 0);
+  std::vector<int> upper_half(32, 3);
+  std::fill_n(upper_half.begin(), 16, 255);
+  check_accepted(program(first, 1, 0));
+  check_refused(program(upper_half, 3, 16),
+                {"R14", "nc_stream_shuffle", "src", "element 0 of tile src was never written"});
+  check_refused(program(upper_half, 4, 15), {"R14", "tensor_copy", "src", "element 0 of tile dst was never written"});
+  check_accepted(program(upper_half, 4, 16));
+}
+
+TEST_CASE("R14: every element of a tensor must be written before it is read", "[nki][validate]") {
+  auto const program = [](Index written_columns, Index read_rows) {
+    Draft draft;
+    TensorHandle const tensor = draft.scratch("scratch", {50, 70});
+    TileHandle const tile = draft.filled("tile", 50, 70);
+    draft.emit(DmaCopy{tensor.pattern(0, {{70, 50}, {1, written_columns}}), tile.columns(0, written_columns)});
+    TileHandle const back = draft.tile("back", Memory::sbuf, 50, 70, ElementType::float32);
+    draft.emit(DmaCopy{back.part(0, read_rows, 0, 69), tensor.pattern(0, {{70, read_rows}, {1, 69}})});
+    return draft.done();
+  };
+  check_refused(program(68, 50), {"R14", "dma_copy", "src", "element 68 of tensor scratch was never written"});
+  check_accepted(program(69, 50));
+  check_accepted(program(70, 50));
+}
+
+TEST_CASE("R14: a tensor written by rows and read by columns", "[nki][validate]") {
+  auto const program = [](Index rows) {
+    Draft draft;
+    TensorHandle const tensor = draft.scratch("scratch", {40, 6});
+    TileHandle const tile = draft.filled("tile", 40, 6);
+    draft.emit(DmaCopy{tensor.pattern(0, {{6, rows}, {1, 6}}), tile.part(0, rows, 0, 6)});
+    TileHandle const flipped = draft.tile("flipped", Memory::sbuf, 6, 40, ElementType::float32);
+    draft.emit(DmaCopy{flipped.whole(), tensor.pattern(0, {{1, 6}, {6, 40}})});
+    return draft.done();
+  };
+  check_refused(program(39), {"R14", "dma_copy", "src", "element 234 of tensor scratch was never written"});
+  check_accepted(program(40));
+}
+
+TEST_CASE("R14: a register must be set before use, and may then hold any rank", "[nki][validate]") {
+  auto const program = [](bool ask_first, Index filled) {
+    Draft draft(1, 4);
+    TensorHandle const table = draft.scratch("table", {1, 4});
+    TileHandle const ranks = draft.filled("ranks", 1, 4),
+                     mine = draft.tile("mine", Memory::sbuf, 1, 1, ElementType::float32);
+    draft.emit(DmaCopy{table.pattern(0, {{4, 1}, {1, filled}}), ranks.columns(0, filled)});
+    int const number = draft.make_register();
+    Access at_rank = table.pattern(0, {{1, 1}, {1, 1}});
+    at_rank.register_offset = RegisterOffset{number, 1};
+    if (ask_first) draft.emit(ProcessingRank{number, 0, 0});
+    draft.emit(DmaCopy{mine.whole(), at_rank});
+    return draft.done();
+  };
+  check_refused(program(false, 4), {"R14", "dma_copy", "src", "register 0 is used before a rank was read into it"});
+  check_refused(program(true, 3), {"R14", "dma_copy", "src", "element 3 of tensor table was never written"});
+  check_accepted(program(true, 4));
+}
+
+TEST_CASE("Tiles must be used after their allocation and before they are replaced", "[nki][validate]") {
+  auto const early = [](bool allocate_first) {
+    Draft draft;
+    TileHandle const tile = draft.declare("tile", Memory::sbuf, 32, 8, ElementType::float32);
+    if (allocate_first) draft.allocate(tile);
+    draft.fill(tile.whole());
+    return draft.done();
+  };
+  check_refused(early(false), {"lifetime", "memset", "dst", "tile tile, made 0 allocations ago, was not made yet"});
+  check_accepted(early(true));
+
+  auto const late = [](int rotation) {
+    Draft draft;
+    TileHandle const tile = draft.declare("tile", Memory::sbuf, 32, 8, ElementType::float32, rotation);
+    TileHandle const to = draft.tile("to", Memory::sbuf, 32, 8, ElementType::float32);
+    for (int i = 0; i < 3; ++i) {
+      draft.allocate(tile);
+      draft.fill(tile.whole());
+    }
+    draft.emit(TensorCopy{to.whole(), tile.before(2).whole()});
+    return draft.done();
+  };
+  check_refused(late(2), {"lifetime", "tensor_copy", "src", "tile tile made 2 allocations ago; the last 2 are kept"});
+  check_accepted(late(3));
+}
