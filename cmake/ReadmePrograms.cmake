@@ -1,14 +1,12 @@
-# annulus_add_readme_programs(<markdown file> [<prefix>])
+# annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...])
 #     Tests the code of a page. Each ```cpp block with a main function becomes a program and a ctest entry
-#     readme.<prefix>program_<n>; programs that use MPI run on two ranks, if MPI is available. A block that starts with
-#     an include and has no main function is compiled alone. Programs run in a folder per page. Pages after the first
-#     need a prefix.
+#     readme.<prefix>program_<number>, which runs in a folder per page. A block that starts with an include and has no
+#     main function is compiled alone: fragment_<number>. Blocks are counted from 1. Pages after the first need a prefix.
+#     MPI_BLOCKS: these need MPI, without which they are left out; their programs run on two ranks.
 #     The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to the first program under
 #     the file name that the block uses: folder ANNULUS_README_PACKAGE, which the package test builds to run
 #     ANNULUS_README_PROGRAM. Folder ANNULUS_README_MPI_PACKAGE is the same for the first program that uses MPI, with
 #     the component and target of MPI.
-
-set(annulus_uses_mpi "annulus/comm/mpi|run_mpi_ring|MpiRing|MPI_")
 
 # Sets <prefix>_count and <prefix>_0 .. <prefix>_<count-1> to all blocks of one language: not a list, as code has
 # semicolons.
@@ -44,13 +42,9 @@ function(annulus_write_if_changed file text)
   endif()
 endfunction()
 
-function(annulus_add_readme_program name text folder)
-  set(needs_mpi FALSE)
-  if(text MATCHES "${annulus_uses_mpi}")
-    set(needs_mpi TRUE)
-    if(NOT ANNULUS_WITH_MPI)
-      return()
-    endif()
+function(annulus_add_readme_program name text folder needs_mpi)
+  if(needs_mpi AND NOT ANNULUS_WITH_MPI)
+    return()
   endif()
   annulus_write_if_changed("${folder}/${name}.cpp" "${text}")
   if(NOT text MATCHES "int main\\(")
@@ -64,7 +58,7 @@ function(annulus_add_readme_program name text folder)
     else()
       add_test(NAME readme.${name} COMMAND annulus_readme_${name} WORKING_DIRECTORY "${folder}")
     endif()
-    set_tests_properties(readme.${name} PROPERTIES TIMEOUT 300 LABELS "readme;quick")
+    set_tests_properties(readme.${name} PROPERTIES TIMEOUT 300 LABELS "readme;slow")
   endif()
   target_link_libraries(annulus_readme_${name} PRIVATE annulus_build_options annulus::cpu
                         $<$<BOOL:${needs_mpi}>:annulus::mpi>)
@@ -81,9 +75,9 @@ function(annulus_write_readme_package cmake_text source folder program)
 endfunction()
 
 function(annulus_add_readme_programs readme)
+  cmake_parse_arguments(PARSE_ARGV 1 readme "" "PREFIX" "MPI_BLOCKS")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${readme}")
-  set(prefix "${ARGN}")
-  set(folder "${CMAKE_CURRENT_BINARY_DIR}/readme/${prefix}")
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/readme/${readme_PREFIX}")
   file(READ "${readme}" text)
   annulus_fenced_blocks("${text}" cpp cpp)
   annulus_fenced_blocks("${text}" cmake cmake)
@@ -94,15 +88,19 @@ function(annulus_add_readme_programs readme)
   while(number LESS cpp_count)
     set(block "${cpp_${number}}")
     math(EXPR number "${number} + 1")
+    set(needs_mpi FALSE)
+    if(number IN_LIST readme_MPI_BLOCKS)
+      set(needs_mpi TRUE)
+    endif()
     if(block MATCHES "int main\\(")
-      annulus_add_readme_program(${prefix}program_${number} "${block}" "${folder}")
-      if(block MATCHES "${annulus_uses_mpi}" AND NOT first_mpi_program)
+      annulus_add_readme_program(${readme_PREFIX}program_${number} "${block}" "${folder}" ${needs_mpi})
+      if(needs_mpi AND NOT first_mpi_program)
         set(first_mpi_program "${block}")
-      elseif(NOT first_program)
+      elseif(NOT needs_mpi AND NOT first_program)
         set(first_program "${block}")
       endif()
     elseif(block MATCHES "^#include")
-      annulus_add_readme_program(${prefix}fragment_${number} "${block}" "${folder}")
+      annulus_add_readme_program(${readme_PREFIX}fragment_${number} "${block}" "${folder}" ${needs_mpi})
     endif()
   endwhile()
   if(NOT first_program)

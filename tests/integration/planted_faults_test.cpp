@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <annulus/annulus.hpp>
+#include <limits>
 
 #include "integration/solve.hpp"
 #include "support/catch.hpp"
@@ -143,5 +144,23 @@ TEST_CASE("every fault planted in a communicator is detected", "[trap][C43]") {
     if (under_thread_sanitizer && row.fault == RingFault::early_wait) continue;
     INFO(row.name);
     CHECK(mentions(complaints_with(BackendFault::none, row.fault), row.wrong));
+  }
+}
+
+TEST_CASE("the judge rejects a small change of any result") {
+  RingProblem problem = small_ring_problem({}, 3, annulus::Zigzag{});
+  give_bias(problem, 1, 2);
+  give_sinks(problem, 1);
+  problem.dense.causal = true;
+  RingResult const right = solve<float>(problem);
+  REQUIRE(judge(problem, right, float_bounds).complaint == "");
+  for (auto member : {&RingResult::output, &RingResult::lse, &RingResult::dq, &RingResult::dk, &RingResult::dv,
+                      &RingResult::dbias, &RingResult::dsinks}) {
+    RingResult wrong = right;
+    for (double& value : wrong.*member) value *= 1 + 1e-5;
+    CHECK(judge(problem, wrong, float_bounds).complaint != "");
+    wrong = right;
+    (wrong.*member).back() = std::numeric_limits<double>::quiet_NaN();
+    CHECK(judge(problem, wrong, float_bounds).complaint != "");
   }
 }

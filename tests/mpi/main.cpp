@@ -3,13 +3,12 @@
 
 #include <mpi.h>
 
-#if __has_include(<catch2/catch_session.hpp>)
-#include <catch2/catch_session.hpp>
+#if __has_include(<catch2/reporters/catch_reporter_registrars.hpp>)
 #include <catch2/reporters/catch_reporter_event_listener.hpp>
 #include <catch2/reporters/catch_reporter_registrars.hpp>
 using ListenerBase = Catch::EventListenerBase;
 #else
-#define CATCH_CONFIG_RUNNER
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include <catch2/catch.hpp>
 using ListenerBase = Catch::TestEventListenerBase;
 #endif
@@ -20,6 +19,8 @@ using ListenerBase = Catch::TestEventListenerBase;
 #include <sstream>
 #include <string>
 #include <thread>
+
+#include "support/catch_runner.hpp"
 
 namespace {
 
@@ -112,7 +113,7 @@ int main(int argc, char** argv) {
   {
     RankOutput output;
     rank_output = &output;
-    int own = Catch::Session().run(argc, argv);
+    int own = run_catch(argc, argv);
     if (own == 0 && provided < MPI_THREAD_MULTIPLE) {
       std::cerr << "the tests require MPI_THREAD_MULTIPLE, MPI provides thread level " << provided << '\n';
       own = 1;

@@ -1,3 +1,3 @@
-// Catch2 2 only: version 3 brings its own main as Catch2::Catch2WithMain.
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+#include "support/catch_runner.hpp"
+
+int main(int argc, char** argv) { return run_catch(argc, argv); }

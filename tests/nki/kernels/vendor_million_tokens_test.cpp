@@ -131,7 +131,7 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
 
 }  // namespace
 
-TEST_CASE("a program for 1,048,576 tokens over 64 workers is built, validated and costed", "[slow]") {
+TEST_CASE("a program for 1,048,576 tokens over 64 workers is built, validated and costed") {
   [[maybe_unused]] double const before = peak_memory();
   auto const begin = std::chrono::steady_clock::now();
   constexpr int workers = 64;

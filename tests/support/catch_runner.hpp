@@ -1,0 +1,4 @@
+#pragma once
+
+/// Runs the test cases that the arguments select, with Catch2 2 or 3; the exit status.
+int run_catch(int argc, char** argv);
