@@ -18,15 +18,15 @@ if(NOT ANNULUS_PYTHON OR NOT ANNULUS_PYTHON_HAS_NUMPY)
   set(ANNULUS_PYTHON_HAS_NUMPY ${ANNULUS_PYTHON_HAS_NUMPY} CACHE INTERNAL "whether ANNULUS_PYTHON imports numpy")
 endif()
 
-# annulus_add_numpy_test(<entry> SCRIPT <script> [ARGUMENTS <argument>...] SPEED quick|slow [LABELS <label>...]
-#                        [ENVIRONMENT <variable>=<value>...])
-#     A ctest entry that runs a script which imports numpy; skipped if no python3 here can.
-function(annulus_add_numpy_test entry)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "SCRIPT;SPEED" "ARGUMENTS;LABELS;ENVIRONMENT")
-  if(ANNULUS_PYTHON_HAS_NUMPY)
-    set(command "${ANNULUS_PYTHON}" "${CMAKE_CURRENT_SOURCE_DIR}/${test_SCRIPT}" ${test_ARGUMENTS})
-  else()
+# annulus_add_python_test(<entry> SCRIPT <script> SPEED quick|slow [NUMPY] [ARGUMENTS <argument>...] [LABELS <label>...]
+#                         [ENVIRONMENT <variable>=<value>...])
+#     A ctest entry that runs a script. NUMPY: it imports numpy, and is skipped if no python3 here can.
+function(annulus_add_python_test entry)
+  cmake_parse_arguments(PARSE_ARGV 1 test "NUMPY" "SCRIPT;SPEED" "ARGUMENTS;LABELS;ENVIRONMENT")
+  if(test_NUMPY AND NOT ANNULUS_PYTHON_HAS_NUMPY)
     set(command sh -c "echo no python3 here can import numpy, install python3-numpy; exit 77")
+  else()
+    set(command "${ANNULUS_PYTHON}" "${CMAKE_CURRENT_SOURCE_DIR}/${test_SCRIPT}" ${test_ARGUMENTS})
   endif()
   add_test(NAME ${entry} COMMAND ${command})
   set_tests_properties(${entry} PROPERTIES TIMEOUT ${ANNULUS_TEST_TIMEOUT} LABELS "${test_LABELS};${test_SPEED}"
