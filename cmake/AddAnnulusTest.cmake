@@ -25,10 +25,10 @@ option(ANNULUS_JOIN_TESTS "Compile together the test files that a test joins" ON
 
 add_custom_target(annulus_quick_tests)
 
-# Include folders of every test: the library and tests/.
+# Include folders of every test: the library, tests/, and examples/, whose parts are tested as well.
 add_library(annulus_test_support INTERFACE)
 target_link_libraries(annulus_test_support INTERFACE annulus::cpu annulus_build_options Catch2::Catch2)
-target_include_directories(annulus_test_support INTERFACE "${PROJECT_SOURCE_DIR}/tests")
+target_include_directories(annulus_test_support INTERFACE "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/examples")
 # -O1 halves the compile time of -O3. The kernels of annulus::cpu are optimised in every configuration, and the command
 # and the benchmarks compile the rest with the flags of the build type, as users do.
 target_compile_options(annulus_test_support INTERFACE $<$<CONFIG:Release>:-O1>)
