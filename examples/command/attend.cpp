@@ -121,6 +121,7 @@ Call call_of(AttendOptions const& options, CallShape const& shape) {
             .backend = options.backend,
             .threads = options.threads};
   call.options.sharding = sharding_of(options.attention.sharding, options.block);
+  call.options.query_offset = annulus::query_offset_of(call.options, shape.queries, shape.keys);
   return call;
 }
 

@@ -73,7 +73,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .key_lengths = options.sharding.lengths(annulus::Side::key, ranks, shape.keys),
                                .sharding = options.sharding,
                                .mask = options.mask,
-                               .query_offset = options.query_offset,
+                               .query_offset = options.query_offset.value_or(0),
                                .rotation = options.rotation,
                                .element_bytes = annulus::size_of(shape.dtype),
                                .accumulator_bytes = accumulator_bytes,

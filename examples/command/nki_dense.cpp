@@ -47,7 +47,7 @@ class OverBlocks {
   Index keys() const { return call_.shape.keys; }
 
   bool visible(Index batch, Index query, Index key) const {
-    return call_.options.mask.visible(query + call_.options.query_offset, key) &&
+    return call_.options.mask.visible(query + call_.options.query_offset.value_or(0), key) &&
            (!inputs_.query_segments || (*inputs_.query_segments)(batch, query) == (*inputs_.key_segments)(batch, key));
   }
 

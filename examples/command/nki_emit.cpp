@@ -87,7 +87,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (mask.window.bounded()) add("--window", side(mask.window.reach_left()) + "," + side(mask.window.reach_right()));
   if (mask.sink_tokens > 0) number("--sink-tokens", mask.sink_tokens);
   if (mask.chunk > 0) number("--chunk", mask.chunk);
-  if (attention.query_offset != 0) number("--query-offset", attention.query_offset);
+  if (attention.query_offset.value_or(0) != 0) number("--query-offset", *attention.query_offset);
   if (attention.softmax_scale) add("--scale", digits(*attention.softmax_scale));
   if (attention.logit_softcap > 0) add("--softcap", digits(attention.logit_softcap));
   if (spec.sinks > 0) number("--sinks", spec.sinks);
@@ -188,8 +188,8 @@ class Readme {
     else
       for (int rank = 0; rank < spec_.ranks; ++rank) line("- place " + number(rank) + ": " + segments(rank));
     line("");
-    if (problem_.call.options.query_offset != 0)
-      line("The mask counts query 0 as position " + number(problem_.call.options.query_offset) + ".", "");
+    if (Index const offset = problem_.call.options.query_offset.value_or(0); offset != 0)
+      line("The mask counts query 0 as position " + number(offset) + ".", "");
   }
 
   std::string segments(int rank) const {

@@ -206,7 +206,7 @@ void require_consistent(NkiOptions const& options) {
     if (count && *count > 0 && options.reads_files())
       refuse("--sinks is a number, but --q, --k and --v are files; accepted: a file of sink logits");
   }
-  if (!options.documents.empty() && options.attend.attention.query_offset != 0)
+  if (!options.documents.empty() && options.attend.attention.query_offset.value_or(0) != 0)
     refuse("--documents is given with --query-offset; accepted: queries at the positions of their keys");
 }
 

@@ -3,6 +3,7 @@
 #include <annulus/nki/kernels/forward_kernel.hpp>
 #include <annulus/nki/kernels/sharded_mask.hpp>
 #include <annulus/nki/simulate/rounding.hpp>
+#include <annulus/attention/validate.hpp>
 #include <annulus/nki/validate/validate.hpp>
 #include <chrono>
 #include <cmath>
@@ -138,12 +139,13 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   require_documents(options, shape);
   annulus::nki::KernelSpec const spec = spec_of(options, shape);
   annulus::nki::check_spec(spec);
-  annulus::Options const& attention = options.attend.attention;
+  annulus::Options attention = options.attend.attention;
+  attention.query_offset = annulus::query_offset_of(attention, shape.queries, shape.keys);
   auto const ids = document_ids(options, shape);
   return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
           .spec = spec,
           .mask = annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries,
-                                             spec.local_keys, attention.query_offset, ids, ids),
+                                             spec.local_keys, *attention.query_offset, ids, ids),
           .documents = options.documents};
 }
 

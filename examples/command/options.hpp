@@ -209,7 +209,7 @@ inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
 }
 
 /// Adds --causal, --window, --sink-tokens, --chunk and --query-offset.
-inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index& query_offset) {
+inline void add_mask_options(CLI::App& app, annulus::Mask& mask, std::optional<annulus::Index>& query_offset) {
   constexpr annulus::Index most = std::numeric_limits<annulus::Index>::max();
   add_switch(app, "--causal", mask.causal, "a query sees keys up to its own position");
   auto const take_window = [&mask](std::string const& text) { mask.window = detail::window_of(text).value(); };
@@ -228,10 +228,12 @@ inline void add_mask_options(CLI::App& app, annulus::Mask& mask, annulus::Index&
       ->check(whole_number(annulus::Index{0}, most))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--query-offset", query_offset, "position of the first query, e.g. the number of cached keys")
+  app.add_option("--query-offset", query_offset,
+                 "position of the first query, e.g. the number of cached keys; required if queries and keys differ in number "
+                 "and the mask depends on positions")
       ->check(whole_number(std::numeric_limits<annulus::Index>::min(), most))
       ->type_name("N")
-      ->capture_default_str();
+      ->default_str("0");
 }
 
 }  // namespace annulus_command

@@ -76,11 +76,13 @@ Call call_of(PlanOptions const& options) {
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
                      std::to_string(most_blocks));
-  return {.shape = {.dtype = options.dtype, .attention = shape, .queries = queries, .keys = keys},
-          .options = {.mask = options.mask,
-                      .sharding = sharding,
-                      .query_offset = options.query_offset,
-                      .rotation = options.rotation}};
+  Call call{.shape = {.dtype = options.dtype, .attention = shape, .queries = queries, .keys = keys},
+            .options = {.mask = options.mask,
+                        .sharding = sharding,
+                        .query_offset = options.query_offset,
+                        .rotation = options.rotation}};
+  call.options.query_offset = annulus::query_offset_of(call.options, queries, keys);
+  return call;
 }
 
 /// Least and largest value over the ranks.

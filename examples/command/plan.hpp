@@ -32,7 +32,7 @@ struct PlanOptions {
   annulus::Sharding sharding{};
   std::optional<annulus::Index> block;  ///< block size of block-striped sharding, in positions
   annulus::Mask mask{};
-  annulus::Index query_offset = 0;
+  std::optional<annulus::Index> query_offset;
   annulus::Rotation rotation = annulus::Rotation::automatic;
   Passes passes{};
   bool json = false;

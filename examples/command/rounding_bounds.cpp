@@ -120,7 +120,7 @@ class Bounds {
 
   bool visible(Rows const& at, Index i, Index j) const {
     Index const query = at.begin + i;
-    if (!call_.options.mask.visible(query + call_.options.query_offset, j)) return false;
+    if (!call_.options.mask.visible(query + call_.options.query_offset.value_or(0), j)) return false;
     if (inputs_.mask && !pair(*inputs_.mask, at, i, j)) return false;
     if (!inputs_.query_segments) return true;
     std::int32_t const id = (*inputs_.query_segments)(at.batch, query);
@@ -151,7 +151,7 @@ class Bounds {
     for (Index i = 0; i < at.count; ++i) {
       double const lse = reference_.lse(at.batch, at.head, at.begin + i);
       if (std::isinf(lse)) continue;
-      annulus::DropoutRow dropout(call_.options.dropout, at.batch, at.head, at.begin + i + call_.options.query_offset);
+      annulus::DropoutRow dropout(call_.options.dropout, at.batch, at.head, at.begin + i + call_.options.query_offset.value_or(0));
       double lse_error = sum_error + 4 * unit * std::abs(lse);
       for (Index j = 0; j < keys; ++j) {
         double const bias = inputs_.bias ? pair(*inputs_.bias, at, i, j) : 0;

@@ -79,6 +79,7 @@ with Folder():
     bad("--seed", "1", says=["--seed", "--dropout"])
     bad("--dropout", "0.1", "--seed", "-1", says=["--seed", "accepted"])
     bad("--query-offset", str(2**62), says=["query_offset", "accepted"])
+    bad("--causal", says=["query_offset is unset", "set it to 0", "keys - queries = 2"])
     bad("--query-offset", "1e3", says=["--query-offset", "accepted"])
 
     # Options that need others.
@@ -191,6 +192,7 @@ with Folder():
                             (["--tokens", str(2**26), "--sharding", "block-striped", "--block", "1"], "blocks"),
                             (["--tokens", str(2**30), "--heads", "1024"], "multiply-adds"), (["--tokens", "4", "--pass", "sideways"], "both"),
                             (["--tokens", "4", "--window", "1"], "L,R"), (["--tokens", "4", "--chunk", "-2"], "--chunk"),
+                            (["--queries", "4", "--keys", "9", "--causal"], ["query_offset is unset", "set it to 0", "keys - queries = 5"]),
                             (["--tokens", "4", "--query-offset", str(2**63 - 1)], ["query_offset", "accepted"]),
                             (["--tokens", "4", "--query-offset", str(-2**63), "--json"], ["query_offset", "accepted"]),
                             (["--tokens", "4", "--sink-tokens", "-1", "--window", "1,1"], ["--sink-tokens", "accepted"]),

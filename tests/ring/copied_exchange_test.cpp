@@ -1,6 +1,6 @@
 // The exchange by messages: bytes and hops of each shift, and which buffers hold what.
 
-#include "annulus/ring/copied_exchange.hpp"
+#include "annulus/ring/exchange.hpp"
 
 #include <vector>
 
@@ -26,7 +26,7 @@ std::vector<Shifts> shifts_of(RingPlan const& plan) {
     Recorded ring(simulated);
     ReferenceBackend reference;
     MarkedBackend backend(reference, [](std::string_view, Index) {});
-    RingBuffers<Recorded, MarkedBackend> buffers;
+    detail::RingBuffers<Recorded, MarkedBackend> buffers;
     Shifts shifts;
     std::byte const* last = nullptr;
     rotate_marks(

@@ -12,10 +12,12 @@ using namespace annulus;
 
 namespace {
 
-using HostPayload = Payload<HostMemory>;
+using HostPayload = detail::Payload<HostMemory>;
 
 /// Two parts of 12 and 5 bytes per row, and slots for two checksums.
-PayloadLayout two_parts(Index checksums = 2) { return {{12, 5}, checksums}; }
+PayloadLayout two_parts(Index checksums = 2) {
+  return {{{Part::k, 1, 1, 12, 1}, {Part::v, 1, 1, 5, 1}}, checksums};
+}
 
 HostPayload holding(RowRange rows, Index capacity, PayloadLayout const& layout = two_parts()) {
   ReferenceBackend backend;
@@ -77,14 +79,14 @@ TEST_CASE("no rows are empty runs without a checksum", "[ring]") {
 }
 
 TEST_CASE("views of a part have the rows outermost in memory", "[ring]") {
-  PayloadLayout const layout{{2 * 3 * 4 * sizeof(float), 2 * 3 * sizeof(float), 2 * sizeof(float)}};
+  PayloadLayout const layout{{{Part::q, 2, 3, 4, 4}, {Part::lse, 2, 3, 1, 4}, {Part::document_ids, 2, 1, 1, 4}}};
   HostPayload const payload = holding({0, 5}, 5, layout);
-  auto const rows = payload.view<float>(0, 2, 3, 4);
+  auto const rows = payload.view<float>(Part::q);
   CHECK(&rows(1, 2, 1, 3) - &rows(0, 0, 0, 0) == ((2 * 2 + 1) * 3 + 1) * 4 + 3);
-  auto const statistics = payload.statistics<float>(1, 2, 3);
+  auto const statistics = payload.statistics<float>(Part::lse);
   CHECK(&statistics(1, 2, 4) - &statistics(0, 0, 0) == (4 * 2 + 1) * 3 + 2);
-  auto const segments = payload.segments<float>(2, 2);
-  CHECK(&segments(1, 4) - &segments(0, 0) == 4 * 2 + 1);
+  auto const ids = payload.document_ids<float>();
+  CHECK(&ids(1, 4) - &ids(0, 0) == 4 * 2 + 1);
 }
 
 TEST_CASE("a checksum detects a changed byte, another seed and other rows", "[ring]") {
@@ -105,6 +107,6 @@ TEST_CASE("a payload can be bound to rows of another rank", "[ring]") {
   reader.bind_to(owner.outgoing({2, 6}, 7), two_parts(), {2, 6});
   CHECK((reader.rows().begin == 2 && reader.rows().end == 6));
   CHECK(reader.incoming({3, 4})[0].data() == owner.incoming({3, 4})[0].data());
-  CHECK(reader.view<std::byte>(0, 1, 1, 12)(0, 1, 0, 1) == std::byte{42});
+  CHECK(reader.view<std::byte>(Part::k)(0, 1, 0, 1) == std::byte{42});
   CHECK(reader.is_intact({2, 6}, 7, HostPayload::leaving));
 }

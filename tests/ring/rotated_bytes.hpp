@@ -33,7 +33,7 @@ template <class Payload>
 std::vector<std::span<std::byte>> parts_of(Payload const& payload, annulus::RowRange rows,
                                            annulus::PayloadLayout const& layout) {
   auto const runs = payload.incoming(rows);
-  return {runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(layout.row_bytes.size())};
+  return {runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(layout.parts.size())};
 }
 
 inline void fill(std::vector<std::span<std::byte>> const& parts, int mark) {
@@ -50,19 +50,19 @@ inline bool all_are(std::vector<std::span<std::byte>> const& parts, int mark) {
 /// is one, and may throw; check(step, here) at each visit. Complaints are added to `wrong`.
 template <class Ring, class Note, class Check>
 void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& backend,
-                  annulus::RingBuffers<Ring, MarkedBackend>& buffers, std::string& wrong, Note&& note, Check&& check) {
+                  annulus::detail::RingBuffers<Ring, MarkedBackend>& buffers, std::string& wrong, Note&& note, Check&& check) {
   annulus::Rank const rank = ring.rank();
   auto const complain = [&](auto const&... what) { wrong += annulus::message_of("rank ", rank, ": ", what..., "\n"); };
   auto const& prefetched = plan.prefetched_layout();
   auto const& carried = plan.carried_layout();
-  bool const carries = !carried.row_bytes.empty();
+  bool const carries = !carried.empty();
   buffers.reserve(backend, ring, plan);
   buffers.prefetched[0].hold(plan.step(rank, 0).sent);
   fill(parts_of(buffers.prefetched[0], plan.step(rank, 0).sent, prefetched), rank + 1);
   int visitors = 0;  // the ranks that this rank's rows visit
   for (int i = 0; i < plan.steps(); ++i) visitors |= 1 << annulus::ring_neighbour(rank, plan.offset(i), plan.ranks());
 
-  annulus::rotate(
+  annulus::detail::rotate(
       plan, ring, backend, buffers,
       [&](int i, auto const& here, auto& results, annulus::Progress) {
         note("visit " + std::to_string(i));

@@ -63,7 +63,7 @@ std::vector<Outcome> rotate_all(PlanRequest const& request, Fail const& fail) {
     MarkedBackend backend(reference, [&](std::string_view operation, Index) {
       if (operation == "synchronize") ring.mark("synchronize");
     });
-    RingBuffers<Recorded, MarkedBackend> buffers;
+    detail::RingBuffers<Recorded, MarkedBackend> buffers;
     Outcome outcome;
     try {
       rotate_marks(

@@ -1,6 +1,6 @@
 // The zero-copy exchange: ranks read rows and results where their owners hold them.
 
-#include "annulus/ring/zero_copy_exchange.hpp"
+#include "annulus/ring/exchange.hpp"
 
 #include <span>
 #include <string>
@@ -24,7 +24,7 @@ std::string rotate_without_copies(PlanRequest request, int calls = 1) {
                [&](SimulatedRing& ring) {
                  ReferenceBackend reference;
                  MarkedBackend backend(reference, [](std::string_view, Index) {});
-                 RingBuffers<SimulatedRing, MarkedBackend> buffers;
+                 detail::RingBuffers<SimulatedRing, MarkedBackend> buffers;
                  buffers.reserve(backend, ring, plan);
                  buffer_of[static_cast<std::size_t>(ring.rank())] = {
                      buffers.prefetched[0].buffer(), static_cast<std::size_t>(buffers.prefetched[0].buffer_bytes())};
