@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
-from command import ANNULUS, Folder, run, save_operands  # noqa: E402
+from command import ANNULUS, Folder, aligned, run, save_operands  # noqa: E402
 
 random = np.random.default_rng(22)
 TYPES = ("f64", "f32", "f16", "bf16")
@@ -22,7 +22,7 @@ def shares(text):
 
 
 def accepted(*arguments, dtype, results=5, label=""):
-    done = run("attend", *arguments, "--dtype", dtype, "--verify", "--out-dir", "out")
+    done = run("attend", *aligned(arguments), "--dtype", dtype, "--verify", "--out-dir", "out")
     assert done.returncode == 0 and done.stderr == "", (label, arguments, dtype, done.stdout, done.stderr)
     seen = shares(done.stdout)
     assert len(seen) == results and all(0 <= share <= 1 for share in seen.values()), (done.stdout, seen)

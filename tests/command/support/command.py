@@ -49,9 +49,15 @@ def load(folder):
     return {name[:-4]: np.load(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
 
 
+def aligned(arguments):
+    """The arguments of a call whose queries and keys are aligned at the start, unless they say otherwise."""
+    decides = {"--causal", "--window", "--chunk"} & set(arguments) and "--query-offset" not in arguments
+    return [*arguments, *(["--query-offset", "0"] if decides else [])]
+
+
 def attend(*arguments, out="out", launcher=()):
     """A call that must succeed; returns its results."""
-    done = run("attend", *arguments, "--out-dir", out, launcher=launcher)
+    done = run("attend", *aligned(arguments), "--out-dir", out, launcher=launcher)
     assert done.returncode == 0, (arguments, done.stdout, done.stderr)
     assert launcher or done.stderr == "", done.stderr
     results = load(out)
