@@ -13,7 +13,7 @@ set(annulus_cpu_double double)
 set(annulus_cpu_half Eigen::half)
 set(annulus_cpu_bfloat16 Eigen::bfloat16)
 
-# Flags of the levels of x86-64, in agreement with processor.hpp.
+# Flags of the levels of x86-64, in agreement with dispatch.cpp.
 set(annulus_cpu_flags_baseline)
 set(annulus_cpu_flags_avx2 -march=x86-64-v3)
 set(annulus_cpu_flags_avx512 -march=x86-64-v4)

@@ -1,4 +1,4 @@
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 #include <array>
 #include <ostream>

@@ -1,6 +1,6 @@
 // CPU cores that a process may use.
 
-#include <annulus/core/cores.hpp>
+#include <annulus/core/process.hpp>
 #include <vector>
 
 #include "support/catch.hpp"

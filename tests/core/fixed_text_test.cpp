@@ -1,4 +1,4 @@
-#include "annulus/core/fixed_text.hpp"
+#include "annulus/core/error.hpp"
 
 #include <limits>
 #include <string>

@@ -1,4 +1,4 @@
-#include "annulus/mask/band.hpp"
+#include "annulus/mask/mask.hpp"
 
 #include "support/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "annulus/mask/document_runs.hpp"
+#include "annulus/mask/mask.hpp"
 
 #include <cstdint>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "annulus/numerics/logit.hpp"
+#include "annulus/numerics/softmax.hpp"
 
 #include <cmath>
 

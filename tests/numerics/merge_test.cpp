@@ -1,4 +1,4 @@
-#include "annulus/numerics/merge.hpp"
+#include "annulus/numerics/softmax.hpp"
 
 #include <Eigen/Core>
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "annulus/numerics/philox.hpp"
+#include "annulus/numerics/dropout.hpp"
 
 #include <array>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "annulus/numerics/softmax_row.hpp"
+#include "annulus/numerics/softmax.hpp"
 
 #include <algorithm>
 #include <array>

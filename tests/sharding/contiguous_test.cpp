@@ -1,4 +1,4 @@
-#include "annulus/sharding/contiguous.hpp"
+#include "annulus/sharding/sharding.hpp"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "annulus/sharding/explicit_map.hpp"
+#include "annulus/sharding/sharding.hpp"
 
 #include <algorithm>
 #include <numeric>

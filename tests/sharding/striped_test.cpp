@@ -1,4 +1,4 @@
-#include "annulus/sharding/striped.hpp"
+#include "annulus/sharding/sharding.hpp"
 
 #include <limits>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "annulus/sharding/zigzag.hpp"
+#include "annulus/sharding/sharding.hpp"
 
 #include <algorithm>
 #include <vector>

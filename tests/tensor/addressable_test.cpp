@@ -1,4 +1,4 @@
-#include "annulus/tensor/addressable.hpp"
+#include "annulus/tensor/view.hpp"
 
 #include <array>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "annulus/tensor/axis_order.hpp"
+#include "annulus/tensor/tensor_like.hpp"
 
 #include <array>
 #include <string>

@@ -1,4 +1,4 @@
-#include "annulus/tensor/copy.hpp"
+#include "annulus/tensor/view.hpp"
 
 #include <Eigen/Core>
 #include <array>

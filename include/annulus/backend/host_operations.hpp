@@ -1,39 +1,16 @@
 #pragma once
-// HostOperations: buffers and row-wise operations that all backends in host memory share.
+// HostOperations: row-wise operations that all backends in host memory share.
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
-#include <memory>
-#include <new>
 
 #include "annulus/backend/step.hpp"
-#include "annulus/numerics/softmax_row.hpp"
-#include "annulus/tensor/copy.hpp"
+#include "annulus/core/host_memory.hpp"
+#include "annulus/numerics/softmax.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus {
-
-/// Bytes aligned to a cache line of 64 bytes. Throws std::bad_alloc.
-class HostBuffer {
- public:
-  HostBuffer() = default;
-  explicit HostBuffer(Index bytes) : size_(bytes) {
-    if (bytes > 0) data_.reset(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment)));
-  }
-
-  std::byte* data() const { return data_.get(); }
-  Index size() const { return size_; }
-
- private:
-  static constexpr std::align_val_t alignment{64};
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, alignment); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  Index size_ = 0;
-};
 
 /// Base of the backends that compute in host memory: operations 1, 4 to 6 and 8 of the Backend concept without fold.
 /// Each is done when it returns.

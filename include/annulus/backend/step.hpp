@@ -5,10 +5,10 @@
 #include <span>
 
 #include "annulus/core/index.hpp"
-#include "annulus/mask/document_runs.hpp"
+#include "annulus/mask/mask.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/numerics/dropout.hpp"
-#include "annulus/numerics/logit.hpp"
+#include "annulus/numerics/softmax.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus {

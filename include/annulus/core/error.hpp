@@ -1,8 +1,18 @@
 #pragma once
-// Exception types of the library. A message states what was requested, what was seen and what is accepted.
+// Exception types of the library, checked conditions and message text. A message states what was requested, what was
+// seen and what is accepted.
 
+#include <array>
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "annulus/core/index.hpp"
 
@@ -46,6 +56,100 @@ class CommunicationError : public Error {
   Rank rank_;
   int step_;
   Rank neighbour_;
+};
+
+namespace detail {
+
+template <class T>
+void append(std::ostringstream& out, T const& value) {
+  out << value;
+}
+
+inline void append(std::ostringstream& out, bool value) { out << (value ? "true" : "false"); }
+
+template <class T>
+void append_list(std::ostringstream& out, T const& values) {
+  out << '[';
+  char const* separator = "";
+  for (auto const& value : values) {
+    out << separator;
+    append(out, value);
+    separator = ", ";
+  }
+  out << ']';
+}
+
+template <class T, std::size_t N>
+void append(std::ostringstream& out, std::array<T, N> const& values) {
+  append_list(out, values);
+}
+
+template <class T>
+void append(std::ostringstream& out, std::vector<T> const& values) {
+  append_list(out, values);
+}
+
+}  // namespace detail
+
+/// Concatenates the text of all parts; arrays and vectors as [a, b, c].
+template <class... Parts>
+std::string message_of(Parts const&... parts) {
+  std::ostringstream out;
+  out.precision(17);
+  (detail::append(out, parts), ...);
+  return out.str();
+}
+
+/// Throws E with message_of(parts...) unless `condition` holds.
+template <class E, class... Parts>
+void check(bool condition, Parts const&... parts) {
+  if (!condition) throw E(message_of(parts...));
+}
+
+/// At most `capacity` characters; excess characters are dropped. Trivially copyable and null-terminated.
+template <std::size_t capacity>
+class FixedText {
+ public:
+  FixedText() = default;
+  template <class... Parts>
+  explicit FixedText(Parts const&... parts) {
+    add(parts...);
+  }
+
+  /// Appends strings and numbers. Floating-point numbers are written with up to `digits` significant digits.
+  template <class... Parts>
+  FixedText& add(Parts const&... parts) noexcept {
+    (write(parts), ...);
+    return *this;
+  }
+  void clear() noexcept { characters_ = {}; }
+
+  bool empty() const noexcept { return characters_[0] == 0; }
+  std::string_view view() const noexcept { return characters_.data(); }
+  char const* c_str() const noexcept { return characters_.data(); }
+
+  bool operator==(FixedText const&) const = default;
+
+ private:
+  static constexpr int digits = 17;
+
+  void write(std::string_view word) noexcept {
+    std::size_t const used = view().size();
+    word.copy(characters_.data() + used, capacity - used);
+  }
+  template <class Number>
+    requires(std::integral<Number> || std::floating_point<Number>)
+  void write(Number number) noexcept {
+    std::array<char, 40> written;
+    std::to_chars_result result{};
+    if constexpr (std::floating_point<Number>)
+      result = std::to_chars(written.begin(), written.end(), number, std::chars_format::general, digits);
+    else
+      result = std::to_chars(written.begin(), written.end(), number);
+    write(std::string_view(written.data(), static_cast<std::size_t>(result.ptr - written.data())));
+  }
+
+  std::array<char, capacity + 1> characters_{};
 };
 
 }  // namespace annulus

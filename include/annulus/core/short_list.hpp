@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <initializer_list>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus {
 

@@ -1,8 +1,11 @@
 #pragma once
-// Mask: a predicate on global positions, evaluated only here.
+// Mask: a predicate on global positions, evaluated only here; and its forms on rows, bands of a tile and key ranges of
+// packed documents.
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "annulus/core/index.hpp"
 
@@ -86,6 +89,131 @@ constexpr Mask sliding_window(Index left, Index right) { return {.window = {.lef
 /// The default predicate on (batch, head, query, key): no further restriction.
 struct EveryPair {
   constexpr bool operator()(Index, Index, Index, Index) const { return true; }
+};
+
+/// Rows [begin, end) of a shard or tile.
+struct RowRange {
+  Index begin = 0;
+  Index end = 0;
+
+  bool operator==(RowRange const&) const = default;
+  constexpr Index size() const { return end - begin; }
+  constexpr bool empty() const { return end <= begin; }
+};
+
+/// The smallest range that contains both ranges; empty ranges are ignored.
+constexpr RowRange hull(RowRange a, RowRange b) {
+  if (a.empty()) return b;
+  if (b.empty()) return a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
+
+/// Key j of a tile is visible to query i iff i + lo <= j <= i + hi.
+struct Band {
+  Index lo = -unbounded;
+  Index hi = unbounded;
+
+  bool operator==(Band const&) const = default;
+
+  /// Visible keys of `query` in a tile of `keys` keys.
+  constexpr RowRange keys_of(Index query, Index keys) const {
+    return {std::clamp(query + lo, Index{0}, keys), std::clamp(query + hi + 1, Index{0}, keys)};
+  }
+
+  /// The band of the same pairs if queries are counted from a row `by` later, or keys from a row `by` earlier.
+  constexpr Band shifted(Index by) const {
+    return {lo > -unbounded ? lo + by : lo, hi < unbounded ? hi + by : hi};
+  }
+
+  constexpr bool is_full(Index queries, Index keys) const { return lo + queries - 1 <= 0 && hi >= keys - 1; }
+  constexpr bool is_empty(Index queries, Index keys) const { return queries_seeing(queries, keys).empty(); }
+
+  /// Range of the query rows that see a key; they are contiguous.
+  constexpr RowRange queries_seeing(Index queries, Index keys) const {
+    if (hi < lo || keys == 0) return {};
+    RowRange const rows{std::max(Index{0}, -hi), std::min(queries, keys - lo)};
+    return rows.empty() ? RowRange{} : rows;
+  }
+
+  /// Smallest contiguous range of key rows containing every visible key.
+  constexpr RowRange keys_seen(Index queries, Index keys) const {
+    RowRange const rows = queries_seeing(queries, keys);
+    if (rows.empty()) return {};
+    return {keys_of(rows.begin, keys).begin, keys_of(rows.end - 1, keys).end};
+  }
+
+  /// Number of visible pairs of a tile, in closed form.
+  constexpr Index count(Index queries, Index keys) const {
+    return hi < lo ? 0 : clamped_sum(hi + 1, queries, keys) - clamped_sum(lo, queries, keys);
+  }
+
+ private:
+  /// Sum over i in [0, queries) of clamp(i + shift, 0, keys).
+  static constexpr Index clamped_sum(Index shift, Index queries, Index keys) {
+    Index const ramp_begin = std::clamp(-shift, Index{0}, queries);
+    Index const ramp_end = std::clamp(keys - shift, ramp_begin, queries);
+    Index const ramp = ramp_end - ramp_begin;
+    Index const on_ramp = ramp == 0 ? 0 : ramp * shift + (ramp_begin + ramp_end - 1) * ramp / 2;
+    return on_ramp + (queries - ramp_end) * keys;
+  }
+};
+
+/// Document rule: equal positive ids see each other. 0 and negative ids are padding, which sees and is seen by nothing.
+constexpr bool same_document(std::int32_t query, std::int32_t key) { return query > 0 && query == key; }
+
+/// Key rows of each document, for one batch item and the keys of one step.
+class DocumentRuns {
+ public:
+  DocumentRuns() = default;
+
+  /// id_of(row) returns the document id of a row in [0, keys).
+  template <class IdOf>
+  DocumentRuns(Index keys, IdOf&& id_of) {
+    assign(keys, id_of);
+  }
+
+  /// Like the constructor, but reuses storage.
+  template <class IdOf>
+  void assign(Index keys, IdOf&& id_of) {
+    runs_.clear();
+    for (Index row = 0; row < keys; ++row) {
+      std::int32_t const id = id_of(row);
+      if (id <= 0) continue;
+      if (!runs_.empty() && runs_.back().id == id && runs_.back().rows.end == row)
+        runs_.back().rows.end = row + 1;
+      else
+        runs_.push_back({id, {row, row + 1}});
+    }
+    std::sort(runs_.begin(), runs_.end(),
+              [](Run const& a, Run const& b) { return a.id != b.id ? a.id < b.id : a.rows.begin < b.rows.begin; });
+    std::size_t kept = 0;
+    for (Run const& run : runs_)
+      if (kept > 0 && runs_[kept - 1].id == run.id)
+        runs_[kept - 1].rows.end = run.rows.end;
+      else
+        runs_[kept++] = run;
+    consecutive_ = kept == runs_.size();
+    runs_.resize(kept);
+  }
+
+  /// True if the rows of every document are contiguous, so that a query sees exactly rows_of(its id).
+  bool consecutive() const { return consecutive_; }
+
+  /// Rows from the first to the last key of the document; empty for padding and for unknown ids.
+  RowRange rows_of(std::int32_t id) const {
+    if (id <= 0) return {};
+    auto const found = std::lower_bound(runs_.begin(), runs_.end(), id,
+                                        [](Run const& run, std::int32_t wanted) { return run.id < wanted; });
+    return found != runs_.end() && found->id == id ? found->rows : RowRange{};
+  }
+
+ private:
+  struct Run {
+    std::int32_t id = 0;
+    RowRange rows;
+  };
+  std::vector<Run> runs_;
+  bool consecutive_ = true;
 };
 
 }  // namespace annulus

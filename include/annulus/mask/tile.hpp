@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "annulus/core/index.hpp"
-#include "annulus/mask/band.hpp"
 #include "annulus/mask/mask.hpp"
 
 namespace annulus {

@@ -5,12 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/sharding/sharding.hpp"
-#include "annulus/tensor/addressable.hpp"
-#include "annulus/tensor/axis_order.hpp"
-#include "annulus/tensor/copy.hpp"
 #include "annulus/tensor/tensor_like.hpp"
+#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 

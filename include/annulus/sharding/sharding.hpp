@@ -1,21 +1,165 @@
 #pragma once
-// Sharding: the assignment of sequence positions to ranks, as one value type for all kinds.
+// Sharding: the assignment of sequence positions to ranks (contiguous, striped, zigzag or explicit), as one value type
+// for all kinds.
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include "annulus/core/check.hpp"
-#include "annulus/sharding/contiguous.hpp"
-#include "annulus/sharding/explicit_map.hpp"
-#include "annulus/sharding/striped.hpp"
-#include "annulus/sharding/zigzag.hpp"
+#include "annulus/core/digest.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/sharding/segment.hpp"
 
 namespace annulus {
+
+/// Each rank owns one block of the sequence; blocks are in rank order and may have any lengths, including 0.
+struct Contiguous {
+  bool operator==(Contiguous const&) const = default;
+
+  /// Near-equal blocks: the first global % ranks ranks own one position more.
+  std::vector<Index> lengths(Side, int ranks, Index global) const {
+    std::vector<Index> result(static_cast<std::size_t>(ranks), global / ranks);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(global % ranks); ++r) ++result[r];
+    return result;
+  }
+
+  /// `lengths`: rows of every rank.
+  std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
+    Index const begin = std::accumulate(lengths.begin(), lengths.begin() + rank, Index{0});
+    std::vector<Segment> result;
+    append_segment(result, lengths[static_cast<std::size_t>(rank)], begin, 1);
+    return result;
+  }
+};
+
+/// Blocks of `block` positions are assigned round-robin; with block 1 rank r owns r, r + ranks, r + 2 ranks, ...
+/// Striped Attention: Brandon et al., arXiv 2311.09431.
+struct Striped {
+  Index block = 1;
+
+  bool operator==(Striped const&) const = default;
+
+  std::vector<Index> lengths(Side, int ranks, Index global) const {
+    std::vector<Index> result;
+    Index const rows = clamped_block(global), round = rows * ranks;
+    for (Rank r = 0; r < ranks; ++r)
+      result.push_back(global / round * rows + std::clamp(global % round - r * rows, Index{0}, rows));
+    return result;
+  }
+
+  std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
+    auto const ranks = static_cast<Index>(lengths.size());
+    Index const rows = clamped_block(std::accumulate(lengths.begin(), lengths.end(), Index{0}));
+    Index remaining = lengths[static_cast<std::size_t>(rank)];
+    std::vector<Segment> result;
+    if (rows == 1) {
+      append_segment(result, remaining, rank, ranks);
+      return result;
+    }
+    for (Index begin = rank * rows; remaining > 0; begin += rows * ranks) {
+      append_segment(result, std::min(rows, remaining), begin, 1);
+      remaining -= std::min(rows, remaining);
+    }
+    return result;
+  }
+
+ private:
+  /// Block length clamped to the sequence: the assignment is the same, and products of it cannot overflow.
+  Index clamped_block(Index global) const { return std::min(block, std::max(global, Index{1})); }
+};
+
+/// The sequence is cut into 2 * ranks blocks; rank r owns blocks r and 2 * ranks - 1 - r, so that all ranks have the
+/// same causal work. If the length is not a multiple of 2 * ranks, the first blocks are one position longer.
+struct Zigzag {
+  bool operator==(Zigzag const&) const = default;
+
+  std::vector<Index> lengths(Side, int ranks, Index global) const {
+    std::vector<Index> result;
+    for (Rank r = 0; r < ranks; ++r)
+      result.push_back(block_length(r, ranks, global) + block_length(2 * ranks - 1 - r, ranks, global));
+    return result;
+  }
+
+  std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
+    int const ranks = static_cast<int>(lengths.size());
+    Index const global = std::accumulate(lengths.begin(), lengths.end(), Index{0});
+    std::vector<Segment> result;
+    for (int block : {rank, 2 * ranks - 1 - rank})
+      append_segment(result, block_length(block, ranks, global), block_begin(block, ranks, global), 1);
+    return result;
+  }
+
+ private:
+  static Index block_length(int block, int ranks, Index global) {
+    return global / (2 * ranks) + (block < global % (2 * ranks) ? 1 : 0);
+  }
+  static Index block_begin(int block, int ranks, Index global) {
+    return block * (global / (2 * ranks)) + std::min<Index>(block, global % (2 * ranks));
+  }
+};
+
+/// Any position on any rank, in any order: queries[rank][row] is a global position. Keys are placed like the queries
+/// unless `keys` is given. Together the ranks must own every position in [0, length) exactly once.
+struct ExplicitMap {
+  std::vector<std::vector<Index>> queries;
+  std::vector<std::vector<Index>> keys;
+
+  bool operator==(ExplicitMap const&) const = default;
+
+  std::vector<std::vector<Index>> const& positions(Side side) const {
+    return side == Side::key && !keys.empty() ? keys : queries;
+  }
+
+  /// Rows of every rank. Throws as check_partition does.
+  std::vector<Index> lengths(Side side, int ranks, Index global) const {
+    check_partition(side, ranks, global);
+    std::vector<Index> result;
+    for (auto const& rank : positions(side)) result.push_back(static_cast<Index>(rank.size()));
+    return result;
+  }
+
+  /// Merges runs of constant positive stride into one segment each.
+  std::vector<Segment> segments(Side side, Rank rank, std::span<Index const>) const {
+    auto const& list = positions(side)[static_cast<std::size_t>(rank)];
+    std::vector<Segment> result;
+    for (std::size_t i = 0; i < list.size();) {
+      Index const step = i + 1 < list.size() ? list[i + 1] - list[i] : 1;
+      Index const stride = step > 0 ? step : 1;
+      std::size_t end = i + 1;
+      while (end < list.size() && list[end] - list[end - 1] == stride) ++end;
+      result.push_back({static_cast<Index>(i), static_cast<Index>(end - i), list[i], stride});
+      i = end;
+    }
+    return result;
+  }
+
+  /// Throws ShapeError unless the map has `ranks` ranks that own every position in [0, global) exactly once.
+  void check_partition(Side side, int ranks, Index global) const {
+    char const* const what = side == Side::query ? "queries" : "keys";
+    auto const& map = positions(side);
+    check<ShapeError>(static_cast<int>(map.size()) == ranks, "explicit sharding of ", what, ": the map has ", map.size(),
+                      " ranks, the ring has ", ranks);
+    std::vector<char> owned(static_cast<std::size_t>(global), 0);
+    Index total = 0;
+    for (auto const& rank : map)
+      for (Index position : rank) {
+        check<ShapeError>(position >= 0 && position < global, "explicit sharding of ", what, ": position ", position,
+                          " is outside [0, ", global, ")");
+        check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ", what,
+                          ": position ", position, " is owned twice");
+        ++total;
+      }
+    check<ShapeError>(total == global, "explicit sharding of ", what, ": ", total, " of ", global,
+                      " positions are owned; each must be owned once");
+  }
+};
 
 /// One of Contiguous{} (default), Striped{.block = n} (throws UnsupportedError if n < 1), Zigzag{} or ExplicitMap{...}.
 class Sharding {
@@ -70,22 +214,14 @@ class Sharding {
     return block() > 1 ? message_of(kind(), "(", block(), ")") : std::string(kind());
   }
 
-  /// Hash of kind and parameters (FNV-1a), which ranks compare before they exchange anything.
+  /// Hash of kind and parameters, which ranks compare before they exchange anything.
   std::uint64_t fingerprint() const {
-    std::uint64_t hash = 14695981039346656037u;
-    auto const mix = [&](Index value) {
-      for (int byte = 0; byte < 8; ++byte)
-        hash = (hash ^ (static_cast<std::uint64_t>(value) >> (8 * byte) & 0xff)) * 1099511628211u;
-    };
-    mix(static_cast<Index>(kind_.index()));
-    if (auto const* striped = std::get_if<Striped>(&kind_)) mix(striped->block);
+    std::array const parameters{static_cast<Index>(kind_.index()), block()};
+    auto hash = digest_of(std::as_bytes(std::span(parameters)));
     if (auto const* map = std::get_if<ExplicitMap>(&kind_))
       for (auto const* side : {&map->queries, &map->keys}) {
-        mix(static_cast<Index>(side->size()));
-        for (auto const& rank : *side) {
-          mix(static_cast<Index>(rank.size()));
-          for (Index position : rank) mix(position);
-        }
+        for (auto const& rank : *side) hash = digest_of(std::as_bytes(std::span(rank)), hash);
+        hash = ~hash;  // separates the last rank of the queries from the first of the keys
       }
     return hash;
   }

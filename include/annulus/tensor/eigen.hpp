@@ -5,7 +5,6 @@
 #include <type_traits>
 #include <unsupported/Eigen/CXX11/Tensor>
 
-#include "annulus/tensor/axis_order.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 
 namespace annulus {

@@ -1,13 +1,15 @@
 #pragma once
-// TensorView: a non-owning view of a tensor with arbitrary strides.
+// TensorView: a non-owning view of a tensor with arbitrary strides; its overflow checks and element-wise traversal.
 
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
+#include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
-#include "annulus/core/memory_space.hpp"
+#include "annulus/core/host_memory.hpp"
 
 namespace annulus {
 
@@ -109,5 +111,69 @@ class TensorView {
   Extents extents_{};
   Extents strides_{};
 };
+
+/// Throws ShapeError if a dense tensor with these extents has more bytes than an Index holds. Extents of 0 count as 1,
+/// because buffers of one pass combine the extents of several tensors.
+template <std::size_t N>
+void require_countable(std::string_view name, std::array<Index, N> const& extents, std::size_t element_bytes) {
+  auto bytes = static_cast<Index>(element_bytes);
+  for (Index extent : extents)
+    if (extent > 0) bytes = saturating_product(bytes, extent);
+  check<ShapeError>(bytes < largest_index, name, " has extents ", extents, " of ", element_bytes,
+                    " bytes an element; accepted: fewer than ", largest_index, " bytes in all");
+}
+
+/// Throws ShapeError if an extent is negative, if the size in bytes or the byte offset of an element overflows an
+/// Index, or if the view has elements but a null data pointer.
+template <class T, std::size_t N, class Space>
+void require_addressable(std::string_view name, TensorView<T, N, Space> const& view) {
+  for (Index extent : view.extents())
+    check<ShapeError>(extent >= 0, name, " has extents ", view.extents(), "; extents must not be negative");
+  require_countable(name, view.extents(), sizeof(T));
+  if (view.size() == 0) return;
+  check<ShapeError>(view.data() != nullptr, name, " of extents ", view.extents(), " has no data");
+  Index reach = sizeof(T);
+  for (std::size_t a = 0; a < N; ++a) {
+    Index const step = view.stride(a) < 0 ? saturating_product(view.stride(a), -1) : view.stride(a);
+    reach = saturating_sum(reach, saturating_product(saturating_product(view.extent(a) - 1, step), Index{sizeof(T)}));
+  }
+  check<ShapeError>(reach < largest_index, name, " of extents ", view.extents(), " has strides ", view.strides(),
+                    " of ", sizeof(T), " bytes; accepted: elements within ", largest_index, " bytes");
+}
+
+namespace detail {
+
+template <std::size_t Axis, class T, class U, std::size_t N, class Function>
+void visit_axis(TensorView<T, N> const& first, T* a, TensorView<U, N> const& second, U* b, Function& function) {
+  if constexpr (Axis + 1 == N) {
+    // In this branch the strides are known to be 1, so that the compiler can vectorise.
+    if (first.stride(Axis) == 1 && second.stride(Axis) == 1) {
+      for (Index i = 0; i < first.extent(Axis); ++i) function(a[i], b[i]);
+      return;
+    }
+  }
+  for (Index i = 0; i < first.extent(Axis); ++i) {
+    T* const element = a + i * first.stride(Axis);
+    U* const other = b + i * second.stride(Axis);
+    if constexpr (Axis + 1 == N)
+      function(*element, *other);
+    else
+      visit_axis<Axis + 1>(first, element, second, other, function);
+  }
+}
+
+}  // namespace detail
+
+/// Calls function(element of first, element of second) for each index. `second` must have the extents of `first`.
+template <class T, class U, std::size_t N, class Function>
+void for_each_element(TensorView<T, N> first, TensorView<U, N> second, Function&& function) {
+  if (first.size() > 0) detail::visit_axis<0>(first, first.data(), second, second.data(), function);
+}
+
+/// Copies `from` to `to`, converting each element. The views must have equal extents.
+template <class T, class U, std::size_t N>
+void copy_elements(TensorView<T const, N> from, TensorView<U, N> to) {
+  for_each_element(to, from, [](U& target, T const& source) { target = static_cast<U>(source); });
+}
 
 }  // namespace annulus

@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "annulus/backend/cpu/backward_unit.hpp"
-#include "annulus/backend/cpu/run_with_scratch.hpp"
-#include "annulus/backend/cpu/simd/flush_denormals.hpp"
+#include "annulus/backend/cpu/simd/vector.hpp"
+#include "annulus/backend/cpu/workspace.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -25,38 +25,29 @@ class BackwardSum {
   using B = Blocking<A>;
 
  public:
-  /// `threads` as in CpuBackend, 0: automatic. All arguments must outlive the object.
-  BackwardSum(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
-              BackwardOperands<T, A, A, HostMemory> const& backward, StepGradients<A, HostMemory> const& gradients,
-              StepDocuments const& documents, int threads)
-      : step_(step),
-        operands_(operands),
-        backward_(backward),
-        gradients_(gradients),
-        documents_(documents),
-        threads_(shares_bias_gradient() ? 1 : threads),
-        extents_{operands.q.extent(axis::dim), operands.v.extent(axis::dim)},
-        keys_(operands.k.extent(axis::sequence)),
-        kv_heads_(operands.k.extent(axis::heads)),
-        group_(kv_heads_ == 0 ? 1 : operands.q.extent(axis::heads) / kv_heads_),
-        heads_(operands.q.extent(axis::batch) * kv_heads_),
-        panels_(B::panels(operands.q.extent(axis::sequence) * group_)) {}
+  /// All that `call` refers to must outlive the object.
+  explicit BackwardSum(GradientCall<T> const& call)
+      : call_(call),
+        heads_(call.operands),
+        extents_{call.operands.q.extent(axis::dim), call.operands.v.extent(axis::dim)},
+        keys_(call.operands.k.extent(axis::sequence)),
+        panels_(B::panels(heads_.queries * heads_.group)) {}
 
   void run() {
-    if (step_.tiles.empty() || heads_ == 0 || panels_ == 0 || keys_ == 0) return;
-    ThreadPool::Call call(ThreadPool::shared(), threads_);
+    if (call_.step.tiles.empty() || heads_.count == 0 || panels_ == 0 || keys_ == 0) return;
+    ThreadPool::Call call(ThreadPool::shared(), shares_bias_gradient() ? 1 : call_.threads);
     Index const blocks = B::key_blocks(keys_);
-    Index const threads = std::min(call.most(), heads_ * blocks);
+    Index const threads = std::min(call.most(), heads_.count * blocks);
     // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
     Index const expected = std::min(call.expected(), threads);
-    blocks_per_piece_ = std::clamp<Index>(blocks * heads_ / (4 * expected), 1, most);
+    blocks_per_piece_ = std::clamp<Index>(blocks * heads_.count / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
     Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_shared(arena); }));
     Arena arena(shared.data());
     allocate_shared(arena);
-    std::fill_n(finished_, heads_ * pieces_, panels_);
+    std::fill_n(finished_, heads_.count * pieces_, panels_);
     find_reach();
     next_.store(0);
     run_with_scratch(
@@ -92,42 +83,35 @@ class BackwardSum {
   /// True if heads or batch items share elements of dbias: pieces of different heads would then write to the same ones.
   bool shares_bias_gradient() const {
     auto const shared = [&](std::size_t a) {
-      return gradients_.dbias.extent(a) > 1 && gradients_.dbias.stride(a) == 0;
+      return call_.gradients.dbias.extent(a) > 1 && call_.gradients.dbias.stride(a) == 0;
     };
-    return gradients_.dbias.data() && (shared(0) || shared(1));
+    return call_.gradients.dbias.data() && (shared(0) || shared(1));
   }
 
   Scratch allocate_scratch(Arena& arena) const {
-    auto const make = [&]<class E, class... Arguments>(E*& elements, Index count, Arguments const&... arguments) {
-      elements = arena.template construct<E>(count);
-      for (Index i = 0; i < count; ++i) {
-        E const element(arena, arguments...);
-        if (arena.has_memory()) elements[i] = element;
-      }
-    };
     Scratch scratch;
-    make(scratch.keys, blocks_per_piece_, extents_);
-    make(scratch.panel, 1, extents_);
-    make(scratch.unit, 1, step_);
+    scratch.keys = arena.construct<KeyBlock<T>>(blocks_per_piece_, extents_);
+    scratch.panel = arena.construct<BackwardPanel<T>>(1, extents_);
+    scratch.unit = arena.construct<BackwardUnit<T>>(1, call_.step);
     return scratch;
   }
 
   void allocate_shared(Arena& arena) {
-    finished_ = arena.take<Index>(heads_ * pieces_);
-    reach_ = arena.take<RowRange>(heads_ / kv_heads_ * panels_);
+    finished_ = arena.take<Index>(heads_.count * pieces_);
+    reach_ = arena.take<RowRange>(heads_.batches() * panels_);
   }
 
   /// Finds the hull of the keys that each panel sees, the same for all heads. It suffices for most pieces of a windowed
   /// or packed sequence to skip a panel.
   void find_reach() {
     PanelKeys<A> seen;
-    for (Index batch = 0; batch < heads_ / kv_heads_; ++batch) {
-      GroupRows const rows{batch, 0, group_, operands_.q.extent(axis::sequence)};
+    for (Index batch = 0; batch < heads_.batches(); ++batch) {
+      GroupRows const rows = heads_.rows(batch * heads_.per_batch);
       for (Index p = 0; p < panels_; ++p) {
         QueryPanel<A> const panel(rows, p);
         RowRange& reach = reach_[batch * panels_ + p] = {};
         for_each_tile(panel, [&](Tile const& tile) {
-          seen.find(step_, documents_, tile, panel);
+          seen.find(call_.step, call_.documents, tile, panel);
           reach = hull(reach, seen.any);
         });
       }
@@ -137,8 +121,8 @@ class BackwardSum {
   void work(Team const& team, Scratch& scratch) {
     [[maybe_unused]] FlushDenormals const guard;
     [[maybe_unused]] AmxTilesFor<E> const amx;
-    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_ * pieces_;)
-      add_piece(team, scratch, item % heads_, item / heads_);
+    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_.count * pieces_;)
+      add_piece(team, scratch, item % heads_.count, item / heads_.count);
   }
 
   /// The panel that this piece of the head has finished last, counting down; panels_ before the first.
@@ -147,8 +131,8 @@ class BackwardSum {
   }
 
   void add_piece(Team const& team, Scratch& scratch, Index head, Index piece) {
-    GroupRows const rows{head / kv_heads_, head % kv_heads_, group_, operands_.q.extent(axis::sequence)};
-    HeadRows<T const> const k(operands_.k, rows.batch, rows.kv_head), v(operands_.v, rows.batch, rows.kv_head);
+    GroupRows const rows = heads_.rows(head);
+    HeadRows<T const> const k(call_.operands.k, rows.batch, rows.kv_head), v(call_.operands.v, rows.batch, rows.kv_head);
     RowRange const keys{piece * blocks_per_piece_ * B::key_block,
                         std::min((piece + 1) * blocks_per_piece_ * B::key_block, keys_)};
     bool loaded = false;
@@ -164,10 +148,10 @@ class BackwardSum {
           team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= p; });
           if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
         }
-        scratch.panel->load(panel, extents_, step_, operands_.q, backward_, gradients_.dq);
+        scratch.panel->load(panel, extents_, call_.step, call_.operands.q, call_.backward, call_.gradients.dq);
         scratch.ahead.clear();
         if (p > 0) expect(scratch.ahead, QueryPanel<A>(rows, p - 1));
-        if (scratch.progresses) step_.progress();
+        if (scratch.progresses) call_.step.progress();
         for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
           add_block(scratch, k, keys, block);
         scratch.panel->store_gradient(extents_);
@@ -179,15 +163,15 @@ class BackwardSum {
 
   /// Lists the rows that loading the panel will read, for prefetching.
   void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel) const {
-    expect_rows(panel, operands_.q, extents_.head_dim, ahead);
-    expect_rows(panel, backward_.dout, extents_.value_dim, ahead);
-    expect_rows(panel, gradients_.dq, extents_.head_dim, ahead);
+    expect_rows(panel, call_.operands.q, extents_.head_dim, ahead);
+    expect_rows(panel, call_.backward.dout, extents_.value_dim, ahead);
+    expect_rows(panel, call_.gradients.dq, extents_.head_dim, ahead);
   }
 
   template <class Function>
   void for_each_tile(QueryPanel<A> const& panel, Function&& function) const {
     Index const first = panel.query(0), last = panel.query(panel.count - 1);
-    for (Tile const& tile : step_.tiles)
+    for (Tile const& tile : call_.step.tiles)
       if (tile.query_begin <= last && first < tile.query_begin + tile.query_count) function(tile);
   }
 
@@ -197,7 +181,7 @@ class BackwardSum {
     scratch.tiles = 0;
     for_each_tile(panel, [&](Tile const& tile) {
       PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, cached_tiles)];
-      seen.find(step_, documents_, tile, panel);
+      seen.find(call_.step, call_.documents, tile, panel);
       RowRange const here{std::max(seen.any.begin, keys.begin), std::min(seen.any.end, keys.end)};
       if (here.empty()) return;
       hull_of_tiles = hull(hull_of_tiles, here);
@@ -214,13 +198,13 @@ class BackwardSum {
     auto const add_tile = [&](PanelKeys<A> const& seen) {
       BlockRows const rows{begin, 0, std::max(seen.any.begin - begin, Index{0}), std::min(seen.any.end - begin, count)};
       if (rows.begin < rows.end)
-        scratch.unit->meet(step_, extents_, *scratch.panel, seen, key_block, rows, k, gradients_.dbias, scratch.ahead);
+        scratch.unit->meet(call_.step, extents_, *scratch.panel, seen, key_block, rows, k, call_.gradients.dbias, scratch.ahead);
     };
     if (scratch.tiles <= cached_tiles) {
       for (int t = 0; t < scratch.tiles; ++t) add_tile(scratch.seen[t]);
     } else {
       for_each_tile(scratch.panel->panel, [&](Tile const& tile) {
-        scratch.seen[cached_tiles].find(step_, documents_, tile, scratch.panel->panel);
+        scratch.seen[cached_tiles].find(call_.step, call_.documents, tile, scratch.panel->panel);
         add_tile(scratch.seen[cached_tiles]);
       });
     }
@@ -232,7 +216,7 @@ class BackwardSum {
   }
 
   void store(Scratch& scratch, GroupRows const& rows, RowRange keys) const {
-    HeadRows<A> const dk(gradients_.dk, rows.batch, rows.kv_head), dv(gradients_.dv, rows.batch, rows.kv_head);
+    HeadRows<A> const dk(call_.gradients.dk, rows.batch, rows.kv_head), dv(call_.gradients.dv, rows.batch, rows.kv_head);
     auto const add = [](A& element, A sum) { element += sum; };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
       Index const count = std::min<Index>(B::key_block, keys.end - begin);
@@ -245,14 +229,10 @@ class BackwardSum {
     }
   }
 
-  HostStep<T> const& step_;
-  StepOperands<T, HostMemory> const& operands_;
-  BackwardOperands<T, A, A, HostMemory> const& backward_;
-  StepGradients<A, HostMemory> const& gradients_;
-  StepDocuments const& documents_;
-  int threads_;
-  GradientExtents<E> extents_;
-  Index keys_, kv_heads_, group_, heads_, panels_;
+  GradientCall<T> const call_;
+  KvHeads const heads_;
+  GradientExtents<E> const extents_;
+  Index const keys_, panels_;
   Index blocks_per_piece_ = 1, pieces_ = 0;
   Index* finished_ = nullptr;
   RowRange* reach_ = nullptr;  ///< [batch item][panel]: hull of the keys that the panel sees

@@ -1,10 +1,13 @@
 #pragma once
-// Block sizes that fit registers and caches. SIMD lanes are queries: a panel of queries is a few vectors wide, so that
-// maxima, sums and rescaling run down the columns of a block of scores, without reductions across lanes.
+// Block sizes that fit registers and caches, the storage layout of packed rows, and prefetching. SIMD lanes are queries:
+// a panel of queries is a few vectors wide, so that maxima, sums and rescaling run down the columns of a block of
+// scores, without reductions across lanes.
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 
-#include "annulus/backend/cpu/simd/vector.hpp"
+#include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/core/index.hpp"
 
 namespace annulus::cpu {
@@ -28,6 +31,74 @@ struct Blocking {
   static constexpr Index dim_padded(Index dim) { return ceil_divide(dim, lanes) * lanes; }
   static constexpr Index key_blocks(Index keys) { return ceil_divide(keys, key_block); }
   static constexpr Index panels(Index rows) { return ceil_divide(rows, panel); }
+};
+
+/// Rows are stored in groups of `rows`, a group as [depth_padded / depth][rows][depth] elements: with a depth of one
+/// the elements of the rows alternate, which suits vectors; otherwise they form AMX tiles.
+template <class E>
+struct PackedGroup {
+#if defined(ANNULUS_CPU_HAS_AMX)
+  static constexpr bool tiled = is_pair<E>;
+#else
+  static constexpr bool tiled = false;
+#endif
+  static constexpr Index rows = tiled ? 2 * amx_tile_side : Index{Blocking<typename Operand<E>::Sum>::micro_rows};
+  static constexpr Index depth = tiled ? amx_tile_side : 1;
+
+  static constexpr Index rows_padded(Index count) { return ceil_divide(count, rows) * rows; }
+  static constexpr Index depth_padded(Index count) { return ceil_divide(count, depth) * depth; }
+  /// Packed elements along an axis of extent `count`.
+  static constexpr Index elements(Index count) { return depth_padded(ceil_divide(count, Operand<E>::depth)); }
+  /// Offset of element k of row r in a group.
+  static constexpr Index place(Index r, Index k) { return (k / depth * rows + r) * depth + k % depth; }
+};
+
+/// Configures this thread, for the lifetime of the object, to multiply elements E: AMX needs its tiles configured.
+template <class E>
+struct AmxTilesFor {};
+#if defined(ANNULUS_CPU_HAS_AMX)
+template <>
+struct AmxTilesFor<BfloatPair> : AmxTiles {};
+#endif
+
+/// Queue of the rows that are needed next, prefetched while products keep the multipliers busy, a few cache lines at a
+/// time: a processor drops prefetches when it gets many at once. The rows are too far apart for the hardware prefetcher.
+class PrefetchQueue {
+ public:
+  void clear() { next_ = end_ = 0; }
+
+  /// Appends a row of `dim` elements. Ignores rows beyond the capacity, and rows that are not contiguous.
+  template <class T>
+  void add(T const* row, Index dim_stride, Index dim) {
+    if (dim_stride != 1 || end_ == capacity) return;
+    rows_[end_++] = {reinterpret_cast<std::uintptr_t>(row) / line_bytes * line_bytes,
+                     reinterpret_cast<std::uintptr_t>(row + dim)};
+  }
+
+  /// Prefetches the next cache lines. Products call it every few hundred cycles.
+  [[gnu::always_inline]] void next() {
+    if (next_ < end_) fetch();
+  }
+
+ private:
+  static constexpr std::size_t capacity = 128;
+  static constexpr std::uintptr_t line_bytes = 64;
+  static constexpr int lines_at_once = 8;
+
+  struct Row {
+    std::uintptr_t place, end;
+  };
+
+  void fetch() {
+    for (int line = 0; line < lines_at_once && next_ < end_; ++line) {
+      Row& row = rows_[next_];
+      __builtin_prefetch(reinterpret_cast<void const*>(row.place));
+      if ((row.place += line_bytes) >= row.end) ++next_;
+    }
+  }
+
+  std::array<Row, capacity> rows_;
+  std::size_t next_ = 0, end_ = 0;
 };
 
 }  // namespace ANNULUS_CPU_TARGET

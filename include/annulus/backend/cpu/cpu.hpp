@@ -8,7 +8,6 @@
 #include <string>
 
 #include "annulus/backend/backend.hpp"
-#include "annulus/backend/cpu/instruction_set.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
@@ -92,7 +91,7 @@ struct CpuBackend {
     documents.assign(step);
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     HostStep<T> const any_step = with_any_predicate(step, predicate);
-    cpu::fold<T>(any_step, operands, state, documents, threads);
+    kernels<T>().fold({any_step, operands, state, documents, threads});
   }
 
   template <class T, class Predicate>
@@ -102,7 +101,7 @@ struct CpuBackend {
     documents.assign(step);
     AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
     HostStep<T> const any_step = with_any_predicate(step, predicate);
-    cpu::add_gradients<T>(any_step, operands, backward, gradients, documents, threads);
+    kernels<T>().add_gradients({any_step, operands, backward, gradients, documents, threads});
   }
 
  private:

@@ -1,34 +1,85 @@
 #pragma once
-// Entry points of the CPU kernels. They are templates over the element type alone, and hold all code that takes long to
-// compile.
+// Entry points of the CPU kernels, which are templates over the element type alone and hold all code that takes long to
+// compile; and the instruction set that they use.
 //
 // A program that links annulus::cpu, which defines ANNULUS_CPU_COMPILED, calls kernels that are compiled for several
 // instruction sets and selected at run time. Otherwise each program compiles the kernels for the instruction set of its
 // compiler flags.
 
-#include "annulus/backend/cpu/any_predicate.hpp"
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "annulus/backend/cpu/call.hpp"
 #include "annulus/backend/cpu/simd/target.hpp"
-#include "annulus/backend/visible_keys.hpp"
 #include "annulus/core/scalar.hpp"
 
+#if !defined(ANNULUS_CPU_COMPILED)
+#include "annulus/backend/cpu/backward.hpp"
+#include "annulus/backend/cpu/forward.hpp"
+#include "annulus/backend/cpu/simd/peak.hpp"
+#endif
+
 namespace annulus::cpu {
+
+/// The kernels of element type T for one instruction set.
+template <class T>
+struct KernelTable {
+  void (*fold)(FoldCall<T> const&);
+  void (*add_gradients)(GradientCall<T> const&);
+  PeakLoop (*peak_loop)();
+};
+
 inline namespace ANNULUS_CPU_KERNELS {
 
-/// Backend::fold: adds the step's keys and values to `state`, on `threads` threads (0: automatic, see CpuBackend).
-template <class T>
-void fold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
-          RunningState<Accumulator<T>, HostMemory> const& state, StepDocuments const& documents, int threads);
+#if defined(ANNULUS_CPU_COMPILED)
 
-/// Backend::add_gradients: adds the step's share to dq, dk, dv and, if given, dbias. `threads` as for fold().
+/// The kernels that this program uses.
 template <class T>
-void add_gradients(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
-                   BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
-                   StepGradients<Accumulator<T>, HostMemory> const& gradients, StepDocuments const& documents,
-                   int threads);
+KernelTable<T> kernels();
+
+std::string_view cpu_target_name();
+std::vector<std::string_view> cpu_target_names();
+
+/// Why the environment variable ANNULUS_CPU_TARGET cannot be honoured; empty if it can.
+std::string target_refusal();
+
+#else
+
+template <class T>
+constexpr KernelTable<T> kernels() {
+  return {[](FoldCall<T> const& call) { ForwardFold<T>(call).run(); },
+          [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); }, peak_loop<T>};
+}
+
+inline std::string_view cpu_target_name() { return target_name; }
+inline std::vector<std::string_view> cpu_target_names() { return {target_name}; }
+inline std::string target_refusal() { return {}; }
+
+#endif
+
+/// Loop that measures the peak arithmetic rate for operands of this type.
+inline PeakLoop peak_loop_of(DataType type) {
+  switch (type) {
+    case DataType::float64: return kernels<double>().peak_loop();
+    case DataType::bfloat16: return kernels<Eigen::bfloat16>().peak_loop();
+    case DataType::float16: return kernels<Eigen::half>().peak_loop();
+    default: return kernels<float>().peak_loop();
+  }
+}
 
 }  // namespace ANNULUS_CPU_KERNELS
 }  // namespace annulus::cpu
 
-#if !defined(ANNULUS_CPU_COMPILED)
-#include "annulus/backend/cpu/kernels_definition.hpp"
-#endif
+namespace annulus {
+
+/// Name of the instruction set that CpuBackend uses: generic (the x86-64 baseline), avx2, avx512, avx512_bf16,
+/// avx512_amx or neon. A program that links annulus::cpu uses the widest one that the processor and the operating
+/// system support, or the one that the environment variable ANNULUS_CPU_TARGET names; throws Error if that one is not
+/// supported. Without annulus::cpu: the instruction set of the compiler's flags.
+using cpu::cpu_target_name;
+
+/// All values that ANNULUS_CPU_TARGET accepts on this machine, in ascending order.
+using cpu::cpu_target_names;
+
+}  // namespace annulus

@@ -1,14 +1,138 @@
 #pragma once
-// Logits of a query panel and a key block: their products with soft cap, bias and mask; and the factors of dropout.
+// Panels of queries, computed together with one query row per SIMD lane; the keys that each lane sees; and logits of a
+// panel and a key block: their products with soft cap, bias and mask, and the factors of dropout.
 
+#include <algorithm>
 #include <limits>
 
-#include "annulus/backend/cpu/query_panel.hpp"
+#include "annulus/backend/cpu/call.hpp"
+#include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
+#include "annulus/backend/visible_keys.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
+
+/// Queries of all query heads of one kv head, as one list of rows: row f is query f / group of query head
+/// kv_head * group + f % group. Panels of these rows read the same keys; rows of the same position are neighbours.
+struct GroupRows {
+  Index batch = 0, kv_head = 0, group = 1, queries = 0;
+
+  Index count() const { return queries * group; }
+  Index query(Index row) const { return row / group; }
+  Index head(Index row) const { return kv_head * group + row % group; }
+};
+
+/// The kv heads of all batch items of a step, as one list.
+struct KvHeads {
+  Index per_batch, group, queries, count;
+
+  template <class T>
+  explicit KvHeads(StepOperands<T, HostMemory> const& operands)
+      : per_batch(operands.k.extent(axis::heads)),
+        group(per_batch == 0 ? 1 : operands.q.extent(axis::heads) / per_batch),
+        queries(operands.q.extent(axis::sequence)),
+        count(operands.q.extent(axis::batch) * per_batch) {}
+
+  Index batches() const { return count / per_batch; }
+  GroupRows rows(Index head) const { return {head / per_batch, head % per_batch, group, queries}; }
+};
+
+/// Rows [first, first + count) of a group, one per lane; lanes from `count` on are idle.
+template <class A>
+struct QueryPanel {
+  static constexpr int width = Blocking<A>::panel;
+
+  GroupRows const* rows = nullptr;
+  Index first = 0;
+  int count = 0;
+
+  QueryPanel() = default;
+  QueryPanel(GroupRows const& group_rows, Index panel)
+      : rows(&group_rows),
+        first(panel * width),
+        count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {}
+
+  Index query(int lane) const { return rows->query(first + lane); }
+  Index head(int lane) const { return rows->head(first + lane); }
+};
+
+/// Adds the panel's rows of a tensor [batch, sequence, heads, dim] to the prefetch queue.
+template <class A, class T>
+void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index dim, PrefetchQueue& ahead) {
+  for (int lane = 0; lane < panel.count; ++lane)
+    ahead.add(of.data() + of.offset(panel.rows->batch, panel.query(lane), panel.head(lane), 0), of.stride(axis::dim),
+              dim);
+}
+
+/// Key rows of the step, within one tile, that the lanes of a panel see.
+template <class A>
+struct PanelKeys {
+  static constexpr int width = Blocking<A>::panel;
+
+  Index begin[width], end[width];  ///< bounds of each lane; empty for lanes outside the tile
+  RowRange any, all;               ///< hull of the keys seen by any lane; keys seen by all lanes
+  bool each = false;               ///< within the bounds, Step::visible decides pair by pair
+
+  /// Sets all members for the part of the panel that lies in `tile`.
+  template <class T>
+  void find(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile, QueryPanel<A> const& panel) {
+    any = {};
+    all = {std::numeric_limits<Index>::min(), std::numeric_limits<Index>::max()};
+    each = false;
+    Index known = -1;
+    KeyBounds bounds;
+    for (int lane = 0; lane < panel.count; ++lane) {
+      Index const query = panel.query(lane) - tile.query_begin;
+      if (query < 0 || query >= tile.query_count) {
+        bounds = {};
+      } else if (query != known) {
+        bounds = documents.bounds(step, tile, panel.rows->batch, query);
+        known = query;
+      }
+      begin[lane] = bounds.rows.begin;
+      end[lane] = bounds.rows.end;
+      if (!bounds.rows.empty()) {
+        any = hull(any, bounds.rows);
+        each = each || bounds.each;
+      }
+      all = {std::max(all.begin, bounds.rows.begin), std::min(all.end, bounds.rows.end)};
+    }
+    for (int lane = panel.count; lane < width; ++lane) begin[lane] = end[lane] = 0;
+  }
+
+  /// The part of `keys` that all lanes see, provided that `each` is false. An empty result may begin anywhere.
+  RowRange all_in(RowRange keys) const {
+    Index const from = std::clamp(all.begin, keys.begin, keys.end);
+    return {from, std::clamp(all.end, from, keys.end)};
+  }
+
+  /// True if all lanes see all of `keys`, so that they need no mask.
+  bool covers(RowRange keys) const { return !each && all.begin <= keys.begin && keys.end <= all.end; }
+};
+
+/// The lanes' bounds within a key block, as vectors that are compared with the index of a key.
+template <class A>
+struct BlockBounds {
+  Vector<A> begin[Blocking<A>::panel_vectors], end[Blocking<A>::panel_vectors];
+
+  BlockBounds(PanelKeys<A> const& keys, Index block_begin) {
+    constexpr int width = Blocking<A>::panel;
+    A first[width], last[width];
+    for (int lane = 0; lane < width; ++lane) {
+      first[lane] = static_cast<A>(std::clamp<Index>(keys.begin[lane] - block_begin, 0, Blocking<A>::key_block));
+      last[lane] = static_cast<A>(std::clamp<Index>(keys.end[lane] - block_begin, 0, Blocking<A>::key_block));
+    }
+    for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
+      begin[v] = Vector<A>::load(first + v * Vector<A>::lanes);
+      end[v] = Vector<A>::load(last + v * Vector<A>::lanes);
+    }
+  }
+
+  /// Lanes of vector v that see key j of the block.
+  [[gnu::always_inline]] Lanes<A> see(int v, Vector<A> j) const { return less_or_equal(begin[v], j) & less(j, end[v]); }
+};
 
 /// Position of the softmax scale in the computation. Both passes compute logits in the same way, to the bit, so that a
 /// recomputed weight fits the log-sum-exp however large the logits and their rounding errors are.
@@ -122,7 +246,7 @@ template <class T, class A>
   V const product_scale = V::of(units.product_scale);
   V const softcap = V::of(static_cast<A>(step.logit_softcap)),
           inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
-  V const nothing = V::of(-std::numeric_limits<A>::infinity());
+  V const nothing = V::of(empty_row<A>);
   bool const capped = step.logit_softcap > 0, biased = step.bias.data() != nullptr,
              tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
   if (biased) gather_bias(step, panel, keys, rows, blocks.bias);
@@ -147,7 +271,7 @@ template <class T, class A>
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
     for (Index j = begin; j < end; ++j)
       if (!step.visible(panel.rows->batch, panel.head(lane), panel.query(lane), rows.key(j)))
-        blocks.scores[rows.row(j) * B::panel + lane] = -std::numeric_limits<A>::infinity();
+        blocks.scores[rows.row(j) * B::panel + lane] = empty_row<A>;
   });
   for (Index j = rows.begin; j < rows.end; ++j)
     for (int v = 0; v < B::panel_vectors; ++v)

@@ -5,9 +5,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "annulus/backend/cpu/prefetch_queue.hpp"
+#include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/packing.hpp"
-#include "annulus/backend/cpu/packing_pairs.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/cpu/workspace.hpp"
 #include "annulus/backend/step.hpp"
@@ -37,7 +36,6 @@ class PackedHead {
   using B = Blocking<typename Operand<E>::Sum>;
 
  public:
-  PackedHead() = default;
   PackedHead(Arena& arena, PackedExtents<E> const& extents)
       : extents_(extents),
         keys_(arena.take<E>(extents.key_elements())),

@@ -6,8 +6,6 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
-#include "annulus/backend/cpu/prefetch_queue.hpp"
-#include "annulus/backend/cpu/packed_group.hpp"
 #include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/index.hpp"

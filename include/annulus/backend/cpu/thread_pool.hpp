@@ -13,9 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/cores.hpp"
 #include "annulus/core/index.hpp"
-#include "annulus/core/per_process.hpp"
+#include "annulus/core/process.hpp"
 
 namespace annulus::cpu {
 

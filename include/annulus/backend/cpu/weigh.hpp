@@ -10,13 +10,13 @@
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
 
-namespace detail {
-
-/// Maxima to subtract from scores. Masked rows have a maximum of -inf; a finite one avoids -inf - -inf.
+/// Vectors of annulus::finite_maximum.
 template <class A>
-[[gnu::always_inline]] inline Vector<A> finite_maximum(A const* maximum) {
-  return larger(Vector<A>::load(maximum), Vector<A>::of(std::numeric_limits<A>::lowest()));
+[[gnu::always_inline]] inline Vector<A> finite_maximum(Vector<A> maximum) {
+  return larger(maximum, Vector<A>::of(std::numeric_limits<A>::lowest()));
 }
+
+namespace detail {
 
 /// Magnitude from which adjacent floating-point numbers differ by more than 1, that is weights by more than a factor e.
 template <class A>
@@ -68,7 +68,7 @@ template <class A>
   for (int v = 0; v < vectors; ++v) {
     V const before = V::load(maximum + v * lanes);
     select(increases[v], largest[v], before).store(maximum + v * lanes);
-    factor[v] = exponential(before - detail::finite_maximum(maximum + v * lanes));
+    factor[v] = rescale(before, V::load(maximum + v * lanes));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
   for (Index d = 0; d < dim; ++d)
@@ -87,7 +87,7 @@ template <class A>
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
   V high[vectors], sums[vectors];
   for (int v = 0; v < vectors; ++v) {
-    high[v] = detail::finite_maximum(maximum + v * lanes);
+    high[v] = finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
   auto const weigh_all = [&](auto exponent) {
@@ -125,7 +125,7 @@ template <class A>
   V low[vectors], sums[vectors];
   V const factor = V::of(scale);
   for (int v = 0; v < vectors; ++v) {
-    low[v] = V::zero() - detail::finite_maximum(maximum + v * lanes);
+    low[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
   auto const weigh_all = [&](auto exponent) __attribute__((always_inline)) {

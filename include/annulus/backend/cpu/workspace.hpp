@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/backend/host_operations.hpp"
-#include "annulus/core/index.hpp"
-#include "annulus/core/per_process.hpp"
+#include "annulus/backend/cpu/thread_pool.hpp"
+#include "annulus/core/host_memory.hpp"
+#include "annulus/core/process.hpp"
 
 namespace annulus::cpu {
 
@@ -105,15 +105,18 @@ class Arena {
     used_ += ceil_divide(count * static_cast<Index>(sizeof(E)), 64) * 64;
     return reinterpret_cast<E*>(place);
   }
-  /// Like take(), with default-constructed elements, which are never destroyed.
-  template <class E>
-  E* construct(Index count) {
+  /// `count` elements E(arena, arguments...), which take further memory from this arena and are never destroyed.
+  template <class E, class... Arguments>
+  E* construct(Index count, Arguments const&... arguments) {
     static_assert(std::is_trivially_destructible_v<E> && alignof(E) <= 64);
     E* const elements = take<E>(count);
-    if (memory_) std::uninitialized_default_construct_n(elements, count);
+    for (Index i = 0; i < count; ++i)
+      if (memory_)
+        std::construct_at(elements + i, *this, arguments...);
+      else
+        E(*this, arguments...);
     return elements;
   }
-  bool has_memory() const { return memory_ != nullptr; }
   Index used() const { return used_; }
 
  private:
@@ -127,6 +130,20 @@ Index bytes_of(Allocate&& allocate) {
   Arena sizes;
   allocate(sizes);
   return sizes.used();
+}
+
+/// Calls work(team, slot, scratch) on up to `threads` threads, as ThreadPool::Call::run does. `scratch` is the result
+/// of allocate(arena), called once per thread.
+template <class Allocate, class Work>
+void run_with_scratch(ThreadPool::Call& call, Index threads, Allocate&& allocate, Work&& work) {
+  Index const bytes = bytes_of(allocate);
+  WorkspaceStore::of_threads().provide(bytes, threads);
+  call.run(threads, [&](Team const& team, int slot) {
+    Workspace const own(WorkspaceStore::of_threads(), bytes);
+    Arena arena(own.data());
+    auto scratch = allocate(arena);
+    work(team, slot, scratch);
+  });
 }
 
 }  // namespace annulus::cpu

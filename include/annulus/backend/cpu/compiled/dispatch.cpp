@@ -1,17 +1,22 @@
 // Run-time selection of the kernels of annulus::cpu. Compiled for the lowest level of the architecture.
+//
+// Features of the processor: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume
+// 1, chapters 13 (XSAVE) and 18 (AMX); the levels v3 and v4 are those of the x86-64 psABI, section 3.1.1.
 
 #include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
-#include "annulus/backend/cpu/compiled/kernel_table.hpp"
-#include "annulus/backend/cpu/compiled/processor.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
-#include "annulus/backend/cpu/instruction_set.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 // One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist.
 #define ANNULUS_CPU_DECLARE(level)                                                       \
@@ -37,6 +42,73 @@ ANNULUS_CPU_DECLARE(avx512_amx)
 
 namespace annulus::cpu {
 namespace {
+
+/// In ascending order: a processor that supports a level supports all before it.
+enum class Level { baseline, avx2, avx512, avx512_bf16, avx512_amx };
+
+#if defined(__x86_64__)
+
+/// Feature bits of the processor, from CPUID, and register states that the operating system saves, from XGETBV.
+class ProcessorFeatures {
+ public:
+  ProcessorFeatures() {
+    unsigned eax = 0, ebx = 0, edx = 0;
+    if (!__get_cpuid(1, &eax, &ebx, &features_.ecx, &edx)) return;
+    if (has(features_.ecx, 27)) saved_registers_ = enabled_registers();
+    if (__get_cpuid_count(7, 0, &eax, &extended_.ebx, &extended_.ecx, &extended_.edx))
+      __get_cpuid_count(7, 1, &more_eax_, &ebx, &eax, &edx);
+    __get_cpuid(0x80000001, &eax, &ebx, &amd_ecx_, &edx);
+  }
+
+  /// The widest supported level.
+  Level widest() const {
+    if (!has_avx2()) return Level::baseline;
+    if (!has_avx512()) return Level::avx2;
+    if (!has(more_eax_, 5)) return Level::avx512;
+    return has_amx() ? Level::avx512_amx : Level::avx512_bf16;
+  }
+
+ private:
+  struct Registers {
+    unsigned ebx = 0, ecx = 0, edx = 0;
+  };
+
+  static bool has(unsigned word, int bit) { return (word >> bit & 1) != 0; }
+  bool saves(std::uint64_t registers) const { return (saved_registers_ & registers) == registers; }
+
+  /// XCR0 of XGETBV: the register states that the operating system saves.
+  static std::uint64_t enabled_registers() {
+    std::uint32_t low = 0, high = 0;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return std::uint64_t{high} << 32 | low;
+  }
+
+  /// x86-64-v3: SSE3 to SSE4.2, POPCNT, CMPXCHG16B, AVX, F16C, FMA, MOVBE; AVX2, BMI1, BMI2; LZCNT.
+  bool has_avx2() const {
+    for (int bit : {0, 9, 12, 13, 19, 20, 22, 23, 28, 29})
+      if (!has(features_.ecx, bit)) return false;
+    return saves(0x6) && has(extended_.ebx, 3) && has(extended_.ebx, 5) && has(extended_.ebx, 8) && has(amd_ecx_, 5);
+  }
+  /// x86-64-v4: AVX-512 F, DQ, CD, BW, VL.
+  bool has_avx512() const {
+    for (int bit : {16, 17, 28, 30, 31})
+      if (!has(extended_.ebx, bit)) return false;
+    return saves(0xe6);
+  }
+  bool has_amx() const { return has(extended_.edx, 22) && has(extended_.edx, 24) && saves(0x60000); }
+
+  Registers features_, extended_;
+  unsigned more_eax_ = 0, amd_ecx_ = 0;
+  std::uint64_t saved_registers_ = 0;
+};
+
+Level widest_level() { return ProcessorFeatures().widest(); }
+
+#else
+
+Level widest_level() { return Level::baseline; }
+
+#endif
 
 template <class T>
 using Table = KernelTable<T> const*;
@@ -77,13 +149,8 @@ LevelKernels const& choose() {
 }
 
 LevelKernels const& chosen() {
-  static LevelKernels const& kernels = choose();
-  return kernels;
-}
-
-template <class T>
-KernelTable<T> const& kernels_of() {
-  return *std::get<Table<T>>(chosen().tables);
+  static LevelKernels const& choice = choose();
+  return choice;
 }
 
 }  // namespace
@@ -91,29 +158,13 @@ KernelTable<T> const& kernels_of() {
 inline namespace ANNULUS_CPU_KERNELS {
 
 template <class T>
-void fold(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
-          RunningState<Accumulator<T>, HostMemory> const& state, StepDocuments const& documents, int threads) {
-  kernels_of<T>().fold(step, operands, state, documents, threads);
+KernelTable<T> kernels() {
+  return *std::get<Table<T>>(chosen().tables);
 }
-
-template <class T>
-void add_gradients(HostStep<T> const& step, StepOperands<T, HostMemory> const& operands,
-                   BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
-                   StepGradients<Accumulator<T>, HostMemory> const& gradients, StepDocuments const& documents,
-                   int threads) {
-  kernels_of<T>().add_gradients(step, operands, backward, gradients, documents, threads);
-}
-
-#define ANNULUS_CPU_INSTANTIATE(T)                                                                       \
-  template void fold<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                          \
-                        RunningState<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);     \
-  template void add_gradients<T>(HostStep<T> const&, StepOperands<T, HostMemory> const&,                 \
-                                 BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const&, \
-                                 StepGradients<Accumulator<T>, HostMemory> const&, StepDocuments const&, int);
-ANNULUS_CPU_INSTANTIATE(float)
-ANNULUS_CPU_INSTANTIATE(double)
-ANNULUS_CPU_INSTANTIATE(Eigen::half)
-ANNULUS_CPU_INSTANTIATE(Eigen::bfloat16)
+template KernelTable<float> kernels();
+template KernelTable<double> kernels();
+template KernelTable<Eigen::half> kernels();
+template KernelTable<Eigen::bfloat16> kernels();
 
 std::string_view cpu_target_name() { return chosen().name; }
 
@@ -122,15 +173,6 @@ std::vector<std::string_view> cpu_target_names() {
   for (LevelKernels const& one : levels)
     if (one.level <= widest_level()) names.push_back(one.name);
   return names;
-}
-
-PeakLoop peak_loop_of(DataType type) {
-  switch (type) {
-    case DataType::float64: return kernels_of<double>().peak_loop();
-    case DataType::bfloat16: return kernels_of<Eigen::bfloat16>().peak_loop();
-    case DataType::float16: return kernels_of<Eigen::half>().peak_loop();
-    default: return kernels_of<float>().peak_loop();
-  }
 }
 
 std::string target_refusal() {

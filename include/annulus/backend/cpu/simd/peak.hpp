@@ -6,7 +6,7 @@
 #include <iterator>
 #include <type_traits>
 
-#include "annulus/backend/cpu/simd/amx_tiles.hpp"
+#include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/scalar.hpp"
 

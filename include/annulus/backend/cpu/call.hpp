@@ -1,7 +1,9 @@
 #pragma once
-// Type-erased mask predicates, and a step that holds one.
+// Arguments of the CPU kernels: a step with a type-erased predicate, its operands and results.
 
 #include "annulus/backend/step.hpp"
+#include "annulus/backend/visible_keys.hpp"
+#include "annulus/core/scalar.hpp"
 
 namespace annulus::cpu {
 
@@ -32,5 +34,26 @@ HostStep<T> with_any_predicate(Step<T, Predicate, HostMemory> const& step, AnyPr
           step.query_positions, step.key_positions, &predicate,         step.bias,          step.boolean_mask,
           step.query_segments,  step.key_segments,  step.progress};
 }
+
+/// Backend::fold: adds the step's keys and values to `state`, on `threads` threads (0: automatic, see CpuBackend).
+template <class T>
+struct FoldCall {
+  HostStep<T> const& step;
+  StepOperands<T, HostMemory> const& operands;
+  RunningState<Accumulator<T>, HostMemory> const& state;
+  StepDocuments const& documents;
+  int threads;
+};
+
+/// Backend::add_gradients: adds the step's share to dq, dk, dv and, if given, dbias. `threads` as in FoldCall.
+template <class T>
+struct GradientCall {
+  HostStep<T> const& step;
+  StepOperands<T, HostMemory> const& operands;
+  BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward;
+  StepGradients<Accumulator<T>, HostMemory> const& gradients;
+  StepDocuments const& documents;
+  int threads;
+};
 
 }  // namespace annulus::cpu
