@@ -49,3 +49,7 @@ TEST_CASE("sums and products saturate at both ends of the range", "[core]") {
   CHECK((saturating_product(largest, -2) == smallest && saturating_product(smallest, 2) == smallest));
   CHECK((saturating_product(smallest, 0) == 0 && saturating_product(Index{1} << 32, Index{1} << 32) == largest));
 }
+
+TEST_CASE("places beyond both ends of the ring wrap around", "[core]") {
+  for (int place : {-8, -4, 0, 4, 8}) CHECK(annulus::rank_at(place + 3, 4) == 3);
+}

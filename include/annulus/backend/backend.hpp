@@ -2,16 +2,11 @@
 // Backend concept: the device policy. A backend does all work on tensor memory and knows nothing of ranks.
 
 #include <concepts>
-#include <cstddef>
 #include <optional>
 #include <string>
 
 #include "annulus/backend/step.hpp"
-#include "annulus/core/index.hpp"
 #include "annulus/core/scalar.hpp"
-#include "annulus/mask/mask.hpp"
-#include "annulus/numerics/dropout.hpp"
-#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 
@@ -53,6 +48,36 @@ class Support {
   std::optional<std::string> reason_;
 };
 
+namespace detail {
+
+/// The requirements on backend B with memory space S and accumulator A of float.
+template <class B, class S, class A>
+concept BackendIn = requires(B& backend, B const& observed, Problem const& problem, Step<float, EveryPair, S> step,
+                             StepOperands<float, S> operands, RunningState<A, S> state,
+                             BackwardOperands<float, float, A, S> backward, StepGradients<A, S> gradients,
+                             TensorView<float, 4, S> tensor, TensorView<float const, 4, S> constant,
+                             TensorView<A const, 4, S> sums, TensorView<float, 3, S> lse, TensorView<A, 3, S> delta,
+                             TensorView<float const, 3, S> known_lse, TensorView<A const, 3, S> known_delta,
+                             TensorView<float const, 2, S> sinks, TensorView<A, 2, S> dsinks) {
+  typename B::Buffer;
+  { backend.allocate(Index{64}) } -> std::same_as<typename B::Buffer>;
+  { observed.supports(problem) } -> std::same_as<Support>;
+  backend.copy(constant, tensor);
+  backend.convert(sums, tensor);
+  backend.add(gradients.dq, sums);
+  backend.clear(gradients.dq);
+  backend.reset(state);
+  backend.fold(step, operands, state);
+  backend.merge(state, state);
+  backend.normalise(state, sinks, tensor, lse, lse);
+  backend.row_delta(constant, constant, delta);
+  backend.add_gradients(step, operands, backward, gradients);
+  backend.sink_gradients(known_lse, known_lse, known_delta, sinks, dsinks);
+  backend.synchronize();
+};
+
+}  // namespace detail
+
 /// Satisfied by B where, for every element type T that it supports, with A = B::accumulator<T> and views in its space:
 ///  1. allocate(bytes) returns a movable Buffer with data() and size(), aligned to 64 bytes, contents unspecified;
 ///  2. supports(problem) is called before any rows are sent; a problem that it rejects is never started;
@@ -62,7 +87,7 @@ class Support {
 ///  5. reset(state) makes every row empty; fold(step, operands, state) adds the keys of a step to the rows they are
 ///     visible to; merge(into, from) joins two states of the same rows; normalise(state, sinks, output, lse,
 ///     lse_remainder) computes the results (sinks: sink logits [query_heads, n], without data: none); all follow
-///     numerics/merge.hpp, also for rows that have seen no key. lse_remainder is the rounding error of lse, 0 where lse
+///     numerics/softmax.hpp, also for rows that have seen no key. lse_remainder is the rounding error of lse, 0 where lse
 ///     is not finite; without data it is not written;
 ///  6. row_delta(dout, output, delta): delta = sum over dim of dout * output;
 ///  7. add_gradients(step, operands, backward, gradients) adds the share of a step to dq, dk, dv and, if given, dbias.
@@ -72,34 +97,7 @@ class Support {
 /// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
 /// Results are bit-identical from run to run.
 template <class B>
-concept Backend = requires(B& backend, B const& observed, Problem const& problem, Step<float, EveryPair, typename B::memory_space> step,
-                           StepOperands<float, typename B::memory_space> operands,
-                           RunningState<typename B::template accumulator<float>, typename B::memory_space> state,
-                           BackwardOperands<float, float, typename B::template accumulator<float>, typename B::memory_space> backward,
-                           StepGradients<typename B::template accumulator<float>, typename B::memory_space> gradients,
-                           TensorView<float, 4, typename B::memory_space> tensor,
-                           TensorView<float const, 4, typename B::memory_space> constant,
-                           TensorView<float, 3, typename B::memory_space> lse,
-                           TensorView<typename B::template accumulator<float>, 3, typename B::memory_space> delta,
-                           TensorView<float const, 2, typename B::memory_space> sinks,
-                           TensorView<typename B::template accumulator<float>, 2, typename B::memory_space> dsinks) {
-  typename B::memory_space;
-  typename B::Buffer;
-  { backend.allocate(Index{64}) } -> std::same_as<typename B::Buffer>;
-  { observed.supports(problem) } -> std::same_as<Support>;
-  backend.copy(constant, tensor);
-  backend.convert(TensorView<typename B::template accumulator<float> const, 4, typename B::memory_space>{}, tensor);
-  backend.add(gradients.dq, TensorView<typename B::template accumulator<float> const, 4, typename B::memory_space>{});
-  backend.clear(gradients.dq);
-  backend.reset(state);
-  backend.fold(step, operands, state);
-  backend.merge(state, state);
-  backend.normalise(state, sinks, tensor, lse, lse);
-  backend.row_delta(constant, constant, delta);
-  backend.add_gradients(step, operands, backward, gradients);
-  backend.sink_gradients(TensorView<float const, 3, typename B::memory_space>{}, TensorView<float const, 3, typename B::memory_space>{}, TensorView<typename B::template accumulator<float> const, 3, typename B::memory_space>{}, sinks, dsinks);
-  backend.synchronize();
-};
+concept Backend = detail::BackendIn<B, typename B::memory_space, typename B::template accumulator<float>>;
 
 /// Type in which backend B sums for operands of type T.
 template <class B, class T>

@@ -6,9 +6,7 @@
 #include <cstddef>
 
 #include "annulus/backend/step.hpp"
-#include "annulus/core/host_memory.hpp"
 #include "annulus/numerics/softmax.hpp"
-#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 
@@ -51,7 +49,7 @@ class HostOperations {
 
   template <class A>
   void merge(RunningState<A, HostMemory> into, RunningState<A, HostMemory> from) {
-    for_each_row(into, [&](Index b, Index h, Index i) {
+    for_each_row(into.maximum, [&](Index b, Index h, Index i) {
       SoftmaxRow<A> row{into.maximum(b, h, i), into.sum(b, h, i)};
       auto const factors = row.merge({from.maximum(b, h, i), from.sum(b, h, i)});
       for (Index d = 0; d < into.accumulator.extent(axis::dim); ++d)
@@ -67,7 +65,7 @@ class HostOperations {
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
                  TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
-    for_each_row(state, [&](Index b, Index h, Index i) {
+    for_each_row(state.maximum, [&](Index b, Index h, Index i) {
       SoftmaxRow<A> row{state.maximum(b, h, i), state.sum(b, h, i)};
       A scale = A(1);
       for (Index s = 0; sinks.data() && s < sinks.extent(1); ++s) {
@@ -93,22 +91,20 @@ class HostOperations {
   /// dout and output [batch, queries, query_heads, value_dim]; delta [batch, query_heads, queries], overwritten.
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
-    for (Index b = 0; b < delta.extent(0); ++b)
-      for (Index h = 0; h < delta.extent(1); ++h)
-        for (Index i = 0; i < delta.extent(2); ++i) {
-          constexpr Index block = 64;
-          alignas(64) A factors[block], others[block];
-          A sum = A(0);
-          for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += block) {
-            Index const count = std::min(block, dim - begin);
-            for (Index d = 0; d < count; ++d) {
-              factors[d] = static_cast<A>(output(b, i, h, begin + d));
-              others[d] = static_cast<A>(dout(b, i, h, begin + d));
-            }
-            sum = add_products(sum, factors, others, count);
-          }
-          delta(b, h, i) = sum;
+    for_each_row(delta, [&](Index b, Index h, Index i) {
+      constexpr Index block = 64;
+      alignas(64) A factors[block], others[block];
+      A sum = A(0);
+      for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += block) {
+        Index const count = std::min(block, dim - begin);
+        for (Index d = 0; d < count; ++d) {
+          factors[d] = static_cast<A>(output(b, i, h, begin + d));
+          others[d] = static_cast<A>(dout(b, i, h, begin + d));
         }
+        sum = add_products(sum, factors, others, count);
+      }
+      delta(b, h, i) = sum;
+    });
   }
 
   /// A sink logit s has probability exp((s - lse) - lse_remainder) and value 0, so its gradient is the sum over all
@@ -139,11 +135,12 @@ class HostOperations {
     return sum;
   }
 
+  /// Calls function(b, h, i) for each row of statistics [batch, query_heads, queries], in the order of the operands.
   template <class A, class Function>
-  static void for_each_row(RunningState<A, HostMemory> state, Function&& function) {
-    for (Index b = 0; b < state.maximum.extent(0); ++b)
-      for (Index i = 0; i < state.maximum.extent(2); ++i)
-        for (Index h = 0; h < state.maximum.extent(1); ++h) function(b, h, i);
+  static void for_each_row(TensorView<A, 3> const& rows, Function&& function) {
+    for (Index b = 0; b < rows.extent(0); ++b)
+      for (Index i = 0; i < rows.extent(2); ++i)
+        for (Index h = 0; h < rows.extent(1); ++h) function(b, h, i);
   }
 };
 

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <span>
 
-#include "annulus/core/index.hpp"
-#include "annulus/mask/mask.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/numerics/dropout.hpp"
 #include "annulus/numerics/softmax.hpp"
@@ -80,27 +78,24 @@ struct Step {
                          key_positions[static_cast<std::size_t>(key)]);
   }
 
-  /// The step with its views reinterpreted as views in another memory space.
+  /// The same step with `predicate` as its predicate, which must outlive the result.
+  template <class Other>
+  Step<T, Other, Space> with_predicate(Other const& other) const {
+    return {tiles, mask, softmax_scale, logit_softcap, dropout, query_positions, key_positions, &other, bias,
+            boolean_mask, query_segments, key_segments, progress};
+  }
+
+  /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
-    return {tiles,
-            mask,
-            softmax_scale,
-            logit_softcap,
-            dropout,
-            query_positions,
-            key_positions,
-            predicate,
-            bias.template in_space<Other>(),
-            boolean_mask.template in_space<Other>(),
-            query_segments.template in_space<Other>(),
-            key_segments.template in_space<Other>(),
-            Progress{}};  // kernels in another memory space cannot call the host
+    auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
+    return {tiles, mask, softmax_scale, logit_softcap, dropout, query_positions, key_positions, predicate, moved(bias),
+            moved(boolean_mask), moved(query_segments), moved(key_segments), Progress{}};
   }
 };
 
 /// Un-normalised result of the keys seen so far: accumulator [batch, queries, query_heads, value_dim], maximum and sum
-/// [batch, query_heads, queries]. Accumulator and sum are relative to the row's maximum (numerics/softmax_row.hpp).
+/// [batch, query_heads, queries]. Accumulator and sum are relative to the row's maximum (numerics/softmax.hpp).
 template <class A, class Space>
 struct RunningState {
   TensorView<A, 4, Space> accumulator;

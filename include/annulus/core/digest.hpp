@@ -13,10 +13,11 @@ namespace annulus {
 /// changes are missed with a probability of about 2^-64. Four independent chains keep up with memory bandwidth. To
 /// digest several ranges, pass the digest of one as the `seed` of the next.
 inline std::uint64_t digest_of(std::span<std::byte const> bytes, std::uint64_t seed = 0) {
-  // Multipliers of the finaliser of SplitMix64 (Steele, Lea, Flood, doi 10.1145/2660193.2660195).
-  constexpr std::uint64_t odd = 0xbf58476d1ce4e5b9u, other_odd = 0x94d049bb133111ebu;
+  // Increment of SplitMix64 and multipliers of its finaliser (Steele, Lea, Flood, doi 10.1145/2660193.2660195).
+  constexpr std::uint64_t gamma = 0x9e3779b97f4a7c15u, odd = 0xbf58476d1ce4e5b9u, other_odd = 0x94d049bb133111ebu;
   constexpr std::size_t word = sizeof(std::uint64_t), chains = 4;
-  std::array<std::uint64_t, chains> state{seed + 1, seed + 2, seed + 3, seed + 4 + bytes.size()};
+  // Chains that begin near each other would give equal digests for values that differ as little.
+  std::array state{seed + gamma, seed + 2 * gamma, seed + 3 * gamma, seed + 4 * gamma + bytes.size()};
   // Bijective in chain and in value, and every bit of both reaches every bit of the next chain.
   auto const mix = [](std::uint64_t& chain, std::uint64_t value) {
     chain = (chain ^ value) * odd;

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "annulus/core/index.hpp"
@@ -62,31 +63,18 @@ namespace detail {
 
 template <class T>
 void append(std::ostringstream& out, T const& value) {
-  out << value;
-}
-
-inline void append(std::ostringstream& out, bool value) { out << (value ? "true" : "false"); }
-
-template <class T>
-void append_list(std::ostringstream& out, T const& values) {
-  out << '[';
-  char const* separator = "";
-  for (auto const& value : values) {
-    out << separator;
-    append(out, value);
-    separator = ", ";
+  if constexpr (std::same_as<T, bool>) {
+    out << (value ? "true" : "false");
+  } else if constexpr (requires { value.begin(); } && !std::convertible_to<T const&, std::string_view>) {
+    char const* separator = "[";
+    for (auto const& element : value) {
+      out << std::exchange(separator, ", ");
+      append(out, element);
+    }
+    out << (value.empty() ? "[]" : "]");
+  } else {
+    out << value;
   }
-  out << ']';
-}
-
-template <class T, std::size_t N>
-void append(std::ostringstream& out, std::array<T, N> const& values) {
-  append_list(out, values);
-}
-
-template <class T>
-void append(std::ostringstream& out, std::vector<T> const& values) {
-  append_list(out, values);
 }
 
 }  // namespace detail

@@ -2,13 +2,10 @@
 // State of the process: singletons that a forked child creates anew, and the CPU cores that the process may use.
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
+#include <bitset>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <thread>
 #include <vector>
@@ -86,15 +83,12 @@ class CoreSet {
     return cores;
   }
 
-  void add(int core) { words_[static_cast<std::size_t>(core / 64)] |= std::uint64_t{1} << (core % 64); }
-  bool has(int core) const { return (words_[static_cast<std::size_t>(core / 64)] >> (core % 64) & 1) != 0; }
-  int count() const {
-    return std::accumulate(words_.begin(), words_.end(), 0,
-                           [](int sum, auto word) { return sum + std::popcount(word); });
-  }
+  void add(int core) { cores_.set(static_cast<std::size_t>(core)); }
+  bool has(int core) const { return cores_.test(static_cast<std::size_t>(core)); }
+  int count() const { return static_cast<int>(cores_.count()); }
 
  private:
-  std::array<std::uint64_t, capacity / 64> words_{};
+  std::bitset<capacity> cores_;
 };
 
 /// Number of cores for each process where several are bound to the same ones: each core goes to the process bound to it

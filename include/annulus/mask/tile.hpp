@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "annulus/core/index.hpp"
 #include "annulus/mask/mask.hpp"
 
 namespace annulus {
@@ -55,21 +54,23 @@ struct Tile {
   /// The tile clipped to the query (key) rows `rows` of the shard. Clipped-off rows must have no visible pair.
   constexpr Tile with_queries(RowRange rows) const {
     Tile tile = *this;
-    Index const skipped = std::max(rows.begin - query_begin, Index{0});
-    tile.query_begin += skipped;
-    tile.query_position += skipped * query_stride;
-    tile.query_count = std::min(query_begin + query_count, rows.end) - tile.query_begin;
-    tile.band = band.shifted(skipped);
+    tile.band = band.shifted(clip(rows, tile.query_begin, tile.query_count, tile.query_position, query_stride));
     return tile;
   }
   constexpr Tile with_keys(RowRange rows) const {
     Tile tile = *this;
-    Index const skipped = std::max(rows.begin - key_begin, Index{0});
-    tile.key_begin += skipped;
-    tile.key_position += skipped * key_stride;
-    tile.key_count = std::min(key_begin + key_count, rows.end) - tile.key_begin;
-    tile.band = band.shifted(-skipped);
+    tile.band = band.shifted(-clip(rows, tile.key_begin, tile.key_count, tile.key_position, key_stride));
     return tile;
+  }
+
+ private:
+  /// Returns the number of rows that are clipped off before the first one kept.
+  static constexpr Index clip(RowRange rows, Index& begin, Index& count, Index& position, Index stride) {
+    Index const skipped = std::max(rows.begin - begin, Index{0});
+    count = std::min(begin + count, rows.end) - (begin + skipped);
+    begin += skipped;
+    position += skipped * stride;
+    return skipped;
   }
 };
 

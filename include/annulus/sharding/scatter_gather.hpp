@@ -1,14 +1,11 @@
 #pragma once
 // Scatter and gather between a global tensor in natural order and the shard of one rank, for any sharding.
 
-#include <numeric>
 #include <span>
-#include <vector>
 
 #include "annulus/core/error.hpp"
 #include "annulus/sharding/sharding.hpp"
 #include "annulus/tensor/tensor_like.hpp"
-#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 
@@ -17,10 +14,10 @@ namespace detail {
 /// The positions of a segment as a strided slice of the global view, without a copy.
 template <class T, std::size_t N>
 TensorView<T, N> positions_of_segment(TensorView<T, N> global, std::size_t sequence, Segment const& segment) {
-  auto extents = global.slice(sequence, segment.global_begin, segment.length).extents();
+  auto const slice = global.slice(sequence, segment.global_begin, segment.length);
   auto strides = global.strides();
   strides[sequence] *= segment.global_stride;
-  return {global.slice(sequence, segment.global_begin, segment.length).data(), extents, strides};
+  return {slice.data(), slice.extents(), strides};
 }
 
 template <class T, class U, std::size_t N>
@@ -52,11 +49,9 @@ template <class T, class U, std::size_t N>
 void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, TensorView<U, N> local,
                   std::size_t sequence = axis::sequence) {
   detail::check_shard(global, local, segments, sequence);
-  for (Segment const& segment : segments) {
-    auto const target = local.slice(sequence, segment.local_begin, segment.length);
-    for_each_element(target, detail::positions_of_segment(global, sequence, segment),
-                     [](U& to, T const& from) { to = static_cast<U>(from); });
-  }
+  for (Segment const& segment : segments)
+    copy_elements(TensorView<T const, N>(detail::positions_of_segment(global, sequence, segment)),
+                  local.slice(sequence, segment.local_begin, segment.length));
 }
 
 /// Copies a shard to its positions in `global`; arguments and errors as for scatter_into. Ranks write disjoint
@@ -65,11 +60,9 @@ template <class T, class U, std::size_t N>
 void gather_into(TensorView<T, N> local, std::span<Segment const> segments, TensorView<U, N> global,
                  std::size_t sequence = axis::sequence) {
   detail::check_shard(global, local, segments, sequence);
-  for (Segment const& segment : segments) {
-    auto const target = detail::positions_of_segment(global, sequence, segment);
-    for_each_element(target, local.slice(sequence, segment.local_begin, segment.length),
-                     [](U& to, T const& from) { to = static_cast<U>(from); });
-  }
+  for (Segment const& segment : segments)
+    copy_elements(TensorView<T const, N>(local.slice(sequence, segment.local_begin, segment.length)),
+                  detail::positions_of_segment(global, sequence, segment));
 }
 
 /// Returns the shard of `rank` of a global tensor [batch, sequence, heads, dim] (another axis order: wrap it), in the

@@ -1,6 +1,7 @@
 #pragma once
 // TensorTraits of Eigen::Tensor and Eigen::TensorMap, row- and column-major, and of TensorView.
 
+#include <algorithm>
 #include <array>
 #include <type_traits>
 #include <unsupported/Eigen/CXX11/Tensor>
@@ -13,14 +14,13 @@ namespace detail {
 
 template <int Options, class T, std::size_t N, class Dimensions>
 TensorView<T, N> eigen_view(T* data, Dimensions const& dimensions) {
-  std::array<Index, N> extents{}, strides{};
+  std::array<Index, N> extents{};
   for (std::size_t a = 0; a < N; ++a) extents[a] = static_cast<Index>(dimensions[a]);
-  Index stride = 1;
-  for (std::size_t i = 0; i < N; ++i) {
-    std::size_t const a = (Options & Eigen::RowMajor) ? N - 1 - i : i;
-    strides[a] = stride;
-    stride = saturating_product(stride, extents[a]);
-  }
+  if constexpr (Options & Eigen::RowMajor) return {data, extents};
+  auto reversed = extents;
+  std::reverse(reversed.begin(), reversed.end());
+  auto strides = row_major_strides(reversed);
+  std::reverse(strides.begin(), strides.end());
   return {data, extents, strides};
 }
 

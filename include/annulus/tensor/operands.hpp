@@ -13,7 +13,6 @@
 #include "annulus/core/memory_space.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/tensor/tensor_like.hpp"
-#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 

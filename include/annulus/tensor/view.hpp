@@ -8,7 +8,6 @@
 #include <type_traits>
 
 #include "annulus/core/error.hpp"
-#include "annulus/core/index.hpp"
 #include "annulus/core/host_memory.hpp"
 
 namespace annulus {

@@ -8,11 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
 
 #include "annulus/backend/cpu/backward_unit.hpp"
-#include "annulus/backend/cpu/simd/vector.hpp"
-#include "annulus/backend/cpu/workspace.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -29,14 +26,13 @@ class BackwardSum {
   explicit BackwardSum(GradientCall<T> const& call)
       : call_(call),
         heads_(call.operands),
-        extents_{call.operands.q.extent(axis::dim), call.operands.v.extent(axis::dim)},
-        keys_(call.operands.k.extent(axis::sequence)),
+        extents_(call.operands),
         panels_(B::panels(heads_.queries * heads_.group)) {}
 
   void run() {
-    if (call_.step.tiles.empty() || heads_.count == 0 || panels_ == 0 || keys_ == 0) return;
+    if (call_.step.tiles.empty() || heads_.count == 0 || panels_ == 0 || extents_.keys == 0) return;
     ThreadPool::Call call(ThreadPool::shared(), shares_bias_gradient() ? 1 : call_.threads);
-    Index const blocks = B::key_blocks(keys_);
+    Index const blocks = B::key_blocks(extents_.keys);
     Index const threads = std::min(call.most(), heads_.count * blocks);
     // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
@@ -44,18 +40,19 @@ class BackwardSum {
     blocks_per_piece_ = std::clamp<Index>(blocks * heads_.count / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
-    Workspace const shared(WorkspaceStore::of_calls(), bytes_of([&](Arena& arena) { allocate_shared(arena); }));
+    auto const allocate = [&](Arena& arena) {
+      finished_ = arena.take<Index>(heads_.count * pieces_);
+      reach_ = arena.take<RowRange>(heads_.batches() * panels_);
+    };
+    Workspace const shared(WorkspaceStore::of_calls(), bytes_of(allocate));
     Arena arena(shared.data());
-    allocate_shared(arena);
+    allocate(arena);
     std::fill_n(finished_, heads_.count * pieces_, panels_);
     find_reach();
     next_.store(0);
     run_with_scratch(
         call, threads, [&](Arena& own) { return allocate_scratch(own); },
-        [&](Team const& team, int slot, Scratch& scratch) {
-          scratch.progresses = slot == 0;
-          work(team, scratch);
-        });
+        [&](Team const& team, Scratch& scratch) { work(team, scratch); });
   }
 
  private:
@@ -75,9 +72,8 @@ class BackwardSum {
   };
 
   Index block_bytes() const {
-    return B::key_block *
-           (extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth()) *
-           static_cast<Index>(sizeof(A));
+    Index const elements = extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth();
+    return B::key_block * elements * static_cast<Index>(sizeof(A));
   }
 
   /// True if heads or batch items share elements of dbias: pieces of different heads would then write to the same ones.
@@ -94,11 +90,6 @@ class BackwardSum {
     scratch.panel = arena.construct<BackwardPanel<T>>(1, extents_);
     scratch.unit = arena.construct<BackwardUnit<T>>(1, call_.step);
     return scratch;
-  }
-
-  void allocate_shared(Arena& arena) {
-    finished_ = arena.take<Index>(heads_.count * pieces_);
-    reach_ = arena.take<RowRange>(heads_.batches() * panels_);
   }
 
   /// Finds the hull of the keys that each panel sees, the same for all heads. It suffices for most pieces of a windowed
@@ -134,7 +125,7 @@ class BackwardSum {
     GroupRows const rows = heads_.rows(head);
     HeadRows<T const> const k(call_.operands.k, rows.batch, rows.kv_head), v(call_.operands.v, rows.batch, rows.kv_head);
     RowRange const keys{piece * blocks_per_piece_ * B::key_block,
-                        std::min((piece + 1) * blocks_per_piece_ * B::key_block, keys_)};
+                        std::min((piece + 1) * blocks_per_piece_ * B::key_block, extents_.keys)};
     bool loaded = false;
     Index first_busy = 0;  // first of the earlier pieces that may be unfinished
     for (Index p = panels_; p-- > 0;) {
@@ -193,7 +184,7 @@ class BackwardSum {
   /// Adds the share of one key block and the loaded panel. The order of sums, by block and within it by tile, does not
   /// depend on how blocks are split into pieces.
   void add_block(Scratch& scratch, HeadRows<T const> const& k, RowRange keys, Index block) const {
-    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, keys_ - begin);
+    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
     KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
     auto const add_tile = [&](PanelKeys<A> const& seen) {
       BlockRows const rows{begin, 0, std::max(seen.any.begin - begin, Index{0}), std::min(seen.any.end - begin, count)};
@@ -217,22 +208,17 @@ class BackwardSum {
 
   void store(Scratch& scratch, GroupRows const& rows, RowRange keys) const {
     HeadRows<A> const dk(call_.gradients.dk, rows.batch, rows.kv_head), dv(call_.gradients.dv, rows.batch, rows.kv_head);
-    auto const add = [](A& element, A sum) { element += sum; };
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
       Index const count = std::min<Index>(B::key_block, keys.end - begin);
-      unpack_strips(
-          scratch.keys[i].dk, Index{B::key_block}, count, extents_.head_dim, [&](Index j) { return dk.row(begin + j); },
-          add);
-      unpack_strips(
-          scratch.keys[i].dv, Index{B::key_block}, count, extents_.value_dim,
-          [&](Index j) { return dv.row(begin + j); }, add);
+      add_strips(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head_dim, dk.row(begin), dk.row_stride);
+      add_strips(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value_dim, dv.row(begin), dv.row_stride);
     }
   }
 
   GradientCall<T> const call_;
   KvHeads const heads_;
-  GradientExtents<E> const extents_;
-  Index const keys_, panels_;
+  PackedExtents<E> const extents_;
+  Index const panels_;
   Index blocks_per_piece_ = 1, pieces_ = 0;
   Index* finished_ = nullptr;
   RowRange* reach_ = nullptr;  ///< [batch item][panel]: hull of the keys that the panel sees

@@ -7,28 +7,12 @@
 
 #include "annulus/backend/cpu/logits.hpp"
 #include "annulus/backend/cpu/packing.hpp"
-#include "annulus/backend/cpu/products.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
 #include "annulus/backend/cpu/workspace.hpp"
 #include "annulus/numerics/softmax.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
-
-/// Extents of head_dim and value_dim: as given, in packed elements E, and padded to whole vectors or groups.
-template <class E>
-struct GradientExtents {
-  using B = Blocking<typename Operand<E>::Sum>;
-  using G = PackedGroup<E>;
-  Index head_dim, value_dim;
-
-  Index head_depth() const { return G::elements(head_dim); }
-  Index value_depth() const { return G::elements(value_dim); }
-  Index head_dim_padded() const { return B::dim_padded(head_dim); }
-  Index value_dim_padded() const { return B::dim_padded(value_dim); }
-  /// head_dim padded to whole groups of columns.
-  Index head_dim_grouped() const { return G::rows_padded(head_dim); }
-};
 
 /// A block of keys: its packed operands, and its gradients, which accumulate over panels.
 template <class T>
@@ -39,7 +23,7 @@ struct KeyBlock {
   /// Rows of a block, and the same in packed elements.
   static constexpr Index rows = B::key_block, depth = rows / Operand<E>::depth;
 
-  KeyBlock(Arena& arena, GradientExtents<E> const& extents)
+  KeyBlock(Arena& arena, PackedExtents<E> const& extents)
       : key_groups(arena.take<E>(B::key_block * extents.head_depth())),
         value_groups(arena.take<E>(B::key_block * extents.value_depth())),
         key_columns(arena.take<E>(depth * extents.head_dim_grouped())),
@@ -48,7 +32,7 @@ struct KeyBlock {
 
   /// Packs keys [begin, begin + count) of the step and clears the gradients.
   void load(HeadRows<T const> const& k, HeadRows<T const> const& v, Index begin, Index count,
-            GradientExtents<E> const& extents) {
+            PackedExtents<E> const& extents) {
     pack_row_groups(k, begin, count, extents.head_dim, key_groups);
     pack_row_groups(v, begin, count, extents.value_dim, value_groups);
     pack_column_groups(k, begin, count, extents.head_dim, key_columns, not_finite);
@@ -79,7 +63,7 @@ class BackwardPanel {
   /// Rows of a panel, and the same in packed elements.
   static constexpr Index rows = B::panel, depth = rows / Operand<E>::depth;
 
-  BackwardPanel(Arena& arena, GradientExtents<E> const& extents)
+  BackwardPanel(Arena& arena, PackedExtents<E> const& extents)
       : queries(arena.take<E>(rows * extents.head_depth())),
         douts(arena.take<E>(rows * extents.value_depth())),
         query_rows(arena.take<E>(depth * extents.head_dim_padded())),
@@ -87,7 +71,7 @@ class BackwardPanel {
         dq(arena.take<A>(B::panel * extents.head_dim_grouped())) {}
 
   /// Packs the rows of `loaded` and reads their dq, which store_gradient() writes back.
-  void load(QueryPanel<A> const& loaded, GradientExtents<E> const& extents, HostStep<T> const& step,
+  void load(QueryPanel<A> const& loaded, PackedExtents<E> const& extents, HostStep<T> const& step,
             TensorView<T const, 4> const& q, BackwardOperands<T, A, A, HostMemory> const& backward,
             TensorView<A, 4> const& query_gradient) {
     panel = loaded;
@@ -116,21 +100,16 @@ class BackwardPanel {
     query_stride = q.stride(axis::dim);
     dout_stride = backward.dout.stride(axis::dim);
     RowSet not_finite_douts;
-    if constexpr (is_pair<E>) {
-      pack_panel(query_row, query_stride, extents.head_dim, queries);
-      pack_panel(dout_row, dout_stride, extents.value_dim, douts);
-    } else {
-      pack_panel(query_row, query_stride, extents.head_dim, scales, queries);
-      pack_panel(dout_row, dout_stride, extents.value_dim, ones, douts);
-    }
-    pack_strips(query_row, query_stride, rows, extents.head_dim, query_rows, rows, &not_finite);
-    pack_strips(dout_row, dout_stride, rows, extents.value_dim, dout_rows, rows, &not_finite_douts);
+    pack_panel(query_row, query_stride, extents.head_dim, scales, queries);
+    pack_panel(dout_row, dout_stride, extents.value_dim, ones, douts);
+    pack_strips(query_row, query_stride, rows, extents.head_dim, query_rows, not_finite);
+    pack_strips(dout_row, dout_stride, rows, extents.value_dim, dout_rows, not_finite_douts);
     not_finite.insert(not_finite_douts);
     pack_panel<A, A>(dq_row, 1, extents.head_dim, ones, dq);
     std::fill_n(dq + extents.head_dim * B::panel, (extents.head_dim_grouped() - extents.head_dim) * B::panel, A(0));
   }
 
-  void store_gradient(GradientExtents<E> const& extents) const {
+  void store_gradient(PackedExtents<E> const& extents) const {
     A const nothing[B::panel] = {};
     unpack_panel(dq, extents.head_dim, nothing, dq_row);
   }
@@ -242,7 +221,7 @@ class BackwardUnit {
   }
 
   /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
-  void meet(HostStep<T> const& step, GradientExtents<E> const& extents, BackwardPanel<T>& queries,
+  void meet(HostStep<T> const& step, PackedExtents<E> const& extents, BackwardPanel<T>& queries,
             PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows, HeadRows<T const> const& key_operand,
             TensorView<A, 4> const& dbias, PrefetchQueue& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
@@ -252,8 +231,11 @@ class BackwardUnit {
                          extents.head_depth(), blocks_.scores, no_maximum, ahead);
     multiply_rows<false>(keys.value_groups + rows.first * extents.value_depth(), row_count, queries.douts,
                          extents.value_depth(), dweights_, no_maximum, ahead);
-    keys.not_finite_operands.for_each_in(rows.begin, rows.end,
-                                         [&](Index j) { clear_lanes_without_row(queries, rows.row(j)); });
+    // The products of lanes without a query may be NaN there; their weight is 0.
+    keys.not_finite_operands.for_each_in(rows.begin, rows.end, [&](Index j) {
+      for (Index lane = 0, place = rows.row(j) * B::panel; lane < B::panel; ++lane, ++place)
+        if (!queries.query_row[lane]) blocks_.scores[place] = dweights_[place] = A(0);
+    });
     differentiate(step, queries, seen, rows, dbias);
     // The packed groups at both ends may hold keys that no lane sees.
     Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
@@ -293,13 +275,6 @@ class BackwardUnit {
     differentiate_masked(step, queries, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms, dbias);
   }
 
-  /// Clears a key's lanes that have no query: their products may be NaN, and their weight is 0.
-  void clear_lanes_without_row(BackwardPanel<T> const& queries, Index row) {
-    for (int lane = 0; lane < B::panel; ++lane)
-      if (!queries.query_row[lane])
-        blocks_.scores[row * B::panel + lane] = dweights_[row * B::panel + lane] = A(0);
-  }
-
   void differentiate_masked(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
                             BlockRows const& rows, detail::RowTerms<A> const& terms, TensorView<A, 4> const& dbias) {
     if (rows.begin >= rows.end) return;
@@ -318,7 +293,7 @@ class BackwardUnit {
   }
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
-  void multiply(GradientExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows,
+  void multiply(PackedExtents<E> const& extents, BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows,
                 Index row_count, PrefetchQueue& ahead) {
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
@@ -359,7 +334,7 @@ class BackwardUnit {
   }
 
   /// Adds the share of a query whose q or dout row holds NaN or infinity to the keys that it sees alone.
-  void add_nonfinite_query(GradientExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys,
+  void add_nonfinite_query(PackedExtents<E> const& extents, BackwardPanel<T> const& queries, KeyBlock<T>& keys,
                          BlockRows const& rows, Index lane) const {
     bool const q_is_zeroed = !all_finite<A>(queries.query_row[lane], queries.query_stride, extents.head_dim);
     bool const dout_is_zeroed = !all_finite<A>(queries.dout_row[lane], queries.dout_stride, extents.value_dim);

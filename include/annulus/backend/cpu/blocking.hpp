@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "annulus/backend/cpu/simd/operand.hpp"
-#include "annulus/core/index.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {

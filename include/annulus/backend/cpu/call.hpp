@@ -27,14 +27,6 @@ struct AnyPredicate {
 template <class T>
 using HostStep = Step<T, AnyPredicate, HostMemory>;
 
-/// The same step with `predicate` as its predicate, which must outlive the result.
-template <class T, class Predicate>
-HostStep<T> with_any_predicate(Step<T, Predicate, HostMemory> const& step, AnyPredicate const& predicate) {
-  return {step.tiles,           step.mask,          step.softmax_scale, step.logit_softcap, step.dropout,
-          step.query_positions, step.key_positions, &predicate,         step.bias,          step.boolean_mask,
-          step.query_segments,  step.key_segments,  step.progress};
-}
-
 /// Backend::fold: adds the step's keys and values to `state`, on `threads` threads (0: automatic, see CpuBackend).
 template <class T>
 struct FoldCall {

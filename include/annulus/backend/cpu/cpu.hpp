@@ -9,9 +9,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
-#include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
-#include "annulus/backend/visible_keys.hpp"
 
 namespace annulus {
 namespace cpu {
@@ -21,7 +19,7 @@ inline namespace ANNULUS_CPU_KERNELS {
 /// double for double operands. Results have the same bits for every number of threads. Each rank needs its own object.
 /// Predicates of the mask are called concurrently from several threads, with denormals flushed to zero.
 struct CpuBackend {
-  /// Number of threads for one call. 0: this process's share of the machine's cores (core/cores.hpp), divided by the
+  /// Number of threads for one call. 0: this process's share of the machine's cores (core/process.hpp), divided by the
   /// number of calls in progress.
   int threads = 0;
   /// Key ranges of packed documents, in storage reused from call to call.
@@ -89,19 +87,16 @@ struct CpuBackend {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<Accumulator<T>, HostMemory> state) {
     documents.assign(step);
-    AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
-    HostStep<T> const any_step = with_any_predicate(step, predicate);
-    kernels<T>().fold({any_step, operands, state, documents, threads});
+    AnyPredicate const any = AnyPredicate::of(*step.predicate);
+    kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
   }
-
   template <class T, class Predicate>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
                      StepGradients<Accumulator<T>, HostMemory> gradients) {
     documents.assign(step);
-    AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
-    HostStep<T> const any_step = with_any_predicate(step, predicate);
-    kernels<T>().add_gradients({any_step, operands, backward, gradients, documents, threads});
+    AnyPredicate const any = AnyPredicate::of(*step.predicate);
+    kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, threads});
   }
 
  private:

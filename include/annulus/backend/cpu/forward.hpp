@@ -4,15 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <limits>
-#include <memory>
 
 #include "annulus/backend/cpu/logits.hpp"
 #include "annulus/backend/cpu/packed_head.hpp"
-#include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/backend/cpu/weigh.hpp"
-#include "annulus/backend/cpu/workspace.hpp"
 #include "annulus/numerics/softmax.hpp"
 
 namespace annulus::cpu {
@@ -32,8 +27,8 @@ class ForwardPanel {
   /// Takes memory for queries and results from the arena.
   ForwardPanel(Arena& arena, PackedExtents<E> const& extents)
       : extents_(extents),
-        queries_(arena.take<E>(extents.depth() * B::panel)),
-        output_(arena.take<A>(extents.values_padded() * B::panel)) {}
+        queries_(arena.take<E>(extents.head_depth() * B::panel)),
+        output_(arena.take<A>(extents.value_dim_grouped() * B::panel)) {}
 
   /// Starts on another panel; load() reads it when it is first needed.
   void begin(QueryPanel<A> const& panel) {
@@ -73,11 +68,8 @@ class ForwardPanel {
       rows[lane] = q.data() + q.offset(b, i, h, 0);
       maximum_[lane] = state.maximum(b, h, i);
     }
-    if constexpr (is_pair<E>)
-      pack_panel(rows, q.stride(axis::dim), extents_.head_dim, queries_);
-    else
-      pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
-    std::fill_n(output_, extents_.values_padded() * B::panel, A(0));
+    pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
+    std::fill_n(output_, extents_.value_dim_grouped() * B::panel, A(0));
   }
 
   /// Merges the panel's sums into the state. Each step is summed separately, as the rounding error of a sum grows with
@@ -136,7 +128,7 @@ class ForwardPanel {
         weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
     }
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
-                           output_, extents_.values_padded(), ahead);
+                           output_, extents_.value_dim_grouped(), ahead);
     add_nonfinite_rows(step, head, block, rows, values, scores);
   }
 
@@ -151,7 +143,7 @@ class ForwardPanel {
              UnitBlocks<A> const& blocks, V* largest, PrefetchQueue& ahead) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
     auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
-      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.depth(),
+      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.head_depth(),
                              blocks.scores + rows.row(part.first) * B::panel, largest, ahead);
     };
     auto const multiply_and_mask = [&](Index begin, Index end) {
@@ -191,7 +183,7 @@ class ForwardPanel {
     });
   }
 
-  PackedExtents<E> extents_{};
+  PackedExtents<E> extents_;
   QueryPanel<A> panel_{};
   PanelKeys<A> keys_;
   E* queries_ = nullptr;
@@ -214,8 +206,7 @@ class ForwardFold {
   explicit ForwardFold(FoldCall<T> const& call)
       : call_(call),
         heads_(call.operands),
-        extents_{call.operands.k.extent(axis::sequence), call.operands.q.extent(axis::dim),
-                 call.operands.v.extent(axis::dim)},
+        extents_(call.operands),
         panels_(B::panels(heads_.queries * heads_.group)) {}
 
   void run() {
@@ -237,10 +228,7 @@ class ForwardFold {
     next_.store(0);
     run_with_scratch(
         call, threads, [&](Arena& own) { return allocate_scratch(own); },
-        [&](Team const& team, int slot, Scratch& scratch) {
-          scratch.progresses = slot == 0;
-          work(team, scratch);
-        });
+        [&](Team const& team, Scratch& scratch) { work(team, scratch); });
   }
 
  private:
@@ -257,7 +245,7 @@ class ForwardFold {
   };
 
   Index panel_bytes() const {
-    return (extents_.depth() + extents_.values_padded()) * B::panel * static_cast<Index>(sizeof(A));
+    return (extents_.head_depth() + extents_.value_dim_grouped()) * B::panel * static_cast<Index>(sizeof(A));
   }
 
   Scratch allocate_scratch(Arena& arena) const {

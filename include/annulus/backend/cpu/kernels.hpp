@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "annulus/backend/cpu/call.hpp"
-#include "annulus/backend/cpu/simd/target.hpp"
 #include "annulus/core/scalar.hpp"
 
 #if !defined(ANNULUS_CPU_COMPILED)

@@ -8,8 +8,6 @@
 #include "annulus/backend/cpu/call.hpp"
 #include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
-#include "annulus/backend/cpu/simd/operand.hpp"
-#include "annulus/backend/visible_keys.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {

@@ -5,30 +5,12 @@
 #include <atomic>
 #include <cstdint>
 
-#include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/packing.hpp"
-#include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/cpu/workspace.hpp"
 #include "annulus/backend/step.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
-
-/// Extents of keys and values packed to elements E, unpadded and padded.
-template <class E>
-struct PackedExtents {
-  using B = Blocking<typename Operand<E>::Sum>;
-  using G = PackedGroup<E>;
-  Index keys, head_dim, value_dim;
-
-  Index blocks() const { return B::key_blocks(keys); }
-  /// Packed elements along head_dim.
-  Index depth() const { return G::elements(head_dim); }
-  Index values_padded() const { return G::rows_padded(value_dim); }
-  Index key_elements() const { return G::rows_padded(keys) * depth(); }
-  /// Packed elements of one block of values.
-  Index value_elements() const { return B::key_block / Operand<E>::depth * values_padded(); }
-};
 
 /// Storage for one packed head at a time, reused by the next head when the last reader of the current one has left.
 template <class E>
@@ -81,7 +63,7 @@ class PackedHead {
   }
 
   /// Packed groups of keys from row `first` of the block on, a multiple of a group's rows.
-  E const* keys(Index block, Index first) const { return keys_ + (block * B::key_block + first) * extents_.depth(); }
+  E const* keys(Index block, Index first) const { return keys_ + (block * B::key_block + first) * extents_.head_depth(); }
   /// Packed groups of value columns, from element `first` of the columns on, a multiple of a group's depth.
   E const* values(Index block, Index first) const {
     return values_ + block * extents_.value_elements() + first * PackedGroup<E>::rows;
@@ -93,14 +75,14 @@ class PackedHead {
   template <class T>
   void pack(Index block, HeadRows<T const> const& keys, HeadRows<T const> const& values) {
     Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
-    pack_row_groups(keys, begin, count, extents_.head_dim, keys_ + begin * extents_.depth());
+    pack_row_groups(keys, begin, count, extents_.head_dim, keys_ + begin * extents_.head_depth());
     pack_column_groups(values, begin, count, extents_.value_dim, values_ + block * extents_.value_elements(),
                        not_finite_[block]);
   }
 
   static constexpr std::uint32_t untouched = 0, at_work = 1, ready = 2;
 
-  PackedExtents<E> extents_{};
+  PackedExtents<E> extents_;
   E* keys_ = nullptr;
   E* values_ = nullptr;
   RowSet* not_finite_ = nullptr;

@@ -10,11 +10,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/products.hpp"
-#include "annulus/backend/cpu/simd/operand.hpp"
-#include "annulus/backend/cpu/simd/vector.hpp"
-#include "annulus/tensor/view.hpp"
+#include "annulus/backend/step.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -31,6 +28,33 @@ struct HeadRows {
         dim_stride(view.stride(axis::dim)) {}
 
   T* row(Index i) const { return data + i * row_stride; }
+};
+
+/// Extents of keys and values: as given, in packed elements E, and padded to whole vectors or groups.
+template <class E>
+struct PackedExtents {
+  using B = Blocking<typename Operand<E>::Sum>;
+  using G = PackedGroup<E>;
+  Index keys, head_dim, value_dim;
+
+  template <class T>
+  explicit PackedExtents(StepOperands<T, HostMemory> const& operands)
+      : keys(operands.k.extent(axis::sequence)),
+        head_dim(operands.q.extent(axis::dim)),
+        value_dim(operands.v.extent(axis::dim)) {}
+
+  Index blocks() const { return B::key_blocks(keys); }
+  Index head_depth() const { return G::elements(head_dim); }
+  Index value_depth() const { return G::elements(value_dim); }
+  /// Padded to whole vectors.
+  Index head_dim_padded() const { return B::dim_padded(head_dim); }
+  Index value_dim_padded() const { return B::dim_padded(value_dim); }
+  /// Padded to whole groups of columns.
+  Index head_dim_grouped() const { return G::rows_padded(head_dim); }
+  Index value_dim_grouped() const { return G::rows_padded(value_dim); }
+  /// Packed elements of all keys, and of one block of values.
+  Index key_elements() const { return G::rows_padded(keys) * head_depth(); }
+  Index value_elements() const { return B::key_block / Operand<E>::depth * value_dim_grouped(); }
 };
 
 /// Set of rows of a block, one bit each.
@@ -82,24 +106,133 @@ bool all_finite(T const* row, Index dim_stride, Index dim) {
                           : detail::largest_magnitude<A>(row, dim_stride, dim)) < infinite;
 }
 
-/// Packs `count` > 0 rows from `first` into groups (PackedGroup). The last group is padded with copies of its last row,
-/// so that a maximum over the group equals that over its rows.
-template <std::floating_point A, class T>
-void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, A* to) {
-  constexpr Index group = PackedGroup<A>::rows, lanes = Blocking<A>::lanes;
+namespace detail {
+
+/// `row`, or null if it holds NaN or infinity; then inserts i into `not_finite`.
+template <class A, class T>
+T const* finite_row(T const* row, Index dim_stride, Index dim, Index i, RowSet& not_finite) {
+  if (all_finite<A>(row, dim_stride, dim)) return row;
+  not_finite.insert(i);
+  return nullptr;
+}
+
+using Bfloat = Eigen::bfloat16;
+
+inline std::uint32_t bits_of(Bfloat const& x) { return Eigen::numext::bit_cast<std::uint16_t>(x); }
+
+/// Elements 2 k and 2 k + 1 of a row of dim elements; 0 beyond the end of the row.
+inline BfloatPair pair_of_row(Bfloat const* row, Index dim_stride, Index dim, Index k) {
+  auto const bits = [&](Index d) { return d < dim ? bits_of(row[d * dim_stride]) : 0u; };
+  return {bits(2 * k) | bits(2 * k + 1) << 16};
+}
+
+/// Bits of `lanes` pairs of a contiguous row; for data movement only, not for arithmetic.
+inline Vector<float> load_pairs(Bfloat const* from) {
+  Vector<float> pairs;
+  std::memcpy(&pairs.native, from, sizeof pairs.native);
+  return pairs;
+}
+inline void store_pairs(Vector<float> pairs, BfloatPair* to) { std::memcpy(to, &pairs.native, sizeof pairs.native); }
+
+/// Sets to[d] = (upper[first + d], lower[first + d]) for d < dim, and zeros up to `padded`; null rows are zeros.
+inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index first, Index dim_stride, Index dim, Index padded,
+                      BfloatPair* to) {
+  auto const element = [&](Bfloat const* row, Index d) { return row ? bits_of(row[(first + d) * dim_stride]) : 0u; };
+  if (upper && lower && dim_stride == 1)
+    for (Index d = 0; d < dim; ++d) to[d].bits = bits_of(upper[first + d]) | bits_of(lower[first + d]) << 16;
+  else
+    for (Index d = 0; d < dim; ++d) to[d].bits = element(upper, d) | element(lower, d) << 16;
+  for (Index d = dim; d < padded; ++d) to[d].bits = 0;
+}
+
+/// Copies pairs [k, k + lanes) of a row.
+inline void copy_pairs(Bfloat const* row, Index dim_stride, Index dim, Index k, BfloatPair* to) {
+  constexpr Index lanes = Blocking<float>::lanes;
+  if (dim_stride == 1 && 2 * (k + lanes) <= dim)
+    store_pairs(load_pairs(row + 2 * k), to);
+  else
+    for (Index i = 0; i < lanes; ++i) to[i] = pair_of_row(row, dim_stride, dim, k + i);
+}
+
+/// Packed elements E of a row along dim: element k, and a vector of contiguous ones, whose bits may be moved.
+template <class E, class T>
+E packed_element(T const* row, Index dim_stride, Index dim, Index k) {
+  if constexpr (is_pair<E>)
+    return pair_of_row(row, dim_stride, dim, k);
+  else
+    return static_cast<E>(row[k * dim_stride]);
+}
+template <class E, class T>
+[[gnu::always_inline]] inline auto load_packed(T const* from) {
+  if constexpr (is_pair<E>)
+    return load_pairs(from);
+  else
+    return load_widened<E>(from);
+}
+template <class A>
+[[gnu::always_inline]] inline void store_packed(Vector<A> elements, A* to) {
+  elements.store(to);
+}
+inline void store_packed(Vector<float> elements, BfloatPair* to) { store_pairs(elements, to); }
+
+/// Packs one group of AMX tiles: [depth / lanes][rows][lanes] pairs along dim.
+template <std::size_t Rows>
+void pack_row_tiles(Bfloat const* const (&rows)[Rows], Index dim_stride, Index dim, Index depth, BfloatPair* to) {
+  constexpr Index lanes = Blocking<float>::lanes;
+  for (Index k = 0; k < depth; k += lanes)
+    for (Bfloat const* row : rows) {
+      copy_pairs(row, dim_stride, dim, k, to);
+      to += lanes;
+    }
+}
+
+/// Packs groups of AMX tiles, [dim / group][key_block / 2 / lanes][group][lanes]: pairs of neighbouring rows, `lanes`
+/// of them in a row of a tile. Null rows are zeros.
+inline void pack_column_tiles(Bfloat const* const* rows, Index dim_stride, Index dim, BfloatPair* to) {
+  constexpr Index group = PackedGroup<BfloatPair>::rows, lanes = Blocking<float>::lanes;
+  constexpr Index pairs = Blocking<float>::key_block / 2;
+  for (Index begin = 0; begin < PackedGroup<BfloatPair>::rows_padded(dim); begin += lanes)
+    for (Index first = 0; first < pairs; first += lanes) {
+      Vector<float> tile[lanes];
+      for (Index j = 0; j < lanes; ++j) {
+        BfloatPair of_rows[lanes];
+        Bfloat const* const* const both = rows + 2 * (first + j);
+        pair_rows(both[0], both[1], begin, dim_stride, std::clamp<Index>(dim - begin, 0, lanes), lanes, of_rows);
+        std::memcpy(&tile[j].native, of_rows, sizeof of_rows);
+      }
+      interleave(tile);
+      BfloatPair* const place = to + begin / group * group * pairs + first * group + begin % group * lanes;
+      for (Index d = 0; d < lanes; ++d) store_pairs(tile[d], place + d * lanes);
+    }
+}
+
+}  // namespace detail
+
+/// Packs `count` > 0 rows from `first` into groups (PackedGroup) of elements along dim. The last group is padded with
+/// copies of its last row, so that a maximum over the group equals that over its rows.
+template <class E, class T>
+void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, E* to) {
+  using G = PackedGroup<E>;
+  using A = typename Operand<E>::Sum;
+  constexpr Index group = G::rows, lanes = Blocking<A>::lanes, pair = Operand<E>::depth;
+  Index const depth = G::elements(dim);
   for (Index begin = 0; begin < count; begin += group) {
     T const* rows[group];
     for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
-    Index d = 0;
+    if constexpr (G::tiled) {
+      detail::pack_row_tiles(rows, from.dim_stride, dim, depth, to + begin * depth);
+      continue;
+    }
+    Index k = 0;
     if (from.dim_stride == 1)
-      for (; d + lanes <= dim; d += lanes, to += group * lanes) {
+      for (; pair * (k + lanes) <= dim; k += lanes, to += group * lanes) {
         Vector<A> block[group];
-        for (Index r = 0; r < group; ++r) block[r] = load_widened<A>(rows[r] + d);
+        for (Index r = 0; r < group; ++r) block[r] = detail::load_packed<E>(rows[r] + pair * k);
         interleave(block);
-        for (Index r = 0; r < group; ++r) block[r].store(to + r * lanes);
+        for (Index r = 0; r < group; ++r) detail::store_packed(block[r], to + r * lanes);
       }
-    for (; d < dim; ++d, to += group)
-      for (Index r = 0; r < group; ++r) to[r] = static_cast<A>(rows[r][d * from.dim_stride]);
+    for (; k < depth; ++k, to += group)
+      for (Index r = 0; r < group; ++r) to[r] = detail::packed_element<E>(rows[r], from.dim_stride, dim, k);
   }
 }
 
@@ -110,34 +243,48 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   constexpr Index group = PackedGroup<A>::rows, block = Blocking<A>::key_block;
   not_finite.clear();
   for (Index j = 0; j < count; ++j) {
-    T const* const row = from.row(first + j);
-    bool const finite = all_finite<A>(row, from.dim_stride, dim);
-    if (!finite) not_finite.insert(j);
+    T const* const row = detail::finite_row<A>(from.row(first + j), from.dim_stride, dim, j, not_finite);
     Index d = 0;
-    if (finite && from.dim_stride == 1)
+    if (row && from.dim_stride == 1)
       for (; d + group <= dim; d += group)
         for (Index r = 0; r < group; ++r) to[d * block + j * group + r] = static_cast<A>(row[d + r]);
     for (; d < dim; d += group)
       for (Index r = 0; r < group; ++r)
-        to[d * block + j * group + r] = finite && d + r < dim ? static_cast<A>(row[(d + r) * from.dim_stride]) : A(0);
+        to[d * block + j * group + r] = row && d + r < dim ? static_cast<A>(row[(d + r) * from.dim_stride]) : A(0);
+  }
+}
+/// The same as pairs of rows.
+inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
+                               BfloatPair* to, RowSet& not_finite) {
+  constexpr Index group = PackedGroup<BfloatPair>::rows, block = Blocking<float>::key_block / 2;
+  not_finite.clear();
+  auto const usable = [&](Index j) {
+    return j < count ? detail::finite_row<float>(from.row(first + j), from.dim_stride, dim, j, not_finite) : nullptr;
+  };
+  if constexpr (PackedGroup<BfloatPair>::tiled) {
+    Eigen::bfloat16 const* rows[Blocking<float>::key_block];
+    for (Index j = 0; j < Blocking<float>::key_block; ++j) rows[j] = usable(j);
+    detail::pack_column_tiles(rows, from.dim_stride, dim, to);
+    return;
+  }
+  for (Index j = 0; j < count; j += 2) {
+    Eigen::bfloat16 const *const upper = usable(j), *const lower = usable(j + 1);
+    for (Index d = 0; d < dim; d += group)
+      detail::pair_rows(upper, lower, d, from.dim_stride, std::min(group, dim - d), group,
+                        to + d * block + j / 2 * group);
   }
 }
 
-/// Packs rows into strips of `capacity` rows (see for_each_strip). Padding columns and rows of null pointers are zeros.
-/// With `not_finite`, rows that hold NaN or infinity are packed as zeros and inserted there.
+/// Packs `count` rows into strips of as many rows (see for_each_strip). Padding columns and rows of null pointers are
+/// zeros. Rows that hold NaN or infinity are packed as zeros and inserted into `not_finite`.
 template <std::floating_point A, class T>
-void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A* to, Index capacity,
-                 RowSet* not_finite = nullptr) {
+void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, A* to, RowSet& not_finite) {
   constexpr Index lanes = Blocking<A>::lanes;
-  if (not_finite) not_finite->clear();
+  not_finite.clear();
   for (Index i = 0; i < count; ++i) {
-    T const* row = rows[i];
-    if (not_finite && row && !all_finite<A>(row, dim_stride, dim)) {
-      not_finite->insert(i);
-      row = nullptr;
-    }
+    T const* const row = rows[i] ? detail::finite_row<A>(rows[i], dim_stride, dim, i, not_finite) : nullptr;
     for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
-      A* const place = to + begin * capacity + i * Width * lanes;
+      A* const place = to + begin * count + i * Width * lanes;
       Index const present = row ? std::min<Index>(dim - begin, Width * lanes) : 0;
       if (dim_stride == 1 && present == Width * lanes)
         for (Index d = 0; d < Width; ++d) load_widened<A>(row + begin + d * lanes).store(place + d * lanes);
@@ -149,44 +296,65 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
     });
   }
 }
-
-/// Calls function(element of row_of(i), element of the strips) for all elements of rows that are not null; rows have
-/// unit stride.
-template <class A, class RowOf, class Function>
-void unpack_strips(A const* from, Index capacity, Index count, Index dim, RowOf&& row_of, Function&& function) {
-  for (Index i = 0; i < count; ++i) {
-    A* const row = row_of(i);
-    if (!row) continue;
-    for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
-      constexpr Index width = Width * Blocking<A>::lanes;
-      A const* const place = from + begin * capacity + i * width;
-      if (begin + width <= dim)
-        for (Index d = 0; d < width; ++d) function(row[begin + d], place[d]);
-      else
-        for (Index d = 0; d < dim - begin; ++d) function(row[begin + d], place[d]);
-    });
+/// The same as pairs of rows, in strips of count / 2 rows of pairs.
+inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, Index count, Index dim, BfloatPair* to,
+                        RowSet& not_finite) {
+  not_finite.clear();
+  auto const usable = [&](Index i) {
+    return i < count && rows[i] ? detail::finite_row<float>(rows[i], dim_stride, dim, i, not_finite) : nullptr;
+  };
+  for (Index i = 0; i < count; i += 2) {
+    Eigen::bfloat16 const *const upper = usable(i), *const lower = usable(i + 1);
+    for_each_strip<float>(
+        Blocking<float>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
+          constexpr Index width = Width * Blocking<float>::lanes;
+          detail::pair_rows(upper, lower, d, dim_stride, std::min(width, dim - d), width,
+                            to + d * (count / 2) + i / 2 * width);
+        });
   }
 }
 
-/// Sets lane i of a panel [dim][panel] to rows[i] times scale[i], or to zeros if that row is null.
-template <std::floating_point A, class T>
-void pack_panel(T const* const* rows, Index dim_stride, Index dim, A const* scale, A* to) {
-  constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes;
-  static constexpr T zeros[lanes]{};
-  Index begin = 0;
+/// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart.
+template <class A>
+void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, Index row_stride) {
+  for (Index i = 0; i < count; ++i)
+    for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
+      constexpr Index width = Width * Blocking<A>::lanes;
+      A const* const place = from + begin * capacity + i * width;
+      A* const row = rows + i * row_stride + begin;
+      if (begin + width <= dim)
+        for (Index d = 0; d < width; ++d) row[d] += place[d];
+      else
+        for (Index d = 0; d < dim - begin; ++d) row[d] += place[d];
+    });
+}
+
+/// Sets lane i of a panel [dim][panel] to rows[i] times scale[i], or to zeros if that row is null. Pairs, along dim, are
+/// not scaled.
+template <class E, class T>
+void pack_panel(T const* const* rows, Index dim_stride, Index dim, typename Operand<E>::Sum const* scale, E* to) {
+  using A = typename Operand<E>::Sum;
+  constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes, pair = Operand<E>::depth;
+  static constexpr T zeros[pair * lanes]{};
+  Index k = 0;
   if (dim_stride == 1)
-    for (; begin + lanes <= dim; begin += lanes)
+    for (; pair * (k + lanes) <= dim; k += lanes)
       for (Index first = 0; first < panel; first += lanes) {
         Vector<A> block[lanes];
-        for (Index i = 0; i < lanes; ++i)
-          block[i] =
-              load_widened<A>(rows[first + i] ? rows[first + i] + begin : zeros) * Vector<A>::of(scale[first + i]);
+        for (Index i = 0; i < lanes; ++i) {
+          block[i] = detail::load_packed<E>(rows[first + i] ? rows[first + i] + pair * k : zeros);
+          if constexpr (!is_pair<E>) block[i] = block[i] * Vector<A>::of(scale[first + i]);
+        }
         interleave(block);
-        for (Index d = 0; d < lanes; ++d) block[d].store(to + (begin + d) * panel + first);
+        for (Index d = 0; d < lanes; ++d) detail::store_packed(block[d], to + (k + d) * panel + first);
       }
-  for (Index d = begin; d < dim; ++d)
-    for (Index i = 0; i < panel; ++i)
-      to[d * panel + i] = rows[i] ? scale[i] * static_cast<A>(rows[i][d * dim_stride]) : A(0);
+  for (; k < PackedGroup<E>::elements(dim); ++k)
+    for (Index i = 0; i < panel; ++i) {
+      E& element = to[k * panel + i] = E{};
+      if (!rows[i]) continue;
+      element = detail::packed_element<E>(rows[i], dim_stride, dim, k);
+      if constexpr (!is_pair<E>) element *= scale[i];
+    }
 }
 
 /// Inverse of pack_panel: rows[i], of unit stride, becomes kept[i] * rows[i] plus lane i of the panel. If kept[i] is 0
@@ -213,175 +381,6 @@ void unpack_panel(A const* panel_block, Index dim, A const* kept, A* const* rows
       A const lane = panel_block[d * panel + i];
       rows[i][d] = kept[i] == A(0) ? lane : rows[i][d] * kept[i] + lane;
     }
-}
-
-namespace detail {
-
-using Bfloat = Eigen::bfloat16;
-
-inline std::uint32_t bits_of(Bfloat const& x) { return Eigen::numext::bit_cast<std::uint16_t>(x); }
-
-/// Elements 2 k and 2 k + 1 of a row of dim elements; 0 beyond the end of the row.
-inline BfloatPair pair_of_row(Bfloat const* row, Index dim_stride, Index dim, Index k) {
-  auto const bits = [&](Index d) { return d < dim ? bits_of(row[d * dim_stride]) : 0u; };
-  return {bits(2 * k) | bits(2 * k + 1) << 16};
-}
-
-/// Bits of `lanes` pairs of a contiguous row; for data movement only, not for arithmetic.
-inline Vector<float> load_pairs(Bfloat const* from) {
-  Vector<float> pairs;
-  std::memcpy(&pairs.native, from, sizeof pairs.native);
-  return pairs;
-}
-inline void store_pairs(Vector<float> pairs, BfloatPair* to) { std::memcpy(to, &pairs.native, sizeof pairs.native); }
-
-/// Sets to[d] = (upper[d], lower[d]) for d < dim, and zeros up to `padded`; null rows are zeros.
-inline void pair_rows(Bfloat const* upper, Bfloat const* lower, Index dim_stride, Index dim, Index padded,
-                      BfloatPair* to) {
-  auto const element = [&](Bfloat const* row, Index d) { return row ? bits_of(row[d * dim_stride]) : 0u; };
-  if (upper && lower && dim_stride == 1)
-    for (Index d = 0; d < dim; ++d) to[d].bits = bits_of(upper[d]) | bits_of(lower[d]) << 16;
-  else
-    for (Index d = 0; d < dim; ++d) to[d].bits = element(upper, d) | element(lower, d) << 16;
-  for (Index d = dim; d < padded; ++d) to[d].bits = 0;
-}
-
-/// Copies pairs [k, k + lanes) of a row.
-inline void copy_pairs(Bfloat const* row, Index dim_stride, Index dim, Index k, BfloatPair* to) {
-  constexpr Index lanes = Blocking<float>::lanes;
-  if (dim_stride == 1 && 2 * (k + lanes) <= dim)
-    store_pairs(load_pairs(row + 2 * k), to);
-  else
-    for (Index i = 0; i < lanes; ++i) to[i] = pair_of_row(row, dim_stride, dim, k + i);
-}
-
-/// Packs one group of AMX tiles: [depth / lanes][rows][lanes] pairs along dim.
-template <std::size_t Rows>
-void pack_row_tiles(Bfloat const* const (&rows)[Rows], Index dim_stride, Index dim, Index depth, BfloatPair* to) {
-  constexpr Index lanes = Blocking<float>::lanes;
-  for (Index k = 0; k < depth; k += lanes)
-    for (Bfloat const* row : rows) {
-      copy_pairs(row, dim_stride, dim, k, to);
-      to += lanes;
-    }
-}
-
-/// Packs groups of AMX tiles, [dim / group][key_block / 2 / lanes][group][lanes]: pairs of neighbouring rows, `lanes`
-/// of them in a row of a tile. row(j) may be null: zeros.
-template <class Row>
-void pack_column_tiles(Row const& row, Index dim_stride, Index dim, BfloatPair* to) {
-  constexpr Index group = PackedGroup<BfloatPair>::rows, lanes = Blocking<float>::lanes;
-  constexpr Index pairs = Blocking<float>::key_block / 2;
-  for (Index begin = 0; begin < PackedGroup<BfloatPair>::rows_padded(dim); begin += lanes)
-    for (Index first = 0; first < pairs; first += lanes) {
-      Vector<float> tile[lanes];
-      for (Index j = 0; j < lanes; ++j) {
-        BfloatPair of_rows[lanes];
-        auto const part = [&](Bfloat const* whole) { return whole ? whole + begin * dim_stride : nullptr; };
-        pair_rows(part(row(2 * (first + j))), part(row(2 * (first + j) + 1)), dim_stride,
-                  std::clamp<Index>(dim - begin, 0, lanes), lanes, of_rows);
-        std::memcpy(&tile[j].native, of_rows, sizeof of_rows);
-      }
-      interleave(tile);
-      BfloatPair* const place = to + begin / group * group * pairs + first * group + begin % group * lanes;
-      for (Index d = 0; d < lanes; ++d) store_pairs(tile[d], place + d * lanes);
-    }
-}
-
-}  // namespace detail
-
-/// pack_row_groups() for bfloat16: pairs along dim.
-inline void pack_row_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
-                            BfloatPair* to) {
-  using G = PackedGroup<BfloatPair>;
-  constexpr Index group = G::rows, lanes = Blocking<float>::lanes;
-  Index const depth = G::elements(dim);
-  for (Index begin = 0; begin < count; begin += group) {
-    Eigen::bfloat16 const* rows[group];
-    for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
-    if constexpr (G::tiled) {
-      detail::pack_row_tiles(rows, from.dim_stride, dim, depth, to + begin * depth);
-      continue;
-    }
-    Index k = 0;
-    if (from.dim_stride == 1)
-      for (; 2 * (k + lanes) <= dim; k += lanes, to += group * lanes) {
-        Vector<float> block[group];
-        for (Index r = 0; r < group; ++r) block[r] = detail::load_pairs(rows[r] + 2 * k);
-        interleave(block);
-        for (Index r = 0; r < group; ++r) detail::store_pairs(block[r], to + r * lanes);
-      }
-    for (; k < depth; ++k, to += group)
-      for (Index r = 0; r < group; ++r) to[r] = detail::pair_of_row(rows[r], from.dim_stride, dim, k);
-  }
-}
-
-/// pack_column_groups() for bfloat16: pairs of rows.
-inline void pack_column_groups(HeadRows<Eigen::bfloat16 const> const& from, Index first, Index count, Index dim,
-                               BfloatPair* to, RowSet& not_finite) {
-  constexpr Index group = PackedGroup<BfloatPair>::rows, block = Blocking<float>::key_block / 2;
-  not_finite.clear();
-  auto const usable = [&](Index j) -> Eigen::bfloat16 const* {
-    if (j >= count) return nullptr;
-    Eigen::bfloat16 const* const row = from.row(first + j);
-    if (all_finite<float>(row, from.dim_stride, dim)) return row;
-    not_finite.insert(j);
-    return nullptr;
-  };
-  if constexpr (PackedGroup<BfloatPair>::tiled) {
-    Eigen::bfloat16 const* rows[Blocking<float>::key_block];
-    for (Index j = 0; j < Blocking<float>::key_block; ++j) rows[j] = usable(j);
-    detail::pack_column_tiles([&](Index j) { return rows[j]; }, from.dim_stride, dim, to);
-    return;
-  }
-  for (Index j = 0; j < count; j += 2) {
-    Eigen::bfloat16 const *const upper = usable(j), *const lower = usable(j + 1);
-    for (Index d = 0; d < dim; d += group)
-      detail::pair_rows(upper ? upper + d * from.dim_stride : nullptr, lower ? lower + d * from.dim_stride : nullptr,
-                        from.dim_stride, std::min(group, dim - d), group, to + d * block + j / 2 * group);
-  }
-}
-
-/// pack_strips() for bfloat16: pairs of rows, in strips of capacity / 2 rows of pairs.
-inline void pack_strips(Eigen::bfloat16 const* const* rows, Index dim_stride, Index count, Index dim, BfloatPair* to,
-                        Index capacity, RowSet* not_finite) {
-  constexpr Index lanes = Blocking<float>::lanes;
-  not_finite->clear();
-  auto const usable = [&](Index i) -> Eigen::bfloat16 const* {
-    if (i >= count || !rows[i]) return nullptr;
-    if (all_finite<float>(rows[i], dim_stride, dim)) return rows[i];
-    not_finite->insert(i);
-    return nullptr;
-  };
-  for (Index i = 0; i < count; i += 2) {
-    Eigen::bfloat16 const *const upper = usable(i), *const lower = usable(i + 1);
-    for_each_strip<float>(
-        Blocking<float>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
-          constexpr Index width = Width * lanes;
-          detail::pair_rows(upper ? upper + d * dim_stride : nullptr, lower ? lower + d * dim_stride : nullptr,
-                            dim_stride, std::min(width, dim - d), width, to + d * (capacity / 2) + i / 2 * width);
-        });
-  }
-}
-
-/// pack_panel() for bfloat16, without a scale: pairs along dim.
-inline void pack_panel(Eigen::bfloat16 const* const* rows, Index dim_stride, Index dim, BfloatPair* to) {
-  constexpr Index panel = Blocking<float>::panel, lanes = Blocking<float>::lanes;
-  static constexpr std::uint16_t zeros[2 * lanes]{};
-  Index k = 0;
-  if (dim_stride == 1)
-    for (; 2 * (k + lanes) <= dim; k += lanes)
-      for (Index first = 0; first < panel; first += lanes) {
-        Vector<float> block[lanes];
-        for (Index i = 0; i < lanes; ++i)
-          block[i] = detail::load_pairs(rows[first + i] ? rows[first + i] + 2 * k
-                                                        : reinterpret_cast<Eigen::bfloat16 const*>(zeros));
-        interleave(block);
-        for (Index d = 0; d < lanes; ++d) detail::store_pairs(block[d], to + (k + d) * panel + first);
-      }
-  for (; k < PackedGroup<BfloatPair>::elements(dim); ++k)
-    for (Index i = 0; i < panel; ++i)
-      to[k * panel + i] = rows[i] ? detail::pair_of_row(rows[i], dim_stride, dim, k) : BfloatPair{0};
 }
 
 }  // namespace ANNULUS_CPU_TARGET

@@ -6,9 +6,6 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
-#include "annulus/backend/cpu/simd/operand.hpp"
-#include "annulus/backend/cpu/simd/vector.hpp"
-#include "annulus/core/index.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -25,12 +22,6 @@ struct Sums {
     for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
       for (int v = 0; v < Width; ++v) of[r][v] = Vector<A>::zero();
-  }
-  [[gnu::always_inline]] void load(A const* from, Index stride) {
-#pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < Width; ++v) of[r][v] = Vector<A>::load(from + r * stride + v * Vector<A>::lanes);
   }
   [[gnu::always_inline]] void add(A const* from, Index stride) {
 #pragma GCC unroll 16
@@ -185,16 +176,14 @@ void for_each_strip(Index dim, Function&& function) {
   for (Index d = 0; d < dim;) {
     Index const vectors = (dim - d) / lanes;
     // A strip of one vector would leave most of the multipliers idle: four vectors become two strips of two.
-    if (vectors >= 3 && vectors != 4) {
+    Index const width = vectors >= 3 && vectors != 4 ? 3 : std::min<Index>(vectors, 2);
+    if (width == 3)
       function(d, std::integral_constant<int, 3>());
-      d += 3 * lanes;
-    } else if (vectors >= 2) {
+    else if (width == 2)
       function(d, std::integral_constant<int, 2>());
-      d += 2 * lanes;
-    } else {
+    else
       function(d, std::integral_constant<int, 1>());
-      d += lanes;
-    }
+    d += width * lanes;
   }
 }
 

@@ -7,7 +7,6 @@
 #include <exception>
 #include <mutex>
 #include <stdexcept>
-#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>

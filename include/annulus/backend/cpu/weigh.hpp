@@ -5,7 +5,6 @@
 
 #include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
-#include "annulus/backend/cpu/simd/operand.hpp"
 
 namespace annulus::cpu {
 inline namespace ANNULUS_CPU_TARGET {
@@ -85,9 +84,10 @@ template <class A>
 [[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V high[vectors], sums[vectors];
+  V const factor = V::of(scale);
+  V negative_maximum[vectors], sums[vectors];
   for (int v = 0; v < vectors; ++v) {
-    high[v] = finite_maximum(V::load(maximum + v * lanes));
+    negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
   auto const weigh_all = [&](auto exponent) {
@@ -96,21 +96,17 @@ template <class A>
 #pragma GCC unroll 4
       for (int v = 0; v < vectors; ++v) {
         A* const place = scores + j * panel + v * lanes;
-        V const weight = exponential(exponent(V::load(place), high[v]));
+        V const weight = exponential(exponent(V::load(place), negative_maximum[v]));
         sums[v] = sums[v] + weight;
         weight.store(place);
       }
   };
   if (scale == A(1))
-    weigh_all([](V score, V maximum_of_row) { return score - maximum_of_row; });
+    weigh_all([](V score, V negative) { return score + negative; });
   else if (!detail::any_large(maximum))
-    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
-      return multiply_add(score, factor, V::zero() - maximum_of_row);
-    });
+    weigh_all([&](V score, V negative) { return multiply_add(score, factor, negative); });
   else
-    weigh_all([factor = V::of(scale)](V score, V maximum_of_row) {
-      return detail::large_exponent(score, factor, V::zero() - maximum_of_row);
-    });
+    weigh_all([&](V score, V negative) { return detail::large_exponent(score, factor, negative); });
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
@@ -122,15 +118,15 @@ template <class A>
   using V = Vector<float>;
   constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
                 panel = Blocking<float>::panel;
-  V low[vectors], sums[vectors];
   V const factor = V::of(scale);
+  V negative_maximum[vectors], sums[vectors];
   for (int v = 0; v < vectors; ++v) {
-    low[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
+    negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
   auto const weigh_all = [&](auto exponent) __attribute__((always_inline)) {
     auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
-      V const result = exponential(exponent(V::load(scores + j * panel + v * lanes), low[v]));
+      V const result = exponential(exponent(V::load(scores + j * panel + v * lanes), negative_maximum[v]));
       sums[v] = sums[v] + result;
       return result;
     };

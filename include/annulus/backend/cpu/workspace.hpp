@@ -132,8 +132,8 @@ Index bytes_of(Allocate&& allocate) {
   return sizes.used();
 }
 
-/// Calls work(team, slot, scratch) on up to `threads` threads, as ThreadPool::Call::run does. `scratch` is the result
-/// of allocate(arena), called once per thread.
+/// Calls work(team, scratch) on up to `threads` threads, as ThreadPool::Call::run does. `scratch` is the result of
+/// allocate(arena), called once per thread, with `progresses` set on the calling thread.
 template <class Allocate, class Work>
 void run_with_scratch(ThreadPool::Call& call, Index threads, Allocate&& allocate, Work&& work) {
   Index const bytes = bytes_of(allocate);
@@ -142,7 +142,8 @@ void run_with_scratch(ThreadPool::Call& call, Index threads, Allocate&& allocate
     Workspace const own(WorkspaceStore::of_threads(), bytes);
     Arena arena(own.data());
     auto scratch = allocate(arena);
-    work(team, slot, scratch);
+    scratch.progresses = slot == 0;
+    work(team, scratch);
   });
 }
 

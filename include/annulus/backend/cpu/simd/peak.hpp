@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "annulus/backend/cpu/simd/operand.hpp"
-#include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/scalar.hpp"
 
 namespace annulus::cpu {

@@ -114,18 +114,6 @@ template <class A>
 #endif
 }
 
-namespace detail {
-
-[[gnu::always_inline]] inline Vector<float> widened_bfloat16(void const* from) {
-  typedef std::uint16_t Short __attribute__((vector_size(vector_bytes / 2)));
-  typedef std::uint32_t Whole __attribute__((vector_size(vector_bytes)));
-  Short bits;
-  std::memcpy(&bits, from, sizeof bits);
-  return {reinterpret_cast<Vector<float>::Native>(__builtin_convertvector(bits, Whole) << 16)};
-}
-
-}  // namespace detail
-
 /// Loads a vector of contiguous elements, converted to A.
 template <class A, class T>
 [[gnu::always_inline]] inline Vector<A> load_widened(T const* from) {
@@ -133,7 +121,11 @@ template <class A, class T>
   if constexpr (std::same_as<A, T>) {
     return Vector<A>::load(from);
   } else if constexpr (std::same_as<T, Eigen::bfloat16> && std::same_as<A, float>) {
-    return detail::widened_bfloat16(from);
+    typedef std::uint16_t Short __attribute__((vector_size(vector_bytes / 2)));
+    typedef std::uint32_t Whole __attribute__((vector_size(vector_bytes)));
+    Short bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return {reinterpret_cast<typename Vector<A>::Native>(__builtin_convertvector(bits, Whole) << 16)};
   } else {
     A widened[lanes];
     for (int i = 0; i < lanes; ++i) widened[i] = static_cast<A>(from[i]);
