@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "annulus/backend/cpu/call.hpp"
+#include "annulus/backend/cpu/simd/target.hpp"
 #include "annulus/core/scalar.hpp"
 
 #if !defined(ANNULUS_CPU_COMPILED)
