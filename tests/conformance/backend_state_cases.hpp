@@ -110,7 +110,7 @@ inline Normalised normalised(StateRows const& rows, std::vector<double> const& s
   return result;
 }
 
-/// Two states merged by the rule of numerics/merge.hpp, in double.
+/// Two states merged by the rule of numerics/softmax.hpp, in double.
 inline StateRows merged(StateRows const& a, StateRows const& b) {
   StateRows result = a;
   a.for_each_row([&](std::size_t row, std::size_t first) {
