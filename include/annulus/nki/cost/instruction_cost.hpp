@@ -1,7 +1,17 @@
 #pragma once
-// Cost of an instruction that waits for nothing.
+// Cost and footprint of each instruction in the text of a program.
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_map>
+#include <vector>
+
+#include "annulus/nki/hardware/hardware.hpp"
+#include "annulus/nki/program/dangling.hpp"
 #include "annulus/nki/program/operators.hpp"
+#include "annulus/nki/program/program.hpp"
+#include "annulus/nki/program/walk.hpp"
 
 namespace annulus::nki {
 
@@ -18,6 +28,354 @@ struct InstructionCost {
   bool operator==(InstructionCost const&) const = default;
   /// Total duration without contention.
   double alone() const { return issue + latency + seconds; }
+};
+
+/// Duration of one instruction.
+struct Cycles {
+  double count = 0;
+  bool estimate = false;  ///< tag I
+  bool tiny = false;      ///< has the minimum duration of an instruction
+};
+
+/// Visitor of Instruction that returns its Cycles. The program and hardware outlive it.
+class ComputeCycles {
+ public:
+  ComputeCycles(Program const& program, Hardware const& hardware) : program_(program), hardware_(hardware) {}
+
+  /// L: max(min(64, M), N); fp32 takes four passes. The stationary operand is loaded during the previous matmul.
+  Cycles operator()(MatMul const& i) const {
+    double const cycles =
+        std::max(std::min(costs().shortest_instruction, count(i.stationary)), count(i.moving)) * passes(i.moving);
+    return {cycles, false, false};
+  }
+  /// L: TensorE max(P, min(64, F)), VectorE max(64, N). I: fp32 through TensorE takes the passes of a matmul.
+  Cycles operator()(Transpose const& i) const {
+    if (i.engine != Engine::tensor) return at_least_shortest(count(i.data));
+    double const rows = static_cast<double>(i.data.partitions());
+    return {std::max(rows, std::min(costs().shortest_instruction, count(i.data))) * passes(i.data), passes(i.data) != 1,
+            false};
+  }
+  /// L: max(64, N), plus 64 to read out the accumulator registers.
+  Cycles operator()(Activation const& i) const {
+    Cycles cycles = at_least_shortest(count(i.data) / costs().activation_width);
+    if (i.reduce_res) cycles.count += costs().shortest_instruction;
+    return cycles;
+  }
+  /// L: N with an operand in PSUM; D: N with 16-bit operands in SBUF; else 2N.
+  Cycles operator()(TensorTensor const& i) const {
+    if (i.engine == Engine::gpsimd) return on_gpsimd(2 * count(i.dst));
+    bool const fast = in_psum(i.data1) || in_psum(i.data2) || (is_16_bit(i.data1) && is_16_bit(i.data2));
+    return at_least_shortest((fast ? 1 : 2) * count(i.dst));
+  }
+  Cycles operator()(TensorScalar const& i) const { return one_tensor(i.dst, i.data, i.engine); }
+  Cycles operator()(TensorCopy const& i) const { return one_tensor(i.dst, i.src, i.engine); }
+  /// L: N for 16-bit tensors, subtraction and multiplication, N even; else 2N.
+  Cycles operator()(ScalarTensorTensor const& i) const {
+    auto const simple = [](Operator op) { return op == Operator::subtract || op == Operator::multiply; };
+    bool const fast =
+        is_16_bit(i.data) && is_16_bit(i.operand1) && simple(i.op0) && simple(i.op1) && i.data.elements() % 2 == 0;
+    return at_least_shortest((fast ? 1 : 2) * count(i.dst));
+  }
+  /// L: max(64, N) + 64.
+  Cycles operator()(TensorScalarReduce const& i) const {
+    Cycles cycles = at_least_shortest(count(i.data));
+    cycles.count += costs().shortest_instruction;
+    return cycles;
+  }
+  /// L: N; N / 2 for sums and maxima of 16-bit elements in SBUF.
+  Cycles operator()(TensorReduce const& i) const {
+    bool const fast = is_16_bit(i.data) && in_sbuf(i.data) && (i.op == Operator::add || i.op == Operator::maximum);
+    return at_least_shortest(count(i.data) / (fast ? 2 : 1));
+  }
+  Cycles operator()(RangeSelect const& i) const { return at_least_shortest(count(i.dst)); }  // L
+  /// D: max(64, 8N).
+  Cycles operator()(Reciprocal const& i) const { return at_least_shortest(costs().reciprocal_cycles * count(i.data)); }
+  /// D: four times as fast as ScalarE; I: taken as N / 4.
+  Cycles operator()(Exponential const& i) const { return inferred(at_least_shortest(count(i.src) / 4)); }
+  /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
+  Cycles operator()(Memset const& i) const {
+    bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
+    double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
+    return i.engine == Engine::gpsimd ? on_gpsimd(n) : at_least_shortest(n);
+  }
+  Cycles operator()(Iota const& i) const { return {costs().gpsimd_start + count(i.dst)}; }          // L
+  Cycles operator()(AffineSelect const& i) const { return {costs().gpsimd_start + count(i.dst)}; }  // L
+  Cycles operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }       // L
+  /// DMA, barriers and collectives: cost_of() gives their times in seconds, not in cycles.
+  Cycles operator()(DmaCopy const&) const { return {}; }
+  Cycles operator()(DmaTranspose const&) const { return {}; }
+  Cycles operator()(CoreBarrier const&) const { return {}; }
+  Cycles operator()(CollectivePermute const&) const { return {}; }
+  Cycles operator()(CollectivePermuteReduce const&) const { return {}; }
+  Cycles operator()(ProcessingRank const&) const { return {}; }
+
+ private:
+  Costs const& costs() const { return hardware_.costs; }
+  static double count(Access const& access) { return static_cast<double>(access.elements()); }
+  ElementType type(Access const& access) const { return program_.buffer(access).type; }
+  bool is_16_bit(Access const& access) const { return bytes_of(type(access)) == 2; }
+  bool in_psum(Access const& access) const { return program_.buffer(access).memory == Memory::psum; }
+  bool in_sbuf(Access const& access) const { return program_.buffer(access).memory == Memory::sbuf; }
+  double passes(Access const& access) const { return bytes_of(type(access)) == 4 ? costs().fp32_matmul_passes : 1; }
+
+  Cycles at_least_shortest(double cycles) const {
+    return {std::max(cycles, costs().shortest_instruction), false, cycles <= costs().shortest_instruction};
+  }
+  static Cycles inferred(Cycles cycles) {
+    cycles.estimate = true;
+    return cycles;
+  }
+  /// I: no formula is published for GpSimdE's copies and arithmetic; start-up and N are taken from iota.
+  Cycles on_gpsimd(double cycles) const { return inferred({costs().gpsimd_start + cycles}); }
+
+  /// tensor_copy, tensor_scalar. L: N. D (trn2), I (trn3): VectorE with 16-bit input and output takes N / 4 from SBUF
+  /// to SBUF without strides, else N / 2. D: ScalarE of trn3 takes N / 2 with 16-bit input and output.
+  Cycles one_tensor(Access const& dst, Access const& src, Engine engine) const {
+    double const n = count(dst);
+    if (engine == Engine::gpsimd) return on_gpsimd(n);
+    if (!is_16_bit(dst) || !is_16_bit(src)) return at_least_shortest(n);
+    bool const trn3 = hardware_.target == Target::trn3;
+    if (engine == Engine::scalar) return at_least_shortest(trn3 ? n / 2 : n);
+    bool const fastest = in_sbuf(dst) && in_sbuf(src) && dst.contiguous() && src.contiguous();
+    Cycles cycles = at_least_shortest(n / (fastest ? 4 : 2));
+    cycles.estimate = trn3;
+    return cycles;
+  }
+
+  Program const& program_;
+  Hardware const& hardware_;
+};
+
+namespace transfer_cost_detail {
+
+/// Number of consecutive elements along the axes from `from` on.
+inline Index run_length(Access const& access, std::size_t from) {
+  Index run = 1;
+  for (std::size_t i = access.axes().size(); i-- > from;) {
+    if (access.axis(i).count == 1) continue;
+    if (access.axis(i).stride != run) break;
+    run *= access.axis(i).count;
+  }
+  return run;
+}
+
+}  // namespace transfer_cost_detail
+
+/// I, from the vendor's rates (D): 1.3 us + bytes / (engines * rate * b / (b + 256)), with one engine per 8 partitions
+/// and b = contiguous bytes of a row of a partition, the smaller of both sides. HBM traffic of a core is limited to its
+/// part of the stack that a pair shares; from HBM to HBM every byte counts twice there. A cast moves the wider type.
+inline InstructionCost dma_cost(Program const& program, Costs const& costs, Access const& dst, Access const& src,
+                                bool transpose) {
+  Buffer const& to = program.buffer(dst);
+  Buffer const& from = program.buffer(src);
+  bool const to_chip = on_chip(to.memory), from_chip = on_chip(from.memory);
+  std::size_t const first_axis = to_chip || from_chip ? 1 : 0;
+  auto const row_bytes = [&](Access const& access, Buffer const& buffer) {
+    return static_cast<double>(transfer_cost_detail::run_length(access, first_axis) * bytes_of(buffer.type));
+  };
+  double const row = std::min(row_bytes(dst, to), row_bytes(src, from));
+  double const bytes = static_cast<double>(std::max(dst.size() * bytes_of(to.type), src.size() * bytes_of(from.type)));
+
+  double const all_engines = costs.dma_engines;
+  double engines;
+  if (to_chip || from_chip) {
+    Index const partitions = std::max(to_chip ? dst.partitions() : 0, from_chip ? src.partitions() : 0);
+    engines = static_cast<double>(ceil_divide(partitions, 8));
+  } else {
+    engines = std::ceil(bytes / std::min(row, costs.dma_piece));
+  }
+  engines = std::min(engines, all_engines);
+
+  double rate = engines * costs.dma_engine_rate * row / (row + costs.dma_row_overhead);
+  if (transpose) rate *= from_chip ? costs.dma_transpose_share : costs.dma_transpose_share_hbm;
+  double const hbm_sides = (to_chip ? 0 : 1) + (from_chip ? 0 : 1);
+  double const hbm_rate = costs.hbm_rate / program.cores;
+  double share = engines / all_engines;
+  if (hbm_sides > 0) {
+    rate = std::min(rate, hbm_rate / hbm_sides);
+    share = std::max(share, rate * hbm_sides / hbm_rate);
+  }
+  return {.engine = Engine::dma,
+          .seconds = bytes / rate,
+          .latency = costs.dma_latency,
+          .issue = costs.dma_issue,
+          .share = share,
+          .estimate = true};
+}
+
+namespace cost_of_detail {
+
+inline double permuted_bytes(Program const& program, Instruction const& instruction) {
+  auto const* permute = std::get_if<CollectivePermute>(&instruction);
+  Access const& dst = permute ? permute->dst : std::get<CollectivePermuteReduce>(instruction).dst;
+  return static_cast<double>(dst.size() * bytes_of(program.buffer(dst).type));
+}
+
+}  // namespace cost_of_detail
+
+/// The cost of an instruction that waits for nothing. It is the same for every execution, because shapes are constant.
+inline InstructionCost cost_of(Program const& program, Hardware const& hardware, Instruction const& instruction) {
+  Costs const& costs = hardware.costs;
+  Engine const engine = engine_of(instruction);
+  if (auto const* copy = std::get_if<DmaCopy>(&instruction))
+    return dma_cost(program, costs, copy->dst, copy->src, false);
+  if (auto const* transpose = std::get_if<DmaTranspose>(&instruction))
+    return dma_cost(program, costs, transpose->dst, transpose->src, true);
+  if (engine == Engine::collective)  // I
+    return {.engine = engine,
+            .seconds = cost_of_detail::permuted_bytes(program, instruction) / costs.permute_rate,
+            .latency = costs.permute_latency,
+            .estimate = true};
+  if (std::holds_alternative<CoreBarrier>(instruction))  // I
+    return {.engine = engine, .seconds = costs.barrier, .estimate = true};
+  if (std::holds_alternative<ProcessingRank>(instruction))  // I
+    return {.engine = engine, .seconds = costs.register_load, .estimate = true};
+  auto const cycles = std::visit(ComputeCycles(program, hardware), instruction);
+  double const clock = costs.clock[static_cast<std::size_t>(engine)];
+  return {.engine = engine,
+          .seconds = cycles.count / clock,
+          .dependent = cycles.tiny ? costs.dependent_tiny_instruction / clock : 0,
+          .estimate = cycles.estimate};
+}
+
+/// Elements [begin, begin + length), counted from the offset of an access.
+struct Run {
+  Index begin = 0;
+  Index length = 0;
+  bool operator==(Run const&) const = default;
+};
+
+namespace footprint_detail {
+
+/// An access with more runs than this is treated as one run from its first to its last element.
+inline constexpr Index most_runs = 4096;
+
+inline void add_runs(Access const& access, std::size_t axis, std::size_t end, Index begin, Index length,
+                     std::vector<Run>& runs) {
+  if (axis == end) {
+    runs.push_back({begin, length});
+    return;
+  }
+  Index const count = access.axis(axis).stride == 0 ? 1 : access.axis(axis).count;
+  for (Index i = 0; i < count; ++i) add_runs(access, axis + 1, end, begin + i * access.axis(axis).stride, length, runs);
+}
+
+}  // namespace footprint_detail
+
+/// The runs of an access in ascending order, adjacent ones joined: in a partition on chip, in the whole tensor in HBM.
+inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
+  std::size_t const first = on_chip ? 1 : 0;
+  std::size_t inner = access.axes().size();
+  Index length = 1;
+  for (; inner > first; --inner) {
+    Axis const& axis = access.axis(inner - 1);
+    if (axis.count != 1 && axis.stride != 0 && axis.stride != length) break;
+    if (axis.stride != 0) length *= axis.count;
+  }
+  Index count = 1;
+  for (std::size_t i = first; i < inner; ++i) count *= access.axis(i).count;
+  if (count > footprint_detail::most_runs) {
+    auto const [low, high] = access.extremes(first);
+    return {{low, high - low + 1}};
+  }
+  std::vector<Run> runs, joined;
+  footprint_detail::add_runs(access, first, inner, 0, length, runs);
+  std::ranges::sort(runs, {}, &Run::begin);
+  for (Run const& run : runs) {
+    if (!joined.empty() && run.begin <= joined.back().begin + joined.back().length)
+      joined.back().length = std::max(joined.back().length, run.begin + run.length - joined.back().begin);
+    else
+      joined.push_back(run);
+  }
+  return joined;
+}
+
+/// True if the access touches its whole buffer in every iteration. A register offset may point anywhere, so it counts
+/// as touching all.
+inline bool touches_all(Buffer const& buffer, Access const& access, std::vector<Run> const& runs) {
+  if (access.register_offset) return true;
+  return access.offset == Affine(0) && runs.size() == 1 && runs[0] == Run{0, buffer.elements_per_partition()};
+}
+
+/// The greatest common divisor of all boundaries of an access's runs, and of `so_far`.
+inline Index common_divisor(Access const& access, std::vector<Run> const& runs, Index so_far) {
+  so_far = std::gcd(so_far, access.offset.constant());
+  for (Affine::Term const& term : access.offset.terms()) so_far = std::gcd(so_far, term.coefficient);
+  for (Run const& run : runs) so_far = std::gcd(std::gcd(so_far, run.begin), run.length);
+  return so_far;
+}
+
+/// Footprint of one operand.
+struct OperandPlan {
+  Access const* access = nullptr;
+  bool reads = false, writes = false;
+  bool all = false;       ///< touches the whole place; else the runs
+  bool can_move = false;  ///< the offset depends on loops
+  std::vector<Run> runs;
+};
+
+/// Cost and footprints of one instruction.
+struct InstructionPlan {
+  Instruction const* instruction = nullptr;
+  InstructionCost cost;
+  bool meeting = false;  ///< a barrier or collective, which the cores of a pair execute together
+  std::vector<OperandPlan> operands;
+};
+
+/// Refers to the program, which outlives it.
+class CostPlan {
+ public:
+  /// Throws Error if the program names a buffer, variable or register that it does not declare.
+  CostPlan(Program const& program, Hardware const& hardware) : pieces_(program.buffers.size(), 0) {
+    std::string const missing = dangling(program);
+    check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
+                 "; accepted is a program that passes validation");
+    add(program, hardware, program.body);
+    for (std::size_t i = 0; i < pieces_.size(); ++i) limit(program.buffers[i], pieces_[i]);
+  }
+
+  InstructionPlan const& of(Node const& node) const { return plans_.find(&node)->second; }
+  /// Elements per piece in which the uses of a buffer are tracked; 0: only as a whole.
+  Index piece(std::size_t buffer) const { return pieces_[buffer]; }
+
+ private:
+  /// Above these numbers pieces are merged: finer ones cost memory and time for little accuracy.
+  static constexpr Index most_pieces_on_chip = 4096, most_pieces_in_hbm = Index{1} << 16;
+
+  void add(Program const& program, Hardware const& hardware, Body const& body) {
+    for (Node const& node : body) {
+      if (auto const* instruction = node.as<Instruction>())
+        add(program, hardware, node, *instruction);
+      else if (auto const* loop = node.as<Loop>())
+        add(program, hardware, loop->body);
+      else if (auto const* branch = node.as<OnCore>())
+        add(program, hardware, branch->body);
+    }
+  }
+
+  void add(Program const& program, Hardware const& hardware, Node const& node, Instruction const& instruction) {
+    InstructionPlan plan{&instruction, cost_of(program, hardware, instruction), is_core_barrier(node), {}};
+    for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
+      Buffer const& buffer = program.buffer(access);
+      std::vector<Run> runs = runs_of(access, on_chip(buffer.memory));
+      bool const all = touches_all(buffer, access, runs);
+      Index& piece = pieces_[static_cast<std::size_t>(access.buffer)];
+      if (!all) piece = common_divisor(access, runs, piece);
+      plan.operands.push_back(
+          {&access, use != Use::write, use != Use::read, all, !access.offset.is_constant(), std::move(runs)});
+    });
+    plans_.emplace(&node, std::move(plan));
+  }
+
+  static void limit(Buffer const& buffer, Index& piece) {
+    if (piece == 0) return;
+    Index const most = on_chip(buffer.memory) ? most_pieces_on_chip : most_pieces_in_hbm;
+    Index const pieces = ceil_divide(buffer.elements_per_partition(), piece);
+    if (pieces > most) piece *= ceil_divide(pieces, most);
+  }
+
+  std::unordered_map<Node const*, InstructionPlan> plans_;
+  std::vector<Index> pieces_;
 };
 
 }  // namespace annulus::nki

@@ -13,17 +13,174 @@
 //   rank's data are ready to send. The cores of a pair send together, one collective at a time.
 // - Accesses of the two cores to shared HBM are ordered by barriers and collectives only, as on the device.
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "annulus/nki/cost/calendar.hpp"
-#include "annulus/nki/cost/hazards.hpp"
-#include "annulus/nki/cost/plan.hpp"
-#include "annulus/nki/program/walk.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/core/index.hpp"
+#include "annulus/nki/cost/instruction_cost.hpp"
+#include "annulus/nki/program/walk.hpp"
 
 namespace annulus::nki {
+
+/// Reserves spans of time, each as early as possible, also before spans reserved earlier. It remembers only the latest
+/// `remembered` spans and reserves nothing before them: with that many queues, no request can overtake more of them.
+class Calendar {
+ public:
+  explicit Calendar(int remembered) : remembered_(static_cast<std::size_t>(remembered)) {
+    taken_.reserve(remembered_ + 1);
+  }
+
+  /// The begin, in seconds, that reserve() would return.
+  double earliest(double ready, double duration) const { return find(ready, duration).begin; }
+
+  /// Reserves `duration` seconds, not before `ready`; returns the begin.
+  double reserve(double ready, double duration) {
+    auto const [begin, place] = find(ready, duration);
+    double const end = begin + duration;
+    auto const next = taken_.begin() + static_cast<std::ptrdiff_t>(place);
+    bool const joins_next = next != taken_.end() && next->begin == end;
+    bool const joins_last = place > 0 && taken_[place - 1].end == begin;
+    if (joins_last) {
+      taken_[place - 1].end = joins_next ? next->end : end;
+      if (joins_next) taken_.erase(next);
+    } else if (joins_next) {
+      next->begin = begin;
+    } else {
+      taken_.insert(next, {begin, end});
+    }
+    if (taken_.size() > remembered_) {
+      floor_ = taken_.front().end;
+      taken_.erase(taken_.begin());
+    }
+    return begin;
+  }
+
+ private:
+  struct Span {
+    double begin, end;
+  };
+  struct Found {
+    double begin;
+    std::size_t place;
+  };
+
+  Found find(double ready, double duration) const {
+    double begin = std::max(ready, floor_);
+    std::size_t place = 0;
+    // Searches from the latest span backwards: spans that end before `begin` do not matter, and usually few remain.
+    std::size_t first = taken_.size();
+    while (first > 0 && taken_[first - 1].end > begin) --first;
+    for (place = first; place < taken_.size(); ++place) {
+      if (begin + duration <= taken_[place].begin) break;
+      begin = std::max(begin, taken_[place].end);
+    }
+    return {begin, place};
+  }
+
+  std::size_t remembered_;
+  std::vector<Span> taken_;
+  double floor_ = 0;
+};
+
+/// The waiting instruction's engine and delays. In-order engines need not wait for themselves; DMA and collectives give
+/// `nobody`.
+struct Waiting {
+  static constexpr int nobody = -1;
+
+  int engine = nobody;
+  double signal = 0;     ///< seconds until the end of another engine's instruction is visible
+  double dependent = 0;  ///< seconds to wait for what the same engine has just written
+};
+
+/// End time in seconds, and the engine whose instruction ends then.
+struct End {
+  static constexpr double never = std::numeric_limits<double>::lowest() / 2;
+
+  double seconds = never;
+  int engine = Waiting::nobody;
+
+  void wait_for(End const& other) {
+    if (other.seconds > seconds) *this = other;
+  }
+  End after(double delay) const { return {seconds + delay, engine}; }
+};
+
+/// The latest of many ends, and the latest among the other engines.
+class LatestEnds {
+ public:
+  void note(End const& end) {
+    if (end.engine == latest_.engine) {
+      latest_.wait_for(end);
+    } else if (end.seconds > latest_.seconds) {
+      others_ = latest_;
+      latest_ = end;
+    } else {
+      others_.wait_for(end);
+    }
+  }
+  /// The latest end as seen by `engine`: delayed by own_delay for its own instructions, by signal for others.
+  End seen_by(int engine, double own_delay, double signal) const {
+    if (engine != latest_.engine) return latest_.after(signal);
+    End seen = latest_.after(own_delay);
+    seen.wait_for(others_.after(signal));
+    return seen;
+  }
+
+ private:
+  End latest_{End::never, Waiting::nobody - 1}, others_;
+};
+
+/// Ends of the reads and writes of one piece of memory.
+struct Uses {
+  LatestEnds reads, writes;
+
+  /// When a read or write may begin: readers wait for writers, writers for both.
+  End free_for(bool write, Waiting const& waiting) const {
+    End end = writes.seen_by(waiting.engine, write ? 0 : waiting.dependent, waiting.signal);
+    if (write) end.wait_for(reads.seen_by(waiting.engine, 0, waiting.signal));
+    return end;
+  }
+  void note(bool write, End const& end) { (write ? writes : reads).note(end); }
+};
+
+/// One place: a tensor in HBM, or one of the tiles in the rotation of an on-chip buffer. Uses of an older tile in the
+/// same place are waited for as well, piece by piece. Uses of the whole place are stored separately, so that they cost
+/// nothing per piece.
+class Place {
+ public:
+  Place(Index elements, Index piece)
+      : piece_(piece), pieces_(static_cast<std::size_t>(piece == 0 ? 0 : ceil_divide(elements, piece))) {}
+
+  End all_free_for(bool write, Waiting const& waiting) const { return any_.free_for(write, waiting); }
+  void note_all(bool write, End const& end) {
+    any_.note(write, end);
+    whole_.note(write, end);
+  }
+
+  /// Elements [begin, begin + length).
+  End free_for(bool write, Index begin, Index length, Waiting const& waiting) const {
+    End free = whole_.free_for(write, waiting);
+    for (std::size_t i = first(begin); i <= last(begin, length); ++i)
+      free.wait_for(pieces_[i].free_for(write, waiting));
+    return free;
+  }
+  void note(bool write, Index begin, Index length, End const& end) {
+    for (std::size_t i = first(begin); i <= last(begin, length); ++i) pieces_[i].note(write, end);
+    any_.note(write, end);
+  }
+
+ private:
+  std::size_t first(Index begin) const { return static_cast<std::size_t>(begin / piece_); }
+  std::size_t last(Index begin, Index length) const { return static_cast<std::size_t>((begin + length - 1) / piece_); }
+
+  Index piece_;  // 0: always used as a whole
+  Uses whole_, any_;
+  std::vector<Uses> pieces_;
+};
 
 /// One executed instruction. A collective of both cores of a pair is reported once, for core 0.
 struct Execution {

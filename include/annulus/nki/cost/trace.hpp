@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "annulus/nki/cost/decimal.hpp"
+#include "annulus/nki/cost/report.hpp"
 #include "annulus/nki/cost/timeline.hpp"
 
 namespace annulus::nki {

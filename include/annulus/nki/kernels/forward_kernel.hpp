@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/column_moves.hpp"
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
 #include "annulus/nki/kernels/rotating_buffers.hpp"
+#include "annulus/nki/kernels/row_tiles.hpp"
 
 namespace annulus::nki {
 

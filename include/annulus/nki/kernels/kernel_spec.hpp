@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/core/check.hpp"
 #include "annulus/core/shape.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
 
 namespace annulus::nki {
 

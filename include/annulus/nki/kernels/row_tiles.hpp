@@ -1,11 +1,12 @@
 #pragma once
-// Row tiles: the query rows of one head, cut into tiles of up to 128 rows, for one core or shared by a pair of cores.
+// Row tiles (the query rows of one head, up to 128 at a time), their per-row values, and numbered tiles in SBUF.
 
+#include <utility>
 #include <vector>
 
+#include "annulus/mask/band.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/program/builder.hpp"
-#include "annulus/mask/band.hpp"
 
 namespace annulus::nki {
 
@@ -69,6 +70,71 @@ inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
       runs.push_back({i, i + 1, stride});
   }
   return runs;
+}
+
+/// Numbers the tiles of a buffer and raises its rotation as older tiles are used.
+class RotatingTile {
+ public:
+  RotatingTile() = default;
+  RotatingTile(Builder& builder, std::string name, Memory memory, Index partitions, Index elements, ElementType type,
+               int rotation)
+      : builder_(&builder), newest_(builder.declare(std::move(name), memory, partitions, elements, type, rotation)) {}
+
+  /// Allocates a tile and returns its sequence number.
+  Index make() {
+    builder_->allocate(newest_);
+    return made_++;
+  }
+  /// The tile of that number; raises the rotation of the buffer so that it is still held.
+  TileHandle operator[](Index number) const {
+    int const age = static_cast<int>(made_ - 1 - number);
+    builder_->keep(newest_, age + 1);
+    return newest_.before(age);
+  }
+  TileHandle newest() const { return newest_; }
+  Index newest_number() const { return made_ - 1; }
+
+ private:
+  Builder* builder_ = nullptr;
+  TileHandle newest_;
+  Index made_ = 0;
+};
+
+/// Per-row values of one head in HBM.
+struct ColumnSource {
+  TensorHandle tensor;
+  Affine offset;
+  Index columns = 0;
+
+  /// Rows [first, first + count) of `tiles` row tiles that begin with `tile` and are `stride` rows apart.
+  Access rows(RowTile const& tile, Index first, Index count, Index tiles, Index stride) const {
+    return tensor.pattern(offset + (tile.first_partition + first) * columns + tile.column,
+                          {{columns, count}, {stride / tile_rows, tiles}});
+  }
+};
+
+/// Loads one column per row tile into columns [first_column, first_column + tiles.size()) of `tile`.
+inline void load_columns(Builder& builder, ColumnSource const& source, std::vector<RowTile> const& tiles,
+                         TileHandle const& tile, Index first_column) {
+  for (TileRun const& run : runs_of(tiles)) {
+    RowTile const& first = tiles[run.first];
+    auto const count = static_cast<Index>(run.last - run.first);
+    builder.emit(DmaCopy{tile.part(0, first.count, first_column + static_cast<Index>(run.first), count),
+                         source.rows(first, 0, first.count, count, run.stride)});
+  }
+}
+
+/// Stores one column per row tile to HBM; each row is stored by exactly one core.
+inline void store_columns(Builder& builder, TileHandle const& tile, Index first_column,
+                          std::vector<RowTile> const& tiles, ColumnSource const& to) {
+  for (TileRun const& run : runs_of(tiles)) {
+    RowTile const& first = tiles[run.first];
+    auto const count = static_cast<Index>(run.last - run.first);
+    store_once(builder, first, [&](Index row, Index rows) {
+      builder.emit(DmaCopy{to.rows(first, row, rows, count, run.stride),
+                           tile.part(row, rows, first_column + static_cast<Index>(run.first), count)});
+    });
+  }
 }
 
 }  // namespace annulus::nki

@@ -1,5 +1,5 @@
 #pragma once
-// NKI Python calls of instructions.
+// NKI Python calls of instructions and their operands: slices where possible, else access patterns on whole tensors.
 
 #include <algorithm>
 #include <optional>
@@ -7,14 +7,146 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include "annulus/nki/print/copy_axes.hpp"
-#include "annulus/nki/print/python_operand.hpp"
-#include "annulus/nki/print/spelling.hpp"
+#include "annulus/nki/print/python_names.hpp"
+#include "annulus/nki/program/affine_text.hpp"
 
 namespace annulus::nki::print_detail {
+
+using Axes = std::vector<Axis>;
+
+/// Axes for instructions that depend only on the number of elements per partition.
+inline Axes flattened(Access const& access) {
+  if (access.contiguous()) return {{access.axis(0).stride, access.partitions()}, {1, access.elements()}};
+  return {access.axes().begin(), access.axes().end()};
+}
+
+/// Prints accesses and indices.
+class PythonOperand {
+ public:
+  PythonOperand(Program const& program, PythonNames const& names) : program_(program), names_(names) {}
+
+  /// Text of an index; the core variable is 0 in programs for one core.
+  std::string index(Affine affine) {
+    if (program_.cores == 1)
+      for (Affine::Term const term : std::vector(affine.terms().begin(), affine.terms().end()))
+        if (term.variable == core_variable) affine += Affine::of(core_variable, -term.coefficient);
+    for (Affine::Term const& term : affine.terms()) uses_core_ = uses_core_ || term.variable == core_variable;
+    return text_of(affine, names_.variables());
+  }
+  /// True if any index printed so far refers to the core.
+  bool uses_core() const { return uses_core_; }
+
+  /// Bare name, for calls that take whole tensors. Throws UnsupportedError for an access to a part.
+  std::string whole(Access const& access) const {
+    if (!is_whole(access))
+      throw UnsupportedError("the program " + program_.name + " gives a part of " + name(access) +
+                             " to a barrier or a collective; accepted: whole tensors");
+    return name(access);
+  }
+  bool is_whole(Access const& access) const {
+    Buffer const& buffer = program_.buffer(access);
+    return access.offset == Affine(0) && access.start_partition == 0 && !access.register_offset &&
+           access.size() == buffer.size() && access.contiguous() &&
+           (access.partitions() == 1 || access.axis(0).stride == access.elements());
+  }
+
+  /// For instructions that depend only on the number of elements per partition.
+  std::string flat(Access const& access) { return shaped(access, flattened(access)); }
+  /// For instructions that see every axis.
+  std::string shaped(Access const& access) { return shaped(access, Axes(access.axes().begin(), access.axes().end())); }
+
+  /// With `axes` instead of those of the access.
+  std::string shaped(Access const& access, Axes axes) {
+    bool const chip = on_chip(program_.buffer(access).memory);
+    return chip ? tile(access, std::move(axes)) : tensor(access, axes);
+  }
+
+ private:
+  std::string name(Access const& access) const { return names_.tile(access.buffer, access.age); }
+
+  std::string tile(Access const& access, Axes axes) {
+    Index const row = program_.buffer(access).elements_per_partition();
+    if (access.register_offset)
+      throw UnsupportedError("the program " + program_.name + " adds a register to an offset in " + name(access) +
+                             ", on chip; accepted: in HBM");
+    if (axes.size() < 2) axes.push_back({1, 1});
+    if (axes.size() == 2 && (axes[1].stride == 1 || axes[1].count == 1)) {
+      Index const first = access.start_partition;
+      return name(access) + "[" + literal(first) + ":" + literal(first + axes[0].count) + ", " + index(access.offset) +
+             ":" + index(access.offset + axes[1].count) + "]";
+    }
+    axes.front().stride = row;
+    return pattern(access, axes, access.offset + access.start_partition * row) + ")";
+  }
+
+  std::string tensor(Access const& access, Axes const& axes) {
+    std::string text = pattern(access, axes, access.offset);
+    if (access.register_offset)
+      text += ", scalar_offset=" + names_.register_name(access.register_offset->register_number) +
+              ", indirect_dim=" + literal(access.register_offset->dimension);
+    return text + ")";
+  }
+
+  /// Access pattern without the closing parenthesis.
+  std::string pattern(Access const& access, Axes const& axes, Affine const& offset) {
+    return name(access) + ".ap(pattern=" + literal(std::span<Axis const>(axes)) + ", offset=" + index(offset);
+  }
+
+  Program const& program_;
+  PythonNames const& names_;
+  bool uses_core_ = false;
+};
+
+/// The coarsest extents into which both lists of axes can be cut; nullopt if there are none.
+inline std::optional<std::vector<Index>> common_extents(std::span<Axis const> a, std::span<Axis const> b) {
+  std::vector<Index> extents;
+  std::size_t i = a.size(), j = b.size();
+  Index left_a = 1, left_b = 1;
+  while (true) {
+    while (left_a == 1 && i > 0) left_a = a[--i].count;
+    while (left_b == 1 && j > 0) left_b = b[--j].count;
+    if (left_a == 1 && left_b == 1) break;
+    Index const extent = std::min(left_a, left_b);
+    if (extent < 2 || left_a % extent != 0 || left_b % extent != 0) return std::nullopt;
+    extents.push_back(extent);
+    left_a /= extent;
+    left_b /= extent;
+  }
+  std::ranges::reverse(extents);
+  return extents;
+}
+
+/// Splits the axes at these extents; elements and their order stay the same.
+inline Axes cut(std::span<Axis const> axes, std::span<Index const> extents) {
+  Axes made(extents.size());
+  std::size_t i = axes.size();
+  Axis left;
+  for (std::size_t e = extents.size(); e-- > 0;) {
+    if (extents[e] == 1) continue;
+    while (left.count == 1) left = axes[--i];
+    made[e] = {left.stride, extents[e]};
+    left = {left.stride * extents[e], left.count / extents[e]};
+  }
+  return made;
+}
+
+/// Axes of dst and of src, unchanged if their extents are equal, else both cut to common extents if possible. The axis
+/// of `partitions` of a side on chip is not cut; partitions = 0: neither side is on chip.
+inline std::pair<Axes, Axes> copy_axes(Access const& dst, Access const& src, Index partitions) {
+  Axes const own_dst(dst.axes().begin(), dst.axes().end()), own_src(src.axes().begin(), src.axes().end());
+  if (std::ranges::equal(own_dst, own_src, {}, &Axis::count, &Axis::count)) return {own_dst, own_src};
+  auto extents = common_extents(own_dst, own_src);
+  if (!extents) return {own_dst, own_src};
+  if (partitions == 1) extents->insert(extents->begin(), 1);
+  while (extents->size() < 2) extents->push_back(1);
+  if ((partitions != 0 && extents->front() != partitions) || extents->size() > Access::most_axes)
+    return {own_dst, own_src};
+  return {cut(own_dst, *extents), cut(own_src, *extents)};
+}
 
 /// A call: function and keyword arguments.
 struct PythonCall {

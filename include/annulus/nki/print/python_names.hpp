@@ -1,15 +1,101 @@
 #pragma once
-// Names of buffers, older tiles, loop variables and registers in a printed kernel.
+// Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
+#include <charconv>
+#include <cmath>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "annulus/nki/program/program.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/nki/program/access.hpp"
+#include "annulus/nki/program/program.hpp"
 
-namespace annulus::nki::print_detail {
+namespace annulus::nki {
+
+/// NKI versions; 0.3, 0.4, 0.5 and 0.6 come with Neuron SDK 2.29, 2.30, 2.31 and 2.32.
+enum class Version { nki_0_3, nki_0_4, nki_0_5, nki_0_6 };
+
+/// Spellings of one NKI version.
+struct Spelling {
+  std::string_view version;  ///< oldest version that accepts the text
+  std::string_view sdk;
+  std::string_view loop;  ///< range of a loop that is unrolled while the kernel is built
+  std::string_view program_id;
+  bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
+};
+
+/// Spelling of a version. to_python() defaults to the oldest, nki_0_3, whose text every later version accepts.
+///
+/// Later versions added view methods, DMA priorities, names of collectives and run-time loops. Printed kernels need
+/// none of these: access patterns replace views, and collectives must not be in run-time loops. affine_range and
+/// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
+constexpr Spelling spelling_of(Version version) {
+  constexpr Spelling table[] = {
+      {"0.3", "2.29", "range", "nl.program_id(0)", false},
+      {"0.4", "2.30", "range", "nl.program_id(0)", true},
+      {"0.5", "2.31", "range", "nl.program_id(0)", true},
+      {"0.6", "2.32", "range", "nl.program_id(0)", true},
+  };
+  return table[static_cast<int>(version)];
+}
+
+namespace print_detail {
+
+inline std::string literal(bool value) { return value ? "True" : "False"; }
+inline std::string literal(int value) { return std::to_string(value); }
+inline std::string literal(Index value) { return std::to_string(value); }
+
+template <class Real>
+std::string shortest_digits(Real value) {
+  char digits[64];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
+/// Shortest digits that Python reads as a double which rounds to `value`; a Python float, never an int. Throws
+/// UnsupportedError unless `value` is finite.
+inline std::string literal(float value) {
+  if (!std::isfinite(value))
+    throw UnsupportedError("an NKI kernel holds the value " + shortest_digits(value) +
+                           "; accepted: finite values, as Python has no literals for others");
+  std::string text = shortest_digits(value);
+  double reread = 0;
+  std::from_chars(text.data(), text.data() + text.size(), reread);
+  // The shortest digits of a float may give another float when they are rounded to double first.
+  if (static_cast<float>(reread) != value) text = shortest_digits(static_cast<double>(value));
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+template <class Item, class Write>
+std::string list(std::span<Item const> items, Write&& write) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : ", ") + write(items[i]);
+  return text + "]";
+}
+
+/// [[stride, count], ...]
+inline std::string literal(std::span<Axis const> axes) {
+  return list(axes, [](Axis const& axis) { return "[" + literal(axis.stride) + ", " + literal(axis.count) + "]"; });
+}
+
+/// [0, 1, 2], or [0] * 32 where all are equal.
+inline std::string literal(std::span<int const> numbers) {
+  for (int number : numbers)
+    if (number != numbers.front()) return list(numbers, [](int value) { return literal(value); });
+  if (numbers.size() < 2) return list(numbers, [](int value) { return literal(value); });
+  return "[" + literal(numbers.front()) + "] * " + std::to_string(numbers.size());
+}
+
+/// (2, 128, 64); one extent: (64,).
+inline std::string tuple(std::span<Index const> extents) {
+  std::string text = list(extents, [](Index extent) { return literal(extent); });
+  text.front() = '(';
+  text.back() = extents.size() == 1 ? ',' : ')';
+  return extents.size() == 1 ? text + ")" : text;
+}
 
 /// Assigns unique names. The kernel and its buffers keep theirs, which callers see and which must be unique
 /// identifiers. Internal names (core, loops, registers, tile_1 for the tile before tile) get underscores on a
@@ -95,4 +181,6 @@ class PythonNames {
   std::vector<std::string> variables_, registers_;
 };
 
-}  // namespace annulus::nki::print_detail
+}  // namespace print_detail
+
+}  // namespace annulus::nki
