@@ -72,6 +72,10 @@ struct Mask {
   }
 
   constexpr bool is_sink(Index key) const { return key < sink_tokens; }
+  /// Number of sink tokens among `count` keys at first + i * stride; they come before the others.
+  constexpr Index sinks_among(Index first, Index stride, Index count) const {
+    return std::clamp(ceil_divide(sink_tokens - first, stride), Index{0}, count);
+  }
 
   /// True if `query` (counted from the query offset) sees `key`. Both are global positions.
   constexpr bool visible(Index query, Index key) const { return keys_of(query, is_sink(key)).contains(key); }
@@ -107,6 +111,9 @@ constexpr RowRange hull(RowRange a, RowRange b) {
   if (b.empty()) return a;
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
+
+/// The rows that are in both ranges; empty if there are none.
+constexpr RowRange intersection(RowRange a, RowRange b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
 /// Key j of a tile is visible to query i iff i + lo <= j <= i + hi.
 struct Band {

@@ -74,4 +74,17 @@ struct Tile {
   }
 };
 
+namespace detail {
+
+/// The band of a tile by position rules; only for tiles of equal strides and masks without chunks.
+inline Band band_of(Tile const& tile, Mask const& mask) {
+  PositionRange const first = mask.keys_of(tile.query_position, tile.sink);
+  Band band;
+  if (first.begin > -unbounded) band.lo = ceil_divide(first.begin - tile.key_position, tile.key_stride);
+  if (first.end < unbounded) band.hi = ceil_divide(first.end - tile.key_position, tile.key_stride) - 1;
+  return band;
+}
+
+}  // namespace detail
+
 }  // namespace annulus

@@ -27,21 +27,12 @@ inline constexpr std::size_t tile_limit = std::size_t{1} << 16;
 inline void split_at_sinks(std::span<Segment const> keys, Mask const& mask, std::vector<Segment>& result) {
   result.clear();
   for (Segment const& segment : keys) {
-    Index const exempt = std::clamp(ceil_divide(mask.sink_tokens - segment.global_begin, segment.global_stride),
-                                    Index{0}, segment.length);
+    Index const exempt = mask.sinks_among(segment.global_begin, segment.global_stride, segment.length);
     if (exempt > 0) result.push_back({segment.local_begin, exempt, segment.global_begin, segment.global_stride});
     if (exempt < segment.length)
       result.push_back({segment.local_begin + exempt, segment.length - exempt,
                         segment.global_begin + exempt * segment.global_stride, segment.global_stride});
   }
-}
-
-inline Band band_of(Tile const& tile, Mask const& mask) {
-  PositionRange const first = mask.keys_of(tile.query_position, tile.sink);
-  Band band;
-  if (first.begin > -unbounded) band.lo = ceil_divide(first.begin - tile.key_position, tile.key_stride);
-  if (first.end < unbounded) band.hi = ceil_divide(first.end - tile.key_position, tile.key_stride) - 1;
-  return band;
 }
 
 /// Sets coverage, band and visible pairs of a tile from its positions; returns its need in rows of the tile.

@@ -36,6 +36,19 @@ inline void append_segment(std::vector<Segment>& segments, Index length, Index g
   segments.push_back({local_begin, length, global_begin, global_stride});
 }
 
+/// Merges runs of constant positive stride into one segment each.
+inline std::vector<Segment> segments_of(std::span<Index const> positions) {
+  std::vector<Segment> segments;
+  for (std::size_t begin = 0, end = 0; begin < positions.size(); begin = end) {
+    Index const step = begin + 1 < positions.size() ? positions[begin + 1] - positions[begin] : 1;
+    Index const stride = step > 0 ? step : 1;
+    end = begin + 1;
+    while (end < positions.size() && positions[end] - positions[end - 1] == stride) ++end;
+    segments.push_back({static_cast<Index>(begin), static_cast<Index>(end - begin), positions[begin], stride});
+  }
+  return segments;
+}
+
 /// Number of local rows that the segments cover.
 inline Index rows_of(std::span<Segment const> segments) {
   return segments.empty() ? 0 : segments.back().local_begin + segments.back().length;

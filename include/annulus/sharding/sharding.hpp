@@ -125,19 +125,8 @@ struct ExplicitMap {
     return result;
   }
 
-  /// Merges runs of constant positive stride into one segment each.
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const>) const {
-    auto const& list = positions(side)[static_cast<std::size_t>(rank)];
-    std::vector<Segment> result;
-    for (std::size_t i = 0; i < list.size();) {
-      Index const step = i + 1 < list.size() ? list[i + 1] - list[i] : 1;
-      Index const stride = step > 0 ? step : 1;
-      std::size_t end = i + 1;
-      while (end < list.size() && list[end] - list[end - 1] == stride) ++end;
-      result.push_back({static_cast<Index>(i), static_cast<Index>(end - i), list[i], stride});
-      i = end;
-    }
-    return result;
+    return segments_of(positions(side)[static_cast<std::size_t>(rank)]);
   }
 
   /// Throws ShapeError unless the map has `ranks` ranks that own every position in [0, global) exactly once.

@@ -55,7 +55,7 @@ TEST_CASE("A pair is in a range iff it is visible", "[nki][ring_mask]") {
                   REQUIRE(range.end <= ring.pieces()[piece].end);
                   for (Index j = range.begin; j < range.end; ++j) ++seen[static_cast<std::size_t>(j)];
                   Cover const cover = ring.cover(me == owner, {i, i + 1}, piece);
-                  if (!range.empty()) REQUIRE((cover.seen().begin <= range.begin && cover.seen().end >= range.end));
+                  if (!range.empty()) REQUIRE((cover.by_any.begin <= range.begin && cover.by_any.end >= range.end));
                   if (cover.full(ring.pieces()[piece])) REQUIRE(range == ring.pieces()[piece]);
                 }
                 for (Index j = 0; j < rows; ++j) {

@@ -39,18 +39,6 @@ inline constexpr std::size_t most_step_pieces = 2 * most_banded_runs;
 
 namespace step_rows_detail {
 
-/// Splits the positions into segments, maximal runs with a constant stride of at least 1.
-inline std::vector<Segment> segments_of(std::span<Index const> positions) {
-  std::vector<Segment> segments;
-  for (std::size_t begin = 0, end; begin < positions.size(); begin = end) {
-    end = begin + 1;
-    Index const step = end < positions.size() ? positions[end] - positions[begin] : 1;
-    while (step > 0 && end < positions.size() && positions[end] - positions[end - 1] == step) ++end;
-    append_segment(segments, static_cast<Index>(end - begin), positions[begin], std::max(step, Index{1}));
-  }
-  return segments;
-}
-
 /// The mask as bands, with rows in their original order; nullopt if the mask needs ranges.
 inline std::optional<StepRows> in_order(Mask const& mask, StepPositions const& at) {
   if (at.packed() || mask.chunk > 0) return std::nullopt;

@@ -14,8 +14,8 @@
 namespace annulus::nki {
 
 /// Inputs and outputs of a backward kernel: either output or delta; old_dq, old_dk, old_dv in a step kernel only.
-struct BackwardTensors {
-  TensorHandle q, k, v, dout, output, lse, delta, mask;
+struct BackwardTensors : KernelInputs {
+  TensorHandle dout, output, lse, delta;
   TensorHandle dq, dk, dv, old_dq, old_dk, old_dv;
 };
 
@@ -28,12 +28,12 @@ struct BackwardParts {
   RowStatistics numbers;
   Index section_tiles, key_rows;
 
-  BackwardParts(Builder& builder, KernelSpec const& spec, Index tiles_of_section, Index rows_of_key_tile, Index columns)
+  BackwardParts(Builder& builder, KernelSpec const& spec, Index tiles_of_section, Index rows_of_key_tile)
       : transposer(builder, spec.type),
-        loads(builder, transposer, spec.type, std::max(spec.shape.head_dim, spec.shape.value_dim)),
+        loads(builder, transposer, spec),
         units(builder, spec, transposer, loads, tiles_of_section, rows_of_key_tile),
-        gradients(builder, std::max(spec.shape.head_dim, spec.shape.value_dim), rows_of_key_tile / tile_rows),
-        numbers(builder, spec, columns),
+        gradients(builder, spec.widest(), rows_of_key_tile / tile_rows),
+        numbers(builder, spec),
         section_tiles(tiles_of_section),
         key_rows(rows_of_key_tile) {}
 };
@@ -42,19 +42,19 @@ struct BackwardParts {
 class BackwardRound {
  public:
   BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
-                BackwardParts& parts, Affine item, RoundKind kind)
+                BackwardParts& parts, Round round)
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
         tensors_(&tensors),
         parts_(&parts),
-        item_(std::move(item)),
-        kind_(kind),
+        round_(std::move(round)),
         adds_(tensors.old_dq.buffer >= 0),
         queries_travel_(spec.travels == RotatingSide::queries),
-        tiles_(row_tiles(spec.local_queries, kind.shared)),
+        tiles_(row_tiles(spec.local_queries, round_.kind.shared)),
         own_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, true)),
         others_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, false)) {
+    RoundKind const kind = round_.kind;
     int const ranks = builder.program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
     std::vector<RotatingBuffers::Operand> travelling{{"k", key_size(0), spec.type}, {"v", key_size(1), spec.type}};
@@ -74,18 +74,18 @@ class BackwardRound {
       if (kind.shared)
         key_parts_[side] =
             builder.tensor(side == 0 ? "dk_parts" : "dv_parts", {2, key_size(side)}, ElementType::float32);
-    if (tensors.delta.buffer < 0 && !delta_travels())
+    if (tensors.delta.buffer < 0 && !queries_carried())
       own_delta_ = builder.tensor("own_delta" + kind.suffix(), {kind.parts(spec), heads() * column_size()},
                                   ElementType::float32);
   }
 
-  /// Writes all ring steps; bounds_name prefixes the names of the bounds tiles.
-  void write(std::string const& bounds_name) {
-    BoundsTiles bounds(*builder_, *mask_, tensors_->mask, tiles_, bounds_name);
+  /// Writes all ring steps.
+  void write() {
+    BoundsTiles bounds(*builder_, *mask_, tensors_->mask, tiles_, round_.bounds_name);
     prepare(bounds);
     int const owner = builder_->program().ranks > 1 ? builder_->make_register() : -1;
     touched_keys_.assign(static_cast<std::size_t>(ceil_divide(spec_->local_keys, parts_->key_rows)),
-                         adds_ && !kind_.shared);
+                         adds_ && !round_.kind.shared);
     Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
       steps.add(builder_->collect([&] {
@@ -93,7 +93,7 @@ class BackwardRound {
         travel_.send(step);
         for (std::size_t i = 0; i < carried_count(); ++i) carried_[i].begin_step(step);
         if (owner >= 0 && bounds.needed()) builder_->emit(ProcessingRank{owner, step, 0});
-        Index const bounds_number = bounds.needed() ? bounds.load(owner, batch_of(*spec_, *mask_, item_)) : -1;
+        Index const bounds_number = bounds.needed() ? bounds.load(owner, batch_of(*spec_, *mask_, round_.item)) : -1;
         parts_->units.begin_step(tiles_, bounds, bounds_number, parts_->numbers.negated_lse(), parts_->numbers.delta());
         if (keys_carried()) begin_keys(step);
         work(step);
@@ -106,14 +106,12 @@ class BackwardRound {
 
  private:
   Index heads() const { return spec_->query_heads_per_item(); }
-  Index columns() const { return ceil_divide(spec_->local_queries, tile_rows); }
-  Index column_size() const { return tile_rows * columns(); }
+  Index column_size() const { return tile_rows * spec_->columns(); }
   Index query_size(Index dim) const { return heads() * spec_->local_queries * dim; }
   Index key_dim(std::size_t side) const { return side == 0 ? spec_->shape.head_dim : spec_->shape.value_dim; }
   Index key_size(std::size_t side) const { return spec_->local_keys * key_dim(side); }
-  bool delta_travels() const { return queries_travel_ && steps_ > 1; }
-  bool keys_carried() const { return !queries_travel_ && steps_ > 1; }
   bool queries_carried() const { return queries_travel_ && steps_ > 1; }
+  bool keys_carried() const { return !queries_travel_ && steps_ > 1; }
   std::size_t carried_count() const { return queries_travel_ ? 1 : 2; }
 
   // Location of operands at a step: in the kernel's arguments, or in the buffers that rotate.
@@ -121,7 +119,7 @@ class BackwardRound {
   std::pair<TensorHandle, Affine> place(bool travels, std::size_t operand, int step, TensorHandle const& argument,
                                         Index item_size) const {
     if (travels && step > 0) return {travel_.at(operand, step), travel_.offset(operand)};
-    return {argument, item_ * item_size};
+    return {argument, round_.item * item_size};
   }
   HeadSource query_rows(int step, std::size_t operand, Index head) const {
     Index const dim = key_dim(operand), rows = spec_->local_queries;
@@ -136,13 +134,13 @@ class BackwardRound {
   }
   ColumnSource lse(int step, Index head) const {
     auto const [tensor, offset] = place(queries_travel_, 2, step, tensors_->lse, heads() * column_size());
-    return {tensor, offset + head * column_size(), columns()};
+    return {tensor, offset + head * column_size(), spec_->columns()};
   }
   ColumnSource delta(int step, Index head) const {
-    if (delta_travels()) return {travel_.at(3, step), travel_.offset(3) + head * column_size(), columns()};
+    if (queries_carried()) return {travel_.at(3, step), travel_.offset(3) + head * column_size(), spec_->columns()};
     if (tensors_->delta.buffer >= 0)
-      return {tensors_->delta, item_ * (heads() * column_size()) + head * column_size(), columns()};
-    return {own_delta_, kind_.part(*spec_) * (heads() * column_size()) + head * column_size(), columns()};
+      return {tensors_->delta, round_.item * (heads() * column_size()) + head * column_size(), spec_->columns()};
+    return {own_delta_, round_.kind.part(*spec_) * (heads() * column_size()) + head * column_size(), spec_->columns()};
   }
 
   // Destinations of gradients.
@@ -150,17 +148,17 @@ class BackwardRound {
   GradientTarget query_target(int step, Index head) const {
     Index const rows = spec_->local_queries, dim = spec_->shape.head_dim;
     if (queries_carried()) return {carried_[0].target(step), carried_[0].offset() + head * rows * dim, rows, dim};
-    return {tensors_->dq, item_ * query_size(dim) + head * rows * dim, rows, dim};
+    return {tensors_->dq, round_.item * query_size(dim) + head * rows * dim, rows, dim};
   }
   GradientTarget key_total(int step, std::size_t side) const {
     if (keys_carried()) return {carried_[side].target(step), carried_[side].offset(), spec_->local_keys, key_dim(side)};
-    return {side == 0 ? tensors_->dk : tensors_->dv, item_ * key_size(side), spec_->local_keys, key_dim(side)};
+    return {side == 0 ? tensors_->dk : tensors_->dv, round_.item * key_size(side), spec_->local_keys, key_dim(side)};
   }
   GradientTarget key_part(std::size_t side, Affine const& core) const {
     return {key_parts_[side], core * key_size(side), spec_->local_keys, key_dim(side)};
   }
   GradientTarget key_target(int step, std::size_t side) const {
-    return kind_.shared ? key_part(side, Affine::of(core_variable)) : key_total(step, side);
+    return round_.kind.shared ? key_part(side, Affine::of(core_variable)) : key_total(step, side);
   }
 
   void prepare(BoundsTiles& bounds) {
@@ -168,19 +166,19 @@ class BackwardRound {
     bounds.prepare();
     travel_.before_filling();
     if (tensors_->delta.buffer < 0) {
-      parts_->numbers.write_delta(tensors_->dout, tensors_->output, item_, kind_, tiles_,
-                                  delta_travels() ? travel_.at(3, 0) : own_delta_);
+      parts_->numbers.write_delta(tensors_->dout, tensors_->output, round_.item, round_.kind, tiles_,
+                                  queries_carried() ? travel_.at(3, 0) : own_delta_);
       // A row that both cores compute is stored by only one of them.
-      if (kind_.shared && !delta_travels()) builder_->emit(CoreBarrier{own_delta_.whole()});
+      if (round_.kind.shared && !queries_carried()) builder_->emit(CoreBarrier{own_delta_.whole()});
     }
     if (queries_travel_) {
       for (std::size_t operand : {0, 1})
-        travel_.fill(operand, operand == 0 ? tensors_->q : tensors_->dout, item_ * query_size(key_dim(operand)),
+        travel_.fill(operand, operand == 0 ? tensors_->q : tensors_->dout, round_.item * query_size(key_dim(operand)),
                      key_dim(operand), 0, heads() * spec_->local_queries);
-      travel_.fill(2, tensors_->lse, item_ * (heads() * column_size()), columns(), 0, heads() * tile_rows);
+      travel_.fill(2, tensors_->lse, round_.item * (heads() * column_size()), spec_->columns(), 0, heads() * tile_rows);
     } else {
       for (std::size_t side : {0, 1})
-        travel_.fill(side, side == 0 ? tensors_->k : tensors_->v, item_ * key_size(side), key_dim(side), 0,
+        travel_.fill(side, side == 0 ? tensors_->k : tensors_->v, round_.item * key_size(side), key_dim(side), 0,
                      spec_->local_keys);
     }
   }
@@ -188,7 +186,7 @@ class BackwardRound {
   void begin_keys(int step) {
     std::ranges::fill(touched_keys_, false);
     // The other core may still be reading the parts of the previous step.
-    if (kind_.shared && step > 0) synchronize_parts();
+    if (round_.kind.shared && step > 0) synchronize_parts();
   }
 
   /// Clears the gradients of keys that no unit touched, and adds up the parts of cores that share an item.
@@ -199,7 +197,7 @@ class BackwardRound {
                   count = std::min(parts_->key_rows, spec_->local_keys - begin);
       for (std::size_t side : {0, 1}) parts_->gradients.clear(key_target(step, side), begin, count);
     }
-    if (!kind_.shared) return;
+    if (!round_.kind.shared) return;
     synchronize_parts();
     for (std::size_t side : {0, 1})
       parts_->gradients.join(key_total(step, side), key_part(side, 0), key_part(side, 1), adds_);
@@ -268,10 +266,10 @@ class BackwardRound {
   /// Copies a gradient of the item from one tensor to another; cores that share the item copy half each.
   void copy_item(TensorHandle const& from, Affine const& from_offset, TensorHandle const& to, Index rows, Index dim) {
     auto const copy = [&](Index first, Index count) {
-      builder_->emit(DmaCopy{to.pattern(item_ * (rows * dim) + first * dim, {{dim, count}, {1, dim}}),
-                             from.pattern(from_offset + first * dim, {{dim, count}, {1, dim}})});
+      builder_->emit(DmaCopy{rows_at(to, round_.item * (rows * dim) + first * dim, count, dim),
+                             rows_at(from, from_offset + first * dim, count, dim)});
     };
-    if (!kind_.shared) {
+    if (!round_.kind.shared) {
       copy(0, rows);
       return;
     }
@@ -282,8 +280,8 @@ class BackwardRound {
 
   void copy_old() {
     auto const copy = [&](TensorHandle const& from, TensorHandle const& to, Index rows, Index dim) {
-      copy_item(from, item_ * (rows * dim), to, rows, dim);
-      if (kind_.shared) builder_->emit(CoreBarrier{to.whole()});
+      copy_item(from, round_.item * (rows * dim), to, rows, dim);
+      if (round_.kind.shared) builder_->emit(CoreBarrier{to.whole()});
     };
     copy(tensors_->old_dq, tensors_->dq, heads() * spec_->local_queries, spec_->shape.head_dim);
     copy(tensors_->old_dk, tensors_->dk, spec_->local_keys, spec_->shape.head_dim);
@@ -305,8 +303,7 @@ class BackwardRound {
   RingMask const* mask_;
   BackwardTensors const* tensors_;
   BackwardParts* parts_;
-  Affine item_;
-  RoundKind kind_;
+  Round round_;
   bool adds_, queries_travel_;
   std::vector<RowTile> tiles_;
   BackwardStep own_, others_;
@@ -335,20 +332,19 @@ class BackwardKernel {
   /// the spec.
   Program ring() && {
     Builder builder("ring_attention_bwd", spec_.target, spec_.cores, spec_.ranks);
-    declare_operands(builder);
+    declare_inputs(builder);
     auto const& shape = spec_.shape;
     tensors_.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
                                      spec_.output_type, Role::input);
-    tensors_.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, ElementType::float32,
-                                  Role::input);
-    tensors_.dq = builder.tensor("dq", {shape.batch, shape.query_heads, spec_.local_queries, shape.head_dim},
-                                 ElementType::float32, Role::output);
-    tensors_.dk = builder.tensor("dk", {shape.batch, shape.kv_heads, spec_.local_keys, shape.head_dim},
-                                 ElementType::float32, Role::output);
-    tensors_.dv = builder.tensor("dv", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim},
-                                 ElementType::float32, Role::output);
-    write(builder);
-    return std::move(builder).finish();
+    tensors_.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, spec_.columns()},
+                                  ElementType::float32, Role::input);
+    auto const gradient = [&](char const* name, Index heads, Index rows, Index dim) {
+      return builder.tensor(name, {shape.batch, heads, rows, dim}, ElementType::float32, Role::output);
+    };
+    tensors_.dq = gradient("dq", shape.query_heads, spec_.local_queries, shape.head_dim);
+    tensors_.dk = gradient("dk", shape.kv_heads, spec_.local_keys, shape.head_dim);
+    tensors_.dv = gradient("dv", shape.kv_heads, spec_.local_keys, shape.value_dim);
+    return finish(builder);
   }
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v, dout and the mask input as for
@@ -356,11 +352,11 @@ class BackwardKernel {
   /// q, k, v, dout. Outputs: new_dq, new_dk, new_dv, the sums with this step's contribution. Throws as ring() does.
   Program step() && {
     Builder builder("attention_step_bwd", spec_.target, spec_.cores, 1);
-    declare_operands(builder);
+    declare_inputs(builder);
     auto const& shape = spec_.shape;
     Index const heads = shape.batch * shape.query_heads;
-    tensors_.lse = builder.tensor("lse", {heads, tile_rows, columns()}, ElementType::float32, Role::input);
-    tensors_.delta = builder.tensor("delta", {heads, tile_rows, columns()}, ElementType::float32, Role::input);
+    tensors_.lse = builder.tensor("lse", {heads, tile_rows, spec_.columns()}, ElementType::float32, Role::input);
+    tensors_.delta = builder.tensor("delta", {heads, tile_rows, spec_.columns()}, ElementType::float32, Role::input);
     auto const gradient = [&](std::string const& name, Index head_count, Index rows, Index dim, TensorHandle& old) {
       old = builder.tensor(name, {shape.batch, head_count, rows, dim}, ElementType::float32, Role::input);
       return builder.tensor("new_" + name, {shape.batch, head_count, rows, dim}, ElementType::float32, Role::output);
@@ -368,15 +364,12 @@ class BackwardKernel {
     tensors_.dq = gradient("dq", shape.query_heads, spec_.local_queries, shape.head_dim, tensors_.old_dq);
     tensors_.dk = gradient("dk", shape.kv_heads, spec_.local_keys, shape.head_dim, tensors_.old_dk);
     tensors_.dv = gradient("dv", shape.kv_heads, spec_.local_keys, shape.value_dim, tensors_.old_dv);
-    write(builder);
-    return std::move(builder).finish();
+    return finish(builder);
   }
 
  private:
-  Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
-
   void fit() {
-    Index const widest = std::max(spec_.shape.head_dim, spec_.shape.value_dim);
+    Index const widest = spec_.widest();
     // Sums of dK and dV of a key tile take a PSUM bank each.
     key_rows_ =
         std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}), ceil_divide(spec_.local_keys, tile_rows)) *
@@ -385,42 +378,27 @@ class BackwardKernel {
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed = columns() * 4 * 2 * (3 + 4 * static_cast<Index>(mask_->pieces().size())) +
+    Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * static_cast<Index>(mask_->pieces().size())) +
                         key_rows_ / tile_rows * widest * 4 * 8;
-    section_tiles_ = std::min(columns(), (budget - fixed) / (2 * (features + tokens + sums)));
+    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
     check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim, ", value_dim ",
                       spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ", name_of(spec_.type),
                       " does not fit ", budget, " bytes of each SBUF partition");
   }
 
-  void declare_operands(Builder& builder) {
+  void declare_inputs(Builder& builder) {
+    static_cast<KernelInputs&>(tensors_) = declare_operands(builder, spec_);
     auto const& shape = spec_.shape;
-    mask_->check_for(spec_, builder.program().ranks);
-    auto const operand = [&](char const* name, Index head_count, Index rows, bool by_token) {
-      return builder.tensor(
-          name, {shape.batch, head_count, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows},
-          spec_.type, Role::input);
-    };
-    tensors_.q = operand("q", shape.query_heads, spec_.local_queries, spec_.queries_by_token);
-    tensors_.k = operand("k", shape.kv_heads, spec_.local_keys, spec_.keys_by_token);
-    tensors_.v =
-        builder.tensor("v", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, spec_.type, Role::input);
     tensors_.dout = builder.tensor("dout", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
                                    spec_.type, Role::input);
-    tensors_.mask = declare_mask_input(builder, *mask_, spec_.local_queries,
-                                       builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
+    tensors_.mask = declare_mask(builder, spec_, *mask_);
   }
 
-  void write(Builder& builder) {
-    BackwardParts parts(builder, spec_, section_tiles_, key_rows_, columns());
-    Index const paired = spec_.items() / spec_.cores;
-    if (paired > 0)
-      builder.loop("round", paired, [&](Affine const& round) {
-        Affine const item = round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0));
-        BackwardRound(builder, spec_, *mask_, tensors_, parts, item, {false, paired > 1}).write("bounds");
-      });
-    if (spec_.items() % spec_.cores == 1)
-      BackwardRound(builder, spec_, *mask_, tensors_, parts, spec_.items() - 1, {true, false}).write("shared_bounds");
+  Program finish(Builder& builder) {
+    BackwardParts parts(builder, spec_, section_tiles_, key_rows_);
+    for_each_round(builder, spec_,
+                   [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
+    return std::move(builder).finish();
   }
 
   KernelSpec spec_;

@@ -14,19 +14,15 @@ namespace annulus::nki {
 /// Loads the values into SBUF and computes delta where it is not an input.
 class RowStatistics {
  public:
-  RowStatistics(Builder& builder, KernelSpec const& spec, Index columns)
-      : builder_(&builder), spec_(&spec), columns_(columns) {
-    auto const rotating = [&](char const* name, Index elements, ElementType type) {
-      return RotatingTile(builder, name, Memory::sbuf, tile_rows, elements, type, 2);
-    };
-    negated_lse_ = rotating("negated_lse", columns, ElementType::float32);
-    delta_ = rotating("row_delta", columns, ElementType::float32);
-    masked_ = rotating("dead_rows", columns, ElementType::float32);
+  RowStatistics(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec), columns_(spec.columns()) {
+    negated_lse_ = RotatingTile(builder, "negated_lse", columns_);
+    delta_ = RotatingTile(builder, "row_delta", columns_);
+    masked_ = RotatingTile(builder, "dead_rows", columns_);
     if (builder.program().find("output") < 0) return;
-    own_delta_ = rotating("own_row_delta", columns, ElementType::float32);
-    product_ = rotating("dout_times_output", spec.shape.value_dim, ElementType::float32);
-    row_output_ = rotating("row_output", spec.shape.value_dim, spec.output_type);
-    row_dout_ = rotating("row_dout", spec.shape.value_dim, spec.type);
+    own_delta_ = RotatingTile(builder, "own_row_delta", columns_);
+    product_ = RotatingTile(builder, "dout_times_output", spec.shape.value_dim);
+    row_output_ = RotatingTile(builder, "row_output", spec.shape.value_dim, spec.output_type);
+    row_dout_ = RotatingTile(builder, "row_dout", spec.shape.value_dim, spec.type);
   }
 
   /// A column per row tile, in the tiles numbered by load().
@@ -36,16 +32,16 @@ class RowStatistics {
   /// Loads the values of a head; returns their tile number. Masked rows get -1e30, so that their probabilities are 0.
   Index load(std::vector<RowTile> const& tiles, ColumnSource const& lse, ColumnSource const& delta) {
     Index const number = negated_lse_.make();
+    TileHandle const negated = negated_lse_.newest();
     delta_.make();
-    masked_.make();
-    TileHandle const negated = negated_lse_.newest(), masked = masked_.newest();
+    TileHandle const masked = masked_.make_tile();
     builder_->emit(Memset{negated.whole(), 0.0f, Engine::gpsimd});
     load_columns(*builder_, lse, tiles, negated, 0);
     load_columns(*builder_, delta, tiles, delta_.newest(), 0);
     builder_->emit(TensorScalar{masked.whole(), negated.whole(), Operator::less, -masked_lse, false, Operator::multiply,
-                                -2 * masked_lse, false, Engine::vector});
+                                -2 * masked_lse});
     builder_->emit(TensorScalar{negated.whole(), negated.whole(), Operator::multiply, -1.0f, false, Operator::minimum,
-                                masked_lse, false, Engine::vector});
+                                masked_lse});
     builder_->emit(TensorTensor{negated.whole(), negated.whole(), masked.whole(), Operator::add, Engine::vector});
     for (std::size_t i = 0; i < tiles.size(); ++i)
       if (tiles[i].overlaps)  // both cores hold the row: it must count once
@@ -56,55 +52,40 @@ class RowStatistics {
   }
 
   /// Writes delta of all heads of an item to the core's part of `to`; dout and output [.., heads, rows, value_dim].
+  /// Places beyond the last row are zeroed: a tensor that is sent must be completely written.
   void write_delta(TensorHandle const& dout, TensorHandle const& output, Affine const& item, RoundKind kind,
                    std::vector<RowTile> const& tiles, TensorHandle const& to) {
-    Index const dim = spec_->shape.value_dim, heads = spec_->query_heads_per_item(), head_size = tile_rows * columns_;
+    Index const dim = spec_->shape.value_dim, heads = spec_->query_heads_per_item(), rows = spec_->local_queries;
+    auto const of_head = [&](Index head) {
+      return ColumnSource{to, (kind.part(*spec_) * heads + head) * (tile_rows * columns_), columns_};
+    };
     for (Index head = 0; head < heads; ++head) {
-      own_delta_.make();
+      TileHandle const deltas = own_delta_.make_tile();
       std::vector<Body> bodies;
       for (std::size_t i = 0; i < tiles.size(); ++i)
         bodies.push_back(builder_->collect([&] {
-          RowTile const& tile = tiles[i];
-          Affine const offset =
-              item * (heads * spec_->local_queries * dim) + (tile.begin + head * spec_->local_queries) * dim;
-          for (RotatingTile* rows : {&row_output_, &row_dout_, &product_}) rows->make();
-          Access const outputs = row_output_.newest().part(0, tile.count, 0, dim),
-                       douts = row_dout_.newest().part(0, tile.count, 0, dim);
-          Access const products = product_.newest().part(0, tile.count, 0, dim);
-          builder_->emit(DmaCopy{outputs, output.pattern(offset, {{dim, tile.count}, {1, dim}})});
-          builder_->emit(DmaCopy{douts, dout.pattern(offset, {{dim, tile.count}, {1, dim}})});
+          Index const count = tiles[i].count;
+          Affine const offset = (item * (heads * rows) + tiles[i].begin + head * rows) * dim;
+          Access const outputs = row_output_.make_tile().part(0, count, 0, dim),
+                       douts = row_dout_.make_tile().part(0, count, 0, dim),
+                       products = product_.make_tile().part(0, count, 0, dim);
+          builder_->emit(DmaCopy{outputs, rows_at(output, offset, count, dim)});
+          builder_->emit(DmaCopy{douts, rows_at(dout, offset, count, dim)});
           builder_->emit(TensorTensor{products, outputs, douts, Operator::multiply, Engine::vector});
-          builder_->emit(TensorReduce{own_delta_.newest().part(0, tile.count, static_cast<Index>(i), 1), Operator::add,
-                                      products, 1, false});
+          builder_->emit(TensorReduce{deltas.part(0, count, static_cast<Index>(i), 1), Operator::add, products});
         }));
       append_rolled(*builder_, "row_tile", std::move(bodies));
-      store_columns(*builder_, own_delta_.newest(), 0, tiles,
-                    {to, kind.part(*spec_) * (heads * head_size) + head * head_size, columns_});
+      store_columns(*builder_, deltas, 0, tiles, of_head(head));
     }
-    pad(kind, to);
+    if (rows % tile_rows == 0) return;
+    TileHandle const zeros =
+        builder_->tile("delta_padding" + kind.suffix(), Memory::sbuf, tile_rows, 1, ElementType::float32);
+    builder_->emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
+    for (Index head = 0; head < heads; ++head) pad_columns(*builder_, of_head(head), rows, zeros, kind.shared);
   }
 
  private:
   static constexpr float masked_lse = 1e30f;
-
-  /// Zeroes the places beyond the last row: a tensor that is sent must be completely written.
-  void pad(RoundKind kind, TensorHandle const& to) {
-    Index const rest = spec_->local_queries % tile_rows, heads = spec_->query_heads_per_item(),
-                head_size = tile_rows * columns_;
-    if (rest == 0) return;
-    TileHandle const zeros =
-        builder_->tile("delta_padding" + kind.suffix(), Memory::sbuf, tile_rows, 1, ElementType::float32);
-    builder_->emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < heads; ++head) {
-      auto const write_padding = [&] {
-        Affine const offset =
-            kind.part(*spec_) * (heads * head_size) + head * head_size + rest * columns_ + columns_ - 1;
-        builder_->emit(
-            DmaCopy{to.pattern(offset, {{columns_, tile_rows - rest}, {1, 1}}), zeros.part(0, tile_rows - rest, 0, 1)});
-      };
-      kind.shared ? builder_->on_core(0, write_padding) : write_padding();
-    }
-  }
 
   Builder* builder_;
   KernelSpec const* spec_;
@@ -119,18 +100,14 @@ struct GradientTarget {
   Index rows = 0, dim = 0;
 
   /// Rows [begin, begin + count).
-  Access block(Affine const& begin, Index count) const {
-    return tensor.pattern(offset + begin * dim, {{dim, count}, {1, dim}});
-  }
+  Access block(Affine const& begin, Index count) const { return rows_at(tensor, offset + begin * dim, count, dim); }
 };
 
 /// Emits the accesses to gradients in HBM.
 class GradientRows {
  public:
   GradientRows(Builder& builder, Index widest, Index key_tile_blocks)
-      : builder_(&builder),
-        before_(builder, "gradient_before", Memory::sbuf, tile_rows, widest * key_tile_blocks, ElementType::float32,
-                3) {
+      : builder_(&builder), before_(builder, "gradient_before", widest * key_tile_blocks, ElementType::float32, 3) {
     zeros_ = builder.declare("gradient_zeros", Memory::sbuf, tile_rows, widest, ElementType::float32);
   }
 
@@ -141,7 +118,12 @@ class GradientRows {
       Access const here = gradient.pattern(0, rows, first / tile_rows * to.dim, {{to.dim, blocks}, {1, to.dim}});
       Access const there = to.tensor.pattern(to.offset + (begin + first) * to.dim,
                                              {{to.dim, rows}, {tile_rows * to.dim, blocks}, {1, to.dim}});
-      if (add) add_from(there, here, rows, first / tile_rows * to.dim, blocks, to.dim);
+      if (add) {
+        Access const before =
+            before_.make_tile().pattern(0, rows, first / tile_rows * to.dim, {{to.dim, blocks}, {1, to.dim}});
+        builder_->emit(DmaCopy{before, there});
+        builder_->emit(TensorTensor{here, here, before, Operator::add, Engine::gpsimd});
+      }
       builder_->emit(DmaCopy{there, here});
     }
   }
@@ -149,8 +131,7 @@ class GradientRows {
   /// Stores, or adds if `add`, the gradient of a query row tile, which two cores may share.
   void store(GradientTarget const& to, RowTile const& tile, TileHandle const& gradient, bool add) {
     if (add) {
-      before_.make();
-      TileHandle const before = before_.newest();
+      TileHandle const before = before_.make_tile();
       if (tile.overlaps) builder_->emit(Memset{before.part(0, tile.count, 0, to.dim), 0.0f, Engine::gpsimd});
       store_once(*builder_, tile, [&](Index row, Index rows) {
         builder_->emit(DmaCopy{before.part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
@@ -179,18 +160,18 @@ class GradientRows {
     for (RowTile const& tile : row_tiles(to.rows, true))
       bodies.push_back(builder_->collect([&] {
         Index const left = before_.make(), right = before_.make();
-        Access const sum = before_[left].part(0, tile.count, 0, to.dim);
+        Access const sum = before_[left].part(0, tile.count, 0, to.dim),
+                     other = before_[right].part(0, tile.count, 0, to.dim);
+        auto const add_other = [&] { builder_->emit(TensorTensor{sum, sum, other, Operator::add, Engine::gpsimd}); };
         builder_->emit(DmaCopy{sum, a.block(tile.begin, tile.count)});
-        builder_->emit(DmaCopy{before_[right].part(0, tile.count, 0, to.dim), b.block(tile.begin, tile.count)});
-        builder_->emit(
-            TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
+        builder_->emit(DmaCopy{other, b.block(tile.begin, tile.count)});
+        add_other();
         if (add) {
           // Reuses the tile `right`: a new one would change the age of `left`.
           store_once(*builder_, tile, [&](Index row, Index rows) {
             builder_->emit(DmaCopy{before_[right].part(row, rows, 0, to.dim), to.block(tile.begin + row, rows)});
           });
-          builder_->emit(
-              TensorTensor{sum, sum, before_[right].part(0, tile.count, 0, to.dim), Operator::add, Engine::gpsimd});
+          add_other();
         }
         store(to, tile, before_[left], false);
       }));
@@ -207,13 +188,6 @@ class GradientRows {
     if (count >= tile_rows) parts.push_back({0, tile_rows, count / tile_rows});
     if (count % tile_rows > 0) parts.push_back({count / tile_rows * tile_rows, count % tile_rows, 1});
     return parts;
-  }
-
-  void add_from(Access const& there, Access const& here, Index rows, Index column, Index blocks, Index dim) {
-    before_.make();
-    Access const before = before_.newest().pattern(0, rows, column, {{dim, blocks}, {1, dim}});
-    builder_->emit(DmaCopy{before, there});
-    builder_->emit(TensorTensor{here, here, before, Operator::add, Engine::gpsimd});
   }
 
   Builder* builder_;

@@ -50,36 +50,36 @@ class BackwardUnits {
         key_rows_(key_rows) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, blocks = ceil_divide(key_rows, tile_rows);
     Chunks const chunks{dim}, value_chunks{value_dim};
-    auto const operand = [&](char const* name, Index partitions, Index elements, int rotation = 2) {
-      return RotatingTile(builder, name, Memory::sbuf, partitions, elements, spec.type, rotation);
+    auto const operand = [&](char const* name, Index elements, Index partitions = tile_rows) {
+      return RotatingTile(builder, name, elements, spec.type, 2, Memory::sbuf, partitions);
     };
-    auto const sums = [&](char const* name, Memory memory, Index elements, int rotation) {
-      return RotatingTile(builder, name, memory, tile_rows, elements, ElementType::float32, rotation);
+    auto const sums = [&](char const* name, Index elements, int rotation = 2, Memory memory = Memory::sbuf) {
+      return RotatingTile(builder, name, elements, ElementType::float32, rotation, memory);
     };
-    q_features_ = operand("q_features", chunks.largest(), chunks.count() * section_tiles * tile_rows);
-    q_tokens_ = operand("q_tokens", tile_rows, section_tiles * dim);
-    dout_features_ = operand("dout_features", value_chunks.largest(), value_chunks.count() * section_tiles * tile_rows);
-    dout_tokens_ = operand("dout_tokens", tile_rows, section_tiles * value_dim);
-    k_features_ = operand("k_features", chunks.largest(), chunks.count() * key_rows);
-    k_tokens_ = operand("k_tokens", tile_rows, blocks * dim);
-    v_features_ = operand("v_features", value_chunks.largest(), value_chunks.count() * key_rows);
-    dq_sums_ = sums("dq_sums", Memory::sbuf, section_tiles * dim, 2);
-    raw_scores_ = sums("raw_scores", Memory::psum, key_rows, 2);
-    raw_slopes_ = sums("raw_slopes", Memory::psum, key_rows, 1);
-    dq_product_ = sums("dq_product", Memory::psum, dim, 1);
-    dk_sums_ = sums("dk_sums", Memory::psum, blocks * dim, 1);
-    dv_sums_ = sums("dv_sums", Memory::psum, blocks * value_dim, 1);
-    scores_ = sums("scores", Memory::sbuf, key_rows, 2);
+    q_features_ = operand("q_features", chunks.count() * section_tiles * tile_rows, chunks.largest());
+    q_tokens_ = operand("q_tokens", section_tiles * dim);
+    dout_features_ = operand("dout_features", value_chunks.count() * section_tiles * tile_rows, value_chunks.largest());
+    dout_tokens_ = operand("dout_tokens", section_tiles * value_dim);
+    k_features_ = operand("k_features", chunks.count() * key_rows, chunks.largest());
+    k_tokens_ = operand("k_tokens", blocks * dim);
+    v_features_ = operand("v_features", value_chunks.count() * key_rows, value_chunks.largest());
+    dq_sums_ = sums("dq_sums", section_tiles * dim);
+    raw_scores_ = sums("raw_scores", key_rows, 2, Memory::psum);
+    raw_slopes_ = sums("raw_slopes", key_rows, 1, Memory::psum);
+    dq_product_ = sums("dq_product", dim, 1, Memory::psum);
+    dk_sums_ = sums("dk_sums", blocks * dim, 1, Memory::psum);
+    dv_sums_ = sums("dv_sums", blocks * value_dim, 1, Memory::psum);
+    scores_ = sums("scores", key_rows);
     if (factors_.capped) {
-      tangents_ = sums("tangents", Memory::sbuf, key_rows, 2);
-      cap_slopes_ = sums("cap_slopes", Memory::sbuf, key_rows, 2);
+      tangents_ = sums("tangents", key_rows);
+      cap_slopes_ = sums("cap_slopes", key_rows);
     }
-    probabilities_ = operand("probabilities", tile_rows, key_rows);
-    slopes_ = operand("slopes", tile_rows, key_rows);
-    transposed_ = operand("transposed_slopes", tile_rows, blocks * tile_rows);
-    dk_scaled_ = sums("dk_scaled", Memory::sbuf, blocks * dim, 2);
-    dv_copied_ = sums("dv_copied", Memory::sbuf, blocks * value_dim, 2);
-    dq_scaled_ = sums("dq_scaled", Memory::sbuf, dim, 3);
+    probabilities_ = operand("probabilities", key_rows);
+    slopes_ = operand("slopes", key_rows);
+    transposed_ = operand("transposed_slopes", blocks * tile_rows);
+    dk_scaled_ = sums("dk_scaled", blocks * dim);
+    dv_copied_ = sums("dv_copied", blocks * value_dim);
+    dq_scaled_ = sums("dq_scaled", dim, 3);
   }
 
   /// Sets what later units refer to; negated_lse and delta hold a column per row tile of a head.
@@ -130,30 +130,29 @@ class BackwardUnits {
 
   /// Copies the gradients of a key tile, scaled, to SBUF; call after its last unit. Returns dk and dv.
   std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys) {
-    dk_scaled_.make();
-    dv_copied_.make();
-    Index const dim = spec_->shape.head_dim, value_dim = spec_->shape.value_dim;
-    for (Index block = 0; block * tile_rows < keys.rows.size(); ++block) {
+    TileHandle const dk = dk_scaled_.make_tile(), dv = dv_copied_.make_tile();
+    auto const copy = [&](TileHandle const& to, RotatingTile const& sums, Index block, Index dim, float factor) {
       Index const rows = std::min(tile_rows, keys.rows.size() - block * tile_rows);
-      builder_->emit(Activation{dk_scaled_.newest().part(0, rows, block * dim, dim), Function::copy,
-                                dk_sums_[keys.sums].part(0, rows, block * dim, dim), 0.0f, product_slope(),
-                                std::nullopt, std::nullopt, ReduceCommand::idle});
-      builder_->emit(Activation{dv_copied_.newest().part(0, rows, block * value_dim, value_dim), Function::copy,
-                                dv_sums_[keys.sums].part(0, rows, block * value_dim, value_dim), 0.0f, 1.0f,
-                                std::nullopt, std::nullopt, ReduceCommand::idle});
+      builder_->emit(Activation{to.part(0, rows, block * dim, dim), Function::copy,
+                                sums[keys.sums].part(0, rows, block * dim, dim), 0.0f, factor});
+    };
+    for (Index block = 0; block * tile_rows < keys.rows.size(); ++block) {
+      copy(dk, dk_sums_, block, spec_->shape.head_dim, product_slope());
+      copy(dv, dv_sums_, block, spec_->shape.value_dim, 1);
     }
-    return {dk_scaled_.newest(), dv_copied_.newest()};
+    return {dk, dv};
   }
 
   /// Copies the dq of a row tile of a section, scaled, to another SBUF tile.
   TileHandle query_gradient(QuerySection const& section, std::size_t tile) {
-    dq_scaled_.make();
+    TileHandle const scaled = dq_scaled_.make_tile();
     Index const dim = spec_->shape.head_dim, rows = (*tiles_)[tile].count;
     builder_->emit(TensorScalar{
-        dq_scaled_.newest().part(0, rows, 0, dim),
-        dq_sums_[section.sums].part(0, rows, static_cast<Index>(tile - section.first_tile) * dim, dim),
-        Operator::multiply, product_slope() * factors_.query_factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
-    return dq_scaled_.newest();
+        .dst = scaled.part(0, rows, 0, dim),
+        .data = dq_sums_[section.sums].part(0, rows, static_cast<Index>(tile - section.first_tile) * dim, dim),
+        .operand0 = product_slope() * factors_.query_factor,
+        .engine = Engine::gpsimd});
+    return scaled;
   }
 
  private:
@@ -170,8 +169,7 @@ class BackwardUnits {
     };
     auto const scale = [&](Access const& part) {
       if (factor != 1)
-        builder_->emit(
-            TensorScalar{part, part, Operator::multiply, factor, false, std::nullopt, 0.0f, false, Engine::gpsimd});
+        builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor, .engine = Engine::gpsimd});
     };
     if (source.by_token) {
       loads_->by_token(source, begin, rows, tokens, block);
@@ -192,51 +190,44 @@ class BackwardUnits {
   void slope(BackwardUnit const& unit, QuerySection const& section, KeyTile const& keys) {
     Index const rows = (*tiles_)[unit.tile].count, count = keys.rows.size();
     Index const place = static_cast<Index>(unit.tile - section.first_tile), pitch = section_tiles_ * tile_rows;
-    raw_scores_.make();
-    product(raw_scores_.newest(), rows, count, {spec_->shape.head_dim}, q_features_[section.operands], pitch, place,
+    auto const part = [&](TileHandle const& tile) { return tile.part(0, rows, 0, count); };
+    TileHandle const raw_scores = raw_scores_.make_tile();
+    product(raw_scores, rows, count, {spec_->shape.head_dim}, q_features_[section.operands], pitch, place,
             k_features_[keys.operands]);
-    raw_slopes_.make();
-    product(raw_slopes_.newest(), rows, count, {spec_->shape.value_dim}, dout_features_[section.operands], pitch, place,
+    TileHandle const raw_slopes = raw_slopes_.make_tile();
+    product(raw_slopes, rows, count, {spec_->shape.value_dim}, dout_features_[section.operands], pitch, place,
             v_features_[keys.operands]);
 
-    Access source = raw_scores_.newest().part(0, rows, 0, count);
+    Access source = part(raw_scores), tangent;
     if (factors_.capped) {
-      tangents_.make();
-      Access const tangent = tangents_.newest().part(0, rows, 0, count);
-      builder_->emit(Activation{tangent, Function::tanh, source, 0.0f, factors_.inner, std::nullopt, std::nullopt,
-                                ReduceCommand::idle});
+      tangent = part(tangents_.make_tile());
+      builder_->emit(Activation{tangent, Function::tanh, source, 0.0f, factors_.inner});
       source = tangent;
     }
     if (unit.select) {
-      scores_.make();
-      Access const selected = scores_.newest().part(0, rows, 0, count);
+      Access const selected = part(scores_.make_tile());
       builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
-                                 bounds_->begin(bounds_number_, unit.piece, unit.tile),
-                                 bounds_->end(bounds_number_, unit.piece, unit.tile), ReduceCommand::reset_reduce,
-                                 std::nullopt, Operator::maximum, keys.rows.begin, lowest_float});
+                                 bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
+                                 bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
+                                 ReduceCommand::reset_reduce, std::nullopt, Operator::maximum, keys.rows.begin});
       source = selected;
     }
     auto const number = [&](RotatingTile const& of) {
       return of[section.numbers].part(0, rows, static_cast<Index>(unit.tile), 1);
     };
-    Index const probabilities = probabilities_.make();
-    Access const weights = probabilities_[probabilities].part(0, rows, 0, count);
-    builder_->emit(Activation{weights, Function::exp, source, number(*negated_lse_), factors_.multiplier, std::nullopt,
-                              std::nullopt, ReduceCommand::idle});
-    Index const slopes = slopes_.make();
-    Access const slope = slopes_[slopes].part(0, rows, 0, count);
-    builder_->emit(ScalarTensorTensor{slope, raw_slopes_.newest().part(0, rows, 0, count), Operator::subtract,
-                                      number(*delta_), Operator::multiply, weights, false, false});
+    Access const weights = part(probabilities_.make_tile());
+    builder_->emit(Activation{weights, Function::exp, source, number(*negated_lse_), factors_.multiplier});
+    Access const slope = part(slopes_.make_tile());
+    builder_->emit(ScalarTensorTensor{slope, part(raw_slopes), Operator::subtract, number(*delta_), Operator::multiply,
+                                      weights, false, false});
     if (factors_.capped) {
-      cap_slopes_.make();
-      Access const tangent = tangents_.newest().part(0, rows, 0, count),
-                   of_cap = cap_slopes_.newest().part(0, rows, 0, count);
+      Access const of_cap = part(cap_slopes_.make_tile());
       builder_->emit(TensorTensor{of_cap, tangent, tangent, Operator::multiply, Engine::gpsimd});
       builder_->emit(
           TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::gpsimd});
       builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply, Engine::vector});
     }
-    flights_[&unit] = {probabilities, slopes};
+    flights_[&unit] = {probabilities_.newest_number(), slopes_.newest_number()};
   }
 
   /// to[rows, count] = queries (tile `place`) . keys, summed over the features.
@@ -260,17 +251,17 @@ class BackwardUnits {
       keys.sums = dk_sums_.make();
       dv_sums_.make();
     }
-    for (Index block = 0; block < blocks; ++block)
-      builder_->emit(MatMul{dv_sums_[keys.sums].part(0, in_block(block), block * value_dim, value_dim),
-                            probabilities.part(0, rows, block * tile_rows, in_block(block)),
-                            dout_tokens_[section.operands].part(0, rows, place * value_dim, value_dim), !unit.first});
-    for (Index block = 0; block < blocks; ++block)
-      builder_->emit(MatMul{dk_sums_[keys.sums].part(0, in_block(block), block * dim, dim),
-                            slopes.part(0, rows, block * tile_rows, in_block(block)),
-                            q_tokens_[section.operands].part(0, rows, place * dim, dim), !unit.first});
+    auto const add_products = [&](RotatingTile const& sums, TileHandle const& weights, RotatingTile const& queries,
+                                  Index width) {
+      for (Index block = 0; block < blocks; ++block)
+        builder_->emit(MatMul{sums[keys.sums].part(0, in_block(block), block * width, width),
+                              weights.part(0, rows, block * tile_rows, in_block(block)),
+                              queries[section.operands].part(0, rows, place * width, width), !unit.first});
+    };
+    add_products(dv_sums_, probabilities, dout_tokens_, value_dim);
+    add_products(dk_sums_, slopes, q_tokens_, dim);
 
-    transposed_.make();
-    TileHandle const transposed = transposed_.newest();
+    TileHandle const transposed = transposed_.make_tile();
     Index const whole = count / tile_rows;
     if (whole > 0)
       transposer_->run(
@@ -282,8 +273,7 @@ class BackwardUnits {
       transposer_->run(
           rows, in_block(whole), 1, [&](Index) { return slopes.part(0, rows, whole * tile_rows, in_block(whole)); },
           transposed.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
-    dq_product_.make();
-    Access const step = dq_product_.newest().part(0, rows, 0, dim),
+    Access const step = dq_product_.make_tile().part(0, rows, 0, dim),
                  total = dq_sums_[section.sums].part(0, rows, place * dim, dim);
     for (Index block = 0; block < blocks; ++block)
       builder_->emit(MatMul{step, transposed.part(0, in_block(block), block * tile_rows, rows),
@@ -335,8 +325,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
         for (std::size_t tile = section.first_tile; tile < section.last_tile; ++tile)
           for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
             Cover const cover = mask.cover(own, tiles[tile].rows_of_all_cores, piece);
-            RowRange const seen = cover.seen();
-            if (std::max(seen.begin, keys.begin) >= std::min(seen.end, keys.end)) continue;
+            if (intersection(cover.by_any, keys).empty()) continue;
             step.units.push_back({.section = step.sections.size(),
                                   .key_tile = step.key_tiles.size(),
                                   .tile = tile,

@@ -25,7 +25,7 @@ class ForwardFinish {
 
   /// Normalises row tiles `tile_range` of a head of an item and stores output and lse. shared: the cores of a pair
   /// share the item; drained: no unit is left to be scored.
-  void finish(ForwardUnits::State const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head,
+  void finish(ForwardState const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head,
               RowRange tile_range, bool shared, ForwardOutputs const& outputs, bool drained) {
     declare(state.resident);
     std::vector<RowTile> const tiles(all_tiles.begin() + tile_range.begin, all_tiles.begin() + tile_range.end);
@@ -35,11 +35,9 @@ class ForwardFinish {
                  sum = state.sum.columns(first_column_, count_);
     Affine const query_head = item * spec_->query_heads_per_item() + head;
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, query_head, outputs.sinks);
-    sum_.make();
-    scale_.make();
+    for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
-    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, std::nullopt, 0.0f, false,
-                                Engine::vector});
+    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
     if (spec_->sinks > 0)
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
@@ -59,7 +57,7 @@ class ForwardFinish {
     if (declared_) return;
     declared_ = true;
     auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles) {
-      return RotatingTile(*builder_, name, Memory::sbuf, tile_rows, columns, type, 2);
+      return RotatingTile(*builder_, name, columns, type);
     };
     sum_ = tile("positive_sum");
     scale_ = tile("normaliser");
@@ -76,11 +74,10 @@ class ForwardFinish {
       correction_ = tile("sink_correction");
       sink_sum_ = tile("sink_sum");
     }
-    output_ = RotatingTile(*builder_, "output_tile", Memory::sbuf, tile_rows,
-                           static_cast<Index>(batched_tiles) * spec_->shape.value_dim, spec_->output_type, 3);
+    output_ = RotatingTile(*builder_, "output_tile", static_cast<Index>(batched_tiles) * spec_->shape.value_dim,
+                           spec_->output_type, 3);
     if (!resident)
-      accumulator_ = RotatingTile(*builder_, "finished_accumulator", Memory::sbuf, tile_rows, spec_->shape.value_dim,
-                                  ElementType::float32, 8);
+      accumulator_ = RotatingTile(*builder_, "finished_accumulator", spec_->shape.value_dim, ElementType::float32, 8);
   }
 
   Access some(RotatingTile const& tile) const { return tile.newest().columns(0, count_); }
@@ -93,12 +90,10 @@ class ForwardFinish {
         DmaCopy{sink_.newest().whole(), sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
     builder_->emit(TensorReduce{sink_maximum_.newest().whole(), Operator::maximum, sink_.newest().whole(), 1, true});
     builder_->emit(TensorCopy{some(correction_), negated_maximum, Engine::vector});
-    builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole(),
-                                false, std::nullopt, 0.0f, false, Engine::vector});
+    builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole()});
     builder_->emit(
         TensorTensor{some(correction_), negated_maximum, some(correction_), Operator::subtract, Engine::vector});
-    builder_->emit(Activation{some(correction_), Function::exp, some(correction_), 0.0f, 1.0f, std::nullopt,
-                              std::nullopt, ReduceCommand::idle});
+    builder_->emit(Activation{some(correction_), Function::exp, some(correction_)});
     for (Index column = 0; column < count_; ++column) {
       sink_weights_.make();
       Access maximum(negated_maximum.buffer, {negated_maximum.axis(0), {1, 1}});
@@ -115,12 +110,14 @@ class ForwardFinish {
                  bool shared, TensorHandle const& lse) {
     for (RotatingTile* tile : {&logarithm_, &masked_, &lse_}) tile->make();
     Access const result = some(logarithm_), masked = some(masked_);
-    builder_->emit(
-        Activation{result, Function::log, some(sum_), 0.0f, 1.0f, std::nullopt, std::nullopt, ReduceCommand::idle});
+    builder_->emit(Activation{result, Function::log, some(sum_)});
     builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
     if (spec_->masked_row == MaskedRow::zero) {
-      builder_->emit(TensorScalar{masked, negated_maximum, Operator::less, masked_limit, false, std::nullopt, 0.0f,
-                                  false, Engine::gpsimd});
+      builder_->emit(TensorScalar{.dst = masked,
+                                  .data = negated_maximum,
+                                  .op0 = Operator::less,
+                                  .operand0 = masked_limit,
+                                  .engine = Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::multiply, Engine::gpsimd});
     } else {
       builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, false,
@@ -129,32 +126,17 @@ class ForwardFinish {
       builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});
     }
-    Index const columns = lse.shape[3], head_size = tile_rows * columns;
-    for (TileRun const& run : runs_of(tiles)) {
-      RowTile const& tile = tiles[run.first];
-      auto const count = static_cast<Index>(run.last - run.first);
-      store_once(*builder_, tile, [&](Index first, Index rows) {
-        builder_->emit(
-            DmaCopy{lse.pattern(query_head * head_size + (tile.first_partition + first) * columns + tile.column,
-                                {{columns, rows}, {run.stride / tile_rows, count}}),
-                    lse_.newest().part(first, rows, static_cast<Index>(run.first), count)});
-      });
-    }
-    Index const rest = spec_->local_queries % tile_rows;
-    if (rest == 0 || !last) return;
-    padding_.make();
-    builder_->emit(Memset{padding_.newest().whole(), 0.0f, Engine::gpsimd});
-    auto const pad = [&] {
-      builder_->emit(DmaCopy{
-          lse.pattern(query_head * head_size + rest * columns + columns - 1, {{columns, tile_rows - rest}, {1, 1}}),
-          padding_.newest().part(0, tile_rows - rest, 0, 1)});
-    };
-    shared ? builder_->on_core(0, pad) : pad();
+    ColumnSource const to{lse, query_head * (tile_rows * spec_->columns()), spec_->columns()};
+    store_columns(*builder_, lse_.newest(), 0, tiles, to);
+    if (spec_->local_queries % tile_rows == 0 || !last) return;
+    TileHandle const zeros = padding_.make_tile();
+    builder_->emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
+    pad_columns(*builder_, to, spec_->local_queries, zeros, shared);
   }
 
   /// Stores a few tiles with one DMA, to amortise its latency.
-  void write_output(ForwardUnits::State const& state, std::vector<RowTile> const& tiles, Index head,
-                    Affine const& query_head, TensorHandle const& output, Engine engine) {
+  void write_output(ForwardState const& state, std::vector<RowTile> const& tiles, Index head, Affine const& query_head,
+                    TensorHandle const& output, Engine engine) {
     Index const dim = spec_->shape.value_dim;
     std::vector<Body> bodies;
     for (TileRun const& run : runs_of(tiles))
@@ -166,13 +148,13 @@ class ForwardFinish {
             Index const rows = tiles[i].count, column = first_column_ + static_cast<Index>(i);
             Access source = state.accumulator.part(0, rows, column * dim, dim);
             if (!state.resident) {
-              accumulator_.make();
-              source = accumulator_.newest().part(0, rows, 0, dim);
+              source = accumulator_.make_tile().part(0, rows, 0, dim);
               builder_->emit(DmaCopy{source, state.in_hbm(head, tiles[i], spec_->local_queries, dim)});
             }
-            builder_->emit(TensorScalar{
-                output_.newest().part(0, rows, static_cast<Index>(i - first) * dim, dim), source, Operator::multiply,
-                scale_.newest().part(0, rows, static_cast<Index>(i), 1), false, std::nullopt, 0.0f, false, engine});
+            builder_->emit(TensorScalar{.dst = output_.newest().part(0, rows, static_cast<Index>(i - first) * dim, dim),
+                                        .data = source,
+                                        .operand0 = scale_.newest().part(0, rows, static_cast<Index>(i), 1),
+                                        .engine = engine});
           }
           store_once(*builder_, tiles[first], [&](Index row, Index rows) {
             auto const count = static_cast<Index>(end - first);

@@ -46,12 +46,7 @@ class ForwardKernel {
   bool resident() const { return sbuf_plan_.resident; }
 
  private:
-  using State = ForwardUnits::State;
-
-  /// Work of one pass over the ring: one item per core, or one that the cores of a pair share.
-  struct Round {
-    Affine item;
-    RoundKind kind;
+  struct TiledRound : Round {
     std::vector<RowTile> tiles;
   };
 
@@ -64,7 +59,7 @@ class ForwardKernel {
 
   Program write_ring() {
     Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
-    declare_operands(builder);
+    inputs_ = declare_inputs(builder);
     ForwardOutputs outputs;
     auto const& shape = spec_.shape;
     if (spec_.sinks > 0)
@@ -73,50 +68,47 @@ class ForwardKernel {
     outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
                                     spec_.output_type, Role::output);
     if (spec_.training)
-      outputs.lse =
-          builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, columns()}, spec_.lse_type, Role::output);
+      outputs.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, spec_.columns()}, spec_.lse_type,
+                                   Role::output);
     ForwardFinish finish(builder, spec_);
     write(
-        builder, [&](State& state, Round const&) { clear(builder, state); },
-        [&](State& state, Round const& round, Index head, RowRange tiles, bool drained) {
+        builder, [&](ForwardState& state, TiledRound const&) { clear(builder, state); },
+        [&](ForwardState& state, TiledRound const& round, Index head, RowRange tiles, bool drained) {
           finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
         },
-        [](State&, Round const&) {});
+        [](ForwardState&, TiledRound const&) {});
     return std::move(builder).finish();
   }
 
   Program write_step() {
     Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
-    declare_operands(builder);
-    Index const heads = spec_.shape.batch * spec_.shape.query_heads, dim = spec_.shape.value_dim;
-    auto const columns_tensor = [&](char const* name, Role role) {
-      return builder.tensor(name, {heads, tile_rows, columns()}, ElementType::float32, role);
+    inputs_ = declare_inputs(builder);
+    // Before and after the step.
+    struct StateTensors {
+      TensorHandle maximum, sum, accumulator;
     };
-    TensorHandle const maximum = columns_tensor("old_negated_maximum", Role::input),
-                       sum = columns_tensor("old_sum", Role::input);
-    TensorHandle const accumulator =
-        builder.tensor("old_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::input);
-    TensorHandle const new_maximum = columns_tensor("new_negated_maximum", Role::output),
-                       new_sum = columns_tensor("new_sum", Role::output);
-    TensorHandle const new_accumulator =
-        builder.tensor("new_accumulator", {heads, spec_.local_queries, dim}, ElementType::float32, Role::output);
+    auto const declare = [&](std::string const& prefix, Role role) {
+      Index const heads = spec_.shape.batch * spec_.shape.query_heads;
+      auto const tensor = [&](char const* name, Index rows, Index elements) {
+        return builder.tensor(prefix + name, {heads, rows, elements}, ElementType::float32, role);
+      };
+      TensorHandle maximum = tensor("negated_maximum", tile_rows, spec_.columns());
+      TensorHandle sum = tensor("sum", tile_rows, spec_.columns());
+      return StateTensors{std::move(maximum), std::move(sum),
+                          tensor("accumulator", spec_.local_queries, spec_.shape.value_dim)};
+    };
+    StateTensors const before = declare("old_", Role::input), after = declare("new_", Role::output);
+    auto const move = [&](ForwardState& state, TiledRound const& round, StateTensors const& hbm, bool in) {
+      move_columns(builder, state.negated_maximum, hbm.maximum, round, in);
+      move_columns(builder, state.sum, hbm.sum, round, in);
+      move_accumulator(builder, state, hbm.accumulator, round, in);
+    };
     write(
-        builder,
-        [&](State& state, Round const& round) {
-          move_columns(builder, state.negated_maximum, maximum, round, true);
-          move_columns(builder, state.sum, sum, round, true);
-          move_accumulator(builder, state, accumulator, round, true);
-        },
-        [](State&, Round const&, Index, RowRange, bool) {},
-        [&](State& state, Round const& round) {
-          move_columns(builder, state.negated_maximum, new_maximum, round, false);
-          move_columns(builder, state.sum, new_sum, round, false);
-          move_accumulator(builder, state, new_accumulator, round, false);
-        });
+        builder, [&](ForwardState& state, TiledRound const& round) { move(state, round, before, true); },
+        [](ForwardState&, TiledRound const&, Index, RowRange, bool) {},
+        [&](ForwardState& state, TiledRound const& round) { move(state, round, after, false); });
     return std::move(builder).finish();
   }
-
-  Index columns() const { return ceil_divide(spec_.local_queries, tile_rows); }
 
   /// Estimated bytes per partition; the exact rotation of each tile is known only after the program is written.
   Index sbuf_bytes(SbufPlan const& plan) const {
@@ -127,10 +119,10 @@ class ForwardKernel {
     Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
     Index const working = plan.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
-    Index const state = spec_.query_heads_per_item() * columns() * (plan.resident ? dim + 2 : 2) * 4 +
+    Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
-    Index const bounds = static_cast<Index>(mask_->pieces().size()) * columns() * 4 * 4 *
-                         (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
+    Index const bounds =
+        std::ssize(mask_->pieces()) * spec_.columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
     return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
   }
 
@@ -181,28 +173,19 @@ class ForwardKernel {
                                 budget(), " are usable"));
   }
 
-  void declare_operands(Builder& builder) {
-    auto const& shape = spec_.shape;
-    mask_->check_for(spec_, builder.program().ranks);
-    auto const operand = [&](char const* name, Index heads, Index rows, bool by_token) {
-      return builder.tensor(name,
-                            {shape.batch, heads, by_token ? rows : shape.head_dim, by_token ? shape.head_dim : rows},
-                            spec_.type, Role::input);
-    };
-    q_ = operand("q", shape.query_heads, spec_.local_queries, spec_.queries_by_token);
-    k_ = operand("k", shape.kv_heads, spec_.local_keys, spec_.keys_by_token);
-    v_ = builder.tensor("v", {shape.batch, shape.kv_heads, spec_.local_keys, shape.value_dim}, spec_.type, Role::input);
-    mask_input_ = declare_mask_input(builder, *mask_, spec_.local_queries,
-                                     builder.program().ranks == 1 ? 1 : spec_.ranks * spec_.groups);
+  KernelInputs declare_inputs(Builder& builder) const {
+    KernelInputs inputs = declare_operands(builder, spec_);
+    inputs.mask = declare_mask(builder, spec_, *mask_);
+    return inputs;
   }
 
   template <class Begin, class Finish, class End>
   void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
     Transposer transposer(builder, spec_.type);
-    OperandLoads loads(builder, transposer, spec_.type, std::max(spec_.shape.head_dim, spec_.shape.value_dim));
+    OperandLoads loads(builder, transposer, spec_);
     ForwardUnits units(builder, spec_, tuning(), transposer, loads, sbuf_plan_.section);
-    State state;
-    Index const state_columns = spec_.query_heads_per_item() * columns(), dim = spec_.shape.value_dim;
+    ForwardState state;
+    Index const state_columns = spec_.query_heads_per_item() * spec_.columns(), dim = spec_.shape.value_dim;
     state.resident = sbuf_plan_.resident;
     state.negated_maximum =
         builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
@@ -214,46 +197,34 @@ class ForwardKernel {
       state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim},
                                      ElementType::float32, Role::internal, Memory::private_hbm);
 
-    auto const run = [&](Round const& round, char const* name) {
+    for_each_round(builder, spec_, [&](Round const& untiled) {
+      TiledRound const round{untiled, row_tiles(spec_.local_queries, untiled.kind.shared)};
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (sbuf_plan_.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, *mask_, mask_input_, round.tiles, name);
+      BoundsTiles bounds(builder, *mask_, inputs_.mask, round.tiles, round.bounds_name);
       bounds.prepare();
       begin(state, round);
-      units.begin_round(state, round.tiles, bounds, queries_of(round.item));
+      units.begin_round(
+          state, round.tiles, bounds,
+          {inputs_.q, round.item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim),
+           spec_.local_queries, spec_.shape.head_dim, spec_.queries_by_token});
       ring(builder, units, bounds, round,
            [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
       end(state, round);
-    };
-    Index const paired = spec_.items() / spec_.cores;
-    if (paired > 0)
-      builder.loop("round", paired, [&](Affine const& round) {
-        Affine const item = round * spec_.cores + (spec_.cores == 2 ? Affine::of(core_variable) : Affine(0));
-        run({item, {false, paired > 1}, row_tiles(spec_.local_queries, false)}, "bounds");
-      });
-    if (spec_.items() % spec_.cores == 1)
-      run({spec_.items() - 1, {true, false}, row_tiles(spec_.local_queries, true)}, "shared_bounds");
-  }
-
-  HeadSource queries_of(Affine const& item) const {
-    return {q_, item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim), spec_.local_queries,
-            spec_.shape.head_dim, spec_.queries_by_token};
+    });
   }
 
   template <class Finish>
-  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
+  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, TiledRound const& round, Finish&& finish) {
     RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning(), builder.program().ranks);
     int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
     Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
     Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
     RotatingBuffers travel(builder, spec_, round.kind, {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}}, steps);
-    auto const keys = [&](int step) {
-      return HeadSource{step == 0 ? k_ : travel.at(0, step), step == 0 ? round.item * k_size : travel.offset(0),
-                        spec_.local_keys, dim, spec_.keys_by_token};
-    };
-    auto const values = [&](int step) {
-      return HeadSource{step == 0 ? v_ : travel.at(1, step), step == 0 ? round.item * v_size : travel.offset(1),
-                        spec_.local_keys, value_dim, true};
+    auto const rows = [&](std::size_t operand, int step) {
+      auto const [tensor, offset] = travel.place(operand, step, operand == 0 ? inputs_.k : inputs_.v, round.item);
+      return HeadSource{tensor, offset, spec_.local_keys, operand == 0 ? dim : value_dim,
+                        operand == 0 ? spec_.keys_by_token : true};
     };
     std::vector<KeySection>& sections = schedule.sections();
     Index bounds_number = -1;
@@ -265,20 +236,20 @@ class ForwardKernel {
         bounds_number = bounds.load(owner, batch_of(spec_, *mask_, round.item));
       }
       section.bounds_number = bounds_number;
-      units.load_section(section, keys(step), values(step), part, parts);
+      units.load_section(section, rows(0, step), rows(1, step), part, parts);
     };
     auto const copy = [&](Index part, Index parts) {
       if (part == 0) travel.before_filling();
       Index const first = spec_.local_keys * part / parts, count = spec_.local_keys * (part + 1) / parts - first;
-      travel.fill(0, k_, round.item * k_size, dim, first, count);
-      travel.fill(1, v_, round.item * v_size, value_dim, first, count);
+      travel.fill(0, inputs_.k, round.item * k_size, dim, first, count);
+      travel.fill(1, inputs_.v, round.item * v_size, value_dim, first, count);
     };
     schedule.write(
         builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); },
         load, finish);
   }
 
-  void clear(Builder& builder, State& state) {
+  void clear(Builder& builder, ForwardState& state) {
     builder.emit(Memset{state.negated_maximum.whole(), empty_negated_maximum, Engine::gpsimd});
     builder.emit(Memset{state.sum.whole(), 0.0f, Engine::gpsimd});
     if (state.resident) {
@@ -292,61 +263,48 @@ class ForwardKernel {
     for (Index begin = 0; begin < rows; begin += tile_rows)
       bodies.push_back(builder.collect([&] {
         Index const count = std::min(tile_rows, rows - begin);
-        builder.emit(
-            DmaCopy{state.spilled.pattern(begin * dim, {{dim, count}, {1, dim}}), zeros.part(0, count, 0, dim)});
+        builder.emit(DmaCopy{rows_at(state.spilled, begin * dim, count, dim), zeros.part(0, count, 0, dim)});
       }));
     append_rolled(builder, "row_block", std::move(bodies));
   }
 
   /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
-  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round,
-                    bool in) {
-    auto const count = static_cast<Index>(round.tiles.size());
+  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor,
+                    TiledRound const& round, bool in) {
+    Index const count = std::ssize(round.tiles), heads = spec_.query_heads_per_item();
+    auto const far = [&](Index head) {
+      return ColumnSource{tensor, (round.item * heads + head) * (tile_rows * spec_.columns()), spec_.columns()};
+    };
     if (in) builder.emit(Memset{columns_tile.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
-      ColumnSource const far{tensor, (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()),
-                             columns()};
-      in ? load_columns(builder, far, round.tiles, columns_tile, head * count)
-         : store_columns(builder, columns_tile, head * count, round.tiles, far);
-    }
-    Index const rest = spec_.local_queries % tile_rows;
-    if (in || rest == 0) return;
+    for (Index head = 0; head < heads; ++head)
+      in ? load_columns(builder, far(head), round.tiles, columns_tile, head * count)
+         : store_columns(builder, columns_tile, head * count, round.tiles, far(head));
+    if (in || spec_.local_queries % tile_rows == 0) return;
     TileHandle const padding =
         builder.tile(columns_tile.buffer == 0
                          ? "padding"
                          : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
                      Memory::sbuf, tile_rows, 1, ElementType::float32);
     builder.emit(Memset{padding.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
-      auto const pad = [&] {
-        Affine const offset = (round.item * spec_.query_heads_per_item() + head) * (tile_rows * columns()) +
-                              rest * columns() + columns() - 1;
-        builder.emit(DmaCopy{tensor.pattern(offset, {{columns(), tile_rows - rest}, {1, 1}}),
-                             padding.part(0, tile_rows - rest, 0, 1)});
-      };
-      round.kind.shared ? builder.on_core(0, pad) : pad();
-    }
+    for (Index head = 0; head < heads; ++head)
+      pad_columns(builder, far(head), spec_.local_queries, padding, round.kind.shared);
   }
 
-  void move_accumulator(Builder& builder, State& state, TensorHandle const& tensor, Round const& round, bool in) {
-    Index const dim = spec_.shape.value_dim;
-    for (Index head = 0; head < spec_.query_heads_per_item(); ++head) {
+  void move_accumulator(Builder& builder, ForwardState& state, TensorHandle const& tensor, TiledRound const& round,
+                        bool in) {
+    Index const dim = spec_.shape.value_dim, queries = spec_.local_queries, heads = spec_.query_heads_per_item();
+    for (Index head = 0; head < heads; ++head) {
       std::vector<Body> bodies;
       for (std::size_t i = 0; i < round.tiles.size(); ++i)
         bodies.push_back(builder.collect([&] {
           RowTile const& tile = round.tiles[i];
-          Index const column = head * static_cast<Index>(round.tiles.size()) + static_cast<Index>(i);
+          Index const column = head * std::ssize(round.tiles) + static_cast<Index>(i);
           auto const move = [&](Index first, Index rows) {
-            RowTile part = tile;
-            part.begin += first;
-            part.count = rows;
-            State other = state;
-            other.spilled = tensor;
-            Access far = other.in_hbm(head, part, spec_.local_queries, dim);
-            far.offset += round.item * (spec_.query_heads_per_item() * spec_.local_queries * dim);
+            Affine const begin = (tile.begin + first + head * queries) * dim;
+            Access const far = rows_at(tensor, begin + round.item * (heads * queries * dim), rows, dim);
             Access const near = state.resident ? state.accumulator.part(first, rows, column * dim, dim)
-                                               : state.in_hbm(head, part, spec_.local_queries, dim);
-            in ? builder.emit(DmaCopy{near, far}) : builder.emit(DmaCopy{far, near});
+                                               : rows_at(state.spilled, begin, rows, dim);
+            builder.emit(in ? DmaCopy{near, far} : DmaCopy{far, near});
           };
           in ? move(0, tile.count) : store_once(builder, tile, move);
         }));
@@ -359,7 +317,7 @@ class ForwardKernel {
   ForwardTuning tuning_;
   std::vector<SbufPlan> sbuf_plans_;
   SbufPlan sbuf_plan_;
-  TensorHandle q_, k_, v_, mask_input_;
+  KernelInputs inputs_;
 };
 
 }  // namespace annulus::nki

@@ -87,15 +87,13 @@ struct ForwardState {
 
   /// The accumulator rows of a tile in HBM.
   Access in_hbm(Index head, RowTile const& tile, Index rows, Index dim) const {
-    return spilled.pattern(tile.begin * dim + head * rows * dim, {{dim, tile.count}, {1, dim}});
+    return rows_at(spilled, tile.begin * dim + head * rows * dim, tile.count, dim);
   }
 };
 
 /// Emits the loads and pipeline stages of forward units.
 class ForwardUnits {
  public:
-  using State = ForwardState;
-
   ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Transposer& transposer,
                OperandLoads& loads, Index section_keys)
       : builder_(&builder),
@@ -108,22 +106,21 @@ class ForwardUnits {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
                 group = std::min(tuning.group_keys, section_keys);
     Chunks const chunks{dim};
-    auto const rotating = [&](char const* name, Memory memory, Index elements, ElementType type, int rotation) {
-      return RotatingTile(builder, name, memory, tile_rows, elements, type, rotation);
+    auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
+      return RotatingTile(builder, name, elements, type, rotation);
     };
-    keys_ = RotatingTile(builder, "keys", Memory::sbuf, chunks.largest(), chunks.count() * section_keys, spec.type, 2);
-    values_ = rotating("values", Memory::sbuf, ceil_divide(section_keys, tile_rows) * value_dim, spec.type, 2);
-    raw_scores_ = rotating("raw_scores", Memory::psum, std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512),
-                           ElementType::float32, static_cast<int>(2048 / tuning.span_keys));
-    scores_ = rotating("scores", Memory::sbuf, group, ElementType::float32, 2);
-    score_maximum_ = rotating("score_maximum", Memory::sbuf, 1, ElementType::float32, 2);
-    negated_maximum_ = rotating("raised_maximum", Memory::sbuf, 1, ElementType::float32, 3);
-    correction_ = rotating("correction", Memory::sbuf, 1, ElementType::float32, 4);
-    probabilities_ = rotating("probabilities", Memory::sbuf, group, spec.type, 2);
-    row_sum_ = rotating("row_sum", Memory::sbuf, 1, ElementType::float32, 2);
-    transposed_ =
-        rotating("transposed_probabilities", Memory::sbuf, ceil_divide(group, tile_rows) * tile_rows, spec.type, 2);
-    weighted_ = rotating("weighted_values", Memory::psum, value_dim, ElementType::float32, 2);
+    keys_ = RotatingTile(builder, "keys", chunks.count() * section_keys, spec.type, 2, Memory::sbuf, chunks.largest());
+    values_ = tile("values", ceil_divide(section_keys, tile_rows) * value_dim, spec.type);
+    raw_scores_ = RotatingTile(builder, "raw_scores", std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512),
+                               ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
+    scores_ = tile("scores", group);
+    score_maximum_ = tile("score_maximum", 1);
+    negated_maximum_ = tile("raised_maximum", 1, ElementType::float32, 3);
+    correction_ = tile("correction", 1, ElementType::float32, 4);
+    probabilities_ = tile("probabilities", group, spec.type);
+    row_sum_ = tile("row_sum", 1);
+    transposed_ = tile("transposed_probabilities", ceil_divide(group, tile_rows) * tile_rows, spec.type);
+    weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
     section_keys_ = section_keys;
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
     all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
@@ -132,15 +129,15 @@ class ForwardUnits {
   }
 
   /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
-  void begin_round(State const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
+  void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
                    HeadSource queries) {
     state_ = state;
     tiles_ = &tiles;
     bounds_ = &bounds;
     queries_.begin_round(std::move(queries), tiles);
     if (!state.resident && !spill_declared_) {
-      spilled_accumulator_ = RotatingTile(*builder_, "accumulator_tile", Memory::sbuf, tile_rows,
-                                          spec_->shape.value_dim, ElementType::float32, 6);
+      spilled_accumulator_ =
+          RotatingTile(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
       spill_declared_ = true;
     }
   }
@@ -204,7 +201,11 @@ class ForwardUnits {
   Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
     return columns.part(0, rows(unit), state_column(unit), 1);
   }
-  Access correction(ForwardUnit const& unit) { return correction_[flight(unit).correction].part(0, rows(unit), 0, 1); }
+  /// Column 0 of a tile that holds one value per row of a unit.
+  Access column_of(RotatingTile const& tile, Index number, ForwardUnit const& unit) const {
+    return tile[number].part(0, rows(unit), 0, 1);
+  }
+  Access correction(ForwardUnit const& unit) { return column_of(correction_, flight(unit).correction, unit); }
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
     if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
@@ -261,8 +262,7 @@ class ForwardUnits {
   void score_span(ForwardUnit const& unit, KeySection const& section, Index span, Index spans) {
     Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
     Chunks const chunks{spec_->shape.head_dim};
-    raw_scores_.make();
-    TileHandle const raw = raw_scores_.newest(), keys = keys_[section.key_number];
+    TileHandle const raw = raw_scores_.make_tile(), keys = keys_[section.key_number];
     for (Index at = 0; at < count; at += 512)
       for (Index c = 0; c < chunks.count(); ++c) {
         Index const width = std::min(Index{512}, count - at);
@@ -275,36 +275,33 @@ class ForwardUnits {
                  to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
     Access source = from;
     if (factors_.capped) {
-      builder_->emit(
-          Activation{to, Function::tanh, from, 0.0f, factors_.inner, std::nullopt, std::nullopt, ReduceCommand::idle});
+      builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner});
       source = to;
     }
     // The maximum over all spans is chained in VectorE and read out once.
     std::optional<Access> result;
     if (span == spans - 1) result = score_maximum(unit);
-    Access const first_seen = unit.select ? bounds_->begin(section.bounds_number, unit.piece, unit.tile)
-                                          : all_of_span_.part(0, rows(unit), 0, 1);
-    Access const end_seen = unit.select ? bounds_->end(section.bounds_number, unit.piece, unit.tile)
-                                        : all_of_span_.part(0, rows(unit), 1, 1);
-    builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, first_seen, end_seen,
+    auto const bound = [&](bool end) {
+      return unit.select ? bounds_->bound(end, section.bounds_number, unit.piece, unit.tile)
+                         : all_of_span_.part(0, rows(unit), end, 1);
+    };
+    builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, bound(false), bound(true),
                                span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result,
-                               Operator::maximum, unit.select ? unit.keys.begin + begin : 0, lowest_float});
+                               Operator::maximum, unit.select ? unit.keys.begin + begin : 0});
   }
 
-  Access score_maximum(ForwardUnit const& unit) {
-    return score_maximum_[flight(unit).score_maximum].part(0, rows(unit), 0, 1);
-  }
+  Access score_maximum(ForwardUnit const& unit) { return column_of(score_maximum_, flight(unit).score_maximum, unit); }
 
   void raise_maximum(ForwardUnit const& unit) {
-    builder_->emit(TensorScalar{negated_maximum_[flight(unit).negated_maximum].part(0, rows(unit), 0, 1),
-                                score_maximum(unit), Operator::multiply, -factors_.multiplier, false, Operator::minimum,
+    builder_->emit(TensorScalar{column_of(negated_maximum_, flight(unit).negated_maximum, unit), score_maximum(unit),
+                                Operator::multiply, -factors_.multiplier, false, Operator::minimum,
                                 maximum_before(unit), false, Engine::gpsimd});
   }
 
   /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
   Access maximum_before(ForwardUnit const& unit) {
     Index const number = flight(unit).maximum_before;
-    return number < 0 ? state_of(state_.negated_maximum, unit) : negated_maximum_[number].part(0, rows(unit), 0, 1);
+    return number < 0 ? state_of(state_.negated_maximum, unit) : column_of(negated_maximum_, number, unit);
   }
 
   void weigh(Parts& parts, ForwardUnit const& unit) {
@@ -317,10 +314,10 @@ class ForwardUnits {
         Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
         // The sum over all spans is chained in ScalarE and read out once.
         std::optional<Access> result;
-        if (span == spans - 1) result = row_sum_[now.row_sum].part(0, rows(unit), 0, 1);
+        if (span == spans - 1) result = column_of(row_sum_, now.row_sum, unit);
         builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count),
                                   Function::exp, scores_[now.scores].part(0, rows(unit), unit.column + begin, count),
-                                  negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1), factors_.multiplier,
+                                  column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
                                   Operator::add, result,
                                   span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
         if (span == spans - 1) save_maximum_and_sum(unit);
@@ -330,13 +327,12 @@ class ForwardUnits {
   /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.
   void save_maximum_and_sum(ForwardUnit const& unit) {
     InFlight const& now = flight(unit);
-    Access const maximum = negated_maximum_[now.negated_maximum].part(0, rows(unit), 0, 1);
-    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f, std::nullopt,
-                              std::nullopt, ReduceCommand::idle});
+    Access const maximum = column_of(negated_maximum_, now.negated_maximum, unit);
+    builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f});
     builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
     Access const sum = state_of(state_.sum, unit);
     builder_->emit(TensorScalar{sum, sum, Operator::multiply, correction(unit), false, Operator::add,
-                                row_sum_[now.row_sum].part(0, rows(unit), 0, 1), false, Engine::gpsimd});
+                                column_of(row_sum_, now.row_sum, unit), false, Engine::gpsimd});
     auto const unsaved = unsaved_maxima_.find(state_column(unit));
     if (unsaved->second == now.negated_maximum) unsaved_maxima_.erase(unsaved);
   }
@@ -421,8 +417,10 @@ class ForwardUnits {
 
   void scale_accumulator(ForwardUnit const& unit) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorScalar{total, total, Operator::multiply, correction(unit), false, std::nullopt, 0.0f, false,
-                                draining_ ? Engine::vector : Engine::gpsimd});
+    builder_->emit(TensorScalar{.dst = total,
+                                .data = total,
+                                .operand0 = correction(unit),
+                                .engine = draining_ ? Engine::vector : Engine::gpsimd});
   }
 
   void sum_blocks(ForwardUnit const& unit, KeySection const& section, Index begin, Index end, Access const& product) {
@@ -455,7 +453,7 @@ class ForwardUnits {
       row_sum_, transposed_, weighted_, spilled_accumulator_;
   TileHandle all_of_span_;
   bool spill_declared_ = false;
-  State state_;
+  ForwardState state_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_

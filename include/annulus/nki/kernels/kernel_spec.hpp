@@ -9,6 +9,10 @@
 
 namespace annulus::nki {
 
+inline constexpr Index tile_rows = 128;             ///< rows of a row tile: one per partition
+inline constexpr Index most_rows = Index{1} << 21;  ///< most queries or keys per rank
+inline constexpr Index widest_dim = 512;            ///< one PSUM bank of fp32
+
 /// lse of a masked row (one that sees no key): -inf as everywhere in Annulus, or 0 as in the vendor's kernels.
 enum class MaskedRow { minus_infinity, zero };
 
@@ -38,11 +42,9 @@ struct KernelSpec {
 
   Index items() const { return shape.batch * shape.kv_heads; }
   Index query_heads_per_item() const { return shape.group(); }
+  Index columns() const { return ceil_divide(local_queries, tile_rows); }  ///< of per-row values, [128, columns]
+  Index widest() const { return std::max(shape.head_dim, shape.value_dim); }
 };
-
-inline constexpr Index tile_rows = 128;             ///< rows of a row tile: one per partition
-inline constexpr Index most_rows = Index{1} << 21;  ///< most queries or keys per rank
-inline constexpr Index widest_dim = 512;            ///< one PSUM bank of fp32
 
 /// Largest accepted magnitude of the largest logit of a row. Above it the spacing of float32 exceeds 1, and the
 /// exponent depends, up to infinity, on whether ScalarE rounds the product before it adds the bias.

@@ -26,14 +26,13 @@ struct HeadSource {
 class Transposer {
  public:
   Transposer(Builder& builder, ElementType type)
-      : builder_(&builder), tiles_(builder, "transposed", Memory::psum, tile_rows, tile_rows * blocks, type, 2) {}
+      : builder_(&builder), tiles_(builder, "transposed", tile_rows * blocks, type, 2, Memory::psum) {}
 
   /// Transposes `count` blocks of up to 128 x 128: from(i) is the access to block i; `destination` is the adjacent
   /// results.
   template <class From>
   void run(Index rows, Index columns, Index count, From&& from, Access const& destination, Engine evacuation) {
-    tiles_.make();
-    TileHandle const staged = tiles_.newest();
+    TileHandle const staged = tiles_.make_tile();
     for (Index i = 0; i < count; ++i) builder_->emit(Transpose{staged.part(0, columns, i * rows, rows), from(i)});
     builder_->emit(TensorCopy{destination, staged.part(0, columns, 0, count * rows), evacuation});
   }
@@ -49,8 +48,8 @@ class Transposer {
 /// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
-  OperandLoads(Builder& builder, Transposer& transposer, ElementType type, Index widest)
-      : builder_(&builder), transposer_(&transposer), type_(type), widest_(widest) {}
+  OperandLoads(Builder& builder, Transposer& transposer, KernelSpec const& spec)
+      : builder_(&builder), transposer_(&transposer), type_(spec.type), widest_(spec.widest()) {}
 
   /// Loads rows [begin, begin + count) by feature: chunk c of 128 features at columns c * pitch + column of `tile`.
   void by_feature(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch,
@@ -66,9 +65,8 @@ class OperandLoads {
     for (Index block = 0; block < count; block += tile_rows) {
       Index const rows = std::min(tile_rows, count - block);
       TileHandle const staged = stage();
-      builder_->emit(DmaCopy{
-          staged.part(0, rows, 0, source.dim),
-          source.tensor.pattern(source.offset + (begin + block) * source.dim, {{source.dim, rows}, {1, source.dim}})});
+      builder_->emit(DmaCopy{staged.part(0, rows, 0, source.dim),
+                             rows_at(source.tensor, source.offset + (begin + block) * source.dim, rows, source.dim)});
       for (Index c = 0; c < chunks.count(); ++c)
         transposer_->run(
             rows, chunks.size(c), 1, [&](Index) { return staged.part(0, rows, c * tile_rows, chunks.size(c)); },
@@ -86,9 +84,8 @@ class OperandLoads {
                                source.tensor.pattern(source.offset + begin * dim,
                                                      {{dim, tile_rows}, {tile_rows * dim, whole}, {1, dim}})});
       if (rest > 0)
-        builder_->emit(
-            DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim),
-                    source.tensor.pattern(source.offset + (begin + whole * tile_rows) * dim, {{dim, rest}, {1, dim}})});
+        builder_->emit(DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim),
+                               rows_at(source.tensor, source.offset + (begin + whole * tile_rows) * dim, rest, dim)});
       return;
     }
     Chunks const chunks{dim};
@@ -110,11 +107,10 @@ class OperandLoads {
  private:
   TileHandle stage() {
     if (!staging_declared_) {
-      staging_ = RotatingTile(*builder_, "staged", Memory::sbuf, tile_rows, std::max(widest_, tile_rows), type_, 2);
+      staging_ = RotatingTile(*builder_, "staged", std::max(widest_, tile_rows), type_);
       staging_declared_ = true;
     }
-    staging_.make();
-    return staging_.newest();
+    return staging_.make_tile();
   }
 
   Builder* builder_;
@@ -140,7 +136,7 @@ class QueryPanels {
         chunks_{spec.shape.head_dim},
         most_(most),
         factor_(factor),
-        panel_(builder, "queries", Memory::sbuf, chunks_.largest(), chunks_.count() * most * tile_rows, spec.type, 2) {}
+        panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
 
   /// `source`: the queries of the first head of the group that shares keys.
   void begin_round(HeadSource source, std::vector<RowTile> const& tiles) {
@@ -175,13 +171,12 @@ class QueryPanels {
     panel_.make();
     HeadSource source = source_;
     source.offset += Affine(head * source.rows * source.dim);
-    Index const count = static_cast<Index>(panel.last - panel.first - 1) * tile_rows + (*tiles_)[panel.last - 1].count;
+    Index const count = (panel.count() - 1) * tile_rows + (*tiles_)[panel.last - 1].count;
     loads_->by_feature(source, (*tiles_)[panel.first].begin, count, panel_.newest(), most_ * tile_rows);
     if (factor_ == 1) return;
     for (Index c = 0; c < chunks_.count(); ++c) {
       Access const part = panel_.newest().part(0, chunks_.size(c), c * most_ * tile_rows, count);
-      builder_->emit(
-          TensorScalar{part, part, Operator::multiply, factor_, false, std::nullopt, 0.0f, false, Engine::gpsimd});
+      builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor_, .engine = Engine::gpsimd});
     }
   }
 
@@ -197,15 +192,36 @@ class QueryPanels {
   std::optional<std::pair<Index, std::size_t>> newest_;  // head, first tile
 };
 
-/// Declares the mask input of a kernel: `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges`
-/// [ranks, batch or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none.
-inline TensorHandle declare_mask_input(Builder& builder, RingMask const& mask, Index rows, int world) {
-  auto const pieces = static_cast<Index>(mask.pieces().size());
+/// Inputs of every kernel.
+struct KernelInputs {
+  TensorHandle q, k, v;
+  TensorHandle mask;  ///< see declare_mask; without buffer: none
+};
+
+/// Declares q, k and v.
+inline KernelInputs declare_operands(Builder& builder, KernelSpec const& spec) {
+  auto const& shape = spec.shape;
+  auto const operand = [&](char const* name, Index heads, Index rows, Index dim, bool by_token) {
+    return builder.tensor(name, {shape.batch, heads, by_token ? rows : dim, by_token ? dim : rows}, spec.type,
+                          Role::input);
+  };
+  TensorHandle q = operand("q", shape.query_heads, spec.local_queries, shape.head_dim, spec.queries_by_token);
+  TensorHandle k = operand("k", shape.kv_heads, spec.local_keys, shape.head_dim, spec.keys_by_token);
+  return {std::move(q), std::move(k), operand("v", shape.kv_heads, spec.local_keys, shape.value_dim, true), {}};
+}
+
+/// Declares the mask input: `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks, batch or 1,
+/// key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if the mask does not
+/// match the spec.
+inline TensorHandle declare_mask(Builder& builder, KernelSpec const& spec, RingMask const& mask) {
+  mask.check_for(spec, builder.program().ranks);
+  Index const ranks = builder.program().ranks == 1 ? 1 : spec.ranks * spec.groups, pieces = std::ssize(mask.pieces());
   if (mask.form() == BoundsForm::band)
-    return builder.tensor("mask_offsets", {world, static_cast<Index>(mask.query_pieces().size()) * pieces * 2},
-                          ElementType::float32, Role::input);
+    return builder.tensor("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2}, ElementType::float32,
+                          Role::input);
   if (mask.form() == BoundsForm::ranges)
-    return builder.tensor("mask_ranges", {world, mask.batch(), pieces, 2, rows}, ElementType::float32, Role::input);
+    return builder.tensor("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries}, ElementType::float32,
+                          Role::input);
   return {};
 }
 
@@ -216,14 +232,14 @@ class BoundsTiles {
               std::string const& name)
       : builder_(&builder), mask_(&mask), input_(std::move(input)), tiles_(&tiles) {
     if (mask.form() == BoundsForm::none) return;
-    begins_ = RotatingTile(builder, name + "_begin", Memory::sbuf, tile_rows, columns(), ElementType::float32, 2);
-    ends_ = RotatingTile(builder, name + "_end", Memory::sbuf, tile_rows, columns(), ElementType::float32, 2);
+    begins_ = RotatingTile(builder, name + "_begin", columns());
+    ends_ = RotatingTile(builder, name + "_end", columns());
     if (mask.form() != BoundsForm::band) return;
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, static_cast<Index>(tiles.size()),
                             ElementType::float32);
     Index const width = input_.shape[1];
-    offset_row_ = RotatingTile(builder, name + "_offset_row", Memory::sbuf, 1, width, ElementType::float32, 2);
-    offsets_ = RotatingTile(builder, name + "_offsets", Memory::sbuf, tile_rows, width, ElementType::float32, 2);
+    offset_row_ = RotatingTile(builder, name + "_offset_row", width, ElementType::float32, 2, Memory::sbuf, 1);
+    offsets_ = RotatingTile(builder, name + "_offsets", width);
   }
 
   /// False if everything is visible: then nothing is loaded.
@@ -235,13 +251,13 @@ class BoundsTiles {
     builder_->allocate(rows_);
     for (TileRun const& run : runs_of(*tiles_)) {
       RowTile const& tile = (*tiles_)[run.first];
-      auto const count = static_cast<Index>(run.last - run.first);
-      builder_->emit(Iota{rows_.columns(static_cast<Index>(run.first), count), {{run.stride, count}}, tile.begin, 1});
+      builder_->emit(
+          Iota{rows_.columns(static_cast<Index>(run.first), run.count()), {{run.stride, run.count()}}, tile.begin, 1});
     }
   }
 
   /// Loads the bounds of a batch item for the keys of the owner in `owner_register` (negative: table row 0).
-  /// Returns the number by which begin() and end() refer to them.
+  /// Returns the number by which bound() refers to them.
   Index load(int owner_register, Affine const& batch) {
     Index const number = begins_.make();
     ends_.make();
@@ -249,15 +265,14 @@ class BoundsTiles {
     return number;
   }
 
-  /// First key (begin) and one past the last key (end) that each row of a tile sees, [rows, 1].
-  Access begin(Index number, std::size_t piece, std::size_t tile) const { return column(begins_[number], piece, tile); }
-  Access end(Index number, std::size_t piece, std::size_t tile) const { return column(ends_[number], piece, tile); }
+  /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
+  Access bound(bool end, Index number, std::size_t piece, std::size_t tile) const {
+    return (end ? ends_ : begins_)[number].part(0, (*tiles_)[tile].count,
+                                                static_cast<Index>(piece * tiles_->size() + tile), 1);
+  }
 
  private:
   Index columns() const { return static_cast<Index>(mask_->pieces().size() * tiles_->size()); }
-  Access column(TileHandle const& bounds, std::size_t piece, std::size_t tile) const {
-    return bounds.part(0, (*tiles_)[tile].count, static_cast<Index>(piece * tiles_->size() + tile), 1);
-  }
   Access from_table(int owner_register, Affine offset, std::initializer_list<Axis> axes) const {
     Access access = input_.pattern(std::move(offset), axes);
     if (owner_register >= 0) access.register_offset = RegisterOffset{owner_register, 0};
@@ -266,9 +281,7 @@ class BoundsTiles {
 
   void load_band(int owner_register) {
     Index const width = input_.shape[1];
-    offset_row_.make();
-    offsets_.make();
-    TileHandle const row = offset_row_.newest(), all = offsets_.newest();
+    TileHandle const row = offset_row_.make_tile(), all = offsets_.make_tile();
     builder_->emit(DmaCopy{row.whole(), from_table(owner_register, 0, {{width, 1}, {1, width}})});
     for (Index quadrant = 0; quadrant < tile_rows; quadrant += 32)
       builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole(), std::vector<int>(32, 0)});
@@ -281,15 +294,14 @@ class BoundsTiles {
       auto const first = static_cast<Index>(std::ranges::find_if(*tiles_, inside) - tiles_->begin());
       auto const count = static_cast<Index>(std::ranges::count_if(*tiles_, inside));
       for (std::size_t piece = 0; count > 0 && piece < mask_->pieces().size(); ++piece) {
+        RowRange const keys = mask_->pieces()[piece];
         Index const at = static_cast<Index>((q * mask_->pieces().size() + piece) * 2);
         Index const column = static_cast<Index>(piece * tiles_->size()) + first;
-        auto const limit = [](Index row_number) { return Scalar{static_cast<float>(row_number)}; };
-        builder_->emit(TensorScalar{begins_.newest().columns(column, count), rows_.columns(first, count), Operator::add,
-                                    all.column(at), false, Operator::maximum, limit(mask_->pieces()[piece].begin),
-                                    false, Engine::vector});
-        builder_->emit(TensorScalar{ends_.newest().columns(column, count), rows_.columns(first, count), Operator::add,
-                                    all.column(at + 1), false, Operator::minimum, limit(mask_->pieces()[piece].end),
-                                    false, Engine::vector});
+        for (bool end : {false, true})
+          builder_->emit(TensorScalar{(end ? ends_ : begins_).newest().columns(column, count),
+                                      rows_.columns(first, count), Operator::add, all.column(at + end), false,
+                                      end ? Operator::minimum : Operator::maximum,
+                                      static_cast<float>(end ? keys.end : keys.begin)});
       }
     }
   }
@@ -301,13 +313,12 @@ class BoundsTiles {
       for (Index which = 0; which < 2; ++which)
         for (TileRun const& run : runs_of(*tiles_)) {
           RowTile const& tile = (*tiles_)[run.first];
-          auto const count = static_cast<Index>(run.last - run.first);
           Affine const item = mask_->batch() > 1 ? batch : Affine(0);
-          TileHandle const to = which == 0 ? begins_.newest() : ends_.newest();
-          builder_->emit(DmaCopy{
-              to.part(0, tile.count, piece * static_cast<Index>(tiles_->size()) + static_cast<Index>(run.first), count),
-              from_table(owner_register, item * (pieces * 2 * rows) + (piece * 2 + which) * rows + tile.begin,
-                         {{1, tile.count}, {run.stride, count}})});
+          TileHandle const to = (which == 0 ? begins_ : ends_).newest();
+          builder_->emit(
+              DmaCopy{to.part(0, tile.count, piece * std::ssize(*tiles_) + static_cast<Index>(run.first), run.count()),
+                      from_table(owner_register, item * (pieces * 2 * rows) + (piece * 2 + which) * rows + tile.begin,
+                                 {{1, tile.count}, {run.stride, run.count()}})});
         }
   }
 

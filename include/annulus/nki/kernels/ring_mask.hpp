@@ -26,30 +26,17 @@ struct RankRows {
   std::vector<std::vector<std::int32_t>> documents{};
 };
 
-/// Union and intersection of the ranges of key rows that several query rows see.
+/// Key rows that several query rows see.
 struct Cover {
-  Index latest_begin = 0, earliest_end = std::numeric_limits<Index>::max();
-  Index earliest_begin = std::numeric_limits<Index>::max(), latest_end = 0;
+  RowRange by_any{};                                      ///< contains all that some row sees
+  RowRange by_all{0, std::numeric_limits<Index>::max()};  ///< seen by every row
 
-  void add(RowRange seen) {
-    if (seen.empty()) {
-      earliest_end = 0;
-      return;
-    }
-    latest_begin = std::max(latest_begin, seen.begin);
-    earliest_end = std::min(earliest_end, seen.end);
-    earliest_begin = std::min(earliest_begin, seen.begin);
-    latest_end = std::max(latest_end, seen.end);
-  }
   void add(Cover const& other) {
-    latest_begin = std::max(latest_begin, other.latest_begin);
-    earliest_end = std::min(earliest_end, other.earliest_end);
-    earliest_begin = std::min(earliest_begin, other.earliest_begin);
-    latest_end = std::max(latest_end, other.latest_end);
+    by_any = hull(by_any, other.by_any);
+    by_all = intersection(by_all, other.by_all);
   }
   /// True if every row sees all of these keys.
-  bool full(RowRange keys) const { return latest_begin <= keys.begin && earliest_end >= keys.end; }
-  RowRange seen() const { return earliest_begin >= latest_end ? RowRange{} : RowRange{earliest_begin, latest_end}; }
+  bool full(RowRange keys) const { return by_all.begin <= keys.begin && by_all.end >= keys.end; }
 };
 
 /// Form in which a kernel receives the ranges.
@@ -131,29 +118,20 @@ class RingMask {
     RowRange const rows = pieces_[piece];
     if (form_ == BoundsForm::none) return rows;
     if (!given_.empty()) return given_[piece][static_cast<std::size_t>(query)];
-    RankRows const& queries = queries_[static_cast<std::size_t>(me)];
-    Segment const& segment = segment_at(queries, query);
-    Tile const tile = tile_of(owner, piece);
-    PositionRange const visible = mask_.keys_of(position_at(segment, query), tile.sink);
-    RowRange range{
-        std::clamp(ceil_divide(visible.begin - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin,
-        std::clamp(ceil_divide(visible.end - tile.key_position, tile.key_stride), Index{0}, rows.size()) + rows.begin};
+    RowRange range = tile_of(me, owner, piece, query).keys_of(mask_, 0);
     if (documents_) {
-      std::int32_t const id = queries.documents[static_cast<std::size_t>(batch)][static_cast<std::size_t>(query)];
-      RowRange const document = runs_.at({owner, batch, static_cast<Index>(piece)}).rows_of(id);
-      range = {std::max(range.begin, document.begin + rows.begin), std::min(range.end, document.end + rows.begin)};
+      auto const& ids = queries_[static_cast<std::size_t>(me)].documents[static_cast<std::size_t>(batch)];
+      DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
+      range = intersection(range, runs.rows_of(ids[static_cast<std::size_t>(query)]));
     }
+    range = {range.begin + rows.begin, range.end + rows.begin};
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
   }
 
   /// Cover of a piece over the rows `queries`, all batch items and all (rank, owner) pairs of a step: each rank with
   /// its own keys if own_step, else all pairs of different ranks.
   Cover cover(bool own_step, RowRange queries, std::size_t piece) const {
-    Cover joined;
-    if (form_ == BoundsForm::none) {
-      joined.add(pieces_[piece]);
-      return joined;
-    }
+    if (form_ == BoundsForm::none) return {pieces_[piece], pieces_[piece]};
     std::vector<Cover>& rows = covers_[{own_step, piece}];
     if (rows.empty()) {
       rows.resize(static_cast<std::size_t>(rows_of(queries_.front().segments)));
@@ -161,9 +139,12 @@ class RingMask {
         for (int owner = 0; owner < ranks(); ++owner)
           if ((me == owner) == own_step)
             for (Index b = 0; b < batch(); ++b)
-              for (std::size_t i = 0; i < rows.size(); ++i)
-                rows[i].add(seen(me, owner, b, piece, static_cast<Index>(i)));
+              for (std::size_t i = 0; i < rows.size(); ++i) {
+                RowRange const range = seen(me, owner, b, piece, static_cast<Index>(i));
+                rows[i].add({range, range});
+              }
     }
+    Cover joined;
     for (Index i = queries.begin; i < queries.end; ++i) joined.add(rows[static_cast<std::size_t>(i)]);
     return joined;
   }
@@ -177,12 +158,10 @@ class RingMask {
       for (RowRange query_piece : query_pieces_)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
           auto const [querying, owner] = pair_of(me, other, queries_rotate);
-          Tile const tile = tile_of(owner, piece);
-          Segment const& segment = segment_at(queries_[static_cast<std::size_t>(querying)], query_piece.begin);
-          PositionRange const visible = mask_.keys_of(position_at(segment, query_piece.begin), tile.sink);
+          Band const band = detail::band_of(tile_of(querying, owner, piece, query_piece.begin), mask_);
           Index const shift = pieces_[piece].begin - query_piece.begin;
-          table.push_back(offset(visible.begin, tile, shift));
-          table.push_back(offset(visible.end, tile, shift));
+          for (Index bound : {band.lo, band.hi + 1})
+            table.push_back(static_cast<float>(std::clamp(bound + shift, -beyond_rows, beyond_rows)));
         }
     return table;
   }
@@ -207,6 +186,9 @@ class RingMask {
   }
 
  private:
+  /// Offset of an unbounded side: beyond every row, and exact in fp32.
+  static constexpr Index beyond_rows = Index{1} << 22;
+
   /// Reduces the batch to one item if all items have the same document ids on all ranks.
   void join_batch_items() {
     for (auto const* side : {&queries_, &keys_})
@@ -227,16 +209,17 @@ class RingMask {
       if (row < segment.local_begin + segment.length) return segment;
     return rows.segments.back();
   }
-  Index position_at(Segment const& segment, Index row) const {
-    return segment.global_begin + (row - segment.local_begin) * segment.global_stride + query_offset_;
+  static Index position_at(Segment const& segment, Index row) {
+    return segment.global_begin + (row - segment.local_begin) * segment.global_stride;
   }
 
-  /// Position and stride of the keys of a piece, and whether they are sink tokens (all are, or none).
-  Tile tile_of(int owner, std::size_t piece) const {
-    Segment const& segment = segment_at(keys_[static_cast<std::size_t>(owner)], pieces_[piece].begin);
-    Tile tile;
-    tile.key_position = segment.global_begin + (pieces_[piece].begin - segment.local_begin) * segment.global_stride;
-    tile.key_stride = segment.global_stride;
+  /// The keys of a piece, which are all sink tokens or none, and the queries from `query` on.
+  Tile tile_of(int me, int owner, std::size_t piece, Index query) const {
+    RowRange const rows = pieces_[piece];
+    Segment const& keys = segment_at(keys_[static_cast<std::size_t>(owner)], rows.begin);
+    Tile tile{
+        .key_count = rows.size(), .key_position = position_at(keys, rows.begin), .key_stride = keys.global_stride};
+    tile.query_position = position_at(segment_at(queries_[static_cast<std::size_t>(me)], query), query) + query_offset_;
     tile.sink = mask_.is_sink(tile.key_position);
     return tile;
   }
@@ -248,9 +231,9 @@ class RingMask {
     for (RankRows const& rank : ranks)
       for (Segment const& segment : rank.segments) {
         cuts.insert(segment.local_begin);
-        if (!keys || mask_.sink_tokens == 0) continue;
-        Index const sinks = ceil_divide(mask_.sink_tokens - segment.global_begin, segment.global_stride);
-        if (sinks > 0 && sinks < segment.length) cuts.insert(segment.local_begin + sinks);
+        if (keys)
+          cuts.insert(segment.local_begin +
+                      mask_.sinks_among(segment.global_begin, segment.global_stride, segment.length));
       }
     check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries",
                             " of a rank stand in ", cuts.size() - 1,
@@ -273,15 +256,6 @@ class RingMask {
                                   owner, ", batch item ", b, "; a query must see one range of keys");
           runs_.emplace(std::array<Index, 3>{Index{owner}, b, static_cast<Index>(piece)}, std::move(runs));
         }
-  }
-
-  /// Offset of a bound; unbounded sides become values that are exact in fp32 and beyond every row.
-  static float offset(Index position, Tile const& tile, Index shift) {
-    constexpr Index far = Index{1} << 22;
-    if (position <= -unbounded / 2) return -static_cast<float>(far);
-    if (position >= unbounded / 2) return static_cast<float>(far);
-    return static_cast<float>(
-        std::clamp(ceil_divide(position - tile.key_position, tile.key_stride) + shift, -far, far));
   }
 
   Mask mask_;

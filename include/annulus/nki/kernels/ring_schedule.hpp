@@ -171,8 +171,7 @@ class RingSchedule {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
       Cover const cover = mask.cover(own_step, queries, piece);
-      RowRange seen = cover.seen();
-      seen = {std::max(seen.begin, section.begin), std::min(seen.end, section.end)};
+      RowRange const seen = intersection(cover.by_any, section);
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/nki/kernels/row_tiles.hpp"
 #include "annulus/nki/program/builder.hpp"
 
 namespace annulus::nki {
@@ -24,6 +25,26 @@ struct RoundKind {
   }
   std::string suffix() const { return shared ? "_shared" : ""; }
 };
+
+/// One pass of a kernel over the ring: one item per core, or one that the cores of a pair share.
+struct Round {
+  Affine item;
+  RoundKind kind;
+  std::string bounds_name;  ///< prefix of the names of the bounds tiles
+};
+
+/// Emits the rounds of a kernel: write(round) for all items that the cores process in parallel, then for an odd one.
+template <class Write>
+void for_each_round(Builder& builder, KernelSpec const& spec, Write&& write) {
+  Index const paired = spec.items() / spec.cores;
+  if (paired > 0)
+    builder.loop("round", paired, [&](Affine const& round) {
+      write(Round{round * spec.cores + (spec.cores == 2 ? Affine::of(core_variable) : Affine(0)),
+                  {false, paired > 1},
+                  "bounds"});
+    });
+  if (spec.items() % spec.cores == 1) write(Round{spec.items() - 1, {true, false}, "shared_bounds"});
+}
 
 /// Prefetched operands: two buffers each, permuted one step ahead.
 class RotatingBuffers {
@@ -53,6 +74,12 @@ class RotatingBuffers {
     return buffers_[operand][static_cast<std::size_t>(step % 2)];
   }
   Affine offset(std::size_t operand) const { return kind_.part(*spec_) * operands_[operand].size; }
+  /// Tensor and offset of an operand of `item` at a step: in the kernel's argument at first, then in the buffers.
+  std::pair<TensorHandle, Affine> place(std::size_t operand, int step, TensorHandle const& argument,
+                                        Affine const& item) const {
+    if (step == 0) return {argument, item * operands_[operand].size};
+    return {at(operand, step), offset(operand)};
+  }
 
   /// Waits for both cores before fill() overwrites the buffers of an earlier round.
   void before_filling() {
@@ -66,8 +93,8 @@ class RotatingBuffers {
             Index count) {
     if (!travels() || count == 0) return;
     auto const copy = [&] {
-      builder_->emit(DmaCopy{at(operand, 0).pattern(offset(operand) + first * row, {{row, count}, {1, row}}),
-                             from.pattern(from_offset + first * row, {{row, count}, {1, row}})});
+      builder_->emit(DmaCopy{rows_at(at(operand, 0), offset(operand) + first * row, count, row),
+                             rows_at(from, from_offset + first * row, count, row)});
     };
     kind_.shared ? builder_->on_core(static_cast<int>(operand % 2), copy) : copy();
   }

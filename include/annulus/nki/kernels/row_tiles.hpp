@@ -41,6 +41,11 @@ inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
   return tiles;
 }
 
+/// `rows` rows of `dim` elements of a tensor in HBM, adjacent from `offset` on.
+inline Access rows_at(TensorHandle const& tensor, Affine offset, Index rows, Index dim) {
+  return tensor.pattern(std::move(offset), {{dim, rows}, {1, dim}});
+}
+
 /// Calls store(first, count) to write rows [first, first + count) of a tile such that exactly one core writes each row.
 template <class Store>
 void store_once(Builder& builder, RowTile const& tile, Store&& store) {
@@ -56,6 +61,8 @@ void store_once(Builder& builder, RowTile const& tile, Store&& store) {
 struct TileRun {
   std::size_t first = 0, last = 0;
   Index stride = tile_rows;
+
+  Index count() const { return static_cast<Index>(last - first); }
 };
 /// Groups the tiles into maximal runs; a tile with fewer than 128 rows is a run of its own.
 inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
@@ -76,14 +83,19 @@ inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
 class RotatingTile {
  public:
   RotatingTile() = default;
-  RotatingTile(Builder& builder, std::string name, Memory memory, Index partitions, Index elements, ElementType type,
-               int rotation)
+  RotatingTile(Builder& builder, std::string name, Index elements, ElementType type = ElementType::float32,
+               int rotation = 2, Memory memory = Memory::sbuf, Index partitions = tile_rows)
       : builder_(&builder), newest_(builder.declare(std::move(name), memory, partitions, elements, type, rotation)) {}
 
   /// Allocates a tile and returns its sequence number.
   Index make() {
     builder_->allocate(newest_);
     return made_++;
+  }
+  /// Allocates a tile and returns it.
+  TileHandle make_tile() {
+    make();
+    return newest_;
   }
   /// The tile of that number; raises the rotation of the buffer so that it is still held.
   TileHandle operator[](Index number) const {
@@ -100,16 +112,16 @@ class RotatingTile {
   Index made_ = 0;
 };
 
-/// Per-row values of one head in HBM.
+/// Per-row values of one head in HBM, [128, columns] with row c * 128 + p at (p, c). In SBUF they take a column per tile.
 struct ColumnSource {
   TensorHandle tensor;
   Affine offset;
   Index columns = 0;
 
-  /// Rows [first, first + count) of `tiles` row tiles that begin with `tile` and are `stride` rows apart.
-  Access rows(RowTile const& tile, Index first, Index count, Index tiles, Index stride) const {
+  /// Rows [first, first + count) of each row tile of a run that begins with `tile`.
+  Access rows(RowTile const& tile, Index first, Index count, TileRun const& run) const {
     return tensor.pattern(offset + (tile.first_partition + first) * columns + tile.column,
-                          {{columns, count}, {stride / tile_rows, tiles}});
+                          {{columns, count}, {run.stride / tile_rows, run.count()}});
   }
 };
 
@@ -118,9 +130,8 @@ inline void load_columns(Builder& builder, ColumnSource const& source, std::vect
                          TileHandle const& tile, Index first_column) {
   for (TileRun const& run : runs_of(tiles)) {
     RowTile const& first = tiles[run.first];
-    auto const count = static_cast<Index>(run.last - run.first);
-    builder.emit(DmaCopy{tile.part(0, first.count, first_column + static_cast<Index>(run.first), count),
-                         source.rows(first, 0, first.count, count, run.stride)});
+    builder.emit(DmaCopy{tile.part(0, first.count, first_column + static_cast<Index>(run.first), run.count()),
+                         source.rows(first, 0, first.count, run)});
   }
 }
 
@@ -129,12 +140,22 @@ inline void store_columns(Builder& builder, TileHandle const& tile, Index first_
                           std::vector<RowTile> const& tiles, ColumnSource const& to) {
   for (TileRun const& run : runs_of(tiles)) {
     RowTile const& first = tiles[run.first];
-    auto const count = static_cast<Index>(run.last - run.first);
     store_once(builder, first, [&](Index row, Index rows) {
-      builder.emit(DmaCopy{to.rows(first, row, rows, count, run.stride),
-                           tile.part(row, rows, first_column + static_cast<Index>(run.first), count)});
+      builder.emit(DmaCopy{to.rows(first, row, rows, run),
+                           tile.part(row, rows, first_column + static_cast<Index>(run.first), run.count())});
     });
   }
+}
+
+/// Zeroes the places beyond the last of `rows` rows; `zeros` is a column of zeros. The cores of a pair may share the head.
+inline void pad_columns(Builder& builder, ColumnSource const& to, Index rows, TileHandle const& zeros, bool shared) {
+  Index const used = rows % tile_rows, rest = tile_rows - used;
+  auto const pad = [&] {
+    builder.emit(
+        DmaCopy{to.tensor.pattern(to.offset + used * to.columns + to.columns - 1, {{to.columns, rest}, {1, 1}}),
+                zeros.part(0, rest, 0, 1)});
+  };
+  shared ? builder.on_core(0, pad) : pad();
 }
 
 }  // namespace annulus::nki
