@@ -30,17 +30,21 @@ struct InstructionCost {
   double alone() const { return issue + latency + seconds; }
 };
 
-/// Duration of one instruction.
+namespace cost_detail {
+
+/// Duration of a compute instruction.
 struct Cycles {
   double count = 0;
   bool estimate = false;  ///< tag I
   bool tiny = false;      ///< has the minimum duration of an instruction
 };
 
-/// Visitor of Instruction that returns its Cycles. The program and hardware outlive it.
-class ComputeCycles {
+/// Visitor of Instruction that returns Cycles by the vendor's last published formulas, or a whole InstructionCost.
+/// Source tags: L = published for NeuronCore-v2, D = a current page, I = inferred here. Cycles are of the engine's
+/// clock; N = elements per partition. The program and hardware outlive it.
+class CostVisitor {
  public:
-  ComputeCycles(Program const& program, Hardware const& hardware) : program_(program), hardware_(hardware) {}
+  CostVisitor(Program const& program, Hardware const& hardware) : program_(program), hardware_(hardware) {}
 
   /// L: max(min(64, M), N); fp32 takes four passes. The stationary operand is loaded during the previous matmul.
   Cycles operator()(MatMul const& i) const {
@@ -101,13 +105,14 @@ class ComputeCycles {
   Cycles operator()(Iota const& i) const { return {costs().gpsimd_start + count(i.dst)}; }          // L
   Cycles operator()(AffineSelect const& i) const { return {costs().gpsimd_start + count(i.dst)}; }  // L
   Cycles operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }       // L
-  /// DMA, barriers and collectives: cost_of() gives their times in seconds, not in cycles.
-  Cycles operator()(DmaCopy const&) const { return {}; }
-  Cycles operator()(DmaTranspose const&) const { return {}; }
-  Cycles operator()(CoreBarrier const&) const { return {}; }
-  Cycles operator()(CollectivePermute const&) const { return {}; }
-  Cycles operator()(CollectivePermuteReduce const&) const { return {}; }
-  Cycles operator()(ProcessingRank const&) const { return {}; }
+  InstructionCost operator()(DmaCopy const& i) const { return dma(i.dst, i.src, false); }
+  InstructionCost operator()(DmaTranspose const& i) const { return dma(i.dst, i.src, true); }
+  InstructionCost operator()(CollectivePermute const& i) const { return permute(i.dst); }                          // I
+  InstructionCost operator()(CollectivePermuteReduce const& i) const { return permute(i.dst); }                    // I
+  InstructionCost operator()(CoreBarrier const&) const { return {.seconds = costs().barrier, .estimate = true}; }  // I
+  InstructionCost operator()(ProcessingRank const&) const {
+    return {.seconds = costs().register_load, .estimate = true};  // I
+  }
 
  private:
   Costs const& costs() const { return hardware_.costs; }
@@ -142,100 +147,83 @@ class ComputeCycles {
     return cycles;
   }
 
+  InstructionCost permute(Access const& dst) const {
+    double const bytes = static_cast<double>(dst.size() * bytes_of(type(dst)));
+    return {.seconds = bytes / costs().permute_rate, .latency = costs().permute_latency, .estimate = true};
+  }
+
+  /// Number of consecutive elements along the axes from `from` on.
+  static Index run_length(Access const& access, std::size_t from) {
+    Index run = 1;
+    for (std::size_t i = access.axes().size(); i-- > from;) {
+      if (access.axis(i).count == 1) continue;
+      if (access.axis(i).stride != run) break;
+      run *= access.axis(i).count;
+    }
+    return run;
+  }
+
+  /// A generator writes the descriptors, a latency follows, then some of the DMA engines move rows. I, from the
+  /// vendor's rates (D): 1.3 us + bytes / (engines * rate * b / (b + 256)), with one engine per 8 partitions and b =
+  /// contiguous bytes of a row of a partition, the smaller of both sides. HBM traffic of a core is limited to its part
+  /// of the stack that a pair shares; from HBM to HBM every byte counts twice there. A cast moves the wider type.
+  InstructionCost dma(Access const& dst, Access const& src, bool transpose) const {
+    bool const to_chip = on_chip(program_.buffer(dst).memory), from_chip = on_chip(program_.buffer(src).memory);
+    std::size_t const first_axis = to_chip || from_chip ? 1 : 0;
+    auto const row_bytes = [&](Access const& access) {
+      return static_cast<double>(run_length(access, first_axis) * bytes_of(type(access)));
+    };
+    double const row = std::min(row_bytes(dst), row_bytes(src));
+    double const bytes =
+        static_cast<double>(std::max(dst.size() * bytes_of(type(dst)), src.size() * bytes_of(type(src))));
+
+    double const all_engines = costs().dma_engines;
+    double engines = std::ceil(bytes / std::min(row, costs().dma_piece));
+    if (to_chip || from_chip) {
+      Index const partitions = std::max(to_chip ? dst.partitions() : 0, from_chip ? src.partitions() : 0);
+      engines = static_cast<double>(ceil_divide(partitions, 8));
+    }
+    engines = std::min(engines, all_engines);
+
+    double rate = engines * costs().dma_engine_rate * row / (row + costs().dma_row_overhead);
+    if (transpose) rate *= from_chip ? costs().dma_transpose_share : costs().dma_transpose_share_hbm;
+    double const hbm_sides = (to_chip ? 0 : 1) + (from_chip ? 0 : 1);
+    double const hbm_rate = costs().hbm_rate / program_.cores;
+    double share = engines / all_engines;
+    if (hbm_sides > 0) {
+      rate = std::min(rate, hbm_rate / hbm_sides);
+      share = std::max(share, rate * hbm_sides / hbm_rate);
+    }
+    return {.seconds = bytes / rate,
+            .latency = costs().dma_latency,
+            .issue = costs().dma_issue,
+            .share = share,
+            .estimate = true};
+  }
+
   Program const& program_;
   Hardware const& hardware_;
 };
 
-namespace transfer_cost_detail {
-
-/// Number of consecutive elements along the axes from `from` on.
-inline Index run_length(Access const& access, std::size_t from) {
-  Index run = 1;
-  for (std::size_t i = access.axes().size(); i-- > from;) {
-    if (access.axis(i).count == 1) continue;
-    if (access.axis(i).stride != run) break;
-    run *= access.axis(i).count;
-  }
-  return run;
-}
-
-}  // namespace transfer_cost_detail
-
-/// I, from the vendor's rates (D): 1.3 us + bytes / (engines * rate * b / (b + 256)), with one engine per 8 partitions
-/// and b = contiguous bytes of a row of a partition, the smaller of both sides. HBM traffic of a core is limited to its
-/// part of the stack that a pair shares; from HBM to HBM every byte counts twice there. A cast moves the wider type.
-inline InstructionCost dma_cost(Program const& program, Costs const& costs, Access const& dst, Access const& src,
-                                bool transpose) {
-  Buffer const& to = program.buffer(dst);
-  Buffer const& from = program.buffer(src);
-  bool const to_chip = on_chip(to.memory), from_chip = on_chip(from.memory);
-  std::size_t const first_axis = to_chip || from_chip ? 1 : 0;
-  auto const row_bytes = [&](Access const& access, Buffer const& buffer) {
-    return static_cast<double>(transfer_cost_detail::run_length(access, first_axis) * bytes_of(buffer.type));
-  };
-  double const row = std::min(row_bytes(dst, to), row_bytes(src, from));
-  double const bytes = static_cast<double>(std::max(dst.size() * bytes_of(to.type), src.size() * bytes_of(from.type)));
-
-  double const all_engines = costs.dma_engines;
-  double engines;
-  if (to_chip || from_chip) {
-    Index const partitions = std::max(to_chip ? dst.partitions() : 0, from_chip ? src.partitions() : 0);
-    engines = static_cast<double>(ceil_divide(partitions, 8));
-  } else {
-    engines = std::ceil(bytes / std::min(row, costs.dma_piece));
-  }
-  engines = std::min(engines, all_engines);
-
-  double rate = engines * costs.dma_engine_rate * row / (row + costs.dma_row_overhead);
-  if (transpose) rate *= from_chip ? costs.dma_transpose_share : costs.dma_transpose_share_hbm;
-  double const hbm_sides = (to_chip ? 0 : 1) + (from_chip ? 0 : 1);
-  double const hbm_rate = costs.hbm_rate / program.cores;
-  double share = engines / all_engines;
-  if (hbm_sides > 0) {
-    rate = std::min(rate, hbm_rate / hbm_sides);
-    share = std::max(share, rate * hbm_sides / hbm_rate);
-  }
-  return {.engine = Engine::dma,
-          .seconds = bytes / rate,
-          .latency = costs.dma_latency,
-          .issue = costs.dma_issue,
-          .share = share,
-          .estimate = true};
-}
-
-namespace cost_of_detail {
-
-inline double permuted_bytes(Program const& program, Instruction const& instruction) {
-  auto const* permute = std::get_if<CollectivePermute>(&instruction);
-  Access const& dst = permute ? permute->dst : std::get<CollectivePermuteReduce>(instruction).dst;
-  return static_cast<double>(dst.size() * bytes_of(program.buffer(dst).type));
-}
-
-}  // namespace cost_of_detail
+}  // namespace cost_detail
 
 /// The cost of an instruction that waits for nothing. It is the same for every execution, because shapes are constant.
 inline InstructionCost cost_of(Program const& program, Hardware const& hardware, Instruction const& instruction) {
-  Costs const& costs = hardware.costs;
   Engine const engine = engine_of(instruction);
-  if (auto const* copy = std::get_if<DmaCopy>(&instruction))
-    return dma_cost(program, costs, copy->dst, copy->src, false);
-  if (auto const* transpose = std::get_if<DmaTranspose>(&instruction))
-    return dma_cost(program, costs, transpose->dst, transpose->src, true);
-  if (engine == Engine::collective)  // I
-    return {.engine = engine,
-            .seconds = cost_of_detail::permuted_bytes(program, instruction) / costs.permute_rate,
-            .latency = costs.permute_latency,
-            .estimate = true};
-  if (std::holds_alternative<CoreBarrier>(instruction))  // I
-    return {.engine = engine, .seconds = costs.barrier, .estimate = true};
-  if (std::holds_alternative<ProcessingRank>(instruction))  // I
-    return {.engine = engine, .seconds = costs.register_load, .estimate = true};
-  auto const cycles = std::visit(ComputeCycles(program, hardware), instruction);
-  double const clock = costs.clock[static_cast<std::size_t>(engine)];
-  return {.engine = engine,
-          .seconds = cycles.count / clock,
-          .dependent = cycles.tiny ? costs.dependent_tiny_instruction / clock : 0,
-          .estimate = cycles.estimate};
+  double const clock = hardware.costs.clock[static_cast<std::size_t>(engine)];
+  struct {
+    double clock, dependent;
+    InstructionCost operator()(cost_detail::Cycles const& cycles) const {
+      return {.seconds = cycles.count / clock,
+              .dependent = cycles.tiny ? dependent / clock : 0,
+              .estimate = cycles.estimate};
+    }
+    InstructionCost operator()(InstructionCost const& cost) const { return cost; }
+  } const in_seconds{clock, hardware.costs.dependent_tiny_instruction};
+  cost_detail::CostVisitor const visitor(program, hardware);
+  InstructionCost cost = std::visit([&](auto const& typed) { return in_seconds(visitor(typed)); }, instruction);
+  cost.engine = engine;
+  return cost;
 }
 
 /// Elements [begin, begin + length), counted from the offset of an access.
@@ -245,7 +233,7 @@ struct Run {
   bool operator==(Run const&) const = default;
 };
 
-namespace footprint_detail {
+namespace cost_detail {
 
 /// An access with more runs than this is treated as one run from its first to its last element.
 inline constexpr Index most_runs = 4096;
@@ -260,7 +248,7 @@ inline void add_runs(Access const& access, std::size_t axis, std::size_t end, In
   for (Index i = 0; i < count; ++i) add_runs(access, axis + 1, end, begin + i * access.axis(axis).stride, length, runs);
 }
 
-}  // namespace footprint_detail
+}  // namespace cost_detail
 
 /// The runs of an access in ascending order, adjacent ones joined: in a partition on chip, in the whole tensor in HBM.
 inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
@@ -274,12 +262,12 @@ inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
   }
   Index count = 1;
   for (std::size_t i = first; i < inner; ++i) count *= access.axis(i).count;
-  if (count > footprint_detail::most_runs) {
+  if (count > cost_detail::most_runs) {
     auto const [low, high] = access.extremes(first);
     return {{low, high - low + 1}};
   }
   std::vector<Run> runs, joined;
-  footprint_detail::add_runs(access, first, inner, 0, length, runs);
+  cost_detail::add_runs(access, first, inner, 0, length, runs);
   std::ranges::sort(runs, {}, &Run::begin);
   for (Run const& run : runs) {
     if (!joined.empty() && run.begin <= joined.back().begin + joined.back().length)

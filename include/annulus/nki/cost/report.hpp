@@ -94,7 +94,8 @@ namespace report_detail {
 /// Accumulates the costs of a timeline's executions.
 class Observer {
  public:
-  explicit Observer(Program const& program) : cores_(static_cast<std::size_t>(program.cores)) { enter_all("", 0); }
+  /// Every core begins in a section without a name.
+  explicit Observer(Program const& program) : cores_(static_cast<std::size_t>(program.cores)) { number_of("", 0); }
 
   void section(int core, Section const& section, Index number) {
     Core& here = cores_[static_cast<std::size_t>(core)];
@@ -107,25 +108,25 @@ class Observer {
     InstructionCost const& cost = execution.plan.cost;
     std::size_t const engine = static_cast<std::size_t>(cost.engine);
     EngineCost& sum = core.cost.engines[engine];
-    sum.busy += execution.busy;
-    ++sum.instructions;
-    sum.estimate = sum.estimate || cost.estimate;
-    sum.waited[static_cast<std::size_t>(execution.waited_for)] += execution.waited;
     KindCost& kind = kinds_[engine][execution.plan.instruction->index()];
-    if (kind.instructions++ == 0) {
-      kind.name = name_of(*execution.plan.instruction);
-      kind.engine = cost.engine;
-    }
+    SectionCost& section = sections_[core.section];
+    if (kind.instructions == 0)
+      kind = {.name = std::string(name_of(*execution.plan.instruction)), .engine = cost.engine};
+    section.busy[engine] += execution.busy;
+    auto const add = [&](auto& to) {
+      ++to.instructions;
+      to.estimate = to.estimate || cost.estimate;
+    };
+    add(sum);
+    add(kind);
+    add(section);
+    sum.busy += execution.busy;
     kind.busy += execution.busy;
-    kind.estimate = kind.estimate || cost.estimate;
+    sum.waited[static_cast<std::size_t>(execution.waited_for)] += execution.waited;
     core.cost.seconds = std::max(core.cost.seconds, execution.end);
     if (cost.engine != Engine::dma && cost.engine != Engine::collective)
       core.computed = std::max(core.computed, execution.end);
-    SectionCost& section = sections_[core.section];
-    section.busy[engine] += execution.busy;
     if (cost.engine == Engine::collective) section.permute += execution.busy;
-    ++section.instructions;
-    section.estimate = section.estimate || cost.estimate;
   }
 
   /// Call at the end. Time after the last end of a compute engine belongs to the last section.
@@ -149,9 +150,7 @@ class Observer {
   }
   CoreCost& core(std::size_t number) { return cores_[number].cost; }
   double seconds() const {
-    double latest = 0;
-    for (Core const& core : cores_) latest = std::max(latest, core.cost.seconds);
-    return latest;
+    return std::ranges::max(cores_, {}, [](Core const& core) { return core.cost.seconds; }).cost.seconds;
   }
 
  private:
@@ -162,18 +161,9 @@ class Observer {
     std::vector<double> seconds;  // by section
   };
 
-  void enter_all(std::string const& name, Index number) {
-    std::size_t const first = number_of(name, number);
-    for (Core& core : cores_) core.section = first;
-  }
-
   std::size_t number_of(std::string const& name, Index number) {
     auto const [found, is_new] = numbers_.try_emplace({name, number}, sections_.size());
-    if (is_new) {
-      sections_.emplace_back();
-      sections_.back().name = name;
-      sections_.back().number = number;
-    }
+    if (is_new) sections_.push_back({.name = name, .number = number});
     return found->second;
   }
 
@@ -312,18 +302,22 @@ inline std::string totals(CostReport const& report) {
   return rows.text();
 }
 
+/// Calls add(name of the engine, core, EngineCost) for each engine of each core.
+template <class Add>
+void for_each_engine(CostReport const& report, Add&& add) {
+  for (std::size_t e = 0; e < engine_count; ++e)
+    for (std::size_t core = 0; core < report.cores.size(); ++core)
+      add(std::string(name_of(static_cast<Engine>(e))), std::to_string(core), report.cores[core].engines[e]);
+}
+
 inline std::string engines(CostReport const& report) {
   Rows rows;
   rows.add(false, {"engine", "core", "busy us", "of time", "instructions"});
-  for (std::size_t e = 0; e < engine_count; ++e) {
-    for (std::size_t core = 0; core < report.cores.size(); ++core) {
-      EngineCost const& engine = report.cores[core].engines[e];
-      if (engine.instructions == 0) continue;
-      rows.add(engine.estimate,
-               {std::string(name_of(static_cast<Engine>(e))), std::to_string(core), microseconds(engine.busy),
-                share(report, engine.busy, report.seconds), std::to_string(engine.instructions)});
-    }
-  }
+  for_each_engine(report, [&](std::string name, std::string core, EngineCost const& engine) {
+    if (engine.instructions > 0)
+      rows.add(engine.estimate, {std::move(name), std::move(core), microseconds(engine.busy),
+                                 share(report, engine.busy, report.seconds), std::to_string(engine.instructions)});
+  });
   return rows.text();
 }
 
@@ -331,15 +325,12 @@ inline std::string engines(CostReport const& report) {
 inline std::string waits(CostReport const& report) {
   Rows rows;
   rows.add(false, {"idle us, for", "core", "tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"});
-  for (std::size_t e = 0; e < engine_count; ++e) {
-    for (std::size_t core = 0; core < report.cores.size(); ++core) {
-      EngineCost const& engine = report.cores[core].engines[e];
-      if (std::ranges::all_of(engine.waited, [](double seconds) { return seconds == 0; })) continue;
-      std::vector<std::string> cells{std::string(name_of(static_cast<Engine>(e))), std::to_string(core)};
-      for (double const seconds : engine.waited) cells.push_back(microseconds(seconds));
-      rows.add(report.estimate, std::move(cells));
-    }
-  }
+  for_each_engine(report, [&](std::string name, std::string core, EngineCost const& engine) {
+    if (std::ranges::all_of(engine.waited, [](double seconds) { return seconds == 0; })) return;
+    std::vector<std::string> cells{std::move(name), std::move(core)};
+    for (double const seconds : engine.waited) cells.push_back(microseconds(seconds));
+    rows.add(report.estimate, std::move(cells));
+  });
   return rows.text();
 }
 

@@ -294,24 +294,28 @@ class Timeline {
     return {static_cast<int>(engine), costs_.semaphore, plan.cost.dependent};
   }
 
+  /// Calls all(write) for a use of the whole place, part(write, begin, length) for each run of other uses.
+  template <class All, class Part>
+  static void for_each_use(OperandPlan const& operand, Index offset, All&& all, Part&& part) {
+    for (bool const write : {false, true}) {
+      if (!(write ? operand.writes : operand.reads)) continue;
+      if (operand.all) all(write);
+      for (Run const& run : operand.runs)
+        if (!operand.all) part(write, offset + run.begin, run.length);
+    }
+  }
+
   /// Resolves all operands and returns when their data are available.
   End ready(Core& core, InstructionPlan const& plan, Operands& operands) const {
     Waiting const waits = waiting(plan);
     End ready;
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
-      OperandPlan const& operand = plan.operands[i];
-      operands[i] = resolve(core, operand);
-      auto const& [place, offset] = operands[i];
-      for (bool const write : {false, true}) {
-        if (!(write ? operand.writes : operand.reads)) continue;
-        if (operand.all) {
-          ready.wait_for(place->all_free_for(write, waits));
-        } else {
-          for (Run const& run : operand.runs)
-            ready.wait_for(place->free_for(write, offset + run.begin, run.length, waits));
-        }
-      }
-      if (auto const& by_register = operand.access->register_offset)
+      operands[i] = resolve(core, plan.operands[i]);
+      Place const& place = *operands[i].place;
+      for_each_use(
+          plan.operands[i], operands[i].offset, [&](bool write) { ready.wait_for(place.all_free_for(write, waits)); },
+          [&](bool write, Index begin, Index length) { ready.wait_for(place.free_for(write, begin, length, waits)); });
+      if (auto const& by_register = plan.operands[i].access->register_offset)
         ready.wait_for(core.registers[static_cast<std::size_t>(by_register->register_number)]);
     }
     return ready;
@@ -319,16 +323,10 @@ class Timeline {
 
   static void note(InstructionPlan const& plan, Operands const& operands, End const& end) {
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
-      OperandPlan const& operand = plan.operands[i];
-      auto const& [place, offset] = operands[i];
-      for (bool const write : {false, true}) {
-        if (!(write ? operand.writes : operand.reads)) continue;
-        if (operand.all) {
-          place->note_all(write, end);
-        } else {
-          for (Run const& run : operand.runs) place->note(write, offset + run.begin, run.length, end);
-        }
-      }
+      Place& place = *operands[i].place;
+      for_each_use(
+          plan.operands[i], operands[i].offset, [&](bool write) { place.note_all(write, end); },
+          [&](bool write, Index begin, Index length) { place.note(write, begin, length, end); });
     }
   }
 

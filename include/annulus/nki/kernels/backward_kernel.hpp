@@ -13,10 +13,10 @@
 
 namespace annulus::nki {
 
-/// Inputs and outputs of a backward kernel: either output or delta; old_dq, old_dk, old_dv in a step kernel only.
+/// Inputs and outputs of a backward kernel: either output or delta; old gradients in a step kernel only.
 struct BackwardTensors : KernelInputs {
   TensorHandle dout, output, lse, delta;
-  TensorHandle dq, dk, dv, old_dq, old_dk, old_dv;
+  std::array<TensorHandle, 3> gradients, old_gradients;  ///< dq, dk, dv
 };
 
 /// Tiles and loaders that the rounds of a kernel share, and the extents of its sections and key tiles.
@@ -49,7 +49,7 @@ class BackwardRound {
         tensors_(&tensors),
         parts_(&parts),
         round_(std::move(round)),
-        adds_(tensors.old_dq.buffer >= 0),
+        adds_(tensors.old_gradients[0].buffer >= 0),
         queries_travel_(spec.travels == RotatingSide::queries),
         tiles_(row_tiles(spec.local_queries, round_.kind.shared)),
         own_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, true)),
@@ -57,25 +57,31 @@ class BackwardRound {
     RoundKind const kind = round_.kind;
     int const ranks = builder.program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
-    std::vector<RotatingBuffers::Operand> travelling{{"k", key_size(0), spec.type}, {"v", key_size(1), spec.type}};
-    if (queries_travel_)
-      travelling = {{"q", query_size(spec.shape.head_dim), spec.type},
-                    {"dout", query_size(spec.shape.value_dim), spec.type},
-                    {"lse", heads() * column_size(), ElementType::float32},
-                    {"delta", heads() * column_size(), ElementType::float32}};
-    travel_ = RotatingBuffers(builder, spec, kind, std::move(travelling), steps_);
-    if (queries_travel_)
-      carried_[0] = CarriedGradient(builder, spec, kind, "dq", query_size(spec.shape.head_dim), steps_);
-    else
-      for (std::size_t side : {0, 1})
-        carried_[side] = CarriedGradient(builder, spec, kind, side == 0 ? "dk" : "dv", key_size(side), steps_);
+    auto const& shape = spec.shape;
+    Index const queries = spec.local_queries, keys = spec.local_keys;
+    int const query_steps = queries_travel_ ? steps_ : 1, key_steps = queries_travel_ ? 1 : steps_;
+    queries_ = RotatingBuffers(builder, spec, round_,
+                               {{"q", tensors.q, heads(), queries, shape.head_dim, spec.type, spec.queries_by_token},
+                                {"dout", tensors.dout, heads(), queries, shape.value_dim, spec.type},
+                                {"lse", tensors.lse, heads(), tile_rows, spec.columns(), ElementType::float32},
+                                {"delta", tensors.delta, heads(), tile_rows, spec.columns(), ElementType::float32}},
+                               query_steps);
+    keys_ = RotatingBuffers(builder, spec, round_,
+                            {{"k", tensors.k, 1, keys, shape.head_dim, spec.type, spec.keys_by_token},
+                             {"v", tensors.v, 1, keys, shape.value_dim, spec.type}},
+                            key_steps);
+    auto const& results = tensors.gradients;
+    gradients_ = {
+        CarriedGradient(builder, spec, round_, "dq", results[0], heads(), queries, shape.head_dim, query_steps),
+        CarriedGradient(builder, spec, round_, "dk", results[1], 1, keys, shape.head_dim, key_steps),
+        CarriedGradient(builder, spec, round_, "dv", results[2], 1, keys, shape.value_dim, key_steps)};
     // Cores that share an item sum the gradients of keys separately; end_keys() adds the two parts.
     for (std::size_t side : {0, 1})
       if (kind.shared)
         key_parts_[side] =
             builder.tensor(side == 0 ? "dk_parts" : "dv_parts", {2, key_size(side)}, ElementType::float32);
-    if (tensors.delta.buffer < 0 && !queries_carried())
-      own_delta_ = builder.tensor("own_delta" + kind.suffix(), {kind.parts(spec), heads() * column_size()},
+    if (tensors.delta.buffer < 0 && !queries_.travels())
+      own_delta_ = builder.tensor("own_delta" + kind.suffix(), {kind.parts(spec), heads() * tile_rows * spec.columns()},
                                   ElementType::float32);
   }
 
@@ -90,97 +96,62 @@ class BackwardRound {
     for (int step = 0; step < steps_; ++step)
       steps.add(builder_->collect([&] {
         builder_->section("step", step);
-        travel_.send(step);
-        for (std::size_t i = 0; i < carried_count(); ++i) carried_[i].begin_step(step);
+        for (RotatingBuffers* operands : {&queries_, &keys_}) operands->send(step);
+        for (CarriedGradient& gradient : gradients_) gradient.begin_step(step);
         if (owner >= 0 && bounds.needed()) builder_->emit(ProcessingRank{owner, step, 0});
         Index const bounds_number = bounds.needed() ? bounds.load(owner, batch_of(*spec_, *mask_, round_.item)) : -1;
         parts_->units.begin_step(tiles_, bounds, bounds_number, parts_->numbers.negated_lse(), parts_->numbers.delta());
-        if (keys_carried()) begin_keys(step);
+        if (keys_.travels()) begin_keys(step);
         work(step);
-        if (keys_carried() || step + 1 == steps_) end_keys(step);
-        for (std::size_t i = 0; i < carried_count(); ++i) carried_[i].send(step);
+        if (keys_.travels() || step + 1 == steps_) end_keys(step);
+        for (CarriedGradient& gradient : gradients_) gradient.send(step);
       }));
     steps.flush();
-    if (steps_ > 1) return_gradients();
+    for (CarriedGradient const& gradient : gradients_) gradient.finish();
   }
 
  private:
   Index heads() const { return spec_->query_heads_per_item(); }
-  Index column_size() const { return tile_rows * spec_->columns(); }
-  Index query_size(Index dim) const { return heads() * spec_->local_queries * dim; }
-  Index key_dim(std::size_t side) const { return side == 0 ? spec_->shape.head_dim : spec_->shape.value_dim; }
-  Index key_size(std::size_t side) const { return spec_->local_keys * key_dim(side); }
-  bool queries_carried() const { return queries_travel_ && steps_ > 1; }
-  bool keys_carried() const { return !queries_travel_ && steps_ > 1; }
-  std::size_t carried_count() const { return queries_travel_ ? 1 : 2; }
-
-  // Location of operands at a step: in the kernel's arguments, or in the buffers that rotate.
-
-  std::pair<TensorHandle, Affine> place(bool travels, std::size_t operand, int step, TensorHandle const& argument,
-                                        Index item_size) const {
-    if (travels && step > 0) return {travel_.at(operand, step), travel_.offset(operand)};
-    return {argument, round_.item * item_size};
-  }
-  HeadSource query_rows(int step, std::size_t operand, Index head) const {
-    Index const dim = key_dim(operand), rows = spec_->local_queries;
-    auto const [tensor, offset] =
-        place(queries_travel_, operand, step, operand == 0 ? tensors_->q : tensors_->dout, query_size(dim));
-    return {tensor, offset + head * rows * dim, rows, dim, operand == 0 ? spec_->queries_by_token : true};
-  }
-  HeadSource key_rows(int step, std::size_t side) const {
-    auto const [tensor, offset] =
-        place(!queries_travel_, side, step, side == 0 ? tensors_->k : tensors_->v, key_size(side));
-    return {tensor, offset, spec_->local_keys, key_dim(side), side == 0 ? spec_->keys_by_token : true};
-  }
-  ColumnSource lse(int step, Index head) const {
-    auto const [tensor, offset] = place(queries_travel_, 2, step, tensors_->lse, heads() * column_size());
-    return {tensor, offset + head * column_size(), spec_->columns()};
-  }
-  ColumnSource delta(int step, Index head) const {
-    if (queries_carried()) return {travel_.at(3, step), travel_.offset(3) + head * column_size(), spec_->columns()};
-    if (tensors_->delta.buffer >= 0)
-      return {tensors_->delta, round_.item * (heads() * column_size()) + head * column_size(), spec_->columns()};
-    return {own_delta_, round_.kind.part(*spec_) * (heads() * column_size()) + head * column_size(), spec_->columns()};
+  Index key_size(std::size_t side) const {
+    return spec_->local_keys * (side == 0 ? spec_->shape.head_dim : spec_->shape.value_dim);
   }
 
-  // Destinations of gradients.
+  /// lse (operand 2) or delta (operand 3) of a head at a step.
+  ColumnSource columns(std::size_t operand, int step, Index head) const {
+    HeadSource rows = queries_.head(operand, step, head);
+    if (operand == 3 && queries_.travels())
+      rows = queries_.in_buffer(operand, step, head);
+    else if (operand == 3 && tensors_->delta.buffer < 0)
+      rows = {own_delta_, (round_.kind.part(*spec_) * heads() + head) * (tile_rows * rows.dim), rows.rows, rows.dim};
+    return {rows.tensor, rows.offset, rows.dim};
+  }
 
-  GradientTarget query_target(int step, Index head) const {
-    Index const rows = spec_->local_queries, dim = spec_->shape.head_dim;
-    if (queries_carried()) return {carried_[0].target(step), carried_[0].offset() + head * rows * dim, rows, dim};
-    return {tensors_->dq, round_.item * query_size(dim) + head * rows * dim, rows, dim};
-  }
-  GradientTarget key_total(int step, std::size_t side) const {
-    if (keys_carried()) return {carried_[side].target(step), carried_[side].offset(), spec_->local_keys, key_dim(side)};
-    return {side == 0 ? tensors_->dk : tensors_->dv, round_.item * key_size(side), spec_->local_keys, key_dim(side)};
-  }
+  // Gradients of the keys (side 0: k, side 1: v): of the item, and the part of a core that shares it.
+
+  GradientTarget key_total(int step, std::size_t side) const { return gradients_[side + 1].target(step); }
   GradientTarget key_part(std::size_t side, Affine const& core) const {
-    return {key_parts_[side], core * key_size(side), spec_->local_keys, key_dim(side)};
+    Index const rows = spec_->local_keys;
+    return {key_parts_[side], core * key_size(side), rows, key_size(side) / rows};
   }
   GradientTarget key_target(int step, std::size_t side) const {
     return round_.kind.shared ? key_part(side, Affine::of(core_variable)) : key_total(step, side);
   }
 
   void prepare(BoundsTiles& bounds) {
-    if (adds_) copy_old();
+    for (std::size_t i = 0; adds_ && i < gradients_.size(); ++i) {
+      gradients_[i].copy(tensors_->old_gradients[i]);
+      if (round_.kind.shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
+    }
     bounds.prepare();
-    travel_.before_filling();
+    for (RotatingBuffers* operands : {&queries_, &keys_}) operands->before_filling();
     if (tensors_->delta.buffer < 0) {
       parts_->numbers.write_delta(tensors_->dout, tensors_->output, round_.item, round_.kind, tiles_,
-                                  queries_carried() ? travel_.at(3, 0) : own_delta_);
+                                  queries_.travels() ? queries_.at(3, 0) : own_delta_);
       // A row that both cores compute is stored by only one of them.
-      if (round_.kind.shared && !queries_carried()) builder_->emit(CoreBarrier{own_delta_.whole()});
+      if (round_.kind.shared && !queries_.travels()) builder_->emit(CoreBarrier{own_delta_.whole()});
     }
-    if (queries_travel_) {
-      for (std::size_t operand : {0, 1})
-        travel_.fill(operand, operand == 0 ? tensors_->q : tensors_->dout, round_.item * query_size(key_dim(operand)),
-                     key_dim(operand), 0, heads() * spec_->local_queries);
-      travel_.fill(2, tensors_->lse, round_.item * (heads() * column_size()), spec_->columns(), 0, heads() * tile_rows);
-    } else {
-      for (std::size_t side : {0, 1})
-        travel_.fill(side, side == 0 ? tensors_->k : tensors_->v, round_.item * key_size(side), key_dim(side), 0,
-                     spec_->local_keys);
-    }
+    for (std::size_t operand : {0, 1, 2}) queries_.fill(operand);
+    for (std::size_t operand : {0, 1}) keys_.fill(operand);
   }
 
   void begin_keys(int step) {
@@ -209,22 +180,22 @@ class BackwardRound {
 
   void work(int number) {
     BackwardStep step = number == 0 ? own_ : others_;
-    bool const query_gradients_add = !queries_carried() && (adds_ || number > 0);
+    bool const query_gradients_add = !queries_.travels() && (adds_ || number > 0);
     auto& units = parts_->units;
     std::size_t unit = 0, visit = 0;
     Index numbers = -1;
     for (std::size_t s = 0; s < step.sections.size(); ++s) {
       QuerySection& section = step.sections[s];
       if (s == 0 || step.sections[s - 1].head != section.head)
-        numbers = parts_->numbers.load(tiles_, lse(number, section.head), delta(number, section.head));
+        numbers = parts_->numbers.load(tiles_, columns(2, number, section.head), columns(3, number, section.head));
       section.numbers = numbers;
       std::size_t unit_end = unit, visit_end = visit;
       for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end)
         visit_end = step.units[unit_end].key_tile + 1;
       if (unit == unit_end && query_gradients_add) continue;
-      units.load_section(section, query_rows(number, 0, section.head), query_rows(number, 1, section.head));
+      units.load_section(section, queries_.head(0, number, section.head), queries_.head(1, number, section.head));
       auto const load_keys = [&](std::size_t place) {
-        if (place < visit_end) units.load_keys(step.key_tiles[place], key_rows(number, 0), key_rows(number, 1));
+        if (place < visit_end) units.load_keys(step.key_tiles[place], keys_.head(0, number), keys_.head(1, number));
       };
       load_keys(visit);
       BackwardUnit const* before = nullptr;
@@ -247,8 +218,8 @@ class BackwardRound {
       std::vector<Body> rows;
       for (std::size_t tile = section.first_tile; tile < section.last_tile; ++tile)
         rows.push_back(builder_->collect([&] {
-          parts_->gradients.store(query_target(number, section.head), tiles_[tile], units.query_gradient(section, tile),
-                                  query_gradients_add);
+          parts_->gradients.store(gradients_[0].target(number, section.head), tiles_[tile],
+                                  units.query_gradient(section, tile), query_gradients_add);
         }));
       append_rolled(*builder_, "row_tile", std::move(rows));
     }
@@ -263,41 +234,6 @@ class BackwardRound {
     touched = true;
   }
 
-  /// Copies a gradient of the item from one tensor to another; cores that share the item copy half each.
-  void copy_item(TensorHandle const& from, Affine const& from_offset, TensorHandle const& to, Index rows, Index dim) {
-    auto const copy = [&](Index first, Index count) {
-      builder_->emit(DmaCopy{rows_at(to, round_.item * (rows * dim) + first * dim, count, dim),
-                             rows_at(from, from_offset + first * dim, count, dim)});
-    };
-    if (!round_.kind.shared) {
-      copy(0, rows);
-      return;
-    }
-    Index const half = ceil_divide(rows, 2);
-    builder_->on_core(0, [&] { copy(0, half); });
-    if (rows > half) builder_->on_core(1, [&] { copy(half, rows - half); });
-  }
-
-  void copy_old() {
-    auto const copy = [&](TensorHandle const& from, TensorHandle const& to, Index rows, Index dim) {
-      copy_item(from, round_.item * (rows * dim), to, rows, dim);
-      if (round_.kind.shared) builder_->emit(CoreBarrier{to.whole()});
-    };
-    copy(tensors_->old_dq, tensors_->dq, heads() * spec_->local_queries, spec_->shape.head_dim);
-    copy(tensors_->old_dk, tensors_->dk, spec_->local_keys, spec_->shape.head_dim);
-    copy(tensors_->old_dv, tensors_->dv, spec_->local_keys, spec_->shape.value_dim);
-  }
-
-  void return_gradients() {
-    if (queries_travel_)
-      copy_item(carried_[0].home(), carried_[0].offset(), tensors_->dq, heads() * spec_->local_queries,
-                spec_->shape.head_dim);
-    else
-      for (std::size_t side : {0, 1})
-        copy_item(carried_[side].home(), carried_[side].offset(), side == 0 ? tensors_->dk : tensors_->dv,
-                  spec_->local_keys, key_dim(side));
-  }
-
   Builder* builder_;
   KernelSpec const* spec_;
   RingMask const* mask_;
@@ -308,8 +244,8 @@ class BackwardRound {
   std::vector<RowTile> tiles_;
   BackwardStep own_, others_;
   int steps_ = 1;
-  RotatingBuffers travel_;
-  std::array<CarriedGradient, 2> carried_;
+  RotatingBuffers queries_, keys_;
+  std::array<CarriedGradient, 3> gradients_;  // dq, dk, dv
   std::array<TensorHandle, 2> key_parts_;
   TensorHandle own_delta_;
   std::vector<char> touched_keys_;
@@ -338,12 +274,7 @@ class BackwardKernel {
                                      spec_.output_type, Role::input);
     tensors_.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, spec_.columns()},
                                   ElementType::float32, Role::input);
-    auto const gradient = [&](char const* name, Index heads, Index rows, Index dim) {
-      return builder.tensor(name, {shape.batch, heads, rows, dim}, ElementType::float32, Role::output);
-    };
-    tensors_.dq = gradient("dq", shape.query_heads, spec_.local_queries, shape.head_dim);
-    tensors_.dk = gradient("dk", shape.kv_heads, spec_.local_keys, shape.head_dim);
-    tensors_.dv = gradient("dv", shape.kv_heads, spec_.local_keys, shape.value_dim);
+    for (std::size_t i : {0, 1, 2}) tensors_.gradients[i] = gradient(builder, i, "", Role::output);
     return finish(builder);
   }
 
@@ -357,13 +288,10 @@ class BackwardKernel {
     Index const heads = shape.batch * shape.query_heads;
     tensors_.lse = builder.tensor("lse", {heads, tile_rows, spec_.columns()}, ElementType::float32, Role::input);
     tensors_.delta = builder.tensor("delta", {heads, tile_rows, spec_.columns()}, ElementType::float32, Role::input);
-    auto const gradient = [&](std::string const& name, Index head_count, Index rows, Index dim, TensorHandle& old) {
-      old = builder.tensor(name, {shape.batch, head_count, rows, dim}, ElementType::float32, Role::input);
-      return builder.tensor("new_" + name, {shape.batch, head_count, rows, dim}, ElementType::float32, Role::output);
-    };
-    tensors_.dq = gradient("dq", shape.query_heads, spec_.local_queries, shape.head_dim, tensors_.old_dq);
-    tensors_.dk = gradient("dk", shape.kv_heads, spec_.local_keys, shape.head_dim, tensors_.old_dk);
-    tensors_.dv = gradient("dv", shape.kv_heads, spec_.local_keys, shape.value_dim, tensors_.old_dv);
+    for (std::size_t i : {0, 1, 2}) {
+      tensors_.old_gradients[i] = gradient(builder, i, "", Role::input);
+      tensors_.gradients[i] = gradient(builder, i, "new_", Role::output);
+    }
     return finish(builder);
   }
 
@@ -392,6 +320,17 @@ class BackwardKernel {
     tensors_.dout = builder.tensor("dout", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
                                    spec_.type, Role::input);
     tensors_.mask = declare_mask(builder, spec_, *mask_);
+  }
+
+  /// Declares dq, dk or dv.
+  TensorHandle gradient(Builder& builder, std::size_t which, std::string const& prefix, Role role) const {
+    constexpr char const* names[] = {"dq", "dk", "dv"};
+    auto const& shape = spec_.shape;
+    return builder.tensor(
+        prefix + names[which],
+        {shape.batch, which == 0 ? shape.query_heads : shape.kv_heads,
+         which == 0 ? spec_.local_queries : spec_.local_keys, which == 2 ? shape.value_dim : shape.head_dim},
+        ElementType::float32, role);
   }
 
   Program finish(Builder& builder) {

@@ -103,6 +103,93 @@ struct GradientTarget {
   Access block(Affine const& begin, Index count) const { return rows_at(tensor, offset + begin * dim, count, dim); }
 };
 
+/// A gradient of one item at each step: written to the kernel's result or, if there are several steps, carried. Each
+/// step then adds its contribution to the sum received from the predecessor and sends the result to the successor;
+/// after as many hops as ranks the sum is back at its owner.
+class CarriedGradient {
+ public:
+  CarriedGradient() = default;
+  /// `result`: [.., rows of an item, dim]; `heads` of `rows` rows each.
+  CarriedGradient(Builder& builder, KernelSpec const& spec, Round const& round, std::string const& name,
+                  TensorHandle result, Index heads, Index rows, Index dim, int steps)
+      : builder_(&builder),
+        spec_(&spec),
+        item_(round.item),
+        kind_(round.kind),
+        result_(std::move(result)),
+        heads_(heads),
+        rows_(rows),
+        dim_(dim),
+        steps_(steps) {
+    if (!travels()) return;
+    auto const buffer = [&](std::string const& full_name) {
+      return builder.tensor(full_name, {kind_.parts(spec), size()}, ElementType::float32);
+    };
+    for (std::size_t side : {0, 1}) carried_[side] = buffer(name + kind_.suffix() + (side == 0 ? "_a" : "_b"));
+    share_ = buffer(name + "_share" + kind_.suffix());
+  }
+
+  bool travels() const { return steps_ > 1; }
+  /// Rows of a head to which a step writes its contribution.
+  GradientTarget target(int step, Index head = 0) const {
+    Affine const first = travels() ? kind_.part(*spec_) : item_;
+    return {travels() ? written(step) : result_, first * size() + head * rows_ * dim_, rows_, dim_};
+  }
+  /// Copies the same rows of `from` to the result; cores that share the item copy half each.
+  void copy(TensorHandle const& from) const { copy(from, item_ * size()); }
+
+  /// Call before a step writes to target(): waits until what was last sent from it has been read.
+  void begin_step(int step) {
+    if (!travels() || spec_->cores == 1) return;
+    if (step == 0 ? kind_.repeated : step >= 2 || kind_.repeated) builder_->emit(CoreBarrier{written(step).whole()});
+  }
+
+  /// Call after a step has written target(): sends the sum to the successor.
+  void send(int step) {
+    if (!travels()) return;
+    auto const here = static_cast<std::size_t>(step % 2), next = 1 - here;
+    if (spec_->cores == 2) {
+      builder_->emit(CoreBarrier{written(step).whole()});
+      if (kind_.repeated && step == 0) builder_->emit(CoreBarrier{carried_[next].whole()});
+    }
+    if (step == 0)
+      builder_->emit(CollectivePermute{carried_[0].whole(), carried_[1].whole(), 0});
+    else
+      builder_->emit(
+          CollectivePermuteReduce{share_.whole(), carried_[here].whole(), carried_[next].whole(), Operator::add, 0});
+  }
+
+  /// Call after the last step: copies the complete sum to the result.
+  void finish() const {
+    if (travels()) copy(carried_[static_cast<std::size_t>(steps_ % 2)], kind_.part(*spec_) * size());
+  }
+
+ private:
+  Index size() const { return heads_ * rows_ * dim_; }
+  TensorHandle const& written(int step) const { return step == 0 ? carried_[0] : share_; }
+
+  void copy(TensorHandle const& from, Affine const& offset) const {
+    Index const rows = heads_ * rows_, half = kind_.shared ? ceil_divide(rows, 2) : rows;
+    auto const copy_rows = [&](Index first, Index count) {
+      builder_->emit(DmaCopy{rows_at(result_, item_ * size() + first * dim_, count, dim_),
+                             rows_at(from, offset + first * dim_, count, dim_)});
+    };
+    if (!kind_.shared) return copy_rows(0, rows);
+    builder_->on_core(0, [&] { copy_rows(0, half); });
+    if (rows > half) builder_->on_core(1, [&] { copy_rows(half, rows - half); });
+  }
+
+  Builder* builder_ = nullptr;
+  KernelSpec const* spec_ = nullptr;
+  Affine item_;
+  RoundKind kind_;
+  TensorHandle result_;
+  Index heads_ = 0, rows_ = 0, dim_ = 0;
+  int steps_ = 1;
+  std::array<TensorHandle, 2> carried_;
+  TensorHandle share_;
+};
+
 /// Emits the accesses to gradients in HBM.
 class GradientRows {
  public:

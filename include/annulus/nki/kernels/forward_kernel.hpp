@@ -41,10 +41,6 @@ class ForwardKernel {
     return first_fit([this] { return write_step(); });
   }
 
-  /// Number of keys that are in SBUF together, and whether accumulators stay there too, in the SBUF plan tried last.
-  Index section_keys() const { return sbuf_plan_.section; }
-  bool resident() const { return sbuf_plan_.resident; }
-
  private:
   struct TiledRound : Round {
     std::vector<RowTile> tiles;
@@ -219,13 +215,10 @@ class ForwardKernel {
     RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning(), builder.program().ranks);
     int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
     Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
-    Index const k_size = spec_.local_keys * dim, v_size = spec_.local_keys * value_dim;
-    RotatingBuffers travel(builder, spec_, round.kind, {{"k", k_size, spec_.type}, {"v", v_size, spec_.type}}, steps);
-    auto const rows = [&](std::size_t operand, int step) {
-      auto const [tensor, offset] = travel.place(operand, step, operand == 0 ? inputs_.k : inputs_.v, round.item);
-      return HeadSource{tensor, offset, spec_.local_keys, operand == 0 ? dim : value_dim,
-                        operand == 0 ? spec_.keys_by_token : true};
-    };
+    RotatingBuffers travel(builder, spec_, round,
+                           {{"k", inputs_.k, 1, spec_.local_keys, dim, spec_.type, spec_.keys_by_token},
+                            {"v", inputs_.v, 1, spec_.local_keys, value_dim, spec_.type}},
+                           steps);
     std::vector<KeySection>& sections = schedule.sections();
     Index bounds_number = -1;
     auto const load = [&](std::size_t index, Index part, Index parts) {
@@ -236,13 +229,12 @@ class ForwardKernel {
         bounds_number = bounds.load(owner, batch_of(spec_, *mask_, round.item));
       }
       section.bounds_number = bounds_number;
-      units.load_section(section, rows(0, step), rows(1, step), part, parts);
+      units.load_section(section, travel.head(0, step), travel.head(1, step), part, parts);
     };
     auto const copy = [&](Index part, Index parts) {
       if (part == 0) travel.before_filling();
       Index const first = spec_.local_keys * part / parts, count = spec_.local_keys * (part + 1) / parts - first;
-      travel.fill(0, inputs_.k, round.item * k_size, dim, first, count);
-      travel.fill(1, inputs_.v, round.item * v_size, value_dim, first, count);
+      for (std::size_t operand : {0, 1}) travel.fill(operand, first, count);
     };
     schedule.write(
         builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); },

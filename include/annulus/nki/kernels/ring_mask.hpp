@@ -108,7 +108,6 @@ class RingMask {
 
   BoundsForm form() const { return form_; }
   int ranks() const { return static_cast<int>(queries_.size()); }
-  bool has_documents() const { return documents_; }
   Index batch() const { return documents_ ? static_cast<Index>(keys_.front().documents.size()) : 1; }
   std::vector<RowRange> const& pieces() const { return pieces_; }
   std::vector<RowRange> const& query_pieces() const { return query_pieces_; }

@@ -22,8 +22,6 @@ enum class Version { nki_0_3, nki_0_4, nki_0_5, nki_0_6 };
 struct Spelling {
   std::string_view version;  ///< oldest version that accepts the text
   std::string_view sdk;
-  std::string_view loop;  ///< range of a loop that is unrolled while the kernel is built
-  std::string_view program_id;
   bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
 };
 
@@ -34,11 +32,7 @@ struct Spelling {
 /// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
 constexpr Spelling spelling_of(Version version) {
   constexpr Spelling table[] = {
-      {"0.3", "2.29", "range", "nl.program_id(0)", false},
-      {"0.4", "2.30", "range", "nl.program_id(0)", true},
-      {"0.5", "2.31", "range", "nl.program_id(0)", true},
-      {"0.6", "2.32", "range", "nl.program_id(0)", true},
-  };
+      {"0.3", "2.29", false}, {"0.4", "2.30", true}, {"0.5", "2.31", true}, {"0.6", "2.32", true}};
   return table[static_cast<int>(version)];
 }
 

@@ -152,8 +152,7 @@ class PythonModule {
     if (uses_ring_)
       lines.statement(std::string(PythonNames::ring) + " = ncc.ReplicaGroup(" +
                       std::string(PythonNames::replica_groups) + ")");
-    if (uses_core_ || operand_.uses_core())
-      lines.statement(names_.variable(core_variable) + " = " + std::string(spelling_.program_id));
+    if (uses_core_ || operand_.uses_core()) lines.statement(names_.variable(core_variable) + " = nl.program_id(0)");
     lines.blank();
     lines.append(body_);
     print_return(lines);
@@ -252,9 +251,7 @@ class PythonModule {
 
   void print_node(Loop const& loop) {
     if (loop.count < 1) return;
-    print_block("for " + names_.variable(loop.variable) + " in " + std::string(spelling_.loop) + "(" +
-                    literal(loop.count) + "):",
-                loop.body);
+    print_block("for " + names_.variable(loop.variable) + " in range(" + literal(loop.count) + "):", loop.body);
   }
 
   void print_node(OnCore const& branch) {
