@@ -34,17 +34,9 @@ using KernelKey = std::vector<std::int64_t>;
 /// Key of a step kernel: pass, shape, types, factors, pieces, and the range that each query row sees.
 inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask) {
   auto const& shape = spec.shape;
-  KernelKey key{pass == Pass::backward,
-                shape.batch,
-                shape.query_heads,
-                shape.kv_heads,
-                shape.head_dim,
-                shape.value_dim,
-                spec.local_queries,
-                spec.local_keys,
-                static_cast<int>(spec.type),
-                std::bit_cast<std::int64_t>(spec.softmax_scale),
-                std::bit_cast<std::int64_t>(spec.logit_softcap),
+  KernelKey key{pass == Pass::backward, shape.batch, shape.query_heads, shape.kv_heads, shape.head_dim, shape.value_dim,
+                spec.local_queries, spec.local_keys, static_cast<int>(spec.type),
+                std::bit_cast<std::int64_t>(spec.softmax_scale), std::bit_cast<std::int64_t>(spec.logit_softcap),
                 static_cast<int>(mask.form())};
   auto const add = [&](RowRange range) {
     key.push_back(range.begin);
@@ -235,37 +227,24 @@ class NkiBackend : public HostOperations {
   template <class T, class Predicate>
   static Problem problem_of(Pass pass, Step<T, Predicate, HostMemory> const& step,
                             StepOperands<T, HostMemory> const& operands) {
-    return {.pass = pass,
-            .data_type = data_type<T>,
-            .shape = {.batch = operands.q.extent(axis::batch),
-                      .query_heads = operands.q.extent(axis::heads),
-                      .kv_heads = operands.k.extent(axis::heads),
-                      .head_dim = operands.q.extent(axis::dim),
-                      .value_dim = operands.v.extent(axis::dim)},
-            .local_queries = operands.q.extent(axis::sequence),
-            .local_keys = operands.k.extent(axis::sequence),
-            .mask = step.mask,
-            .softmax_scale = step.softmax_scale,
-            .logit_softcap = step.logit_softcap,
-            .dropout = step.dropout,
-            .bias = step.bias.data() != nullptr,
-            .boolean_mask = step.boolean_mask.data() != nullptr,
-            .predicate = !std::same_as<Predicate, EveryPair>,
+    auto const &q = operands.q, &k = operands.k;
+    AttentionShape const shape{.batch = q.extent(axis::batch), .query_heads = q.extent(axis::heads),
+                               .kv_heads = k.extent(axis::heads), .head_dim = q.extent(axis::dim),
+                               .value_dim = operands.v.extent(axis::dim)};
+    return {.pass = pass, .data_type = data_type<T>, .shape = shape, .local_queries = q.extent(axis::sequence),
+            .local_keys = k.extent(axis::sequence), .mask = step.mask, .softmax_scale = step.softmax_scale,
+            .logit_softcap = step.logit_softcap, .dropout = step.dropout, .bias = step.bias.data() != nullptr,
+            .boolean_mask = step.boolean_mask.data() != nullptr, .predicate = !std::same_as<Predicate, EveryPair>,
             .segments = step.has_segments()};
   }
 
   nki::KernelSpec spec_of(Problem const& problem) const {
-    nki::KernelSpec spec;
-    spec.target = options_.target;
-    spec.cores = options_.cores;
-    spec.shape = problem.shape;
+    nki::KernelSpec spec{.target = options_.target, .cores = options_.cores, .shape = problem.shape,
+                         .local_queries = problem.local_queries, .local_keys = problem.local_keys,
+                         .type = element_type(problem.data_type), .softmax_scale = problem.softmax_scale,
+                         .logit_softcap = problem.logit_softcap};
     spec.shape.batch = std::max(spec.shape.batch, Index{1});
-    spec.local_queries = problem.local_queries;
-    spec.local_keys = problem.local_keys;
-    spec.type = element_type(problem.data_type);
     spec.output_type = spec.type;
-    spec.softmax_scale = problem.softmax_scale;
-    spec.logit_softcap = problem.logit_softcap;
     return spec;
   }
   nki::KernelSpec spec_of(Problem const& problem, nki::StepRows const& rows, Index items) const {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
@@ -194,10 +195,7 @@ class CostVisitor {
       rate = std::min(rate, hbm_rate / hbm_sides);
       share = std::max(share, rate * hbm_sides / hbm_rate);
     }
-    return {.seconds = bytes / rate,
-            .latency = costs().dma_latency,
-            .issue = costs().dma_issue,
-            .share = share,
+    return {.seconds = bytes / rate, .latency = costs().dma_latency, .issue = costs().dma_issue, .share = share,
             .estimate = true};
   }
 
@@ -214,8 +212,7 @@ inline InstructionCost cost_of(Program const& program, Hardware const& hardware,
   struct {
     double clock, dependent;
     InstructionCost operator()(cost_detail::Cycles const& cycles) const {
-      return {.seconds = cycles.count / clock,
-              .dependent = cycles.tiny ? dependent / clock : 0,
+      return {.seconds = cycles.count / clock, .dependent = cycles.tiny ? dependent / clock : 0,
               .estimate = cycles.estimate};
     }
     InstructionCost operator()(InstructionCost const& cost) const { return cost; }
@@ -233,24 +230,8 @@ struct Run {
   bool operator==(Run const&) const = default;
 };
 
-namespace cost_detail {
-
-/// An access with more runs than this is treated as one run from its first to its last element.
-inline constexpr Index most_runs = 4096;
-
-inline void add_runs(Access const& access, std::size_t axis, std::size_t end, Index begin, Index length,
-                     std::vector<Run>& runs) {
-  if (axis == end) {
-    runs.push_back({begin, length});
-    return;
-  }
-  Index const count = access.axis(axis).stride == 0 ? 1 : access.axis(axis).count;
-  for (Index i = 0; i < count; ++i) add_runs(access, axis + 1, end, begin + i * access.axis(axis).stride, length, runs);
-}
-
-}  // namespace cost_detail
-
 /// The runs of an access in ascending order, adjacent ones joined: in a partition on chip, in the whole tensor in HBM.
+/// More than 4096 runs become one, from the first to the last element.
 inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
   std::size_t const first = on_chip ? 1 : 0;
   std::size_t inner = access.axes().size();
@@ -262,19 +243,23 @@ inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
   }
   Index count = 1;
   for (std::size_t i = first; i < inner; ++i) count *= access.axis(i).count;
-  if (count > cost_detail::most_runs) {
+  if (count > 4096) {
     auto const [low, high] = access.extremes(first);
     return {{low, high - low + 1}};
   }
-  std::vector<Run> runs, joined;
-  cost_detail::add_runs(access, first, inner, 0, length, runs);
+  std::vector<Run> runs{{0, length}}, joined;
+  for (Axis const& axis : access.axes().subspan(first, inner - first)) {
+    std::vector<Run> const outer = std::exchange(runs, {});
+    for (Run const& run : outer)
+      for (Index i = 0; i < (axis.stride == 0 ? 1 : axis.count); ++i)
+        runs.push_back({run.begin + i * axis.stride, length});
+  }
   std::ranges::sort(runs, {}, &Run::begin);
-  for (Run const& run : runs) {
+  for (Run const& run : runs)
     if (!joined.empty() && run.begin <= joined.back().begin + joined.back().length)
       joined.back().length = std::max(joined.back().length, run.begin + run.length - joined.back().begin);
     else
       joined.push_back(run);
-  }
   return joined;
 }
 

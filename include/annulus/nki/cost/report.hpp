@@ -180,8 +180,7 @@ class Observer {
 };
 
 inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
-  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes,
-                  .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
+  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes, .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
                   .psum_banks_limit = limits.psum_banks};
   for (Buffer const& buffer : program.buffers) {
     if (!on_chip(buffer.memory)) continue;

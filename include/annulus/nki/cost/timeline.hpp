@@ -227,8 +227,7 @@ class Timeline {
     Core(Program const& program, Costs const& costs, CostPlan const& plan, int number)
         : walk(program, number),
           generators(static_cast<std::size_t>(costs.dma_generators), Calendar(costs.dma_engines)),
-          bandwidth(costs.dma_engines),
-          registers(static_cast<std::size_t>(program.registers)) {
+          bandwidth(costs.dma_engines), registers(static_cast<std::size_t>(program.registers)) {
       for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         Buffer const& buffer = program.buffers[i];
         first_place.push_back(places.size());

@@ -29,13 +29,10 @@ struct BackwardParts {
   Index section_tiles, key_rows;
 
   BackwardParts(Builder& builder, KernelSpec const& spec, Index tiles_of_section, Index rows_of_key_tile)
-      : transposer(builder, spec.type),
-        loads(builder, transposer, spec),
+      : transposer(builder, spec.type), loads(builder, transposer, spec),
         units(builder, spec, transposer, loads, tiles_of_section, rows_of_key_tile),
-        gradients(builder, spec.widest(), rows_of_key_tile / tile_rows),
-        numbers(builder, spec),
-        section_tiles(tiles_of_section),
-        key_rows(rows_of_key_tile) {}
+        gradients(builder, spec.widest(), rows_of_key_tile / tile_rows), numbers(builder, spec),
+        section_tiles(tiles_of_section), key_rows(rows_of_key_tile) {}
 };
 
 /// Writes one round to a program.
@@ -43,14 +40,8 @@ class BackwardRound {
  public:
   BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
                 BackwardParts& parts, Round round)
-      : builder_(&builder),
-        spec_(&spec),
-        mask_(&mask),
-        tensors_(&tensors),
-        parts_(&parts),
-        round_(std::move(round)),
-        adds_(tensors.old_gradients[0].buffer >= 0),
-        queries_travel_(spec.travels == RotatingSide::queries),
+      : builder_(&builder), spec_(&spec), mask_(&mask), tensors_(&tensors), parts_(&parts), round_(std::move(round)),
+        adds_(tensors.old_gradients[0].buffer >= 0), queries_travel_(spec.travels == RotatingSide::queries),
         tiles_(row_tiles(spec.local_queries, round_.kind.shared)),
         own_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, true)),
         others_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, false)) {
@@ -306,8 +297,8 @@ class BackwardKernel {
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
     Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
-    Index const fixed = spec_.columns() * 4 * 2 * (3 + 4 * static_cast<Index>(mask_->pieces().size())) +
-                        key_rows_ / tile_rows * widest * 4 * 8;
+    Index const fixed =
+        spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) + key_rows_ / tile_rows * widest * 4 * 8;
     section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
     check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim, ", value_dim ",
                       spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ", name_of(spec_.type),

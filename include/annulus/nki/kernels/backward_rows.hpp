@@ -112,15 +112,8 @@ class CarriedGradient {
   /// `result`: [.., rows of an item, dim]; `heads` of `rows` rows each.
   CarriedGradient(Builder& builder, KernelSpec const& spec, Round const& round, std::string const& name,
                   TensorHandle result, Index heads, Index rows, Index dim, int steps)
-      : builder_(&builder),
-        spec_(&spec),
-        item_(round.item),
-        kind_(round.kind),
-        result_(std::move(result)),
-        heads_(heads),
-        rows_(rows),
-        dim_(dim),
-        steps_(steps) {
+      : builder_(&builder), spec_(&spec), item_(round.item), kind_(round.kind), result_(std::move(result)),
+        heads_(heads), rows_(rows), dim_(dim), steps_(steps) {
     if (!travels()) return;
     auto const buffer = [&](std::string const& full_name) {
       return builder.tensor(full_name, {kind_.parts(spec), size()}, ElementType::float32);

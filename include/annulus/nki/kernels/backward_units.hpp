@@ -41,13 +41,8 @@ class BackwardUnits {
  public:
   BackwardUnits(Builder& builder, KernelSpec const& spec, Transposer& transposer, OperandLoads& loads,
                 Index section_tiles, Index key_rows)
-      : builder_(&builder),
-        spec_(&spec),
-        transposer_(&transposer),
-        loads_(&loads),
-        factors_(logit_factors(spec)),
-        section_tiles_(section_tiles),
-        key_rows_(key_rows) {
+      : builder_(&builder), spec_(&spec), transposer_(&transposer), loads_(&loads), factors_(logit_factors(spec)),
+        section_tiles_(section_tiles), key_rows_(key_rows) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, blocks = ceil_divide(key_rows, tile_rows);
     Chunks const chunks{dim}, value_chunks{value_dim};
     auto const operand = [&](char const* name, Index elements, Index partitions = tile_rows) {
@@ -316,8 +311,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
   BackwardStep step;
   for (Index head = 0; head < spec.query_heads_per_item(); ++head)
     for (std::size_t first = 0; first < tiles.size(); first += static_cast<std::size_t>(section_tiles)) {
-      QuerySection section{.head = head,
-                           .first_tile = first,
+      QuerySection section{.head = head, .first_tile = first,
                            .last_tile = std::min(tiles.size(), first + static_cast<std::size_t>(section_tiles))};
       for (Index begin = 0; begin < spec.local_keys; begin += key_rows) {
         RowRange const keys{begin, std::min(begin + key_rows, spec.local_keys)};
@@ -326,11 +320,8 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
           for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
             Cover const cover = mask.cover(own, tiles[tile].rows_of_all_cores, piece);
             if (intersection(cover.by_any, keys).empty()) continue;
-            step.units.push_back({.section = step.sections.size(),
-                                  .key_tile = step.key_tiles.size(),
-                                  .tile = tile,
-                                  .piece = piece,
-                                  .select = !cover.full(keys)});
+            step.units.push_back({.section = step.sections.size(), .key_tile = step.key_tiles.size(), .tile = tile,
+                                  .piece = piece, .select = !cover.full(keys)});
           }
         check_units(step.units.size());
         if (step.units.size() == before) continue;

@@ -30,7 +30,7 @@ class ForwardFinish {
     declare(state.resident);
     std::vector<RowTile> const tiles(all_tiles.begin() + tile_range.begin, all_tiles.begin() + tile_range.end);
     count_ = tile_range.size();
-    first_column_ = head * static_cast<Index>(all_tiles.size()) + tile_range.begin;
+    first_column_ = head * std::ssize(all_tiles) + tile_range.begin;
     Access const negated_maximum = state.negated_maximum.columns(first_column_, count_),
                  sum = state.sum.columns(first_column_, count_);
     Affine const query_head = item * spec_->query_heads_per_item() + head;
@@ -43,7 +43,7 @@ class ForwardFinish {
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
     // VectorE is the busiest engine until the pipeline is drained.
     write_output(state, tiles, head, query_head, outputs.output, drained ? Engine::vector : Engine::gpsimd);
-    bool const last = tile_range.end == static_cast<Index>(all_tiles.size());
+    bool const last = tile_range.end == std::ssize(all_tiles);
     if (outputs.lse.buffer >= 0) write_lse(negated_maximum, tiles, query_head, last, shared, outputs.lse);
   }
 
@@ -113,11 +113,8 @@ class ForwardFinish {
     builder_->emit(Activation{result, Function::log, some(sum_)});
     builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
     if (spec_->masked_row == MaskedRow::zero) {
-      builder_->emit(TensorScalar{.dst = masked,
-                                  .data = negated_maximum,
-                                  .op0 = Operator::less,
-                                  .operand0 = masked_limit,
-                                  .engine = Engine::gpsimd});
+      builder_->emit(TensorScalar{.dst = masked, .data = negated_maximum, .op0 = Operator::less,
+                                  .operand0 = masked_limit, .engine = Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::multiply, Engine::gpsimd});
     } else {
       builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, false,

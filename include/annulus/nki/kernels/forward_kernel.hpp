@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/nki/hardware/tile_space.hpp"
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
 #include "annulus/nki/kernels/rotating_buffers.hpp"
@@ -155,8 +156,7 @@ class ForwardKernel {
       Program program = write_program();
       needed = 0;
       for (Buffer const& buffer : program.buffers)
-        if (buffer.memory == Memory::sbuf)
-          needed += buffer.elements_per_partition() * bytes_of(buffer.type) * buffer.rotation;
+        if (buffer.memory == Memory::sbuf) needed += bytes_per_partition(buffer);
       if (needed <= budget()) return program;
     }
     refuse(needed);

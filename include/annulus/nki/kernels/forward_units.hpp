@@ -19,44 +19,6 @@
 
 namespace annulus::nki {
 
-/// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
-struct ForwardTuning {
-  Index group_keys = 4096;    ///< keys between two corrections of the accumulator
-  Index slot_keys = 2304;     ///< short units share a pipeline slot until it has this many keys
-  Index query_tiles = 2;      ///< adjacent row tiles whose queries one DMA loads
-  Index load_keys = 1024;     ///< keys that one DMA loads
-  Index span_keys = 512;      ///< keys that one instruction moves out of PSUM; 512 are a bank
-  Index dma_transposed = 9;   ///< of every 16 full 128 x 128 blocks of P^T, this many are transposed by DMA
-  Index vector_share = 3;     ///< of the others, VectorE copies one in this many out of PSUM, ScalarE the rest
-  Index dma_shortest = 2048;  ///< keys; shorter slots use no DMA transposes, whose latency would stall them
-  Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
-};
-
-/// Throws UnsupportedError if a member is out of range.
-inline void check_tuning(ForwardTuning const& tuning) {
-  auto const keys = [](char const* name, Index value, Index least) {
-    check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows, "nki: ", name, " is ",
-                            value, "; it must be a multiple of ", tile_rows, " from ", least, " to ", most_rows);
-  };
-  keys("group_keys", tuning.group_keys, tile_rows);
-  keys("slot_keys", tuning.slot_keys, 0);
-  keys("load_keys", tuning.load_keys, tile_rows);
-  keys("dma_shortest", tuning.dma_shortest, 0);
-  check<UnsupportedError>(tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048,
-                          "nki: span_keys is ", tuning.span_keys, "; PSUM has banks of 512 scores: 512, 1024 or 2048");
-  check<UnsupportedError>(tuning.query_tiles >= 1 && tuning.query_tiles <= 16, "nki: query_tiles is ",
-                          tuning.query_tiles, "; 1 to 16");
-  check<UnsupportedError>(tuning.dma_transposed >= 0 && tuning.dma_transposed <= 16, "nki: dma_transposed is ",
-                          tuning.dma_transposed, "; 0 to 16, as it counts of 16 blocks");
-  check<UnsupportedError>(tuning.vector_share >= 1, "nki: vector_share is ", tuning.vector_share, "; at least 1");
-  check<UnsupportedError>(tuning.dma_blocks >= 1 && tuning.dma_blocks <= 16, "nki: dma_blocks is ", tuning.dma_blocks,
-                          "; 1 to 16");
-}
-
-/// Negated maximum of a row that has seen no key yet. Masked scores, which are the lowest float times the multiplier,
-/// stay far below -1e30.
-inline constexpr float empty_negated_maximum = 1e30f;
-
 /// Unit of work: a query row tile with a group of keys.
 struct ForwardUnit {
   Index head = 0;        ///< query head within the item's group
@@ -96,13 +58,8 @@ class ForwardUnits {
  public:
   ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Transposer& transposer,
                OperandLoads& loads, Index section_keys)
-      : builder_(&builder),
-        spec_(&spec),
-        tuning_(tuning),
-        transposer_(&transposer),
-        loads_(&loads),
-        factors_(logit_factors(spec)),
-        queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
+      : builder_(&builder), spec_(&spec), tuning_(tuning), transposer_(&transposer), loads_(&loads),
+        factors_(logit_factors(spec)), queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
                 group = std::min(tuning.group_keys, section_keys);
     Chunks const chunks{dim};
@@ -161,14 +118,15 @@ class ForwardUnits {
   /// slot: its loads from HBM start here.
   void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot weighed, ForwardSlot transposed, ForwardSlot summed,
             std::vector<KeySection> const& sections) {
+    sections_ = &sections;
     transposed_count_ = 0;  // equal slots must emit equal instructions, so that they roll
     // While the pipeline drains, VectorE, the busiest engine before, is idle and takes over work of other engines.
     draining_ = scored.empty();
     for (ForwardUnit const& unit : coming) fetch(unit);
     std::array<Parts, 4> stages;
     if (!scored.empty()) scores_.make();
-    for (ForwardUnit const& unit : scored) score(stages[0], unit, sections);
-    sum(stages[1], summed, sections);
+    for (ForwardUnit const& unit : scored) score(stages[0], unit);
+    sum(stages[1], summed);
     transpose_stage(stages[2], transposed);
     if (!weighed.empty()) probabilities_.make();
     for (ForwardUnit const& unit : weighed) weigh(stages[3], unit);
@@ -196,7 +154,7 @@ class ForwardUnits {
   RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[unit.tile]; }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
   Index state_column(ForwardUnit const& unit) const {
-    return unit.head * static_cast<Index>(tiles_->size()) + static_cast<Index>(unit.tile);
+    return unit.head * std::ssize(*tiles_) + static_cast<Index>(unit.tile);
   }
   Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
     return columns.part(0, rows(unit), state_column(unit), 1);
@@ -215,6 +173,23 @@ class ForwardUnits {
     return state_.in_hbm(unit.head, tile(unit), spec_->local_queries, spec_->shape.value_dim);
   }
   InFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
+  KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
+
+  /// Keys [begin, begin + count) of a unit, which one instruction moves out of PSUM.
+  struct Span {
+    Index begin, count;
+    bool first, last;
+    ReduceCommand command() const { return first ? ReduceCommand::reset_reduce : ReduceCommand::reduce; }
+  };
+  /// Adds a part for each span of a unit.
+  template <class Emit>
+  void add_spans(Parts& parts, ForwardUnit const& unit, Emit emit) {
+    Index const keys = unit.keys.size();
+    for (Index begin = 0; begin < keys; begin += tuning_.span_keys) {
+      Span const span{begin, std::min(tuning_.span_keys, keys - begin), begin == 0, begin + tuning_.span_keys >= keys};
+      parts.push_back([=] { emit(span); });
+    }
+  }
 
   void fetch(ForwardUnit const& unit) {
     if (unit.first) {
@@ -241,7 +216,7 @@ class ForwardUnits {
     if (--rows_in_flight->second.units == 0) unstored_.erase(rows_in_flight);
   }
 
-  void score(Parts& parts, ForwardUnit const& unit, std::vector<KeySection> const& sections) {
+  void score(Parts& parts, ForwardUnit const& unit) {
     InFlight& now = flight(unit);
     now.scores = scores_.newest_number();
     now.score_maximum = score_maximum_.make();
@@ -250,29 +225,24 @@ class ForwardUnits {
     if (before != unsaved_maxima_.end()) now.maximum_before = before->second;
     unsaved_maxima_[state_column(unit)] = now.negated_maximum;
     now.correction = correction_.make();
-    KeySection const& section = sections[unit.section];
-    Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
-    for (Index span = 0; span < spans; ++span)
-      parts.push_back([this, &unit, &section, span, spans] {
-        score_span(unit, section, span, spans);
-        if (span == spans - 1) raise_maximum(unit);
-      });
+    add_spans(parts, unit, [this, &unit](Span const& span) {
+      score_span(unit, span);
+      if (span.last) raise_maximum(unit);
+    });
   }
 
-  void score_span(ForwardUnit const& unit, KeySection const& section, Index span, Index spans) {
-    Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
+  void score_span(ForwardUnit const& unit, Span const& span) {
     Chunks const chunks{spec_->shape.head_dim};
-    TileHandle const raw = raw_scores_.make_tile(), keys = keys_[section.key_number];
-    for (Index at = 0; at < count; at += 512)
+    TileHandle const raw = raw_scores_.make_tile(), keys = keys_[section(unit).key_number];
+    Index const begin = unit.keys.begin - section(unit).rows.begin + span.begin;
+    for (Index at = 0; at < span.count; at += 512)
       for (Index c = 0; c < chunks.count(); ++c) {
-        Index const width = std::min(Index{512}, count - at);
-        builder_->emit(MatMul{
-            raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
-            keys.part(0, chunks.size(c), c * section_keys_ + unit.keys.begin - section.rows.begin + begin + at, width),
-            c > 0});
+        Index const width = std::min(Index{512}, span.count - at);
+        builder_->emit(MatMul{raw.part(0, rows(unit), at, width), queries_.chunk(flight(unit).queries, c, rows(unit)),
+                              keys.part(0, chunks.size(c), c * section_keys_ + begin + at, width), c > 0});
       }
-    Access const from = raw.part(0, rows(unit), 0, count),
-                 to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + begin, count);
+    Access const from = raw.part(0, rows(unit), 0, span.count),
+                 to = scores_[flight(unit).scores].part(0, rows(unit), unit.column + span.begin, span.count);
     Access source = from;
     if (factors_.capped) {
       builder_->emit(Activation{to, Function::tanh, from, 0.0f, factors_.inner});
@@ -280,14 +250,14 @@ class ForwardUnits {
     }
     // The maximum over all spans is chained in VectorE and read out once.
     std::optional<Access> result;
-    if (span == spans - 1) result = score_maximum(unit);
+    if (span.last) result = score_maximum(unit);
     auto const bound = [&](bool end) {
-      return unit.select ? bounds_->bound(end, section.bounds_number, unit.piece, unit.tile)
+      return unit.select ? bounds_->bound(end, section(unit).bounds_number, unit.piece, unit.tile)
                          : all_of_span_.part(0, rows(unit), end, 1);
     };
     builder_->emit(RangeSelect{to, source, Operator::greater_equal, Operator::less, bound(false), bound(true),
-                               span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce, result,
-                               Operator::maximum, unit.select ? unit.keys.begin + begin : 0});
+                               span.command(), result, Operator::maximum,
+                               unit.select ? unit.keys.begin + span.begin : 0});
   }
 
   Access score_maximum(ForwardUnit const& unit) { return column_of(score_maximum_, flight(unit).score_maximum, unit); }
@@ -307,21 +277,19 @@ class ForwardUnits {
   void weigh(Parts& parts, ForwardUnit const& unit) {
     flight(unit).probabilities = probabilities_.newest_number();
     flight(unit).row_sum = row_sum_.make();
-    Index const spans = ceil_divide(unit.keys.size(), tuning_.span_keys);
-    for (Index span = 0; span < spans; ++span)
-      parts.push_back([this, &unit, span, spans] {
-        InFlight const& now = flight(unit);
-        Index const begin = span * tuning_.span_keys, count = std::min(tuning_.span_keys, unit.keys.size() - begin);
-        // The sum over all spans is chained in ScalarE and read out once.
-        std::optional<Access> result;
-        if (span == spans - 1) result = column_of(row_sum_, now.row_sum, unit);
-        builder_->emit(Activation{probabilities_[now.probabilities].part(0, rows(unit), unit.column + begin, count),
-                                  Function::exp, scores_[now.scores].part(0, rows(unit), unit.column + begin, count),
-                                  column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
-                                  Operator::add, result,
-                                  span == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce});
-        if (span == spans - 1) save_maximum_and_sum(unit);
-      });
+    add_spans(parts, unit, [this, &unit](Span const& span) {
+      InFlight const& now = flight(unit);
+      auto const here = [&](TileHandle const& tile) {
+        return tile.part(0, rows(unit), unit.column + span.begin, span.count);
+      };
+      // The sum over all spans is chained in ScalarE and read out once.
+      std::optional<Access> result;
+      if (span.last) result = column_of(row_sum_, now.row_sum, unit);
+      builder_->emit(Activation{here(probabilities_[now.probabilities]), Function::exp, here(scores_[now.scores]),
+                                column_of(negated_maximum_, now.negated_maximum, unit), factors_.multiplier,
+                                Operator::add, result, span.command()});
+      if (span.last) save_maximum_and_sum(unit);
+    });
   }
 
   /// Separate from raise_maximum(): there, ScalarE would wait for a unit that has just begun.
@@ -359,7 +327,7 @@ class ForwardUnits {
         if (blocks.back().whole()) ++whole;
       }
     }
-    bool const long_enough = !draining_ && static_cast<Index>(blocks.size()) * tile_rows >= tuning_.dma_shortest;
+    bool const long_enough = !draining_ && std::ssize(blocks) * tile_rows >= tuning_.dma_shortest;
     Index const by_tensor =
         bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
     // Products read the blocks in order, so the last whole blocks go by DMA, which takes longer.
@@ -396,20 +364,19 @@ class ForwardUnits {
         draining_ || ++transposed_count_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
   }
 
-  void sum(Parts& parts, ForwardSlot units, std::vector<KeySection> const& sections) {
+  void sum(Parts& parts, ForwardSlot units) {
     std::set<Index> scaled;
     for (ForwardUnit const& unit : units) {
       // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
       bool const early = scaled.insert(state_column(unit)).second;
       if (early) scale_accumulator(unit);
       Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
-      KeySection const& section = sections[unit.section];
       for (Index begin = 0; begin < blocks; begin += per_part)
-        parts.push_back([this, &unit, &section, begin, end = std::min(blocks, begin + per_part), blocks, early] {
+        parts.push_back([this, &unit, begin, end = std::min(blocks, begin + per_part), blocks, early] {
           if (begin == 0) weighted_.make();
           if (begin == 0 && !early) scale_accumulator(unit);
           Access const product = weighted_.newest().part(0, rows(unit), 0, spec_->shape.value_dim);
-          sum_blocks(unit, section, begin, end, product);
+          sum_blocks(unit, begin, end, product);
           if (end == blocks) add_product(unit, product);
         });
     }
@@ -417,19 +384,17 @@ class ForwardUnits {
 
   void scale_accumulator(ForwardUnit const& unit) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorScalar{.dst = total,
-                                .data = total,
-                                .operand0 = correction(unit),
+    builder_->emit(TensorScalar{.dst = total, .data = total, .operand0 = correction(unit),
                                 .engine = draining_ ? Engine::vector : Engine::gpsimd});
   }
 
-  void sum_blocks(ForwardUnit const& unit, KeySection const& section, Index begin, Index end, Access const& product) {
-    Index const first = (unit.keys.begin - section.rows.begin) / tile_rows, dim = spec_->shape.value_dim;
+  void sum_blocks(ForwardUnit const& unit, Index begin, Index end, Access const& product) {
+    Index const first = (unit.keys.begin - section(unit).rows.begin) / tile_rows, dim = spec_->shape.value_dim;
     for (Index block = begin; block < end; ++block) {
       Index const keys = std::min(tile_rows, unit.keys.size() - block * tile_rows);
       builder_->emit(MatMul{
           product, transposed_[flight(unit).transposed].part(0, keys, unit.column + block * tile_rows, rows(unit)),
-          values_[section.value_number].part(0, keys, (first + block) * dim, dim), block > 0});
+          values_[section(unit).value_number].part(0, keys, (first + block) * dim, dim), block > 0});
     }
   }
 
@@ -455,6 +420,7 @@ class ForwardUnits {
   bool spill_declared_ = false;
   ForwardState state_;
   std::vector<RowTile> const* tiles_ = nullptr;
+  std::vector<KeySection> const* sections_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
   std::map<Index, Unstored> unstored_;     // by state column

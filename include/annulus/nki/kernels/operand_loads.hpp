@@ -131,11 +131,7 @@ class QueryPanels {
 
   /// Panels of up to `most` row tiles; queries are multiplied by `factor`.
   QueryPanels(Builder& builder, OperandLoads& loads, KernelSpec const& spec, Index most, float factor)
-      : builder_(&builder),
-        loads_(&loads),
-        chunks_{spec.shape.head_dim},
-        most_(most),
-        factor_(factor),
+      : builder_(&builder), loads_(&loads), chunks_{spec.shape.head_dim}, most_(most), factor_(factor),
         panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
 
   /// `source`: the queries of the first head of the group that shares keys.
@@ -235,8 +231,7 @@ class BoundsTiles {
     begins_ = RotatingTile(builder, name + "_begin", columns());
     ends_ = RotatingTile(builder, name + "_end", columns());
     if (mask.form() != BoundsForm::band) return;
-    rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, static_cast<Index>(tiles.size()),
-                            ElementType::float32);
+    rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, std::ssize(tiles), ElementType::float32);
     Index const width = input_.shape[1];
     offset_row_ = RotatingTile(builder, name + "_offset_row", width, ElementType::float32, 2, Memory::sbuf, 1);
     offsets_ = RotatingTile(builder, name + "_offsets", width);
@@ -308,7 +303,7 @@ class BoundsTiles {
 
   void load_ranges(int owner_register, Affine const& batch) {
     Index const rows = input_.shape[4];
-    auto const pieces = static_cast<Index>(mask_->pieces().size());
+    auto const pieces = std::ssize(mask_->pieces());
     for (Index piece = 0; piece < pieces; ++piece)
       for (Index which = 0; which < 2; ++which)
         for (TileRun const& run : runs_of(*tiles_)) {

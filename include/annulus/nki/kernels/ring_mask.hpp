@@ -294,8 +294,8 @@ inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ran
     for (int rank = 0; rank < ranks; ++rank) {
       RankRows own{sharding.segments(side, rank, held)};
       for (std::vector<std::int32_t> const& ids : documents) {
-        check<ShapeError>(static_cast<Index>(ids.size()) == ranks * local, "nki: ", ids.size(), " document ids for ",
-                          ranks * local, " positions");
+        check<ShapeError>(std::ssize(ids) == ranks * local, "nki: ", ids.size(), " document ids for ", ranks * local,
+                          " positions");
         auto& local_ids = own.documents.emplace_back();
         for (Index position : positions_of(own.segments)) local_ids.push_back(ids[static_cast<std::size_t>(position)]);
       }

@@ -181,11 +181,7 @@ class RingSchedule {
       for (Index group = 0; group < groups; ++group) {
         RowRange const keys{begin + blocks * group / groups * tile_rows,
                             std::min(end, begin + blocks * (group + 1) / groups * tile_rows)};
-        units_.push_back({.head = head,
-                          .tile = tile,
-                          .keys = keys,
-                          .piece = piece,
-                          .select = !cover.full(keys),
+        units_.push_back({.head = head, .tile = tile, .keys = keys, .piece = piece, .select = !cover.full(keys),
                           .section = sections_.size()});
       }
     }

@@ -63,11 +63,7 @@ class RotatingBuffers {
   RotatingBuffers() = default;
   RotatingBuffers(Builder& builder, KernelSpec const& spec, Round const& round, std::vector<Operand> operands,
                   int steps)
-      : builder_(&builder),
-        spec_(&spec),
-        item_(round.item),
-        kind_(round.kind),
-        operands_(std::move(operands)),
+      : builder_(&builder), spec_(&spec), item_(round.item), kind_(round.kind), operands_(std::move(operands)),
         steps_(steps) {
     if (!travels()) return;
     for (Operand const& operand : operands_) {

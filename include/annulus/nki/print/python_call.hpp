@@ -213,41 +213,35 @@ class KeywordWriter {
   void operator()(std::string_view keyword, std::variant<float, int> const& value) const {
     add(keyword, std::visit([](auto number) { return literal(number); }, value));
   }
-  void operator()(std::string_view keyword, Operator op) const { add(keyword, "nl." + std::string(name_of(op))); }
+  void operator()(std::string_view keyword, Operator op) const { add(keyword, "nl.", name_of(op)); }
   void operator()(std::string_view keyword, std::optional<Operator> op) const {
     if (op) (*this)(keyword, *op);
   }
-  void operator()(std::string_view keyword, Function function) const {
-    add(keyword, "nl." + std::string(name_of(function)));
-  }
-  void operator()(std::string_view keyword, Engine engine) const {
-    add(keyword, "nisa.engine." + std::string(name_of(engine)));
-  }
+  void operator()(std::string_view keyword, Function function) const { add(keyword, "nl.", name_of(function)); }
+  void operator()(std::string_view keyword, Engine engine) const { add(keyword, "nisa.engine.", name_of(engine)); }
   void operator()(std::string_view keyword, ReduceCommand command) const {
-    add(keyword, "nisa.reduce_cmd." + std::string(name_of(command)));
+    add(keyword, "nisa.reduce_cmd.", name_of(command));
   }
   void operator()(std::string_view keyword, Affine const& index) const {
     add(keyword, operand_.index(index));
     if (keyword == "iteration_id") add("replica_group", PythonNames::ring);
   }
-  void operator()(std::string_view keyword, std::vector<Axis> const& pattern) const {
-    add(keyword, literal(std::span<Axis const>(pattern)));
+  template <class Item>
+  void operator()(std::string_view keyword, std::vector<Item> const& items) const {
+    add(keyword, literal(std::span<Item const>(items)));
   }
-  void operator()(std::string_view keyword, std::vector<int> const& numbers) const {
-    add(keyword, literal(std::span<int const>(numbers)));
-  }
-  void operator()(std::string_view keyword, bool value) const { add(keyword, literal(value)); }
-  void operator()(std::string_view keyword, float value) const { add(keyword, literal(value)); }
-  void operator()(std::string_view keyword, Index value) const { add(keyword, literal(value)); }
-  void operator()(std::string_view keyword, int value) const {
+  template <class Value>
+  requires std::is_arithmetic_v<Value>
+  void operator()(std::string_view keyword, Value value) const {
     add(keyword, keyword == "channel_ids" ? "[" + literal(value) + "]" : literal(value));
   }
 
  private:
   static constexpr bool is_permute = std::is_same_v<I, CollectivePermute> || std::is_same_v<I, CollectivePermuteReduce>;
 
-  void add(std::string_view keyword, std::string_view text) const {
-    if (!is_assumed(I::name, keyword, text)) arguments_.push_back(std::string(keyword) + "=" + std::string(text));
+  void add(std::string_view keyword, std::string_view text, std::string_view name = {}) const {
+    std::string const value = std::string(text).append(name);
+    if (!is_assumed(I::name, keyword, value)) arguments_.push_back(std::string(keyword) + "=" + value);
   }
 
   std::string copied(Access const& access) const {
