@@ -15,13 +15,12 @@ namespace annulus::nki {
 
 /// Inputs and outputs of a backward kernel: either output or delta; old gradients in a step kernel only.
 struct BackwardTensors : KernelInputs {
-  TensorHandle dout, output, lse, delta;
+  TensorHandle output, lse, delta;
   std::array<TensorHandle, 3> gradients, old_gradients;  ///< dq, dk, dv
 };
 
 /// Tiles and loaders that the rounds of a kernel share, and the extents of its sections and key tiles.
 struct BackwardParts {
-  Transposer transposer;
   OperandLoads loads;
   BackwardUnits units;
   GradientRows gradients;
@@ -29,8 +28,7 @@ struct BackwardParts {
   Index section_tiles, key_rows;
 
   BackwardParts(Builder& builder, KernelSpec const& spec, Index tiles_of_section, Index rows_of_key_tile)
-      : transposer(builder, spec.type), loads(builder, transposer, spec),
-        units(builder, spec, transposer, loads, tiles_of_section, rows_of_key_tile),
+      : loads(builder, spec), units(builder, spec, loads, tiles_of_section, rows_of_key_tile),
         gradients(builder, spec.widest(), rows_of_key_tile / tile_rows), numbers(builder, spec),
         section_tiles(tiles_of_section), key_rows(rows_of_key_tile) {}
 };
@@ -42,9 +40,8 @@ class BackwardRound {
                 BackwardParts& parts, Round round)
       : builder_(&builder), spec_(&spec), mask_(&mask), tensors_(&tensors), parts_(&parts), round_(std::move(round)),
         adds_(tensors.old_gradients[0].buffer >= 0), queries_travel_(spec.travels == RotatingSide::queries),
-        tiles_(row_tiles(spec.local_queries, round_.kind.shared)),
-        own_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, true)),
-        others_(backward_step(spec, mask, tiles_, parts.section_tiles, parts.key_rows, false)) {
+        own_(backward_step(spec, mask, round_.tiles, parts.section_tiles, parts.key_rows, true)),
+        others_(backward_step(spec, mask, round_.tiles, parts.section_tiles, parts.key_rows, false)) {
     RoundKind const kind = round_.kind;
     int const ranks = builder.program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
@@ -78,7 +75,7 @@ class BackwardRound {
 
   /// Writes all ring steps.
   void write() {
-    BoundsTiles bounds(*builder_, *mask_, tensors_->mask, tiles_, round_.bounds_name);
+    BoundsTiles bounds(*builder_, *mask_, tensors_->mask, round_.tiles, round_.bounds_name);
     prepare(bounds);
     int const owner = builder_->program().ranks > 1 ? builder_->make_register() : -1;
     touched_keys_.assign(static_cast<std::size_t>(ceil_divide(spec_->local_keys, parts_->key_rows)),
@@ -91,7 +88,8 @@ class BackwardRound {
         for (CarriedGradient& gradient : gradients_) gradient.begin_step(step);
         if (owner >= 0 && bounds.needed()) builder_->emit(ProcessingRank{owner, step, 0});
         Index const bounds_number = bounds.needed() ? bounds.load(owner, batch_of(*spec_, *mask_, round_.item)) : -1;
-        parts_->units.begin_step(tiles_, bounds, bounds_number, parts_->numbers.negated_lse(), parts_->numbers.delta());
+        parts_->units.begin_step(round_.tiles, bounds, bounds_number, parts_->numbers.negated_lse(),
+                                 parts_->numbers.delta());
         if (keys_.travels()) begin_keys(step);
         work(step);
         if (keys_.travels() || step + 1 == steps_) end_keys(step);
@@ -136,7 +134,7 @@ class BackwardRound {
     bounds.prepare();
     for (RotatingBuffers* operands : {&queries_, &keys_}) operands->before_filling();
     if (tensors_->delta.buffer < 0) {
-      parts_->numbers.write_delta(tensors_->dout, tensors_->output, round_.item, round_.kind, tiles_,
+      parts_->numbers.write_delta(tensors_->dout, tensors_->output, round_.item, round_.kind, round_.tiles,
                                   queries_.travels() ? queries_.at(3, 0) : own_delta_);
       // A row that both cores compute is stored by only one of them.
       if (round_.kind.shared && !queries_.travels()) builder_->emit(CoreBarrier{own_delta_.whole()});
@@ -178,7 +176,8 @@ class BackwardRound {
     for (std::size_t s = 0; s < step.sections.size(); ++s) {
       QuerySection& section = step.sections[s];
       if (s == 0 || step.sections[s - 1].head != section.head)
-        numbers = parts_->numbers.load(tiles_, columns(2, number, section.head), columns(3, number, section.head));
+        numbers =
+            parts_->numbers.load(round_.tiles, columns(2, number, section.head), columns(3, number, section.head));
       section.numbers = numbers;
       std::size_t unit_end = unit, visit_end = visit;
       for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end)
@@ -209,7 +208,7 @@ class BackwardRound {
       std::vector<Body> rows;
       for (std::size_t tile = section.first_tile; tile < section.last_tile; ++tile)
         rows.push_back(builder_->collect([&] {
-          parts_->gradients.store(gradients_[0].target(number, section.head), tiles_[tile],
+          parts_->gradients.store(gradients_[0].target(number, section.head), round_.tiles[tile],
                                   units.query_gradient(section, tile), query_gradients_add);
         }));
       append_rolled(*builder_, "row_tile", std::move(rows));
@@ -232,7 +231,6 @@ class BackwardRound {
   BackwardParts* parts_;
   Round round_;
   bool adds_, queries_travel_;
-  std::vector<RowTile> tiles_;
   BackwardStep own_, others_;
   int steps_ = 1;
   RotatingBuffers queries_, keys_;
@@ -259,7 +257,7 @@ class BackwardKernel {
   /// the spec.
   Program ring() && {
     Builder builder("ring_attention_bwd", spec_.target, spec_.cores, spec_.ranks);
-    declare_inputs(builder);
+    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
     auto const& shape = spec_.shape;
     tensors_.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
                                      spec_.output_type, Role::input);
@@ -274,7 +272,7 @@ class BackwardKernel {
   /// q, k, v, dout. Outputs: new_dq, new_dk, new_dv, the sums with this step's contribution. Throws as ring() does.
   Program step() && {
     Builder builder("attention_step_bwd", spec_.target, spec_.cores, 1);
-    declare_inputs(builder);
+    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
     auto const& shape = spec_.shape;
     Index const heads = shape.batch * shape.query_heads;
     tensors_.lse = builder.tensor("lse", {heads, tile_rows, spec_.columns()}, ElementType::float32, Role::input);
@@ -303,14 +301,6 @@ class BackwardKernel {
     check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim, ", value_dim ",
                       spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ", name_of(spec_.type),
                       " does not fit ", budget, " bytes of each SBUF partition");
-  }
-
-  void declare_inputs(Builder& builder) {
-    static_cast<KernelInputs&>(tensors_) = declare_operands(builder, spec_);
-    auto const& shape = spec_.shape;
-    tensors_.dout = builder.tensor("dout", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
-                                   spec_.type, Role::input);
-    tensors_.mask = declare_mask(builder, spec_, *mask_);
   }
 
   /// Declares dq, dk or dv.

@@ -39,10 +39,9 @@ struct BackwardUnit {
 /// Emits the loads, pipeline stages and gradient results of backward units.
 class BackwardUnits {
  public:
-  BackwardUnits(Builder& builder, KernelSpec const& spec, Transposer& transposer, OperandLoads& loads,
-                Index section_tiles, Index key_rows)
-      : builder_(&builder), spec_(&spec), transposer_(&transposer), loads_(&loads), factors_(logit_factors(spec)),
-        section_tiles_(section_tiles), key_rows_(key_rows) {
+  BackwardUnits(Builder& builder, KernelSpec const& spec, OperandLoads& loads, Index section_tiles, Index key_rows)
+      : builder_(&builder), spec_(&spec), loads_(&loads), factors_(logit_factors(spec)), section_tiles_(section_tiles),
+        key_rows_(key_rows) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, blocks = ceil_divide(key_rows, tile_rows);
     Chunks const chunks{dim}, value_chunks{value_dim};
     auto const operand = [&](char const* name, Index elements, Index partitions = tile_rows) {
@@ -170,13 +169,13 @@ class BackwardUnits {
       loads_->by_token(source, begin, rows, tokens, block);
       scale(tokens.part(0, rows, block * source.dim, source.dim));
       for (Index c = 0; c < chunks.count(); ++c)
-        transposer_->run(
+        loads_->transposer.run(
             rows, chunks.size(c), 1, [&](Index) { return token(c); }, feature(c), Engine::scalar);
     } else {
       loads_->by_feature(source, begin, rows, features, pitch, block * tile_rows);
       for (Index c = 0; c < chunks.count(); ++c) {
         scale(feature(c));
-        transposer_->run(
+        loads_->transposer.run(
             chunks.size(c), rows, 1, [&](Index) { return feature(c); }, token(c), Engine::scalar);
       }
     }
@@ -259,13 +258,13 @@ class BackwardUnits {
     TileHandle const transposed = transposed_.make_tile();
     Index const whole = count / tile_rows;
     if (whole > 0)
-      transposer_->run(
+      loads_->transposer.run(
           rows, tile_rows, whole, [&](Index block) { return slopes.part(0, rows, block * tile_rows, tile_rows); },
           rows == tile_rows ? transposed.part(0, tile_rows, 0, whole * tile_rows)
                             : transposed.pattern(0, tile_rows, 0, {{tile_rows, whole}, {1, rows}}),
           Engine::scalar);
     if (whole < blocks)
-      transposer_->run(
+      loads_->transposer.run(
           rows, in_block(whole), 1, [&](Index) { return slopes.part(0, rows, whole * tile_rows, in_block(whole)); },
           transposed.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
     Access const step = dq_product_.make_tile().part(0, rows, 0, dim),
@@ -282,7 +281,6 @@ class BackwardUnits {
 
   Builder* builder_;
   KernelSpec const* spec_;
-  Transposer* transposer_;
   OperandLoads* loads_;
   LogitFactors factors_;
   Index section_tiles_, key_rows_;

@@ -43,10 +43,6 @@ class ForwardKernel {
   }
 
  private:
-  struct TiledRound : Round {
-    std::vector<RowTile> tiles;
-  };
-
   /// A partition of SBUF.
   struct SbufPlan {
     Index group = 0;       ///< keys between two corrections of the accumulator
@@ -56,7 +52,7 @@ class ForwardKernel {
 
   Program write_ring() {
     Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
-    inputs_ = declare_inputs(builder);
+    inputs_ = declare_inputs(builder, spec_, *mask_, false);
     ForwardOutputs outputs;
     auto const& shape = spec_.shape;
     if (spec_.sinks > 0)
@@ -69,17 +65,17 @@ class ForwardKernel {
                                    Role::output);
     ForwardFinish finish(builder, spec_);
     write(
-        builder, [&](ForwardState& state, TiledRound const&) { clear(builder, state); },
-        [&](ForwardState& state, TiledRound const& round, Index head, RowRange tiles, bool drained) {
+        builder, [&](ForwardState& state, Round const&) { clear(builder, state); },
+        [&](ForwardState& state, Round const& round, Index head, RowRange tiles, bool drained) {
           finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
         },
-        [](ForwardState&, TiledRound const&) {});
+        [](ForwardState&, Round const&) {});
     return std::move(builder).finish();
   }
 
   Program write_step() {
     Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
-    inputs_ = declare_inputs(builder);
+    inputs_ = declare_inputs(builder, spec_, *mask_, false);
     // Before and after the step.
     struct StateTensors {
       TensorHandle maximum, sum, accumulator;
@@ -95,15 +91,15 @@ class ForwardKernel {
                           tensor("accumulator", spec_.local_queries, spec_.shape.value_dim)};
     };
     StateTensors const before = declare("old_", Role::input), after = declare("new_", Role::output);
-    auto const move = [&](ForwardState& state, TiledRound const& round, StateTensors const& hbm, bool in) {
+    auto const move = [&](ForwardState& state, Round const& round, StateTensors const& hbm, bool in) {
       move_columns(builder, state.negated_maximum, hbm.maximum, round, in);
       move_columns(builder, state.sum, hbm.sum, round, in);
       move_accumulator(builder, state, hbm.accumulator, round, in);
     };
     write(
-        builder, [&](ForwardState& state, TiledRound const& round) { move(state, round, before, true); },
-        [](ForwardState&, TiledRound const&, Index, RowRange, bool) {},
-        [&](ForwardState& state, TiledRound const& round) { move(state, round, after, false); });
+        builder, [&](ForwardState& state, Round const& round) { move(state, round, before, true); },
+        [](ForwardState&, Round const&, Index, RowRange, bool) {},
+        [&](ForwardState& state, Round const& round) { move(state, round, after, false); });
     return std::move(builder).finish();
   }
 
@@ -169,17 +165,10 @@ class ForwardKernel {
                                 budget(), " are usable"));
   }
 
-  KernelInputs declare_inputs(Builder& builder) const {
-    KernelInputs inputs = declare_operands(builder, spec_);
-    inputs.mask = declare_mask(builder, spec_, *mask_);
-    return inputs;
-  }
-
   template <class Begin, class Finish, class End>
   void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
-    Transposer transposer(builder, spec_.type);
-    OperandLoads loads(builder, transposer, spec_);
-    ForwardUnits units(builder, spec_, tuning(), transposer, loads, sbuf_plan_.section);
+    OperandLoads loads(builder, spec_);
+    ForwardUnits units(builder, spec_, tuning(), loads, sbuf_plan_.section);
     ForwardState state;
     Index const state_columns = spec_.query_heads_per_item() * spec_.columns(), dim = spec_.shape.value_dim;
     state.resident = sbuf_plan_.resident;
@@ -193,8 +182,7 @@ class ForwardKernel {
       state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim},
                                      ElementType::float32, Role::internal, Memory::private_hbm);
 
-    for_each_round(builder, spec_, [&](Round const& untiled) {
-      TiledRound const round{untiled, row_tiles(spec_.local_queries, untiled.kind.shared)};
+    for_each_round(builder, spec_, [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (sbuf_plan_.resident) builder.allocate(state.accumulator);
       BoundsTiles bounds(builder, *mask_, inputs_.mask, round.tiles, round.bounds_name);
@@ -211,7 +199,7 @@ class ForwardKernel {
   }
 
   template <class Finish>
-  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, TiledRound const& round, Finish&& finish) {
+  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
     RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning(), builder.program().ranks);
     int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
     Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
@@ -261,8 +249,8 @@ class ForwardKernel {
   }
 
   /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
-  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor,
-                    TiledRound const& round, bool in) {
+  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round,
+                    bool in) {
     Index const count = std::ssize(round.tiles), heads = spec_.query_heads_per_item();
     auto const far = [&](Index head) {
       return ColumnSource{tensor, (round.item * heads + head) * (tile_rows * spec_.columns()), spec_.columns()};
@@ -282,7 +270,7 @@ class ForwardKernel {
       pad_columns(builder, far(head), spec_.local_queries, padding, round.kind.shared);
   }
 
-  void move_accumulator(Builder& builder, ForwardState& state, TensorHandle const& tensor, TiledRound const& round,
+  void move_accumulator(Builder& builder, ForwardState& state, TensorHandle const& tensor, Round const& round,
                         bool in) {
     Index const dim = spec_.shape.value_dim, queries = spec_.local_queries, heads = spec_.query_heads_per_item();
     for (Index head = 0; head < heads; ++head) {

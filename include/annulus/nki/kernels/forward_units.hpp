@@ -56,10 +56,10 @@ struct ForwardState {
 /// Emits the loads and pipeline stages of forward units.
 class ForwardUnits {
  public:
-  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Transposer& transposer,
-               OperandLoads& loads, Index section_keys)
-      : builder_(&builder), spec_(&spec), tuning_(tuning), transposer_(&transposer), loads_(&loads),
-        factors_(logit_factors(spec)), queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
+  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, OperandLoads& loads,
+               Index section_keys)
+      : builder_(&builder), spec_(&spec), tuning_(tuning), loads_(&loads), factors_(logit_factors(spec)),
+        queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
                 group = std::min(tuning.group_keys, section_keys);
     Chunks const chunks{dim};
@@ -356,7 +356,7 @@ class ForwardUnits {
   }
 
   void transpose_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
-    transposer_->run(
+    loads_->transposer.run(
         block.rows, block.keys, count,
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
         block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
@@ -408,7 +408,6 @@ class ForwardUnits {
   Builder* builder_;
   KernelSpec const* spec_;
   ForwardTuning tuning_;
-  Transposer* transposer_;
   OperandLoads* loads_;
   LogitFactors factors_;
   QueryPanels queries_;

@@ -48,8 +48,10 @@ class Transposer {
 /// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
-  OperandLoads(Builder& builder, Transposer& transposer, KernelSpec const& spec)
-      : builder_(&builder), transposer_(&transposer), type_(spec.type), widest_(spec.widest()) {}
+  OperandLoads(Builder& builder, KernelSpec const& spec)
+      : transposer(builder, spec.type), builder_(&builder), type_(spec.type), widest_(spec.widest()) {}
+
+  Transposer transposer;  ///< free for other uses between loads
 
   /// Loads rows [begin, begin + count) by feature: chunk c of 128 features at columns c * pitch + column of `tile`.
   void by_feature(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch,
@@ -68,7 +70,7 @@ class OperandLoads {
       builder_->emit(DmaCopy{staged.part(0, rows, 0, source.dim),
                              rows_at(source.tensor, source.offset + (begin + block) * source.dim, rows, source.dim)});
       for (Index c = 0; c < chunks.count(); ++c)
-        transposer_->run(
+        transposer.run(
             rows, chunks.size(c), 1, [&](Index) { return staged.part(0, rows, c * tile_rows, chunks.size(c)); },
             tile.part(0, chunks.size(c), c * pitch + column + block, rows), Engine::vector);
     }
@@ -96,7 +98,7 @@ class OperandLoads {
         builder_->emit(DmaCopy{staged.part(0, chunks.size(c), 0, rows),
                                source.tensor.pattern(source.offset + begin + block + c * tile_rows * source.rows,
                                                      {{source.rows, chunks.size(c)}, {1, rows}})});
-        transposer_->run(
+        transposer.run(
             chunks.size(c), rows, 1, [&](Index) { return staged.part(0, chunks.size(c), 0, rows); },
             tile.part(0, rows, (first_block + block / tile_rows) * dim + c * tile_rows, chunks.size(c)),
             Engine::vector);
@@ -114,7 +116,6 @@ class OperandLoads {
   }
 
   Builder* builder_;
-  Transposer* transposer_;
   ElementType type_;
   Index widest_;
   RotatingTile staging_;
@@ -188,37 +189,35 @@ class QueryPanels {
   std::optional<std::pair<Index, std::size_t>> newest_;  // head, first tile
 };
 
-/// Inputs of every kernel.
+/// Inputs of a kernel.
 struct KernelInputs {
   TensorHandle q, k, v;
-  TensorHandle mask;  ///< see declare_mask; without buffer: none
+  TensorHandle dout;  ///< of a backward kernel
+  TensorHandle mask;  ///< without buffer: everything is visible
 };
 
-/// Declares q, k and v.
-inline KernelInputs declare_operands(Builder& builder, KernelSpec const& spec) {
+/// Declares the inputs. The mask is `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks, batch
+/// or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if it does not
+/// match the spec.
+inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, RingMask const& mask, bool backward) {
+  mask.check_for(spec, builder.program().ranks);
   auto const& shape = spec.shape;
-  auto const operand = [&](char const* name, Index heads, Index rows, Index dim, bool by_token) {
+  auto const operand = [&](char const* name, Index heads, Index rows, Index dim, bool by_token = true) {
     return builder.tensor(name, {shape.batch, heads, by_token ? rows : dim, by_token ? dim : rows}, spec.type,
                           Role::input);
   };
-  TensorHandle q = operand("q", shape.query_heads, spec.local_queries, shape.head_dim, spec.queries_by_token);
-  TensorHandle k = operand("k", shape.kv_heads, spec.local_keys, shape.head_dim, spec.keys_by_token);
-  return {std::move(q), std::move(k), operand("v", shape.kv_heads, spec.local_keys, shape.value_dim, true), {}};
-}
-
-/// Declares the mask input: `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks, batch or 1,
-/// key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if the mask does not
-/// match the spec.
-inline TensorHandle declare_mask(Builder& builder, KernelSpec const& spec, RingMask const& mask) {
-  mask.check_for(spec, builder.program().ranks);
+  KernelInputs inputs;
+  inputs.q = operand("q", shape.query_heads, spec.local_queries, shape.head_dim, spec.queries_by_token);
+  inputs.k = operand("k", shape.kv_heads, spec.local_keys, shape.head_dim, spec.keys_by_token);
+  inputs.v = operand("v", shape.kv_heads, spec.local_keys, shape.value_dim);
+  if (backward) inputs.dout = operand("dout", shape.query_heads, spec.local_queries, shape.value_dim);
   Index const ranks = builder.program().ranks == 1 ? 1 : spec.ranks * spec.groups, pieces = std::ssize(mask.pieces());
-  if (mask.form() == BoundsForm::band)
-    return builder.tensor("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2}, ElementType::float32,
-                          Role::input);
-  if (mask.form() == BoundsForm::ranges)
-    return builder.tensor("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries}, ElementType::float32,
-                          Role::input);
-  return {};
+  auto const bounds = [&](char const* name, std::vector<Index> extents) {
+    inputs.mask = builder.tensor(name, std::move(extents), ElementType::float32, Role::input);
+  };
+  if (mask.form() == BoundsForm::band) bounds("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2});
+  if (mask.form() == BoundsForm::ranges) bounds("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries});
+  return inputs;
 }
 
 /// Bounds of the row tiles of one list: begin (inclusive) and end (exclusive) of the keys that each row sees.

@@ -30,7 +30,8 @@ struct RoundKind {
 struct Round {
   Affine item;
   RoundKind kind;
-  std::string bounds_name;  ///< prefix of the names of the bounds tiles
+  std::vector<RowTile> tiles;  ///< of the queries of a head
+  std::string bounds_name;     ///< prefix of the names of the bounds tiles
 };
 
 /// Emits the rounds of a kernel: write(round) for all items that the cores process in parallel, then for an odd one.
@@ -39,11 +40,11 @@ void for_each_round(Builder& builder, KernelSpec const& spec, Write&& write) {
   Index const paired = spec.items() / spec.cores;
   if (paired > 0)
     builder.loop("round", paired, [&](Affine const& round) {
-      write(Round{round * spec.cores + (spec.cores == 2 ? Affine::of(core_variable) : Affine(0)),
-                  {false, paired > 1},
-                  "bounds"});
+      Affine const item = round * spec.cores + (spec.cores == 2 ? Affine::of(core_variable) : Affine(0));
+      write(Round{item, {false, paired > 1}, row_tiles(spec.local_queries, false), "bounds"});
     });
-  if (spec.items() % spec.cores == 1) write(Round{spec.items() - 1, {true, false}, "shared_bounds"});
+  if (spec.items() % spec.cores == 1)
+    write(Round{spec.items() - 1, {true, false}, row_tiles(spec.local_queries, true), "shared_bounds"});
 }
 
 /// Operands of one side at each step: the kernel's arguments or, if there are several steps, prefetched operands with
