@@ -196,9 +196,9 @@ struct KernelInputs {
   TensorHandle mask;  ///< without buffer: everything is visible
 };
 
-/// Declares the inputs. The mask is `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks, batch
-/// or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if it does not
-/// match the spec.
+/// Declares the inputs. The mask is `mask_offsets` [ranks, query pieces * key pieces * 2], or `mask_ranges` [ranks,
+/// batch or 1, key pieces, 2, rows], float32 (see RingMask::offsets and ranges), or none. Throws ShapeError if it does
+/// not match the spec.
 inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, RingMask const& mask, bool backward) {
   mask.check_for(spec, builder.program().ranks);
   auto const& shape = spec.shape;

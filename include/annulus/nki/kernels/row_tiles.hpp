@@ -112,7 +112,7 @@ class RotatingTile {
   Index made_ = 0;
 };
 
-/// Per-row values of one head in HBM, [128, columns] with row c * 128 + p at (p, c). In SBUF they take a column per tile.
+/// Per-row values of one head in HBM, [128, columns] with row c * 128 + p at (p, c); in SBUF, a column per row tile.
 struct ColumnSource {
   TensorHandle tensor;
   Affine offset;
@@ -147,7 +147,7 @@ inline void store_columns(Builder& builder, TileHandle const& tile, Index first_
   }
 }
 
-/// Zeroes the places beyond the last of `rows` rows; `zeros` is a column of zeros. The cores of a pair may share the head.
+/// Zeroes the places beyond the last of `rows` rows; `zeros`: a column of zeros; `shared`: the cores share the head.
 inline void pad_columns(Builder& builder, ColumnSource const& to, Index rows, TileHandle const& zeros, bool shared) {
   Index const used = rows % tile_rows, rest = tile_rows - used;
   auto const pad = [&] {
