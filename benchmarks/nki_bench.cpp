@@ -134,10 +134,9 @@ double const gigaflops = 4e-9 * static_cast<double>(queries) * keys * dim;
 
 void simulated(benchmark::State& state) {
   static Operands const operands;
-  nki::Program const program = flash_attention();
-  nki::Hardware const hardware = nki::hardware_of(program.target);
+  nki::ValidatedProgram const program = nki::validated(flash_attention(), nki::hardware_of(nki::Target::trn2));
   Tensor const expected = reference_output(operands);
-  std::vector<float> const output = nki::simulate(program, hardware, operands.inputs).at("o");
+  std::vector<float> const output = nki::simulate(program, operands.inputs).at("o");
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < output.size(); ++i) {
     difference += std::pow(output[i] - expected.data()[i], 2);
@@ -149,7 +148,7 @@ void simulated(benchmark::State& state) {
     return;
   }
   nki::Statistics statistics;
-  for (auto _ : state) benchmark::DoNotOptimize(nki::simulate(program, hardware, operands.inputs, {}, &statistics));
+  for (auto _ : state) benchmark::DoNotOptimize(nki::simulate(program, operands.inputs, {}, &statistics));
   using Counter = benchmark::Counter;
   state.counters["instructions/s"] =
       Counter(static_cast<double>(statistics.total()), Counter::kIsIterationInvariantRate);

@@ -56,7 +56,7 @@ class KernelTexts {
   template <class Write>
   void write(std::vector<NkiKernel> const& kernels, Write&& write) {
     for (std::size_t i = 0; i < files_.size(); ++i) {
-      write(files_[i].stream(), kernels[i].program);
+      write(files_[i].stream(), kernels[i].program());
       files_[i].close();
     }
     commit_together(files_);
@@ -77,10 +77,10 @@ void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernel
   auto const hardware = annulus::nki::hardware_of(problem.spec.target);
   for (NkiKernel const& kernel : kernels) {
     auto const begin = std::chrono::steady_clock::now();
-    std::string const table = annulus::nki::table(annulus::nki::cost_report(kernel.program, hardware));
+    std::string const table = annulus::nki::table(annulus::nki::cost_report(kernel.program(), hardware));
     double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     print_formatted("%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n%s\n",
-                    kernel.program.name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds,
+                    kernel.program().name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds,
                     peak_memory_mebibytes(), table.c_str());
   }
 }
@@ -112,11 +112,11 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
   std::vector<int> const order = nki_ring_order(options);
   for (NkiKernel const& kernel : kernels) {
     if (!simulated(problem, kernel)) {
-      std::cout << kernel.program.name << ": not simulated, since --dout is not given\n";
+      std::cout << kernel.program().name << ": not simulated, since --dout is not given\n";
       continue;
     }
     NkiRun const run = run_nki(problem, kernel, order, inputs, results);
-    print_formatted("%s: %d ranks simulated in %.2f s, %lld instructions\n", kernel.program.name.c_str(),
+    print_formatted("%s: %d ranks simulated in %.2f s, %lld instructions\n", kernel.program().name.c_str(),
                     problem.spec.ranks, run.seconds, static_cast<long long>(run.instructions));
   }
   add_sink_gradients(problem, inputs, results);

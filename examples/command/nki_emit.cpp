@@ -30,15 +30,15 @@ struct NkiMaskFiles {
 };
 
 NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) {
-  NkiMaskFiles files{.input = mask_input_of(kernel.program)};
+  NkiMaskFiles files{.input = mask_input_of(kernel.program())};
   if (files.input.empty()) return files;
   auto const ranks = static_cast<std::size_t>(problem.spec.ranks);
-  annulus::nki::Buffer const& buffer = kernel.program.buffer(kernel.program.find(files.input));
+  annulus::nki::Buffer const& buffer = kernel.program().buffer(kernel.program().find(files.input));
   files.shape.assign(buffer.shape.begin(), buffer.shape.end());
   files.bytes = ranks * static_cast<std::size_t>(buffer.bytes());
   files.written = files.bytes <= most_mask_bytes;
   if (!files.written) return files;
-  std::string const stem = kernel.program.name + "." + files.input;
+  std::string const stem = kernel.program().name + "." + files.input;
   if (files.input == "mask_offsets")
     files.names.push_back(stem + ".npy");
   else
@@ -150,7 +150,7 @@ class Readme {
          "rank, gives each its tensors in HBM and calls an NKI kernel works.", "");
     line("| file | what it is |", "|---|---|");
     for (NkiKernel const& kernel : kernels_) {
-      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program.name +
+      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program().name +
            "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
@@ -204,7 +204,7 @@ class Readme {
   }
 
   void call(NkiKernel const& kernel) {
-    Program const& program = kernel.program;
+    Program const& program = kernel.program();
     line("## `" + program.name + "`", "");
     table("argument", program, Role::input);
     if (program.ranks > 1)
@@ -383,7 +383,7 @@ void NkiFolder::write(NkiOptions const& options, NkiProblem const& problem, std:
     list += (folder_ / name).string() + " " + shape_text(shape) + " f4\n";
   };
   for (NkiKernel const& kernel : kernels) {
-    add_text(kernel.file(".py"), annulus::nki::to_python(kernel.program, options.spelling()));
+    add_text(kernel.file(".py"), annulus::nki::to_python(kernel.program(), options.spelling()));
     NkiMaskFiles const mask = nki_mask_files(problem, kernel);
     if (mask.names.empty()) continue;
     if (mask.input == "mask_offsets") {

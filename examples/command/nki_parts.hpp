@@ -49,12 +49,13 @@ Inputs<float> nki_inputs(NkiOptions const& options, NkiProblem const& problem, s
 /// A valid kernel, with the time that building and validating it took.
 struct NkiKernel {
   annulus::Pass pass = annulus::Pass::forward;
-  annulus::nki::Program program{};
+  annulus::nki::ValidatedProgram validated;
   double build_seconds = 0, validate_seconds = 0;
 
+  annulus::nki::Program const& program() const { return validated.program(); }
   std::string title() const { return pass == annulus::Pass::forward ? "forward" : "backward"; }
   /// Name of a file written per kernel.
-  std::string file(std::string const& extension) const { return program.name + extension; }
+  std::string file(std::string const& extension) const { return program().name + extension; }
 };
 
 /// The kernels that the options ask for, all of them valid. Throws ShapeError or UnsupportedError where the library

@@ -181,16 +181,13 @@ namespace {
 
 template <class Build>
 NkiKernel built(annulus::Pass pass, NkiProblem const& problem, Build&& build) {
-  NkiKernel kernel{.pass = pass};
-  auto const seconds_of = [](auto&& function) {
-    auto const begin = std::chrono::steady_clock::now();
-    function();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  kernel.build_seconds = seconds_of([&] { kernel.program = build(); });
-  kernel.validate_seconds =
-      seconds_of([&] { annulus::nki::validate(kernel.program, annulus::nki::hardware_of(problem.spec.target)); });
-  return kernel;
+  using Clock = std::chrono::steady_clock;
+  auto const begin = Clock::now();
+  annulus::nki::Program program = build();
+  auto const end = Clock::now();
+  auto validated = annulus::nki::validated(std::move(program), annulus::nki::hardware_of(problem.spec.target));
+  return {pass, std::move(validated), std::chrono::duration<double>(end - begin).count(),
+          std::chrono::duration<double>(Clock::now() - end).count()};
 }
 
 }  // namespace
@@ -215,7 +212,7 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
   bool const queries_rotate =
       kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::RotatingSide::queries;
-  return mask_input_of(kernel.program) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
+  return mask_input_of(kernel.program()) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
                                                          : problem.mask.ranges(rank, problem.groups(), queries_rotate);
 }
 

@@ -63,7 +63,7 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
   annulus::AxisOrder const axes = problem.call.axes;
   DeviceTensors inputs;
   auto const give = [&](char const* name, auto&& make) {
-    if (kernel.program.find(name) >= 0) inputs[name] = make();
+    if (kernel.program().find(name) >= 0) inputs[name] = make();
   };
   give("q", [&] { return laid_out(own.q, axes, problem.spec.queries_by_token); });
   give("k", [&] { return laid_out(own.k, axes, problem.spec.keys_by_token); });
@@ -80,7 +80,7 @@ DeviceTensors device_inputs(NkiProblem const& problem, NkiKernel const& kernel, 
     give("output", [&] { return laid_out(forward.out, axes, true); });
     give("lse", [&] { return laid_out(forward.lse); });
   }
-  if (std::string const mask = mask_input_of(kernel.program); !mask.empty())
+  if (std::string const mask = mask_input_of(kernel.program()); !mask.empty())
     inputs[mask] = mask_table(problem, kernel, rank);
   return inputs;
 }
@@ -145,9 +145,8 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     bool const forward = kernel.pass == annulus::Pass::forward;
     Results<float> own = own_results(problem, share, results, forward);
     DeviceTensors const given = device_inputs(problem, kernel, worker, scatter(inputs, call, share), own);
-    auto const hardware = annulus::nki::hardware_of(problem.spec.target);
     take_outputs(problem,
-                 annulus::nki::simulate(kernel.program, hardware, given, ring, arrangement,
+                 annulus::nki::simulate(kernel.validated, given, ring, arrangement,
                                         &statistics[static_cast<std::size_t>(ring.rank())]),
                  own);
     gather(own, call, share, false, results);

@@ -63,10 +63,10 @@ class KernelCache {
 
   /// The program of that key, built by build() if it is not cached. The reference is valid until the next call.
   template <class Build>
-  Program const& get(KernelKey const& key, Build&& build) {
+  ValidatedProgram const& get(KernelKey const& key, Build&& build) {
     auto found = kernels_.find(key);
     if (found == kernels_.end()) {
-      Program program = build();
+      ValidatedProgram program = build();
       ++built_;
       if (kernels_.size() == most_)
         kernels_.erase(std::ranges::min_element(kernels_, {}, [](auto const& entry) { return entry.second.used; }));
@@ -78,7 +78,7 @@ class KernelCache {
 
  private:
   struct Kernel {
-    Program program;
+    ValidatedProgram program;
     Index used = 0;
   };
 
@@ -290,13 +290,13 @@ class NkiBackend : public HostOperations {
   }
 
   nki::Tensors run(Pass pass, nki::KernelSpec const& spec, nki::StepRows const& rows, nki::Tensors const& inputs) {
-    nki::Program const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
+    nki::ValidatedProgram const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
       nki::Program built = pass == Pass::forward ? nki::ForwardKernel(spec, rows.mask).step()
                                                  : nki::BackwardKernel(spec, rows.mask).step();
-      if (options_.validate) nki::validate(built, hardware_);
-      return built;
+      return options_.validate ? nki::validated(std::move(built), hardware_)
+                               : nki::ValidatedProgram::assume_valid(std::move(built));
     });
-    return nki::simulate(program, hardware_, inputs);
+    return nki::simulate(program, inputs);
   }
 
   NkiOptions options_;

@@ -11,14 +11,14 @@ using namespace annulus_test;
 using annulus::Index;
 using annulus::NkiBackend;
 using annulus::nki::KernelCache;
-using annulus::nki::Program;
+using annulus::nki::ValidatedProgram;
 
 namespace {
 
-Program named(char const* name) {
-  Program program;
+ValidatedProgram named(char const* name) {
+  annulus::nki::Program program;
   program.name = name;
-  return program;
+  return ValidatedProgram::assume_valid(std::move(program));
 }
 
 /// A step of one batch item and one head, with head and value dim 4, and its operands and state.
@@ -73,7 +73,7 @@ struct SmallStep {
 TEST_CASE("KernelCache builds a kernel once and evicts the least recently used one", "[nki]") {
   KernelCache cache(2);
   auto const get = [&](std::int64_t key, char const* name) {
-    return cache.get({key}, [&] { return named(name); }).name;
+    return cache.get({key}, [&] { return named(name); }).program().name;
   };
   CHECK(get(1, "one") == "one");
   CHECK(get(2, "two") == "two");
@@ -84,14 +84,14 @@ TEST_CASE("KernelCache builds a kernel once and evicts the least recently used o
   CHECK(get(1, "another") == "one");
   CHECK(get(2, "two again") == "two again");
   CHECK(cache.built() == 4);
-  CHECK(KernelCache(0).get({1}, [] { return named("one"); }).name == "one");
+  CHECK(KernelCache(0).get({1}, [] { return named("one"); }).program().name == "one");
 }
 
 TEST_CASE("KernelCache evicts nothing if a kernel cannot be built", "[nki]") {
   KernelCache cache(1);
   cache.get({1}, [] { return named("one"); });
-  CHECK_THROWS_AS(cache.get({2}, []() -> Program { throw annulus::ShapeError("no"); }), annulus::ShapeError);
-  CHECK(cache.get({1}, [] { return named("another"); }).name == "one");
+  CHECK_THROWS_AS(cache.get({2}, []() -> ValidatedProgram { throw annulus::ShapeError("no"); }), annulus::ShapeError);
+  CHECK(cache.get({1}, [] { return named("another"); }).program().name == "one");
 }
 
 TEST_CASE("steps of equal shape and visible rows run the same kernel", "[nki]") {

@@ -56,22 +56,22 @@ std::vector<float> input_values(KernelCase const& problem, RingMask const& mask,
 
 /// A program with its inputs and simulated outputs.
 struct Run {
-  Program program;
+  ValidatedProgram validated;
   std::vector<Tensors> inputs, outputs;  // of each worker
 };
 
 /// Simulates the program on all groups. `forward`: per worker, results of another kernel that are inputs; empty: none.
 Run run(Program program, KernelCase const& problem, RingMask const& mask, std::vector<Tensors> const& forward) {
-  validate(program, hardware_of(program.target));
   int const ranks = problem.spec.ranks;
   bool const queries_rotate = !forward.empty() && problem.spec.travels == RotatingSide::queries;
-  Run result{std::move(program), {}, {}};
+  Run result{annulus_test::valid(std::move(program)), {}, {}};
+  Program const& checked = result.validated.program();
   for (int group = 0; group < problem.spec.groups; ++group) {
     std::vector<Tensors> inputs;
     for (int worker = group * ranks; worker < (group + 1) * ranks; ++worker) {
       Tensors& tensors = inputs.emplace_back();
-      for (int number : result.program.with_role(Role::input)) {
-        Buffer const& buffer = result.program.buffer(number);
+      for (int number : checked.with_role(Role::input)) {
+        Buffer const& buffer = checked.buffer(number);
         auto values = input_values(problem, mask, queries_rotate, buffer, worker,
                                    forward.empty() ? Tensors{} : forward[static_cast<std::size_t>(worker)]);
         simulator::round_to(buffer.type, values.data(), static_cast<Index>(values.size()));
@@ -82,7 +82,7 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
                                   .ids = problem.global_ids ? Arrangement::Ids::global : Arrangement::Ids::position,
                                   .group_begin = group * ranks,
                                   .first_core = problem.spec.cores - 1};
-    auto outputs = annulus_test::launch(result.program, inputs, arrangement);
+    auto outputs = annulus_test::launch(result.validated, inputs, arrangement);
     std::ranges::move(inputs, std::back_inserter(result.inputs));
     std::ranges::move(outputs, std::back_inserter(result.outputs));
   }
@@ -90,17 +90,18 @@ Run run(Program program, KernelCase const& problem, RingMask const& mask, std::v
 }
 
 void write(Run const& run, std::filesystem::path const& folder) {
-  std::ofstream(folder / "kernel.py") << to_python(run.program);
+  Program const& program = run.validated.program();
+  std::ofstream(folder / "kernel.py") << to_python(program);
   for (std::size_t worker = 0; worker < run.inputs.size(); ++worker) {
     auto const file = [&](Buffer const& buffer, char const* ending) {
       return folder / (buffer.name + "." + std::to_string(worker) + ending);
     };
-    for (int number : run.program.with_role(Role::input)) {
-      Buffer const& buffer = run.program.buffer(number);
+    for (int number : program.with_role(Role::input)) {
+      Buffer const& buffer = program.buffer(number);
       annulus_test::write_npy(file(buffer, ".npy"), buffer.shape, run.inputs[worker].at(buffer.name));
     }
-    for (int number : run.program.with_role(Role::output)) {
-      Buffer const& buffer = run.program.buffer(number);
+    for (int number : program.with_role(Role::output)) {
+      Buffer const& buffer = program.buffer(number);
       annulus_test::write_npy(file(buffer, ".simulated.npy"), buffer.shape, run.outputs[worker].at(buffer.name));
     }
   }

@@ -101,9 +101,8 @@ void check_backward(VendorCase const& vendor_case, nki::RotatingSide travels) {
   std::vector<nki::Tensors> backward_inputs = inputs;
   for (nki::Tensors& tensors : inputs) tensors.erase("dout");
   std::vector<nki::Tensors> const forward =
-      launch(nki::ForwardKernel(spec, mask).ring(), inputs, {.ring = {2, 0, 3, 1}});
-  nki::Program const program = nki::BackwardKernel(spec, mask).ring();
-  nki::validate(program, nki::hardware_of(program.target));
+      launch(valid(nki::ForwardKernel(spec, mask).ring()), inputs, {.ring = {2, 0, 3, 1}});
+  nki::ValidatedProgram const program = valid(nki::BackwardKernel(spec, mask).ring());
   for (std::size_t rank = 0; rank < forward.size(); ++rank) {
     nki::Tensors& tensors = backward_inputs[rank];
     tensors.insert(forward[rank].begin(), forward[rank].end());

@@ -97,8 +97,7 @@ void check_forward(VendorCase const& vendor_case, Index samples) {
   CAPTURE(vendor_case.text());
   VendorProblem const problem(vendor_case);
   nki::RingMask const mask = problem.mask();
-  nki::Program const program = nki::ForwardKernel(problem.spec(), mask).ring();
-  nki::validate(program, nki::hardware_of(program.target));
+  nki::ValidatedProgram const program = valid(nki::ForwardKernel(problem.spec(), mask).ring());
   std::vector<nki::Tensors> inputs = problem.inputs(mask);
   for (nki::Tensors& tensors : inputs) tensors.erase("dout");
   // A ring order other than 0, 1, 2, ...: the even ranks, then the odd ones.

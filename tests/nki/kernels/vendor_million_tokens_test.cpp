@@ -64,8 +64,7 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
   nki::RingMask const mask(annulus::causal(), query_rows, key_rows);
   nki::KernelSpec spec = causal_spec(workers, sampled, keys, dim);
   spec.output_type = nki::ElementType::float32;
-  nki::Program const program = nki::ForwardKernel(spec, mask).ring();
-  nki::validate(program, nki::hardware_of(program.target));
+  nki::ValidatedProgram const program = annulus_test::valid(nki::ForwardKernel(spec, mask).ring());
 
   std::mt19937 generator(5);
   std::normal_distribution<float> normal;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "nki/simulate/one_program.hpp"
+#include "nki/simulate/simulated_launch.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus_test;
@@ -27,31 +29,33 @@ nki::Program causal_attention(nki::ElementType type, int cores) {
              v = b.tensor("v", {keys, value_dim}, type, Role::input),
              o = b.tensor("o", {queries, value_dim}, f32, Role::output),
              lse = b.tensor("lse", {queries, 1}, f32, Role::output);
+  // The first tile of a buffer has its largest extents.
+  std::map<std::string, nki::TileHandle> declared;
   auto const make = [&](std::string const& name, Index p, Index n, nki::ElementType of = f32,
-                        Memory memory = Memory::sbuf) { return b.tile(name, memory, p, n, of); };
-  Index number = 0;
+                        Memory memory = Memory::sbuf) {
+    if (!declared.contains(name)) declared[name] = b.declare(name, memory, p, n, of);
+    return b.allocate({declared[name].buffer, p, n});
+  };
   auto const attend = [&](Index first, Index rows) {
-    auto const name = [&](char const* base) { return base + std::to_string(number++); };
     auto const column = [&](char const* base, float value) {
-      auto const tile = make(name(base), rows, 1);
+      auto const tile = make(base, rows, 1);
       b.emit(nki::Memset{tile.whole(), value});
       return tile;
     };
-    auto const low = column("low", 0), high = make(name("high"), rows, 1), top = column("top", -nki::lowest_float),
+    auto const low = column("low", 0), high = make("high", rows, 1), top = column("top", -nki::lowest_float),
                sum = column("sum", 0);
     b.emit(nki::Iota{high.whole(), {{0, 1}}, first + causal_offset, 1});
-    auto const accumulator = make(name("accumulator"), rows, value_dim), q_tile = make(name("q_tile"), dim, rows, type);
+    auto const accumulator = make("accumulator", rows, value_dim), q_tile = make("q_tile", dim, rows, type);
     b.emit(nki::Memset{accumulator.whole(), 0.0f});
     b.emit(nki::DmaCopy{q_tile.whole(), q.pattern(first, {{queries, dim}, {1, rows}})});
     for (Index begin = 0; begin < keys; begin += key_tile) {
       Index const n = std::min(key_tile, keys - begin);
       b.section("keys", begin);
-      auto const k_tile = make(name("k_tile"), dim, n, type), masked = make(name("masked"), rows, n),
-                 p = make(name("p"), rows, n, type);
-      auto const scores = make(name("scores"), rows, n, f32, Memory::psum),
-                 product = make(name("product"), rows, value_dim, f32, Memory::psum);
-      auto const largest = make(name("largest"), rows, 1), raised = make(name("raised"), rows, 1),
-                 factor = make(name("factor"), rows, 1), part = make(name("part"), rows, 1);
+      auto const k_tile = make("k_tile", dim, n, type), masked = make("masked", rows, n), p = make("p", rows, n, type);
+      auto const scores = make("scores", rows, n, f32, Memory::psum),
+                 product = make("product", rows, value_dim, f32, Memory::psum);
+      auto const largest = make("largest", rows, 1), raised = make("raised", rows, 1), factor = make("factor", rows, 1),
+                 part = make("part", rows, 1);
       b.emit(nki::DmaCopy{k_tile.whole(), k.pattern(begin, {{keys, dim}, {1, n}})});
       b.emit(nki::MatMul{scores.whole(), q_tile.whole(), k_tile.whole()});
       b.emit(nki::RangeSelect{.dst = masked.whole(),
@@ -80,9 +84,9 @@ nki::Program causal_attention(nki::ElementType type, int cores) {
       b.emit(nki::TensorCopy{top.whole(), raised.whole()});
       for (Index i = 0; i < n; i += block) {
         Index const width = std::min(block, n - i);
-        auto const turned = make(name("turned"), width, rows, type, Memory::psum),
-                   p_transposed = make(name("p_transposed"), width, rows, type),
-                   v_tile = make(name("v_tile"), width, value_dim, type);
+        auto const turned = make("turned", width, rows, type, Memory::psum),
+                   p_transposed = make("p_transposed", width, rows, type),
+                   v_tile = make("v_tile", width, value_dim, type);
         b.emit(nki::Transpose{turned.whole(), p.columns(i, width)});
         b.emit(nki::TensorCopy{p_transposed.whole(), turned.whole()});
         b.emit(nki::DmaCopy{v_tile.whole(), v.pattern((begin + i) * value_dim, {{value_dim, width}, {1, value_dim}})});
@@ -93,7 +97,7 @@ nki::Program causal_attention(nki::ElementType type, int cores) {
                                      .operand0 = factor.whole(),
                                      .operand1 = product.whole()});
     }
-    auto const inverse = make(name("inverse"), rows, 1), log = make(name("log"), rows, 1);
+    auto const inverse = make("inverse", rows, 1), log = make("log", rows, 1);
     b.emit(nki::Reciprocal{inverse.whole(), sum.whole()});
     b.emit(nki::TensorScalar{.dst = accumulator.whole(), .data = accumulator.whole(), .operand0 = inverse.whole()});
     b.emit(nki::DmaCopy{o.pattern(first * value_dim, {{value_dim, rows}, {1, value_dim}}), accumulator.whole()});
@@ -121,11 +125,10 @@ TEST_CASE("A hand-written program computes causal attention on one or two cores,
   nki::Tensors inputs{{"q", random_values(dim * queries, 71, -0.25f, 0.25f)},
                       {"k", random_values(dim * keys, 72)},
                       {"v", random_values(keys * value_dim, 73)}};
-  nki::Program const program = causal_attention(type, 1);
-  auto const hardware = nki::hardware_of(nki::Target::trn2);
-  nki::Tensors const outputs = nki::simulate(program, hardware, inputs);
-  CHECK(nki::simulate(program, hardware, inputs) == outputs);
-  CHECK(nki::simulate(causal_attention(type, 2), hardware, inputs) == outputs);
+  auto const program = valid(causal_attention(type, 1));
+  nki::Tensors const outputs = nki::simulate(program, inputs);
+  CHECK(nki::simulate(program, inputs) == outputs);
+  CHECK(nki::simulate(valid(causal_attention(type, 2)), inputs) == outputs);
 
   for (auto& [name, values] : inputs) std::ranges::transform(values, values.begin(), narrow);
   std::vector<double> errors, exact;

@@ -79,50 +79,67 @@ TEST_CASE("A register offsets an access in HBM by indices of one dimension") {
   nki::Arrangement arrangement;
   arrangement.ids = nki::Arrangement::Ids::global;
   arrangement.group_begin = id;
-  auto const outputs =
-      nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement);
+  auto const outputs = nki::simulate(one.validated(), one.inputs, arrangement);
   CHECK(outputs.at("cell_out")[0] == static_cast<float>(1 + id * stride));
   arrangement.group_begin = 80;
-  CHECK_THROWS_WITH(nki::simulate(one.builder.program(), nki::hardware_of(nki::Target::trn2), one.inputs, arrangement),
-                    ContainsSubstring("table"));
+  CHECK_THROWS_WITH(nki::simulate(one.validated(), one.inputs, arrangement),
+                    ContainsSubstring("operand src covers") && ContainsSubstring("of table, which has 1 x 80"));
+}
+
+TEST_CASE("What a register selects must have been written") {
+  SingleCoreProgram one;
+  auto const table = one.builder.tensor("table", {4, 5}, f32);
+  auto const row = one.load("row", 1, 5, counting(5));
+  one.builder.emit(nki::DmaCopy{table.pattern(0, {{1, 1}, {1, 5}}), row.whole()});
+  int const number = one.builder.make_register();
+  one.builder.emit(nki::ProcessingRank{number, 0});
+  auto from = table.pattern(0, {{1, 1}, {1, 5}});
+  from.register_offset = nki::RegisterOffset{number, 0};
+  one.builder.emit(nki::DmaCopy{row.whole(), from});
+  one.store("row", row);
+  one.run();
+  CHECK(one.result("row") == counting(5));
+  nki::Arrangement const arrangement{.ring = {}, .ids = nki::Arrangement::Ids::global, .group_begin = 2};
+  CHECK_THROWS_WITH(nki::simulate(one.validated(), one.inputs, arrangement),
+                    ContainsSubstring("operand src reads element 10 of table, which was never written"));
 }
 
 TEST_CASE("dma_transpose of two, three and four axes") {
   SingleCoreProgram one;
-  auto const x = one.load("x", 24, 60, random_values(24 * 60, 44), bf16);
+  auto const x = one.load("x", 32, 64, random_values(32 * 64, 44), bf16);
   one.store("x", x);
-  auto const two = one.builder.tile("two", Memory::sbuf, 60, 24, bf16),
-             three = one.builder.tile("three", Memory::sbuf, 5, 12 * 24, bf16),
-             four = one.builder.tile("four", Memory::sbuf, 5, 12 * 24, bf16),
-             part = one.builder.tile("part", Memory::sbuf, 60, 8, bf16);
+  auto const two = one.builder.tile("two", Memory::sbuf, 64, 32, bf16),
+             three = one.builder.tile("three", Memory::sbuf, 16, 4 * 32, bf16),
+             four = one.builder.tile("four", Memory::sbuf, 16, 4 * 32, bf16),
+             part = one.builder.tile("part", Memory::sbuf, 64, 16, bf16);
   one.builder.emit(nki::DmaTranspose{two.whole(), x.whole()});
   one.builder.emit(
-      nki::DmaTranspose{three.pattern(0, 5, 0, {{24, 12}, {1, 24}}), x.pattern(0, 24, 0, {{5, 12}, {1, 5}})});
-  one.builder.emit(nki::DmaTranspose{four.pattern(0, 5, 0, {{24, 3}, {72, 4}, {1, 24}}),
-                                     x.pattern(0, 24, 0, {{20, 3}, {5, 4}, {1, 5}})});
-  auto const hbm = one.builder.tensor("hbm", {8, 100}, bf16, Role::input);
-  one.inputs["hbm"] = random_values(800, 45);
-  one.builder.emit(nki::DmaTranspose{part.whole(), hbm.pattern(20, {{100, 8}, {1, 60}})});
+      nki::DmaTranspose{three.pattern(0, 16, 0, {{32, 4}, {1, 32}}), x.pattern(0, 32, 0, {{16, 4}, {1, 16}})});
+  one.builder.emit(nki::DmaTranspose{four.pattern(0, 16, 0, {{32, 2}, {64, 2}, {1, 32}}),
+                                     x.pattern(0, 32, 0, {{32, 2}, {16, 2}, {1, 16}})});
+  auto const hbm = one.builder.tensor("hbm", {16, 100}, bf16, Role::input);
+  one.inputs["hbm"] = random_values(1600, 45);
+  one.builder.emit(nki::DmaTranspose{part.whole(), hbm.pattern(20, {{100, 16}, {1, 64}})});
   for (auto const& [name, tile] : {std::pair{"two", two}, {"three", three}, {"four", four}, {"part", part}})
     one.store(name, tile);
   one.run();
   bool right = true;
-  for (std::size_t i = 0; i < 24; ++i)
-    for (std::size_t j = 0; j < 12; ++j)
-      for (std::size_t k = 0; k < 5; ++k) {
-        float const value = one.result("x")[i * 60 + j * 5 + k];
-        right = right && one.result("two")[(j * 5 + k) * 24 + i] == value &&
-                one.result("three")[k * 288 + j * 24 + i] == value &&
-                one.result("four")[k * 288 + (j % 4) * 72 + (j / 4) * 24 + i] == value;
+  for (std::size_t i = 0; i < 32; ++i)
+    for (std::size_t j = 0; j < 4; ++j)
+      for (std::size_t k = 0; k < 16; ++k) {
+        float const value = one.result("x")[i * 64 + j * 16 + k];
+        right = right && one.result("two")[(j * 16 + k) * 32 + i] == value &&
+                one.result("three")[k * 128 + j * 32 + i] == value &&
+                one.result("four")[k * 128 + (j % 2) * 64 + (j / 2) * 32 + i] == value;
       }
   CHECK(right);
-  for (std::size_t i = 0; i < 8; ++i)
-    for (std::size_t j = 0; j < 60; ++j)
-      REQUIRE(one.result("part")[j * 8 + i] ==
+  for (std::size_t i = 0; i < 16; ++i)
+    for (std::size_t j = 0; j < 64; ++j)
+      REQUIRE(one.result("part")[j * 16 + i] ==
               static_cast<float>(Eigen::bfloat16(one.inputs["hbm"][i * 100 + 20 + j])));
 }
 
-TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") {
+TEST_CASE("dma_transpose in place, as attention uses it") {
   SingleCoreProgram one;
   auto const p = one.load("p", 32, 128, random_values(32 * 128, 46), bf16);
   one.store("before", p);
@@ -134,19 +151,6 @@ TEST_CASE("dma_transpose in place, as attention uses it, and refused operands") 
     for (std::size_t b = 0; b < 4; ++b)
       for (std::size_t j = 0; j < 32; ++j)
         REQUIRE(one.result("p")[j * 128 + b * 32 + i] == one.result("before")[i * 128 + b * 32 + j]);
-
-  SingleCoreProgram wrong;
-  auto const x = wrong.load("x", 4, 6, std::vector<float>(24, 1.0f), bf16),
-             y = wrong.load("y", 6, 4, std::vector<float>(24, 1.0f));
-  auto const z = wrong.builder.tile("z", Memory::sbuf, 6, 6, bf16);
-  auto const run = [&](nki::DmaTranspose const& instruction) {
-    SingleCoreProgram copy = wrong;
-    copy.builder.emit(instruction);
-    copy.run();
-  };
-  CHECK_THROWS_WITH(run({y.whole(), x.whole()}), ContainsSubstring("keeps the type"));
-  CHECK_THROWS_WITH(run({z.columns(0, 3), x.whole()}), ContainsSubstring("counts of dst"));
-  run({z.columns(1, 4), x.whole()});
 }
 
 TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leaving partitions unchanged") {
@@ -174,11 +178,6 @@ TEST_CASE("nc_stream_shuffle inside quadrants: onto itself, broadcasting, leavin
       CHECK(one.result("x")[p * 3 + i] == one.inputs["x_in"][(p / 32 * 32 + 31 - p % 32) * 3 + i]);
     }
   CHECK(one.result("z") == std::vector<float>(128, one.inputs["z_in"][0]));
-
-  SingleCoreProgram wrong;
-  auto const a = wrong.load("a", 32, 1, counting(32)), b = wrong.load("b", 32, 1, counting(32));
-  wrong.builder.emit(nki::StreamShuffle{a.whole(), b.part(0, 8, 0, 1), mask});
-  CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("of src, which has 8"));
 }
 
 TEST_CASE("iota and affine_select follow their index pattern") {
@@ -213,11 +212,6 @@ TEST_CASE("iota and affine_select follow their index pattern") {
         CHECK(one.result(name)[at] == (kept ? one.inputs["x_in"][at] : -1e30f));
     }
   CHECK(one.result("numbers") == expected);
-
-  SingleCoreProgram wrong;
-  auto const tile = wrong.builder.tile("tile", Memory::sbuf, 8, 12, f32);
-  wrong.builder.emit(nki::Iota{tile.whole(), {{1, 11}}});
-  CHECK_THROWS_WITH(wrong.run(), ContainsSubstring("11 values"));
 }
 
 TEST_CASE("Indices depend on loop variables") {

@@ -23,13 +23,10 @@ struct Layout {
   Index first_partition, offset;
   std::vector<nki::Axis> free;
 };
-std::vector<Layout> const writable{{"at the start", 0, 0, {{1, 12}}},
-                                   {"shifted", 32, 3, {{1, 12}}},
-                                   {"every third", 0, 1, {{3, 12}}},
-                                   {"two axes", 64, 2, {{7, 3}, {1, 4}}},
-                                   {"turned", 0, 0, {{1, 3}, {5, 4}}},
-                                   {"backwards", 32, 39, {{-2, 12}}},
-                                   {"four axes", 0, 4, {{20, 2}, {9, 1}, {1, 2}, {3, 3}}}};
+std::vector<Layout> const writable{
+    {"at the start", 0, 0, {{1, 12}}},  {"shifted", 32, 3, {{1, 12}}},
+    {"every third", 0, 1, {{3, 12}}},   {"two axes", 64, 2, {{7, 3}, {1, 4}}},
+    {"turned", 0, 0, {{1, 3}, {5, 4}}}, {"four axes", 0, 4, {{20, 2}, {9, 1}, {1, 2}, {3, 3}}}};
 std::vector<Layout> const readable = [] {
   std::vector<Layout> all = writable;
   all.push_back({"one element for all", 0, 7, {{0, 12}}});
@@ -367,7 +364,7 @@ TEST_CASE("dst may overlap an operand, with equal or shifted elements") {
   one.builder.emit(nki::TensorTensor{x.whole(), x.whole(), x.whole(), Operator::multiply});
   one.builder.emit(nki::ScalarTensorTensor{
       .dst = y.whole(), .data = x.whole(), .operand0 = 2.0f, .op1 = Operator::subtract, .operand1 = y.whole()});
-  one.builder.emit(nki::TensorCopy{copied.part(32, 64, 0, width), copied.part(0, 64, 0, width)});
+  one.builder.emit(nki::DmaCopy{copied.part(32, 64, 0, width), copied.part(0, 64, 0, width)});
   one.builder.emit(
       nki::TensorScalar{.dst = doubled.columns(1, width - 1), .data = doubled.columns(0, width - 1), .operand0 = 2.0f});
   for (auto const& [name, tile] : {std::pair{"x", x}, {"y", y}, {"copied", copied}, {"doubled", doubled}})

@@ -46,28 +46,37 @@ class SingleCoreProgram {
  public:
   explicit SingleCoreProgram(nki::Target target = nki::Target::trn2) : builder("one", target, 1, 1), target_(target) {}
 
-  /// A tile filled with these values, rounded to its type.
+  /// A tile filled with these values, rounded to its type. DMA reaches PSUM through a tile in SBUF only.
   nki::TileHandle load(std::string const& name, Index partitions, Index elements, std::vector<float> values,
                        nki::ElementType type = f32, nki::Memory memory = nki::Memory::sbuf) {
     auto const source = builder.tensor(name + "_in", {partitions, elements}, type, nki::Role::input);
-    auto const tile = builder.tile(name, memory, partitions, elements, type);
+    auto const tile = builder.tile(name, nki::Memory::sbuf, partitions, elements, type);
     builder.emit(nki::DmaCopy{tile.whole(), source.pattern(0, {{elements, partitions}, {1, elements}})});
     inputs[name + "_in"] = std::move(values);
-    return tile;
+    return memory == nki::Memory::sbuf ? tile : copied(name + "_copy", tile, memory);
   }
   /// Stores the tile; after the run its values are result(name).
   void store(std::string const& name, nki::TileHandle const& tile) {
-    auto const type = builder.program().buffer(tile.buffer).type;
-    auto const to = builder.tensor(name + "_out", {tile.partitions, tile.elements}, type, nki::Role::output);
-    builder.emit(nki::DmaCopy{to.pattern(0, {{tile.elements, tile.partitions}, {1, tile.elements}}), tile.whole()});
+    nki::Buffer const buffer = builder.program().buffer(tile.buffer);
+    auto const from = buffer.memory == nki::Memory::sbuf ? tile : copied(name + "_stored", tile, nki::Memory::sbuf);
+    auto const to = builder.tensor(name + "_out", {tile.partitions, tile.elements}, buffer.type, nki::Role::output);
+    builder.emit(nki::DmaCopy{to.pattern(0, {{tile.elements, tile.partitions}, {1, tile.elements}}), from.whole()});
   }
-  void run() { outputs = nki::simulate(builder.program(), nki::hardware_of(target_), inputs); }
+  nki::ValidatedProgram validated() const { return nki::validated(builder.program(), nki::hardware_of(target_)); }
+  void run() { outputs = nki::simulate(validated(), inputs); }
   std::vector<float> const& result(std::string const& name) const { return outputs.at(name + "_out"); }
 
   nki::Builder builder;
   nki::Tensors inputs, outputs;
 
  private:
+  nki::TileHandle copied(std::string const& name, nki::TileHandle const& tile, nki::Memory memory) {
+    auto const type = builder.program().buffer(tile.buffer).type;
+    auto const copy = builder.tile(name, memory, tile.partitions, tile.elements, type);
+    builder.emit(nki::TensorCopy{copy.whole(), tile.whole()});
+    return copy;
+  }
+
   nki::Target target_;
 };
 

@@ -6,8 +6,8 @@
 #include <limits>
 #include <random>
 
-#include "annulus/nki/simulate/rounding.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/nki/simulate/rounding.hpp"
 #include "support/catch.hpp"
 
 namespace {

@@ -50,7 +50,7 @@ inline void check_refused(Program const& program, Expected const& expected) {
   std::vector<Finding> const found = findings(program, hardware);
   for (Finding const& finding : found) UNSCOPED_INFO(text_of(finding));
   REQUIRE(found.size() == 1);
-  CHECK(found[0].rule == expected.rule);
+  CHECK(name_of(found[0].rule) == expected.rule);
   CHECK(found[0].instruction == expected.instruction);
   CHECK(found[0].operand == expected.operand);
   CHECK_THAT(found[0].message, Catch::Matchers::ContainsSubstring(expected.in_message));

@@ -93,7 +93,7 @@ TEST_CASE("Cores that access disjoint parts need no barrier", "[nki][validate]")
   check_accepted(program(true));
   std::vector<Finding> const found = findings(program(false), hardware_of(Target::trn2));
   REQUIRE(!found.empty());
-  CHECK(found[0].rule == "R21");
+  CHECK(found[0].rule == Rule::overwrite);
 }
 
 TEST_CASE("R21: a core overwrites what the other read only after a barrier", "[nki][validate]") {
@@ -169,7 +169,7 @@ TEST_CASE("Each core has its own copy of a tensor in private_hbm", "[nki][valida
     return draft.done();
   };
   check_accepted(program(Memory::private_hbm));
-  CHECK(findings(program(Memory::shared_hbm), hardware_of(Target::trn2)).at(0).rule == "R21");
+  CHECK(findings(program(Memory::shared_hbm), hardware_of(Target::trn2)).at(0).rule == Rule::overwrite);
 
   Draft one_fills(2);
   TensorHandle const scratch =

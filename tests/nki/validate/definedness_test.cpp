@@ -21,6 +21,75 @@ TEST_CASE("R14: every element of a tile must be written before it is read", "[nk
   check_accepted(program(96, 16));
 }
 
+TEST_CASE("R14: every operand that is read is checked", "[nki][validate]") {
+  using A = Access;
+  struct Reader {
+    char const* keyword;
+    Instruction (*write)(A x, A hole, A dst, A in_psum, A column);
+  };
+  // `column` is the first column of the tile with the hole.
+  auto const reader = GENERATE(
+      Reader{"stationary", [](A x, A hole, A, A in_psum, A) { return Instruction(MatMul{in_psum, hole, x}); }},
+      Reader{"moving", [](A x, A hole, A, A in_psum, A) { return Instruction(MatMul{in_psum, x, hole}); }},
+      Reader{"data", [](A, A hole, A, A in_psum, A) { return Instruction(Transpose{in_psum, hole}); }},
+      Reader{"src", [](A, A hole, A dst, A, A) { return Instruction(DmaCopy{dst, hole}); }},
+      Reader{"data", [](A, A hole, A dst, A, A) { return Instruction(Activation{.dst = dst, .data = hole}); }},
+      Reader{"bias", [](A x, A, A dst, A,
+                        A column) { return Instruction(Activation{.dst = dst, .data = x, .bias = column}); }},
+      Reader{"scale", [](A x, A, A dst, A,
+                         A column) { return Instruction(Activation{.dst = dst, .data = x, .scale = column}); }},
+      Reader{"data1", [](A x, A hole, A dst, A, A) { return Instruction(TensorTensor{dst, hole, x}); }},
+      Reader{"data2", [](A x, A hole, A dst, A, A) { return Instruction(TensorTensor{dst, x, hole}); }},
+      Reader{"operand0", [](A x, A, A dst, A,
+                            A column) { return Instruction(TensorScalar{.dst = dst, .data = x, .operand0 = column}); }},
+      Reader{"operand1", [](A x, A hole, A dst, A, A) {
+               return Instruction(ScalarTensorTensor{.dst = dst, .data = x, .operand1 = hole});
+             }},
+      Reader{"data", [](A, A hole, A dst, A in_psum, A) {
+               A const sums(in_psum.buffer, {{1, 4}, {1, 1}});
+               return Instruction(TensorScalarReduce{dst, hole, Operator::multiply, 1.0f, Operator::add, sums});
+             }},
+      Reader{"data", [](A, A hole, A dst, A, A) {
+               return Instruction(TensorReduce{A(dst.buffer, {{1, 4}, {1, 1}}), Operator::add, hole});
+             }},
+      Reader{"src", [](A, A hole, A dst, A, A) { return Instruction(TensorCopy{dst, hole}); }},
+      Reader{"data", [](A, A hole, A dst, A, A) { return Instruction(Reciprocal{dst, hole}); }},
+      Reader{"on_true_tile", [](A, A hole, A dst, A, A) { return Instruction(AffineSelect{dst, {{1, 4}}, 0, hole}); }},
+      Reader{"on_true_tile", [](A x, A hole, A dst, A, A) {
+               A const bound(x.buffer, {{1, 4}, {1, 1}});
+               return Instruction(RangeSelect{.dst = dst, .on_true_tile = hole, .bound0 = bound, .bound1 = bound});
+             }},
+      Reader{"bound0", [](A x, A, A dst, A, A column) {
+               A const bound(x.buffer, {{1, 4}, {1, 1}});
+               return Instruction(RangeSelect{.dst = dst, .on_true_tile = x, .bound0 = column, .bound1 = bound});
+             }},
+      Reader{"bound1", [](A x, A, A dst, A, A column) {
+               A const bound(x.buffer, {{1, 4}, {1, 1}});
+               return Instruction(RangeSelect{.dst = dst, .on_true_tile = x, .bound0 = bound, .bound1 = column});
+             }},
+      Reader{"src", [](A, A hole, A dst, A, A) {
+               std::vector<int> mask(32, 255);
+               for (int i = 0; i < 4; ++i) mask[static_cast<std::size_t>(i)] = i;
+               return Instruction(StreamShuffle{dst, hole, mask});
+             }});
+  INFO(reader.keyword);
+  auto const program = [&](Index undefined) {
+    Draft draft;
+    TileHandle const x = draft.filled("x", 4, 4), hole = draft.tile("hole", Memory::sbuf, 4, 4, ElementType::float32),
+                     dst = draft.tile("dst", Memory::sbuf, 4, 4, ElementType::float32),
+                     in_psum = draft.tile("in_psum", Memory::psum, 4, 4, ElementType::float32);
+    TensorHandle const ones = draft.input("ones", {16});
+    for (Index i = 0; i < 16; ++i)
+      if (i != undefined) draft.emit(DmaCopy{hole.part(i / 4, 1, i % 4, 1), ones.pattern(i, {{1, 1}, {1, 1}})});
+    draft.emit(reader.write(x.whole(), hole.whole(), dst.whole(), in_psum.whole(), hole.column(0)));
+    return draft.done();
+  };
+  check_accepted(program(-1));
+  Program const refused = program(8);
+  check_refused(refused, {"R14", std::string(name_of(std::get<Instruction>(refused.body.back().content))),
+                          reader.keyword, "element 0 of tile hole was never written in all of partitions 0..3"});
+}
+
 TEST_CASE("R14: a tile may be filled piece by piece", "[nki][validate]") {
   auto const program = [](std::vector<Index> const& quadrants, Index stride) {
     Draft draft;

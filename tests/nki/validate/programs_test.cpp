@@ -1,4 +1,7 @@
 // Validator: whole programs, and the text of findings.
+#include <set>
+#include <string_view>
+
 #include "nki/validate/checks.hpp"
 
 using namespace annulus;
@@ -128,4 +131,14 @@ TEST_CASE("The number of findings is limited", "[nki][validate]") {
   CHECK(findings(program, hardware_of(Target::trn2)).size() == 20);
   CHECK(findings(program, hardware_of(Target::trn2), 3).size() == 3);
   CHECK(findings(program, hardware_of(Target::trn2), 100).size() == 30);
+}
+
+TEST_CASE("Every rule has a name of its own and a subject", "[nki][validate]") {
+  std::set<std::string_view> names;
+  for (int rule = 0; rule <= static_cast<int>(Rule::lifetime); ++rule) {
+    CHECK(names.insert(name_of(static_cast<Rule>(rule))).second);
+    CHECK_FALSE(subject_of(static_cast<Rule>(rule)).empty());
+  }
+  CHECK(name_of(Rule::partitions) == "R1");
+  CHECK(name_of(Rule::overwrite) == "R21");
 }

@@ -55,7 +55,7 @@ TEST_CASE("R3: extents of a matmul", "[nki][validate]") {
   };
   std::vector<Finding> const wide = findings(stationary(129), hardware_of(Target::trn2));
   REQUIRE(wide.size() == 2);  // 129 columns cannot be the partitions of any dst
-  CHECK(wide[0].rule == "R3");
+  CHECK(wide[0].rule == Rule::matmul);
   CHECK(wide[0].operand == "stationary");
   CHECK(wide[0].message == "129 columns; at most 128");
   CHECK(wide[1].message == "is 128 x 4; the product is 129 x 4");
@@ -83,7 +83,7 @@ TEST_CASE("R3: moving columns, by generation", "[nki][validate]") {
   auto const refusals = [](Product const& product) {
     std::string text;
     for (Finding const& finding : findings(product.program(), hardware_of(Target::trn3)))
-      if (finding.rule == "R3") text += finding.message;
+      if (finding.rule == Rule::matmul) text += finding.message;
     return text;
   };
   CHECK(refusals({.columns = 4097, .target = Target::trn3}) == "4097 columns; at most 4096");

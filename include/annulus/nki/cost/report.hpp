@@ -185,8 +185,8 @@ inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
   for (Buffer const& buffer : program.buffers) {
     if (!on_chip(buffer.memory)) continue;
     Index& bytes = buffer.memory == Memory::sbuf ? cost.sbuf : cost.psum;
-    bytes = saturating_add(bytes, bytes_per_partition(buffer));
-    if (buffer.memory == Memory::psum) cost.psum_banks = saturating_add(cost.psum_banks, psum_banks(buffer, limits));
+    bytes = saturating_sum(bytes, bytes_per_partition(buffer));
+    if (buffer.memory == Memory::psum) cost.psum_banks = saturating_sum(cost.psum_banks, psum_banks(buffer, limits));
   }
   return cost;
 }

@@ -1,12 +1,12 @@
 #pragma once
-// One physical NeuronCore as plain data. Every figure has its source: D a current page of the vendor (Neuron SDK 2.30
-// to 2.33), L a page for NeuronCore-v2 that has since been dropped, S the vendor's public kernels, I inferred here.
+// One physical NeuronCore as plain data, and the memory that tiles take of it. Every figure has its source: D a current
+// page of the vendor (Neuron SDK 2.30 to 2.33), L a page for NeuronCore-v2 that has since been dropped, S the vendor's
+// public kernels, I inferred here.
 
 #include <array>
 
-#include "annulus/nki/program/operators.hpp"
-#include "annulus/nki/program/program.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
 
@@ -56,8 +56,8 @@ struct Costs {
   double barrier = 1.3e-6;               // I: one semaphore round between cores
   double register_load = 2.0e-6;         // I
   double permute_latency = 1.5e-6;       // D: 1 to 2 us per hop inside a node
-  double permute_rate = 0;               // I: bytes per second to one neighbour
-  double tensor_peak = 0;                // D: bf16 operations per second
+  double permute_rate = 256e9;           // I: bytes per second to one neighbour
+  double tensor_peak = 79e12;            // D: bf16 operations per second
 };
 
 /// Limits and costs of one target.
@@ -76,8 +76,6 @@ inline Hardware hardware_of(Target target) {
     core.costs.clock = {2.4e9, 0.96e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
     core.costs.dma_engine_rate = 23e9;
     core.costs.hbm_rate = 2.9e12 / 4;
-    core.costs.permute_rate = 256e9;
-    core.costs.tensor_peak = 79e12;
   } else {
     core.limits.sbuf_bytes = 256 * 1024 - 16 * 1024 - 8;  // D: 256 KiB
     core.limits.hbm_bytes = Index{144} << 30;
@@ -88,10 +86,20 @@ inline Hardware hardware_of(Target target) {
     core.costs.clock = {2.4e9, 1.2e9, 1.2e9, 1.2e9, 1.2e9, 1e9, 1e9};
     core.costs.dma_engine_rate = 33e9;
     core.costs.hbm_rate = 4.7e12 / 4;
-    core.costs.permute_rate = 256e9;
-    core.costs.tensor_peak = 79e12;
   }
   return core;
+}
+
+/// Bytes of SBUF per partition that the tiles of a buffer take, over all places of its rotation.
+inline Index bytes_per_partition(Buffer const& buffer) {
+  return saturating_product(saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)),
+                            buffer.rotation);
+}
+
+/// The same in banks of PSUM. Every place begins at a bank boundary, so that no result crosses one.
+inline Index psum_banks(Buffer const& buffer, Limits const& limits) {
+  Index const bytes = saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
+  return saturating_product(ceil_divide(bytes, limits.psum_bank_bytes), buffer.rotation);
 }
 
 }  // namespace annulus::nki

@@ -1,18 +1,18 @@
 #pragma once
 // Buffers of a tile program, and the access patterns with which instructions read and write them.
 
+#include <algorithm>
 #include <array>
-#include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "annulus/nki/program/affine.hpp"
-#include "annulus/nki/program/saturating.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/nki/program/affine.hpp"
 
 namespace annulus::nki {
 
@@ -54,11 +54,18 @@ struct Buffer {
   /// Number of elements, saturated at the largest Index.
   Index size() const {
     Index product = 1;
-    for (Index extent : shape) product = saturating_multiply(product, extent);
+    for (Index extent : shape) product = saturating_product(product, extent);
+    return product;
+  }
+  /// Elements between consecutive indices of a dimension, saturated likewise.
+  Index stride(int dimension) const {
+    Index product = 1;
+    for (auto i = static_cast<std::size_t>(dimension) + 1; i < shape.size(); ++i)
+      product = saturating_product(product, shape[i]);
     return product;
   }
   Index elements_per_partition() const { return size() / partitions(); }
-  Index bytes() const { return saturating_multiply(size(), bytes_of(type)); }
+  Index bytes() const { return saturating_product(size(), bytes_of(type)); }
 };
 
 /// One axis of an access pattern: [stride, count], in elements.
@@ -104,24 +111,26 @@ struct Access {
   /// Elements per partition.
   Index elements() const {
     Index product = 1;
-    for (Axis const& axis : free_axes()) product = saturating_multiply(product, axis.count);
+    for (Axis const& axis : free_axes()) product = saturating_product(product, axis.count);
     return product;
   }
-  Index size() const { return saturating_multiply(partitions(), elements()); }
-  /// True if the elements of each partition are adjacent.
-  bool contiguous() const {
+  Index size() const { return saturating_product(partitions(), elements()); }
+  /// True if the elements that axes `from` and later name are adjacent, in order.
+  bool contiguous_from(std::size_t from) const {
     Index expected = 1;
-    for (std::size_t i = axis_count_; i-- > 1; expected *= axes_[i].count)
+    for (std::size_t i = axis_count_; i-- > from; expected *= axes_[i].count)
       if (axes_[i].count != 1 && axes_[i].stride != expected) return false;
     return true;
   }
+  /// True if the elements of each partition are adjacent.
+  bool contiguous() const { return contiguous_from(1); }
   /// Lowest and highest offset that axes `from` and later add.
   std::pair<Index, Index> extremes(std::size_t from) const {
     std::pair<Index, Index> range{0, 0};
     for (std::size_t i = from; i < axis_count_; ++i) {
-      Index const reach = saturating_multiply(axes_[i].stride, axes_[i].count - 1);
+      Index const reach = saturating_product(axes_[i].stride, axes_[i].count - 1);
       Index& end = reach < 0 ? range.first : range.second;
-      end = saturating_add(end, reach);
+      end = saturating_sum(end, reach);
     }
     return range;
   }
@@ -129,6 +138,62 @@ struct Access {
  private:
   std::array<Axis, most_axes> axes_{};
   std::size_t axis_count_ = 0;
+};
+
+/// The elements that axes name, as runs of equally spaced elements.
+class Runs {
+ public:
+  /// Runs in row-major order of the axes.
+  static Runs in_order(std::span<Axis const> axes) {
+    Runs runs;
+    for (std::size_t i = axes.size(); i-- > 0;) runs.add(axes[i]);
+    return runs;
+  }
+  /// Runs of adjacent elements, in no particular order: for strides of at least 0, where only the set of elements
+  /// matters. Axes that repeat elements are dropped.
+  static Runs adjacent(std::span<Axis const> axes) {
+    std::array<Axis, Access::most_axes> sorted{};
+    auto const end = std::ranges::copy_if(axes, sorted.begin(), [](Axis const& axis) { return axis.stride != 0; }).out;
+    std::sort(sorted.begin(), end, [](Axis const& a, Axis const& b) { return a.stride < b.stride; });
+    Runs runs;
+    runs.adjacent_ = true;
+    for (auto axis = sorted.begin(); axis != end; ++axis) runs.add(*axis);
+    return runs;
+  }
+
+  /// Calls visit_run(begin, count, step) for each run of the pattern at offset `begin`, until it returns false.
+  template <class Visit>
+  void visit(Index begin, Visit&& visit_run) const {
+    std::array<Index, Access::most_axes> at{};
+    for (;;) {
+      if (!visit_run(begin, length_, step_)) return;
+      std::size_t axis = 0;
+      for (; axis < outer_count_; ++axis) {
+        begin += outer_[axis].stride;
+        if (++at[axis] < outer_[axis].count) break;
+        begin -= at[axis] * outer_[axis].stride;
+        at[axis] = 0;
+      }
+      if (axis == outer_count_) return;
+    }
+  }
+
+ private:
+  /// Adds an axis around those so far. It prolongs the run if it continues it.
+  void add(Axis const& axis) {
+    if (axis.count <= 1) return;
+    bool const first = !adjacent_ && length_ == 1 && outer_count_ == 0;
+    if (first) step_ = axis.stride;
+    if (first || (outer_count_ == 0 && axis.stride == length_ * step_))
+      length_ *= axis.count;
+    else
+      outer_[outer_count_++] = axis;
+  }
+
+  std::array<Axis, Access::most_axes> outer_{};  ///< innermost first
+  std::size_t outer_count_ = 0;
+  Index length_ = 1, step_ = 1;
+  bool adjacent_ = false;  ///< the step stays 1
 };
 
 }  // namespace annulus::nki

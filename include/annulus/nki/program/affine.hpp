@@ -1,8 +1,9 @@
 #pragma once
-// Affine indices: integer linear combinations of loop variables.
+// Affine indices: integer linear combinations of loop variables, and their text.
 
 #include <algorithm>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "annulus/core/index.hpp"
@@ -69,5 +70,20 @@ class Affine {
   Index constant_ = 0;
   std::vector<Term> terms_;
 };
+
+/// Text such as "512 * tile + 64", valid in Python and C; `names` holds the name of every variable, by number.
+inline std::string text_of(Affine const& affine, std::span<std::string const> names) {
+  std::string text;
+  auto const add = [&](Index factor, std::string const& name) {
+    bool const first = text.empty();
+    Index const size = factor < 0 ? -factor : factor;
+    text += first ? (factor < 0 ? "-" : "") : (factor < 0 ? " - " : " + ");
+    if (name.empty() || size != 1) text += std::to_string(size);
+    if (!name.empty()) text += (size != 1 ? " * " : "") + name;
+  };
+  for (Affine::Term const& term : affine.terms()) add(term.coefficient, names[static_cast<std::size_t>(term.variable)]);
+  if (affine.constant() != 0 || text.empty()) add(affine.constant(), "");
+  return text;
+}
 
 }  // namespace annulus::nki

@@ -4,14 +4,61 @@
 // fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, Use, Access)
 // for an operand, visit(keyword, value) for any other field. Printing, validation and scheduling use it.
 
+#include <concepts>
 #include <optional>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "annulus/nki/program/access.hpp"
-#include "annulus/nki/program/operators.hpp"
 
 namespace annulus::nki {
+
+/// Five compute engines, the DMA queues and the collective cores of one physical core.
+enum class Engine { tensor, vector, scalar, gpsimd, sync, dma, collective };
+inline constexpr int engine_count = 7;
+constexpr std::string_view name_of(Engine engine) {
+  constexpr std::string_view names[] = {"tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"};
+  return names[static_cast<int>(engine)];
+}
+
+/// Binary operators of VectorE and GpSimdE, and of reductions.
+enum class Operator {
+  add,
+  subtract,
+  multiply,
+  maximum,
+  minimum,
+  equal,
+  not_equal,
+  greater,
+  greater_equal,
+  less,
+  less_equal,
+  logical_and,
+  logical_or
+};
+constexpr std::string_view name_of(Operator op) {
+  constexpr std::string_view names[] = {"add",        "subtract",    "multiply",  "maximum",       "minimum",
+                                        "equal",      "not_equal",   "greater",   "greater_equal", "less",
+                                        "less_equal", "logical_and", "logical_or"};
+  return names[static_cast<int>(op)];
+}
+constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }
+
+/// Elementwise functions of Activation.
+enum class Function { copy, exp, log, tanh, square, abs, sqrt, rsqrt, reciprocal };
+constexpr std::string_view name_of(Function function) {
+  constexpr std::string_view names[] = {"copy", "exp", "log", "tanh", "square", "abs", "sqrt", "rsqrt", "reciprocal"};
+  return names[static_cast<int>(function)];
+}
+
+/// Action of an instruction on the 128 internal accumulators (one per partition) of its engine.
+enum class ReduceCommand { idle, reset, reduce, reset_reduce };
+constexpr std::string_view name_of(ReduceCommand command) {
+  constexpr std::string_view names[] = {"idle", "reset", "reduce", "reset_reduce"};
+  return names[static_cast<int>(command)];
+}
 
 /// Use of an operand by an instruction; update reads and writes it.
 enum class Use { read, write, update };
@@ -31,6 +78,7 @@ inline constexpr float lowest_float = -3.4028235e38f;
 /// dst[M, N] = or += sum over partitions of stationary[K, M] * moving[K, N].
 struct MatMul {
   static constexpr std::string_view name = "nc_matmul";
+  static constexpr Engine engine = Engine::tensor;
   Access dst, stationary, moving;
   bool accumulate = false;
   ANNULUS_NKI_FIELDS(visit("dst", self.accumulate ? Use::update : Use::write, self.dst);
@@ -52,6 +100,7 @@ struct Transpose {
 /// Copies between HBM and SBUF in any direction, elements in row-major order of both patterns; casts.
 struct DmaCopy {
   static constexpr std::string_view name = "dma_copy";
+  static constexpr Engine engine = Engine::dma;
   Access dst, src;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);)
   bool operator==(DmaCopy const&) const = default;
@@ -60,6 +109,7 @@ struct DmaCopy {
 /// dst = src with axes (1, 0), (2, 1, 0) or (3, 1, 2, 0); two-byte types.
 struct DmaTranspose {
   static constexpr std::string_view name = "dma_transpose";
+  static constexpr Engine engine = Engine::dma;
   Access dst, src;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);)
   bool operator==(DmaTranspose const&) const = default;
@@ -68,6 +118,7 @@ struct DmaTranspose {
 /// dst = op(data * scale + bias); reduce_res = sum over the elements of a partition (before rounding to dst's type).
 struct Activation {
   static constexpr std::string_view name = "activation";
+  static constexpr Engine engine = Engine::scalar;
   Access dst;
   Function op = Function::copy;
   Access data;
@@ -112,6 +163,7 @@ struct TensorScalar {
 /// dst = (data op0 operand0) op1 operand1, operand1 a tensor.
 struct ScalarTensorTensor {
   static constexpr std::string_view name = "scalar_tensor_tensor";
+  static constexpr Engine engine = Engine::vector;
   Access dst, data;
   Operator op0 = Operator::multiply;
   Scalar operand0 = 1.0f;
@@ -128,6 +180,7 @@ struct ScalarTensorTensor {
 /// dst = data op0 operand0; reduce_res = dst reduced over the elements of a partition.
 struct TensorScalarReduce {
   static constexpr std::string_view name = "tensor_scalar_reduce";
+  static constexpr Engine engine = Engine::vector;
   Access dst, data;
   Operator op0 = Operator::multiply;
   Scalar operand0 = 1.0f;
@@ -142,6 +195,7 @@ struct TensorScalarReduce {
 /// dst = data reduced over its last axis, counted from the partition axis 0; negate: times -1.
 struct TensorReduce {
   static constexpr std::string_view name = "tensor_reduce";
+  static constexpr Engine engine = Engine::vector;
   Access dst;
   Operator op = Operator::maximum;
   Access data;
@@ -166,6 +220,7 @@ struct TensorCopy {
 /// (i comp_op1 bound1), else on_false_value; reduce_res = maximum of dst, chained by reduce_cmd.
 struct RangeSelect {
   static constexpr std::string_view name = "range_select";
+  static constexpr Engine engine = Engine::vector;
   Access dst, on_true_tile;
   Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;
   Access bound0, bound1;
@@ -186,6 +241,7 @@ struct RangeSelect {
 /// dst = 1 / data, more accurate than the reciprocal of ScalarE.
 struct Reciprocal {
   static constexpr std::string_view name = "reciprocal";
+  static constexpr Engine engine = Engine::vector;
   Access dst, data;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data);)
   bool operator==(Reciprocal const&) const = default;
@@ -194,6 +250,7 @@ struct Reciprocal {
 /// dst = exp(src - max_value); reduce_res = sum. trn3 only.
 struct Exponential {
   static constexpr std::string_view name = "exponential";
+  static constexpr Engine engine = Engine::vector;
   Access dst, src;
   Scalar max_value = 0.0f;
   std::optional<Access> reduce_res{};
@@ -217,6 +274,7 @@ struct Memset {
 /// dst[p, i..] = offset + p * channel_multiplier + sum of step * i, in int32, then cast; pattern: {step, count} each.
 struct Iota {
   static constexpr std::string_view name = "iota";
+  static constexpr Engine engine = Engine::gpsimd;
   Access dst;
   std::vector<Axis> pattern{};
   Affine offset{};
@@ -229,6 +287,7 @@ struct Iota {
 /// With v the value that Iota would write: dst = on_true_tile where v cmp_op 0, else on_false_value.
 struct AffineSelect {
   static constexpr std::string_view name = "affine_select";
+  static constexpr Engine engine = Engine::gpsimd;
   Access dst;
   std::vector<Axis> pattern{};
   Index channel_multiplier = 0;
@@ -246,6 +305,7 @@ struct AffineSelect {
 /// Inside each quadrant of 32 partitions: dst[i] = src[shuffle_mask[i]]; 255 leaves a partition as it is.
 struct StreamShuffle {
   static constexpr std::string_view name = "nc_stream_shuffle";
+  static constexpr Engine engine = Engine::vector;
   Access dst, src;
   std::vector<int> shuffle_mask;
   ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
@@ -256,6 +316,7 @@ struct StreamShuffle {
 /// Both cores of a pair wait for each other; then each sees what the other wrote to `data` (a whole tensor).
 struct CoreBarrier {
   static constexpr std::string_view name = "core_barrier";
+  static constexpr Engine engine = Engine::gpsimd;
   Access data;
   ANNULUS_NKI_FIELDS(visit("data", Use::update, self.data);)
   bool operator==(CoreBarrier const&) const = default;
@@ -264,6 +325,7 @@ struct CoreBarrier {
 /// Sends a whole tensor to the ring's successor and fills dst from the predecessor.
 struct CollectivePermute {
   static constexpr std::string_view name = "collective_permute_implicit";
+  static constexpr Engine engine = Engine::collective;
   Access src, dst;
   int channel = 0;
   ANNULUS_NKI_FIELDS(visit("srcs_by_channel", Use::read, self.src); visit("dsts_by_channel", Use::write, self.dst);
@@ -274,6 +336,7 @@ struct CollectivePermute {
 /// Sends src0 op src1 to the ring's successor and fills dst from the predecessor.
 struct CollectivePermuteReduce {
   static constexpr std::string_view name = "collective_permute_implicit_reduce";
+  static constexpr Engine engine = Engine::collective;
   Access src0, src1, dst;
   Operator op = Operator::add;
   int channel = 0;
@@ -286,6 +349,7 @@ struct CollectivePermuteReduce {
 /// Register = id of the rank whose data is here after iteration_id hops; 0 hops: this rank.
 struct ProcessingRank {
   static constexpr std::string_view name = "collective_permute_implicit_current_processing_rank_id";
+  static constexpr Engine engine = Engine::sync;
   int register_number = 0;
   Affine iteration_id{};
   int channel = 0;
@@ -306,59 +370,48 @@ inline std::string_view name_of(Instruction const& instruction) {
 
 /// The engine that executes an instruction.
 inline Engine engine_of(Instruction const& instruction) {
-  struct {
-    Engine operator()(MatMul const&) const { return Engine::tensor; }
-    Engine operator()(Transpose const& i) const { return i.engine; }
-    Engine operator()(DmaCopy const&) const { return Engine::dma; }
-    Engine operator()(DmaTranspose const&) const { return Engine::dma; }
-    Engine operator()(Activation const&) const { return Engine::scalar; }
-    Engine operator()(TensorTensor const& i) const { return i.engine; }
-    Engine operator()(TensorScalar const& i) const { return i.engine; }
-    Engine operator()(ScalarTensorTensor const&) const { return Engine::vector; }
-    Engine operator()(TensorScalarReduce const&) const { return Engine::vector; }
-    Engine operator()(TensorReduce const&) const { return Engine::vector; }
-    Engine operator()(TensorCopy const& i) const { return i.engine; }
-    Engine operator()(RangeSelect const&) const { return Engine::vector; }
-    Engine operator()(Reciprocal const&) const { return Engine::vector; }
-    Engine operator()(Exponential const&) const { return Engine::vector; }
-    Engine operator()(Memset const& i) const { return i.engine; }
-    Engine operator()(Iota const&) const { return Engine::gpsimd; }
-    Engine operator()(AffineSelect const&) const { return Engine::gpsimd; }
-    Engine operator()(StreamShuffle const&) const { return Engine::vector; }
-    Engine operator()(CoreBarrier const&) const { return Engine::gpsimd; }
-    Engine operator()(CollectivePermute const&) const { return Engine::collective; }
-    Engine operator()(CollectivePermuteReduce const&) const { return Engine::collective; }
-    Engine operator()(ProcessingRank const&) const { return Engine::sync; }
-  } const engines;
-  return std::visit(engines, instruction);
+  return std::visit([](auto const& typed) { return typed.engine; }, instruction);
 }
+
+/// Barriers and collectives: the instructions at which the cores of a pair wait for each other.
+template <class I>
+concept Meeting =
+    std::same_as<I, CoreBarrier> || std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
 
 namespace instruction_detail {
 
+/// Field visitor that unwraps the operands in Scalars and optionals, and passes on the indices if Visit takes them.
 template <class Visit>
 struct Operands {
   Visit& visit;
-  void operator()(std::string_view keyword, Use use, Access const& access) { visit(keyword, use, access); }
-  void operator()(std::string_view keyword, Use use, std::optional<Access> const& access) {
-    if (access) visit(keyword, use, *access);
-  }
-  void operator()(std::string_view keyword, Scalar const& scalar) {
-    if (auto const* access = std::get_if<Access>(&scalar)) visit(keyword, Use::read, *access);
+
+  void operator()(std::string_view keyword, Use use, auto& operand) const {
+    if constexpr (std::same_as<std::remove_cvref_t<decltype(operand)>, Access>)
+      visit(keyword, use, operand);
+    else if (operand)
+      visit(keyword, use, *operand);
   }
   template <class Value>
-  void operator()(std::string_view, Value const&) {}
+  void operator()(std::string_view keyword, Value& value) const {
+    using Field = std::remove_const_t<Value>;
+    if constexpr (std::same_as<Field, Scalar>) {
+      if (auto* access = std::get_if<Access>(&value)) visit(keyword, Use::read, *access);
+    } else if constexpr (std::same_as<Field, Affine> && std::invocable<Visit&, std::string_view, Value&>) {
+      visit(keyword, value);
+    }
+  }
 };
 
 }  // namespace instruction_detail
 
-/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals.
+/// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals, and
+/// visit(keyword, Affine) for every index among the other fields, if it takes that.
 template <class I, class Visit>
-void for_each_access(I const& instruction, Visit&& visit) {
-  I::fields(instruction, instruction_detail::Operands<Visit>{visit});
-}
-template <class Visit>
-void for_each_access(Instruction const& instruction, Visit&& visit) {
-  std::visit([&](auto const& typed) { for_each_access(typed, visit); }, instruction);
+void for_each_access(I& instruction, Visit&& visit) {
+  if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)
+    std::visit([&](auto& typed) { for_each_access(typed, visit); }, instruction);
+  else
+    I::fields(instruction, instruction_detail::Operands<std::remove_reference_t<Visit>>{visit});
 }
 
 }  // namespace annulus::nki

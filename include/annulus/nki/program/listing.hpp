@@ -12,7 +12,6 @@
 #include <variant>
 #include <vector>
 
-#include "annulus/nki/program/affine_text.hpp"
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
@@ -67,23 +66,23 @@ class Listing {
   void list(Body const& body, std::size_t depth) {
     for (Node const& node : body) {
       text_.append(2 * depth, ' ');
+      Body const* inside = nullptr;
       if (auto const* instruction = node.as<Instruction>()) {
         std::visit([&](auto const& typed) { list(typed); }, *instruction);
       } else if (auto const* allocate = node.as<Allocate>()) {
         text_ += "allocate " + program_.buffer(allocate->buffer).name;
       } else if (auto const* section = node.as<Section>()) {
         text_ += "-- " + section->name + " " + index(section->number);
-      }
-      if (auto const* loop = node.as<Loop>()) {
-        text_ += "for " + program_.variables[static_cast<std::size_t>(loop->variable)] + " < " +
-                 std::to_string(loop->count) + "\n";
-        list(loop->body, depth + 1);
+      } else if (auto const* loop = node.as<Loop>()) {
+        text_ +=
+            "for " + program_.variables[static_cast<std::size_t>(loop->variable)] + " < " + std::to_string(loop->count);
+        inside = &loop->body;
       } else if (auto const* branch = node.as<OnCore>()) {
-        text_ += "on core " + std::to_string(branch->core) + "\n";
-        list(branch->body, depth + 1);
-      } else {
-        text_ += "\n";
+        text_ += "on core " + std::to_string(branch->core);
+        inside = &branch->body;
       }
+      text_ += "\n";
+      if (inside) list(*inside, depth + 1);
     }
   }
 

@@ -1,10 +1,12 @@
 #pragma once
-// Tile programs: the buffers and instructions that every core of every rank of a ring executes.
+// Tile programs: the buffers and instructions that every core of every rank of a ring executes, and the search for
+// references to what a program does not declare.
 
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "annulus/core/check.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 namespace annulus::nki {
@@ -91,5 +93,70 @@ struct Program {
     return numbers;
   }
 };
+
+namespace dangling_detail {
+
+/// Visitor of nodes and operands that describes the first dangling reference.
+struct Search {
+  Program const& program;
+  std::string found{};
+
+  /// `context` says what names the number.
+  template <class... Context>
+  void need(std::string_view what, Index number, Index count, Context const&... context) {
+    if (found.empty() && (number < 0 || number >= count))
+      found = message_of(context..., "names ", what, ' ', number, " of ", count);
+  }
+  template <class... Context>
+  void index(Affine const& affine, Context const&... context) {
+    for (Affine::Term const& term : affine.terms())
+      need("variable", term.variable, std::ssize(program.variables), context...);
+  }
+
+  void operator()(Body const& body) {
+    for (Node const& node : body)
+      if (found.empty()) std::visit(*this, node.content);
+  }
+  void operator()(Instruction const& instruction) {
+    std::visit([&](auto const& typed) { for_each_access(typed, Operands{*this, typed.name}); }, instruction);
+    if (auto const* query = std::get_if<ProcessingRank>(&instruction))
+      need("register", query->register_number, program.registers, query->name, ": operand register ");
+  }
+  void operator()(Allocate const& made) { need("buffer", made.buffer, std::ssize(program.buffers), "allocate "); }
+  void operator()(Section const& section) { index(section.number, "section ", section.name, ' '); }
+  void operator()(Loop const& loop) {
+    need("variable", loop.variable, std::ssize(program.variables), "a loop ");
+    (*this)(loop.body);
+  }
+  void operator()(OnCore const& branch) { (*this)(branch.body); }
+
+  struct Operands {
+    Search& search;
+    std::string_view instruction;
+
+    void operator()(std::string_view keyword, Affine const& index) {
+      search.index(index, instruction, ": operand ", keyword, ' ');
+    }
+    void operator()(std::string_view keyword, Use, Access const& access) {
+      search.need("buffer", access.buffer, std::ssize(search.program.buffers), instruction, ": operand ", keyword, ' ');
+      if (search.found.empty() && access.axes().empty())
+        search.found = message_of(instruction, ": operand ", keyword, " has no axes");
+      (*this)(keyword, access.offset);
+      if (access.register_offset)
+        search.need("register", access.register_offset->register_number, search.program.registers, instruction,
+                    ": operand ", keyword, ' ');
+    }
+  };
+};
+
+}  // namespace dangling_detail
+
+/// Describes the first dangling reference, with its instruction and operand; empty if there is none. Call it before an
+/// unvalidated program is executed or costed.
+inline std::string dangling(Program const& program) {
+  dangling_detail::Search search{program};
+  search(program.body);
+  return search.found;
+}
 
 }  // namespace annulus::nki

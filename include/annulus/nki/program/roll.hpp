@@ -13,25 +13,15 @@ namespace annulus::nki {
 
 namespace roll_detail {
 
-/// Field visitor that collects every Affine of an instruction, in the order of its fields.
-struct IndexFinder {
-  std::vector<Affine*>& found;
-  void operator()(std::string_view, Use, Access& access) { found.push_back(&access.offset); }
-  void operator()(std::string_view, Use, std::optional<Access>& access) {
-    if (access) found.push_back(&access->offset);
-  }
-  void operator()(std::string_view, Scalar& scalar) {
-    if (auto* access = std::get_if<Access>(&scalar)) found.push_back(&access->offset);
-  }
-  void operator()(std::string_view, Affine& index) { found.push_back(&index); }
-  template <class Value>
-  requires(!std::same_as<Value, Affine> && !std::same_as<Value, Scalar>) void operator()(std::string_view, Value&) {}
-};
-
 inline void find_indices(Body& body, std::vector<Affine*>& found) {
+  struct {
+    std::vector<Affine*>& found;
+    void operator()(std::string_view, Use, Access& access) { found.push_back(&access.offset); }
+    void operator()(std::string_view, Affine& index) { found.push_back(&index); }
+  } collect{found};
   for (Node& node : body) {
     if (auto* instruction = std::get_if<Instruction>(&node.content))
-      std::visit([&]<class I>(I& typed) { I::fields(typed, IndexFinder{found}); }, *instruction);
+      for_each_access(*instruction, collect);
     else if (auto* section = std::get_if<Section>(&node.content))
       found.push_back(&section->number);
     else if (auto* loop = std::get_if<Loop>(&node.content))

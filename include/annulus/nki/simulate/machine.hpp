@@ -2,21 +2,54 @@
 // One simulated rank: its one or two cores run alternately in the calling thread, each up to the next barrier or
 // collective, where both synchronize.
 
+#include <algorithm>
 #include <array>
+#include <functional>
+#include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/program/dangling.hpp"
-#include "annulus/nki/simulate/collectives.hpp"
-#include "annulus/nki/simulate/data_movement.hpp"
-#include "annulus/nki/simulate/gpsimd_engine.hpp"
-#include "annulus/nki/simulate/scalar_engine.hpp"
-#include "annulus/nki/simulate/tensor_engine.hpp"
-#include "annulus/nki/simulate/vector_engine.hpp"
+#include "annulus/nki/simulate/engines.hpp"
+#include "annulus/nki/validate/validate.hpp"
 
 namespace annulus::nki {
+
+/// Choices left to the device, on which the results of a program must not depend: order of the ring, meaning of rank
+/// ids, and order of the cores.
+struct Arrangement {
+  /// Meaning of the rank ids that programs query: position in the group, or rank number across all groups.
+  enum class Ids { position, global };
+
+  /// Worker that each rank of the communicator runs as; empty: worker = rank. Data moves from each rank to the next.
+  std::vector<int> ring;
+  Ids ids = Ids::position;
+  int group_begin = 0;  ///< global number of the group's first worker
+  int first_core = 0;   ///< which core of a pair runs first between two synchronization points
+
+  /// Throws UnsupportedError unless the ring names every worker once and first_core exists.
+  void check_for(int ranks, int cores) const {
+    check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ", cores);
+    if (ring.empty()) return;
+    std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
+    check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
+                            " ranks");
+    for (int worker : ring) {
+      bool const fits = worker >= 0 && worker < ranks && !seen[static_cast<std::size_t>(worker)];
+      check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
+      seen[static_cast<std::size_t>(worker)] = true;
+    }
+  }
+
+  int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
+  /// The id of the worker whose data is at `rank` after `hops` hops.
+  int id_after(Index hops, Rank rank, int ranks) const {
+    auto const from = static_cast<Rank>(((rank - hops) % ranks + ranks) % ranks);
+    return worker(from) + (ids == Ids::global ? group_begin : 0);
+  }
+};
 
 /// Values of tensors in HBM by buffer name, in row-major order.
 using Tensors = std::map<std::string, std::vector<float>, std::less<>>;
@@ -34,29 +67,26 @@ struct Statistics {
 
 namespace simulator {
 
-/// Instructions at which the cores of a rank synchronize.
-template <class I>
-concept Meeting =
-    std::same_as<I, CoreBarrier> || std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
+/// A rank's position in the ring. shift(out, in) sends `out` to the next rank and receives `in` from the previous one.
+struct RingPosition {
+  Rank rank = 0;
+  int ranks = 1;
+  Arrangement arrangement;
+  std::function<void(std::span<float const> out, std::span<float> in)> shift;
+};
 
-/// Runs once and then returns its outputs. Refers to the program and hardware, which outlive it.
+/// Runs once and then returns its outputs. Refers to the program, which outlives it.
 class Machine {
  public:
   /// Throws UnsupportedError, ShapeError and Error as documented for simulate().
-  Machine(Program const& program, Hardware const& hardware, Tensors const& inputs, RingPosition place)
-      : program_(program), place_(std::move(place)), shared_(program.buffers.size()) {
-    check<UnsupportedError>(program.cores == 1 || program.cores == 2, "a program for ", program.cores,
-                            " cores; a logical core has 1 or 2 cores");
-    check<UnsupportedError>(program.target == hardware.target, "a program for ", name_of(program.target), " on ",
-                            name_of(hardware.target));
-    check<UnsupportedError>(program.ranks == place_.ranks, "a program for ", program.ranks, " ranks on a ring of ",
+  Machine(ValidatedProgram const& validated, Tensors const& inputs, RingPosition place)
+      : program_(validated.program()), place_(std::move(place)), shared_(program_.buffers.size()) {
+    check<UnsupportedError>(program_.ranks == place_.ranks, "a program for ", program_.ranks, " ranks on a ring of ",
                             place_.ranks);
-    place_.arrangement.check_for(program.ranks, program.cores);
-    std::string const missing = dangling(program);
-    check<Error>(missing.empty(), "program ", program.name, ": ", missing, "; accepted is what the program declares");
+    place_.arrangement.check_for(program_.ranks, program_.cores);
     for (std::size_t i = 0; i < shared_.size(); ++i)
-      if (program.buffers[i].memory == Memory::shared_hbm) shared_[i].forget(program.buffers[i]);
-    for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, hardware, core, shared_);
+      if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = Place(program_.buffers[i]);
+    for (int core = 0; core < program_.cores; ++core) cores_.emplace_back(program_, core, shared_);
     load(inputs);
   }
 
@@ -64,42 +94,23 @@ class Machine {
   void run(Statistics* statistics) {
     Statistics counted;
     auto const first = static_cast<std::size_t>(place_.arrangement.first_core);
-    while (true) {
-      std::array<Node const*, 2> nodes{};
-      for (std::size_t i = 0; i < cores_.size(); ++i) {
-        std::size_t const core = (first + i) % cores_.size();
-        nodes[core] = run_to_meeting(cores_[core], counted);
-      }
-      if (cores_.size() == 2) check_together(nodes);
-      if (!nodes[0]) break;
-      auto const& instruction = *nodes[0]->as<Instruction>();
-      with_context(cores_[0], instruction, [&] {
-        std::visit(
-            [&]<class I>(I const& typed) {
-              if constexpr (Meeting<I>) {
-                if (cores_.size() == 2) check_shared(typed);
-                meet(cores_[0], place_, typed);
-              }
-            },
-            instruction);
-      });
+    for (;;) {
+      // Both cores reach the same barriers and collectives, since no branch of one core contains any.
+      Node const* node = nullptr;
+      for (std::size_t i = 0; i < cores_.size(); ++i)
+        node = run_to_meeting(cores_[(first + i) % cores_.size()], counted);
+      if (!node) break;
+      execute_in_context(cores_[0], *node->as<Instruction>());
     }
     if (statistics) *statistics = counted;
   }
 
-  /// The outputs by name. Throws Error for an element that was never written.
-  Tensors outputs() {
+  /// The outputs by name.
+  Tensors outputs() const {
     Tensors results;
     for (int number : program_.with_role(Role::output)) {
-      Buffer const& buffer = program_.buffer(number);
-      Place& place = shared_[static_cast<std::size_t>(number)];
-      check<Error>(buffer.memory == Memory::shared_hbm, "output ", buffer.name, " is in ", name_of(buffer.memory),
-                   ", not in shared_hbm");
-      place.fill_undefined();
-      auto const missing = std::ranges::find_if(place.elements, is_poison);
-      check<Error>(missing == place.elements.end(), "element ", missing - place.elements.begin(), " of output ",
-                   buffer.name, " was never written");
-      results.emplace(buffer.name, std::vector<float>(place.elements.begin(), place.elements.end()));
+      Floats const& elements = shared_[static_cast<std::size_t>(number)].elements;
+      results.emplace(program_.buffer(number).name, std::vector<float>(elements.begin(), elements.end()));
     }
     return results;
   }
@@ -118,77 +129,46 @@ class Machine {
                               " is missing");
       check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name, " has ",
                         found->second.size(), " elements, expected ", buffer.size());
-      check<Error>(buffer.memory == Memory::shared_hbm, "input ", buffer.name, " is in ", name_of(buffer.memory),
-                   ", not in shared_hbm");
-      Place& place = shared_[static_cast<std::size_t>(number)];
-      std::ranges::transform(found->second, place.elements.begin(), [](float value) {
+      Floats& elements = shared_[static_cast<std::size_t>(number)].elements;
+      std::ranges::transform(found->second, elements.begin(), [](float value) {
         return value == value ? value : std::numeric_limits<float>::quiet_NaN();
       });
-      round_to(buffer.type, place.elements.data(), buffer.size());
-      place.defined_columns = place.columns;
+      round_to(buffer.type, elements.data(), buffer.size());
     }
   }
 
   /// Executes a core up to its next barrier or collective and returns that node; null at the end of the program.
   Node const* run_to_meeting(CoreState& core, Statistics& counted) {
     while (Node const* const node = core.walk.next()) {
-      if (auto const* made = node->as<Allocate>()) {
-        core.allocate(*made);
-      } else if (auto const* section = node->as<Section>()) {
+      if (auto const* section = node->as<Section>()) {
         core.section = section;
         core.section_number = core.walk.at(section->number);
       } else if (auto const* instruction = node->as<Instruction>()) {
         ++core.executed;
         ++counted.instructions[static_cast<std::size_t>(engine_of(*instruction))];
         if (is_core_barrier(*node)) return node;
-        with_context(core, *instruction, [&] {
-          std::visit(
-              [&]<class I>(I const& typed) {
-                if constexpr (std::same_as<I, ProcessingRank>)
-                  answer(core, place_, typed);
-                else if constexpr (!Meeting<I>)
-                  execute(core, typed);
-              },
-              *instruction);
-        });
+        execute_in_context(core, *instruction);
       }
     }
     return nullptr;
   }
 
-  void check_together(std::array<Node const*, 2> const& nodes) const {
-    auto const values = [&](std::size_t core) { return cores_[core].walk.values().subspan(1); };
-    if (nodes[0] == nodes[1] && (!nodes[0] || std::ranges::equal(values(0), values(1)))) return;
-    auto const describe = [](Node const* node) {
-      return node ? std::string(name_of(*node->as<Instruction>())) : std::string("its end");
-    };
-    throw Error(message_of("cores do not meet: core 0 is at ", where(cores_[0]), describe(nodes[0]), ", core 1 at ",
-                           where(cores_[1]), describe(nodes[1])));
-  }
-
-  /// Operands of collectives and barriers must be shared by both cores, not private to one.
-  template <class I>
-  void check_shared(I const& instruction) const {
-    for_each_access(instruction, [&](std::string_view keyword, Use, Access const& access) {
-      Buffer const& buffer = program_.buffer(access);
-      check<Error>(buffer.memory == Memory::shared_hbm, "operand ", keyword, ": ", buffer.name, " is in ",
-                   name_of(buffer.memory), ", of which each core has its own");
-    });
-  }
-
-  static std::string where(CoreState const& core) {
-    return core.section ? message_of(core.section->name, ' ', core.section_number, ", ") : std::string();
-  }
-
-  /// Adds the position in the program to the message of an error.
-  template <class Execute>
-  static void with_context(CoreState const& core, Instruction const& instruction, Execute&& execute) {
+  /// Executes an instruction; adds the position in the program to the message of an error.
+  void execute_in_context(CoreState& core, Instruction const& instruction) {
     auto const context = [&] {
-      return message_of("core ", core.walk.core(), ", ", where(core), "instruction ", core.executed, ", ",
-                        name_of(instruction), ": ");
+      return message_of("core ", core.walk.core(), ", ",
+                        core.section ? message_of(core.section->name, ' ', core.section_number, ", ") : std::string(),
+                        "instruction ", core.executed, ", ", name_of(instruction), ": ");
     };
     try {
-      execute();
+      std::visit(
+          [&](auto const& typed) {
+            if constexpr (requires { perform(core, typed); })
+              perform(core, typed);
+            else
+              execute(core, typed);
+          },
+          instruction);
     } catch (CommunicationError const& error) {
       throw CommunicationError(context() + error.what(), error.rank(), error.step(), error.neighbour());
     } catch (UnsupportedError const& error) {
@@ -196,6 +176,28 @@ class Machine {
     } catch (Error const& error) {
       throw Error(context() + error.what());
     }
+  }
+
+  /// Writes to simulated shared HBM are visible to the other core immediately, so a barrier has nothing else to do.
+  void perform(CoreState&, CoreBarrier const&) {}
+  void perform(CoreState& core, CollectivePermute const& i) { shift(core, core.operand(i.src).base, i.dst); }
+  void perform(CoreState& core, CollectivePermuteReduce const& i) {
+    Operand const src0 = core.operand(i.src0), src1 = core.operand(i.src1);
+    float* const joined = core.scratch[2].of(src0.size());
+    apply(i.op, src0.base, src1.base, joined, src0.size());
+    round_to(src0.type, joined, src0.size());
+    shift(core, joined, i.dst);
+  }
+  /// Sets a register to the id of the worker whose data has been received.
+  void perform(CoreState& core, ProcessingRank const& i) {
+    core.registers[static_cast<std::size_t>(i.register_number)] =
+        place_.arrangement.id_after(core.walk.at(i.iteration_id), place_.rank, place_.ranks);
+  }
+  /// Operands of collectives are whole tensors, so their elements are consecutive.
+  void shift(CoreState& core, float const* out, Access const& into) {
+    Operand const dst = core.operand(into);
+    auto const size = static_cast<std::size_t>(dst.size());
+    place_.shift({out, size}, {dst.base, size});
   }
 
   Program const& program_;

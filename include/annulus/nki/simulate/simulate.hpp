@@ -1,14 +1,12 @@
 #pragma once
 // Simulator of tile programs: runs one rank of a program on simulated NeuronCores.
 
-#include <algorithm>
 #include <exception>
 #include <span>
-#include <utility>
 
-#include "annulus/nki/simulate/machine.hpp"
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/memory_space.hpp"
+#include "annulus/nki/simulate/machine.hpp"
 
 namespace annulus::nki {
 
@@ -21,28 +19,23 @@ namespace annulus::nki {
 ///   statistics   if not null, receives the counts of what this rank executed.
 ///
 /// Returns the buffers of role output by name, in row-major order.
-/// Throws UnsupportedError if the program does not match the ring, the hardware or the names of the inputs, ShapeError
-/// for inputs of another size, CommunicationError when a peer is lost, and Error, with instruction and operand, if the
-/// program has undefined behaviour on the device: it reads an element that was never written, evaluates a function
-/// outside ScalarE's domain, writes an integer that the type cannot hold, or leaves part of an output unwritten. Form
-/// and limits are checked by the validator, not here.
+/// Throws UnsupportedError if the program does not match the ring or the names of the inputs, ShapeError for inputs of
+/// another size, CommunicationError when a peer is lost, and Error, with the instruction, if its data lead to undefined
+/// behaviour on the device: it evaluates a function outside ScalarE's domain, writes an integer that the type cannot
+/// hold, or a register that holds a global rank id selects elements that do not exist or were never written. All else
+/// has been checked by the validator.
 template <Communicator C>
-requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Program const& program,
-                                                                             Hardware const& hardware,
+requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(ValidatedProgram const& program,
                                                                              Tensors const& inputs, C& ring,
                                                                              Arrangement const& arrangement = {},
                                                                              Statistics* statistics = nullptr) {
   auto const shift = [&](std::span<float const> out, std::span<float> in) {
-    if (ring.size() == 1) {
-      std::ranges::copy(out, in.begin());
-      return;
-    }
     auto const sent = std::as_bytes(out);
     auto const received = std::as_writable_bytes(in);
     ring.start_shift(Channel::prefetched, 1, OutgoingBytes(&sent, 1), IncomingBytes(&received, 1)).wait();
   };
   try {
-    simulator::Machine machine(program, hardware, inputs, {ring.rank(), ring.size(), arrangement, shift});
+    simulator::Machine machine(program, inputs, {ring.rank(), ring.size(), arrangement, shift});
     machine.run(statistics);
     return machine.outputs();
   } catch (std::exception const& error) {
@@ -52,10 +45,9 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Pro
 }
 
 /// The same for a program of one rank, without a communicator.
-inline Tensors simulate(Program const& program, Hardware const& hardware, Tensors const& inputs,
-                        Arrangement const& arrangement = {}, Statistics* statistics = nullptr) {
-  auto const shift = [](std::span<float const> out, std::span<float> in) { std::ranges::copy(out, in.begin()); };
-  simulator::Machine machine(program, hardware, inputs, {0, 1, arrangement, shift});
+inline Tensors simulate(ValidatedProgram const& program, Tensors const& inputs, Arrangement const& arrangement = {},
+                        Statistics* statistics = nullptr) {
+  simulator::Machine machine(program, inputs, {0, 1, arrangement, {}});
   machine.run(statistics);
   return machine.outputs();
 }

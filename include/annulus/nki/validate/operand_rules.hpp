@@ -1,39 +1,30 @@
 #pragma once
-// Rules that hold for every operand of every instruction: indices, memory, partitions, access pattern, bounds.
+// Rules on operands: of every operand (indices, memory, partitions, access pattern, bounds), and of the operands of one
+// instruction relative to each other (shapes, scalars, engines, operators).
 
 #include <algorithm>
 #include <array>
-#include <concepts>
+#include <initializer_list>
+#include <ostream>
+#include <string>
 #include <variant>
 
 #include "annulus/nki/validate/site.hpp"
 
 namespace annulus::nki::validate_detail {
 
-/// Checks that buffers and registers exist and that index expressions use variables in scope only; later rules rely on
-/// it.
+/// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in scope
+/// only; later rules rely on it.
 struct IndexRules {
   Site const& site;
   bool hold = true;
 
-  void operator()(std::string_view keyword, Use, Access const& access) { (*this)(keyword, access); }
-  void operator()(std::string_view keyword, Use, std::optional<Access> const& access) {
-    if (access) (*this)(keyword, *access);
-  }
-  void operator()(std::string_view keyword, Scalar const& scalar) {
-    if (auto const* access = std::get_if<Access>(&scalar)) (*this)(keyword, *access);
-  }
   void operator()(std::string_view keyword, Affine const& index) {
     for (Affine::Term const& term : index.terms())
       need(site.scope.knows(term.variable), keyword, "an index depends on variable ", term.variable,
            ", which no loop around it counts; accepted: 0 (the core) and the variables of those loops");
   }
-  template <class Value>
-  requires(!std::same_as<Value, Affine> && !std::same_as<Value, Scalar>) void operator()(std::string_view,
-                                                                                         Value const&) {}
-
- private:
-  void operator()(std::string_view keyword, Access const& access) {
+  void operator()(std::string_view keyword, Use, Access const& access) {
     auto const count = static_cast<int>(site.program.buffers.size());
     need(access.buffer >= 0 && access.buffer < count, keyword, "buffer ", access.buffer, "; the program has ", count,
          " buffers");
@@ -46,9 +37,11 @@ struct IndexRules {
     need(number >= 0 && number < site.program.registers, keyword, "register ", number, "; the program has ",
          site.program.registers, " registers");
   }
+
+ private:
   template <class... Parts>
   void need(bool holds, std::string_view keyword, Parts const&... parts) {
-    hold = site.require(holds, "form", keyword, parts...) && hold;
+    hold = site.require(holds, Rule::form, keyword, parts...) && hold;
   }
 };
 
@@ -56,8 +49,8 @@ inline Index start_partition_step(Index partitions) { return partitions > 64 ? 1
 
 inline bool require_start_partition(Index start, Index partitions, std::string_view keyword, Site const& site) {
   Index const step = start_partition_step(partitions);
-  return site.require(start >= 0 && start % step == 0, "R1", keyword, partitions, " partitions from partition ", start,
-                      "; they may start at multiples of ", step, " only");
+  return site.require(start >= 0 && start % step == 0, Rule::partitions, keyword, partitions,
+                      " partitions from partition ", start, "; they may start at multiples of ", step, " only");
 }
 
 /// True if no element is named twice; a write that names one twice has no defined result.
@@ -69,7 +62,7 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
   for (Axis const& axis : sorted) {
     if (axis.count <= 1) continue;
     if (axis.stride <= reach) return false;
-    reach = saturating_add(reach, saturating_multiply(axis.stride, axis.count - 1));
+    reach = saturating_sum(reach, saturating_product(axis.stride, axis.count - 1));
   }
   return true;
 }
@@ -78,96 +71,95 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
 /// uses addresses and starts at any partition. The number of columns of a matmul's result has its own limit.
 enum class OperandOf { engine, dma, product };
 
-/// Rules of an operand in SBUF or PSUM.
-inline void check_tile_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose,
-                               Site const& site) {
+/// Rules of an operand in SBUF or PSUM. Returns whether its strides are accepted.
+inline bool check_tile_operand(std::string_view keyword, Access const& access, OperandOf whose, Site const& site) {
   Buffer const& buffer = site.buffer(access);
   Limits const& limits = site.limits;
-  site.require(access.age >= 0 && access.age < buffer.rotation, "lifetime", keyword, "tile ", buffer.name, " made ",
+  site.require(access.age >= 0 && access.age < buffer.rotation, Rule::lifetime, keyword, "tile ", buffer.name, " made ",
                access.age, " allocations ago; the last ", buffer.rotation, " are kept");
-  bool const fits = site.require(access.partitions() <= limits.partitions, "R1", keyword, access.partitions(),
-                                 " partitions; at most ", limits.partitions);
+  bool const fits = site.require(access.partitions() <= limits.partitions, Rule::partitions, keyword,
+                                 access.partitions(), " partitions; at most ", limits.partitions);
   bool const starts =
       whose == OperandOf::dma || require_start_partition(access.start_partition, access.partitions(), keyword, site);
   if (fits && starts)
     site.require(access.start_partition >= 0 && access.start_partition + access.partitions() <= buffer.partitions(),
-                 "R2", keyword, "partitions ", access.start_partition, "..",
+                 Rule::capacity, keyword, "partitions ", access.start_partition, "..",
                  access.start_partition + access.partitions() - 1, " of tile ", buffer.name, ", which has ",
                  buffer.partitions());
   auto const free_axes = static_cast<Index>(access.free_axes().size());
-  site.require(free_axes >= 1 && free_axes <= limits.free_axes, "R17", keyword, free_axes, " free axes; 1 to ",
-               limits.free_axes, " are accepted");
+  site.require(free_axes >= 1 && free_axes <= limits.free_axes, Rule::access_pattern, keyword, free_axes,
+               " free axes; 1 to ", limits.free_axes, " are accepted");
   bool strides_fit = true;
   for (Axis const& axis : access.free_axes()) {
-    site.require(axis.count <= limits.axis_count, "R17", keyword, "an axis of ", axis.count, " elements; at most ",
-                 limits.axis_count);
-    strides_fit = site.require(axis.stride >= 0 && axis.stride <= limits.axis_stride, "R17", keyword, "stride ",
-                               axis.stride, "; accepted: 0 to ", limits.axis_stride) &&
+    site.require(axis.count <= limits.axis_count, Rule::access_pattern, keyword, "an axis of ", axis.count,
+                 " elements; at most ", limits.axis_count);
+    strides_fit = site.require(axis.stride >= 0 && axis.stride <= limits.axis_stride, Rule::access_pattern, keyword,
+                               "stride ", axis.stride, "; accepted: 0 to ", limits.axis_stride) &&
                   strides_fit;
   }
   Index const most = buffer.memory == Memory::psum ? limits.psum_elements : limits.sbuf_elements;
-  site.require(access.elements() <= most || whose == OperandOf::product, "R17", keyword, access.elements(),
-               " elements per partition in ", name_of(buffer.memory), "; at most ", most);
-  site.require(!access.register_offset, "R17", keyword, "a register in the offset of a tile; accepted in HBM only");
-  if (!strides_fit) return;
+  site.require(access.elements() <= most || whose == OperandOf::product, Rule::access_pattern, keyword,
+               access.elements(), " elements per partition in ", name_of(buffer.memory), "; at most ", most);
+  site.require(!access.register_offset, Rule::access_pattern, keyword,
+               "a register in the offset of a tile; accepted in HBM only");
+  if (!strides_fit) return false;
   ValueRange const offset = site.scope.range_of(access.offset);
-  Index const last = saturating_add(offset.high, access.extremes(1).second);
-  site.require(offset.low >= 0 && last < buffer.elements_per_partition(), "R2", keyword, "elements ", offset.low, "..",
-               last, " of a partition of tile ", buffer.name, ", which has ", buffer.elements_per_partition());
-  if (use != Use::read)
-    site.require(names_each_element_once(access.free_axes()), "R17", keyword,
-                 "the pattern names an element twice; a destination names each once");
+  Index const last = saturating_sum(offset.high, access.extremes(1).second);
+  site.require(offset.low >= 0 && last < buffer.elements_per_partition(), Rule::capacity, keyword, "elements ",
+               offset.low, "..", last, " of a partition of tile ", buffer.name, ", which has ",
+               buffer.elements_per_partition());
+  return true;
 }
 
-/// Rules of an operand in HBM. A register offset is assumed to hold any rank of the ring.
-inline void check_tensor_operand(std::string_view keyword, Use use, Access const& access, Site const& site) {
+/// Rules of an operand in HBM. A register offset is assumed to hold any rank of the ring. Returns whether its strides
+/// and its register are accepted.
+inline bool check_tensor_operand(std::string_view keyword, Use use, Access const& access, Site const& site) {
   Buffer const& buffer = site.buffer(access);
-  site.require(access.age == 0 && access.start_partition == 0, "form", keyword, "age ", access.age,
+  site.require(access.age == 0 && access.start_partition == 0, Rule::form, keyword, "age ", access.age,
                " and start partition ", access.start_partition, " of tensor ", buffer.name,
                "; tensors in HBM have neither");
   if (use == Use::write)
-    site.require(buffer.role != Role::input, "R16", keyword, "writes input ", buffer.name,
+    site.require(buffer.role != Role::input, Rule::inputs_and_outputs, keyword, "writes input ", buffer.name,
                  "; kernels are functions of their inputs");
   for (Axis const& axis : access.axes())
-    if (!site.require(axis.stride >= 0, "R17", keyword, "stride ", axis.stride, "; at least 0 is accepted")) return;
+    if (!site.require(axis.stride >= 0, Rule::access_pattern, keyword, "stride ", axis.stride,
+                      "; at least 0 is accepted"))
+      return false;
   ValueRange offset = site.scope.range_of(access.offset);
   if (access.register_offset) {
     int const dimension = access.register_offset->dimension;
-    if (!site.require(dimension >= 0 && dimension < static_cast<int>(buffer.shape.size()), "R17", keyword,
-                      "a register counts dimension ", dimension, " of tensor ", buffer.name, ", which has ",
+    if (!site.require(dimension >= 0 && dimension < static_cast<int>(buffer.shape.size()), Rule::access_pattern,
+                      keyword, "a register counts dimension ", dimension, " of tensor ", buffer.name, ", which has ",
                       buffer.shape.size()))
-      return;
-    Index stride = 1;
-    for (std::size_t i = static_cast<std::size_t>(dimension) + 1; i < buffer.shape.size(); ++i)
-      stride = saturating_multiply(stride, buffer.shape[i]);
-    offset.high = saturating_add(offset.high, saturating_multiply(stride, site.program.ranks - 1));
+      return false;
+    offset.high = saturating_sum(offset.high, saturating_product(buffer.stride(dimension), site.program.ranks - 1));
   }
-  Index const last = saturating_add(offset.high, access.extremes(0).second);
-  site.require(offset.low >= 0 && last < buffer.size(), "R17", keyword, "elements ", offset.low, "..", last,
-               " of tensor ", buffer.name, ", which has ", buffer.size(),
+  Index const last = saturating_sum(offset.high, access.extremes(0).second);
+  site.require(offset.low >= 0 && last < buffer.size(), Rule::access_pattern, keyword, "elements ", offset.low, "..",
+               last, " of tensor ", buffer.name, ", which has ", buffer.size(),
                access.register_offset ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
-  if (use == Use::write)
-    site.require(names_each_element_once(access.axes()), "R17", keyword,
-                 "the pattern names an element twice; a destination names each once");
+  return true;
 }
 
 inline void check_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose, Site const& site) {
-  if (on_chip(site.memory(access)))
-    check_tile_operand(keyword, use, access, whose, site);
-  else
-    check_tensor_operand(keyword, use, access, site);
+  bool const chip = on_chip(site.memory(access));
+  bool const strides_fit =
+      chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site);
+  if (strides_fit && use != Use::read)
+    site.require(names_each_element_once(chip ? access.free_axes() : access.axes()), Rule::access_pattern, keyword,
+                 "the pattern names an element twice; a destination names each once");
 }
 
-/// Requires a memory that the engine can reach. TensorE's instructions check theirs in tensor_engine_rules.hpp.
+/// Requires a memory that the engine can reach. TensorE's instructions check theirs.
 inline bool require_reach(Engine engine, std::string_view keyword, Access const& access, Site const& site) {
   Memory const memory = site.memory(access);
   if (engine == Engine::dma)
-    return site.require(memory != Memory::psum, "R6", keyword, site.buffer(access).name,
+    return site.require(memory != Memory::psum, Rule::reach, keyword, site.buffer(access).name,
                         " is in psum; DMA reaches sbuf and HBM");
   if (engine == Engine::gpsimd)
-    return site.require(memory == Memory::sbuf, "R6", keyword, site.buffer(access).name, " is in ", name_of(memory),
-                        "; gpsimd reaches sbuf only");
-  return site.require(on_chip(memory), "R6", keyword, site.buffer(access).name, " is in ", name_of(memory), "; ",
+    return site.require(memory == Memory::sbuf, Rule::reach, keyword, site.buffer(access).name, " is in ",
+                        name_of(memory), "; gpsimd reaches sbuf only");
+  return site.require(on_chip(memory), Rule::reach, keyword, site.buffer(access).name, " is in ", name_of(memory), "; ",
                       name_of(engine), " reaches sbuf and psum");
 }
 
@@ -176,10 +168,92 @@ inline bool require_reach(Engine engine, std::string_view keyword, Access const&
 inline void require_psum_type(std::string_view keyword, Access const& access, Site const& site) {
   ElementType const type = site.type(access);
   bool const accepted = bytes_of(type) == 4 || (type == ElementType::bfloat16 && site.limits.has_bfloat16_psum);
-  site.require(site.memory(access) != Memory::psum || accepted, "R18", keyword, "writes ", name_of(type),
+  site.require(site.memory(access) != Memory::psum || accepted, Rule::generation, keyword, "writes ", name_of(type),
                " to psum tile ", site.buffer(access).name, "; ", name_of(site.program.target), " writes 4-byte types ",
                site.limits.has_bfloat16_psum ? "and bfloat16 " : "", "there, ",
                site.limits.has_bfloat16_psum ? "others" : "narrower ones", " by nc_transpose only");
+}
+
+/// Partitions x elements per partition.
+struct Extents {
+  Index partitions, elements;
+  bool operator==(Extents const&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, Extents const& extents) {
+    return out << extents.partitions << " x " << extents.elements;
+  }
+};
+inline Extents extents_of(Access const& access) { return {access.partitions(), access.elements()}; }
+
+/// Requires equal partitions and equal elements per partition; free axes may be split differently.
+inline void require_same_shape(std::string_view keyword, Access const& access, std::string_view than_keyword,
+                               Access const& than, Site const& site) {
+  site.require(extents_of(access) == extents_of(than), Rule::shape, keyword, "is ", extents_of(access), "; ",
+               than_keyword, " is ", extents_of(than), ", and both must be equal");
+}
+
+inline void require_same_type(Rule rule, std::string_view keyword, Access const& access, std::string_view than_keyword,
+                              Access const& than, Site const& site) {
+  site.require(site.type(access) == site.type(than), rule, keyword, "is ", name_of(site.type(access)), "; ",
+               than_keyword, " is ", name_of(site.type(than)), ", and both must be equal");
+}
+
+inline bool require_floating(Rule rule, std::string_view keyword, Access const& access, Site const& site) {
+  ElementType const type = site.type(access);
+  return site.require(is_floating(type), rule, keyword, "is ", name_of(type), "; accepted: floating types");
+}
+
+/// Requires one element in each of `partitions` partitions.
+inline bool require_column(std::string_view keyword, Access const& access, Index partitions, Site const& site) {
+  return site.require(extents_of(access) == Extents{partitions, 1}, Rule::columns, keyword, "is ", extents_of(access),
+                      "; accepted: ", partitions, " x 1");
+}
+inline void require_column(std::string_view keyword, std::optional<Access> const& access, Index partitions,
+                           Site const& site) {
+  if (access) require_column(keyword, *access, partitions, site);
+}
+
+/// Accepted element types of a scalar operand that is given as a column.
+enum class ColumnType { float32, any };
+
+/// Requires a number, or a column of `partitions` x 1 of an accepted type.
+inline void require_scalar(std::string_view keyword, Scalar const& scalar, Index partitions, ColumnType type,
+                           Site const& site) {
+  auto const* access = std::get_if<Access>(&scalar);
+  if (access && require_column(keyword, *access, partitions, site) && type == ColumnType::float32)
+    site.require(site.type(*access) == ElementType::float32, Rule::columns, keyword, "is ", name_of(site.type(*access)),
+                 "; accepted: a number or a column of float32");
+}
+
+inline void require_not_both_psum(std::string_view first_keyword, Access const& first, std::string_view second_keyword,
+                                  Access const& second, Site const& site) {
+  site.require(site.memory(first) != Memory::psum || site.memory(second) != Memory::psum, Rule::psum_inputs,
+               second_keyword, "is in psum (", site.buffer(second).name, "), and so is ", first_keyword, " (",
+               site.buffer(first).name, "); at most one of the two may be");
+}
+
+template <class Name>
+bool require_one_of(Rule rule, std::string_view keyword, Name name, std::initializer_list<Name> accepted,
+                    Site const& site) {
+  std::string names;
+  for (Name one : accepted) names += (names.empty() ? "" : ", ") + std::string(name_of(one));
+  return site.require(std::ranges::find(accepted, name) != accepted.end(), rule, keyword, name_of(name),
+                      "; accepted: ", names);
+}
+inline bool require_engine(Engine engine, std::initializer_list<Engine> accepted, Site const& site) {
+  return require_one_of(Rule::engine, "engine", engine, accepted, site);
+}
+inline bool require_operator(std::string_view keyword, Operator op, std::initializer_list<Operator> accepted,
+                             Site const& site, Rule rule = Rule::operators) {
+  return require_one_of(rule, keyword, op, accepted, site);
+}
+
+/// For instructions of VectorE, ScalarE and GpSimdE: memories of all operands, and types of results in PSUM.
+template <class I>
+void check_reach(I const& instruction, Site const& site) {
+  for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
+    if (require_reach(instruction.engine, keyword, access, site) && use != Use::read)
+      require_psum_type(keyword, access, site);
+  });
 }
 
 }  // namespace annulus::nki::validate_detail

@@ -1,16 +1,90 @@
 #pragma once
-// Shadow pass of the validator: a symbolic run of the program on all its cores, without data. It tracks for each
+// Third stage of the validation: a symbolic run of the program on all its cores, without data. It tracks for each
 // element whether it was written, and by whom, and relies on a program in which the text pass found no fault.
 
-#include "annulus/nki/hardware/hardware.hpp"
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "annulus/nki/program/walk.hpp"
-#include "annulus/nki/validate/fault_list.hpp"
-#include "annulus/nki/validate/reduction_chain.hpp"
-#include "annulus/nki/validate/shadow_place.hpp"
-#include "annulus/nki/validate/tensor_shadow.hpp"
-#include "annulus/nki/validate/tile_shadow.hpp"
+#include "annulus/nki/validate/shadow.hpp"
+#include "annulus/nki/validate/site.hpp"
 
 namespace annulus::nki::validate_detail {
+
+/// One use of the accumulator registers by an instruction.
+struct ChainUse {
+  std::string_view instruction;  ///< NKI name
+  Operator op = Operator::add;
+  Index start = 0, partitions = 0;  ///< of dst
+  ReduceCommand command = ReduceCommand::idle;
+  bool takes = false;     ///< has a reduce_res, which reads the registers
+  bool clobbers = false;  ///< an idle use that may still change the registers
+};
+
+/// Checks that chains start with a reset, continue unchanged, and do not interleave (R15).
+class ReductionChain {
+ public:
+  /// `min_length`: a chain of at least this many accumulations must be read before the next one begins. 1 for ScalarE,
+  /// which accumulates on request only; 2 for VectorE, where range_select by default runs a chain of length 1.
+  explicit ReductionChain(int min_length) : min_length_(min_length) {}
+
+  /// Reason why the use is refused; empty if it is accepted.
+  std::string follow(ChainUse const& use) {
+    bool const begins = use.command == ReduceCommand::reset || use.command == ReduceCommand::reset_reduce;
+    bool const accumulates = use.command == ReduceCommand::reduce || use.command == ReduceCommand::reset_reduce;
+    std::string refusal;
+    if (begins) {
+      if (state_ == State::open && accumulated_ >= min_length_)
+        refusal = message_of(name_of(use.command), " while the sums of ", text(),
+                             " were not read; chains must not interleave");
+      begin(use);
+    } else if (use.command == ReduceCommand::reduce) {
+      refusal = refusal_to_continue(use);
+      if (!refusal.empty()) begin(use);  // so that later instructions are not refused for the same reason
+    } else if (use.clobbers) {
+      state_ = state_ == State::none ? State::none : State::clobbered;
+    }
+    accumulated_ += accumulates ? 1 : 0;
+    if (accumulates && state_ == State::taken) state_ = State::open;
+    if (use.takes) {
+      if (refusal.empty()) refusal = refusal_to_continue(use);
+      if (state_ == State::open) state_ = State::taken;
+    }
+    return refusal;
+  }
+
+ private:
+  enum class State { none, open, taken, clobbered };
+
+  void begin(ChainUse const& use) {
+    state_ = State::open;
+    first_ = use;
+    accumulated_ = 0;
+  }
+
+  std::string refusal_to_continue(ChainUse const& use) const {
+    if (state_ == State::none)
+      return message_of(name_of(use.command), " before any reset; chains begin with reset_reduce");
+    if (state_ == State::clobbered)
+      return message_of(name_of(use.command),
+                        " after an idle use that may have changed the sums; chains begin with reset_reduce");
+    // Instructions of different kinds share the registers but not a chain: another kind has overwritten this chain.
+    if (use.instruction != first_.instruction || use.op != first_.op || use.start != first_.start ||
+        use.partitions != first_.partitions)
+      return message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions, " partitions from ",
+                        use.start, "; the sums hold ", text(), ", begun by ", first_.instruction);
+    return {};
+  }
+  std::string text() const {
+    return message_of("a chain by ", name_of(first_.op), " on ", first_.partitions, " partitions from ", first_.start);
+  }
+
+  int min_length_;
+  State state_ = State::none;
+  ChainUse first_;
+  Index accumulated_ = 0;
+};
 
 /// Third stage of the validation.
 class ShadowPass {
@@ -39,9 +113,17 @@ class ShadowPass {
  private:
   struct Core {
     Core(Program const& program, int number)
-        : walk(program, number), tiles(program), register_set(static_cast<std::size_t>(program.registers), false) {}
+        : walk(program, number), register_set(static_cast<std::size_t>(program.registers), false) {
+      for (Buffer const& buffer : program.buffers)
+        tiles.emplace_back(static_cast<std::size_t>(on_chip(buffer.memory) ? buffer.rotation : 0),
+                           TileShadow(buffer.elements_per_partition()));
+    }
+    TileShadow& tile(int buffer, int place) {
+      return tiles[static_cast<std::size_t>(buffer)][static_cast<std::size_t>(place)];
+    }
+
     Walk walk;
-    TileShadow tiles;
+    std::vector<std::vector<TileShadow>> tiles;  ///< by buffer and place of its rotation
     std::vector<bool> register_set;
     ReductionChain scalar_accumulators{1}, vector_accumulators{2};
     Node const* node = nullptr;
@@ -49,12 +131,24 @@ class ShadowPass {
     Index section_number = 0;
   };
 
+  /// Text such as: section "step" 3, key_tile_2 = 5, core 1
+  std::string place_of(Core const& core) const {
+    std::string text;
+    if (core.section) append_part(text, "section \"", core.section->name, "\" ", core.section_number);
+    core.walk.for_each_loop([&](Loop const& loop) {
+      auto const variable = static_cast<std::size_t>(loop.variable);
+      append_part(text, program_.variables[variable], " = ", core.walk.values()[variable]);
+    });
+    if (program_.cores == 2) append_part(text, "core ", core.walk.core());
+    return text;
+  }
+
   template <class... Parts>
-  void report(Core const& core, std::string_view rule, std::string_view operand, Parts const&... parts) {
+  void report(Core const& core, Rule rule, std::string_view operand, Parts const&... parts) {
     auto const* instruction = core.node ? core.node->as<Instruction>() : nullptr;
     faults_.add(
-        core.node, rule, instruction ? name_of(*instruction) : "program",
-        [&] { return place_of(program_, core.walk, core.node, core.section, core.section_number); }, operand, parts...);
+        core.node, rule, instruction ? name_of(*instruction) : "program", [&] { return place_of(core); }, operand,
+        parts...);
   }
 
   /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.
@@ -64,9 +158,7 @@ class ShadowPass {
         if (is_core_barrier(*core.node)) return true;
         std::visit([&](auto const& typed) { execute(core, typed); }, *instruction);
       } else if (auto const* made = core.node->as<Allocate>()) {
-        Access newest;
-        newest.buffer = made->buffer;
-        core.tiles.make(made->buffer, core.walk.place_of(newest));
+        core.tile(made->buffer, core.walk.place_of(Access(made->buffer, {}))).clear();
       } else if (auto const* section = core.node->as<Section>()) {
         core.section = section;
         core.section_number = core.walk.at(section->number);
@@ -95,11 +187,11 @@ class ShadowPass {
     for (Index partition = 0; partition < i.dst.partitions(); ++partition) {
       int const entry = i.shuffle_mask[static_cast<std::size_t>(partition % 32)];
       if (entry == 255) continue;
-      selected = selected.with(PartitionSet::of(i.src.start_partition + partition / 32 * 32 + entry, 1));
-      changed = changed.with(PartitionSet::of(i.dst.start_partition + partition, 1));
+      selected.set(static_cast<std::size_t>(i.src.start_partition + partition / 32 * 32 + entry));
+      changed.set(static_cast<std::size_t>(i.dst.start_partition + partition));
     }
-    if (TileState const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, selected);
-    if (TileState* const dst = tile_of(core, "dst", i.dst)) {
+    if (TileShadow const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, selected);
+    if (TileShadow* const dst = tile_of(core, "dst", i.dst)) {
       dst->defined.add(i.dst, core.walk.at(i.dst.offset), changed);
       dst->by_matmul.remove(i.dst, core.walk.at(i.dst.offset), changed);
     }
@@ -110,41 +202,42 @@ class ShadowPass {
   }
 
   /// The tile of an access; null, and reported, if it is not allocated yet or no longer kept.
-  TileState* tile_of(Core& core, std::string_view keyword, Access const& access) {
+  TileShadow* tile_of(Core& core, std::string_view keyword, Access const& access) {
     int const place = core.walk.place_of(access);
-    if (place >= 0) return &core.tiles.tile(access.buffer, place);
+    if (place >= 0) return &core.tile(access.buffer, place);
     Buffer const& buffer = program_.buffer(access);
-    report(core, "lifetime", keyword, "tile ", buffer.name, ", made ", access.age,
+    report(core, Rule::lifetime, keyword, "tile ", buffer.name, ", made ", access.age,
            " allocations ago, was not made yet; it must be allocated before it is used");
     return nullptr;
   }
 
   void read(Core& core, std::string_view keyword, Access const& access) {
-    if (!on_chip(program_.buffer(access).memory)) return read_tensor(core, keyword, access);
-    if (TileState const* const tile = tile_of(core, keyword, access))
-      require_defined(core, keyword, access, *tile, PartitionSet::of(access.start_partition, access.partitions()));
+    if (!on_chip(program_.buffer(access).memory)) return use_tensor(core, keyword, Use::read, access);
+    if (TileShadow const* const tile = tile_of(core, keyword, access))
+      require_defined(core, keyword, access, *tile, partitions_of(access.start_partition, access.partitions()));
   }
 
-  void require_defined(Core& core, std::string_view keyword, Access const& access, TileState const& tile,
+  void require_defined(Core& core, std::string_view keyword, Access const& access, TileShadow const& tile,
                        PartitionSet const& wanted) {
     Index const element = tile.defined.first_lacking(access, core.walk.at(access.offset), wanted);
     if (element >= 0)
-      report(core, "R14", keyword, "element ", element, " of tile ", program_.buffer(access).name,
+      report(core, Rule::definedness, keyword, "element ", element, " of tile ", program_.buffer(access).name,
              " was never written in all of partitions ", access.start_partition, "..",
              access.start_partition + access.partitions() - 1, "; what is read must have been written");
   }
 
   template <class I>
   void write(Core& core, std::string_view keyword, Use use, Access const& access) {
-    if (!on_chip(program_.buffer(access).memory)) return write_tensor(core, keyword, access);
-    TileState* const tile = tile_of(core, keyword, access);
+    if (!on_chip(program_.buffer(access).memory)) return use_tensor(core, keyword, use, access);
+    TileShadow* const tile = tile_of(core, keyword, access);
     if (!tile) return;
-    PartitionSet const touched = PartitionSet::of(access.start_partition, access.partitions());
+    PartitionSet const touched = partitions_of(access.start_partition, access.partitions());
     Index const begin = core.walk.at(access.offset);
     if (use == Use::update) {
       Index const element = tile->by_matmul.first_lacking(access, begin, touched);
       if (element >= 0)
-        report(core, "R5", keyword, "accumulates onto element ", element, " of tile ", program_.buffer(access).name,
+        report(core, Rule::accumulation, keyword, "accumulates onto element ", element, " of tile ",
+               program_.buffer(access).name,
                ", which no matmul wrote last; the first matmul of a tile has accumulate=False");
     }
     tile->defined.add(access, begin, touched);
@@ -159,8 +252,8 @@ class ShadowPass {
     Index const bytes = bytes_of(program_.buffer(dst).type), bank = limits_.psum_bank_bytes;
     Index const first = core.walk.at(dst.offset) * bytes, last = first + (dst.extremes(1).second + 1) * bytes - 1;
     if (first / bank != last / bank)
-      report(core, "R3", "dst", "bytes ", first, "..", last, " of a partition of tile ", program_.buffer(dst).name,
-             "; a result stays in one bank of ", bank, " bytes");
+      report(core, Rule::matmul, "dst", "bytes ", first, "..", last, " of a partition of tile ",
+             program_.buffer(dst).name, "; a result stays in one bank of ", bank, " bytes");
   }
 
   TensorShadow& tensor_of(int core, Access const& access) {
@@ -168,21 +261,15 @@ class ShadowPass {
     return tensors_[first_tensor_[static_cast<std::size_t>(access.buffer)] + static_cast<std::size_t>(own ? core : 0)];
   }
 
-  void read_tensor(Core& core, std::string_view keyword, Access const& access) {
+  void use_tensor(Core& core, std::string_view keyword, Use use, Access const& access) {
     TensorShadow& tensor = tensor_of(core.walk.core(), access);
     Index const begin = core.walk.at(access.offset), step = register_step(core, keyword, access);
     for (Index rank = 0; rank < (step == 0 ? 1 : program_.ranks); ++rank) {
-      TensorAnswer const answer = tensor.read(core.walk.core(), access, begin + rank * step);
-      if (answer.fault != TensorFault::none) return report_tensor(core, keyword, access, answer, "read");
-    }
-  }
-
-  void write_tensor(Core& core, std::string_view keyword, Access const& access) {
-    TensorShadow& tensor = tensor_of(core.walk.core(), access);
-    Index const begin = core.walk.at(access.offset), step = register_step(core, keyword, access);
-    for (Index rank = 0; rank < (step == 0 ? 1 : program_.ranks); ++rank) {
-      TensorAnswer const answer = tensor.write(core.walk.core(), access, begin + rank * step, step == 0);
-      if (answer.fault != TensorFault::none) return report_tensor(core, keyword, access, answer, "overwritten");
+      Index const at = begin + rank * step;
+      TensorAnswer const answer = use == Use::read ? tensor.read(core.walk.core(), access, at)
+                                                   : tensor.write(core.walk.core(), access, at, step == 0);
+      if (answer.fault != TensorFault::none)
+        return report_tensor(core, keyword, access, answer, use == Use::read ? "read" : "overwritten");
     }
   }
 
@@ -191,30 +278,28 @@ class ShadowPass {
     if (!access.register_offset) return 0;
     int const number = access.register_offset->register_number;
     if (!core.register_set[static_cast<std::size_t>(number)])
-      report(core, "R14", keyword, "register ", number,
+      report(core, Rule::definedness, keyword, "register ", number,
              " is used before a rank was read into it; accepted after "
              "collective_permute_implicit_current_processing_rank_id");
-    Buffer const& buffer = program_.buffer(access);
-    Index step = 1;
-    for (std::size_t i = static_cast<std::size_t>(access.register_offset->dimension) + 1; i < buffer.shape.size(); ++i)
-      step *= buffer.shape[i];
-    return step;
+    return program_.buffer(access).stride(access.register_offset->dimension);
   }
 
   void report_tensor(Core const& core, std::string_view keyword, Access const& access, TensorAnswer const& answer,
                      std::string_view what) {
     std::string_view const name = program_.buffer(access).name;
     if (answer.fault == TensorFault::undefined)
-      report(core, "R14", keyword, "element ", answer.element, " of tensor ", name,
+      report(core, Rule::definedness, keyword, "element ", answer.element, " of tensor ", name,
              " was never written; what is read must have been written",
              program_.cores == 2 ? ", by the other core before a barrier" : "");
-    else if (answer.fault == TensorFault::unseen_write)
-      report(core, what == "overwritten" ? "R21" : "R20", keyword, "element ", answer.element, " of tensor ", name,
-             " is ", what, " after a core wrote it; between them a core_barrier on the tensor is needed");
     else
-      report(core, "R21", keyword, "element ", answer.element, " of tensor ", name, " is ", what, " after ",
-             answer.fault == TensorFault::unseen_sending ? "a collective sent it" : "a core read it",
-             "; between them a core_barrier on the tensor is needed");
+      report(
+          core,
+          answer.fault == TensorFault::unseen_write && what != "overwritten" ? Rule::read_after_write : Rule::overwrite,
+          keyword, "element ", answer.element, " of tensor ", name, " is ", what, " after ",
+          answer.fault == TensorFault::unseen_write  ? "a core wrote it"
+          : answer.fault == TensorFault::unseen_read ? "a core read it"
+                                                     : "a collective sent it",
+          "; between them a core_barrier on the tensor is needed");
   }
 
   template <class I>
@@ -238,33 +323,19 @@ class ShadowPass {
               bool clobbers) {
     std::string const refusal = sums.follow(
         {name_of(*core.node->as<Instruction>()), op, dst.start_partition, dst.partitions(), command, takes, clobbers});
-    if (!refusal.empty()) report(core, "R15", "reduce_cmd", refusal);
+    if (!refusal.empty()) report(core, Rule::reduction_chain, "reduce_cmd", refusal);
   }
 
   /// Executes the barrier or collective that all cores have reached.
   void meet() {
     Core const& core = cores_.front();
-    std::visit([&](auto const& typed) { carry_out(core, typed); }, std::get<Instruction>(core.node->content));
-  }
-  template <class I>
-  void carry_out(Core const&, I const&) {}
-  void carry_out(Core const& core, CoreBarrier const& i) { tensor_of(core.walk.core(), i.data).meet(); }
-  void carry_out(Core const& core, CollectivePermute const& i) {
-    send(core, "srcs_by_channel", i.src);
-    receive(core, i.dst);
-  }
-  void carry_out(Core const& core, CollectivePermuteReduce const& i) {
-    send(core, "srcs0_by_channel", i.src0);
-    send(core, "srcs1_by_channel", i.src1);
-    receive(core, i.dst);
-  }
-  void send(Core const& core, std::string_view keyword, Access const& src) {
-    TensorAnswer const answer = tensor_of(core.walk.core(), src).send(assumptions_);
-    if (answer.fault != TensorFault::none) report_tensor(core, keyword, src, answer, "sent");
-  }
-  void receive(Core const& core, Access const& dst) {
-    TensorAnswer const answer = tensor_of(core.walk.core(), dst).receive(assumptions_);
-    if (answer.fault != TensorFault::none) report_tensor(core, "dsts_by_channel", dst, answer, "overwritten");
+    for_each_access(*core.node->as<Instruction>(), [&](std::string_view keyword, Use use, Access const& access) {
+      TensorShadow& tensor = tensor_of(core.walk.core(), access);
+      if (use == Use::update) return tensor.meet();  // of a barrier
+      TensorAnswer const answer = use == Use::read ? tensor.send(assumptions_) : tensor.receive(assumptions_);
+      if (answer.fault != TensorFault::none)
+        report_tensor(core, keyword, access, answer, use == Use::read ? "sent" : "overwritten");
+    });
   }
 
   void check_outputs() {
@@ -273,8 +344,8 @@ class ShadowPass {
       Index const element = tensors_[first_tensor_[static_cast<std::size_t>(number)]].first_undefined();
       if (element >= 0)
         faults_.add(
-            &buffer, "R16", "program", [] { return std::string("end"); }, buffer.name, "element ", element, " of ",
-            buffer.size(), " was never written; outputs are written whole");
+            &buffer, Rule::inputs_and_outputs, "program", [] { return std::string("end"); }, buffer.name, "element ",
+            element, " of ", buffer.size(), " was never written; outputs are written whole");
     }
   }
 

@@ -1,11 +1,104 @@
 #pragma once
-// One instruction of the text being checked, with the context that rules read and the way they report faults.
+// One instruction of the text being checked: its position in the program, the range of values of each loop variable
+// there, and the way rules report faults.
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "annulus/core/check.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/validate/fault_list.hpp"
-#include "annulus/nki/validate/scope.hpp"
+#include "annulus/nki/program/program.hpp"
+#include "annulus/nki/validate/findings.hpp"
 
 namespace annulus::nki::validate_detail {
+
+/// Closed interval [low, high].
+struct ValueRange {
+  Index low = 0, high = 0;
+};
+
+/// Appends a part to the text of a place, such as: section "step" 3, key_tile_2 = 5, core 1
+template <class... Parts>
+void append_part(std::string& place, Parts const&... parts) {
+  place += message_of(place.empty() ? "" : ", ", parts...);
+}
+
+/// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
+class Scope {
+ public:
+  explicit Scope(Program const& program) : program_(&program), ranges_(program.variables.size()) {
+    ranges_[core_variable] = {0, program.cores - 1};
+  }
+
+  /// Calls inside() with the loop's variable in scope.
+  template <class Inside>
+  void in_loop(Loop const& loop, Inside&& inside) {
+    ranges_[static_cast<std::size_t>(loop.variable)] = {0, std::max<Index>(loop.count - 1, 0)};
+    loops_.push_back(&loop);
+    inside();
+    loops_.pop_back();
+  }
+
+  /// Calls inside() with the core variable fixed to `core`.
+  template <class Inside>
+  void on_core(int core, Inside&& inside) {
+    ValueRange const before = ranges_[core_variable];
+    bool const was_one = on_one_core_;
+    ranges_[core_variable] = {core, core};
+    on_one_core_ = true;
+    inside();
+    on_one_core_ = was_one;
+    ranges_[core_variable] = before;
+  }
+
+  void begin(Section const& section) { section_ = &section; }
+
+  bool on_one_core() const { return on_one_core_; }
+  /// True if the variable is in scope: the core, or that of an enclosing loop.
+  bool knows(Variable variable) const {
+    return variable == core_variable || std::ranges::find(loops_, variable, &Loop::variable) != loops_.end();
+  }
+  bool knows_all_of(Affine const& affine) const {
+    return std::ranges::all_of(affine.terms(), [&](Affine::Term const& term) { return knows(term.variable); });
+  }
+  /// Bounds of an expression whose variables are all in scope; saturates instead of overflowing.
+  ValueRange range_of(Affine const& affine) const {
+    ValueRange range{affine.constant(), affine.constant()};
+    for (Affine::Term const& term : affine.terms()) {
+      ValueRange const values = ranges_[static_cast<std::size_t>(term.variable)];
+      bool const falls = term.coefficient < 0;
+      range.low = saturating_sum(range.low, saturating_product(term.coefficient, falls ? values.high : values.low));
+      range.high = saturating_sum(range.high, saturating_product(term.coefficient, falls ? values.low : values.high));
+    }
+    return range;
+  }
+
+  /// Text such as: section "step" 1..7, key_tile_2 = 0..3, core 1
+  std::string place() const {
+    std::string text;
+    if (section_)
+      append_part(text, "section \"", section_->name, "\" ",
+                  knows_all_of(section_->number) ? text_of(range_of(section_->number)) : std::string("last"));
+    for (Loop const* loop : loops_) {
+      auto const variable = static_cast<std::size_t>(loop->variable);
+      append_part(text, program_->variables[variable], " = ", text_of(ranges_[variable]));
+    }
+    if (on_one_core_) append_part(text, "core ", ranges_[core_variable].low);
+    return text;
+  }
+
+ private:
+  static std::string text_of(ValueRange range) {
+    return range.low == range.high ? message_of(range.low) : message_of(range.low, "..", range.high);
+  }
+
+  Program const* program_;
+  std::vector<ValueRange> ranges_;
+  std::vector<Loop const*> loops_;
+  Section const* section_ = nullptr;
+  bool on_one_core_ = false;
+};
 
 /// Passed to every rule; refers to the program, hardware, scope and fault list, which outlive it.
 class Site {
@@ -25,7 +118,7 @@ class Site {
 
   /// Returns `holds`; if false, reports a finding whose message is `parts` concatenated.
   template <class... Parts>
-  bool require(bool holds, std::string_view rule, std::string_view operand, Parts const&... parts) const {
+  bool require(bool holds, Rule rule, std::string_view operand, Parts const&... parts) const {
     if (!holds)
       faults_->add(
           node_, rule, name_, [&] { return scope.place(); }, operand, parts...);

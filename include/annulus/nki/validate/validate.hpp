@@ -2,9 +2,10 @@
 // Validator of tile programs: checks a program against the rules of the hardware and of NKI before it is run.
 
 #include <new>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "annulus/nki/validate/buffer_rules.hpp"
 #include "annulus/nki/validate/shadow_pass.hpp"
 #include "annulus/nki/validate/text_pass.hpp"
 
@@ -44,8 +45,29 @@ inline void validate(Program const& program, Hardware const& hardware, Assumptio
   std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
   if (found.empty()) return;
   std::string const message = message_of("nki program ", program.name, ": ", text_of(found.front()));
-  if (found.front().rule == "R18") throw UnsupportedError(message);
+  if (found.front().rule == Rule::generation) throw UnsupportedError(message);
   throw ShapeError(message);
+}
+
+/// A program that has been validated. The simulator requires one, and checks nothing that validation has checked.
+class ValidatedProgram {
+ public:
+  /// Skips validation, for a program that is known to be valid. Simulating any other program is undefined behaviour.
+  static ValidatedProgram assume_valid(Program program) { return ValidatedProgram(std::move(program)); }
+
+  Program const& program() const { return program_; }
+
+ private:
+  friend ValidatedProgram validated(Program program, Hardware const& hardware, Assumptions const& assumptions);
+  explicit ValidatedProgram(Program program) : program_(std::move(program)) {}
+
+  Program program_;
+};
+
+/// Validates the program and returns it. Throws as validate() does.
+inline ValidatedProgram validated(Program program, Hardware const& hardware, Assumptions const& assumptions = {}) {
+  validate(program, hardware, assumptions);
+  return ValidatedProgram(std::move(program));
 }
 
 }  // namespace annulus::nki

@@ -1,0 +1,123 @@
+#pragma once
+// Rules of the validator, and its findings: the places where a tile program breaks one.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "annulus/core/check.hpp"
+
+namespace annulus::nki {
+
+/// Rules of the hardware and of NKI, and rules on the form of a program. name_of gives the name in findings.
+enum class Rule {
+  partitions,
+  capacity,
+  matmul,
+  matmul_types,
+  accumulation,
+  reach,
+  psum_inputs,
+  columns,
+  range_select,
+  fill_type,
+  dma_transpose,
+  nc_transpose,
+  definedness,
+  reduction_chain,
+  inputs_and_outputs,
+  access_pattern,
+  generation,
+  synchronization,
+  read_after_write,
+  overwrite,
+  form,
+  shape,
+  engine,
+  operators,
+  lifetime
+};
+
+/// Name of a rule in findings, and what it is about.
+struct RuleText {
+  std::string_view name, subject;
+};
+/// By number of the rule.
+inline constexpr RuleText rule_texts[] = {
+    {"R1", "partitions and start partitions"},
+    {"R2", "capacity; operands inside their buffer's tile"},
+    {"R3", "matmul operands and limits"},
+    {"R4", "types of matmul inputs"},
+    {"R5", "accumulation onto a matmul's result"},
+    {"R6", "memories that an engine reaches"},
+    {"R7", "two inputs in PSUM"},
+    {"R8", "operands of one element per partition"},
+    {"R9", "range_select"},
+    {"R11", "type of a fill"},
+    {"R12", "dma_transpose"},
+    {"R13", "nc_transpose"},
+    {"R14", "reads of elements never written"},
+    {"R15", "reduction chains (accumulator registers)"},
+    {"R16", "inputs and outputs"},
+    {"R17", "access patterns, offsets in HBM"},
+    {"R18", "features that a generation lacks"},
+    {"R19", "collectives and barriers"},
+    {"R20", "reads after the other core's write"},
+    {"R21", "overwrites after the other core's or a collective's use"},
+    {"form", "indices, names, loops"},
+    {"shape", "shapes of operands that do not match"},
+    {"engine", "engines that execute an instruction"},
+    {"operator", "operators that an instruction takes"},
+    {"lifetime", "tiles that are not made yet or no longer kept"},
+};
+constexpr std::string_view name_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].name; }
+constexpr std::string_view subject_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].subject; }
+static_assert(std::size(rule_texts) == static_cast<std::size_t>(Rule::lifetime) + 1);
+
+/// One violated rule.
+struct Finding {
+  Rule rule = Rule::form;
+  std::string instruction;  ///< NKI name; "program", "allocate", "section", "loop" or "on_core" for other nodes
+  std::string place;        ///< section, loops and core
+  std::string operand;      ///< NKI keyword, or the name of a buffer; empty if the whole instruction is meant
+  std::string message;      ///< the value seen; the values accepted
+};
+
+/// The finding as one line: rule, instruction, place, operand, message.
+inline std::string text_of(Finding const& finding) {
+  return message_of("rule ", name_of(finding.rule), ", ", finding.instruction, finding.place.empty() ? "" : " (",
+                    finding.place, finding.place.empty() ? "" : ")", finding.operand.empty() ? "" : ", ",
+                    finding.operand, ": ", finding.message);
+}
+
+namespace validate_detail {
+
+/// The findings of all stages, limited to a maximum number and without duplicates.
+class FaultList {
+ public:
+  explicit FaultList(std::size_t most) : most_(most) {}
+
+  bool empty() const { return findings_.empty(); }
+  bool full() const { return findings_.size() >= most_; }
+  std::vector<Finding> take() && { return std::move(findings_); }
+
+  /// `at` identifies the place, so an instruction in a loop is reported once. place() is called for new findings only.
+  template <class Place, class... Parts>
+  void add(void const* at, Rule rule, std::string_view instruction, Place&& place, std::string_view operand,
+           Parts const&... parts) {
+    if (full()) return;
+    for (std::size_t i = 0; i < findings_.size(); ++i)
+      if (places_[i] == at && findings_[i].rule == rule && findings_[i].operand == operand) return;
+    places_.push_back(at);
+    findings_.push_back({rule, std::string(instruction), place(), std::string(operand), message_of(parts...)});
+  }
+
+ private:
+  std::size_t most_;
+  std::vector<Finding> findings_;
+  std::vector<void const*> places_;
+};
+
+}  // namespace validate_detail
+}  // namespace annulus::nki

@@ -1,0 +1,291 @@
+#pragma once
+// Shadow memory of the symbolic run: which elements of tiles and tensors are written, by whom, and since when.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <bitset>
+#include <cstdint>
+#include <vector>
+
+#include "annulus/nki/program/program.hpp"
+
+namespace annulus::nki::validate_detail {
+
+/// One bit per element of a tensor, initially clear. Ranges are [begin, begin + count), not empty, inside the tensor.
+class ElementBits {
+ public:
+  explicit ElementBits(Index elements) : words_(static_cast<std::size_t>((elements + 63) / 64), 0) {}
+
+  void clear() { std::ranges::fill(words_, 0); }
+  void set(Index begin, Index count) {
+    for_each_word(begin, count, [](std::uint64_t& word, std::uint64_t mask) {
+      word |= mask;
+      return true;
+    });
+  }
+  /// Index of the first clear (set) bit of the range, -1 if there is none.
+  Index first_clear(Index begin, Index count) { return first(begin, count, ~std::uint64_t{0}); }
+  Index first_set(Index begin, Index count) { return first(begin, count, 0); }
+
+ private:
+  /// The first bit that differs from the same bit of `expected`.
+  Index first(Index begin, Index count, std::uint64_t expected) {
+    Index found = -1;
+    for_each_word(begin, count, [&](std::uint64_t& word, std::uint64_t mask) {
+      std::uint64_t const different = (word ^ expected) & mask;
+      if (different == 0) return true;
+      found = (&word - words_.data()) * 64 + std::countr_zero(different);
+      return false;
+    });
+    return found;
+  }
+
+  template <class Visit>
+  void for_each_word(Index begin, Index count, Visit&& visit) {
+    constexpr std::uint64_t all = ~std::uint64_t{0};
+    Index const last = begin + count - 1, first_word = begin / 64, last_word = last / 64;
+    for (Index word = first_word; word <= last_word; ++word) {
+      std::uint64_t const from = word == first_word ? all << (begin % 64) : all;
+      std::uint64_t const to = word == last_word ? all >> (63 - last % 64) : all;
+      if (!visit(words_[static_cast<std::size_t>(word)], from & to)) return;
+    }
+  }
+
+  std::vector<std::uint64_t> words_;
+};
+
+/// Assumptions about undocumented behaviour; the defaults are the conservative ones.
+struct Assumptions {
+  /// True if a collective waits until both cores of a pair have finished with the tensor it overwrites, and both wait
+  /// until it has sent a tensor before they overwrite it. If false, each case requires a barrier.
+  bool collectives_wait_for_both_cores = false;
+};
+
+/// Fault of an access: an element never written (undefined), or one that another core or a collective wrote, read or
+/// sent without synchronization in between.
+enum class TensorFault { none, undefined, unseen_write, unseen_read, unseen_sending };
+
+/// Fault of an access and its first faulty element; -1 without a fault.
+struct TensorAnswer {
+  TensorFault fault = TensorFault::none;
+  Index element = -1;
+};
+
+/// A tensor used by one or two cores. The cores are run one after the other up to each synchronization point, so of two
+/// conflicting accesses between two such points the second one in this order finds the trace of the first.
+class TensorShadow {
+ public:
+  TensorShadow(Buffer const& buffer, int cores)
+      : size_(buffer.size()),
+        shared_(cores == 2 && buffer.role != Role::input),
+        complete_(buffer.role == Role::input),
+        written_(complete_ ? 0 : size_) {
+    if (shared_)
+      for (Trace& trace : traces_) trace.writes = trace.reads = ElementBits(size_);
+  }
+
+  /// Records a read at offset `begin`, in elements of the tensor.
+  TensorAnswer read(int core, Access const& access, Index begin) {
+    TensorAnswer answer;
+    if (complete_ && !shared_) return answer;
+    Trace& other = traces_[other_of(core)];
+    Trace& own = traces_[static_cast<std::size_t>(core)];
+    Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
+      if (shared_ && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
+      if (!complete_ && found(written_.first_clear(first, count), TensorFault::undefined, answer)) return false;
+      if (shared_) own.reads.set(first, count);
+      return true;
+    });
+    return answer;
+  }
+
+  /// Records a write. `certain` is false for one of several offsets that a register may select; the elements then do
+  /// not count as written.
+  TensorAnswer write(int core, Access const& access, Index begin, bool certain = true) {
+    TensorAnswer answer;
+    if (shared_ && sent_) return {TensorFault::unseen_sending, begin};
+    Trace& other = traces_[other_of(core)];
+    Trace& own = traces_[static_cast<std::size_t>(core)];
+    Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
+      if (shared_) {
+        if (found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
+        if (found(other.reads.first_set(first, count), TensorFault::unseen_read, answer)) return false;
+        own.writes.set(first, count);
+      }
+      if (certain && !complete_) {
+        written_.set(first, count);
+        complete_ = count == size_;
+      }
+      return true;
+    });
+    return answer;
+  }
+
+  /// A collective sends the whole tensor.
+  TensorAnswer send(Assumptions const& assumptions) {
+    TensorAnswer answer;
+    for (Trace& trace : traces_)
+      if (shared_ && found(trace.writes.first_set(0, size_), TensorFault::unseen_write, answer)) return answer;
+    if (found(first_undefined(), TensorFault::undefined, answer)) return answer;
+    sent_ = !assumptions.collectives_wait_for_both_cores;
+    return answer;
+  }
+
+  /// A collective overwrites the whole tensor.
+  TensorAnswer receive(Assumptions const& assumptions) {
+    TensorAnswer answer;
+    bool const waits = assumptions.collectives_wait_for_both_cores;
+    for (Trace& trace : traces_)
+      if (shared_ && !waits &&
+          (found(trace.writes.first_set(0, size_), TensorFault::unseen_write, answer) ||
+           found(trace.reads.first_set(0, size_), TensorFault::unseen_read, answer)))
+        break;
+    complete_ = true;
+    meet();
+    return answer;
+  }
+
+  /// Both cores are synchronized: forgets their accesses.
+  void meet() {
+    sent_ = false;
+    for (Trace& trace : traces_) {
+      trace.writes.clear();
+      trace.reads.clear();
+    }
+  }
+
+  /// First element never written, -1 if there is none.
+  Index first_undefined() {
+    if (complete_) return -1;
+    Index const first = written_.first_clear(0, size_);
+    complete_ = first < 0;
+    return first;
+  }
+
+ private:
+  struct Trace {
+    ElementBits writes{0}, reads{0};
+  };
+
+  static std::size_t other_of(int core) { return static_cast<std::size_t>(1 - core); }
+  static bool found(Index element, TensorFault fault, TensorAnswer& answer) {
+    if (element >= 0) answer = {fault, element};
+    return element >= 0;
+  }
+
+  Index size_;
+  bool shared_;
+  bool complete_;  ///< every element was written; `written_` is then no longer updated
+  bool sent_ = false;
+  ElementBits written_;
+  std::array<Trace, 2> traces_;
+};
+
+using PartitionSet = std::bitset<128>;
+inline PartitionSet partitions_of(Index start, Index count) {
+  return (~PartitionSet() >> static_cast<std::size_t>(128 - count)) << static_cast<std::size_t>(start);
+}
+
+/// The partitions in which each element of a tile has a property, such as being defined, as stretches of elements with
+/// equal sets. Most tiles are written and read whole, or filled from left to right, so there are few stretches.
+class PartitionMap {
+ public:
+  explicit PartitionMap(Index elements) : elements_(elements), stretches_{{0, {}}} {}
+
+  void clear() { stretches_.assign(1, {0, {}}); }
+
+  /// First element of the pattern that lacks the property in a partition of `wanted`; -1 if none does. `begin` is the
+  /// offset of the access, in elements of a partition.
+  Index first_lacking(Access const& access, Index begin, PartitionSet const& wanted) const {
+    if (stretches_.size() == 1) return holds(stretches_[0].set, wanted) ? -1 : begin;
+    Index lacking = -1;
+    for_each_run(access, begin, [&](Index first, Index count) {
+      for (std::size_t i = stretch_of(first); i < stretches_.size() && stretches_[i].begin < first + count; ++i) {
+        if (holds(stretches_[i].set, wanted)) continue;
+        lacking = std::max(first, stretches_[i].begin);
+        return false;
+      }
+      return true;
+    });
+    return lacking;
+  }
+
+  void add(Access const& access, Index begin, PartitionSet const& added) {
+    for_each_run(access, begin, [&](Index first, Index count) {
+      change(first, first + count, [&added](PartitionSet const& set) { return set | added; });
+      return true;
+    });
+  }
+  void remove(Access const& access, Index begin, PartitionSet const& removed) {
+    for_each_run(access, begin, [&](Index first, Index count) {
+      change(first, first + count, [&removed](PartitionSet const& set) { return set & ~removed; });
+      return true;
+    });
+  }
+
+ private:
+  /// Extends to the beginning of the next stretch, or to the end of the tile.
+  struct Stretch {
+    Index begin;
+    PartitionSet set;
+  };
+
+  static bool holds(PartitionSet const& set, PartitionSet const& wanted) { return (wanted & ~set).none(); }
+
+  /// Calls visit(begin, count) for the runs of adjacent elements of a partition, until it returns false.
+  template <class Visit>
+  static void for_each_run(Access const& access, Index begin, Visit&& visit) {
+    if (access.contiguous())
+      visit(begin, access.elements());
+    else
+      Runs::adjacent(access.free_axes()).visit(begin, [&](Index first, Index count, Index) {
+        return visit(first, count);
+      });
+  }
+
+  std::size_t stretch_of(Index element) const {
+    if (stretches_.size() == 1) return 0;
+    auto const after = std::ranges::upper_bound(stretches_, element, {}, &Stretch::begin);
+    return static_cast<std::size_t>(after - stretches_.begin()) - 1;
+  }
+  auto at(std::size_t stretch) { return stretches_.begin() + static_cast<std::ptrdiff_t>(stretch); }
+
+  /// set = changed(set) for the elements [begin, end).
+  template <class Changed>
+  void change(Index begin, Index end, Changed&& changed) {
+    std::size_t i = stretch_of(begin);
+    Index const end_of_first = i + 1 < stretches_.size() ? stretches_[i + 1].begin : elements_;
+    if (end <= end_of_first && changed(stretches_[i].set) == stretches_[i].set) return;
+    if (stretches_[i].begin < begin) {
+      stretches_.insert(at(i + 1), {begin, stretches_[i].set});
+      ++i;
+    }
+    std::size_t const first = i;
+    for (; i < stretches_.size() && stretches_[i].begin < end; ++i) {
+      Index const end_of_this = i + 1 < stretches_.size() ? stretches_[i + 1].begin : elements_;
+      if (end < end_of_this) stretches_.insert(at(i + 1), {end, stretches_[i].set});
+      stretches_[i].set = changed(stretches_[i].set);
+    }
+    auto const equal = [](Stretch const& a, Stretch const& b) { return a.set == b.set; };
+    auto const last = at(std::min(i + 1, stretches_.size()));
+    stretches_.erase(std::unique(at(first == 0 ? 0 : first - 1), last, equal), last);
+  }
+
+  Index elements_;
+  std::vector<Stretch> stretches_;
+};
+
+/// Shadow of one tile of one core.
+struct TileShadow {
+  explicit TileShadow(Index elements) : defined(elements), by_matmul(elements) {}
+  void clear() {
+    defined.clear();
+    by_matmul.clear();
+  }
+
+  PartitionMap defined;
+  PartitionMap by_matmul;  ///< last written by a matmul, so another one may accumulate onto it
+};
+
+}  // namespace annulus::nki::validate_detail
