@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include <benchmark/benchmark.h>
-#include <annulus/backend/cpu/instruction_set.hpp>
+#include <annulus/backend/cpu/kernels.hpp>
 
 namespace annulus_bench {
 

@@ -10,7 +10,7 @@
 
 #include <benchmark/benchmark.h>
 #include <annulus/backend/cpu/cpu.hpp>
-#include <annulus/numerics/merge.hpp>
+#include <annulus/numerics/softmax.hpp>
 
 #include <cmath>
 #include <cstring>

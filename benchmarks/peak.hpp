@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include <annulus/backend/cpu/instruction_set.hpp>
+#include <annulus/backend/cpu/kernels.hpp>
 #include <annulus/core/scalar.hpp>
 
 #include "timing.hpp"

@@ -1,7 +1,7 @@
 // Demonstrates: the merge rule by itself. A query attends to two parts of a cache, perhaps on two machines; output and
 // lse of the parts are enough to compute the exact result.
 #include <annulus/annulus.hpp>
-#include <annulus/numerics/merge.hpp>
+#include <annulus/numerics/softmax.hpp>
 #include <cmath>
 #include <iostream>
 

@@ -2,8 +2,8 @@
 // Benchmark case: one pass of self-attention over one sequence.
 
 #include <annulus/attention/options.hpp>
+#include <annulus/core/index.hpp>
 #include <annulus/core/scalar.hpp>
-#include <annulus/core/shape.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -2,7 +2,6 @@
 // Base class of the Eigen programs: heads as contiguous matrices, distributed over threads.
 
 #include <Eigen/Core>
-#include <annulus/core/check.hpp>
 #include <annulus/core/error.hpp>
 
 #include <atomic>

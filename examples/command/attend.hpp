@@ -3,7 +3,7 @@
 
 #include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
-#include <annulus/tensor/axis_order.hpp>
+#include <annulus/tensor/tensor_like.hpp>
 #include <chrono>
 #include <filesystem>
 #include <optional>

@@ -4,12 +4,12 @@
 
 #include <Eigen/Core>
 #include <annulus/attention/options.hpp>
+#include <annulus/core/index.hpp>
 #include <annulus/core/scalar.hpp>
-#include <annulus/core/shape.hpp>
 #include <annulus/schedule/ring_plan.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
-#include <annulus/tensor/axis_order.hpp>
 #include <annulus/tensor/eigen.hpp>
+#include <annulus/tensor/tensor_like.hpp>
 #include <array>
 #include <cstdint>
 #include <optional>

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <annulus/core/cores.hpp>
-#include <annulus/numerics/philox.hpp>
+#include <annulus/core/process.hpp>
+#include <annulus/numerics/dropout.hpp>
 #include <cerrno>
 #include <cmath>
 #include <cstdint>

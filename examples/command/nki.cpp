@@ -1,10 +1,10 @@
 #include "nki.hpp"
 
 #include <algorithm>
-#include <annulus/nki/cost/table.hpp>
+#include <annulus/nki/cost/report.hpp>
 #include <annulus/nki/cost/trace.hpp>
 #include <annulus/nki/program/listing.hpp>
-#include <annulus/nki/simulate/rounding.hpp>
+#include <annulus/nki/simulate/arithmetic.hpp>
 #include <chrono>
 #include <cmath>
 #include <iostream>

@@ -2,7 +2,7 @@
 // `annulus nki`: ring attention as Trainium kernels, printed, simulated and costed.
 
 #include <annulus/nki/kernels/kernel_spec.hpp>
-#include <annulus/nki/print/spelling.hpp>
+#include <annulus/nki/print/python_names.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <optional>

@@ -1,6 +1,6 @@
 #include <Eigen/Dense>
 #include <algorithm>
-#include <annulus/nki/simulate/rounding.hpp>
+#include <annulus/nki/simulate/arithmetic.hpp>
 #include <cmath>
 #include <limits>
 #include <utility>

@@ -1,7 +1,7 @@
 #pragma once
 // Parts of `annulus nki`: the problem, its kernels, their simulation, its check, and the emitted folder.
 
-#include <annulus/core/shape.hpp>
+#include <annulus/core/index.hpp>
 #include <annulus/nki/hardware/hardware.hpp>
 #include <annulus/nki/kernels/kernel_spec.hpp>
 #include <annulus/nki/kernels/ring_mask.hpp>

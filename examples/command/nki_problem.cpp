@@ -1,9 +1,9 @@
 #include <algorithm>
+#include <annulus/attention/validate.hpp>
 #include <annulus/nki/kernels/backward_kernel.hpp>
 #include <annulus/nki/kernels/forward_kernel.hpp>
-#include <annulus/nki/kernels/sharded_mask.hpp>
-#include <annulus/nki/simulate/rounding.hpp>
-#include <annulus/attention/validate.hpp>
+#include <annulus/nki/kernels/ring_mask.hpp>
+#include <annulus/nki/simulate/arithmetic.hpp>
 #include <annulus/nki/validate/validate.hpp>
 #include <chrono>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
-#include <annulus/tensor/axis_order.hpp>
+#include <annulus/tensor/tensor_like.hpp>
 #include <charconv>
 #include <chrono>
 #include <cmath>

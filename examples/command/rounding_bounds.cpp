@@ -5,7 +5,7 @@
 #include <Eigen/Dense>
 #include <algorithm>
 #include <annulus/numerics/dropout.hpp>
-#include <annulus/numerics/logit.hpp>
+#include <annulus/numerics/softmax.hpp>
 #include <cmath>
 #include <cstdint>
 #include <limits>

@@ -3,7 +3,7 @@
 
 #include <annulus/backend/backend.hpp>
 #include <annulus/comm/communicator.hpp>
-#include <annulus/core/shape.hpp>
+#include <annulus/core/index.hpp>
 #include <chrono>
 #include <cstdint>
 #include <span>

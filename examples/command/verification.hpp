@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <annulus/comm/self.hpp>
-#include <annulus/core/check.hpp>
+#include <annulus/core/error.hpp>
 #include <cmath>
 #include <limits>
 #include <string>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus;

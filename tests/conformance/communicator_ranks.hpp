@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "support/catch.hpp"
 #include "support/foreign_space.hpp"
 

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/tensor/copy.hpp"
 #include "annulus/tensor/view.hpp"
 #include "support/ring_run.hpp"
 

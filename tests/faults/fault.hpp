@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus_test {
 

@@ -1,6 +1,6 @@
 // Traps of the softmax: rows that see no key, logits far apart, the scale, the unit of lse, and merging of parts.
 
-#include <annulus/numerics/merge.hpp>
+#include <annulus/numerics/softmax.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>

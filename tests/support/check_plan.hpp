@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 

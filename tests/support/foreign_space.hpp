@@ -18,7 +18,7 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/simulated_ring.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus_test {
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstddef>
 
-#include "annulus/tensor/copy.hpp"
 #include "annulus/tensor/tensor_like.hpp"
+#include "annulus/tensor/view.hpp"
 #include "support/foreign_space.hpp"
 
 namespace annulus_test {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "annulus/backend/problem.hpp"
+#include "annulus/backend/backend.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "support/ring_problem.hpp"

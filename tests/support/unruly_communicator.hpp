@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus_test {
 

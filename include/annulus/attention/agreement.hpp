@@ -15,9 +15,8 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/check.hpp"
 #include "annulus/core/digest.hpp"
-#include "annulus/core/fixed_text.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus {
 

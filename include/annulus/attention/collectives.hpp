@@ -19,11 +19,11 @@
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/attention/validate.hpp"
-#include "annulus/core/memory_space.hpp"
+#include "annulus/core/host_memory.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
-#include "annulus/tensor/addressable.hpp"
 #include "annulus/tensor/eigen.hpp"
+#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 

@@ -5,9 +5,8 @@
 #include <array>
 #include <optional>
 
+#include "annulus/core/index.hpp"
 #include "annulus/core/scalar.hpp"
-#include "annulus/core/shape.hpp"
-#include "annulus/tensor/axis_order.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 
 namespace annulus {

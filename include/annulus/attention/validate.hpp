@@ -13,14 +13,14 @@
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/attention/options.hpp"
-#include "annulus/backend/problem.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/backend/backend.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/schedule/ring_plan.hpp"
-#include "annulus/tensor/addressable.hpp"
 #include "annulus/tensor/eigen.hpp"
 #include "annulus/tensor/operands.hpp"
 #include "annulus/tensor/tensor_like.hpp"
+#include "annulus/tensor/view.hpp"
 
 namespace annulus {
 

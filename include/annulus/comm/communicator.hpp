@@ -12,8 +12,8 @@
 
 #include "annulus/comm/flight_record.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/core/host_memory.hpp"
 #include "annulus/core/index.hpp"
-#include "annulus/core/memory_space.hpp"
 
 namespace annulus {
 

@@ -9,9 +9,8 @@
 #include <optional>
 #include <string_view>
 
-#include "annulus/core/fixed_text.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
-#include "annulus/core/shape.hpp"
 
 namespace annulus {
 

@@ -11,7 +11,6 @@
 
 #include "annulus/comm/flight_record.hpp"
 #include "annulus/core/error.hpp"
-#include "annulus/core/fixed_text.hpp"
 #include "annulus/core/index.hpp"
 
 namespace annulus::detail {

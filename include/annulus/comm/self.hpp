@@ -6,7 +6,7 @@
 #include <string>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus {
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/zero_copy.hpp"
 #include "annulus/comm/simulated/shared_buffer.hpp"
 #include "annulus/comm/simulated/world.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/comm/zero_copy.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus {
 

@@ -9,7 +9,6 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/zero_copy.hpp"
-#include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 

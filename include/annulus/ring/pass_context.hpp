@@ -8,12 +8,11 @@
 #include <string_view>
 
 #include "annulus/backend/backend.hpp"
-#include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 #include "annulus/schedule/ring_plan.hpp"
-#include "annulus/tensor/axis_order.hpp"
 #include "annulus/tensor/operands.hpp"
+#include "annulus/tensor/tensor_like.hpp"
 #include "annulus/tensor/view.hpp"
 
 namespace annulus::detail {

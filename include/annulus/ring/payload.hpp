@@ -11,8 +11,8 @@
 
 #include "annulus/comm/zero_copy.hpp"
 #include "annulus/core/digest.hpp"
-#include "annulus/core/memory_space.hpp"
-#include "annulus/mask/band.hpp"
+#include "annulus/core/host_memory.hpp"
+#include "annulus/mask/mask.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/tensor/view.hpp"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/core/short_list.hpp"
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/check.hpp"
-#include "annulus/core/shape.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/core/index.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"

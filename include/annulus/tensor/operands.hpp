@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "annulus/core/check.hpp"
-#include "annulus/core/memory_space.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/core/host_memory.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 

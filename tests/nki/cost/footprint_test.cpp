@@ -1,8 +1,7 @@
 // Footprints of operands, reservation calendars and data hazards of the cost model.
 
-#include "annulus/nki/cost/calendar.hpp"
-#include "annulus/nki/cost/footprint.hpp"
-#include "annulus/nki/cost/hazards.hpp"
+#include "annulus/nki/cost/instruction_cost.hpp"
+#include "annulus/nki/cost/timeline.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

@@ -1,6 +1,6 @@
 // Costs of single instructions, computed by hand from the published formulas.
 
-#include "annulus/nki/cost/cost_of.hpp"
+#include "annulus/nki/cost/instruction_cost.hpp"
 #include "annulus/nki/program/builder.hpp"
 #include "support/catch.hpp"
 

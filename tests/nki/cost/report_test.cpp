@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "annulus/nki/cost/table.hpp"
+#include "annulus/nki/cost/report.hpp"
 #include "annulus/nki/program/builder.hpp"
 #include "support/catch.hpp"
 

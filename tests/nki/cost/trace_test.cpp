@@ -11,7 +11,7 @@
 
 #include "annulus/nki/cost/trace.hpp"
 #include "annulus/nki/program/builder.hpp"
-#include "annulus/nki/program/count.hpp"
+#include "annulus/nki/program/walk.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus::nki;

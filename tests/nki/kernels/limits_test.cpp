@@ -5,7 +5,7 @@
 
 #include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"
-#include "annulus/nki/kernels/sharded_mask.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/validate/validate.hpp"
 #include "support/catch.hpp"
 

@@ -2,8 +2,8 @@
 
 #include <random>
 
+#include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/kernels/row_tiles.hpp"
-#include "annulus/nki/kernels/sharded_mask.hpp"
 #include "support/catch.hpp"
 
 namespace {

@@ -1,7 +1,6 @@
 // Counts of instructions, bytes and multiply-adds of a program, against closed forms.
 
 #include "annulus/nki/program/builder.hpp"
-#include "annulus/nki/program/count.hpp"
 #include "annulus/nki/program/walk.hpp"
 #include "support/catch.hpp"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "annulus/core/error.hpp"
-#include "annulus/nki/simulate/rounding.hpp"
+#include "annulus/nki/simulate/arithmetic.hpp"
 #include "support/catch.hpp"
 
 namespace {

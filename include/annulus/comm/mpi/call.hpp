@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <string>
 
-#include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 

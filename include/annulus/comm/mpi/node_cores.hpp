@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "annulus/comm/mpi/call.hpp"
-#include "annulus/core/cores.hpp"
+#include "annulus/core/process.hpp"
 
 namespace annulus::detail {
 

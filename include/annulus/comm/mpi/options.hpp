@@ -6,7 +6,6 @@
 #include <cstddef>
 
 #include "annulus/comm/zero_copy.hpp"
-#include "annulus/core/check.hpp"
 #include "annulus/core/error.hpp"
 
 namespace annulus {

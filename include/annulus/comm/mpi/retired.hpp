@@ -8,7 +8,7 @@
 
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
-#include "annulus/core/per_process.hpp"
+#include "annulus/core/process.hpp"
 
 namespace annulus::detail {
 

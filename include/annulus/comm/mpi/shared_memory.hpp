@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/zero_copy.hpp"
 #include "annulus/comm/mpi/shared_mapping.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/comm/zero_copy.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus::detail {
 

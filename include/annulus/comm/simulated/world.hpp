@@ -20,7 +20,7 @@
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/hang_report.hpp"
 #include "annulus/comm/simulated/shared_buffer.hpp"
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus::detail {
 

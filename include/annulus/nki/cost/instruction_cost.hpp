@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/program/dangling.hpp"
-#include "annulus/nki/program/operators.hpp"
+#include "annulus/nki/program/instruction.hpp"
 #include "annulus/nki/program/program.hpp"
 #include "annulus/nki/program/walk.hpp"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "annulus/nki/cost/timeline.hpp"
-#include "annulus/nki/hardware/tile_space.hpp"
-#include "annulus/nki/program/count.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
+#include "annulus/nki/program/walk.hpp"
 
 namespace annulus::nki {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/hardware/tile_space.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
 #include "annulus/nki/kernels/rotating_buffers.hpp"

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "annulus/core/check.hpp"
-#include "annulus/core/shape.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/core/index.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 
 namespace annulus::nki {

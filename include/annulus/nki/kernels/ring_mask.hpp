@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/check.hpp"
-#include "annulus/mask/document_runs.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/mask/mask.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/sharding/segment.hpp"

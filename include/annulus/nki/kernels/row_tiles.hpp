@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/mask/band.hpp"
+#include "annulus/mask/mask.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/program/builder.hpp"
 

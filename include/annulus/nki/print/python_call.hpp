@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "annulus/nki/print/python_names.hpp"
-#include "annulus/nki/program/affine_text.hpp"
+#include "annulus/nki/program/affine.hpp"
 
 namespace annulus::nki::print_detail {
 

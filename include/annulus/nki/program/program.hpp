@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 namespace annulus::nki {

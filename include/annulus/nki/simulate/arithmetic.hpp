@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
 namespace annulus::nki::simulator {

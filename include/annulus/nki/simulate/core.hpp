@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/nki/program/walk.hpp"
 #include "annulus/nki/simulate/arithmetic.hpp"
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/memory_space.hpp"
+#include "annulus/core/host_memory.hpp"
 #include "annulus/nki/simulate/machine.hpp"
 
 namespace annulus::nki {

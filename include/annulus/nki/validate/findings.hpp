@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 
 namespace annulus::nki {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "annulus/core/check.hpp"
+#include "annulus/core/error.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/program/program.hpp"
 #include "annulus/nki/validate/findings.hpp"
