@@ -13,7 +13,6 @@
 
 #include <benchmark/benchmark.h>
 #include <annulus/comm/mpi.hpp>
-#include <annulus/comm/mpi/run_mpi_ring.hpp>
 #include <annulus/comm/self.hpp>
 
 #include <chrono>

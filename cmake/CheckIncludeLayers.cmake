@@ -14,7 +14,7 @@ set(allowed_sharding core tensor)
 set(allowed_schedule core mask sharding)
 set(allowed_nki core mask sharding comm/communicator.hpp)
 set(allowed_backend core tensor numerics mask schedule nki)
-set(allowed_ring core tensor mask schedule comm/communicator.hpp comm/zero_copy.hpp backend/backend.hpp)
+set(allowed_ring core tensor mask schedule comm/communicator.hpp backend/backend.hpp)
 set(allowed_attention core tensor numerics sharding mask schedule comm backend ring)
 set(allowed_interop attention)
 

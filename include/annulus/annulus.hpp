@@ -13,5 +13,5 @@
 #include "annulus/tensor/eigen.hpp"
 
 #if defined(ANNULUS_WITH_MPI)
-#include "annulus/comm/mpi/run_mpi_ring.hpp"
+#include "annulus/comm/mpi.hpp"
 #endif

@@ -2,7 +2,7 @@
 
 #include "annulus/comm/communicator.hpp"
 
-#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/catch.hpp"

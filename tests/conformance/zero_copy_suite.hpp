@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "conformance/communicator_failure_cases.hpp"
 #include "conformance/communicator_ranks.hpp"
 

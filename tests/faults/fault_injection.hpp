@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "annulus/backend/reference/reference.hpp"
-#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "faults/fault.hpp"
 
 namespace annulus_test {

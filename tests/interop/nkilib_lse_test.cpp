@@ -1,6 +1,6 @@
 // The lse tiles of nkilib, which have 128 partitions.
 
-#include <annulus/interop/nkilib_lse.hpp>
+#include <annulus/interop/nkilib_layout.hpp>
 #include <limits>
 
 #include "support/catch.hpp"

@@ -1,7 +1,7 @@
 // Conversion of striped shards to contiguous ones.
 
 #include <annulus/annulus.hpp>
-#include <annulus/interop/nkilib_unpermute.hpp>
+#include <annulus/interop/nkilib.hpp>
 
 #include "support/catch.hpp"
 #include "support/recording_communicator.hpp"

@@ -30,11 +30,6 @@ struct CallPosition {
   }
 };
 
-/// The error text for rows of another call or step than the expected one.
-inline FixedText<200> position_mismatch(CallPosition const& expected, CallPosition const& got) noexcept {
-  return FixedText<200>("expected rows of ", expected.text().view(), ", got rows of ", got.text().view());
-}
-
 /// Ring buffer of a rank's last calls. The rank's own thread writes it; position(), progress() and
 /// seconds_since_last_step() may be called by all threads.
 class FlightRecord {

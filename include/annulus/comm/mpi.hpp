@@ -2,26 +2,172 @@
 // Communicator over MPI. Not part of the umbrella header: it requires mpi.h and an MPI library (CMake target
 // annulus::mpi).
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <random>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/zero_copy.hpp"
-#include "annulus/comm/mpi/gather_records.hpp"
-#include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/construction.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
-#include "annulus/comm/mpi/window.hpp"
-#include "annulus/comm/mpi/node_cores.hpp"
-#include "annulus/comm/mpi/options.hpp"
-#include "annulus/comm/mpi/replica_groups.hpp"
-#include "annulus/comm/mpi/retired.hpp"
+#include "annulus/core/process.hpp"
 
 namespace annulus {
+
+namespace detail {
+
+/// The records of all ranks, in rank order.
+template <class Record>
+std::vector<Record> gather_from_all(MpiEndpoint& endpoint, Record const& mine) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  std::vector<Record> all(static_cast<std::size_t>(endpoint.size()));
+  endpoint.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// Throws on all ranks UnsupportedError for options of a rank that are out of range, and CommunicationError if ranks
+/// differ in an option that must be the same. The endpoint does not use the options yet.
+inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& options) {
+  auto const all = gather_from_all(endpoint, options);
+  for (Rank rank = 0; rank < endpoint.size(); ++rank) validate(all[static_cast<std::size_t>(rank)], rank);
+  auto const require_equal = [&](std::string_view name, auto option) {
+    for (Rank other = 1; other < endpoint.size(); ++other)
+      if (auto const theirs = option(all[static_cast<std::size_t>(other)]); theirs != option(all[0]))
+        throw CommunicationError(message_of("MpiRingOptions: ", name, " is ", option(all[0]), " on rank 0 and ", theirs,
+                                            " on rank ", other, "; it must be the same on all ranks"),
+                                 endpoint.rank(), CommunicationError::unknown, other);
+  };
+  require_equal("max_message_bytes", [](MpiRingOptions const& one) { return one.max_message_bytes; });
+  require_equal("zero_copy", [](MpiRingOptions const& one) { return name_of(one.zero_copy); });
+}
+
+/// Enables zero-copy exchange if the options and the machine allow it. Throws UnsupportedError, on all ranks, if
+/// zero_copy is `always` and a rank cannot map memory of another.
+inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
+  if (options.zero_copy == ZeroCopy::never) return;
+  struct Table {
+    MappingAddress address;
+    std::uint64_t key;
+  };
+  std::random_device random;
+  std::uint64_t const key = std::uint64_t{random()} << 32 | random();
+  auto const memory = std::make_shared<MpiSharedMemory>(endpoint.rank(), endpoint.size(), key);
+  std::vector<MappingAddress> addresses;
+  std::vector<std::uint64_t> keys;
+  for (Table const& table : gather_from_all(endpoint, Table{memory->address(), key})) {
+    addresses.push_back(table.address);
+    keys.push_back(table.key);
+  }
+  Rank const unreachable = memory->open(addresses, keys).value_or(-1);
+  auto const all = gather_from_all(endpoint, unreachable);
+  for (Rank rank = 0; rank < endpoint.size(); ++rank)
+    if (Rank const other = all[static_cast<std::size_t>(rank)]; other >= 0) {
+      check<UnsupportedError>(options.zero_copy != ZeroCopy::always, "MpiRingOptions: zero_copy is always, but rank ",
+                              rank, " cannot map memory of rank ", other,
+                              "; all ranks must run on one Linux node, for one user and in one container");
+      return;
+    }
+  endpoint.share(memory);
+}
+
+/// Endpoints of destroyed rings whose communicator is not freed yet. It can be freed only when all peers have left, and
+/// a destructor must not wait for that. So communicators are freed when the next ring is constructed or destroyed.
+class MpiRetired {
+ public:
+  static void add(std::shared_ptr<MpiEndpoint> endpoint) noexcept {
+    update([&](auto& endpoints) { endpoints.push_back(std::move(endpoint)); });
+    free_what_can_be_freed();
+  }
+
+  static void free_what_can_be_freed() noexcept {
+    if (!mpi_is_running()) return;
+    update([](auto& endpoints) { std::erase_if(endpoints, [](auto const& one) { return one->try_to_free(); }); });
+  }
+
+ private:
+  template <class Change>
+  static void update(Change change) noexcept {
+    try {
+      MpiRetired& retired = PerProcess<MpiRetired>::get();
+      std::lock_guard const lock(retired.mutex_);
+      change(retired.endpoints_);
+    } catch (std::exception const&) {
+      // No memory to keep an endpoint: MPI_Finalize frees its communicator. The others are tried again.
+    }
+  }
+
+  std::mutex mutex_;
+  /// Never destroyed: MPI holds addresses inside them until MPI_Finalize, which may run after destructors of statics.
+  std::vector<std::shared_ptr<MpiEndpoint>> endpoints_;
+};
+
+/// An exchange or a window that this rank waits for; given up if it is destroyed before.
+template <class What>
+class MpiPending {
+ public:
+  MpiPending(std::shared_ptr<MpiEndpoint> endpoint, What what)
+      : endpoint_(std::move(endpoint)), what_(std::move(what)) {}
+  MpiPending(MpiPending&&) noexcept = default;
+  MpiPending& operator=(MpiPending other) noexcept {
+    std::swap(endpoint_, other.endpoint_);
+    std::swap(what_, other.what_);
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~MpiPending() {
+    if (is_pending()) endpoint_->drop(what_);
+  }
+
+  /// Calls complete(endpoint, what), once; if that has thrown, throws the error that closed the ring.
+  template <class Complete>
+  void wait(Complete complete) {
+    if (state_ == failed) endpoint_->require_open();
+    if (!is_pending()) return;
+    state_ = failed;
+    complete(*endpoint_, std::exchange(what_, What{}));
+    state_ = completed;
+  }
+
+  void progress() noexcept {
+    if (is_pending()) endpoint_->progress(*what_);
+  }
+
+ private:
+  bool is_pending() const { return endpoint_ && state_ == pending; }
+
+  std::shared_ptr<MpiEndpoint> endpoint_;
+  What what_;
+  enum { pending, failed, completed } state_ = pending;
+};
+
+/// Initializes MPI at the first call, unless the program has done so, and then finalizes it when the program ends.
+inline void require_mpi() {
+  struct Session {
+    bool started = false;
+
+    Session() {
+      int running = 0, provided = 0;
+      check_mpi(MPI_Initialized(&running), "MPI_Initialized");
+      if (running) return;
+      check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+      started = true;
+    }
+    ~Session() {
+      int ended = 0;
+      if (started && MPI_Finalized(&ended) == MPI_SUCCESS && !ended) MPI_Finalize();
+    }
+  };
+  static Session const session;
+}
+
+}  // namespace detail
 
 /// The ranks of an MPI communicator as a ring, in their order. Only the thread that constructed it calls it;
 /// MPI_THREAD_SINGLE is enough. It uses a communicator of its own, so its messages never match those of the program.
@@ -43,52 +189,43 @@ class MpiRing {
  public:
   using memory_space = HostMemory;
   using Buffer = detail::MpiBuffer;
-  using SharedWindow = detail::MpiWindow;
 
   /// A pending shift; models ProgressingTransfer.
   class Transfer {
    public:
-    Transfer(Transfer&&) noexcept = default;
-    Transfer& operator=(Transfer&& other) noexcept {
-      std::swap(endpoint_, other.endpoint_);
-      std::swap(exchange_, other.exchange_);
-      std::swap(failed_, other.failed_);
-      other.drop();
-      return *this;
-    }
-    ~Transfer() { drop(); }
-
     void wait() {
-      if (failed_) endpoint_->require_open();
-      auto const exchange = std::exchange(exchange_, nullptr);
-      if (!exchange) return;
-      failed_ = true;
-      endpoint_->complete(exchange);
-      failed_ = false;
+      pending_.wait([](detail::MpiEndpoint& endpoint, auto const& exchange) { endpoint.complete(exchange); });
     }
-
-    void progress() noexcept {
-      if (exchange_) endpoint_->progress(*exchange_);
-    }
+    void progress() noexcept { pending_.progress(); }
 
    private:
     friend class MpiRing;
-    Transfer(std::shared_ptr<detail::MpiEndpoint> endpoint, std::shared_ptr<detail::MpiExchange> exchange)
-        : endpoint_(std::move(endpoint)), exchange_(std::move(exchange)) {}
-
-    void drop() noexcept {
-      if (auto const exchange = std::exchange(exchange_, nullptr)) endpoint_->drop(exchange);
-    }
-
-    std::shared_ptr<detail::MpiEndpoint> endpoint_;
-    std::shared_ptr<detail::MpiExchange> exchange_;
-    bool failed_ = false;
+    using Pending = detail::MpiPending<std::shared_ptr<detail::MpiExchange>>;
+    explicit Transfer(Pending pending) : pending_(std::move(pending)) {}
+    Pending pending_;
   };
 
-  /// Collective over `communicator`, which may be freed afterwards. Throws CommunicationError if MPI is not running, for
-  /// MPI_COMM_NULL and for inter-communicators. Throws on all ranks UnsupportedError for options of a rank that are out
-  /// of range, CommunicationError if ranks differ in max_message_bytes or zero_copy, and UnsupportedError if zero_copy
-  /// is `always` and the ranks do not share memory.
+  /// A window that this rank reads.
+  class SharedWindow {
+   public:
+    void wait() {
+      pending_.wait([&](detail::MpiEndpoint& endpoint, auto const& window) { taken_ = endpoint.complete(window); });
+    }
+    WindowRuns runs() const { return std::span(taken_.runs).first(taken_.count); }
+    void release() noexcept { taken_ = {}; }
+
+   private:
+    friend class MpiRing;
+    using Pending = detail::MpiPending<detail::WindowNumber>;
+    explicit SharedWindow(Pending pending) : pending_(std::move(pending)) {}
+    Pending pending_;
+    detail::AttachedWindow taken_;
+  };
+
+  /// Collective over `communicator`, which may be freed afterwards. Throws CommunicationError if MPI is not running,
+  /// for MPI_COMM_NULL and for inter-communicators. Throws on all ranks UnsupportedError for options of a rank that are
+  /// out of range, CommunicationError if ranks differ in max_message_bytes or zero_copy, and UnsupportedError if
+  /// zero_copy is `always` and the ranks do not share memory.
   explicit MpiRing(MPI_Comm communicator, MpiRingOptions const& options = {})
       : MpiRing(Adopted{duplicate_of(communicator)}, options) {}
 
@@ -121,7 +258,7 @@ class MpiRing {
 
   /// Throws CommunicationError if the ring is closed.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
-    return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
+    return Transfer({endpoint_, endpoint_->start_shift(channel, hop, out, in)});
   }
 
   /// True if the ranks read each other's buffers; if false, allocate, open_window and reclaim must not be called.
@@ -132,7 +269,7 @@ class MpiRing {
 
   /// Throws CommunicationError if the ring is closed, `out` is not within one Buffer, or too many windows are open.
   SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
-    return {endpoint_, endpoint_->open_window(channel, hop, out)};
+    return SharedWindow({endpoint_, endpoint_->open_window(channel, hop, out)});
   }
 
   /// Returns when no rank reads the Buffer at `first`. Throws CommunicationError if the ring is or becomes closed.
@@ -154,8 +291,7 @@ class MpiRing {
   };
 
   MpiRing(Adopted own, MpiRingOptions const& options)
-      : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator)),
-        exceptions_(std::uncaught_exceptions()) {
+      : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator)), exceptions_(std::uncaught_exceptions()) {
     // All peers have reached this constructor, so they have left the rings that they destroyed before it.
     detail::MpiRetired::free_what_can_be_freed();
     try {
@@ -194,5 +330,20 @@ class MpiRing {
 };
 
 static_assert(ZeroCopyCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing>);
+
+/// Runs function(ring) on this process as one rank of MPI_COMM_WORLD, and returns what it returns. Unless the program
+/// has initialized MPI, the first call does so, and MPI is finalized when the program ends. Throws what the constructor
+/// of MpiRing throws; rethrows an exception of the function, upon which the other ranks throw CommunicationError.
+template <class Function>
+decltype(auto) run_mpi_ring(Function&& function, MpiRingOptions const& options = {}) {
+  detail::require_mpi();
+  MpiRing ring(MPI_COMM_WORLD, options);
+  try {
+    return std::forward<Function>(function)(ring);
+  } catch (std::exception const& error) {
+    ring.abandon(error.what());
+    throw;
+  }
+}
 
 }  // namespace annulus

@@ -15,9 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/simulated/shared_buffer.hpp"
 #include "annulus/comm/simulated/world.hpp"
-#include "annulus/comm/zero_copy.hpp"
 #include "annulus/core/error.hpp"
 
 namespace annulus {
@@ -30,43 +28,42 @@ struct SimulatedRingOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// The communicator of one rank of run_ring, which destroys it when the rank's function has returned.
+/// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended: nothing, or the functions'
+/// results as a vector in rank order. If a rank throws, the others' waits fail, and run_ring rethrows that rank's
+/// exception. A thread cannot be ended from outside: after a deadline has passed, run_ring returns only when the rank
+/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or the timeout is out of range, and Error
+/// if the system refuses the thread of a rank.
+template <class Function>
+auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {});
+
+/// The communicator of one rank of run_ring, which makes it, and destroys it when the rank's function has returned.
 class SimulatedRing {
+  using World = detail::SimulatedWorld;
+
  public:
   using memory_space = HostMemory;
 
   /// Both messages of a shift: the one that this rank sends and the one that it receives.
   class Transfer {
    public:
-    Transfer(Transfer&& other) noexcept : world_(std::exchange(other.world_, nullptr)), shift_(other.shift_) {}
-    Transfer& operator=(Transfer&& other) noexcept {
-      if (this != &other) {
-        Transfer const previous(std::move(*this));
-        world_ = std::exchange(other.world_, nullptr);
-        shift_ = other.shift_;
-      }
-      return *this;
-    }
-
-    ~Transfer() {
-      if (!world_) return;
-      world_->close(shift_.rank, "it dropped a pending transfer");
-      world_->withdraw(shift_);
-    }
-
     void wait() {
       if (!world_) return;
-      world_->wait_until_delivered(shift_);
-      world_ = nullptr;
+      world_->wait_until_delivered(world_.get_deleter().shift);
+      world_.release();
     }
 
    private:
     friend class SimulatedRing;
-    using World = detail::SimulatedWorld;
-    Transfer(World& world, World::Shift const& shift) : world_(&world), shift_(shift) {}
+    struct Drop {
+      World::Shift shift;
+      void operator()(World* world) const noexcept {
+        world->close(shift.rank, "it dropped a pending transfer");
+        world->withdraw(shift);
+      }
+    };
+    Transfer(World& world, World::Shift const& shift) : world_(&world, Drop{shift}) {}
 
-    World* world_;
-    World::Shift shift_;
+    std::unique_ptr<World, Drop> world_;  ///< null once the shift has been delivered
   };
 
   /// Memory that this rank can share with the others.
@@ -84,46 +81,32 @@ class SimulatedRing {
   /// A window on a buffer of another rank, held by this one.
   class SharedWindow {
    public:
-    SharedWindow(SharedWindow&& other) noexcept { *this = std::move(other); }
-    SharedWindow& operator=(SharedWindow&& other) noexcept {
-      std::swap(world_, other.world_);
-      std::swap(address_, other.address_);
-      std::swap(position_, other.position_);
-      std::swap(shared_, other.shared_);
-      std::swap(taken_, other.taken_);
-      other.end();
-      return *this;
-    }
-    ~SharedWindow() { end(); }
-
     void wait() {
-      if (taken_) return;
-      shared_ = world_->take(address_, position_);
-      taken_ = true;
+      if (!pending_) return;
+      auto const& [address, position] = pending_.get_deleter();
+      detail::SharedRuns shared = pending_->take(address, position);
+      taken_ = {pending_.release(), Release{address.to, std::move(shared)}};
     }
-    WindowRuns runs() const { return shared_.runs; }
-    void release() noexcept { world_->release(address_.to, shared_); }
+    WindowRuns runs() const { return taken_.get_deleter().shared.runs; }
+    void release() noexcept { taken_.reset(); }
 
    private:
     friend class SimulatedRing;
-    using World = detail::SimulatedWorld;
+    struct Drop {
+      World::Address address;
+      CallPosition position;  ///< of this rank when it opened the window
+      void operator()(World* world) const noexcept { world->close(address.to, "it dropped a pending window"); }
+    };
+    struct Release {
+      Rank reader;
+      detail::SharedRuns shared;
+      void operator()(World* world) noexcept { world->release(reader, shared); }
+    };
     SharedWindow(World& world, World::Address const& address)
-        : world_(&world), address_(address), position_(world.position_of(address.to)) {}
+        : pending_(&world, Drop{address, world.position_of(address.to)}) {}
 
-    void end() noexcept {
-      World* const world = std::exchange(world_, nullptr);
-      if (!world) return;
-      if (taken_)
-        world->release(address_.to, shared_);
-      else
-        world->close(address_.to, "it dropped a pending window");
-    }
-
-    World* world_ = nullptr;
-    World::Address address_{};
-    CallPosition position_{};  ///< of this rank when it opened the window
-    detail::SharedRuns shared_;
-    bool taken_ = false;
+    std::unique_ptr<World, Drop> pending_;   ///< null once wait() has returned
+    std::unique_ptr<World, Release> taken_;  ///< null before that, and once released
   };
 
   Rank rank() const { return rank_; }
@@ -137,22 +120,30 @@ class SimulatedRing {
   }
 
   bool shares_memory() const { return options_.zero_copy != ZeroCopy::never; }
+
   /// Throws std::bad_alloc.
-  Buffer allocate(Index bytes) { return Buffer(memories_.make(rank_, size(), bytes)); }
+  Buffer allocate(Index bytes) {
+    std::erase_if(buffers_, [](auto const& buffer) { return buffer.expired(); });
+    auto memory = std::make_shared<detail::SharedBuffer>(rank_, size(), bytes);
+    buffers_.push_back(memory);
+    return Buffer(std::move(memory));
+  }
 
   /// Throws CommunicationError if the ring is closed or `out` is not within one Buffer. Closes the ring and throws
   /// std::bad_alloc if memory is short.
   SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
     return or_close([&]() -> SharedWindow {
-      detail::SharedRuns const runs = memories_.runs_of(out);
-      world_->share(sending(channel, hop, shared_), runs);
+      detail::SharedRuns shared;
+      shared.memory = detail::buffer_of_window(out, [&](auto const& run) { return buffer_of(run); });
+      for (auto const& run : out) shared.runs.push_back(run);
+      world_->share(sending(channel, hop, shared_), shared);
       return {*world_, receiving(channel, hop, windows_)};
     });
   }
 
   /// Returns when no rank reads the Buffer at `first`. Throws CommunicationError if the ring is or becomes closed.
   void reclaim(std::byte const* first) {
-    if (auto const memory = memories_.of(first)) world_->reclaim(rank_, *memory);
+    if (auto const memory = buffer_of({first, 1})) world_->reclaim(rank_, *memory);
   }
 
   /// Throws CommunicationError if the ring is or becomes closed, or if records differ in length.
@@ -166,20 +157,21 @@ class SimulatedRing {
 
   FlightRecord& flight_record() { return world_->flight_record(rank_); }
 
-  SimulatedRing(detail::SimulatedWorld& world, Rank rank, SimulatedRingOptions const& options)
+ private:
+  /// Numbers of exchanges with each peer, by stream_index.
+  using Counts = std::vector<std::uint64_t>;
+
+  template <class Function>
+  friend auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options);
+
+  SimulatedRing(World& world, Rank rank, SimulatedRingOptions const& options)
       : world_(&world),
         rank_(rank),
         options_(options),
-        sent_(channels * static_cast<std::size_t>(world.size()), 0),
+        sent_(detail::num_streams(world.size()), 0),
         received_(sent_),
         shared_(sent_),
         windows_(sent_) {}
-
- private:
-  static constexpr std::size_t channels = 3;
-  /// Numbers of exchanges with each peer, by peer and channel.
-  using Counts = std::vector<std::uint64_t>;
-  using Address = detail::SimulatedWorld::Address;
 
   /// Closes the ring if function() fails: its exchange is only begun, and would pair wrongly later.
   template <class Function>
@@ -194,86 +186,78 @@ class SimulatedRing {
     }
   }
 
-  static std::uint64_t& count(Counts& counts, Rank peer, Channel channel) {
-    return counts[static_cast<std::size_t>(peer) * channels + static_cast<std::size_t>(channel)];
-  }
-  Address sending(Channel channel, int hop, Counts& counts) const {
+  World::Address sending(Channel channel, int hop, Counts& counts) const {
     Rank const to = ring_neighbour(rank_, hop, size());
-    return {rank_, to, channel, count(counts, to, channel)++};
+    return {rank_, to, channel, counts[detail::stream_index(channel, to)]++};
   }
-  Address receiving(Channel channel, int hop, Counts& counts) const {
+  World::Address receiving(Channel channel, int hop, Counts& counts) const {
     Rank const from = ring_neighbour(rank_, -hop, size());
-    return {from, rank_, channel, count(counts, from, channel)++};
+    return {from, rank_, channel, counts[detail::stream_index(channel, from)]++};
   }
 
-  detail::SimulatedWorld* world_;
+  /// The live buffer of this rank that holds the bytes; null if there is none.
+  std::shared_ptr<detail::SharedBuffer> buffer_of(std::span<std::byte const> bytes) const {
+    for (auto const& entry : buffers_)
+      if (auto memory = entry.lock(); memory && memory->holds(bytes)) return memory;
+    return nullptr;
+  }
+
+  World* world_;
   Rank rank_;
   SimulatedRingOptions options_;
-  detail::SharedBuffers memories_;
+  std::vector<std::weak_ptr<detail::SharedBuffer>> buffers_;
   Counts sent_, received_, shared_, windows_;
   std::uint64_t rounds_ = 0;
 };
 
 static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
 
-namespace detail {
-
-/// The exception to report if the thread of a rank cannot be created.
-inline std::exception_ptr no_thread_for(Rank rank, int ranks, std::exception const& error) noexcept {
-  try {
-    return std::make_exception_ptr(Error(message_of("run_ring over ", ranks, " ranks needs ", ranks - 1,
-                                                    " threads; the system refuses the thread of rank ", rank, ": ",
-                                                    error.what())));
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
-}  // namespace detail
-
-/// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended: nothing, or the functions'
-/// results as a vector in rank order. If a rank throws, the others' waits fail, and run_ring rethrows that rank's
-/// exception. A thread cannot be ended from outside: after a deadline has passed, run_ring returns only when the rank
-/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or the timeout is out of range, and Error
-/// if the system refuses the thread of a rank.
 template <class Function>
-auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {}) {
+auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options) {
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;
   constexpr bool returns = !std::is_void_v<Result>;
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
-
   check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");
 
+  auto const count = static_cast<std::size_t>(ranks);
   detail::SimulatedWorld world(ranks, options.timeout);
-  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
-  std::vector<std::conditional_t<returns, std::optional<std::conditional_t<returns, Result, char>>, char>> results(
-      static_cast<std::size_t>(ranks));
+  std::vector<std::exception_ptr> failures(count);
+  std::vector<std::optional<std::conditional_t<returns, Result, char>>> results(count);
 
   auto const run = [&](Rank rank) {
+    auto const r = static_cast<std::size_t>(rank);
     try {
       SimulatedRing ring(world, rank, options);
       if constexpr (returns)
-        results[static_cast<std::size_t>(rank)] = function(ring);
+        results[r] = function(ring);
       else
         function(ring);
       world.leave(rank);
     } catch (std::exception const& error) {
-      failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      failures[r] = std::current_exception();
       world.close(rank, error.what());
     } catch (...) {
-      failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      failures[r] = std::current_exception();
       world.close(rank, "it threw an exception of unknown type");
     }
   };
   {
     std::vector<std::jthread> threads;
-    threads.reserve(static_cast<std::size_t>(ranks));
-    for (Rank rank = 1; rank < ranks; ++rank) try {
+    threads.reserve(count);
+    auto const start = [&](Rank rank) {
+      try {
         threads.emplace_back(run, rank);
       } catch (std::exception const& error) {
+        throw Error(message_of("run_ring over ", ranks, " ranks needs ", ranks - 1,
+                               " threads; the system refuses the thread of rank ", rank, ": ", error.what()));
+      }
+    };
+    for (Rank rank = 1; rank < ranks; ++rank) try {
+        start(rank);
+      } catch (...) {
         world.close(rank, "no thread could be created for it");
-        failures[static_cast<std::size_t>(rank)] = detail::no_thread_for(rank, ranks, error);
+        failures[static_cast<std::size_t>(rank)] = std::current_exception();
         break;
       }
     run(0);

@@ -6,7 +6,7 @@
 
 #include "annulus/attention/agreement.hpp"
 
-namespace annulus::interop {
+namespace annulus::interop::detail {
 
 /// Calls check(CallRecord&) on every rank. If it throws on one rank, all ranks throw that error; if ranks record
 /// different values of a field, all throw CommunicationError. Costs one all-gather of a small record.
@@ -21,4 +21,4 @@ void check_on_all_ranks(C& communicator, Check&& check) {
   agree(communicator, record);
 }
 
-}  // namespace annulus::interop
+}  // namespace annulus::interop::detail

@@ -2,17 +2,178 @@
 // Adapter of ejkernel's (EasyDeL) ring_attention with its names and conventions, for any ring and backend in host
 // memory. Each rank of the axis calls it with its own contiguous part of the sequence, as under shard_map.
 //
-// As in ejkernel: tensors are [batch, sequence, heads, dim]; the options and their defaults (ejkernel_options.hpp).
+// As in ejkernel: tensors are [batch, sequence, heads, dim]; the options and their defaults.
 // Unlike ejkernel: axis_name is a communicator; the mask builder is a predicate; masks, windows, chunks, bias and
 // dropout use global positions, so that results do not depend on the number of ranks; and instead of JAX's automatic
 // differentiation, ring_attention_fwd returns the residuals that ring_attention_bwd needs.
 
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string_view>
 #include <utility>
 
+#include "annulus/attention/ring_attention.hpp"
 #include "annulus/interop/check_on_all_ranks.hpp"
-#include "annulus/interop/ejkernel_options.hpp"
 
 namespace annulus::ejkernel {
+
+/// No window, one number for both sides, or {left, right}: query q sees key k iff q - k <= left and k - q <= right.
+/// With {0, 0} a query sees its own position only. With a causal mask the right side has no effect.
+class SlidingWindow {
+ public:
+  constexpr SlidingWindow() = default;
+  constexpr SlidingWindow(Index both_sides) : SlidingWindow(both_sides, both_sides) {}
+  constexpr SlidingWindow(Index left, Index right) : given_(true), left_(left), right_(right) {}
+
+  constexpr bool given() const { return given_; }
+  constexpr Index left() const { return left_; }
+  constexpr Index right() const { return right_; }
+
+ private:
+  bool given_ = false;
+  Index left_ = 0, right_ = 0;
+};
+
+/// Sink logits: extra terms of the softmax denominator. A: float (double for double operands).
+///   [query_heads, n]       n for each head
+///   [1, n]                 n that all heads share
+///   [query_heads]          one for each head
+///   [n], n != query_heads  n that all heads share
+/// ejkernel's ring kernels read every [n] as shared, other kernels of it as one for each head: write [1, n] if n may
+/// equal query_heads.
+template <class A>
+class SoftmaxAux {
+ public:
+  SoftmaxAux() = default;
+  SoftmaxAux(std::nullopt_t) {}
+
+  template <TensorLike X>
+    requires(std::same_as<ScalarOf<X>, A> && std::same_as<SpaceOf<X>, HostMemory> &&
+             (rank_of<X> == 1 || rank_of<X> == 2))
+  SoftmaxAux(X const& tensor)
+      : one_axis_(rank_of<X> == 1), view_(row(TensorView<A const, rank_of<X>>(view_of(tensor)))) {}
+
+  explicit operator bool() const { return view_.has_value(); }
+
+  /// True if all heads share the sink logits.
+  bool shared_by(Index query_heads) const {
+    if (!view_) return false;
+    return one_axis_ ? view_->extent(1) != query_heads : view_->extent(0) == 1 && query_heads != 1;
+  }
+
+  /// The sink logits as [query_heads, n].
+  OptionalSinks<A, HostMemory> for_heads(Index query_heads) const {
+    if (!view_) return std::nullopt;
+    if (shared_by(query_heads)) return broadcast(*view_, {query_heads, view_->extent(1)});
+    return one_axis_ ? view_->permuted({1, 0}) : *view_;
+  }
+
+ private:
+  using View = TensorView<A const, 2>;
+  static View row(View sinks) { return sinks; }
+  static View row(TensorView<A const, 1> sinks) { return {sinks.data(), {1, sinks.extent(0)}, {0, sinks.stride(0)}}; }
+
+  bool one_axis_ = false;
+  std::optional<View> view_;
+};
+
+/// Block sizes and launch parameters of ejkernel's kernels. The backends of annulus choose their own, and no length has
+/// to be a multiple of a block: options_of throws if one is set.
+struct KernelParams {
+  std::optional<Index> q_blocksize{};
+  std::optional<Index> kv_blocksize{};
+  std::optional<Index> num_warps{};
+  std::optional<Index> num_stages{};
+};
+using FwdParams = KernelParams;
+using BwdParams = KernelParams;
+
+/// Options of a call, for designated initialisers; equal on all ranks except for the contents of operands. sq, sk: rows
+/// of this rank's queries and keys. T: element type of query, key and value.
+template <Scalar T>
+struct RingAttentionOptions {
+  /// Document ids [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding,
+  /// as in ejkernel's XLA path; in its Triton path 0 is a document: add 1 to ids that count from 0.
+  OptionalView<std::int32_t, 2, HostMemory> q_segment_ids{};
+  OptionalView<std::int32_t, 2, HostMemory> kv_segment_ids{};
+  SoftmaxAux<Accumulator<T>> softmax_aux{};  ///< sink logits, [query_heads, n], [1, n], [query_heads] or [n]
+  OptionalView<T, 4, HostMemory> bias{};     ///< [batch|1, query_heads|1, sq, global keys], added to the logits
+  /// [batch|1, query_heads|1, sq, global keys], true: the query may see the key
+  OptionalView<bool, 4, HostMemory> attention_mask{};
+  SlidingWindow sliding_window{};
+  /// Chunked attention: query q sees key k only where q / chunk_size == k / chunk_size. Default: no chunks.
+  std::optional<Index> chunk_size{};
+  bool causal = false;
+  std::optional<double> logits_soft_cap{};  ///< c > 0: c * tanh(x / c); default: no cap
+  std::optional<double> softmax_scale{};    ///< default 1 / sqrt(head_dim); 0 means 0
+  FwdParams fwd_params{};
+  BwdParams bwd_params{};
+  /// true throws UnsupportedError: the only backward pass is one loop that computes dq, dk and dv.
+  bool fused_backward = false;
+  double dropout_prob = 0;  ///< 0 <= dropout_prob < 1; kept probabilities are divided by 1 - dropout_prob
+  /// Required with dropout_prob > 0, otherwise ignored. The dropped pairs depend only on it, positions, heads and batch
+  /// items, not on the number of ranks.
+  std::optional<std::uint64_t> dropout_seed{};
+  /// Extension of ejkernel, which has no gradient of the bias: the backward pass returns dbias.
+  bool bias_gradient = false;
+};
+
+namespace detail {
+
+inline void refuse_blocks(std::string_view which, KernelParams const& params) {
+  for (auto const& [name, value] :
+       {std::pair{"q_blocksize", params.q_blocksize}, std::pair{"kv_blocksize", params.kv_blocksize},
+        std::pair{"num_warps", params.num_warps}, std::pair{"num_stages", params.num_stages}})
+    check<UnsupportedError>(!value, which, ".", name, " is ", value.value_or(0),
+                            "; the backend chooses how it cuts its work; accepted: unset");
+}
+
+/// The annulus options. Throws UnsupportedError for an option that is invalid or unsupported.
+template <Scalar T>
+Options options_of(RingAttentionOptions<T> const& options) {
+  refuse_blocks("fwd_params", options.fwd_params);
+  refuse_blocks("bwd_params", options.bwd_params);
+  check<UnsupportedError>(
+      !options.fused_backward,
+      "fused_backward = true chooses a kernel of ejkernel; here one loop yields dq, dk and dv; accepted: false");
+  check<UnsupportedError>(static_cast<bool>(options.q_segment_ids) == static_cast<bool>(options.kv_segment_ids),
+                          "only one of q_segment_ids and kv_segment_ids is given; give both or none");
+  SlidingWindow const& window = options.sliding_window;
+  check<UnsupportedError>(window.left() >= 0 && window.right() >= 0, "sliding_window is (", window.left(), ", ",
+                          window.right(), "); accepted: 0 or more on each side, or none");
+  check<UnsupportedError>(!options.chunk_size || *options.chunk_size >= 1, "chunk_size is ",
+                          options.chunk_size.value_or(0), "; accepted: 1 or more, or unset for no chunks");
+  check<UnsupportedError>(
+      !options.logits_soft_cap || (std::isfinite(*options.logits_soft_cap) && *options.logits_soft_cap > 0),
+      "logits_soft_cap is ", options.logits_soft_cap.value_or(0),
+      "; accepted: a finite number above 0, or unset for no cap");
+  check<UnsupportedError>(options.dropout_prob == 0 || options.dropout_seed, "dropout_prob is ", options.dropout_prob,
+                          " without a dropout_seed; give one");
+  check<UnsupportedError>(!options.bias_gradient || options.bias, "bias_gradient is set but no bias is given");
+
+  Options result{.mask = {.causal = options.causal, .chunk = options.chunk_size.value_or(0)},
+                 .softmax_scale = options.softmax_scale,
+                 .logit_softcap = options.logits_soft_cap.value_or(0),
+                 .dropout = {options.dropout_prob, options.dropout_seed.value_or(0)}};
+  if (window.given()) result.mask.window = {.left = window.left(), .right = window.right()};
+  return result;
+}
+
+/// The annulus operands, with sink logits as [query_heads, n].
+template <Scalar T>
+Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_heads) {
+  Operands<T> operands;
+  operands.bias = options.bias;
+  operands.mask = options.attention_mask;
+  operands.query_segments = options.q_segment_ids;
+  operands.key_segments = options.kv_segment_ids;
+  operands.sinks = options.softmax_aux.for_heads(query_heads);
+  operands.bias_gradient = options.bias_gradient;
+  return operands;
+}
+
+}  // namespace detail
 
 /// Residuals for the backward pass. q, k, v and the operands in `options` are views: the caller's tensors must outlive
 /// them.
@@ -39,10 +200,9 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
   using T = ScalarOf<Q>;
   using X = MadeLike<Q, T, 4>;
   Options lowered;
-  interop::check_on_all_ranks(axis_name, [&](CallRecord&) { lowered = options_of(options); });
+  interop::detail::check_on_all_ranks(axis_name, [&](CallRecord&) { lowered = detail::options_of(options); });
 
-  TensorView<T const, 4> const q = view_of(query);
-  TensorView<T const, 4> const k = view_of(key), v = view_of(value);
+  TensorView<T const, 4> const q = view_of(query), k = view_of(key), v = view_of(value);
   Index const batch = q.extent(axis::batch), rows = q.extent(axis::sequence), heads = q.extent(axis::heads);
   RingFlashResiduals<X, MaskBuilder> residuals{q,
                                                k,
@@ -53,7 +213,7 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
                                                make_like<Accumulator<T>, 3>(query, {batch, heads, rows}),
                                                make_like<Accumulator<T>, 3>(query, {batch, heads, rows})};
   RingAttention(axis_name, backend, lowered, residuals.mask_builder)
-      .forward_into(q, k, v, residuals.o, residuals.lse, operands_of(options, heads), residuals.lse_remainder);
+      .forward_into(q, k, v, residuals.o, residuals.lse, detail::operands_of(options, heads), residuals.lse_remainder);
   return residuals;
 }
 
@@ -80,11 +240,11 @@ Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, 
   using T = ScalarOf<X>;
   using A = Accumulator<T>;
   Options lowered;
-  interop::check_on_all_ranks(axis_name, [&](CallRecord&) { lowered = options_of(residuals.options); });
+  interop::detail::check_on_all_ranks(axis_name, [&](CallRecord&) { lowered = detail::options_of(residuals.options); });
 
   auto const like = [&](auto const& view) { return make_like<T, 4>(residuals.o, view.extents()); };
   Index const heads = residuals.q.extent(axis::heads);
-  Operands<T> const operands = operands_of(residuals.options, heads);
+  Operands<T> const operands = detail::operands_of(residuals.options, heads);
   Gradients<X> result{like(residuals.q), like(residuals.k), like(residuals.v)};
   GradientViews<T, HostMemory> views{view_of(result.dq), view_of(result.dk), view_of(result.dv)};
   if (operands.bias_gradient) views.dbias = view_of(result.dbias.emplace(like(*operands.bias)));

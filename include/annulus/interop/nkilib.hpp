@@ -5,7 +5,7 @@
 // Symbols: n workers, b batch items, h query heads, s positions per rank, d head dimensions.
 //
 // Same as in nkilib
-//  - layouts: see the two functions; lse tiles: nkilib_lse.hpp; documents: nkilib_packing.hpp.
+//  - layouts: see the functions; lse tiles and documents: nkilib_layout.hpp.
 //  - striped: rank r holds positions r, r + n, r + 2n, ...; otherwise r * s ... r * s + s - 1.
 //  - a masked row has output 0 and lse 0 (in annulus itself lse is -inf). The backward pass determines masked rows from
 //    the mask, not from the 0, so that a row whose lse happens to be 0 keeps its gradients.
@@ -16,12 +16,15 @@
 //  - any s, not only multiples of 128; any d, which may differ between v and q, k; documents without a causal mask.
 //  - bound_max is exclusive in both passes, so that a query with the empty range [0, 0) sees nothing in either.
 
+#include <array>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "annulus/interop/check_on_all_ranks.hpp"
-#include "annulus/interop/nkilib_lse.hpp"
-#include "annulus/interop/nkilib_packing.hpp"
+#include "annulus/interop/nkilib_layout.hpp"
 
 namespace annulus::nkilib {
 
@@ -99,21 +102,25 @@ inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, 
 
 namespace detail {
 
-/// bound_min or bound_max of either pass, as [batch, heads, s].
-using Bounds = std::optional<TensorView<float const, 3>>;
-
-/// Checks the parameters that both passes share, records the documents and returns them.
-inline std::optional<PackedDocuments> read_documents(CallRecord& record, Bounds const& bound_min,
-                                                     Bounds const& bound_max, bool causal, bool striped,
-                                                     char const* striped_name) {
-  check<UnsupportedError>(bound_min.has_value() == bound_max.has_value(),
+/// Checks the parameters that both passes share, records the documents and returns them. The bounds have these extents,
+/// which hold `heads` heads of each of `batch` batch items.
+template <class Parameters, std::size_t N>
+std::optional<PackedDocuments> read_documents(CallRecord& record, Parameters const& p,
+                                              std::array<Index, N> const& extents, std::string_view expected,
+                                              Index batch, Index heads, bool striped, char const* striped_name) {
+  if (p.bound_min) annulus::detail::require_extents("bound_min", *p.bound_min, extents, expected);
+  if (p.bound_max) annulus::detail::require_extents("bound_max", *p.bound_max, extents, expected);
+  check<UnsupportedError>(static_cast<bool>(p.bound_min) == static_cast<bool>(p.bound_max),
                           "only one of bound_min and bound_max is given; give both or none");
-  check<UnsupportedError>(!bound_min || striped, "bound_min and bound_max need ", striped_name,
+  check<UnsupportedError>(!p.bound_min || striped, "bound_min and bound_max need ", striped_name,
                           " = true: they are local positions, the same on all ranks");
-  check<UnsupportedError>(!striped || causal || bound_min, striped_name,
+  check<UnsupportedError>(!striped || p.use_causal_mask || p.bound_min, striped_name,
                           " without use_causal_mask or bounds changes nothing; set use_causal_mask");
   std::optional<PackedDocuments> documents;
-  if (bound_min) documents.emplace(*bound_min, *bound_max);
+  auto const by_head = [&](TensorView<float const, N> const& bound) -> TensorView<float const, 3> {
+    return {bound.data(), {batch, heads, extents[1]}, {heads * bound.stride(0), bound.stride(0), bound.stride(1)}};
+  };
+  if (p.bound_min) documents.emplace(by_head(*p.bound_min), by_head(*p.bound_max));
   record.add("documents given", documents.has_value());
   record.add("bounds (fingerprint)", documents ? static_cast<Index>(documents->fingerprint()) : 0);
   return documents;
@@ -137,7 +144,7 @@ Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
 
 template <class C, class B>
 inline constexpr bool in_host_memory =
-    std::same_as<typename C::memory_space, HostMemory>&& std::same_as<typename B::memory_space, HostMemory>;
+    std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>;
 
 }  // namespace detail
 
@@ -164,16 +171,10 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
   Index const batch = extents[axis::batch], heads = extents[axis::heads], rows = extents[axis::sequence];
 
   std::optional<PackedDocuments> documents;
-  interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
+  interop::detail::check_on_all_ranks(communicator, [&](CallRecord& record) {
     check_workers(p.num_workers, p.replica_groups, communicator.size());
-    auto const by_head = [&](char const* name, OptionalView<float, 3, HostMemory> const& bound) -> detail::Bounds {
-      if (!bound) return std::nullopt;
-      annulus::detail::require_extents(name, *bound, {batch * heads, rows, 1}, "[b * h, s, 1]");
-      return TensorView<float const, 3>(bound->data(), {batch, heads, rows},
-                                        {heads * bound->stride(0), bound->stride(0), bound->stride(1)});
-    };
-    documents = detail::read_documents(record, by_head("bound_min", p.bound_min), by_head("bound_max", p.bound_max),
-                                       p.use_causal_mask, p.striped_input, "striped_input");
+    documents = detail::read_documents(record, p, std::array<Index, 3>{batch * heads, rows, 1}, "[b * h, s, 1]", batch,
+                                       heads, p.striped_input, "striped_input");
   });
 
   ForwardResult<MadeLike<Q, T, 4>, MadeLike<Q, Tile, 4>> result{
@@ -215,7 +216,7 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   TensorView<ScalarOf<Lse> const, 4> const tiles = view_of(lse_ref);
 
   std::optional<PackedDocuments> documents;
-  interop::check_on_all_ranks(communicator, [&](CallRecord& record) {
+  interop::detail::check_on_all_ranks(communicator, [&](CallRecord& record) {
     check_workers(p.num_workers, p.replica_groups, communicator.size());
     check<UnsupportedError>(p.mixed_precision,
                             "mixed_precision = false requests sums in the element type of the operands; sums are "
@@ -225,15 +226,8 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
         "; it splits the work on the logical cores of a Trainium device, and this backend has none; accepted: 1");
     annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)},
                                      "[b, h, 128, ceil(s / 128)]");
-    auto const for_all_heads = [&](char const* name,
-                                   OptionalView<float, 2, HostMemory> const& bound) -> detail::Bounds {
-      if (!bound) return std::nullopt;
-      annulus::detail::require_extents(name, *bound, {batch, rows}, "[b, s]");
-      return TensorView<float const, 3>(bound->data(), {batch, 1, rows}, {bound->stride(0), 0, bound->stride(1)});
-    };
-    documents =
-        detail::read_documents(record, for_all_heads("bound_min", p.bound_min), for_all_heads("bound_max", p.bound_max),
-                               p.use_causal_mask, p.striped_attention, "striped_attention");
+    documents = detail::read_documents(record, p, std::array{batch, rows}, "[b, s]", batch, 1, p.striped_attention,
+                                       "striped_attention");
   });
 
   auto lse = make_like<Gradient, 3>(q_ref, {batch, heads, rows});
@@ -246,6 +240,65 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   RingAttention(communicator, backend, detail::options_of(p.softmax_scale, p.use_causal_mask, p.striped_attention))
       .backward_into(bhds(dy_ref), bhds(o_ref), lse, bhds(q_ref), bhds(k_ref), bhds(v_ref), gradients,
                      detail::operands_of<T>(documents));
+  return result;
+}
+
+/// Parameters of ring_attention_unpermute; see ForwardParameters.
+struct UnpermuteParameters {
+  ReplicaGroups replica_groups{};
+  int num_workers = 1;
+};
+
+/// Returns a tensor [bs, s, d] with positions rank * s ... rank * s + s - 1 of a sequence of n * s, for n ranks.
+/// x [bs, s, d] holds positions rank, rank + n, rank + 2n, ...; s must be a multiple of n. Collective; every rank sends
+/// (n - 1) / n of its shard. Throws on all ranks: UnsupportedError for num_workers or replica_groups (check_workers),
+/// ShapeError, and CommunicationError if ranks pass different extents or a peer is lost.
+template <Communicator C, class X>
+auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters const& parameters = {}) {
+  static_assert(RequireTensor<X>::value);
+  static_assert(rank_of<X> == 3, "annulus: ring_attention_unpermute takes [bs, s, d]");
+  static_assert(std::same_as<typename C::memory_space, HostMemory> && std::same_as<SpaceOf<X>, HostMemory>,
+                "annulus: ring_attention_unpermute works in host memory");
+  using T = ScalarOf<X>;
+  int const ranks = communicator.size();
+  Rank const rank = communicator.rank();
+  TensorView<T const, 3> const striped = view_of(x);
+  Index const rows = striped.extent(1), share = rows / ranks;
+  interop::detail::check_on_all_ranks(communicator, [&](CallRecord& record) {
+    check_workers(parameters.num_workers, parameters.replica_groups, ranks);
+    require_addressable("x", striped);
+    check<ShapeError>(rows % ranks == 0, "x has ", rows, " rows; expected a multiple of num_workers = ", ranks);
+    record.add("bs", striped.extent(0));
+    record.add("s", rows);
+    record.add("d", striped.extent(2));
+  });
+
+  auto result = make_like<T, 3>(x, striped.extents());
+  TensorView<T, 3> const contiguous = view_of(result);
+  std::array<Index, 3> const extents{striped.extent(0), share, striped.extent(2)};
+  std::vector<T> sent(static_cast<std::size_t>(extents[0] * extents[1] * extents[2])), received(sent.size());
+  auto const for_each_element = [&](std::vector<T>& buffer, auto&& function) {
+    TensorView<T, 3> const block(buffer.data(), extents);
+    for (Index b = 0; b < extents[0]; ++b)
+      for (Index i = 0; i < extents[1]; ++i)
+        for (Index d = 0; d < extents[2]; ++d) function(block(b, i, d), b, i, d);
+  };
+  or_abandon(communicator, [&] {
+    for (int hop = 0; hop < ranks; ++hop) {
+      Rank const to = ring_neighbour(rank, hop, ranks), from = ring_neighbour(rank, -hop, ranks);
+      for_each_element(sent, [&](T& element, Index b, Index i, Index d) { element = striped(b, to * share + i, d); });
+      if (hop == 0) {
+        received = sent;
+      } else {
+        std::array const out{std::as_bytes(std::span(sent))};
+        std::array const in{std::as_writable_bytes(std::span(received))};
+        communicator.start_shift(Channel::prefetched, hop, out, in).wait();
+      }
+      // Rank `from` owned every ranks-th position.
+      for_each_element(received,
+                       [&](T& element, Index b, Index i, Index d) { contiguous(b, i * ranks + from, d) = element; });
+    }
+  });
   return result;
 }
 

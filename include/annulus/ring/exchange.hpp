@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/comm/zero_copy.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 

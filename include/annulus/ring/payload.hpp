@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "annulus/core/digest.hpp"
 #include "annulus/core/host_memory.hpp"
 #include "annulus/mask/mask.hpp"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "annulus/backend/backend.hpp"
-#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "annulus/ring/payload.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 

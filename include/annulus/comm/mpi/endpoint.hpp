@@ -23,16 +23,11 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
-#include "annulus/comm/hang_report.hpp"
-#include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/construction.hpp"
 #include "annulus/comm/mpi/exchange.hpp"
 #include "annulus/comm/mpi/notices.hpp"
-#include "annulus/comm/mpi/options.hpp"
-#include "annulus/comm/mpi/polling.hpp"
 #include "annulus/comm/mpi/shared_memory.hpp"
-#include "annulus/comm/mpi/tags.hpp"
-#include "annulus/comm/mpi/tally.hpp"
+#include "annulus/comm/ring_failure.hpp"
 
 namespace annulus::detail {
 
@@ -117,15 +112,13 @@ class MpiEndpoint {
     std::optional<AttachedWindow> taken;
     auto const peer = [&]() -> std::optional<Rank> {
       // Memory that cannot be mapped is gone with its owner; the owner's notice or the deadline ends the wait.
-      if (memory_->is_open(window)) taken = memory_->take(window);
+      taken = memory_->take(window);
       return taken ? std::nullopt : std::optional(window.owner);
     };
-    await(peer,
-          window.channel == Channel::prefetched ? "prefetched shared-memory window" : "carried shared-memory window");
-    if (taken->position != window.position)
-      fail({window.owner, FixedText<1000>("rank ", rank_, ": ", position_mismatch(window.position, taken->position).view(),
-                                         " from rank ", window.owner)});
-    return std::move(*taken);
+    await(peer, awaited_window(window.channel));
+    if (taken->position == window.position) return std::move(*taken);
+    auto const complaint = wrong_position(window.position, taken->position);
+    fail(RingFailure::received(rank_, complaint.view(), window.owner, window.owner));
   }
 
   /// Gives up a window without complete(): abandons the ring.
@@ -138,7 +131,7 @@ class MpiEndpoint {
   void reclaim(std::byte const* first) {
     require_open();
     process_notices();
-    await([&] { return memory_->reader_of(first); }, "release of a shared-memory window");
+    await([&] { return memory_->reader_of(first); }, awaited_release());
   }
 
   /// Returns when all messages of the exchange have completed; throws if the ring is or becomes closed.
@@ -177,7 +170,7 @@ class MpiEndpoint {
   /// Closes the ring on all ranks, whose errors blame `culprit`.
   void abandon(std::string_view reason, Rank culprit) noexcept {
     if (failure_ || !mpi_is_running()) return;
-    close({culprit, FixedText<1000>("rank ", rank_, " left the ring: ", reason)});
+    close(RingFailure::abandoned(rank_, reason, culprit));
   }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
 
@@ -211,29 +204,19 @@ class MpiEndpoint {
     if (failure_) memory_.reset();
     // Messages that a peer's MPI would still read from bytes that its caller has taken back are not received.
     for (Rank peer = 0; peer < size_; ++peer)
-      if (of(peer).left && of(peer).sends_done)
-        tally_.receive_unclaimed(communicator_, rank_, peer, of(peer).messages);
+      if (of(peer).left && of(peer).sends_done) tally_.receive_unclaimed(communicator_, rank_, peer, of(peer).messages);
     std::erase_if(left_to_mpi_, [](auto const& exchange) {
       exchange->progress();
       return exchange->done();
     });
     for (Rank peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && !(of(peer).left && of(peer).messages == tally_.received_from(peer)))
-        return false;
-    return pending_.empty() && left_to_mpi_.empty() && notices_.all_sent() && MPI_Comm_free(&communicator_) == MPI_SUCCESS;
+      if (peer != rank_ && !(of(peer).left && of(peer).messages == tally_.received_from(peer))) return false;
+    return pending_.empty() && left_to_mpi_.empty() && notices_.all_sent() &&
+           MPI_Comm_free(&communicator_) == MPI_SUCCESS;
   }
 
  private:
-  /// State of a peer, as its notices tell.
-  struct Peer {
-    bool departed = false;        ///< it has no receive posted and will post none
-    bool left = false;            ///< it will send nothing more
-    bool sends_done = false;      ///< its MPI no longer reads its caller's bytes
-    std::uint64_t messages = 0;   ///< number that it has sent to this rank; known when it has left
-    std::optional<RankStatus> status;
-  };
-
-  Peer& of(Rank peer) { return peers_[static_cast<std::size_t>(peer)]; }
+  MpiPeer& of(Rank peer) { return peers_[static_cast<std::size_t>(peer)]; }
   bool departed(Rank peer) { return peer >= 0 && of(peer).departed; }
 
   /// Starts the exchange whose messages post(exchange) posts.
@@ -258,21 +241,9 @@ class MpiEndpoint {
   /// Processes the notices of peers that gave up, are late, became quiet or left.
   void process_notices() {
     notices_.receive([&](Rank peer, MpiNotice const& notice) {
-      switch (notice.kind) {
-        case MpiNotice::abandoned:
-          if (!failure_) close({notice.rank, notice.text});
-          break;
-        case MpiNotice::late:
-          notices_.tell_all(own_status(MpiNotice::status));
-          [[fallthrough]];
-        case MpiNotice::status: of(peer).status = notice.sender_status(); break;
-        case MpiNotice::left:
-          of(peer).left = true;
-          of(peer).sends_done = notice.all_sends_done != 0;
-          of(peer).messages = notice.messages;
-          [[fallthrough]];
-        case MpiNotice::quiet: of(peer).departed = true; break;
-      }
+      if (notice.kind == MpiNotice::abandoned && !failure_) close({notice.rank, notice.text});
+      if (notice.kind == MpiNotice::late) notices_.tell_all(own_status(MpiNotice::status));
+      of(peer).learn_from(notice);
     });
   }
 
@@ -292,43 +263,45 @@ class MpiEndpoint {
     std::optional<PollingTimer> peer_left, statuses_asked;
   };
 
+  /// Polls until ready() returns true. A ready() that returns false has set what this rank waits for.
+  template <class Ready>
+  void poll(PollingTimer::Of medium, Ready ready) {
+    Deadline deadline(medium);
+    wait_begin_ = deadline.timer.start();
+    for (; !ready(); deadline.timer.pause()) check_deadline(deadline);
+    record_.advance();
+    waits_for_ = CommunicationError::unknown;
+    wait_begin_.reset();
+  }
+
   /// Waits until the exchange is done.
   void await(MpiExchange& exchange) {
-    Deadline deadline(PollingTimer::Of::messages);
-    wait_begin_ = deadline.timer.start();
-    for (;; deadline.timer.pause()) {
+    poll(PollingTimer::Of::messages, [&] {
       exchange.progress();
       process_notices();
       bool const sound = !exchange.failure();
       if (!failure_ && !sound) fail(*exchange.failure());
       if (failure_ && !(sound && exchange.outlives_closing())) failure_->raise(rank_);
-      if (exchange.done()) return end_wait();
+      if (exchange.done()) return true;
       waits_for_ = exchange.awaited();
       waits_what_ = exchange.description();
-      check_deadline(deadline);
-    }
+      return false;
+    });
   }
 
-  /// Waits for a change in shared memory. awaited(): the peer that must make it, or none if made. `what`: static text.
-  template <class Awaited>
-  void await(Awaited awaited, std::string_view what) {
-    Deadline deadline(PollingTimer::Of::shared_memory);
-    wait_begin_ = deadline.timer.start();
-    for (;; deadline.timer.pause()) {
+  /// Waits for a change in shared memory. awaited(): the peer that must make it, or none if made.
+  template <class AwaitedPeer>
+  void await(AwaitedPeer awaited, Awaited const& what) {
+    poll(PollingTimer::Of::shared_memory, [&] {
       // Also lets the messages of other exchanges advance.
       process_notices();
       require_open();
       std::optional<Rank> const peer = awaited();
-      if (!peer) return end_wait();
+      if (!peer) return true;
       waits_for_ = *peer;
-      waits_what_ = FixedText<60>(what);
-      check_deadline(deadline);
-    }
-  }
-  void end_wait() {
-    record_.advance();
-    waits_for_ = CommunicationError::unknown;
-    wait_begin_.reset();
+      waits_what_ = what;
+      return false;
+    });
   }
 
   /// Throws if the awaited peer has left, the ring is closed, or the timeout has passed and the peers have answered.
@@ -339,25 +312,22 @@ class MpiEndpoint {
     if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left.emplace(PollingTimer::Of::messages);
     bool const given_up = deadline.peer_left && deadline.peer_left->exceeds(std::min(options_.timeout, grace));
     if (failure_ && (given_up || departed(peer))) failure_->raise(rank_);
-    if (given_up)
-      fail({peer, FixedText<1000>("rank ", rank_, " waits for rank ", peer, ", which has returned (", waits_what_.view(),
-                                  ")")});
+    if (given_up) fail(RingFailure::returned(rank_, peer, waits_what_.view()));
     if (!deadline.timer.exceeds(options_.timeout)) return;
     if (!deadline.statuses_asked) {
       deadline.statuses_asked.emplace(PollingTimer::Of::messages);
       notices_.tell_all(own_status(MpiNotice::late));
     }
-    bool const all_answered = std::all_of(peers_.begin(), peers_.end(), [&](Peer const& one) {
-      return one.status || one.left || &one == &of(rank_);
-    });
+    bool const all_answered = std::all_of(
+        peers_.begin(), peers_.end(), [&](MpiPeer const& one) { return one.status || one.left || &one == &of(rank_); });
     if (all_answered || deadline.statuses_asked->exceeds(grace)) fail(report());
   }
 
   /// The report of a timeout: which rank waits for which, as far as peers have answered.
   RingFailure report() {
     std::vector<RankStatus> statuses;
-    for (Peer const& peer : peers_)
-      statuses.push_back(peer.left ? RankStatus{.kind = RankStatus::Kind::returned} : peer.status.value_or(RankStatus{}));
+    RankStatus const returned{.kind = RankStatus::Kind::returned};
+    for (MpiPeer const& peer : peers_) statuses.push_back(peer.left ? returned : peer.status.value_or(RankStatus{}));
     statuses[static_cast<std::size_t>(rank_)] = own_status(MpiNotice::status).sender_status();
     return hang_report(statuses, rank_, options_.timeout);
   }
@@ -395,11 +365,8 @@ class MpiEndpoint {
   /// timeout and a grace period.
   bool release_is_due() const {
     constexpr std::chrono::milliseconds grace(400);
-    auto const now = PollingTimer::Clock::now();
-    auto const since = [&](PollingTimer::Clock::time_point begin) {
-      return std::chrono::duration_cast<std::chrono::milliseconds>(now - begin);
-    };
-    return since(wait_begin_.value_or(closed_at_)) >= options_.timeout && since(closed_at_) >= grace;
+    return PollingTimer::exceeds(wait_begin_.value_or(closed_at_), options_.timeout) &&
+           PollingTimer::exceeds(closed_at_, grace);
   }
 
   /// Returns when no rank reads or writes the caller's bytes, except peers that do not call their ring for longer than
@@ -436,19 +403,18 @@ class MpiEndpoint {
   MPI_Comm communicator_;
   MpiRingOptions options_{};
   Rank rank_;
-  int size_;
-  int largest_tag_;
+  int size_, largest_tag_;
   MpiNotices notices_;
   MpiTally tally_;
-  std::vector<Peer> peers_;
+  std::vector<MpiPeer> peers_;
   std::vector<std::shared_ptr<MpiExchange>> pending_, left_to_mpi_;
   std::shared_ptr<MpiSharedMemory> memory_;
   FlightRecord record_;
   int pending_windows_ = 0;
   Rank waits_for_ = CommunicationError::unknown;  ///< in the current wait
-  FixedText<60> waits_what_{};
+  Awaited waits_what_{};
   std::chrono::steady_clock::time_point last_progress_{};
-  std::optional<RingFailure> failure_;  ///< the failure that closed the ring
+  std::optional<RingFailure> failure_;                         ///< the failure that closed the ring
   std::optional<PollingTimer::Clock::time_point> wait_begin_;  ///< of the current wait, or of the one that failed
   PollingTimer::Clock::time_point closed_at_{};
   bool left_ = false;

@@ -1,8 +1,9 @@
 #pragma once
-// The MPI messages of one shift or one all-gather, and the check of those that arrived.
+// The MPI messages of one shift or one all-gather: their tags, their counts, and the check of those that arrived.
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,14 +12,72 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
-#include "annulus/comm/hang_report.hpp"
 #include "annulus/comm/mpi/call.hpp"
-#include "annulus/comm/mpi/tags.hpp"
-#include "annulus/comm/mpi/tally.hpp"
+#include "annulus/comm/ring_failure.hpp"
 #include "annulus/core/digest.hpp"
 
 namespace annulus::detail {
+
+/// The largest tag of this MPI library; the standard guarantees at least 32767.
+inline int largest_mpi_tag() {
+  int* largest = nullptr;
+  int found = 0;
+  check_mpi(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
+  return found != 0 ? *largest : 32767;
+}
+
+/// The tags of one stream on a ring's private communicator. A stream is a channel or the all-gathers; streams share no
+/// tag. The tag of a payload encodes its length: some versions of Open MPI write past the end of a receive that is
+/// shorter than what a faulty peer sends, so the two must not match. Lengths share a tag only if they differ by a
+/// multiple of an odd number near a quarter of MPI's largest tag.
+class MpiTags {
+ public:
+  static constexpr int notice = 0;
+
+  static MpiTags of_all_gathers(int largest_tag) { return {0, largest_tag}; }
+  static MpiTags of(Channel channel, int largest_tag) { return {1 + static_cast<int>(channel), largest_tag}; }
+
+  /// Tag of the list of runs.
+  int list() const { return first_list + stream_; }
+  /// Tag of a message of `bytes` bytes.
+  int payload(std::size_t bytes) const {
+    return first_payload + stream_ + streams * static_cast<int>(bytes % static_cast<std::size_t>(lengths_));
+  }
+
+ private:
+  static constexpr int streams = 4, first_list = notice + 1, first_payload = first_list + streams;
+
+  MpiTags(int stream, int largest_tag) : stream_(stream), lengths_(((largest_tag - first_payload) / streams - 1) | 1) {}
+
+  int stream_, lengths_;
+};
+
+/// Messages that a rank has sent to each peer and received from each. Once both sides' counts agree, none is in flight,
+/// and the communicator may be freed.
+struct MpiTally {
+  explicit MpiTally(int ranks) : sent(static_cast<std::size_t>(ranks), 0), received(sent) {}
+
+  std::uint64_t sent_to(Rank peer) const { return sent[static_cast<std::size_t>(peer)]; }
+  std::uint64_t received_from(Rank peer) const { return received[static_cast<std::size_t>(peer)]; }
+
+  /// Receives and drops messages of `peer` that have arrived and that no exchange waits for any more, until `messages`
+  /// have been received from it. `rank` is this rank. Does not block.
+  void receive_unclaimed(MPI_Comm communicator, Rank rank, Rank peer, std::uint64_t messages) {
+    while (received_from(peer) < messages) {
+      int arrived = 0, length = 0;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      int const probed = MPI_Improbe(peer, MPI_ANY_TAG, communicator, &arrived, &message, &status);
+      if (probed != MPI_SUCCESS || arrived == 0) return;
+      MPI_Get_count(&status, MPI_BYTE, &length);
+      std::vector<std::byte> unclaimed(static_cast<std::size_t>(length));
+      check_mpi(MPI_Mrecv(unclaimed.data(), length, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv", rank, peer);
+      ++received[static_cast<std::size_t>(peer)];
+    }
+  }
+
+  std::vector<std::uint64_t> sent, received;
+};
 
 /// The pending requests of one exchange. MPI holds addresses inside it, so it is not movable and must outlive them.
 class MpiExchange {
@@ -99,37 +158,29 @@ class MpiExchange {
   bool owns_bytes() const { return !own_.empty(); }
   /// True if MPI may still read the caller's bytes for a message to this peer.
   bool reads_callers_bytes_for(Rank peer) const {
-    if (owns_bytes()) return false;
-    for (std::size_t i = 0; i < requests_.size(); ++i)
-      if (requests_[i] != MPI_REQUEST_NULL && !parts_[i].incoming && parts_[i].peer == peer) return true;
-    return false;
+    return !owns_bytes() && any_pending([&](Part const& part) { return !part.incoming && part.peer == peer; });
   }
 
   /// A rank with which a message is still pending: a sender if there is one; unknown if none is pending.
   Rank awaited() const {
-    Rank receiver = CommunicationError::unknown;
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      if (requests_[i] == MPI_REQUEST_NULL) continue;
-      if (parts_[i].incoming) return parts_[i].peer;
-      receiver = parts_[i].peer;
-    }
-    return receiver;
+    Rank peer = CommunicationError::unknown;
+    any_pending([&](Part const& part) {
+      peer = part.peer;
+      return part.incoming;
+    });
+    return peer;
   }
 
   /// True if matches(peer) holds for the peer of every pending message.
   template <class Matches>
   bool waits_only_for(Matches matches) const {
-    for (std::size_t i = 0; i < requests_.size(); ++i)
-      if (requests_[i] != MPI_REQUEST_NULL && !matches(parts_[i].peer)) return false;
-    return true;
+    return !any_pending([&](Part const& part) { return !matches(part.peer); });
   }
 
   /// The first error found in this exchange; none while there is no error.
   std::optional<RingFailure> const& failure() const { return failure_; }
 
-  FixedText<60> description() const noexcept {
-    return hop_ == 0 ? FixedText<60>(what_) : FixedText<60>(what_, " shift, hop ", hop_);
-  }
+  Awaited description() const noexcept { return hop_ == 0 ? Awaited(what_) : Awaited(what_, " shift, hop ", hop_); }
 
  private:
   static constexpr std::size_t list_run = SIZE_MAX, list_words = 64, call_word = 2, step_word = 3, lengths_begin = 4;
@@ -151,6 +202,14 @@ class MpiExchange {
     std::size_t lists;  ///< index into lists_
     std::size_t bytes;
   };
+
+  /// True if matches(part) holds for a pending message; asks about no other then.
+  template <class Matches>
+  bool any_pending(Matches matches) const {
+    for (std::size_t i = 0; i < requests_.size(); ++i)
+      if (requests_[i] != MPI_REQUEST_NULL && matches(parts_[i])) return true;
+    return false;
+  }
 
   template <class Runs>
   RunList list_of(Runs runs) const {
@@ -184,16 +243,16 @@ class MpiExchange {
 
   void post_receive(std::span<std::byte> bytes, int tag, Part const& part) {
     MPI_Request& request = add(part);
-    check_mpi(
-        MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, part.peer, tag, communicator_, &request),
-        "MPI_Irecv", rank_, part.peer);
+    int const count = static_cast<int>(bytes.size());
+    check_mpi(MPI_Irecv(bytes.data(), count, MPI_BYTE, part.peer, tag, communicator_, &request), "MPI_Irecv", rank_,
+              part.peer);
     ++receiving_;
   }
 
   void post_send(std::span<std::byte const> bytes, int tag, Rank to) {
     MPI_Request& request = add({to, false, 0, 0, bytes.size()});
-    check_mpi(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, tag, communicator_, &request),
-              "MPI_Isend", rank_, to);
+    int const count = static_cast<int>(bytes.size());
+    check_mpi(MPI_Isend(bytes.data(), count, MPI_BYTE, to, tag, communicator_, &request), "MPI_Isend", rank_, to);
     ++sending_;
     ++tally_.sent[static_cast<std::size_t>(to)];
   }
@@ -212,7 +271,7 @@ class MpiExchange {
     if (part.run == list_run) return hop_ == 0 ? gather_list(part) : compare(*lists_[part.lists], part.peer, part.peer);
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     if (static_cast<std::size_t>(bytes) != part.bytes)
-      complain(FixedText<100>("expected ", part.bytes, " bytes in run ", part.run, ", got ", bytes).view(), part.peer);
+      complain(wrong_run_length(part.run, part.bytes, bytes).view(), part.peer);
   }
 
   /// Notes a list of an all-gather; all lists are compared together. A rank whose record differs in length from all
@@ -230,23 +289,19 @@ class MpiExchange {
     auto const& [expected, arriving, announced] = lists;
     if (arriving == expected) return;
     if (position_in(arriving) != position_)
-      return complain(position_mismatch(position_, position_in(arriving)).view(), from, culprit);
-    if (arriving[0] != expected[0])
-      return complain(FixedText<100>("expected ", expected[0], " runs, got ", arriving[0]).view(), from, culprit);
+      return complain(wrong_position(position_, position_in(arriving)).view(), from, culprit);
+    if (arriving[0] != expected[0]) return complain(wrong_run_count(expected[0], arriving[0]).view(), from, culprit);
     for (std::size_t word = lengths_begin; word < list_words; ++word)
       if (arriving[word] != expected[word])
-        return complain(
-            FixedText<100>("expected ", expected[word], " bytes in run ", word - lengths_begin, ", got ", arriving[word])
-                .view(),
-            from, culprit);
+        return complain(wrong_run_length(word - lengths_begin, expected[word], arriving[word]).view(), from, culprit);
     complain("expected other lengths in the runs that follow", from, culprit);
   }
 
   void complain(std::string_view text, Rank from) noexcept { complain(text, from, from); }
   void complain(std::string_view text, Rank from, Rank culprit) noexcept {
     if (failure_) return;
-    failure_.emplace().culprit = culprit;
-    failure_->text.add("rank ", rank_, ": ", text, " from rank ", from, " (", description().view(), ")");
+    failure_ = RingFailure::received(rank_, text, from, culprit);
+    failure_->text.add(" (", description().view(), ")");
   }
 
   MPI_Comm communicator_;

@@ -4,12 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/hang_report.hpp"
-#include "annulus/comm/mpi/call.hpp"
-#include "annulus/comm/mpi/tags.hpp"
+#include "annulus/comm/mpi/exchange.hpp"
+#include "annulus/comm/ring_failure.hpp"
 
 namespace annulus::detail {
 
@@ -25,22 +25,38 @@ struct MpiNotice {
   static constexpr std::size_t kinds = 5;
 
   Kind kind = abandoned;
-  Rank rank = CommunicationError::unknown;                   ///< abandoned: to blame; late, status: awaited by sender
-  RankStatus::Kind status_kind = RankStatus::Kind::silent;   ///< of the sender: late, status
-  std::int32_t all_sends_done = 0;                           ///< left: MPI no longer reads the caller's bytes
-  std::uint64_t progress = 0;                                ///< of the sender: late, status
-  std::uint64_t messages = 0;                                ///< left: number that the sender has sent to the receiver
+  Rank rank = CommunicationError::unknown;                  ///< abandoned: to blame; late, status: awaited by sender
+  RankStatus::Kind status_kind = RankStatus::Kind::silent;  ///< of the sender: late, status
+  std::int32_t all_sends_done = 0;                          ///< left: MPI no longer reads the caller's bytes
+  std::uint64_t progress = 0;                               ///< of the sender: late, status
+  std::uint64_t messages = 0;                               ///< left: number that the sender has sent to the receiver
   FixedText<1000> text{};
 
   RankStatus sender_status() const { return {status_kind, rank, progress, FixedText<110>(text.view())}; }
+};
+
+/// What a rank knows of a peer from its notices.
+struct MpiPeer {
+  bool departed = false;       ///< it has no receive posted and will post none
+  bool left = false;           ///< it will send nothing more
+  bool sends_done = false;     ///< its MPI no longer reads its caller's bytes
+  std::uint64_t messages = 0;  ///< number that it has sent to this rank; known when it has left
+  std::optional<RankStatus> status;
+
+  void learn_from(MpiNotice const& notice) {
+    if (notice.kind == MpiNotice::late || notice.kind == MpiNotice::status) status = notice.sender_status();
+    if (notice.kind == MpiNotice::quiet || notice.kind == MpiNotice::left) departed = true;
+    if (notice.kind != MpiNotice::left) return;
+    left = true;
+    sends_done = notice.all_sends_done != 0;
+    messages = notice.messages;
+  }
 };
 
 /// Sends and receives notices. They have a tag of their own on the ring's private communicator, and are smaller than
 /// the eager limit of every transport, so that a notice leaves without its receiver's help.
 class MpiNotices {
  public:
-  static constexpr int tag = MpiTags::notice;
-
   explicit MpiNotices(MPI_Comm communicator)
       : communicator_(communicator),
         rank_(mpi_rank(communicator)),
@@ -76,11 +92,13 @@ class MpiNotices {
     for (;;) {
       int arrived = 0, length = 0;
       MPI_Status status;
-      if (MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator_, &arrived, &status) != MPI_SUCCESS || arrived == 0) return;
+      int const probed = MPI_Iprobe(MPI_ANY_SOURCE, MpiTags::notice, communicator_, &arrived, &status);
+      if (probed != MPI_SUCCESS || arrived == 0) return;
       MPI_Get_count(&status, MPI_BYTE, &length);
       MpiNotice notice;
       Rank const peer = status.MPI_SOURCE;
-      check_mpi(MPI_Recv(static_cast<void*>(&notice), length, MPI_BYTE, peer, tag, communicator_, MPI_STATUS_IGNORE),
+      check_mpi(MPI_Recv(static_cast<void*>(&notice), length, MPI_BYTE, peer, MpiTags::notice, communicator_,
+                         MPI_STATUS_IGNORE),
                 "MPI_Recv", rank_, peer);
       process(peer, notice);
     }
@@ -97,8 +115,8 @@ class MpiNotices {
   void send(MpiNotice const& notice, Rank peer) noexcept {
     if (peer == rank_) return;
     std::size_t const bytes = offsetof(MpiNotice, text) + notice.text.view().size() + 1;
-    MPI_Isend(static_cast<void const*>(&notice), static_cast<int>(bytes), MPI_BYTE, peer, tag, communicator_,
-              &requests_.emplace_back(MPI_REQUEST_NULL));
+    MPI_Isend(static_cast<void const*>(&notice), static_cast<int>(bytes), MPI_BYTE, peer, MpiTags::notice,
+              communicator_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
 
   MPI_Comm communicator_;

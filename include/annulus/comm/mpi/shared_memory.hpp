@@ -2,13 +2,20 @@
 // Shared memory of a ring over MPI: the buffers that ranks share and the windows on them.
 //
 // Each rank has a table, in which it publishes its windows, and mappings, which hold the shared bytes. Readers map
-// both. Each mapping counts, for each reader, the windows that it has not released.
+// both. Each mapping counts, for each reader, the windows that it has not released. The memory is anonymous: it has no
+// file name, so nothing is left behind however a process ends, and it lives until the last process unmaps it.
 
-#include <algorithm>
+#if defined(__linux__)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <new>
@@ -17,11 +24,86 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/mpi/shared_mapping.hpp"
-#include "annulus/comm/zero_copy.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "annulus/core/error.hpp"
 
 namespace annulus::detail {
+
+/// Process and file descriptor through which another process maps the memory.
+struct MappingAddress {
+  std::int32_t process = -1, descriptor = -1;
+  std::uint64_t bytes = 0;  ///< 0: no memory
+};
+
+/// A mapping of anonymous memory, in the process that created it or in another one of this node.
+class SharedMapping {
+ public:
+  SharedMapping() = default;
+  SharedMapping(SharedMapping&& other) noexcept { *this = std::move(other); }
+  SharedMapping& operator=(SharedMapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(address_, other.address_);
+    std::swap(owned_, other.owned_);
+    return *this;
+  }
+#if defined(__linux__)
+  /// New memory of `bytes` bytes, all zero. Empty if the system has no such memory, or no more of it.
+  static SharedMapping make(std::uint64_t bytes) {
+    SharedMapping mapping;
+    int const descriptor = ::memfd_create("annulus", MFD_CLOEXEC);
+    if (descriptor < 0) return mapping;
+    mapping.owned_ = true;
+    mapping.address_ = {static_cast<std::int32_t>(::getpid()), descriptor, bytes};
+    if (::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0) mapping.map(descriptor);
+    return mapping;
+  }
+
+  /// Memory that another process has created. Empty if it cannot be mapped: on another node, in another container, or
+  /// gone.
+  static SharedMapping open(MappingAddress const& address) {
+    SharedMapping mapping;
+    if (address.bytes == 0) return mapping;
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", static_cast<int>(address.process),
+                  static_cast<int>(address.descriptor));
+    int const descriptor = ::open(path, O_RDWR | O_CLOEXEC);
+    if (descriptor < 0) return mapping;
+    mapping.address_ = address;
+    // The address may refer to a file of an unrelated process on this node: a shorter one would fault when read.
+    if (::lseek(descriptor, 0, SEEK_END) == static_cast<off_t>(address.bytes)) mapping.map(descriptor);
+    ::close(descriptor);
+    return mapping;
+  }
+
+  ~SharedMapping() {
+    if (data_) ::munmap(data_, static_cast<std::size_t>(address_.bytes));
+    if (owned_) ::close(address_.descriptor);
+  }
+#else
+  static SharedMapping make(std::uint64_t) { return {}; }
+  static SharedMapping open(MappingAddress const&) { return {}; }
+#endif
+
+  explicit operator bool() const { return data_ != nullptr; }
+  std::byte* data() const { return data_; }
+  MappingAddress const& address() const { return address_; }
+
+ private:
+#if defined(__linux__)
+  void map(int descriptor) {
+    auto const bytes = static_cast<std::size_t>(address_.bytes);
+    void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (place == MAP_FAILED) return;
+    // Large pages, where the system grants them for shared memory, cause fewer page faults.
+    ::madvise(place, bytes, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(place);
+  }
+#endif
+
+  std::byte* data_ = nullptr;
+  MappingAddress address_{};
+  bool owned_ = false;
+};
 
 /// Identity of a window: the one with sequence number `number` on a channel from `owner` to this rank, opened by this
 /// rank at `position`.
@@ -32,13 +114,19 @@ struct WindowNumber {
   CallPosition position{};
 };
 
-/// A window that this rank has taken. Its bytes stay mapped as long as it lives.
+/// A window that this rank has taken. It is released, and its bytes may then be unmapped, when `reading` ends.
 struct AttachedWindow {
+  struct EndReading {
+    std::shared_ptr<SharedMapping const> mapping;
+    void operator()(std::atomic<std::uint32_t>* readers) const noexcept {
+      readers->fetch_sub(1, std::memory_order_release);
+    }
+  };
+
   std::array<std::span<std::byte const>, max_window_runs> runs;
   std::size_t count = 0;
   CallPosition position{};  ///< of the owner when it shared them
-  std::shared_ptr<SharedMapping const> mapping;
-  std::atomic<std::uint32_t>* readers = nullptr;
+  std::unique_ptr<std::atomic<std::uint32_t>, EndReading> reading{};
 };
 
 /// One rank's table and buffers, and its mappings of those of the other ranks.
@@ -53,8 +141,8 @@ class MpiSharedMemory {
         size_(size),
         key_(key),
         table_(SharedMapping::make(sizeof(std::uint64_t) * words_in_line +
-                                   sizeof(WindowEntry) * channels * max_open_windows * static_cast<std::size_t>(size))),
-        shared_(channels * static_cast<std::size_t>(size), 0),
+                                   sizeof(WindowEntry) * max_open_windows * num_streams(size))),
+        shared_(num_streams(size), 0),
         windows_(shared_) {
     if (table_) *reinterpret_cast<std::uint64_t*>(table_.data()) = key_;
   }
@@ -114,23 +202,18 @@ class MpiSharedMemory {
   /// Publishes a window for rank `to`. Throws CommunicationError if there are too many runs, if they do not lie within
   /// one buffer, or if max_open_windows windows are open.
   void share(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
-    check<CommunicationError>(out.size() <= max_window_runs, "a window of ", out.size(), " runs; at most ",
-                              max_window_runs, " are accepted");
-    std::uint64_t& number = shared_[index_of(channel, to)];
+    OwnMapping* const own = buffer_of_window(out, [&](std::span<std::byte const> run) {
+      OwnMapping* const found = own_mapping_of(run.data());
+      return found && run.data() + run.size() <= found->first + found->bytes ? found : nullptr;
+    });
+    std::uint64_t& number = shared_[stream_index(channel, to)];
     WindowEntry& entry = entry_in(table_, channel, to, number);
     check<CommunicationError>(
         entry.taken.load(std::memory_order_acquire) == entry.opened.load(std::memory_order_relaxed), "more than ",
         max_open_windows, " open windows to rank ", to);
-    OwnMapping* own = nullptr;
     for (std::size_t p = 0; p < out.size(); ++p) {
       entry.runs[p] = {0, out[p].size()};
-      if (out[p].empty()) continue;
-      OwnMapping* const found = own_mapping_of(out[p].data());
-      check<CommunicationError>(
-          found && (!own || own == found) && out[p].data() + out[p].size() <= found->first + found->bytes,
-          "run ", p, " of a window does not lie within one buffer of the ring");
-      own = found;
-      entry.runs[p].offset = static_cast<std::uint64_t>(out[p].data() - own->memory.data());
+      if (!out[p].empty()) entry.runs[p].offset = static_cast<std::uint64_t>(out[p].data() - own->memory.data());
     }
     entry.count = out.size();
     entry.position = position;
@@ -142,37 +225,28 @@ class MpiSharedMemory {
 
   /// The next window on this channel from `owner` to this rank, which is at `position`.
   WindowNumber next_window_from(Rank owner, Channel channel, CallPosition const& position) {
-    return {owner, channel, windows_[index_of(channel, owner)]++, position};
+    return {owner, channel, windows_[stream_index(channel, owner)]++, position};
   }
 
-  /// True if the owner has shared the window.
-  bool is_open(WindowNumber const& window) const {
-    return entry_for_me(window).opened.load(std::memory_order_acquire) > window.number;
-  }
-
-  /// Takes a window for which is_open() holds; none if its memory cannot be mapped.
+  /// Takes a window; none if the owner has not shared it yet, or its memory cannot be mapped.
   std::optional<AttachedWindow> take(WindowNumber const& window) {
-    WindowEntry& entry = entry_for_me(window);
+    SharedMapping const& table = tables_[static_cast<std::size_t>(window.owner)];
+    WindowEntry& entry = entry_in(table, window.channel, rank_, window.number);
+    if (entry.opened.load(std::memory_order_acquire) <= window.number) return std::nullopt;
     AttachedWindow taken;
     taken.count = entry.count;
     taken.position = entry.position;
     if (entry.address.bytes > 0) {
-      taken.mapping = map_once(window.owner, entry.address, entry.key);
-      if (!taken.mapping) return std::nullopt;
-      taken.readers = readers_of(taken.mapping->data(), rank_);
+      auto mapping = map_once(window.owner, entry.address, entry.key);
+      if (!mapping) return std::nullopt;
+      std::byte* const first = mapping->data();
+      for (std::size_t p = 0; p < taken.count; ++p)
+        if (entry.runs[p].length > 0)
+          taken.runs[p] = {first + entry.runs[p].offset, static_cast<std::size_t>(entry.runs[p].length)};
+      taken.reading = {readers_of(first, rank_), {std::move(mapping)}};
     }
-    for (std::size_t p = 0; p < taken.count; ++p)
-      if (entry.runs[p].length > 0)
-        taken.runs[p] = {taken.mapping->data() + entry.runs[p].offset,
-                         static_cast<std::size_t>(entry.runs[p].length)};
     entry.taken.store(window.number + 1, std::memory_order_release);
     return taken;
-  }
-
-  /// Ends the reading of a window.
-  static void release(AttachedWindow& window) noexcept {
-    if (window.readers) window.readers->fetch_sub(1, std::memory_order_release);
-    window = {};
   }
 
   /// A rank that has not released a window on the buffer at `first`; none if the buffer may be written.
@@ -182,7 +256,7 @@ class MpiSharedMemory {
   }
 
  private:
-  static constexpr std::size_t channels = 3, words_in_line = 8;
+  static constexpr std::size_t words_in_line = 8;
 
   /// A window in the table of its owner.
   struct alignas(64) WindowEntry {
@@ -219,15 +293,9 @@ class MpiSharedMemory {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(memory + readers_begin) + reader;
   }
 
-  std::size_t index_of(Channel channel, Rank peer) const {
-    return static_cast<std::size_t>(channel) * static_cast<std::size_t>(size_) + static_cast<std::size_t>(peer);
-  }
-  WindowEntry& entry_in(SharedMapping const& table, Channel channel, Rank reader, std::uint64_t number) const {
+  static WindowEntry& entry_in(SharedMapping const& table, Channel channel, Rank reader, std::uint64_t number) {
     auto* const entries = reinterpret_cast<WindowEntry*>(table.data() + sizeof(std::uint64_t) * words_in_line);
-    return entries[index_of(channel, reader) * max_open_windows + number % max_open_windows];
-  }
-  WindowEntry& entry_for_me(WindowNumber const& window) const {
-    return entry_in(tables_[static_cast<std::size_t>(window.owner)], window.channel, rank_, window.number);
+    return entries[stream_index(channel, reader) * max_open_windows + number % max_open_windows];
   }
 
   OwnMapping* own_mapping_of(std::byte const* place) const {
@@ -267,10 +335,28 @@ class MpiSharedMemory {
   std::uint64_t key_, made_ = 0;
   SharedMapping table_;
   std::vector<SharedMapping> tables_;
-  std::vector<std::uint64_t> shared_, windows_;  ///< windows opened for, and by, each peer, by index_of
+  std::vector<std::uint64_t> shared_, windows_;  ///< windows opened for, and by, each peer, by stream_index
   std::vector<std::unique_ptr<OwnMapping>> own_mappings_;
   std::map<std::pair<Rank, std::uint64_t>, std::shared_ptr<SharedMapping const>> mapped_;
   bool keeps_spare_ = true;
+};
+
+/// Memory that the other ranks of the ring can map.
+class MpiBuffer {
+ public:
+  MpiBuffer(std::shared_ptr<MpiSharedMemory> memory, Index bytes)
+      : data_(memory->allocate(bytes), Free{memory}), size_(bytes) {}
+
+  std::byte* data() const { return data_.get(); }
+  Index size() const { return size_; }
+
+ private:
+  struct Free {
+    std::shared_ptr<MpiSharedMemory> memory;
+    void operator()(std::byte* data) const noexcept { memory->free(data); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  Index size_;
 };
 
 }  // namespace annulus::detail

@@ -4,25 +4,62 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <concepts>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
-#include "annulus/comm/hang_report.hpp"
-#include "annulus/comm/simulated/shared_buffer.hpp"
-#include "annulus/core/error.hpp"
+#include "annulus/comm/ring_failure.hpp"
+#include "annulus/core/short_list.hpp"
 
 namespace annulus::detail {
+
+/// Bytes aligned to a cache line, and the number of windows that each rank reads. Lives as long as the Buffer of the
+/// ring or any window on it.
+class SharedBuffer {
+ public:
+  SharedBuffer(Rank rank, int ranks, Index bytes)
+      : size(bytes),
+        owner(rank),
+        readers(static_cast<std::size_t>(ranks), 0),
+        bytes_(bytes == 0 ? nullptr
+                          : static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), alignment))) {}
+
+  std::byte* data() const { return bytes_.get(); }
+  bool holds(std::span<std::byte const> run) const {
+    return data() <= run.data() && run.data() + run.size() <= data() + size;
+  }
+  /// A rank that has not released a window; none if the bytes may be written.
+  std::optional<Rank> reader() const {
+    auto const found = std::find_if(readers.begin(), readers.end(), [](int windows) { return windows > 0; });
+    return found == readers.end() ? std::nullopt : std::optional(static_cast<Rank>(found - readers.begin()));
+  }
+
+  Index const size;
+  Rank const owner;
+  std::vector<int> readers;  ///< windows that each rank has not released; guarded by the world's lock
+
+ private:
+  static constexpr std::align_val_t alignment{64};
+  struct Free {
+    void operator()(std::byte* bytes) const { ::operator delete(bytes, alignment); }
+  };
+  std::unique_ptr<std::byte, Free> bytes_;
+};
+
+/// The runs of a window, within one buffer; `memory` is null if all runs are empty.
+struct SharedRuns {
+  ShortList<std::span<std::byte const>, max_window_runs> runs;
+  std::shared_ptr<SharedBuffer> memory;
+};
 
 /// The state behind all SimulatedRing objects of one ring, guarded by one lock. Storage is reused, so a repeated
 /// exchange allocates nothing. Closing the ring never allocates.
@@ -37,8 +74,8 @@ class SimulatedWorld {
   }
 
   int size() const { return static_cast<int>(places_.size()); }
-
   FlightRecord& flight_record(Rank rank) { return place(rank).record; }
+  CallPosition position_of(Rank rank) { return place(rank).record.position(); }
 
   /// Identity of a message or window: sender, receiver, channel, and sequence number on the channel.
   struct Address {
@@ -57,7 +94,7 @@ class SimulatedWorld {
     CallPosition sent_at, expected_at;  ///< of the two ranks when they posted their ends
     bool has_out, has_in, withdrawn;
     enum { awaited, copying, delivered } state;
-    FixedText<200> complaint;
+    Complaint complaint;
     int holders = 0;  ///< ends that are in use; if 0, the object may serve a later message between the same ranks
   };
 
@@ -87,7 +124,7 @@ class SimulatedWorld {
   void wait_until_delivered(Shift const& shift) {
     Rank const rank = shift.rank, from = shift.received->address.from;
     Message *const sent = shift.sent, *const received = shift.received;
-    std::string_view const what = shift_name(received->address.channel);
+    Awaited const what(name_of(received->address.channel), " shift");
     std::unique_lock lock(mutex_);
     wait(lock, rank, what, from, [&] { return received->state == Message::delivered; });
     if (!received->complaint.empty()) fail(rank, received->complaint.view(), from);
@@ -123,9 +160,8 @@ class SimulatedWorld {
     require_open(address.to);
     auto& windows = place(address.to).windows;
     auto found = windows.end();
-    wait(lock, address.to, window_name(address.channel), address.from, [&] {
-      found =
-          std::find_if(windows.begin(), windows.end(), [&](auto const& window) { return window.address == address; });
+    wait(lock, address.to, awaited_window(address.channel), address.from, [&] {
+      found = std::find_if(windows.begin(), windows.end(), [&](auto const& one) { return one.address == address; });
       return found != windows.end();
     });
     SharedRuns taken = std::move(found->runs);
@@ -134,13 +170,11 @@ class SimulatedWorld {
     windows.pop_back();
     if (sent_at != position) {
       end_reading(address.to, taken);
-      fail(address.to, position_mismatch(position, sent_at).view(), address.from);
+      fail(address.to, wrong_position(position, sent_at).view(), address.from);
     }
     place(address.to).record.advance();
     return taken;
   }
-
-  CallPosition position_of(Rank rank) { return place(rank).record.position(); }
 
   /// Ends the reading of a window that was taken.
   void release(Rank reader, SharedRuns& shared) noexcept {
@@ -156,7 +190,7 @@ class SimulatedWorld {
     std::unique_lock lock(mutex_);
     require_open(rank);
     while (auto const reader = memory.reader())
-      wait(lock, rank, "release of a shared-memory window", *reader, [&] { return memory.reader() != reader; });
+      wait(lock, rank, awaited_release(), *reader, [&] { return memory.reader() != reader; });
   }
 
   /// `round`: the sequence number of this all-gather.
@@ -177,7 +211,7 @@ class SimulatedWorld {
     };
     if (is_complete()) notify_all();
     wait(
-        lock, rank, "all_gather", [&] { return missing([](Rank) { return true; }); },
+        lock, rank, Awaited("all_gather"), [&] { return missing([](Rank) { return true; }); },
         [&] { return missing([&](Rank other) { return place(other).left; }); }, is_complete);
     auto const alike = std::count_if(records.begin(), records.end(),
                                      [&](Record const& record) { return record.bytes.size() == mine.size(); });
@@ -185,7 +219,7 @@ class SimulatedWorld {
       auto const& record = records[static_cast<std::size_t>(other)].bytes;
       // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
       if (record.size() != mine.size())
-        fail(rank, FixedText<100>("expected a record of ", mine.size(), " bytes, got ", record.size()).view(), other,
+        fail(rank, Complaint("expected a record of ", mine.size(), " bytes, got ", record.size()).view(), other,
              alike == 1 && size() > 2 ? rank : other);
       std::copy(record.begin(), record.end(), all.begin() + other * static_cast<Index>(mine.size()));
     }
@@ -195,7 +229,7 @@ class SimulatedWorld {
   /// Closes the ring on behalf of `rank`: from now on every wait that is not yet satisfied fails and blames `culprit`.
   void close(Rank rank, std::string_view reason, Rank culprit) noexcept {
     std::lock_guard const lock(mutex_);
-    close(rank, {culprit, FixedText<1000>("rank ", rank, " left the ring: ", reason)});
+    close(rank, RingFailure::abandoned(rank, reason, culprit));
   }
   void close(Rank rank, std::string_view reason) noexcept { close(rank, reason, rank); }
 
@@ -220,10 +254,10 @@ class SimulatedWorld {
     CallPosition sent_at;
   };
 
-  /// The current wait of a rank. `what` is static text.
+  /// The current wait of a rank.
   struct Wait {
     Rank peer;
-    std::string_view what;
+    Awaited what;
   };
 
   /// State of one rank. Only its thread waits for `changed`.
@@ -242,14 +276,6 @@ class SimulatedWorld {
     std::uint64_t round = UINT64_MAX;
   };
 
-  static std::string_view shift_name(Channel channel) {
-    return channel == Channel::prefetched ? "prefetched shift"
-           : channel == Channel::carried  ? "carried shift"
-                                          : "reduction shift";
-  }
-  static std::string_view window_name(Channel channel) {
-    return channel == Channel::prefetched ? "prefetched shared-memory window" : "carried shared-memory window";
-  }
   void end_reading(Rank reader, SharedRuns const& shared) noexcept {
     if (!shared.memory) return;
     --shared.memory->readers[static_cast<std::size_t>(reader)];
@@ -257,11 +283,11 @@ class SimulatedWorld {
   }
 
   /// Closes the ring because of an error in what `rank` has received from `from`, and throws.
-  [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from) { fail(rank, complaint, from, from); }
   [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from, Rank culprit) {
-    close(rank, {culprit, FixedText<1000>("rank ", rank, ": ", complaint, " from rank ", from)});
+    close(rank, RingFailure::received(rank, complaint, from, culprit));
     failure_->raise(rank);
   }
+  [[noreturn]] void fail(Rank rank, std::string_view complaint, Rank from) { fail(rank, complaint, from, from); }
 
   Place& place(Rank rank) { return places_[static_cast<std::size_t>(rank)]; }
 
@@ -282,17 +308,16 @@ class SimulatedWorld {
   }
 
   template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, std::string_view what, Rank peer, Ready ready) {
-    wait(
-        lock, waiting, what, [&] { return peer; },
-        [&] { return place(peer).left ? peer : CommunicationError::unknown; }, ready);
+  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Awaited const& what, Rank peer, Ready ready) {
+    auto const awaited = [&] { return peer; };
+    auto const lost = [&] { return place(peer).left ? peer : CommunicationError::unknown; };
+    wait(lock, waiting, what, awaited, lost, ready);
   }
 
   /// Waits until ready(). peer(): a rank that is waited for. lost(): a rank that has returned, so that ready() stays
   /// false; unknown if there is none. Throws CommunicationError if the ring is or becomes closed.
   template <class Peer, class Lost, class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, std::string_view what, Peer peer, Lost lost,
-            Ready ready) {
+  void wait(std::unique_lock<std::mutex>& lock, Rank waiting, Awaited const& what, Peer peer, Lost lost, Ready ready) {
     if (ready()) return;
     Place& mine = place(waiting);
     Rank returned = CommunicationError::unknown;
@@ -303,27 +328,14 @@ class SimulatedWorld {
       mine.wait = {peer(), what};
       return (returned = lost()) != CommunicationError::unknown;
     };
-    bool const in_time = wait_in_time(lock, mine.changed, is_over);
-    if (!in_time) close(waiting, report_of(waiting));
+    // Clamped, because milliseconds::max() would overflow the clock's own unit.
+    auto const timeout = std::min<std::chrono::milliseconds>(timeout_, std::chrono::years(100));
+    if (!mine.changed.wait_until(lock, std::chrono::steady_clock::now() + timeout, is_over))
+      close(waiting, report_of(waiting));
     mine.wait.reset();
     if (satisfied) return;
-    if (!failure_)
-      close(waiting, {returned, FixedText<1000>("rank ", waiting, " waits for rank ", returned, ", which has returned (",
-                                                what, ")")});
+    if (!failure_) close(waiting, RingFailure::returned(waiting, returned, what.view()));
     failure_->raise(waiting);
-  }
-
-  /// Returns false if the deadline has passed.
-  template <class IsOver>
-  bool wait_in_time(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, IsOver is_over) {
-    using Clock = std::chrono::steady_clock;
-    auto const now = Clock::now();
-    // A timeout of milliseconds::max() would overflow the clock's own unit.
-    if (timeout_ > std::chrono::duration_cast<std::chrono::milliseconds>(Clock::time_point::max() - now)) {
-      changed.wait(lock, is_over);
-      return true;
-    }
-    return changed.wait_until(lock, now + timeout_, is_over);
   }
 
   /// The report of a timeout of rank `waiting`: which rank waits for which.
@@ -334,14 +346,13 @@ class SimulatedWorld {
         if (one.left)
           statuses.push_back({.kind = RankStatus::Kind::returned});
         else if (one.wait)
-          statuses.push_back(RankStatus::waiting(one.wait->peer, one.wait->what, one.record));
+          statuses.push_back(RankStatus::waiting(one.wait->peer, one.wait->what.view(), one.record));
         else
           statuses.push_back(RankStatus::busy(one.record));
       return hang_report(statuses, waiting, timeout_);
     } catch (std::exception const&) {  // no memory for the statuses of all ranks
       Wait const& own = *place(waiting).wait;
-      return {own.peer, FixedText<1000>("rank ", waiting, " waited ", timeout_.count(), " ms for rank ", own.peer, " (",
-                                        own.what, ")")};
+      return RingFailure::late(waiting, own.peer, own.what.view(), timeout_);
     }
   }
 
@@ -388,21 +399,15 @@ class SimulatedWorld {
   static void copy(Message& message) {
     auto const& out = message.out;
     auto const& in = message.in;
-    if (message.sent_at != message.expected_at) {
-      message.complaint = position_mismatch(message.expected_at, message.sent_at);
-      return;
-    }
-    if (out.size() != in.size()) {
-      message.complaint.add("expected ", in.size(), " runs, got ", out.size());
-      return;
-    }
-    for (std::size_t p = 0; p < in.size(); ++p) {
-      if (in[p].size() != out[p].size()) {
-        message.complaint.add("expected ", in[p].size(), " bytes in run ", p, ", got ", out[p].size());
-        return;
-      }
-      if (!in[p].empty()) std::memcpy(in[p].data(), out[p].data(), in[p].size());
-    }
+    if (message.sent_at != message.expected_at)
+      message.complaint = wrong_position(message.expected_at, message.sent_at);
+    else if (out.size() != in.size())
+      message.complaint = wrong_run_count(in.size(), out.size());
+    for (std::size_t p = 0; p < in.size() && message.complaint.empty(); ++p)
+      if (in[p].size() != out[p].size())
+        message.complaint = wrong_run_length(p, in[p].size(), out[p].size());
+      else if (!in[p].empty())
+        std::memcpy(in[p].data(), out[p].data(), in[p].size());
   }
 
   std::mutex mutex_;

@@ -1,6 +1,6 @@
 // The report of a timeout: the rank to blame, and the text.
 
-#include "annulus/comm/hang_report.hpp"
+#include "annulus/comm/ring_failure.hpp"
 
 #include <chrono>
 #include <optional>

@@ -1,19 +1,26 @@
 #pragma once
-// Report of a timeout: which rank waits for which, and which rank holds up the ring.
+// Why a ring was closed: the errors of all rings over several ranks, and the report of a timeout, which says which rank
+// waits for which, and which one holds up the ring.
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
-#include "annulus/comm/flight_record.hpp"
+#include "annulus/comm/communicator.hpp"
 #include "annulus/core/error.hpp"
-#include "annulus/core/index.hpp"
 
 namespace annulus::detail {
+
+/// What a rank waits for, as errors name it.
+using Awaited = FixedText<60>;
+
+inline Awaited awaited_window(Channel channel) noexcept { return Awaited(name_of(channel), " shared-memory window"); }
+inline Awaited awaited_release() noexcept { return Awaited("release of a shared-memory window"); }
 
 /// Status of a rank, as sent to its peers. Trivially copyable.
 struct RankStatus {
@@ -42,10 +49,38 @@ struct RankStatus {
   }
 };
 
+/// What is wrong with bytes that have arrived.
+using Complaint = FixedText<200>;
+
+inline Complaint wrong_position(CallPosition const& expected, CallPosition const& got) noexcept {
+  return Complaint("expected rows of ", expected.text().view(), ", got rows of ", got.text().view());
+}
+inline Complaint wrong_run_count(std::uint64_t expected, std::uint64_t got) noexcept {
+  return Complaint("expected ", expected, " runs, got ", got);
+}
+inline Complaint wrong_run_length(std::size_t run, std::uint64_t expected, std::integral auto got) noexcept {
+  return Complaint("expected ", expected, " bytes in run ", run, ", got ", got);
+}
+
 /// Why the ring was closed: culprit and message for all ranks. Trivially copyable, so closing a ring allocates nothing.
 struct RingFailure {
   Rank culprit = CommunicationError::unknown;
   FixedText<1000> text{};
+
+  static RingFailure abandoned(Rank rank, std::string_view reason, Rank culprit) noexcept {
+    return {culprit, FixedText<1000>("rank ", rank, " left the ring: ", reason)};
+  }
+  /// `peer`, for which `rank` waits, has returned.
+  static RingFailure returned(Rank rank, Rank peer, std::string_view what) noexcept {
+    return {peer, FixedText<1000>("rank ", rank, " waits for rank ", peer, ", which has returned (", what, ")")};
+  }
+  static RingFailure late(Rank rank, Rank peer, std::string_view what, std::chrono::milliseconds timeout) noexcept {
+    return {peer, FixedText<1000>("rank ", rank, " waited ", timeout.count(), " ms for rank ", peer, " (", what, ")")};
+  }
+  /// `rank` has received wrong bytes from `from`.
+  static RingFailure received(Rank rank, std::string_view complaint, Rank from, Rank culprit) noexcept {
+    return {culprit, FixedText<1000>("rank ", rank, ": ", complaint, " from rank ", from)};
+  }
 
   /// The error as `rank` sees it.
   [[noreturn]] void raise(Rank rank) const {
@@ -71,8 +106,7 @@ inline RingFailure hang_report(std::span<RankStatus const> statuses, Rank first,
     }
   };
   RankStatus const& own = status(first);
-  RingFailure report{own.peer, {}};
-  report.text.add("rank ", first, " waited ", timeout.count(), " ms for rank ", own.peer, " (", own.text.view(), ")");
+  RingFailure report = RingFailure::late(first, own.peer, own.text.view(), timeout);
 
   constexpr std::size_t shown = 5;
   std::array<Rank, shown> chain{first};

@@ -1,16 +1,51 @@
 #pragma once
-// Packed documents in nkilib's description: for each local query, the range of local keys of its document.
+// Layouts of nkilib. Lse tiles are [batch, heads, 128, ceil(s / 128)], where element (p, g) belongs to local position
+// g * 128 + p. Packed documents are given as, for each local query, the range of local keys of its document.
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "annulus/attention/ring_attention.hpp"
 
 namespace annulus::nkilib {
+
+/// Partitions of a Trainium core.
+inline constexpr Index partitions = 128;
+
+/// Columns of an lse tile for `rows` positions.
+constexpr Index lse_columns(Index rows) { return ceil_divide(rows, partitions); }
+
+/// Converts lse [batch, heads, s] to tiles [batch, heads, 128, lse_columns(s)] in the element type of the tiles.
+/// Positions past s and masked rows (lse -inf) become 0.
+template <class L, class Tile>
+void to_lse_tiles(TensorView<L const, 3> lse, TensorView<Tile, 4> tiles) {
+  for (Index b = 0; b < tiles.extent(0); ++b)
+    for (Index h = 0; h < tiles.extent(1); ++h)
+      for (Index p = 0; p < tiles.extent(2); ++p)
+        for (Index g = 0; g < tiles.extent(3); ++g) {
+          Index const row = g * partitions + p;
+          bool const holds_a_value = row < lse.extent(2) && lse(b, h, row) != -std::numeric_limits<L>::infinity();
+          tiles(b, h, p, g) = holds_a_value ? static_cast<Tile>(lse(b, h, row)) : Tile(0);
+        }
+}
+
+/// Converts tiles [batch, heads, 128, lse_columns(s)] to lse [batch, heads, s]. sees_nothing(batch, row) returns true
+/// for masked rows, whose lse becomes -inf. A 0 in the tiles does not identify them: it is also the lse of a row whose
+/// exponentials add up to 1.
+template <class Tile, class L, class SeesNothing>
+void from_lse_tiles(TensorView<Tile const, 4> tiles, TensorView<L, 3> lse, SeesNothing&& sees_nothing) {
+  for (Index b = 0; b < lse.extent(0); ++b)
+    for (Index h = 0; h < lse.extent(1); ++h)
+      for (Index row = 0; row < lse.extent(2); ++row)
+        lse(b, h, row) = sees_nothing(b, row) ? -std::numeric_limits<L>::infinity()
+                                              : static_cast<L>(tiles(b, h, row % partitions, row / partitions));
+}
 
 /// Document ids made from nkilib's bounds. Under striped sharding over n ranks, a document [a, e) of the sequence, with
 /// a and e multiples of n, is rows [a / n, e / n) of every shard. So the bounds of a query are local rows, equal on all
@@ -41,17 +76,12 @@ class PackedDocuments {
     return query_ids_[place] == 0 || (causal && first_keys_[place] > row);
   }
 
-  /// Hash of the document ids (FNV-1a).
+  /// Digest of the document ids.
   std::uint64_t fingerprint() const {
-    std::uint64_t hash = 14695981039346656037u;
-    auto const mix = [&](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211u; };
-    mix(batch_);
-    mix(rows_);
-    for (std::size_t i = 0; i < query_ids_.size(); ++i) {
-      mix(query_ids_[i]);
-      mix(key_ids_[i]);
-    }
-    return hash;
+    std::array const extents{batch_, rows_};
+    std::uint64_t digest = digest_of(std::as_bytes(std::span(extents)));
+    for (auto const* ids : {&query_ids_, &key_ids_}) digest = digest_of(std::as_bytes(std::span(*ids)), digest);
+    return digest;
   }
 
  private:
@@ -100,10 +130,10 @@ class PackedDocuments {
   }
 
   [[noreturn]] static void refuse_overlap(Index b, RowRange first, RowRange second) {
-    throw UnsupportedError(message_of(
-        "batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [", second.begin, ", ", second.end,
-        ") overlap; accepted: documents, whose ranges are equal or disjoint (for another mask "
-        "use RingAttention with a predicate)"));
+    throw UnsupportedError(message_of("batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [",
+                                      second.begin, ", ", second.end,
+                                      ") overlap; accepted: documents, whose ranges are equal or disjoint (for another "
+                                      "mask use RingAttention with a predicate)"));
   }
 
   Index batch_, rows_;
