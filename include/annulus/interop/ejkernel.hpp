@@ -155,7 +155,8 @@ Options options_of(RingAttentionOptions<T> const& options) {
   Options result{.mask = {.causal = options.causal, .chunk = options.chunk_size.value_or(0)},
                  .softmax_scale = options.softmax_scale,
                  .logit_softcap = options.logits_soft_cap.value_or(0),
-                 .dropout = {options.dropout_prob, options.dropout_seed.value_or(0)}};
+                 .dropout = {options.dropout_prob, options.dropout_seed.value_or(0)},
+                 .query_offset = 0};
   if (window.given()) result.mask.window = {.left = window.left(), .right = window.right()};
   return result;
 }

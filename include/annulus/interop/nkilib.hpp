@@ -127,7 +127,7 @@ std::optional<PackedDocuments> read_documents(CallRecord& record, Parameters con
 }
 
 inline Options options_of(std::optional<double> softmax_scale, bool causal, bool striped) {
-  Options options{.mask = {.causal = causal}, .softmax_scale = softmax_scale};
+  Options options{.mask = {.causal = causal}, .softmax_scale = softmax_scale, .query_offset = 0};
   if (striped) options.sharding = Striped{};
   return options;
 }
