@@ -7,6 +7,7 @@
 #include <annulus/nki/kernels/ring_mask.hpp>
 #include <annulus/nki/program/access.hpp>
 #include <annulus/nki/program/program.hpp>
+#include <annulus/nki/validate/validate.hpp>
 #include <filesystem>
 #include <optional>
 #include <string>

@@ -28,7 +28,7 @@ ExplicitMap random_map(int ranks, Index global) {
   return {std::move(queries), deal()};
 }
 
-std::vector<Segment> segments_of(std::vector<Index> positions) {
+std::vector<Segment> segments_of_rank(std::vector<Index> positions) {
   return ExplicitMap{.queries = {std::move(positions)}, .keys = {}}.segments(Side::query, 0, {});
 }
 
@@ -42,17 +42,17 @@ void refused(ExplicitMap const& map, int ranks, Index global, std::string const&
 TEST_CASE("random maps pass the conformance suite", "[sharding]") { annulus_test::run_sharding_suite(random_map); }
 
 TEST_CASE("runs of constant positive stride become one segment", "[sharding]") {
-  CHECK(segments_of({}).empty());
-  CHECK(segments_of({4}) == std::vector<Segment>{{0, 1, 4, 1}});
-  CHECK(segments_of({4, 5, 6}) == std::vector<Segment>{{0, 3, 4, 1}});
-  CHECK(segments_of({1, 4, 7, 8, 9}) == std::vector<Segment>{{0, 3, 1, 3}, {3, 2, 8, 1}});
-  CHECK(segments_of({3, 2, 1}) == std::vector<Segment>{{0, 1, 3, 1}, {1, 1, 2, 1}, {2, 1, 1, 1}});
-  CHECK(segments_of({9, 0, 1, 5}) == std::vector<Segment>{{0, 1, 9, 1}, {1, 2, 0, 1}, {3, 1, 5, 1}});
+  CHECK(segments_of_rank({}).empty());
+  CHECK(segments_of_rank({4}) == std::vector<Segment>{{0, 1, 4, 1}});
+  CHECK(segments_of_rank({4, 5, 6}) == std::vector<Segment>{{0, 3, 4, 1}});
+  CHECK(segments_of_rank({1, 4, 7, 8, 9}) == std::vector<Segment>{{0, 3, 1, 3}, {3, 2, 8, 1}});
+  CHECK(segments_of_rank({3, 2, 1}) == std::vector<Segment>{{0, 1, 3, 1}, {1, 1, 2, 1}, {2, 1, 1, 1}});
+  CHECK(segments_of_rank({9, 0, 1, 5}) == std::vector<Segment>{{0, 1, 9, 1}, {1, 2, 0, 1}, {3, 1, 5, 1}});
 }
 
 TEST_CASE("rows keep the order of the map", "[sharding]") {
   std::vector<Index> const positions{5, 3, 9, 0, 1, 2, 8, 6, 4, 7};
-  CHECK(positions_of(segments_of(positions)) == positions);
+  CHECK(positions_of(segments_of_rank(positions)) == positions);
 }
 
 TEST_CASE("keys are placed like the queries unless they are given", "[sharding]") {

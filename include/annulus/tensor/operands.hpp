@@ -58,19 +58,24 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   /// only the extents of the view may be used. Throws UnsupportedError for a value that T cannot hold, and
   /// std::bad_alloc.
   void convert(std::string_view name, std::vector<std::byte>& storage) {
-    if (!read_) return;
-    auto const& extents = (*this)->extents();
-    TensorView<T, N> target(nullptr, extents);
-    storage.resize(static_cast<std::size_t>(target.size()) * sizeof(T));
-    target = {reinterpret_cast<T*>(storage.data()), extents};
-    for (Index i = 0; i < target.size(); ++i) {
-      Index offset = 0;
-      for (Index a = static_cast<Index>(N), rest = i; a-- > 0; rest /= extents[static_cast<std::size_t>(a)])
-        offset += rest % extents[static_cast<std::size_t>(a)] * (*this)->stride(static_cast<std::size_t>(a));
-      target.data()[i] = read_(name, source_, offset);
+    if constexpr (std::same_as<Space, HostMemory>) {
+      if (!read_) return;
+      auto const& extents = (*this)->extents();
+      TensorView<T, N> target(nullptr, extents);
+      storage.resize(static_cast<std::size_t>(target.size()) * sizeof(T));
+      target = {reinterpret_cast<T*>(storage.data()), extents};
+      for (Index i = 0; i < target.size(); ++i) {
+        Index offset = 0;
+        for (std::size_t a = N, rest = static_cast<std::size_t>(i); a-- > 0;) {
+          auto const extent = static_cast<std::size_t>(extents[a]);
+          offset += static_cast<Index>(rest % extent) * (*this)->stride(a);
+          rest /= extent;
+        }
+        target.data()[i] = read_(name, source_, offset);
+      }
+      static_cast<Base&>(*this) = Base(typename Base::View(target));
+      read_ = nullptr;
     }
-    static_cast<Base&>(*this) = Base(typename Base::View(target));
-    read_ = nullptr;
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
+#include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/backend/host_operations.hpp"
 
 namespace annulus {
