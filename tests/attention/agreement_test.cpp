@@ -179,3 +179,21 @@ TEST_CASE("of two ranks in different calls, the one behind is blamed", "[attenti
     CHECK(blamed == behind);
   }
 }
+
+TEST_CASE("a record that is corrupted in transfer is blamed on its rank", "[attention]") {
+  struct CorruptingRing : SelfRing {
+    void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
+      SelfRing::all_gather(mine, all);
+      all[all.size() / 3] ^= std::byte{4};
+    }
+  } ring;
+  CallRecord mine;
+  mine.add("batch", 2);
+  try {
+    agree(ring, mine);
+    FAIL("no error");
+  } catch (CommunicationError const& error) {
+    CHECK_THAT(error.what(), ContainsSubstring("the call record from rank 0 does not match its checksum"));
+    CHECK(error.neighbour() == 0);
+  }
+}

@@ -202,12 +202,16 @@ void gather_records(C& communicator, CallRecord const& mine, std::vector<CallRec
   communicator.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(records)));
 }
 
-/// Gathers and compares the records of all ranks: all ranks throw the same error or none does. Returns the records in
-/// rank order. Collective.
+/// Gathers and compares the records of all ranks, with checksums: all ranks throw the same error or none does. Returns
+/// the records in rank order. Collective.
 template <Communicator C>
-std::vector<CallRecord> agree(C& communicator, CallRecord const& mine) {
+std::vector<CallRecord> agree(C& communicator, CallRecord mine) {
   std::vector<CallRecord> records;
-  or_abandon(communicator, [&] { gather_records(communicator, mine, records); });
+  or_abandon(communicator, [&] {
+    mine.seal(true);
+    gather_records(communicator, mine, records);
+    CallRecord::require_intact(records, communicator.rank());
+  });
   CallRecord::compare(records);
   return records;
 }

@@ -80,7 +80,6 @@ CallRecord collective_record(std::string_view name, Index number, std::optional<
   } catch (...) {
     record.refuse(std::current_exception());
   }
-  record.seal(true);
   return record;
 }
 
