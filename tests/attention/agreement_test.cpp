@@ -1,8 +1,10 @@
 #include "annulus/attention/agreement.hpp"
 
+#include <cstddef>
 #include <exception>
 #include <functional>
 #include <new>
+#include <span>
 #include <string>
 #include <vector>
 

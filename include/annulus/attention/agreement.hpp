@@ -176,10 +176,14 @@ class CallRecord {
     if (refusal_ == Refusal::none) return;
     std::string const text = message_of("rank ", rank, ": ", text_.view());
     switch (refusal_) {
-      case Refusal::none: return;
-      case Refusal::shape: throw ShapeError(text);
-      case Refusal::unsupported: throw UnsupportedError(text);
-      case Refusal::other: throw Error(text);
+      case Refusal::none:
+        return;
+      case Refusal::shape:
+        throw ShapeError(text);
+      case Refusal::unsupported:
+        throw UnsupportedError(text);
+      case Refusal::other:
+        throw Error(text);
     }
   }
 

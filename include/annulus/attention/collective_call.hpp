@@ -78,8 +78,9 @@ class CollectiveCalls {
       FlightRecord::Tail const calls = tail();
       end(true);
       if (call.fails_on_all_ranks || calls.empty()) throw;
-      throw CommunicationError(message_of(error.what(), ". Last calls of rank ", communicator_->rank(), ": ", calls.view()),
-                               error.rank(), error.step(), error.neighbour());
+      throw CommunicationError(
+          message_of(error.what(), ". Last calls of rank ", communicator_->rank(), ": ", calls.view()), error.rank(),
+          error.step(), error.neighbour());
     } catch (std::exception const& error) {
       abandon(error.what());
       end(true);
@@ -124,7 +125,8 @@ class CollectiveCalls {
 
   /// Final confirmation of a checked call: no rank returns before all ranks have finished. Throws CommunicationError.
   void confirm_end(CollectiveCall const& call) {
-    communicator_->all_gather(std::as_bytes(std::span(&call.number, 1)), std::as_writable_bytes(std::span(confirmations_)));
+    communicator_->all_gather(std::as_bytes(std::span(&call.number, 1)),
+                              std::as_writable_bytes(std::span(confirmations_)));
     for (std::size_t r = 0; r < confirmations_.size(); ++r)
       if (confirmations_[r] != call.number)
         throw CommunicationError(message_of("rank ", communicator_->rank(), ": rank ", r, " confirms the end of call ",

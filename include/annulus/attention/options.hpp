@@ -17,8 +17,8 @@ struct Options {
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value, 0 and negative included
   /// c > 0: c * tanh(x / c), with c from 1.2e-38 to 2.5e30 (sums in double: 2.3e-308 to 2.4e291); default 0: no cap
   double logit_softcap = 0;
-  Dropout dropout{};                      ///< default: none
-  Sharding sharding{};                    ///< owner of each position; default contiguous, of any lengths
+  Dropout dropout{};    ///< default: none
+  Sharding sharding{};  ///< owner of each position; default contiguous, of any lengths
   /// Global position of query 0, of any sign. 0 aligns queries and keys at the start, global keys - global queries aligns
   /// them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if queries and
   /// keys differ in number and the mask is causal, a window or chunks.

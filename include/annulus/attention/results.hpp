@@ -31,8 +31,8 @@ template <TensorLike T>
 struct Gradients {
   using Sinks = MadeLike<T, Accumulator<ScalarOf<T>>, 2>;
 
-  T dq, dk, dv;                 ///< shaped as q, k and v, each in its axis order
-  std::optional<T> dbias{};     ///< shaped as the bias, with bias_gradient: the share of this rank's queries
+  T dq, dk, dv;                   ///< shaped as q, k and v, each in its axis order
+  std::optional<T> dbias{};       ///< shaped as the bias, with bias_gradient: the share of this rank's queries
   std::optional<Sinks> dsinks{};  ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
 };
 

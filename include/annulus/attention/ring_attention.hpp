@@ -38,7 +38,7 @@ namespace annulus {
 /// throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had received everything
 /// before the failure may return; with Options::checked it throws, too.
 template <Communicator C, Backend B, class Predicate = EveryPair>
-  requires std::same_as<typename C::memory_space, typename B::memory_space>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
 class RingAttention {
  public:
   using Space = typename B::memory_space;
@@ -139,8 +139,9 @@ class RingAttention {
   /// tokens) of collectives.hpp.
   std::vector<Index> positions(Side side) const {
     std::optional<RingPlan> const& known = plan(Pass::forward) ? plan(Pass::forward) : plan(Pass::backward);
-    check<Error>(known.has_value(), "positions are known after the first call of a RingAttention; before it, "
-                                    "positions(ring, sharding, tokens) gives them");
+    check<Error>(known.has_value(),
+                 "positions are known after the first call of a RingAttention; before it, "
+                 "positions(ring, sharding, tokens) gives them");
     if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
     std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
     for (Index& position : queries) position += known->request().query_offset;
@@ -194,7 +195,8 @@ class RingAttention {
         gradients = results();
         require_gradients(own, operands, gradients);
       });
-      detail::backward_pass(context(call, plan), own, operands, from_dout, from_output, from_lse, lse_remainder, gradients);
+      detail::backward_pass(context(call, plan), own, operands, from_dout, from_output, from_lse, lse_remainder,
+                            gradients);
     });
   }
 
@@ -203,8 +205,10 @@ class RingAttention {
                               TensorView<L, 3, Space> const& lse, TensorView<L, 3, Space> const& lse_remainder) {
     detail::require_extents("output", output, {shape.batch, local_queries, shape.query_heads, shape.value_dim},
                             "[batch, local_queries, query_heads, value_dim]");
-    detail::require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries}, "[batch, query_heads, local_queries]");
-    if (lse_remainder.data()) detail::require_extents("lse_remainder", lse_remainder, lse.extents(), "the extents of lse");
+    detail::require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries},
+                            "[batch, query_heads, local_queries]");
+    if (lse_remainder.data())
+      detail::require_extents("lse_remainder", lse_remainder, lse.extents(), "the extents of lse");
   }
 
   template <class T, class G>
@@ -213,8 +217,10 @@ class RingAttention {
     detail::require_extents("dq", gradients.dq, own.q.extents(), "the extents of q");
     detail::require_extents("dk", gradients.dk, own.k.extents(), "the extents of k");
     detail::require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
-    if (operands.bias_gradient) detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
-    if (operands.sinks) detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+    if (operands.bias_gradient)
+      detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
+    if (operands.sinks)
+      detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
   }
 
   bool is_checked() const {
@@ -315,12 +321,13 @@ class RingAttention {
   void require_first_shapes(AttentionShape const& shape, Index queries, Index keys) const {
     if (!first_) return;
     auto const list = [](FirstCall const& call) {
-      return std::array{call.shape.batch, call.queries,        call.keys,           call.shape.query_heads,
+      return std::array{call.shape.batch,    call.queries,        call.keys,           call.shape.query_heads,
                         call.shape.kv_heads, call.shape.head_dim, call.shape.value_dim};
     };
     auto const seen = list({shape, queries, keys});
-    check<ShapeError>(seen == list(*first_), "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ",
-                      seen, "; the first call fixed them to ", list(*first_));
+    check<ShapeError>(seen == list(*first_),
+                      "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ", seen,
+                      "; the first call fixed them to ", list(*first_));
   }
 
   detail::PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
@@ -342,7 +349,8 @@ class RingAttention {
   Predicate predicate_;
   detail::LogitOptions logits_{};
   std::optional<FirstCall> first_;
-  std::array<std::vector<std::byte>, 3> converted_;  ///< mask, query and key document ids of other types than the kernels'
+  std::array<std::vector<std::byte>, 3>
+      converted_;  ///< mask, query and key document ids of other types than the kernels'
   detail::CollectiveCalls<C, B> calls_;
   std::array<PassState, 2> states_;
 };

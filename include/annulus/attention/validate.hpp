@@ -48,7 +48,7 @@ View view_if_given(X& tensor) {
 template <class Q, class X>
 constexpr bool same_kind = true;
 template <TensorLike Q, TensorLike X>
-constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>> && rank_of<X> == 4;
+constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>>&& rank_of<X> == 4;
 
 }  // namespace detail
 
@@ -96,15 +96,16 @@ void validate_range(Options const& options) {
   check<UnsupportedError>(std::abs(scale) <= largest, "softmax_scale is ", scale, "; accepted for sums of ", sizeof(A),
                           " bytes: at most ", largest);
   check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest_cap), "logit_softcap is ", cap,
-                          "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest_cap, ", or 0 for none");
+                          "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest_cap,
+                          ", or 0 for none");
 }
 
 namespace detail {
 
 /// Throws ShapeError unless `view` is addressable and has the expected extents, which errors call `meaning`.
 template <class T, std::size_t N, class Space>
-void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
-                     std::array<Index, N> const& expected, std::string_view meaning) {
+void require_extents(std::string_view name, TensorView<T, N, Space> const& view, std::array<Index, N> const& expected,
+                     std::string_view meaning) {
   require_addressable(name, view);
   check<ShapeError>(view.extents() == expected, name, " has extents ", view.extents(), "; expected ", expected, " = ",
                     meaning);
@@ -146,8 +147,11 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
                           "[batch, local_keys, kv_heads, value_dim]");
   require_countable("output", std::array{q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, sizeof(T));
   require_countable("lse", std::array{q.extent(0), q.extent(2), q.extent(1)}, sizeof(Accumulator<T>));
-  return {.batch = q.extent(axis::batch), .query_heads = q.extent(axis::heads), .kv_heads = k.extent(axis::heads),
-          .head_dim = q.extent(axis::dim), .value_dim = v.extent(axis::dim)};
+  return {.batch = q.extent(axis::batch),
+          .query_heads = q.extent(axis::heads),
+          .kv_heads = k.extent(axis::heads),
+          .head_dim = q.extent(axis::dim),
+          .value_dim = v.extent(axis::dim)};
 }
 
 /// Throws ShapeError if an optional operand does not have the extents that tensor/operands.hpp lists, or if only one
@@ -179,8 +183,7 @@ template <class T>
 std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
   std::uint64_t digest = 0;
   for (Index i = 0; i < values.extent(0); ++i)
-    for (Index j = 0; j < values.extent(1); ++j)
-      digest = digest_of(std::as_bytes(std::span(&values(i, j), 1)), digest);
+    for (Index j = 0; j < values.extent(1); ++j) digest = digest_of(std::as_bytes(std::span(&values(i, j), 1)), digest);
   return digest;
 }
 
@@ -280,11 +283,12 @@ inline Index query_offset_of(Options const& options, Index global_queries, Index
   if (options.query_offset) return *options.query_offset;
   Mask const& mask = options.mask;
   bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0;
-  check<UnsupportedError>(global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
-                          "query_offset is unset, with ", global_queries, " queries, ", global_keys,
-                          " keys and a mask that depends on positions; set it to 0 to align queries and keys at the start, "
-                          "or to keys - queries = ",
-                          global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
+  check<UnsupportedError>(
+      global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
+      "query_offset is unset, with ", global_queries, " queries, ", global_keys,
+      " keys and a mask that depends on positions; set it to 0 to align queries and keys at the start, "
+      "or to keys - queries = ",
+      global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
   return 0;
 }
 
@@ -305,8 +309,9 @@ void validate_global(PlanRequest& request, Options const& options, Operands<T, S
   request.query_offset = query_offset_of(options, queries, keys);
   Index const reach = std::abs(request.query_offset) + queries;
   if (options.dropout.active())
-    check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit, "dropout over positions up to ",
-                            std::max(reach, keys), "; accepted: below ", dropout_position_limit);
+    check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit,
+                            "dropout over positions up to ", std::max(reach, keys), "; accepted: below ",
+                            dropout_position_limit);
 }
 
 }  // namespace annulus

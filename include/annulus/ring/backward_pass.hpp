@@ -26,8 +26,8 @@ namespace detail {
 /// one row. `shares` has ranks + 1 rows: row r is the share of rank r, the last row receives the sum. `call`: the number
 /// of the call, for the checksums.
 template <class A, class C, class B, class Payload>
-TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares,
-                                                          Part part, std::uint64_t call) {
+TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares, Part part,
+                                                          std::uint64_t call) {
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
@@ -79,25 +79,17 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) {
-    auto const pack_part = [&](Part part, TensorView<T const, 4, Space> rows) {
-      pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
-    };
-    if (keys_rotate) {
-      pack_part(Part::k, own.k);
-      pack_part(Part::v, own.v);
-    } else {
-      pack_part(Part::q, own.q);
-      pack_part(Part::dout, dout);
+    pack_rotating(backend, own, operands, plan, first);
+    if (!keys_rotate) {
+      pack(backend, dout, axis::sequence, first.rows(), first.template view<T>(Part::dout));
       pack(backend, lse, 2, first.rows(), first.template statistics<L>(Part::lse));
       auto const packed_remainder = first.template statistics<L>(Part::lse_remainder);
       if (lse_remainder.data())
         pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
       else
         backend.clear(packed_remainder);
-      pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(),
-                   first.template statistics<A>(Part::delta));
+      pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(), first.template statistics<A>(Part::delta));
     }
-    pack_ids(backend, operands, plan, first);
   }
 
   TensorView<A, 4, Space> dbias, dbias_pairs;
@@ -119,26 +111,20 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   backend.synchronize();
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
-    StepOperands<T, Space> rows = own;
     BackwardOperands<T, L, A, Space> backward{dout, lse, delta, lse_remainder};
     Payload const& query_side = keys_rotate ? buffers.resident : results;
     Payload const& key_side = keys_rotate ? results : buffers.resident;
-    if (i > 0 && keys_rotate) {
-      rows.k = here.template view<T>(Part::k);
-      rows.v = here.template view<T>(Part::v);
-    } else if (i > 0) {
-      rows.q = here.template view<T>(Part::q);
+    if (i > 0 && !keys_rotate)
       backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
                   here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};
-    }
     if (keys_rotate) {
       backend.clear(key_gradient(results));
       backend.clear(value_gradient(results));
     } else {
       backend.clear(query_gradient(results));
     }
-    backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress), rows,
-                          backward,
+    backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
+                          operands_at(i, own, plan, here), backward,
                           StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
                                                   value_gradient(key_side), dbias_pairs});
   };

@@ -131,7 +131,7 @@ class CopiedExchange {
   }
   void require_arrived(Payload const& payload, Channel channel, int sent_in, int hop) const {
     require_intact(payload, payload.rows(), seed(channel, sent_in), Payload::arriving, channel, rank_,
-                           ring_neighbour(rank_, -hop, plan_.ranks()));
+                   ring_neighbour(rank_, -hop, plan_.ranks()));
   }
   std::uint64_t seed(Channel channel, int step) const { return checksum_seed(buffers_.call, channel, step); }
 

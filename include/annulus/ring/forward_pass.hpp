@@ -34,19 +34,42 @@ void pack(B& backend, TensorView<T const, N, Space> rows, std::size_t sequence, 
 /// Document ids of the rotating side, [batch, rows]: the caller's at step 0, then those of the payload; without data if
 /// none are given.
 template <class T, class Space, class Payload>
-TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& operands, RingPlan const& plan, int step,
-                                                      Payload const& here) {
+TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& operands, RingPlan const& plan,
+                                                      int step, Payload const& here) {
   if (!operands.query_segments) return {};
   if (step == 0) return plan.rotation() == Rotation::keys ? *operands.key_segments : *operands.query_segments;
   return here.template document_ids<std::int32_t>();
 }
 
-/// Packs the document ids of the rotating side into the payload.
+/// Packs the rotating side's k and v, or q, and its document ids into the payload.
 template <class B, class T, class Space, class Payload>
-void pack_ids(B& backend, Operands<T, Space> const& operands, RingPlan const& plan, Payload const& payload) {
+void pack_rotating(B& backend, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
+                   RingPlan const& plan, Payload const& payload) {
+  auto const pack_part = [&](Part part, TensorView<T const, 4, Space> rows) {
+    pack(backend, rows, axis::sequence, payload.rows(), payload.template view<T>(part));
+  };
+  if (plan.rotation() == Rotation::keys) {
+    pack_part(Part::k, own.k);
+    pack_part(Part::v, own.v);
+  } else {
+    pack_part(Part::q, own.q);
+  }
   if (operands.query_segments)
     pack(backend, rotating_ids(operands, plan, 0, payload), 1, payload.rows(),
          payload.template document_ids<std::int32_t>());
+}
+
+/// q, k and v of a step: this rank's own at step 0, then those of the rotating side from the payload.
+template <class T, class Space, class Payload>
+StepOperands<T, Space> operands_at(int step, StepOperands<T, Space> own, RingPlan const& plan, Payload const& here) {
+  if (step == 0) return own;
+  if (plan.rotation() == Rotation::keys) {
+    own.k = here.template view<T>(Part::k);
+    own.v = here.template view<T>(Part::v);
+  } else {
+    own.q = here.template view<T>(Part::q);
+  }
+  return own;
 }
 
 /// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch,
@@ -65,38 +88,16 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   buffers.reserve(backend, context.communicator, plan);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
 
-  auto const rotating = [&](Payload const& payload) {
-    StepOperands<T, Space> here = own;
-    if (keys_rotate) {
-      here.k = payload.template view<T>(Part::k);
-      here.v = payload.template view<T>(Part::v);
-    } else {
-      here.q = payload.template view<T>(Part::q);
-    }
-    return here;
-  };
-
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
-  if (plan.steps() > 1) {
-    auto const pack_part = [&](Part part, TensorView<T const, 4, Space> rows) {
-      pack(backend, rows, axis::sequence, first.rows(), first.template view<T>(part));
-    };
-    if (keys_rotate) {
-      pack_part(Part::k, own.k);
-      pack_part(Part::v, own.v);
-    } else {
-      pack_part(Part::q, own.q);
-    }
-    pack_ids(backend, operands, plan, first);
-  }
+  if (plan.steps() > 1) pack_rotating(backend, own, operands, plan, first);
   if (keys_rotate) backend.reset(state_in<A>(buffers.resident));
   backend.synchronize();
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const state = state_in<A>(keys_rotate ? buffers.resident : results);
     if (!keys_rotate) backend.reset(state);
-    backend.fold(builder.build(i, rotating_ids(operands, plan, i, here), progress), i == 0 ? own : rotating(here),
+    backend.fold(builder.build(i, rotating_ids(operands, plan, i, here), progress), operands_at(i, own, plan, here),
                  state);
   };
   auto const inspect = [&](int i, Payload const& results) {
@@ -112,16 +113,15 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   };
   auto const join = [&](Payload const& into, Payload const& from) {
     auto const state = state_in<A>(into);
-    backend.merge(RunningState<A, Space>{rows_held_by(from, into, state.accumulator, axis::sequence),
-                                         rows_held_by(from, into, state.maximum, 2),
-                                         rows_held_by(from, into, state.sum, 2)},
-                  state_in<A>(from));
+    backend.merge(
+        RunningState<A, Space>{rows_held_by(from, into, state.accumulator, axis::sequence),
+                               rows_held_by(from, into, state.maximum, 2), rows_held_by(from, into, state.sum, 2)},
+        state_in<A>(from));
   };
   auto const finish = [&](Payload const& own_results) {
     TensorView<Accumulator<T> const, 2, Space> sinks;
     if (operands.sinks) sinks = *operands.sinks;
-    backend.normalise(state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse,
-                      lse_remainder);
+    backend.normalise(state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse, lse_remainder);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
   if constexpr (std::same_as<Space, HostMemory>)

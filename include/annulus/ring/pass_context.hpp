@@ -49,7 +49,8 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
         if (auto const value = static_cast<double>(values(b, h, i)); !std::isfinite(value) && !(value < 0))
           throw Error(message_of("rank ", place.rank, ", step ", place.step, " of the ring: ", name, " of rank ",
                                  place.owner, " has the value ", value, " in batch ", b, ", row ", first_row + i,
-                                 ", head ", h, "; require_finite accepts finite values, and -inf for a row that sees no key"));
+                                 ", head ", h,
+                                 "; require_finite accepts finite values, and -inf for a row that sees no key"));
 }
 
 /// Options that act on logits and weights; the mask is in the plan.
@@ -113,9 +114,7 @@ struct PassContext {
   RingBuffers<C, B>& buffers;
   bool require_finite;
 
-  ResultPlace place(int step) const {
-    return {communicator.rank(), step, plan.owner(communicator.rank(), step)};
-  }
+  ResultPlace place(int step) const { return {communicator.rank(), step, plan.owner(communicator.rank(), step)}; }
 };
 
 }  // namespace annulus::detail

@@ -42,8 +42,7 @@ class Payload {
       buffer_ = std::move(buffer);
     }
     parts_.clear();
-    for (std::size_t p = 0; p < layout.parts.size(); ++p)
-      parts_.push_back(first_ + layout.part_offset(p, capacity));
+    for (std::size_t p = 0; p < layout.parts.size(); ++p) parts_.push_back(first_ + layout.part_offset(p, capacity));
     checksums_ = first_ + layout.part_offset(layout.parts.size(), capacity);
   }
 
@@ -53,14 +52,14 @@ class Payload {
     layout_ = layout;
     rows_ = rows;
     parts_.clear();
-    for (std::size_t p = 0; p < layout.parts.size(); ++p)
-      parts_.push_back(const_cast<std::byte*>(runs[p].data()));
+    for (std::size_t p = 0; p < layout.parts.size(); ++p) parts_.push_back(const_cast<std::byte*>(runs[p].data()));
     checksums_ = has_checksum(rows) ? const_cast<std::byte*>(runs.back().data()) : nullptr;
   }
   /// Byte length of each run of `rows`: one per part, then the checksum, if used.
   static PartList<std::size_t> run_lengths(PayloadLayout const& layout, RowRange rows) {
     PartList<std::size_t> lengths;
-    for (PartLayout const& part : layout.parts) lengths.push_back(static_cast<std::size_t>(rows.size() * part.row_bytes()));
+    for (PartLayout const& part : layout.parts)
+      lengths.push_back(static_cast<std::size_t>(rows.size() * part.row_bytes()));
     if (layout.checksums > 0 && !rows.empty()) lengths.push_back(sizeof(std::uint64_t));
     return lengths;
   }

@@ -74,7 +74,7 @@ struct RingBuffers : OpenWindows<C> {
   /// In order: results for this rank's own rows; two working buffers; arriving results, or (zero-copy) a third working
   /// buffer.
   std::array<Payload, 4> carried;
-  Payload resident;  ///< state or gradients of the side that does not rotate
+  Payload resident;                              ///< state or gradients of the side that does not rotate
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
   StepPlaces places;
   std::uint64_t call = 0;  ///< number of the call that uses the buffers; seeds the checksums

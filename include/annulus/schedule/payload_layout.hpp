@@ -13,14 +13,28 @@ namespace annulus {
 
 /// What a part of a payload holds. The plan, the buffers and the passes find parts by these names.
 enum class Part : std::uint8_t {
-  q, k, v, dout, lse, lse_remainder, delta, document_ids,
-  accumulator, maximum, sum,  ///< running state
-  dq, dk, dv, dbias, dsinks,
+  q,
+  k,
+  v,
+  dout,
+  lse,
+  lse_remainder,
+  delta,
+  document_ids,
+  accumulator,
+  maximum,
+  sum,  ///< running state
+  dq,
+  dk,
+  dv,
+  dbias,
+  dsinks,
 };
 
 constexpr std::string_view name_of(Part part) {
-  constexpr std::string_view names[] = {"q",     "k",  "v",  "dout", "lse",  "lse_remainder", "delta", "document ids", "accumulator",
-                                        "maximum", "sum", "dq", "dk",   "dv",   "dbias",         "dsinks"};
+  constexpr std::string_view names[] = {
+      "q",       "k",   "v",  "dout", "lse", "lse_remainder", "delta", "document ids", "accumulator",
+      "maximum", "sum", "dq", "dk",   "dv",  "dbias",         "dsinks"};
   return names[static_cast<std::size_t>(part)];
 }
 

@@ -27,8 +27,9 @@ class OptionalView {
   OptionalView(View const& view) : view_(view) {}
 
   template <TensorLike X>
-    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == N)
-  OptionalView(X const& tensor) : view_(view_of(tensor)) {}
+  requires(std::same_as<ScalarOf<X>, T>&& std::same_as<SpaceOf<X>, Space>&& rank_of<X> == N)
+      OptionalView(X const& tensor)
+      : view_(view_of(tensor)) {}
 
   explicit operator bool() const { return view_.has_value(); }
   View const& operator*() const { return *view_; }
@@ -50,9 +51,9 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   OptionalIntegers(Base const& view) : Base(view) {}
 
   template <TensorLike X>
-    requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
-             std::same_as<Space, HostMemory> && rank_of<X> == N)
-  OptionalIntegers(X const& tensor) : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
+  requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
+           std::same_as<Space, HostMemory> && rank_of<X> == N) OptionalIntegers(X const& tensor)
+      : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
 
   /// Rebinds the view to the values converted to T, which `storage` receives, unless they have type T already. Before,
   /// only the extents of the view may be used. Throws UnsupportedError for a value that T cannot hold, and
@@ -110,8 +111,9 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
   OptionalSinks(std::nullopt_t) {}
 
   template <TensorLike X>
-    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && (rank_of<X> == 1 || rank_of<X> == 2))
-  OptionalSinks(X const& tensor) : OptionalView<T, 2, Space>(two_axes(TensorView<T const, rank_of<X>, Space>(view_of(tensor)))) {}
+  requires(std::same_as<ScalarOf<X>, T>&& std::same_as<SpaceOf<X>, Space> && (rank_of<X> == 1 || rank_of<X> == 2))
+      OptionalSinks(X const& tensor)
+      : OptionalView<T, 2, Space>(two_axes(TensorView<T const, rank_of<X>, Space>(view_of(tensor)))) {}
 
  private:
   using View = TensorView<T const, 2, Space>;
@@ -151,7 +153,7 @@ struct OperandsOfQuery {
   using type = struct None {};
 };
 template <TensorLike Q, class Space>
-  requires Scalar<ScalarOf<Q>>
+requires Scalar<ScalarOf<Q>>
 struct OperandsOfQuery<Q, Space> {
   using type = Operands<ScalarOf<Q>, Space>;
 };
