@@ -29,7 +29,7 @@ void add_files(CLI::App& app, AttendOptions& options) {
   CLI::Option* const bias =
       add_file(app, "--bias", options.bias, "[batch|1, heads|1, queries, keys], added to the logits");
   add_switch(app, "--bias-gradient", options.bias_gradient, "also write dbias.npy")->needs(bias)->needs(dout);
-  add_file(app, "--mask", options.mask, "same shape as --bias, true where a query may see a key");
+  add_file(app, "--mask", options.mask, "same shape as --bias, bool or 0 and 1, true where a query may see a key");
   CLI::Option* const q_segments = add_file(app, "--q-segments", options.q_segments,
                                            "[batch, queries], document id of each query; 0 or negative: padding");
   CLI::Option* const kv_segments =

@@ -95,6 +95,10 @@ class ResultFiles {
  public:
   ResultFiles(AttendOptions const& options, CallShape const& shape)
       : folder_(options.out_dir, names(shape), inputs(options)), sinks_on_one_axis_(shape.sinks_on_one_axis) {
+    for (char const* result : {"dq", "dk", "dv", "dsinks", "dbias"})
+      if (auto const written = names(shape); std::ranges::find(written, file_name(result)) == written.end())
+        if (std::filesystem::path const path = folder_ / file_name(result); !is_input(options, path))
+          outdated_.push_back(path);
     if (options.trace.empty()) return;
     OutputFolder::require_free(options.trace, inputs(options));
     std::error_code error;
@@ -105,9 +109,9 @@ class ResultFiles {
     trace_.emplace(options.trace);
   }
 
-  /// Writes all files under temporary names first, so that a full disk leaves none of them. An older out.npy is removed
-  /// before any other file is replaced and the new one is renamed last: if it exists, all results of one run do. Lists
-  /// the files on stdout. Throws std::runtime_error if a file cannot be written.
+  /// Writes all files under temporary names first, so that a full disk leaves none of them. An older out.npy, and results
+  /// that this run does not have, are removed before any other file is replaced, and the new out.npy is renamed last: if
+  /// it exists, all results are those of one run. Lists the files on stdout. Throws std::runtime_error if a file cannot be written.
   template <annulus::Scalar T>
   void write(Results<T> const& results, std::vector<std::vector<Span>> const& spans_of_ranks) {
     std::vector<PendingFile> pending;
@@ -134,7 +138,7 @@ class ResultFiles {
       pending.push_back(trace_->take());
     }
     add("out", results.out);
-    commit_together(pending);
+    commit_together(pending, outdated_);
     std::cout << list;
   }
 
@@ -153,6 +157,14 @@ class ResultFiles {
   static std::vector<std::filesystem::path> inputs(AttendOptions const& options) {
     return {options.q,    options.k,          options.v,           options.dout, options.bias,
             options.mask, options.q_segments, options.kv_segments, options.sinks};
+  }
+
+  /// True if `path` names one of the files that were read.
+  static bool is_input(AttendOptions const& options, std::filesystem::path const& path) {
+    std::error_code error;
+    return std::ranges::any_of(inputs(options), [&](std::filesystem::path const& input) {
+      return !input.empty() && std::filesystem::equivalent(input, path, error);
+    });
   }
 
   /// Elements of T = double are written as f8, all others as f4.
@@ -174,6 +186,7 @@ class ResultFiles {
 
   OutputFolder folder_;
   std::optional<TraceFile> trace_;
+  std::vector<std::filesystem::path> outdated_;  ///< results of earlier runs that this run does not have
   bool sinks_on_one_axis_;
 };
 

@@ -87,7 +87,9 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   if (mask.window.bounded()) add("--window", side(mask.window.reach_left()) + "," + side(mask.window.reach_right()));
   if (mask.sink_tokens > 0) number("--sink-tokens", mask.sink_tokens);
   if (mask.chunk > 0) number("--chunk", mask.chunk);
-  if (attention.query_offset.value_or(0) != 0) number("--query-offset", *attention.query_offset);
+  CallShape const& lengths = problem.call.shape;
+  if (Index const offset = attention.query_offset.value_or(0); offset != 0 || lengths.queries != lengths.keys)
+    number("--query-offset", offset);
   if (attention.softmax_scale) add("--scale", digits(*attention.softmax_scale));
   if (attention.logit_softcap > 0) add("--softcap", digits(attention.logit_softcap));
   if (spec.sinks > 0) number("--sinks", spec.sinks);

@@ -229,11 +229,10 @@ inline void add_mask_options(CLI::App& app, annulus::Mask& mask, std::optional<a
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--query-offset", query_offset,
-                 "position of the first query, e.g. the number of cached keys; required if queries and keys differ in number "
-                 "and the mask depends on positions")
+                 "position of the first query, e.g. the number of cached keys; default 0; required if queries and keys differ "
+                 "in number and the mask depends on positions")
       ->check(whole_number(std::numeric_limits<annulus::Index>::min(), most))
-      ->type_name("N")
-      ->default_str("0");
+      ->type_name("N");
 }
 
 }  // namespace annulus_command

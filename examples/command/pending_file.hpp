@@ -323,13 +323,18 @@ class PendingFile {
 };
 
 /// Commits a set of closed files. The last one marks the set as complete: an older file of its name is removed before
-/// any other is replaced, and it is renamed last. Signals are deferred meanwhile. Throws std::runtime_error.
-inline void commit_together(std::span<PendingFile> files) {
+/// any other is replaced, and it is renamed last. `outdated`: files of an older set, which are removed as well if they
+/// exist. Signals are deferred meanwhile. Throws std::runtime_error.
+inline void commit_together(std::span<PendingFile> files, std::span<std::filesystem::path const> outdated = {}) {
   if (files.empty()) return;
   SignalsDeferred const deferred;
   std::filesystem::path const& last = files.back().path();
-  if (::unlink(last.c_str()) != 0 && errno != ENOENT)
-    throw std::runtime_error(detail::file_message(last, detail::reason_of(errno)));
+  auto const remove = [](std::filesystem::path const& path) {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+      throw std::runtime_error(detail::file_message(path, detail::reason_of(errno)));
+  };
+  remove(last);
+  for (std::filesystem::path const& path : outdated) remove(path);
   if (int const error = detail::synchronize_folder(last.parent_path()))
     throw std::runtime_error(detail::file_message(last, detail::reason_of(error)));
   for (PendingFile& file : files) file.commit();

@@ -130,7 +130,7 @@ class Bounds {
   /// Bound on |exp(logit + e) - exp(logit)| for |e| <= safety * error, divided by `safety`: the caller multiplies the
   /// combined error by it. Weights never exceed 1.
   static double weight_error(double logit, double error) {
-    double const p = std::exp(logit), reach = safety * error;
+    double const p = std::min(1.0, std::exp(logit)), reach = safety * error;
     if (reach < 0.01) return 1.01 * p * error;
     if (!std::isfinite(reach)) return 1 / safety;
     double const up = std::min(1.0, std::exp(logit + reach)) - p, down = p - std::exp(logit - reach);
@@ -166,7 +166,7 @@ class Bounds {
         }
         logits(i, j) = logit - lse;
         logit_errors(i, j) = error;
-        weights.p(i, j) = std::exp(logit - lse);
+        weights.p(i, j) = std::min(1.0, std::exp(logit - lse));  // above 1 where |lse| absorbs the difference
         weights.slope(i, j) = slope;
         bool const kept = !call_.options.dropout.active() || dropout.keeps(j);
         weights.kept(i, j) = !kept ? 0 : call_.options.dropout.active() ? call_.options.dropout.keep_scale() : 1;

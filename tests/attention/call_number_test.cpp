@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/attention/collectives.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "attention/refused_call.hpp"
 #include "support/catch.hpp"
@@ -146,4 +147,27 @@ TEST_CASE("free functions and several RingAttentions on a ring share its call co
     return std::string(ring.flight_record().tail().view());
   });
   for (std::string const& record : records) CHECK_THAT(record, ContainsSubstring("forward 3 done"));
+}
+
+TEST_CASE("a call that meets a collective operation is refused on all ranks, and the ring stays usable", "[attention]") {
+  auto const outcomes = run_ring(3, [](SimulatedRing& ring) {
+    Call call;
+    make_good(call, 3, ring.rank());
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend);
+    Eigen::Tensor<float, 2, Eigen::RowMajor> sum(2, 2);
+    sum.setConstant(1);
+    std::string types;
+    for (int attempts = 0; attempts < 3; ++attempts)
+      types += attempt([&] {
+                 if (ring.rank() == 2)
+                   all_reduce(ring, sum);
+                 else
+                   call.run(attention);
+               }).type + " ";
+    types += attempt([&] { all_reduce(ring, sum); }).type + " ";
+    return types + attempt([&] { call.run(attention); }).type;
+  });
+  std::string const refused = "CommunicationError ";
+  CHECK(outcomes == std::vector<std::string>(3, refused + refused + refused + "nothing nothing"));
 }

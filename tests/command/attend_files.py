@@ -1,6 +1,7 @@
 """Input and output files of attend: element types, memory orders, axis orders, and NumPy's storage formats."""
 
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -112,7 +113,7 @@ with Folder():
     deep = os.path.join("a", "b", "c")
     first = attend(*files, out=deep)
     os.makedirs("kept", exist_ok=True)
-    for name in ("out.npy", "stranger.txt"):
+    for name in ("out.npy", "dq.npy", "dbias.npy", "stranger.txt"):
         with open(os.path.join("kept", name), "w") as file:
             file.write("before")
     done = run("attend", *files, "--out-dir", "kept")
@@ -120,5 +121,11 @@ with Folder():
     assert sorted(os.listdir("kept")) == ["lse.npy", "out.npy", "stranger.txt"]
     assert np.array_equal(np.load("kept/out.npy"), first["out"])
     assert open("kept/stranger.txt").read() == "before"
+
+    # An input in the folder stays, though it has the name of a result of another run.
+    shutil.copy("q.npy", os.path.join("kept", "dv.npy"))
+    done = run("attend", "--q", os.path.join("kept", "dv.npy"), *files[2:], "--out-dir", "kept")
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir("kept")) == ["dv.npy", "lse.npy", "out.npy", "stranger.txt"]
 
 print("ok")

@@ -140,6 +140,12 @@ with Folder():
             error = relative_error(found[name], expected[name])
             assert error <= EXACT, (number, name, error)
 
+    # Where queries and keys differ in number, the command line in the README states the offset.
+    for offset in (0, 64):
+        text = emit(f"uneven{offset}", "--ranks", 2, "--tokens", 64, "--keys", 96, "--head-dim", 16, "--causal", "--query-offset", offset)["README.md"].decode()
+        done = run(*shlex.split(re.findall(r"^annulus (nki .*)$", text, re.M)[0])[:-1], f"told_uneven{offset}")
+        assert done.returncode == 0 and f"--query-offset {offset}" in text, done
+
     # The README gives the cores of a call, the ranks of each ring, and the necessary conversions.
     text = emit("groups", "--ranks", 2, "--tokens", 64, "--groups", 2, "--lse-dtype", "bf16", "--causal")["README.md"].decode()
     for words in ("ring_attention_fwd[2](", "replica_groups = ((0, 1), (2, 3))", "NEURON_LOGICAL_NC_CONFIG=2", "returns bfloat16: convert it",

@@ -80,6 +80,12 @@ with Folder():
     for dtype in TYPES:
         accepted(*save_operands(q, k, v, dout, axes="bhds"), dtype=dtype, label="axes")
 
+    # Logits whose log-sum-exp absorbs the difference of any two: the bounds stay numbers.
+    for size in (1e18, 1e20, 1e25):
+        files = save_operands(size * q, k, v, dout)
+        done = run("attend", *files, "--dtype", "f32", "--verify", "--out-dir", "out")
+        assert done.returncode == 0 and "nan" not in done.stdout and len(shares(done.stdout)) == 5, (size, done)
+
     # Results that are not finite fail, with one line.
     files = save_operands(1e30 * q, 1e30 * k, v)
     done = run("attend", *files, "--dtype", "f32", "--verify", "--out-dir", "out")

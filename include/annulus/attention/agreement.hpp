@@ -91,8 +91,13 @@ class CallRecord {
   /// Throws CommunicationError if records that have arrived are of calls with different numbers. That may concern this
   /// rank alone, because a record was delivered again in place of the next one, so the caller must abandon the ring.
   static void require_same_number(std::span<CallRecord const> records) {
-    auto const has_number = [](CallRecord const& record) { return record.fields_[0].name.view() == call_name; };
-    if (std::all_of(records.begin(), records.end(), has_number)) compare_field(records, 0);
+    if (all_are_calls(records)) compare_field(records, 0);
+  }
+
+  /// False if a rank is in another operation than a call of the attention.
+  static bool all_are_calls(std::span<CallRecord const> records) {
+    return std::all_of(records.begin(), records.end(),
+                       [](CallRecord const& record) { return record.fields_[0].name.view() == call_name; });
   }
 
   /// Throws the error of the first rank that refuses its call, or CommunicationError for the first field in which the

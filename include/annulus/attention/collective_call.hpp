@@ -23,6 +23,7 @@ struct CollectiveCall {
   bool checked;
   std::uint64_t number = 0;
   bool fails_on_all_ranks = false;  ///< all ranks throw the same error: no peer waits, the ring stays open
+  bool meets_other_operation = false;  ///< of other ranks, such as a gather
 };
 
 /// Flag of an object that allows one call at a time. Stays with the object: a moved one has no call.
@@ -57,7 +58,12 @@ class CollectiveCalls {
       ~End() { call.end(); }
     } const at_end{in_progress_};
     auto const end = [&](bool failed) noexcept {
-      if constexpr (CallRecordingCommunicator<C>) communicator_->flight_record().end(failed);
+      if constexpr (CallRecordingCommunicator<C>) {
+        communicator_->flight_record().end(failed);
+        if (call.meets_other_operation) communicator_->flight_record().reuse_number();
+      } else if (call.meets_other_operation) {
+        --calls_;
+      }
     };
     auto const abandon = [&](char const* reason, Rank culprit = CommunicationError::unknown) noexcept {
       if (call.fails_on_all_ranks) return;
@@ -107,6 +113,7 @@ class CollectiveCalls {
     gather_records(*communicator_, record, records_);
     CallRecord::require_intact(records_, communicator_->rank());
     CallRecord::require_same_number(records_);
+    call.meets_other_operation = !CallRecord::all_are_calls(records_);
     call.fails_on_all_ranks = true;
     CallRecord::compare(records_);
     call.fails_on_all_ranks = false;

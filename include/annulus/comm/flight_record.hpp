@@ -44,7 +44,8 @@ class FlightRecord {
 
   /// Notes that a call begins; returns its number. `label`: the number that the caller gave it, if any.
   std::uint64_t begin(Pass pass, std::optional<Index> label) noexcept {
-    std::uint64_t const number = ++begun_;
+    std::uint64_t const number = ++numbered_;
+    ++begun_;
     current() = {number, pass, label, 0, 0, State::validating, Clock::now()};
     publish({number, pass, 0});
     return number;
@@ -66,6 +67,10 @@ class FlightRecord {
     call.when = Clock::now();
     publish({});
   }
+
+  /// Gives the number of the last call to the next one. For a call that has met another operation on other ranks, which
+  /// count no call: afterwards the numbers of all ranks are equal again.
+  void reuse_number() noexcept { --numbered_; }
 
   CallPosition position() const noexcept {
     std::uint64_t const packed = position_.load(std::memory_order_relaxed);
@@ -122,7 +127,7 @@ class FlightRecord {
   }
 
   std::array<Call, capacity> calls_{};
-  std::uint64_t begun_ = 0;
+  std::uint64_t begun_ = 0, numbered_ = 0;
   std::atomic<std::uint64_t> position_{0}, progress_{0};
   std::atomic<Clock::rep> last_step_{Clock::now().time_since_epoch().count()};
 };
