@@ -108,6 +108,15 @@ class MpiRollCall {
     return ending;
   }
 
+  /// Waits to be ended by the rank that reports; returns after `limit`, or after `longer` if a rank has claimed the report.
+  void await_end(std::chrono::milliseconds limit, std::chrono::milliseconds longer) {
+    auto const begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < (another_reports_ ? longer : limit)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      receive();
+    }
+  }
+
   /// True if this rank reports the ending: it is the lowest that answered, and no other has claimed it. Called once.
   bool speaks() {
     auto const first = std::ranges::find_if(reasons_, &std::optional<Reason>::has_value);
@@ -294,7 +303,7 @@ void MpiSession::end_all(std::exception_ptr const& error) {
   report(error);
   // The rank that reports ends the others, unless it is lost as well.
   if (!mpi_->has_reported) {
-    std::this_thread::sleep_for(mpi_->timeout);
+    mpi_->roll_call->await_end(mpi_->timeout, mpi_->timeout + 5 * launcher_time);
     mpi_->print_report();
   }
   int const status = mpi_->roll_call->ending().status;
