@@ -46,14 +46,19 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   using Base = OptionalView<T, N, Space>;
 
  public:
-  using Base::Base;
   OptionalIntegers() = default;
+  OptionalIntegers(std::nullopt_t) {}
   OptionalIntegers(Base const& view) : Base(view) {}
+  OptionalIntegers(typename Base::View const& view) : Base(view) {}
 
   template <TensorLike X>
-  requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
-           std::same_as<Space, HostMemory> && rank_of<X> == N) OptionalIntegers(X const& tensor)
-      : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
+    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == N)
+  OptionalIntegers(X const& tensor) : Base(tensor) {}
+
+  template <TensorLike X>
+    requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
+             std::same_as<Space, HostMemory> && rank_of<X> == N)
+  OptionalIntegers(X const& tensor) : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
 
   /// Rebinds the view to the values converted to T, which `storage` receives, unless they have type T already. Before,
   /// only the extents of the view may be used. Throws UnsupportedError for a value that T cannot hold, and
