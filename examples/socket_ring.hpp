@@ -88,8 +88,8 @@ class SocketRing {
     return transfer;
   }
 
-  /// The second exchange, which is empty, tells every rank that all have the records: a rank that has returned, and
-  /// fails because of a record, cannot deprive another one of it.
+  /// The second exchange, which is empty, confirms that all ranks have the records: otherwise a rank that returns first
+  /// and fails because of a record would close the ring before the others have received it.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     exchange(mine, all);
     try {
@@ -188,7 +188,7 @@ class SocketRing {
     }
     ::poll(sockets.data(), sockets.size(), static_cast<int>(std::min<long long>(remaining.count(), 1000)));
     for (std::size_t p = 0; p < peers_.size(); ++p) {
-      if (sockets[3 * p].revents != 0) hear_from(peers_[p]);
+      if (sockets[3 * p].revents != 0) receive_notice(peers_[p]);
       if (sockets[3 * p + 1].revents != 0) receive_from(peers_[p]);
       if (sockets[3 * p + 2].revents != 0) send_to(peers_[p]);
     }
@@ -209,7 +209,7 @@ class SocketRing {
       ssize_t const received = ::recv(from.in[messages], bytes.data(), bytes.size(), MSG_DONTWAIT);
       if (received < 0 && errno == EINTR) continue;
       from.left = received == 0;
-      if (from.left) hear_from(from);  // the reason was sent first
+      if (from.left) receive_notice(from);  // the reason was sent first
       if (received <= 0) return;
       from.arriving.append(bytes.data(), static_cast<std::size_t>(received));
       std::array<std::uint64_t, 2> words;  // channel and bytes
@@ -222,7 +222,7 @@ class SocketRing {
     }
   }
 
-  void hear_from(Peer& from) {
+  void receive_notice(Peer& from) {
     Notice notice;
     if (::recv(from.in[notices], &notice, sizeof notice, MSG_DONTWAIT) == sizeof notice)
       abandon(notice.reason.data(), notice.culprit);
@@ -263,7 +263,7 @@ void run_socket_ring(int ranks, Function&& function, std::chrono::milliseconds t
       function(*ring);
     } catch (std::exception const& error) {
       {
-        std::lock_guard const lock(mutex);  // before the others hear of it and throw as well
+        std::lock_guard const lock(mutex);  // before the others see the notice and throw as well
         if (!first) first = std::current_exception();
       }
       ring->abandon(error.what());

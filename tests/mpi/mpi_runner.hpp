@@ -5,6 +5,7 @@
 
 #include <annulus/comm/mpi.hpp>
 #include <chrono>
+#include <string>
 
 namespace annulus_test {
 
@@ -53,5 +54,16 @@ struct RunMpiRing {
     return true;
   }
 };
+
+/// The message of the E that function() throws; empty if it throws none.
+template <class E, class Function>
+std::string thrown(Function function) {
+  try {
+    function();
+  } catch (E const& error) {
+    return error.what();
+  }
+  return {};
+}
 
 }  // namespace annulus_test

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "annulus/comm/communicator.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
@@ -186,7 +185,7 @@ class PlanWalk {
   }
 
   int ranks() const { return plan_.ranks(); }
-  Rank wrap(int rank) const { return annulus::ring_neighbour(rank, 0, ranks()); }
+  Rank wrap(int rank) const { return annulus::rank_at(rank, ranks()); }
   Rank owner(Rank rank, int step) const { return wrap(rank - plan_.offset(step)); }
   RowRange whole(Rank owner) const { return {0, plan_.rotating_rows(owner)}; }
   Need const& need(Rank visitor, Rank owner) const {

@@ -56,6 +56,17 @@ class CallRecord {
     return true;
   }
 
+  /// Calls fill(*this), which validates the arguments of this rank and adds them. If it throws, this rank refuses the
+  /// call, and all ranks then throw that error.
+  template <class Fill>
+  void fill_or_refuse(Fill&& fill) {
+    try {
+      fill(*this);
+    } catch (...) {
+      refuse(std::current_exception());
+    }
+  }
+
   /// Records that this rank refuses the call for `reason`. All ranks then throw an error of the same type.
   void refuse(std::exception_ptr reason) {
     try {

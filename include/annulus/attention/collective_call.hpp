@@ -99,16 +99,13 @@ class CollectiveCalls {
   }
 
   /// Compares the calls of all ranks: all throw the same error or none does. fill(record) validates the arguments of this
-  /// rank and adds them; an error that it throws, such as std::bad_alloc, makes all ranks throw. Returns the own record.
+  /// rank and adds them; an error that it throws, such as std::bad_alloc, makes all ranks throw. Returns the
+  /// record of this rank.
   template <class Fill>
   CallRecord compare(CollectiveCall& call, Fill&& fill) {
     CallRecord record;
     record.identify(call.number, call.label, call.pass, last_calls_);
-    try {
-      fill(record);
-    } catch (...) {
-      record.refuse(std::current_exception());
-    }
+    record.fill_or_refuse(fill);
     record.seal(call.checked);
     gather_records(*communicator_, record, records_);
     CallRecord::require_intact(records_, communicator_->rank());

@@ -75,11 +75,7 @@ CallRecord collective_record(std::string_view name, Index number, std::optional<
   record.add("number of axes", static_cast<Index>(N));
   record_element<T>(record);
   for (std::size_t a = 0; a < N; ++a) record.add(extents[a], equal_extents[a]);
-  try {
-    require(record);
-  } catch (...) {
-    record.refuse(std::current_exception());
-  }
+  record.fill_or_refuse(require);
   return record;
 }
 

@@ -49,8 +49,8 @@ auto make_forward(Q const& q, AttentionShape const& shape, Index local_queries) 
 }
 
 /// New results of a backward pass: gradients of q, k, v and of the optional operands that have one.
-template <TensorLike T, class Q, class K, class V, class Operands>
-Gradients<T> make_gradients(Q const& q, K const& k, V const& v, Operands const& operands) {
+template <TensorLike T, class Q, class K, class V, class OptionalOperands>
+Gradients<T> make_gradients(Q const& q, K const& k, V const& v, OptionalOperands const& operands) {
   using Scalar = ScalarOf<Q>;
   auto const like = [&](auto const& x) {
     return make_like<Scalar, 4>(q, stored_extents(axis_order_of(x), view_of(x).extents()));

@@ -38,7 +38,7 @@ namespace annulus {
 /// throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had received everything
 /// before the failure may return; with Options::checked it throws, too.
 template <Communicator C, Backend B, class Predicate = EveryPair>
-requires std::same_as<typename C::memory_space, typename B::memory_space>
+  requires std::same_as<typename C::memory_space, typename B::memory_space>
 class RingAttention {
  public:
   using Space = typename B::memory_space;
@@ -349,8 +349,8 @@ class RingAttention {
   Predicate predicate_;
   detail::LogitOptions logits_{};
   std::optional<FirstCall> first_;
-  std::array<std::vector<std::byte>, 3>
-      converted_;  ///< mask, query and key document ids of other types than the kernels'
+  /// Mask, query and key document ids, if they are given in another type than the kernels take.
+  std::array<std::vector<std::byte>, 3> converted_;
   detail::CollectiveCalls<C, B> calls_;
   std::array<PassState, 2> states_;
 };

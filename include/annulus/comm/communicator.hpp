@@ -122,7 +122,7 @@ template <class C>
 using TransferOf = decltype(std::declval<C&>().start_shift(Channel{}, 1, OutgoingBytes{}, IncomingBytes{}));
 
 /// The rank `hop` places after `rank` in a ring of `size` ranks, or before it for a negative hop.
-constexpr Rank ring_neighbour(Rank rank, int hop, int size) { return ((rank + hop) % size + size) % size; }
+constexpr Rank ring_neighbour(Rank rank, int hop, int size) { return rank_at(rank + hop, size); }
 
 /// Whether ranks exchange rows through windows: no step then waits for a copy, and one of the two prefetch buffers is
 /// not needed. Results are the same bits either way.

@@ -2,8 +2,6 @@
 // Collective check of the adapters' own rules, which come before those of RingAttention: if one rank violates a rule,
 // all ranks throw.
 
-#include <exception>
-
 #include "annulus/attention/agreement.hpp"
 
 namespace annulus::interop::detail {
@@ -13,11 +11,7 @@ namespace annulus::interop::detail {
 template <Communicator C, class Check>
 void check_on_all_ranks(C& communicator, Check&& check) {
   CallRecord record;
-  try {
-    check(record);
-  } catch (...) {
-    record.refuse(std::current_exception());
-  }
+  record.fill_or_refuse(check);
   agree(communicator, record);
 }
 

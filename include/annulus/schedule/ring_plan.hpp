@@ -153,7 +153,7 @@ class RingPlan {
   double imbalance() const;
 
  private:
-  Rank wrap(int rank) const { return (rank % ranks() + ranks()) % ranks(); }
+  Rank wrap(int place) const { return rank_at(place, ranks()); }
   static Index total(std::vector<Index> const& lengths) {
     Index sum = 0;
     for (Index length : lengths) sum += length;

@@ -46,8 +46,7 @@ struct Arrangement {
   int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
   /// The id of the worker whose data is at `rank` after `hops` hops.
   int id_after(Index hops, Rank rank, int ranks) const {
-    auto const from = static_cast<Rank>(((rank - hops) % ranks + ranks) % ranks);
-    return worker(from) + (ids == Ids::global ? group_begin : 0);
+    return worker(rank_at(rank - static_cast<int>(hops % ranks), ranks)) + (ids == Ids::global ? group_begin : 0);
   }
 };
 
