@@ -152,12 +152,17 @@ class Runs {
   /// Runs of adjacent elements, in no particular order: for strides of at least 0, where only the set of elements
   /// matters. Axes that repeat elements are dropped.
   static Runs adjacent(std::span<Axis const> axes) {
-    std::array<Axis, Access::most_axes> sorted{};
-    auto const end = std::ranges::copy_if(axes, sorted.begin(), [](Axis const& axis) { return axis.stride != 0; }).out;
-    std::sort(sorted.begin(), end, [](Axis const& a, Axis const& b) { return a.stride < b.stride; });
+    std::array<Axis, Access::most_axes> sorted{};  // by stride
+    std::size_t count = 0;
+    for (Axis const& axis : axes) {
+      if (axis.stride == 0) continue;
+      std::size_t place = count++;
+      for (; place > 0 && sorted[place - 1].stride > axis.stride; --place) sorted[place] = sorted[place - 1];
+      sorted[place] = axis;
+    }
     Runs runs;
     runs.adjacent_ = true;
-    for (auto axis = sorted.begin(); axis != end; ++axis) runs.add(*axis);
+    for (Axis const& axis : std::span(sorted).first(count)) runs.add(axis);
     return runs;
   }
 
