@@ -102,7 +102,7 @@ CLI::App& add_attend(CLI::App& app, AttendOptions& options) {
 }
 
 void require_consistent(AttendOptions const& options) {
-  annulus::validate_options(options.attention);
+  annulus::validate_rules(annulus::rules_of(options.attention));
   if (options.attention.rotation == annulus::Rotation::queries && !(options.bias.empty() && options.mask.empty()))
     throw InputError(
         "--rotation queries cannot be combined with --bias or --mask, whose rows span all keys and stay with their "
@@ -121,7 +121,7 @@ Call call_of(AttendOptions const& options, CallShape const& shape) {
             .backend = options.backend,
             .threads = options.threads};
   call.options.sharding = sharding_of(options.attention.sharding, options.block);
-  call.options.query_offset = annulus::query_offset_of(call.options, shape.queries, shape.keys);
+  call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), shape.queries, shape.keys);
   return call;
 }
 

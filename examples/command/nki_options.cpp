@@ -166,7 +166,7 @@ CLI::App& add_nki(CLI::App& app, NkiOptions& options) {
 }
 
 void require_consistent(NkiOptions const& options) {
-  annulus::validate_options(options.attend.attention);
+  annulus::validate_rules(annulus::rules_of(options.attend.attention));
   auto const refuse = [](std::string const& message) { throw InputError(message); };
   auto const needs_simulate = [&](bool given, char const* option) {
     if (given && !options.simulate) refuse(std::string(option) + " applies only to --simulate; accepted: both options");

@@ -73,7 +73,7 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
       .type = options.type,
       .output_type = options.output_type.value_or(options.type),
       .lse_type = options.lse_type.value_or(ElementType::float32),
-      .softmax_scale = attention.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.attention.head_dim))),
+      .softmax_scale = annulus::rules_of(attention).scale(shape.attention.head_dim),
       .logit_softcap = attention.logit_softcap,
       .sinks = shape.sinks,
       .queries_by_token = options.queries_by_token,
@@ -140,7 +140,7 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   annulus::nki::KernelSpec const spec = spec_of(options, shape);
   annulus::nki::check_spec(spec);
   annulus::Options attention = options.attend.attention;
-  attention.query_offset = annulus::query_offset_of(attention, shape.queries, shape.keys);
+  attention.query_offset = annulus::query_offset_of(annulus::rules_of(attention), shape.queries, shape.keys);
   auto const ids = document_ids(options, shape);
   return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
           .spec = spec,

@@ -81,7 +81,7 @@ Call call_of(PlanOptions const& options) {
                         .sharding = sharding,
                         .query_offset = options.query_offset,
                         .rotation = options.rotation}};
-  call.options.query_offset = annulus::query_offset_of(call.options, queries, keys);
+  call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), queries, keys);
   return call;
 }
 
@@ -331,7 +331,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
 }
 
 void run_plan(PlanOptions const& options) {
-  annulus::validate_options({.mask = options.mask, .query_offset = options.query_offset, .rotation = options.rotation});
+  annulus::validate_rules({.mask = options.mask, .query_offset = options.query_offset});
   Call const call = call_of(options);
   std::vector<RingPlan> plans;
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));

@@ -70,7 +70,7 @@ class Bounds {
         shape_(call.shape.attention),
         reference_(reference),
         rounding_(rounding_of(call.shape.dtype)),
-        scale_(call.options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape_.head_dim)))),
+        scale_(annulus::rules_of(call.options).scale(shape_.head_dim)),
         terms_(std::max(call.shape.keys + call.shape.sinks, call.shape.queries * shape_.group())),
         errors_{zeros(), zeros(), zeros()} {}
 

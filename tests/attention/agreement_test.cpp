@@ -41,9 +41,9 @@ CallRecord refusing(std::exception_ptr reason) {
 TEST_CASE("equal records agree", "[attention]") {
   auto const record = record_of([](CallRecord& r) {
     r.add("batch", 2);
-    r.add_real("scale", 0.5);
+    r.add("scale", 0.5);
     r.add_named("type", 1, "float32");
-    r.add_flag("given", true);
+    r.add("given", true);
   });
   CHECK(finding({record}) == "");
   CHECK(finding({record, record, record}) == "");
@@ -54,7 +54,7 @@ TEST_CASE("the error names the first field that differs, with both values and ra
   auto const record = [](Index batch, double scale) {
     return record_of([&](CallRecord& r) {
       r.add("batch", batch);
-      r.add_real("softmax_scale", scale);
+      r.add("softmax_scale", scale);
     });
   };
   CHECK_THAT(finding({record(2, 0.5), record(2, 0.5), record(3, 0.25)}),
@@ -69,7 +69,7 @@ TEST_CASE("named values are shown by name", "[attention]") {
   auto const record = [](Index value, std::string const& word, bool flag) {
     return record_of([&](CallRecord& r) {
       r.add_named("data type", value, word);
-      r.add_flag("bias given", flag);
+      r.add("bias given", flag);
     });
   };
   CHECK_THAT(finding({record(1, "float32", true), record(3, "bfloat16", true)}),

@@ -90,8 +90,8 @@ std::vector<Disagreement> shapes() {
 std::vector<Disagreement> options() {
   return {
       {"mask.causal", "false", "true", [](Call& c) { c.options.mask.causal = true; }},
-      {"mask.window.left", "unbounded", "7", [](Call& c) { c.options.mask.window.left = 7; }},
-      {"mask.window.right", "unbounded", "0", [](Call& c) { c.options.mask.window.right = 0; }},
+      {"mask.window.left", "unset", "7", [](Call& c) { c.options.mask.window.left = 7; }},
+      {"mask.window.right", "unset", "0", [](Call& c) { c.options.mask.window.right = 0; }},
       {"mask.sink_tokens", "0", "3", [](Call& c) { c.options.mask.sink_tokens = 3; }},
       {"mask.chunk", "0", "16", [](Call& c) { c.options.mask.chunk = 16; }},
       {"softmax_scale", "0.5", "0.25", [](Call& c) { c.options.softmax_scale = 0.25; }},

@@ -47,13 +47,13 @@ TEST_CASE("default options are valid and change nothing", "[attention]") {
   CHECK(options.sharding == Sharding(Contiguous{}));
   CHECK_FALSE(options.query_offset);
   CHECK(options.rotation == Rotation::automatic);
-  CHECK_NOTHROW(validate_options(options));
-  CHECK_NOTHROW(validate_range<float>(options));
+  CHECK_NOTHROW(validate_rules(rules_of(options)));
+  CHECK_NOTHROW(validate_range<float>(rules_of(options)));
 }
 
 TEST_CASE("option values at the limits are accepted, beyond them refused", "[attention]") {
-  auto const accepted = [](Options const& options) {
-    return attempt([&] { validate_options(options); }).type == "nothing";
+  auto const accepted = [](AttentionRules const& rules) {
+    return attempt([&] { validate_rules(rules); }).type == "nothing";
   };
   for (double scale : {0.0, -0.0, -3.0, 1e-300, 1e300}) CHECK(accepted({.softmax_scale = scale}));
   CHECK(accepted({.logit_softcap = 1e-300}));
@@ -178,7 +178,7 @@ TEST_CASE("extents of 0 are valid", "[attention]") {
 
 TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
   auto const attempted = [](Options const& options, Index queries, Index keys) {
-    return attempt([&] { query_offset_of(options, queries, keys); });
+    return attempt([&] { query_offset_of(rules_of(options), queries, keys); });
   };
   std::string const both = "set it to 0 to align queries and keys at the start, or to keys - queries = 3";
   for (Mask const& mask : {causal(), Mask{.window = {2, 0}}, Mask{.window = {-1, 1}}, Mask{.chunk = 4}}) {

@@ -131,9 +131,9 @@ TEST_CASE("Support is yes, or no with a reason", "[backend]") {
 
 TEST_CASE("the reference backend supports every problem", "[backend]") {
   Problem const everything{.shape = {.query_heads = 3, .kv_heads = 3, .head_dim = 7, .value_dim = 1},
-                           .mask = {.causal = true, .sink_tokens = 3, .chunk = 5},
-                           .logit_softcap = 2,
-                           .dropout = {.probability = 0.5},
+                           .rules = {.mask = {.causal = true, .sink_tokens = 3, .chunk = 5},
+                                     .logit_softcap = 2,
+                                     .dropout = {.probability = 0.5}},
                            .bias = true,
                            .bias_gradient = true,
                            .boolean_mask = true,

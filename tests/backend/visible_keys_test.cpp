@@ -36,12 +36,12 @@ struct RandomStep {
     auto const keys = request.sharding.segments(Side::key, static_cast<Rank>(choose.below(ranks)), request.key_lengths);
     bool const masked = choose.one_in(3), documents = choose.one_in(2);
     bool const elementwise = masked || !std::is_same_v<Predicate, EveryPair>;
-    visible_tiles(queries, keys, request.mask, request.query_offset, elementwise, &tiles);
+    visible_tiles(queries, keys, request.rules.mask, request.rules.query_offset.value_or(0), elementwise, &tiles);
     query_positions = positions_of(queries);
-    for (Index& position : query_positions) position += request.query_offset;
+    for (Index& position : query_positions) position += request.rules.query_offset.value_or(0);
     key_positions = positions_of(keys);
     step = {.tiles = tiles,
-            .mask = request.mask,
+            .rules = request.rules,
             .query_positions = query_positions,
             .key_positions = key_positions,
             .predicate = &predicate};
@@ -121,7 +121,7 @@ TEST_CASE("a pair is visible if all rules hold", "[backend]") {
   std::vector<Index> const queries{5}, keys{4, 5, 6, 7};
   EveryPair const every;
   Step<float, EveryPair, HostMemory> step{
-      .tiles = {}, .mask = causal(), .query_positions = queries, .key_positions = keys, .predicate = &every};
+      .tiles = {}, .rules = {.mask = causal()}, .query_positions = queries, .key_positions = keys, .predicate = &every};
   auto const seen = [&](auto const& rules) {
     std::string picture;
     for (Index key = 0; key < 4; ++key) picture += rules.visible(0, 0, 0, key) ? '#' : '.';
@@ -157,7 +157,7 @@ TEST_CASE("the predicate is not called for keys that other rules hide", "[backen
   std::vector<Segment> const query_segments{{0, 1, 3, 1}}, key_segments{{0, 5, 0, 1}};
   visible_tiles(query_segments, key_segments, causal(), 0, true, &tiles);
   Step<float, decltype(strict), HostMemory> step{
-      .tiles = tiles, .mask = causal(), .query_positions = queries, .key_positions = keys, .predicate = &strict};
+      .tiles = tiles, .rules = {.mask = causal()}, .query_positions = queries, .key_positions = keys, .predicate = &strict};
   step.query_segments = {&query_id, {1, 1}};
   step.key_segments = {key_ids.data(), {1, 5}};
   KeyFinder<float, decltype(strict)> const find(step);

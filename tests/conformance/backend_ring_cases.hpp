@@ -141,7 +141,7 @@ inline std::map<std::string, annulus::Problem> every_problem() {
   plain.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64};
   plain.ranks = 4;
   plain.local_queries = plain.local_keys = 128;
-  plain.softmax_scale = 0.125;
+  plain.rules.softmax_scale = 0.125;
   std::map<std::string, annulus::Problem> problems{{"plain", plain}};
   auto const with = [&](std::string const& name, auto change) { change(problems.emplace(name, plain).first->second); };
   with("backward", [](auto& p) { p.pass = annulus::Pass::backward; });
@@ -152,12 +152,12 @@ inline std::map<std::string, annulus::Problem> every_problem() {
   with("no queries", [](auto& p) { p.local_queries = 0; });
   with("no keys", [](auto& p) { p.local_keys = 0; });
   with("odd dims", [](auto& p) { p.shape.head_dim = 7, p.shape.value_dim = 3; });
-  with("causal", [](auto& p) { p.mask = annulus::causal(); });
-  with("window", [](auto& p) { p.mask = annulus::sliding_window(3, 0); });
-  with("sink tokens", [](auto& p) { p.mask = {.window = {.left = 3}, .sink_tokens = 2}; });
-  with("chunk", [](auto& p) { p.mask.chunk = 5; });
-  with("soft cap", [](auto& p) { p.logit_softcap = 30; });
-  with("dropout", [](auto& p) { p.dropout = {0.1, 7}; });
+  with("causal", [](auto& p) { p.rules.mask = annulus::causal(); });
+  with("window", [](auto& p) { p.rules.mask = annulus::sliding_window(3, 0); });
+  with("sink tokens", [](auto& p) { p.rules.mask = {.window = {.left = 3}, .sink_tokens = 2}; });
+  with("chunk", [](auto& p) { p.rules.mask.chunk = 5; });
+  with("soft cap", [](auto& p) { p.rules.logit_softcap = 30; });
+  with("dropout", [](auto& p) { p.rules.dropout = {0.1, 7}; });
   with("bias", [](auto& p) { p.bias = p.bias_gradient = true; });
   with("boolean mask", [](auto& p) { p.boolean_mask = true; });
   with("predicate", [](auto& p) { p.predicate = true; });

@@ -198,10 +198,10 @@ class StepSolver {
   annulus::Step<T, Predicate, Space> step(StepRows const& rows, QueryShard& query, KeyShard& key) {
     annulus::Step<T, Predicate, Space> step{
         .tiles = rows.tiles,
-        .mask = problem_.options.mask,
-        .softmax_scale = d_.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(d_.head_dim))),
-        .logit_softcap = d_.logit_softcap,
-        .dropout = problem_.options.dropout,
+        .rules = {.mask = problem_.options.mask,
+                  .softmax_scale = d_.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(d_.head_dim))),
+                  .logit_softcap = d_.logit_softcap,
+                  .dropout = problem_.options.dropout},
         .query_positions = rows.query_positions,
         .key_positions = rows.key_positions,
         .predicate = &predicate_};

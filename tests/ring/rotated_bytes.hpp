@@ -24,7 +24,7 @@ inline annulus::PlanRequest rotation_request(std::vector<annulus::Index> lengths
           .shape = {.batch = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 3, .value_dim = 2},
           .query_lengths = lengths,
           .key_lengths = lengths,
-          .mask = mask,
+          .rules = {.mask = mask},
           .rotation = rotation};
 }
 

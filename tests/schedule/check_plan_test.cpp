@@ -52,7 +52,7 @@ FaultyPlan plan_of(Kind kind, Pass pass = Pass::backward, Rotation rotation = Ro
   return FaultyPlan({.pass = pass,
                      .query_lengths = {8, 8, 8, 8},
                      .key_lengths = {8, 8, 8, 8},
-                     .mask = kind == Kind::direct ? sliding_window(11, 0) : causal(),
+                     .rules = {.mask = kind == Kind::direct ? sliding_window(11, 0) : causal()},
                      .rotation = rotation});
 }
 

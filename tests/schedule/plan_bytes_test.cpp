@@ -29,7 +29,7 @@ PlanRequest request_of(Case const& c, Pass pass, Rotation rotation, Mask const& 
       .shape = {.query_heads = c.query_heads, .kv_heads = c.kv_heads, .head_dim = c.head_dim, .value_dim = c.value_dim},
       .query_lengths = lengths,
       .key_lengths = lengths,
-      .mask = mask,
+      .rules = {.mask = mask},
       .rotation = rotation,
       .element_bytes = c.element,
       .accumulator_bytes = c.gradient,

@@ -17,7 +17,7 @@ PlanRequest request(int ranks, Index local, Mask mask, Pass pass = Pass::forward
           .shape = {.query_heads = 2, .kv_heads = 1, .head_dim = 4, .value_dim = 3},
           .query_lengths = lengths,
           .key_lengths = lengths,
-          .mask = mask,
+          .rules = {.mask = mask},
           .rotation = rotation};
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("a printed plan lists the omitted steps", "[print_plan]") {
   CHECK(offsets_without_step(RingPlan(request(5, 4, causal()))).empty());
   // The rank one place back is not needed, the others are: query positions are two shards after key positions.
   PlanRequest offset = request(4, 4, sliding_window(3, 3));
-  offset.query_offset = 8;
+  offset.rules.query_offset = 8;
   std::vector<int> made;
   RingPlan const plan(offset);
   for (int step = 0; step < plan.steps(); ++step) made.push_back(plan.offset(step));

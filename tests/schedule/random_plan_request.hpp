@@ -66,8 +66,8 @@ inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Ind
                    .kv_heads = choose.of<std::int64_t>({1, 2, 3, 6}),
                    .head_dim = choose.between(1, 9),
                    .value_dim = choose.between(1, 9)};
-  request.mask = random_mask(choose, std::max(queries, keys));
-  if (choose.one_in(3)) request.query_offset = choose.between(-longest, longest);
+  request.rules.mask = random_mask(choose, std::max(queries, keys));
+  if (choose.one_in(3)) request.rules.query_offset = choose.between(-longest, longest);
   request.rotation = choose.of({annulus::Rotation::automatic, annulus::Rotation::keys, annulus::Rotation::queries});
   request.element_bytes = choose.of({2, 4, 8});
   request.accumulator_bytes = request.lse_bytes = request.element_bytes == 8 ? 8 : 4;

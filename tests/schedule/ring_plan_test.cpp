@@ -22,7 +22,7 @@ std::vector<int> offsets_of(RingPlan const& plan) {
 PlanRequest equal_shards(int ranks, Index rows, Mask const& mask, Rotation rotation = Rotation::keys) {
   return {.query_lengths = std::vector<Index>(static_cast<std::size_t>(ranks), rows),
           .key_lengths = std::vector<Index>(static_cast<std::size_t>(ranks), rows),
-          .mask = mask,
+          .rules = {.mask = mask},
           .rotation = rotation};
 }
 
@@ -31,7 +31,7 @@ Index visible_pairs(RingPlan const& plan) {
   Index pairs = 0;
   for (Index q = 0; q < plan.global_queries(); ++q)
     for (Index k = 0; k < plan.global_keys(); ++k)
-      pairs += plan.request().mask.visible(q + plan.request().query_offset, k) ? 1 : 0;
+      pairs += plan.request().rules.mask.visible(q + plan.request().rules.query_offset.value_or(0), k) ? 1 : 0;
   return pairs;
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("chunks that end with the shards need no exchange", "[schedule]") {
 
 TEST_CASE("without visible pairs only the step on the rank's own rows remains", "[schedule]") {
   PlanRequest request = equal_shards(4, 8, causal());
-  request.query_offset = -1000;
+  request.rules.query_offset = -1000;
   RingPlan const plan(request);
   CHECK(plan.steps() == 1);
   CHECK(plan.step(2, 0).visible_pairs == 0);
@@ -144,8 +144,8 @@ TEST_CASE("tiles lie within the held rows", "[schedule]") {
   auto const tiles = plan.tiles(2, 1);
   REQUIRE(tiles.size() == 1);
   CHECK((tiles[0].key_begin == 0 && tiles[0].key_count == 3 && tiles[0].key_position == 13));
-  CHECK(tiles[0].keys_of(plan.request().mask, 0) == RowRange{0, 3});
-  CHECK(tiles[0].keys_of(plan.request().mask, 2) == RowRange{2, 3});
+  CHECK(tiles[0].keys_of(plan.request().rules.mask, 0) == RowRange{0, 3});
+  CHECK(tiles[0].keys_of(plan.request().rules.mask, 2) == RowRange{2, 3});
 }
 
 TEST_CASE("the work of a pass is proportional to its visible pairs", "[schedule]") {

@@ -88,13 +88,13 @@ TEST_CASE("automatic rotation picks the side that sends fewer bytes, and keys if
       for (int ranks : {1, 2, 5})
         for (Mask const& mask : {full(), sliding_window(20, 0), causal()}) {
           PlanRequest request = request_of(pass, ranks, query_heads, 4, 4, 4);
-          request.mask = mask;
+          request.rules.mask = mask;
           bool const queries_win = total(request, Rotation::queries) < total(request, Rotation::keys);
           CHECK(chosen(request) == (queries_win ? Rotation::queries : Rotation::keys));
         }
   PlanRequest apart = request_of(Pass::backward, 4, 8, 8, 2, 4);
   REQUIRE(chosen(apart) == Rotation::queries);
-  apart.mask.chunk = 16;  // one shard per chunk: nothing is sent
+  apart.rules.mask.chunk = 16;  // one shard per chunk: nothing is sent
   CHECK(total(apart, Rotation::keys) == total(apart, Rotation::queries));
   CHECK(chosen(apart) == Rotation::keys);
 }

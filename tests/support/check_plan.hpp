@@ -32,7 +32,7 @@ class PlanWalk {
     for (Rank visitor = 0; visitor < ranks(); ++visitor)
       for (Rank owner = 0; owner < ranks(); ++owner)
         needs_.push_back(annulus::visible_tiles(plan.query_segments(keys ? visitor : owner),
-                                       plan.key_segments(keys ? owner : visitor), request.mask, request.query_offset,
+                                       plan.key_segments(keys ? owner : visitor), request.rules.mask, request.rules.query_offset.value_or(0),
                                        request.elementwise, nullptr));
   }
 

@@ -94,11 +94,11 @@ class FaultyBackend : public annulus::HostOperations {
       }
       A const dlogit = weight * (kept * dweight - backward.delta(b, h, i));
       A slope = logit.slope;
-      if (is(BackendFault::soft_cap_slope_forgotten)) slope = static_cast<A>(step.softmax_scale);
-      if (is(BackendFault::scale_forgotten_in_backward)) slope /= static_cast<A>(step.softmax_scale);
+      if (is(BackendFault::soft_cap_slope_forgotten)) slope = static_cast<A>(step.rules.softmax_scale.value());
+      if (is(BackendFault::scale_forgotten_in_backward)) slope /= static_cast<A>(step.rules.softmax_scale.value());
       if (gradients.dbias.data())
         gradients.dbias(b, h, i, step.key_positions[static_cast<std::size_t>(j)]) +=
-            is(BackendFault::bias_gradient_through_cap) ? dlogit * slope / static_cast<A>(step.softmax_scale) : dlogit;
+            is(BackendFault::bias_gradient_through_cap) ? dlogit * slope / static_cast<A>(step.rules.softmax_scale.value()) : dlogit;
       for (annulus::Index d = 0; d < operands.q.extent(annulus::axis::dim); ++d) {
         gradients.dq(b, i, h, d) += dlogit * slope * static_cast<A>(operands.k(b, j, kv, d));
         if (!is(BackendFault::group_not_summed) || h % group == 0)
@@ -179,8 +179,8 @@ class FaultyBackend : public annulus::HostOperations {
   /// Dropout factor of a weight.
   template <class A, class T, class Predicate>
   A keep_factor(Step<T, Predicate> const& step, Pair const& pair, std::uint64_t seed_shift) const {
-    if (!step.dropout.active()) return A(1);
-    annulus::Dropout dropout = step.dropout;
+    if (!step.rules.dropout.active()) return A(1);
+    annulus::Dropout dropout = step.rules.dropout;
     dropout.seed += seed_shift;
     bool const local = is(BackendFault::dropout_by_local_position);
     annulus::Index const query = local ? pair.query : step.query_positions[static_cast<std::size_t>(pair.query)];
@@ -199,7 +199,7 @@ class FaultyBackend : public annulus::HostOperations {
       if (is(BackendFault::window_offset_missing)) {
         annulus::Tile at_origin = tile;
         at_origin.query_position = at_origin.key_position = 0;
-        tile.band = annulus::detail::band_of(at_origin, step.mask);
+        tile.band = annulus::detail::band_of(at_origin, step.rules.mask);
       }
     }
     step.tiles = tiles;

@@ -24,8 +24,7 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .query_lengths = problem.query_lengths,
                                .key_lengths = problem.key_lengths,
                                .sharding = problem.options.sharding,
-                               .mask = problem.options.mask,
-                               .query_offset = problem.options.query_offset.value_or(0),
+                               .rules = annulus::rules_of(problem.options),
                                .rotation = problem.options.rotation,
                                .element_bytes = sizeof(T),
                                .accumulator_bytes = sizeof(A),
@@ -35,6 +34,8 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .elementwise = predicate || d.mask.has_value(),
                                .bound_to_queries = d.bias.has_value() || d.mask.has_value(),
                                .checked = problem.options.checked.value_or(false)};
+  request.rules.softmax_scale = request.rules.scale(d.head_dim);
+  request.rules.query_offset = d.query_offset;
   // run_rank requests dbias whenever there is a bias.
   if (d.bias && pass == annulus::Pass::backward)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
@@ -61,10 +62,7 @@ annulus::Problem backend_problem(RingProblem const& problem, annulus::Pass pass,
           .ranks = problem.ranks,
           .local_queries = problem.query_lengths[r],
           .local_keys = problem.key_lengths[r],
-          .mask = problem.options.mask,
-          .softmax_scale = d.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(d.head_dim))),
-          .logit_softcap = d.logit_softcap,
-          .dropout = problem.options.dropout,
+          .rules = request.rules,
           .bias = d.bias.has_value(),
           .bias_gradient = d.bias.has_value(),
           .boolean_mask = d.mask.has_value(),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -38,15 +39,29 @@ class CallRecord {
     add_named(pass_name, pass == Pass::backward, name_of(pass));
   }
 
-  /// Adds a field. Names have at most 31 characters, records at most 48 fields; else throws Error.
-  void add(std::string_view name, Index value) { append(name, value); }
-  void add_real(std::string_view name, double value) { append(name, std::bit_cast<std::int64_t>(value), value); }
+  /// Adds a field: a bool, an integer, a double, or an integer that may be unset. Names have at most 31 characters,
+  /// records at most 48 fields; else throws Error.
+  template <class Value>
+  void add(std::string_view name, Value const& value) {
+    if constexpr (std::same_as<Value, bool>) {
+      append(name, value, std::string_view(value ? "true" : "false"));
+    } else if constexpr (std::same_as<Value, double>) {
+      append(name, std::bit_cast<std::int64_t>(value), value);
+    } else if constexpr (std::same_as<Value, std::uint64_t>) {
+      append(name, static_cast<std::int64_t>(value), value);
+    } else if constexpr (std::signed_integral<Value>) {
+      append(name, value);
+    } else if (value) {
+      append(name, *value);
+    } else {
+      append(name, std::numeric_limits<Index>::max(), std::string_view("unset"));
+    }
+  }
   /// Adds a field that errors show as the text `parts`, cut to 31 characters, instead of its value.
   template <class... Parts>
   void add_named(std::string_view name, Index value, Parts const&... parts) {
     append(name, value, parts...);
   }
-  void add_flag(std::string_view name, bool value) { append(name, value, std::string_view(value ? "true" : "false")); }
 
   /// True if `other` describes the same call, ignoring call number, label and pass. Refusals are not compared.
   bool describes_same_call(CallRecord const& other) const {

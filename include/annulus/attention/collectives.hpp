@@ -70,7 +70,7 @@ CallRecord collective_record(std::string_view name, Index number, std::optional<
                                                     "extent of axis 6", "extent of axis 7"};
   CallRecord record;
   record.add_named("collective operation", number, name);
-  record.add_flag("operation numbered", call.has_value());
+  record.add("operation numbered", call.has_value());
   record.add("number of the operation", call.value_or(0));
   record.add("number of axes", static_cast<Index>(N));
   record_element<T>(record);

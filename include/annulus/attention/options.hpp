@@ -3,8 +3,7 @@
 
 #include <optional>
 
-#include "annulus/mask/mask.hpp"
-#include "annulus/numerics/dropout.hpp"
+#include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/sharding/sharding.hpp"
 
@@ -31,5 +30,14 @@ struct Options {
   /// Throw an Error that names rank, step and row of the first result that is not finite. Host memory only.
   bool require_finite = false;
 };
+
+/// The rules among the options.
+inline AttentionRules rules_of(Options const& options) {
+  return {.mask = options.mask,
+          .softmax_scale = options.softmax_scale,
+          .logit_softcap = options.logit_softcap,
+          .dropout = options.dropout,
+          .query_offset = options.query_offset};
+}
 
 }  // namespace annulus

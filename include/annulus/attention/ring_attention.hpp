@@ -144,7 +144,7 @@ class RingAttention {
                  "positions(ring, sharding, tokens) gives them");
     if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
     std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
-    for (Index& position : queries) position += known->request().query_offset;
+    for (Index& position : queries) position += known->request().rules.query_offset.value_or(0);
     return queries;
   }
   /// Bytes of the buffers held for a pass. Equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
@@ -238,10 +238,11 @@ class RingAttention {
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands,
                           Check&& check_results) {
     AttentionShape shape;
+    Problem problem;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
     CallRecord const record = calls_.compare(call, [&](CallRecord& mine) {
-      validate_options(options_);
-      validate_range<AccumulatorOf<B, T>>(options_);
+      validate_rules(rules_of(options_));
+      validate_range<AccumulatorOf<B, T>>(rules_of(options_));
       if constexpr (!std::same_as<Space, HostMemory>)
         check<UnsupportedError>(!call.checked && !options_.require_finite,
                                 "checked and require_finite are accepted for operands in host memory");
@@ -252,19 +253,18 @@ class RingAttention {
       operands.key_segments.convert("key_segments", converted_[2]);
       check_results(shape);
       require_first_shapes(shape, queries, keys);
-      Problem const problem =
-          problem_of(call.pass, shape, communicator_->size(), queries, keys, options_, operands, restricts);
+      problem =
+          problem_of(call.pass, shape, communicator_->size(), queries, keys, rules_of(options_), operands, restricts);
       Support const support = std::as_const(*backend_).supports(problem);
       check<UnsupportedError>(static_cast<bool>(support), support.reason());
-      logits_ = {problem.softmax_scale, problem.logit_softcap, problem.dropout};
       record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)), call.checked);
     });
     PassState& planned = state(call.pass);
     if (!is_as_before(planned, record)) {
-      PlanRequest request = request_of<T>(call, shape, operands);
+      PlanRequest request = request_of<T>(call, problem, operands);
       // All ranks have the same records, so all of them reject the same requests.
       try {
-        validate_global(request, options_, operands);
+        validate_global(request, operands);
         planned.plan.emplace(std::move(request));
       } catch (ShapeError const&) {
         call.fails_on_all_ranks = true;
@@ -280,13 +280,13 @@ class RingAttention {
   }
 
   template <class T>
-  PlanRequest request_of(Call const& call, AttentionShape const& shape, Operands<T, Space> const& operands) const {
+  PlanRequest request_of(Call const& call, Problem const& problem, Operands<T, Space> const& operands) const {
     PlanRequest request{.pass = call.pass,
-                        .shape = shape,
+                        .shape = problem.shape,
                         .query_lengths = {},
                         .key_lengths = {},
                         .sharding = options_.sharding,
-                        .mask = options_.mask,
+                        .rules = problem.rules,
                         .rotation = options_.rotation,
                         .element_bytes = static_cast<int>(sizeof(T)),
                         .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
@@ -332,7 +332,7 @@ class RingAttention {
 
   detail::PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
     state(call.pass).buffers.call = call.number;
-    return {plan, *communicator_, *backend_, logits_, predicate_, state(call.pass).buffers, options_.require_finite};
+    return {plan, *communicator_, *backend_, predicate_, state(call.pass).buffers, options_.require_finite};
   }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
@@ -347,7 +347,6 @@ class RingAttention {
   B* backend_;
   Options options_;
   Predicate predicate_;
-  detail::LogitOptions logits_{};
   std::optional<FirstCall> first_;
   /// Mask, query and key document ids, if they are given in another type than the kernels take.
   std::array<std::vector<std::byte>, 3> converted_;

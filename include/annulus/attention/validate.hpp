@@ -66,21 +66,21 @@ struct RequireOperands {
   static constexpr bool value = true;
 };
 
-/// Throws UnsupportedError for option values outside their domain, e.g. a softmax_scale that is not finite.
-inline void validate_options(Options const& options) {
-  if (options.softmax_scale)
-    check<UnsupportedError>(std::isfinite(*options.softmax_scale), "softmax_scale is ", *options.softmax_scale,
+/// Throws UnsupportedError for rules outside their domain, e.g. a softmax_scale that is not finite.
+inline void validate_rules(AttentionRules const& rules) {
+  if (rules.softmax_scale)
+    check<UnsupportedError>(std::isfinite(*rules.softmax_scale), "softmax_scale is ", *rules.softmax_scale,
                             "; accepted: any finite number, or unset for 1 / sqrt(head_dim)");
-  check<UnsupportedError>(std::isfinite(options.logit_softcap) && options.logit_softcap >= 0, "logit_softcap is ",
-                          options.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
-  check<UnsupportedError>(options.dropout.probability >= 0 && options.dropout.probability < 1,
-                          "dropout probability is ", options.dropout.probability, "; accepted: 0 <= probability < 1");
-  check<UnsupportedError>(options.mask.sink_tokens >= 0, "sink_tokens is ", options.mask.sink_tokens,
+  check<UnsupportedError>(std::isfinite(rules.logit_softcap) && rules.logit_softcap >= 0, "logit_softcap is ",
+                          rules.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
+  check<UnsupportedError>(rules.dropout.probability >= 0 && rules.dropout.probability < 1,
+                          "dropout probability is ", rules.dropout.probability, "; accepted: 0 <= probability < 1");
+  check<UnsupportedError>(rules.mask.sink_tokens >= 0, "sink_tokens is ", rules.mask.sink_tokens,
                           "; accepted: 0 or more");
-  check<UnsupportedError>(options.mask.chunk >= 0, "chunk is ", options.mask.chunk,
+  check<UnsupportedError>(rules.mask.chunk >= 0, "chunk is ", rules.mask.chunk,
                           "; accepted: 1 or more, or 0 for no chunks");
   constexpr Index limit = unbounded / 4;
-  Index const offset = options.query_offset.value_or(0);
+  Index const offset = rules.query_offset.value_or(0);
   check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,
                           "; accepted: a position, |query_offset| < ", limit);
 }
@@ -89,10 +89,10 @@ inline void validate_options(Options const& options) {
 /// infinite. x / cap is denormal, and may be flushed to 0, for |x| < cap * smallest; up to the largest cap that bound
 /// is half of the rounding of 1, so that no probability changes.
 template <class A>
-void validate_range(Options const& options) {
+void validate_range(AttentionRules const& rules) {
   double const largest = std::numeric_limits<A>::max(), smallest = std::numeric_limits<A>::min();
   double const largest_cap = std::numeric_limits<A>::epsilon() / 4 / smallest;
-  double const scale = options.softmax_scale.value_or(0), cap = options.logit_softcap;
+  double const scale = rules.softmax_scale.value_or(0), cap = rules.logit_softcap;
   check<UnsupportedError>(std::abs(scale) <= largest, "softmax_scale is ", scale, "; accepted for sums of ", sizeof(A),
                           " bytes: at most ", largest);
   check<UnsupportedError>(cap == 0 || (smallest <= cap && cap <= largest_cap), "logit_softcap is ", cap,
@@ -192,17 +192,15 @@ std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
 /// The problem that a backend is asked to support. `predicate`: a user predicate is given.
 template <class T, class Space>
 Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index local_queries, Index local_keys,
-                   Options const& options, Operands<T, Space> const& operands, bool predicate) {
+                   AttentionRules rules, Operands<T, Space> const& operands, bool predicate) {
+  rules.softmax_scale = rules.scale(shape.head_dim);
   return {.pass = pass,
           .data_type = data_type<T>,
           .shape = shape,
           .ranks = ranks,
           .local_queries = local_queries,
           .local_keys = local_keys,
-          .mask = options.mask,
-          .softmax_scale = options.softmax_scale.value_or(1 / std::sqrt(static_cast<double>(shape.head_dim))),
-          .logit_softcap = options.logit_softcap,
-          .dropout = options.dropout,
+          .rules = rules,
           .bias = static_cast<bool>(operands.bias),
           .bias_gradient = operands.bias_gradient,
           .boolean_mask = static_cast<bool>(operands.mask),
@@ -227,12 +225,6 @@ template <class T, class Space>
 void record_call(CallRecord& record, Problem const& problem, Options const& options, Operands<T, Space> const& operands,
                  int accumulator_bytes, bool checked) {
   AttentionShape const& shape = problem.shape;
-  auto const add_reach = [&](std::string_view name, Index reach) {
-    if (reach < unbounded)
-      record.add(name, reach);
-    else
-      record.add_named(name, reach, "unbounded");
-  };
   record.local_queries = problem.local_queries;
   record.local_keys = problem.local_keys;
   record.add_named("data type", static_cast<Index>(problem.data_type), name_of(problem.data_type));
@@ -242,34 +234,22 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add("kv_heads", shape.kv_heads);
   record.add("head_dim", shape.head_dim);
   record.add("value_dim", shape.value_dim);
-  record.add_flag("mask.causal", options.mask.causal);
-  add_reach("mask.window.left", options.mask.window.reach_left());
-  add_reach("mask.window.right", options.mask.window.reach_right());
-  record.add("mask.sink_tokens", options.mask.sink_tokens);
-  record.add("mask.chunk", options.mask.chunk);
-  record.add_real("softmax_scale", problem.softmax_scale);
-  record.add_real("logit_softcap", options.logit_softcap);
-  record.add_real("dropout.probability", options.dropout.probability);
-  record.add_named("dropout.seed", static_cast<Index>(options.dropout.seed), options.dropout.seed);
+  problem.rules.visit([&](std::string_view name, auto value) { record.add(name, value); });
   record_sharding(record, options.sharding);
-  if (options.query_offset)
-    record.add("query_offset", *options.query_offset);
-  else
-    record.add_named("query_offset", unbounded, "unset");
   record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
-  record.add_flag("predicate given", problem.predicate);
-  record.add_flag("bias given", problem.bias);
+  record.add("predicate given", problem.predicate);
+  record.add("bias given", problem.bias);
   record.add("bias batch extent", operands.bias ? operands.bias->extent(0) : 0);
   record.add("bias head extent", operands.bias ? operands.bias->extent(1) : 0);
   record.add("bias key extent", operands.bias ? operands.bias->extent(3) : 0);
-  record.add_flag("bias_gradient", problem.bias_gradient);
-  record.add_flag("mask operand given", problem.boolean_mask);
+  record.add("bias_gradient", problem.bias_gradient);
+  record.add("mask operand given", problem.boolean_mask);
   record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
-  record.add_flag("document ids given", problem.segments);
-  record.add_flag("sink logits given", static_cast<bool>(operands.sinks));
+  record.add("document ids given", problem.segments);
+  record.add("sink logits given", static_cast<bool>(operands.sinks));
   record.add("sink logits per head", problem.sinks);
-  record.add_flag("checked", checked);
-  record.add_flag("require_finite", options.require_finite);
+  record.add("checked", checked);
+  record.add("require_finite", options.require_finite);
   if constexpr (std::same_as<Space, HostMemory>)
     if (checked && operands.sinks) {
       auto const digest = static_cast<Index>(detail::digest_of_values(*operands.sinks));
@@ -279,9 +259,9 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
 
 /// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in number
 /// and the mask depends on positions.
-inline Index query_offset_of(Options const& options, Index global_queries, Index global_keys) {
-  if (options.query_offset) return *options.query_offset;
-  Mask const& mask = options.mask;
+inline Index query_offset_of(AttentionRules const& rules, Index global_queries, Index global_keys) {
+  if (rules.query_offset) return *rules.query_offset;
+  Mask const& mask = rules.mask;
   bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0;
   check<UnsupportedError>(
       global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
@@ -296,7 +276,7 @@ inline Index query_offset_of(Options const& options, Index global_queries, Index
 /// does not cover all keys, and UnsupportedError for an unclear query offset and for dropout beyond its position limit.
 /// Sets the query offset of the request.
 template <class T, class Space>
-void validate_global(PlanRequest& request, Options const& options, Operands<T, Space> const& operands) {
+void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
   Index queries = 0, keys = 0;
   for (Index length : request.query_lengths) queries += length;
   for (Index length : request.key_lengths) keys += length;
@@ -306,9 +286,9 @@ void validate_global(PlanRequest& request, Options const& options, Operands<T, S
   if (operands.mask)
     check<ShapeError>(operands.mask->extent(3) == keys, "mask covers ", operands.mask->extent(3),
                       " keys; expected global_keys = ", keys);
-  request.query_offset = query_offset_of(options, queries, keys);
-  Index const reach = std::abs(request.query_offset) + queries;
-  if (options.dropout.active())
+  request.rules.query_offset = query_offset_of(request.rules, queries, keys);
+  Index const reach = std::abs(*request.rules.query_offset) + queries;
+  if (request.rules.dropout.active())
     check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit,
                             "dropout over positions up to ", std::max(reach, keys), "; accepted: below ",
                             dropout_position_limit);

@@ -18,10 +18,7 @@ struct Problem {
   int ranks = 1;
   Index local_queries = 0;
   Index local_keys = 0;
-  Mask mask{};
-  double softmax_scale = 1;
-  double logit_softcap = 0;
-  Dropout dropout{};
+  AttentionRules rules{};  ///< with softmax_scale set
   bool bias = false;
   bool bias_gradient = false;
   bool boolean_mask = false;

@@ -123,7 +123,7 @@ class NkiBackend : public HostOperations {
     auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
     if (problem.data_type == DataType::float64)
       return no("operands of float64; accepted are float32, float16, bfloat16");
-    if (problem.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
+    if (problem.rules.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
     if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
     std::string_view const by_position =
         ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, document ids";
@@ -232,8 +232,7 @@ class NkiBackend : public HostOperations {
                                .kv_heads = k.extent(axis::heads), .head_dim = q.extent(axis::dim),
                                .value_dim = operands.v.extent(axis::dim)};
     return {.pass = pass, .data_type = data_type<T>, .shape = shape, .local_queries = q.extent(axis::sequence),
-            .local_keys = k.extent(axis::sequence), .mask = step.mask, .softmax_scale = step.softmax_scale,
-            .logit_softcap = step.logit_softcap, .dropout = step.dropout, .bias = step.bias.data() != nullptr,
+            .local_keys = k.extent(axis::sequence), .rules = step.rules, .bias = step.bias.data() != nullptr,
             .boolean_mask = step.boolean_mask.data() != nullptr, .predicate = !std::same_as<Predicate, EveryPair>,
             .segments = step.has_segments()};
   }
@@ -241,8 +240,8 @@ class NkiBackend : public HostOperations {
   nki::KernelSpec spec_of(Problem const& problem) const {
     nki::KernelSpec spec{.target = options_.target, .cores = options_.cores, .shape = problem.shape,
                          .local_queries = problem.local_queries, .local_keys = problem.local_keys,
-                         .type = element_type(problem.data_type), .softmax_scale = problem.softmax_scale,
-                         .logit_softcap = problem.logit_softcap};
+                         .type = element_type(problem.data_type), .softmax_scale = problem.rules.scale(problem.shape.head_dim),
+                         .logit_softcap = problem.rules.logit_softcap};
     spec.shape.batch = std::max(spec.shape.batch, Index{1});
     spec.output_type = spec.type;
     return spec;
@@ -273,7 +272,7 @@ class NkiBackend : public HostOperations {
         for (Index j = 0; j < step.key_segments.extent(1); ++j)
           positions.key_documents.push_back(step.key_segments(first, j));
       }
-      if (auto const rows = nki::step_rows(step.mask, positions)) function(*rows, first, items);
+      if (auto const rows = nki::step_rows(step.rules.mask, positions)) function(*rows, first, items);
     }
   }
 

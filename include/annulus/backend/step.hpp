@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/numerics/dropout.hpp"
 #include "annulus/numerics/softmax.hpp"
@@ -40,10 +41,7 @@ struct Progress {
 template <class T, class Predicate, class Space>
 struct Step {
   std::span<Tile const> tiles;
-  Mask mask{};
-  double softmax_scale = 1;
-  double logit_softcap = 0;
-  Dropout dropout{};
+  AttentionRules rules{};  ///< with softmax_scale and query_offset set
   std::span<Index const> query_positions;  ///< global, query offset included
   std::span<Index const> key_positions;    ///< global
   Predicate const* predicate = nullptr;
@@ -59,7 +57,7 @@ struct Step {
 
   template <class A>
   LogitRule<A> logit_rule() const {
-    return {static_cast<A>(softmax_scale), static_cast<A>(logit_softcap)};
+    return {static_cast<A>(rules.softmax_scale.value()), static_cast<A>(rules.logit_softcap)};
   }
 
   /// True if query row `query` sees key row `key`: the only place that applies all rules.
@@ -67,30 +65,30 @@ struct Step {
     requires std::same_as<Space, HostMemory>
   {
     Index const q = query_positions[static_cast<std::size_t>(query)], k = key_positions[static_cast<std::size_t>(key)];
-    return mask.visible(q, k) &&
+    return rules.mask.visible(q, k) &&
            (!has_segments() || same_document(query_segments(batch, query), key_segments(batch, key))) &&
            (!boolean_mask.data() || boolean_mask(batch, head, query, k)) && (*predicate)(batch, head, q, k);
   }
 
   /// False if dropout zeroes the weight of this pair.
   bool kept(Index batch, Index head, Index query, Index key) const {
-    return dropout.keeps(batch, head, query_positions[static_cast<std::size_t>(query)],
+    return rules.dropout.keeps(batch, head, query_positions[static_cast<std::size_t>(query)],
                          key_positions[static_cast<std::size_t>(key)]);
   }
 
   /// The same step with `predicate` as its predicate, which must outlive the result.
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
-    return {tiles, mask, softmax_scale, logit_softcap, dropout, query_positions, key_positions, &other, bias,
-            boolean_mask, query_segments, key_segments, progress};
+    return {tiles,        rules,          query_positions, key_positions, &other, bias,
+            boolean_mask, query_segments, key_segments,    progress};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
-    return {tiles, mask, softmax_scale, logit_softcap, dropout, query_positions, key_positions, predicate, moved(bias),
-            moved(boolean_mask), moved(query_segments), moved(key_segments), Progress{}};
+    return {tiles,       rules,               query_positions,       key_positions,       predicate,
+            moved(bias), moved(boolean_mask), moved(query_segments), moved(key_segments), Progress{}};
   }
 };
 

@@ -33,7 +33,7 @@ class StepDocuments {
   /// Smallest known range that contains the keys visible to `query`, which counts from the tile's first row.
   template <class T, class Predicate>
   KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query) const {
-    RowRange rows = tile.keys_of(step.mask, query);
+    RowRange rows = tile.keys_of(step.rules.mask, query);
     rows = {rows.begin + tile.key_begin, rows.end + tile.key_begin};
     bool each = tile.coverage == Coverage::elements;
     if (step.has_segments()) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "annulus/core/dropout.hpp"
 #include "annulus/core/index.hpp"
 
 namespace annulus {
@@ -24,21 +25,6 @@ constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c
   }
   return counter;
 }
-
-/// Dropout rule: each attention probability is set to 0 with `probability` (0 <= probability < 1, default 0: no
-/// dropout); kept ones are divided by 1 - probability. The log-sum-exp includes dropped keys.
-struct Dropout {
-  double probability = 0;
-  std::uint64_t seed = 0;
-
-  bool operator==(Dropout const&) const = default;
-
-  constexpr bool active() const { return probability > 0; }
-  constexpr double keep_scale() const { return 1.0 / (1.0 - probability); }
-
-  /// True if the pair is kept. `query` (counted from the query offset) and `key` are global positions.
-  constexpr bool keeps(Index batch, Index head, Index query, Index key) const;
-};
 
 /// Dropout decisions of one query row. Consecutive calls for keys that share a counter cost one call of the generator.
 class DropoutRow {

@@ -67,7 +67,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   Index const batch = shape.batch, query_heads = shape.query_heads;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
-  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
   auto const delta = buffers.delta.template statistics<A>(Part::delta);
   backend.row_delta(dout, output, delta);

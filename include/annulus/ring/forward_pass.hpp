@@ -86,7 +86,7 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Rank const rank = context.communicator.rank();
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
-  StepBuilder<T, Predicate, Space> builder(plan, rank, context.logits, context.predicate, operands, buffers.places);
+  StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);

@@ -53,20 +53,13 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
                                  "; require_finite accepts finite values, and -inf for a row that sees no key"));
 }
 
-/// Options that act on logits and weights; the mask is in the plan.
-struct LogitOptions {
-  double softmax_scale = 1;
-  double logit_softcap = 0;
-  Dropout dropout{};
-};
-
 /// Builds the steps of a pass one by one. A step refers to `places`, and is valid until the next one is built.
 template <class T, class Predicate, class Space>
 class StepBuilder {
  public:
-  StepBuilder(RingPlan const& plan, Rank rank, LogitOptions const& logits, Predicate const& predicate,
+  StepBuilder(RingPlan const& plan, Rank rank, Predicate const& predicate,
               Operands<T, Space> const& operands, StepPlaces& places)
-      : plan_(plan), rank_(rank), logits_(logits), predicate_(predicate), operands_(operands), places_(places) {}
+      : plan_(plan), rank_(rank), predicate_(predicate), operands_(operands), places_(places) {}
 
   /// `segments`: document ids of the rotating rows held at this step, [batch, rows]; without data if none are given.
   /// `progress`: callback that advances pending transfers.
@@ -74,10 +67,7 @@ class StepBuilder {
     places_.find(plan_, rank_, index);
     bool const keys_rotate = plan_.rotation() == Rotation::keys;
     Step<T, Predicate, Space> step{.tiles = places_.tiles(),
-                                   .mask = plan_.request().mask,
-                                   .softmax_scale = logits_.softmax_scale,
-                                   .logit_softcap = logits_.logit_softcap,
-                                   .dropout = logits_.dropout,
+                                   .rules = plan_.request().rules,
                                    .query_positions = places_.query_positions(),
                                    .key_positions = places_.key_positions(),
                                    .predicate = &predicate_,
@@ -97,7 +87,6 @@ class StepBuilder {
  private:
   RingPlan const& plan_;
   Rank rank_;
-  LogitOptions const& logits_;
   Predicate const& predicate_;
   Operands<T, Space> const& operands_;
   StepPlaces& places_;
@@ -109,7 +98,6 @@ struct PassContext {
   RingPlan const& plan;
   C& communicator;
   B& backend;
-  LogitOptions const& logits;
   Predicate const& predicate;
   RingBuffers<C, B>& buffers;
   bool require_finite;

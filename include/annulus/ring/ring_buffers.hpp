@@ -27,7 +27,7 @@ class StepPlaces {
     RowRange const whole{0, plan.resident_rows(rank)};
     plan.find_tiles(rank, index, finder_, tiles_);
     assign(query_positions_, plan.query_segments(keys_rotate ? rank : planned.owner),
-           keys_rotate ? whole : planned.held, plan.request().query_offset);
+           keys_rotate ? whole : planned.held, plan.request().rules.query_offset.value_or(0));
     assign(key_positions_, plan.key_segments(keys_rotate ? planned.owner : rank), keys_rotate ? planned.held : whole,
            0);
   }

@@ -71,7 +71,7 @@ void print_cell(std::ostream& out, std::string const& title, Value const& value)
 inline void print_heading(std::ostream& out, RingPlan const& plan) {
   PlanRequest const& request = plan.request();
   AttentionShape const& shape = request.shape;
-  Mask const& mask = request.mask;
+  Mask const& mask = request.rules.mask;
   out << (request.pass == Pass::forward ? "forward" : "backward") << " pass over " << plan.ranks()
       << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, "
       << name_of(plan.rotation()) << " travel\n"
@@ -85,7 +85,7 @@ inline void print_heading(std::ostream& out, RingPlan const& plan) {
     out << " window(" << side(mask.window.reach_left()) << ", " << side(mask.window.reach_right()) << ")";
   if (mask.sink_tokens > 0) out << " sink_tokens(" << mask.sink_tokens << ")";
   if (mask.chunk > 0) out << " chunk(" << mask.chunk << ")";
-  if (request.query_offset != 0) out << ", query_offset " << request.query_offset;
+  if (Index const offset = request.rules.query_offset.value_or(0)) out << ", query_offset " << offset;
   out << '\n';
 }
 

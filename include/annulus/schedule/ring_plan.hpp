@@ -11,6 +11,7 @@
 
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
@@ -36,8 +37,7 @@ struct PlanRequest {
   std::vector<Index> query_lengths;  ///< local_queries of every rank
   std::vector<Index> key_lengths;    ///< local_keys of every rank
   Sharding sharding{};
-  Mask mask{};
-  Index query_offset = 0;
+  AttentionRules rules{};  ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
   Rotation rotation = Rotation::automatic;
   int element_bytes = 4;      ///< of q, k, v, dout
   int accumulator_bytes = 4;  ///< of the running state and of gradients in flight
@@ -171,7 +171,7 @@ class RingPlan {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
   Need pair(Rank queries, Rank keys, TileFinder& finder, std::vector<Tile>* tiles) const {
-    return finder.find(query_segments(queries), key_segments(keys), request_.mask, request_.query_offset,
+    return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask, request_.rules.query_offset.value_or(0),
                        request_.elementwise, tiles);
   }
   /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
@@ -293,7 +293,7 @@ inline void RingPlan::build(Rotation rotation) {
         offsets_.push_back(offset);
         break;
       }
-  direct_ = request_.mask.local();
+  direct_ = request_.rules.mask.local();
 
   AttentionShape const& s = request_.shape;
   Index const per_pair =

@@ -100,8 +100,7 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
     annulus::CpuBackend backend{.threads = threads};
     annulus::Step<float, annulus::EveryPair, annulus::HostMemory> const step{
         .tiles = tiles,
-        .mask = annulus::causal(),
-        .softmax_scale = 0.2,
+        .rules = {.mask = annulus::causal(), .softmax_scale = 0.2},
         .query_positions = positions,
         .key_positions = positions,
         .predicate = &every_pair,

@@ -55,8 +55,7 @@ struct SmallStep {
     using Constant = annulus::TensorView<float const, 4>;
     backend.fold(
         annulus::Step<float, annulus::EveryPair, Space>{.tiles = tiles,
-                                                        .mask = mask,
-                                                        .softmax_scale = scale,
+                                                        .rules = {.mask = mask, .softmax_scale = scale},
                                                         .query_positions = query_positions,
                                                         .key_positions = key_positions,
                                                         .predicate = &every_pair},

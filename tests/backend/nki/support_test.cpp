@@ -23,7 +23,7 @@ Problem problem_with(std::function<void(Problem&)> const& change) {
   problem.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .value_dim = 64};
   problem.ranks = 4;
   problem.local_queries = problem.local_keys = 128;
-  problem.softmax_scale = 0.125;
+  problem.rules.softmax_scale = 0.125;
   change(problem);
   return problem;
 }
@@ -50,15 +50,15 @@ TEST_CASE("NkiBackend supports float types, every mask of positions, and empty s
       {"no batch items", [](Problem& p) { p.shape.batch = 0; }},
       {"odd dims", [](Problem& p) { p.shape.head_dim = 7, p.shape.value_dim = 3; }},
       {"widest dims", [](Problem& p) { p.shape.head_dim = p.shape.value_dim = 512; }},
-      {"causal", [](Problem& p) { p.mask = annulus::causal(); }},
-      {"window", [](Problem& p) { p.mask = annulus::sliding_window(3, 0); }},
-      {"sink tokens", [](Problem& p) { p.mask = {.window = {.left = 3}, .sink_tokens = 2}; }},
-      {"chunk", [](Problem& p) { p.mask.chunk = 5; }},
-      {"soft cap", [](Problem& p) { p.logit_softcap = 30; }},
+      {"causal", [](Problem& p) { p.rules.mask = annulus::causal(); }},
+      {"window", [](Problem& p) { p.rules.mask = annulus::sliding_window(3, 0); }},
+      {"sink tokens", [](Problem& p) { p.rules.mask = {.window = {.left = 3}, .sink_tokens = 2}; }},
+      {"chunk", [](Problem& p) { p.rules.mask.chunk = 5; }},
+      {"soft cap", [](Problem& p) { p.rules.logit_softcap = 30; }},
       {"documents", [](Problem& p) { p.segments = true; }},
       {"sinks", [](Problem& p) { p.sinks = 3; }},
-      {"scale 0", [](Problem& p) { p.softmax_scale = 0; }},
-      {"negative scale", [](Problem& p) { p.softmax_scale = -2; }},
+      {"scale 0", [](Problem& p) { p.rules.softmax_scale = 0; }},
+      {"negative scale", [](Problem& p) { p.rules.softmax_scale = -2; }},
       {"the vendor's headline", [](Problem& p) {
          p.local_queries = p.local_keys = 16384;
          p.ranks = 64;
@@ -77,7 +77,7 @@ TEST_CASE("NkiBackend names the feature that it does not support", "[nki]") {
   using Catch::Matchers::ContainsSubstring;
   CHECK_THAT(reason([](Problem& p) { p.data_type = DataType::float64; }),
              ContainsSubstring("float64; accepted are float32, float16, bfloat16"));
-  CHECK_THAT(reason([](Problem& p) { p.dropout = {0.1, 7}; }), ContainsSubstring("dropout"));
+  CHECK_THAT(reason([](Problem& p) { p.rules.dropout = {0.1, 7}; }), ContainsSubstring("dropout"));
   CHECK_THAT(reason([](Problem& p) { p.bias = true; }), ContainsSubstring("a bias"));
   CHECK_THAT(reason([](Problem& p) { p.bias = p.bias_gradient = true; }), ContainsSubstring("a bias"));
   CHECK_THAT(reason([](Problem& p) { p.boolean_mask = true; }), ContainsSubstring("a mask operand"));
@@ -86,9 +86,9 @@ TEST_CASE("NkiBackend names the feature that it does not support", "[nki]") {
              ContainsSubstring("head_dim 513") && ContainsSubstring("1 to 512"));
   CHECK_THAT(reason([](Problem& p) { p.shape.value_dim = 513; }),
              ContainsSubstring("value_dim 513") && ContainsSubstring("1 to 512"));
-  CHECK_THAT(reason([](Problem& p) { p.softmax_scale = 1e-7; }),
+  CHECK_THAT(reason([](Problem& p) { p.rules.softmax_scale = 1e-7; }),
              ContainsSubstring("softmax_scale is") && ContainsSubstring("2^-20 to 2^20"));
-  CHECK_THAT(reason([](Problem& p) { p.logit_softcap = 3e7; }), ContainsSubstring("logit_softcap is 30000000"));
+  CHECK_THAT(reason([](Problem& p) { p.rules.logit_softcap = 3e7; }), ContainsSubstring("logit_softcap is 30000000"));
   // Row statistics of a whole head group must fit on the chip.
   std::string const large = reason([](Problem& p) { p.local_queries = 1 << 21; });
   CHECK_THAT(large, ContainsSubstring("2097152 queries") && ContainsSubstring("SBUF partition"));

@@ -216,8 +216,8 @@ class BackwardUnit {
       gradient_rows_ = arena.take<E>(block / Operand<E>::depth);
     }
     if (step.bias.data()) blocks_.bias = arena.take<A>(block);
-    if (step.logit_softcap > 0) blocks_.slope = arena.take<A>(block);
-    if (step.dropout.active()) blocks_.kept = arena.take<A>(block);
+    if (step.rules.logit_softcap > 0) blocks_.slope = arena.take<A>(block);
+    if (step.rules.dropout.active()) blocks_.kept = arena.take<A>(block);
   }
 
   /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
@@ -262,10 +262,10 @@ class BackwardUnit {
   void differentiate(HostStep<T> const& step, BackwardPanel<T> const& queries, PanelKeys<A> const& seen,
                      BlockRows const& rows, TensorView<A, 4> const& dbias) {
     auto const units = LogitUnits<A>::of(step);
-    A const scale = static_cast<A>(step.softmax_scale);
+    A const scale = static_cast<A>(step.rules.softmax_scale.value());
     detail::RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units.weight_scale, scale};
     RowRange plain{rows.end, rows.end};
-    if (units.finished && !step.dropout.active() && !seen.each) {
+    if (units.finished && !step.rules.dropout.active() && !seen.each) {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
       if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
@@ -282,7 +282,7 @@ class BackwardUnit {
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
     finish_logits(step, queries.panel, seen, rows, blocks_, LogitUnits<A>::of(step), largest);
-    if (step.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
+    if (step.rules.dropout.active()) gather_kept(step, queries.panel, seen, rows, blocks_.kept);
     detail::differentiate_masked(blocks_.scores + begin, dweights_ + begin,
                                  blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
     if (dbias.data()) add_bias_gradient(step, queries.panel, seen, rows, dbias);

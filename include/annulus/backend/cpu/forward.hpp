@@ -113,7 +113,7 @@ class ForwardPanel {
       std::fill_n(elements_of_weights, before * B::panel, E{});
       std::fill_n(elements_of_weights + elements * B::panel, (padded - elements) * B::panel, E{});
     }
-    bool const has_dropout = step.dropout.active();
+    bool const has_dropout = step.rules.dropout.active();
     if (!is_pair<E> || has_dropout) weigh(scores, count, units_.weight_scale, maximum_, sum_);
     if (has_dropout) {
       gather_kept(step, panel_, keys_, rows, blocks.kept);
@@ -174,7 +174,7 @@ class ForwardPanel {
       T const* const row = values.row(rows.key(j));
       for (int lane = 0; lane < panel_.count; ++lane) {
         A const score = scores[(j - rows.begin) * B::panel + lane];
-        bool const weighed = !is_pair<E> || step.dropout.active();
+        bool const weighed = !is_pair<E> || step.rules.dropout.active();
         A const weight = weighed ? score : rescale(score * units_.weight_scale, maximum_[lane]);
         if (weight == A(0)) continue;
         for (Index d = 0; d < extents_.value_dim; ++d)
@@ -255,7 +255,7 @@ class ForwardFold {
     scratch.blocks.scores = arena.take<A>(block);
     if (is_pair<E>) scratch.weights = arena.take<E>(block);
     if (call_.step.bias.data()) scratch.blocks.bias = arena.take<A>(block);
-    if (call_.step.dropout.active()) scratch.blocks.kept = arena.take<A>(block);
+    if (call_.step.rules.dropout.active()) scratch.blocks.kept = arena.take<A>(block);
     return scratch;
   }
 

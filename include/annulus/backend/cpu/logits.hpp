@@ -144,8 +144,8 @@ struct LogitUnits {
   template <class T>
   static LogitUnits of(HostStep<T> const& step) {
     constexpr bool exact_queries = is_pair<PackedElement<T>>;
-    bool const plain = step.logit_softcap == 0 && !step.bias.data();
-    A const scale = static_cast<A>(step.softmax_scale);
+    bool const plain = step.rules.logit_softcap == 0 && !step.bias.data();
+    A const scale = static_cast<A>(step.rules.softmax_scale.value());
     LogitUnits units;
     if (!exact_queries)
       units.query_scale = scale;
@@ -208,10 +208,10 @@ void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<
 template <class T, class A>
 void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
                  A* kept) {
-  A const scale = static_cast<A>(step.dropout.keep_scale());
+  A const scale = static_cast<A>(step.rules.dropout.keep_scale());
   detail::clear_idle_lanes(panel, rows, kept);
   detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
-    DropoutRow row(step.dropout, panel.rows->batch, panel.head(lane),
+    DropoutRow row(step.rules.dropout, panel.rows->batch, panel.head(lane),
                    step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
     for (Index j = begin; j < end; ++j)
       kept[rows.row(j) * Blocking<A>::panel + lane] =
@@ -242,10 +242,10 @@ template <class T, class A>
   using V = Vector<A>;
   using B = Blocking<A>;
   V const product_scale = V::of(units.product_scale);
-  V const softcap = V::of(static_cast<A>(step.logit_softcap)),
-          inverse = V::of(A(1) / static_cast<A>(step.logit_softcap));
+  V const softcap = V::of(static_cast<A>(step.rules.logit_softcap)),
+          inverse = V::of(A(1) / static_cast<A>(step.rules.logit_softcap));
   V const nothing = V::of(empty_row<A>);
-  bool const capped = step.logit_softcap > 0, biased = step.bias.data() != nullptr,
+  bool const capped = step.rules.logit_softcap > 0, biased = step.bias.data() != nullptr,
              tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
   if (biased) gather_bias(step, panel, keys, rows, blocks.bias);
   BlockBounds<A> const bounds(keys, rows.block_begin);

@@ -84,8 +84,8 @@ struct Pairs {
   }
   /// Factor of dropout.
   A kept(Index j) const {
-    if (!head.step.dropout.active()) return A(1);
-    return head.step.kept(b, h, query, keys.begin + j) ? static_cast<A>(head.step.dropout.keep_scale()) : A(0);
+    if (!head.step.rules.dropout.active()) return A(1);
+    return head.step.kept(b, h, query, keys.begin + j) ? static_cast<A>(head.step.rules.dropout.keep_scale()) : A(0);
   }
 };
 

@@ -1,0 +1,47 @@
+#pragma once
+// Attention rules: what a call computes, as one value that travels from the options through the plan to the kernels.
+
+#include <cmath>
+#include <optional>
+
+#include "annulus/core/dropout.hpp"
+#include "annulus/mask/mask.hpp"
+
+namespace annulus {
+
+/// Rules of a call: logit = softcap(q.k * softmax_scale) + bias for visible pairs, then softmax with sink logits, then
+/// dropout. A new rule is a member here and in Options, with its line in visit() and rules_of(), its validation
+/// (attention/validate.hpp) and the kernels; all that lies between passes the whole value on.
+struct AttentionRules {
+  Mask mask{};                            ///< default: everything is visible
+  std::optional<double> softmax_scale{};  ///< set in plans and steps; in options, unset means 1 / sqrt(head_dim)
+  double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
+  Dropout dropout{};                      ///< default: none
+  std::optional<Index> query_offset{};    ///< global position of query 0; set in plans and steps
+
+  bool operator==(AttentionRules const&) const = default;
+
+  /// softmax_scale, or its default for heads of `head_dim`.
+  double scale(Index head_dim) const {
+    return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
+  }
+
+  /// Calls visit(name, value) for each rule. Values are bool, Index, double, std::uint64_t or std::optional<Index>; rules
+  /// that mean the same have equal values.
+  template <class Visit>
+  void visit(Visit&& visit) const {
+    auto const limit = [](Index reach) { return reach < unbounded ? std::optional(reach) : std::nullopt; };
+    visit("mask.causal", mask.causal);
+    visit("mask.window.left", limit(mask.window.reach_left()));
+    visit("mask.window.right", limit(mask.window.reach_right()));
+    visit("mask.sink_tokens", mask.sink_tokens);
+    visit("mask.chunk", mask.chunk);
+    visit("softmax_scale", softmax_scale.value_or(0));
+    visit("logit_softcap", logit_softcap);
+    visit("dropout.probability", dropout.probability);
+    visit("dropout.seed", dropout.seed);
+    visit("query_offset", query_offset);
+  }
+};
+
+}  // namespace annulus
