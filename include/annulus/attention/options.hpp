@@ -22,6 +22,9 @@ struct Options {
   /// them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if queries and
   /// keys differ in number and the mask is causal, a window or chunks.
   std::optional<Index> query_offset{};
+  /// The same bits for any number of ranks. Not available yet: true throws UnsupportedError. For a given number of ranks
+  /// results always have the same bits.
+  bool reproducible = false;
   Rotation rotation = Rotation::automatic;
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;
@@ -37,7 +40,8 @@ inline AttentionRules rules_of(Options const& options) {
           .softmax_scale = options.softmax_scale,
           .logit_softcap = options.logit_softcap,
           .dropout = options.dropout,
-          .query_offset = options.query_offset};
+          .query_offset = options.query_offset,
+          .reproducible = options.reproducible};
 }
 
 }  // namespace annulus

@@ -18,6 +18,7 @@ struct AttentionRules {
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
   Dropout dropout{};                      ///< default: none
   std::optional<Index> query_offset{};    ///< global position of query 0; set in plans and steps
+  bool reproducible = false;              ///< the same bits for any number of ranks
 
   bool operator==(AttentionRules const&) const = default;
 
@@ -41,6 +42,7 @@ struct AttentionRules {
     visit("dropout.probability", dropout.probability);
     visit("dropout.seed", dropout.seed);
     visit("query_offset", query_offset);
+    visit("reproducible", reproducible);
   }
 };
 
