@@ -17,7 +17,8 @@ class PlainBackend : public annulus::HostOperations {
 
   /// The reason for a refusal is thrown on every rank.
   annulus::Support supports(annulus::Problem const& problem) const {
-    if (problem.rules.dropout.active()) return annulus::Support::no("PlainBackend: no dropout; accepted: probability 0");
+    if (problem.rules.dropout.active())
+      return annulus::Support::no("PlainBackend: no dropout; accepted: probability 0");
     if (problem.bias) return annulus::Support::no("PlainBackend: no bias; accepted: a mask, or document ids");
     return annulus::Support::yes();
   }

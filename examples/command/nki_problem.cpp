@@ -62,26 +62,25 @@ std::vector<std::vector<std::int32_t>> document_ids(NkiOptions const& options, C
 annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& shape) {
   annulus::Options const& attention = options.attend.attention;
   int const ranks = options.ranks();
-  return {
-      .target = options.target,
-      .cores = options.cores,
-      .ranks = ranks,
-      .groups = options.groups,
-      .shape = shape.attention,
-      .local_queries = local_length(attention.sharding, Side::query, ranks, shape.queries),
-      .local_keys = local_length(attention.sharding, Side::key, ranks, shape.keys),
-      .type = options.type,
-      .output_type = options.output_type.value_or(options.type),
-      .lse_type = options.lse_type.value_or(ElementType::float32),
-      .softmax_scale = annulus::rules_of(attention).scale(shape.attention.head_dim),
-      .logit_softcap = attention.logit_softcap,
-      .sinks = shape.sinks,
-      .queries_by_token = options.queries_by_token,
-      .keys_by_token = options.keys_by_token,
-      .training = options.training,
-      .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
-      .travels = options.travels() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
-                                                        : annulus::nki::RotatingSide::queries};
+  return {.target = options.target,
+          .cores = options.cores,
+          .ranks = ranks,
+          .groups = options.groups,
+          .shape = shape.attention,
+          .local_queries = local_length(attention.sharding, Side::query, ranks, shape.queries),
+          .local_keys = local_length(attention.sharding, Side::key, ranks, shape.keys),
+          .type = options.type,
+          .output_type = options.output_type.value_or(options.type),
+          .lse_type = options.lse_type.value_or(ElementType::float32),
+          .softmax_scale = annulus::rules_of(attention).scale(shape.attention.head_dim),
+          .logit_softcap = attention.logit_softcap,
+          .sinks = shape.sinks,
+          .queries_by_token = options.queries_by_token,
+          .keys_by_token = options.keys_by_token,
+          .training = options.training,
+          .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
+          .travels = options.travels() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
+                                                            : annulus::nki::RotatingSide::queries};
 }
 
 void require_documents(NkiOptions const& options, CallShape const& shape) {
@@ -212,8 +211,9 @@ std::string mask_input_of(annulus::nki::Program const& program) {
 std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel, int rank) {
   bool const queries_rotate =
       kernel.pass == annulus::Pass::backward && problem.spec.travels == annulus::nki::RotatingSide::queries;
-  return mask_input_of(kernel.program()) == "mask_offsets" ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
-                                                         : problem.mask.ranges(rank, problem.groups(), queries_rotate);
+  return mask_input_of(kernel.program()) == "mask_offsets"
+             ? problem.mask.offsets(rank, problem.groups(), queries_rotate)
+             : problem.mask.ranges(rank, problem.groups(), queries_rotate);
 }
 
 }  // namespace annulus_command

@@ -151,7 +151,8 @@ class Bounds {
     for (Index i = 0; i < at.count; ++i) {
       double const lse = reference_.lse(at.batch, at.head, at.begin + i);
       if (std::isinf(lse)) continue;
-      annulus::DropoutRow dropout(call_.options.dropout, at.batch, at.head, at.begin + i + call_.options.query_offset.value_or(0));
+      annulus::DropoutRow dropout(call_.options.dropout, at.batch, at.head,
+                                  at.begin + i + call_.options.query_offset.value_or(0));
       double lse_error = sum_error + 4 * unit * std::abs(lse);
       for (Index j = 0; j < keys; ++j) {
         double const bias = inputs_.bias ? pair(*inputs_.bias, at, i, j) : 0;

@@ -145,7 +145,8 @@ std::vector<BadCall> wrong_options() {
   auto const dropout = [](double x) { return [x](Call& c) { c.options.dropout.probability = x; }; };
   auto const offset = [](Index x) { return [x](Call& c) { c.options.query_offset = x; }; };
   return {
-      unsupported("reproducible", {"reproducible is true", "accepted: false"}, [](Call& c) { c.options.reproducible = true; }),
+      unsupported("reproducible", {"reproducible is true", "accepted: false"},
+                  [](Call& c) { c.options.reproducible = true; }),
       unsupported("a NaN scale", {"softmax_scale is", "nan", "finite"}, scale(std::nan(""))),
       unsupported("an infinite scale", {"softmax_scale is inf"}, scale(infinity)),
       unsupported("a scale beyond single precision", {"softmax_scale is -1.6069380442589903e+60", "4 bytes"},
@@ -199,8 +200,7 @@ std::vector<BadCall> wrong_optional_operands() {
             }),
       together(shape("bias over too many keys", {"bias covers 100 keys", "global_keys ="},
                      [](Call& c) { c.operands.bias = c.bias_of(100); })),
-      together(
-          shape("bias over no keys", {"bias covers 0 keys"}, [](Call& c) { c.operands.bias = c.bias_of(0); })),
+      together(shape("bias over no keys", {"bias covers 0 keys"}, [](Call& c) { c.operands.bias = c.bias_of(0); })),
       shape("mask of another batch", {"mask has extents [3, 1, 3,"},
             [](Call& c) {
               c.operands.mask = c.tensor<bool, 4>({3, 1, rows, c.global_rows()}, true);
@@ -209,8 +209,7 @@ std::vector<BadCall> wrong_optional_operands() {
             [](Call& c) {
               c.operands.mask = c.tensor<bool, 4>({1, 1, 4, c.global_rows()}, true);
             }),
-      together(
-          shape("mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
+      together(shape("mask over other keys", {"mask covers 7 keys"}, [](Call& c) { c.operands.mask = c.mask_of(7); })),
       shape("query document ids alone", {"query_segments are given without key_segments"},
             [](Call& c) { c.operands.query_segments = c.ids(b, rows); }),
       shape("key document ids alone", {"key_segments are given without query_segments"},
@@ -337,7 +336,8 @@ std::vector<BadCall> uncountable_operands() {
             [](Call& c) {
               c.k = {c.k.data(), c.k.extents(), {24, std::numeric_limits<Index>::min(), 4, 1}};
             }),
-      shape("an output of more bytes than all operands", {"output has extents [1, 2199023255552, 1, 1099511627776]", count},
+      shape("an output of more bytes than all operands",
+            {"output has extents [1, 2199023255552, 1, 1099511627776]", count},
             [](Call& c) {
               c.q = {c.q.data(), {1, Index{1} << 41, 1, 1}};
               c.k = {nullptr, {1, 0, 1, 1}};
@@ -349,7 +349,8 @@ std::vector<BadCall> uncountable_operands() {
             }),
       shape("a mask over 2^62 keys", {"mask has extents [2, 4, 3, 4611686018427387904] of 1 bytes", count},
             [](Call& c) {
-              c.operands.mask = TensorView<bool const, 4>(c.tensor<bool, 1>({1}).data(), {b, heads, rows, Index{1} << 62});
+              c.operands.mask =
+                  TensorView<bool const, 4>(c.tensor<bool, 1>({1}).data(), {b, heads, rows, Index{1} << 62});
             }),
       shape("document ids of 2^32 by 2^32", {"query_segments has extents [4294967296, 4294967296] of 4 bytes", count},
             [](Call& c) {

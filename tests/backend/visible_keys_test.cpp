@@ -156,8 +156,11 @@ TEST_CASE("the predicate is not called for keys that other rules hide", "[backen
   std::vector<Tile> tiles;
   std::vector<Segment> const query_segments{{0, 1, 3, 1}}, key_segments{{0, 5, 0, 1}};
   visible_tiles(query_segments, key_segments, causal(), 0, true, &tiles);
-  Step<float, decltype(strict), HostMemory> step{
-      .tiles = tiles, .rules = {.mask = causal()}, .query_positions = queries, .key_positions = keys, .predicate = &strict};
+  Step<float, decltype(strict), HostMemory> step{.tiles = tiles,
+                                                 .rules = {.mask = causal()},
+                                                 .query_positions = queries,
+                                                 .key_positions = keys,
+                                                 .predicate = &strict};
   step.query_segments = {&query_id, {1, 1}};
   step.key_segments = {key_ids.data(), {1, 5}};
   KeyFinder<float, decltype(strict)> const find(step);

@@ -75,8 +75,8 @@ std::uint64_t whole_problems(Implementation const& implementation, std::uint64_t
       continue;
     }
     ++solved;
-    auto const ranks =
-        observe_ring<T>(implementation, problem, 1, seed % 4 < 2 ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never);
+    auto const ranks = observe_ring<T>(implementation, problem, 1,
+                                       seed % 4 < 2 ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never);
     CHECK(judge(problem, assemble_observed(problem, ranks), bounds_of<T>).complaint == "");
   }
   return solved;

@@ -50,7 +50,8 @@ inline bool all_are(std::vector<std::span<std::byte>> const& parts, int mark) {
 /// is one, and may throw; check(step, here) at each visit. Complaints are added to `wrong`.
 template <class Ring, class Note, class Check>
 void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& backend,
-                  annulus::detail::RingBuffers<Ring, MarkedBackend>& buffers, std::string& wrong, Note&& note, Check&& check) {
+                  annulus::detail::RingBuffers<Ring, MarkedBackend>& buffers, std::string& wrong, Note&& note,
+                  Check&& check) {
   annulus::Rank const rank = ring.rank();
   auto const complain = [&](auto const&... what) { wrong += annulus::message_of("rank ", rank, ": ", what..., "\n"); };
   auto const& prefetched = plan.prefetched_layout();

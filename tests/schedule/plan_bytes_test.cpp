@@ -189,8 +189,7 @@ TEST_CASE("peak buffers do not grow with the number of ranks: two prefetched pay
 TEST_CASE("zero-copy exchange needs one prefetched buffer and no arrival buffer", "[schedule]") {
   Case const c{.rows = 64};
   Index const payload = 64 * c.kv_heads * (c.head_dim + c.value_dim),
-              state = 64 * c.query_heads * (c.value_dim + 2) * 4,
-              own = 64 * c.query_heads * (c.head_dim + 1) * 4;
+              state = 64 * c.query_heads * (c.value_dim + 2) * 4, own = 64 * c.query_heads * (c.head_dim + 1) * 4;
   for (int ranks : {2, 3, 8}) {
     auto const plan = [&](Pass pass) {
       PlanRequest request = request_of({.ranks = ranks, .rows = 64}, pass, Rotation::keys);

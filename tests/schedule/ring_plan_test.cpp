@@ -201,7 +201,8 @@ TEST_CASE("a plan whose rows, pairs or bytes overflow is refused", "[schedule]")
   refused({.query_lengths = {Index{1} << 57, Index{1} << 57}, .key_lengths = {0, 0}}, "288230376151711744 positions");
   refused({.query_lengths = {0, 0, 0}, .key_lengths = {largest_index, largest_index, 2}},
           "9223372036854775807 positions");
-  refused({.shape = {.batch = huge, .query_heads = huge}, .query_lengths = {0}, .key_lengths = {0}}, "batch 4294967296");
+  refused({.shape = {.batch = huge, .query_heads = huge}, .query_lengths = {0}, .key_lengths = {0}},
+          "batch 4294967296");
   refused({.shape = {.head_dim = huge, .value_dim = huge}, .query_lengths = {huge}, .key_lengths = {1}},
           "head_dim 4294967296");
   refused({.query_lengths = {1}, .key_lengths = {1}, .sinks = Index{1} << 60}, "1152921504606846976 sink logits");

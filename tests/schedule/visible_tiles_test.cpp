@@ -103,8 +103,8 @@ TEST_CASE("each visible pair is in exactly one tile", "[schedule][C42]") {
     RandomChoice choose(seed);
     Shards const shards{
         request.sharding.segments(Side::query, static_cast<Rank>(choose.below(ranks)), request.query_lengths),
-        request.sharding.segments(Side::key, static_cast<Rank>(choose.below(ranks)), request.key_lengths), request.rules.mask,
-        request.rules.query_offset.value_or(0)};
+        request.sharding.segments(Side::key, static_cast<Rank>(choose.below(ranks)), request.key_lengths),
+        request.rules.mask, request.rules.query_offset.value_or(0)};
     CAPTURE(seed);
     REQUIRE(fault(shards, request.elementwise) == "");
   }

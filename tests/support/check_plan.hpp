@@ -32,8 +32,8 @@ class PlanWalk {
     for (Rank visitor = 0; visitor < ranks(); ++visitor)
       for (Rank owner = 0; owner < ranks(); ++owner)
         needs_.push_back(annulus::visible_tiles(plan.query_segments(keys ? visitor : owner),
-                                       plan.key_segments(keys ? owner : visitor), request.rules.mask, request.rules.query_offset.value_or(0),
-                                       request.elementwise, nullptr));
+                                                plan.key_segments(keys ? owner : visitor), request.rules.mask,
+                                                request.rules.query_offset.value_or(0), request.elementwise, nullptr));
   }
 
   void check_offsets() const {
@@ -161,8 +161,7 @@ class PlanWalk {
       // a rank's own results arrive in these buffers too, so that it has no separate buffer for them.
       if (plan_.steps() > 2 || !plan_.carried_direct()) carried[2] = carried[1];
       // With zero-copy exchange results need no arrival buffer; a third result buffer gives the reader a step of time.
-      if (plan_.request().zero_copy)
-        carried[3] = plan_.steps() > (plan_.carried_direct() ? 3 : 2) ? carried[1] : 0;
+      if (plan_.request().zero_copy) carried[3] = plan_.steps() > (plan_.carried_direct() ? 3 : 2) ? carried[1] : 0;
       if (plan_.steps() > 1 && !plan_.carried_direct()) carried[0] = 0;
       if (plan_.carried_layout().empty()) carried = {};
       require(plan_.prefetched_rows(rank) == prefetched, "rank ", rank, ": prefetched buffers of ",
@@ -200,7 +199,8 @@ class PlanWalk {
     if (first >= plan_.steps()) return {};
     if (!plan_.carried_direct()) return whole(owner);
     RowRange rows;
-    for (int i = first; i < plan_.steps(); ++i) rows = annulus::hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
+    for (int i = first; i < plan_.steps(); ++i)
+      rows = annulus::hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
     return rows;
   }
 

@@ -38,7 +38,7 @@ namespace annulus {
 /// throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had received everything
 /// before the failure may return; with Options::checked it throws, too.
 template <Communicator C, Backend B, class Predicate = EveryPair>
-  requires std::same_as<typename C::memory_space, typename B::memory_space>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
 class RingAttention {
  public:
   using Space = typename B::memory_space;

@@ -73,14 +73,15 @@ inline void validate_rules(AttentionRules const& rules) {
                             "; accepted: any finite number, or unset for 1 / sqrt(head_dim)");
   check<UnsupportedError>(std::isfinite(rules.logit_softcap) && rules.logit_softcap >= 0, "logit_softcap is ",
                           rules.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
-  check<UnsupportedError>(rules.dropout.probability >= 0 && rules.dropout.probability < 1,
-                          "dropout probability is ", rules.dropout.probability, "; accepted: 0 <= probability < 1");
+  check<UnsupportedError>(rules.dropout.probability >= 0 && rules.dropout.probability < 1, "dropout probability is ",
+                          rules.dropout.probability, "; accepted: 0 <= probability < 1");
   check<UnsupportedError>(rules.mask.sink_tokens >= 0, "sink_tokens is ", rules.mask.sink_tokens,
                           "; accepted: 0 or more");
   check<UnsupportedError>(rules.mask.chunk >= 0, "chunk is ", rules.mask.chunk,
                           "; accepted: 1 or more, or 0 for no chunks");
-  check<UnsupportedError>(!rules.reproducible, "reproducible is true; accepted: false, with which results have the same "
-                                               "bits for a given number of ranks");
+  check<UnsupportedError>(!rules.reproducible,
+                          "reproducible is true; accepted: false, with which results have the same "
+                          "bits for a given number of ranks");
   constexpr Index limit = unbounded / 4;
   Index const offset = rules.query_offset.value_or(0);
   check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,

@@ -41,7 +41,7 @@ struct Progress {
 template <class T, class Predicate, class Space>
 struct Step {
   std::span<Tile const> tiles;
-  AttentionRules rules{};  ///< with softmax_scale and query_offset set
+  AttentionRules rules{};                  ///< with softmax_scale and query_offset set
   std::span<Index const> query_positions;  ///< global, query offset included
   std::span<Index const> key_positions;    ///< global
   Predicate const* predicate = nullptr;
@@ -61,9 +61,7 @@ struct Step {
   }
 
   /// True if query row `query` sees key row `key`: the only place that applies all rules.
-  bool visible(Index batch, Index head, Index query, Index key) const
-    requires std::same_as<Space, HostMemory>
-  {
+  bool visible(Index batch, Index head, Index query, Index key) const requires std::same_as<Space, HostMemory> {
     Index const q = query_positions[static_cast<std::size_t>(query)], k = key_positions[static_cast<std::size_t>(key)];
     return rules.mask.visible(q, k) &&
            (!has_segments() || same_document(query_segments(batch, query), key_segments(batch, key))) &&
@@ -73,22 +71,30 @@ struct Step {
   /// False if dropout zeroes the weight of this pair.
   bool kept(Index batch, Index head, Index query, Index key) const {
     return rules.dropout.keeps(batch, head, query_positions[static_cast<std::size_t>(query)],
-                         key_positions[static_cast<std::size_t>(key)]);
+                               key_positions[static_cast<std::size_t>(key)]);
   }
 
   /// The same step with `predicate` as its predicate, which must outlive the result.
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
-    return {tiles,        rules,          query_positions, key_positions, &other, bias,
-            boolean_mask, query_segments, key_segments,    progress};
+    return {tiles, rules,        query_positions, key_positions, &other,
+            bias,  boolean_mask, query_segments,  key_segments,  progress};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
-    return {tiles,       rules,               query_positions,       key_positions,       predicate,
-            moved(bias), moved(boolean_mask), moved(query_segments), moved(key_segments), Progress{}};
+    return {tiles,
+            rules,
+            query_positions,
+            key_positions,
+            predicate,
+            moved(bias),
+            moved(boolean_mask),
+            moved(query_segments),
+            moved(key_segments),
+            Progress{}};
   }
 };
 
@@ -116,9 +122,7 @@ struct BackwardOperands {
   TensorView<L const, 3, Space> lse_remainder{};
 
   /// lse_remainder of a row, 0 if it is not given.
-  L remainder(Index batch, Index head, Index query) const
-    requires std::same_as<Space, HostMemory>
-  {
+  L remainder(Index batch, Index head, Index query) const requires std::same_as<Space, HostMemory> {
     return lse_remainder.data() ? lse_remainder(batch, head, query) : L(0);
   }
 

@@ -23,9 +23,7 @@ struct AttentionRules {
   bool operator==(AttentionRules const&) const = default;
 
   /// softmax_scale, or its default for heads of `head_dim`.
-  double scale(Index head_dim) const {
-    return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
-  }
+  double scale(Index head_dim) const { return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim))); }
 
   /// Calls visit(name, value) for each rule. Values are bool, Index, double, std::uint64_t or std::optional<Index>; rules
   /// that mean the same have equal values.

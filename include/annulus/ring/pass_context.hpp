@@ -57,8 +57,8 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
 template <class T, class Predicate, class Space>
 class StepBuilder {
  public:
-  StepBuilder(RingPlan const& plan, Rank rank, Predicate const& predicate,
-              Operands<T, Space> const& operands, StepPlaces& places)
+  StepBuilder(RingPlan const& plan, Rank rank, Predicate const& predicate, Operands<T, Space> const& operands,
+              StepPlaces& places)
       : plan_(plan), rank_(rank), predicate_(predicate), operands_(operands), places_(places) {}
 
   /// `segments`: document ids of the rotating rows held at this step, [batch, rows]; without data if none are given.

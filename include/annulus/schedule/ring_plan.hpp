@@ -39,16 +39,16 @@ struct PlanRequest {
   Sharding sharding{};
   AttentionRules rules{};  ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
   Rotation rotation = Rotation::automatic;
-  int element_bytes = 4;      ///< of q, k, v, dout
-  int accumulator_bytes = 4;  ///< of the running state and of gradients in flight
-  int lse_bytes = 4;  ///< of lse, and of its remainder
-  Index sinks = 0;            ///< sink logits per query head; their gradients are summed over the ranks
+  int element_bytes = 4;             ///< of q, k, v, dout
+  int accumulator_bytes = 4;         ///< of the running state and of gradients in flight
+  int lse_bytes = 4;                 ///< of lse, and of its remainder
+  Index sinks = 0;                   ///< sink logits per query head; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;  ///< of dbias, per local query
-  bool segments = false;     ///< packed documents: ids travel with their rows
-  bool elementwise = false;  ///< a boolean mask or a predicate is evaluated per pair
-  bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
-  bool zero_copy = false;  ///< ranks read each other's payloads directly instead of receiving copies
-  bool checked = false;   ///< payloads travel with checksums
+  bool segments = false;             ///< packed documents: ids travel with their rows
+  bool elementwise = false;          ///< a boolean mask or a predicate is evaluated per pair
+  bool bound_to_queries = false;     ///< a bias or boolean mask stays with its queries, so that only keys can rotate
+  bool zero_copy = false;            ///< ranks read each other's payloads directly instead of receiving copies
+  bool checked = false;              ///< payloads travel with checksums
 
   bool operator==(PlanRequest const&) const = default;
 };
@@ -58,10 +58,10 @@ struct PlannedStep {
   Rank owner = 0;
   Index visible_pairs = 0;  ///< per batch item and query head
   Index multiply_adds = 0;
-  RowRange held{};           ///< rows of the owner that the rank holds
-  RowRange sent{};           ///< those of them that the prefetched shift of this step sends
-  RowRange carried{};        ///< rows whose results the carried shift of this step sends
-  RowRange arriving{};       ///< rows whose results the carried shift of this step receives
+  RowRange held{};             ///< rows of the owner that the rank holds
+  RowRange sent{};             ///< those of them that the prefetched shift of this step sends
+  RowRange carried{};          ///< rows whose results the carried shift of this step sends
+  RowRange arriving{};         ///< rows whose results the carried shift of this step receives
   Index prefetched_bytes = 0;  ///< sent by the prefetched shift
   Index carried_bytes = 0;     ///< sent by the carried shift
 };
@@ -108,15 +108,15 @@ class RingPlan {
   /// Like tiles(), but replaces the contents of `tiles` and reuses storage.
   void find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const;
 
-  std::vector<Segment> const& query_segments(Rank rank) const { return query_segments_[static_cast<std::size_t>(rank)]; }
+  std::vector<Segment> const& query_segments(Rank rank) const {
+    return query_segments_[static_cast<std::size_t>(rank)];
+  }
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
   Index global_queries() const { return total(request_.query_lengths); }
   Index global_keys() const { return total(request_.key_lengths); }
   /// Number of local rows of the side that travels, and of the side that stays.
   Index rotating_rows(Rank rank) const { return rotating_lengths()[static_cast<std::size_t>(rank)]; }
-  Index resident_rows(Rank rank) const {
-    return rotation_ == Rotation::keys ? local_queries(rank) : local_keys(rank);
-  }
+  Index resident_rows(Rank rank) const { return rotation_ == Rotation::keys ? local_queries(rank) : local_keys(rank); }
 
   PayloadLayout const& prefetched_layout() const { return prefetched_; }
   PayloadLayout const& carried_layout() const { return carried_; }
@@ -171,8 +171,8 @@ class RingPlan {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
   Need pair(Rank queries, Rank keys, TileFinder& finder, std::vector<Tile>* tiles) const {
-    return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask, request_.rules.query_offset.value_or(0),
-                       request_.elementwise, tiles);
+    return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask,
+                       request_.rules.query_offset.value_or(0), request_.elementwise, tiles);
   }
   /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
   Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
@@ -195,9 +195,10 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
   check<ShapeError>(!request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
                     "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",
                     request_.key_lengths.size(), "; both need one per rank");
-  check<UnsupportedError>(!(request_.bound_to_queries && request_.rotation == Rotation::queries),
-                          "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
-                          "queries; accepted: Rotation::keys or Rotation::automatic");
+  check<UnsupportedError>(
+      !(request_.bound_to_queries && request_.rotation == Rotation::queries),
+      "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
+      "queries; accepted: Rotation::keys or Rotation::automatic");
   check_sizes();
   for (Rank r = 0; r < ranks(); ++r) {
     query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
@@ -231,8 +232,8 @@ inline void RingPlan::check_sizes() const {
                     unbounded / 4);
   Index const queries = *std::max_element(request_.query_lengths.begin(), request_.query_lengths.end());
   Index const keys = *std::max_element(request_.key_lengths.begin(), request_.key_lengths.end());
-  check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ", keys,
-                    " keys; accepted: fewer than ", largest_index, " pairs");
+  check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ",
+                    keys, " keys; accepted: fewer than ", largest_index, " pairs");
   // The widest row of any payload: a query with its dout and at most four scalars.
   Index const heads = saturating_product(s.batch, std::max(s.query_heads, s.kv_heads));
   Index const width = saturating_sum(saturating_sum(s.head_dim, s.value_dim), 4);
@@ -241,12 +242,12 @@ inline void RingPlan::check_sizes() const {
     ((first = saturating_product(first, others)), ...);
     return first;
   };
-  Index const largest = std::max({product(heads, width, bytes, rows),
-                                  product(request_.bias_gradient_elements, bytes, rows),
-                                  product(s.query_heads, request_.sinks, bytes, Index{ranks()} + 1)});
+  Index const largest =
+      std::max({product(heads, width, bytes, rows), product(request_.bias_gradient_elements, bytes, rows),
+                product(s.query_heads, request_.sinks, bytes, Index{ranks()} + 1)});
   check<ShapeError>(largest < largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads, " query heads, ",
-                    s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ",
-                    request_.sinks, " sink logits per head and ", rows, " rows of a rank need a buffer of ", largest,
+                    s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ", request_.sinks,
+                    " sink logits per head and ", rows, " rows of a rank need a buffer of ", largest,
                     " bytes or more; accepted: fewer than ", largest_index / 32);
 }
 
@@ -256,7 +257,9 @@ inline void RingPlan::find_layouts() {
   auto const of_queries = [&](Part part, Index dim, Index bytes) {
     return PartLayout{part, s.batch, s.query_heads, dim, bytes};
   };
-  auto const of_keys = [&](Part part, Index dim, Index bytes) { return PartLayout{part, s.batch, s.kv_heads, dim, bytes}; };
+  auto const of_keys = [&](Part part, Index dim, Index bytes) {
+    return PartLayout{part, s.batch, s.kv_heads, dim, bytes};
+  };
   PayloadLayout const none, keys{{of_keys(Part::k, s.head_dim, e), of_keys(Part::v, s.value_dim, e)}};
   PayloadLayout const state{
       {of_queries(Part::accumulator, s.value_dim, a), of_queries(Part::maximum, 1, a), of_queries(Part::sum, 1, a)}};
@@ -278,8 +281,7 @@ inline void RingPlan::find_layouts() {
 inline RowRange RingPlan::held_rows(Rank owner, int step) const {
   if (step == 0 || !direct_) return whole(owner);
   RowRange rows;
-  for (int later = step; later < steps(); ++later)
-    rows = hull(rows, needed_rows(wrap(owner + offset(later)), owner));
+  for (int later = step; later < steps(); ++later) rows = hull(rows, needed_rows(wrap(owner + offset(later)), owner));
   return rows;
 }
 
@@ -296,9 +298,8 @@ inline void RingPlan::build(Rotation rotation) {
   direct_ = request_.rules.mask.local();
 
   AttentionShape const& s = request_.shape;
-  Index const per_pair =
-      s.batch * s.query_heads *
-      (request_.pass == Pass::forward ? s.head_dim + s.value_dim : 3 * s.head_dim + 2 * s.value_dim);
+  Index const per_pair = s.batch * s.query_heads *
+                         (request_.pass == Pass::forward ? s.head_dim + s.value_dim : 3 * s.head_dim + 2 * s.value_dim);
   planned_.clear();
   for (Rank rank = 0; rank < ranks(); ++rank)
     for (int i = 0; i < steps(); ++i) {
@@ -361,10 +362,12 @@ inline Index RingPlan::bytes_sent(Rank rank) const {
 }
 
 inline Index RingPlan::peak_buffer_bytes(Rank rank) const {
-  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) + resident_.buffer_bytes(resident_rows(rank));
+  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) +
+                resident_.buffer_bytes(resident_rows(rank));
   for (Index rows : carried_rows(rank)) bytes += carried_.buffer_bytes(rows);
   if (request_.pass == Pass::backward)
-    bytes += delta_layout().buffer_bytes(local_queries(rank)) + bias_gradient_layout().buffer_bytes(local_queries(rank)) +
+    bytes += delta_layout().buffer_bytes(local_queries(rank)) +
+             bias_gradient_layout().buffer_bytes(local_queries(rank)) +
              sink_gradient_layout().buffer_bytes(ranks() + 1);
   return bytes;
 }

@@ -179,9 +179,10 @@ class BasicReferenceBackend : public HostOperations {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state) {
     reference::for_each_kv_head<A>(step, operands, [&](reference::KvHead<T, Predicate, A>& head) {
-      head.for_each_run([](Index) {}, [&](Index h, Index query, RowRange keys) {
-        reference::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
-      });
+      head.for_each_run([](Index) {},
+                        [&](Index h, Index query, RowRange keys) {
+                          reference::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
+                        });
     });
   }
 
