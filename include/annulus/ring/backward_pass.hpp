@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "annulus/ring/forward_pass.hpp"
 #include "annulus/ring/rotation_loop.hpp"
@@ -72,9 +73,21 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   auto const delta = buffers.delta.template statistics<A>(Part::delta);
   backend.row_delta(dout, output, delta);
 
-  auto const query_gradient = [](Payload const& payload) { return payload.template view<A>(Part::dq); };
-  auto const key_gradient = [](Payload const& payload) { return payload.template view<A>(Part::dk); };
-  auto const value_gradient = [](Payload const& payload) { return payload.template view<A>(Part::dv); };
+  struct Gradient {
+    Part part;
+    std::string_view name;
+    TensorView<G, 4, Space> result;
+    bool travels;
+
+    TensorView<A, 4, Space> sum_in(Payload const& payload) const { return payload.template view<A>(part); }
+  };
+  std::array<Gradient, 3> const sums{{{Part::dq, "dq", gradients.dq, !keys_rotate},
+                                      {Part::dk, "dk", gradients.dk, keys_rotate},
+                                      {Part::dv, "dv", gradients.dv, keys_rotate}}};
+  auto const clear = [&](Payload const& payload, bool travelling) {
+    for (Gradient const& gradient : sums)
+      if (gradient.travels == travelling) backend.clear(gradient.sum_in(payload));
+  };
 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
@@ -102,64 +115,45 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     dbias_pairs = broadcast(dbias, {batch, query_heads, plan.local_queries(rank), plan.global_keys()});
     backend.clear(dbias);
   }
-  if (keys_rotate) {
-    backend.clear(query_gradient(buffers.resident));
-  } else {
-    backend.clear(key_gradient(buffers.resident));
-    backend.clear(value_gradient(buffers.resident));
-  }
+  clear(buffers.resident, false);
   backend.synchronize();
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     BackwardOperands<T, L, A, Space> backward{dout, lse, delta, lse_remainder};
-    Payload const& query_side = keys_rotate ? buffers.resident : results;
-    Payload const& key_side = keys_rotate ? results : buffers.resident;
+    auto const sum_of = [&](Gradient const& gradient) {
+      return gradient.sum_in(gradient.travels ? results : buffers.resident);
+    };
     if (i > 0 && !keys_rotate)
       backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
                   here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};
-    if (keys_rotate) {
-      backend.clear(key_gradient(results));
-      backend.clear(value_gradient(results));
-    } else {
-      backend.clear(query_gradient(results));
-    }
+    clear(results, true);
     backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
                           operands_at(i, own, plan, here), backward,
-                          StepGradients<A, Space>{query_gradient(query_side), key_gradient(key_side),
-                                                  value_gradient(key_side), dbias_pairs});
+                          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs});
   };
   auto const inspect = [&](int i, Payload const& results) {
     if constexpr (std::same_as<Space, HostMemory>) {
       if (!context.require_finite) return;
-      ResultPlace const theirs = context.place(i), own_rows = theirs.of_own_rows();
-      Payload const& query_side = keys_rotate ? buffers.resident : results;
-      Payload const& key_side = keys_rotate ? results : buffers.resident;
-      require_finite("dq", query_gradient(query_side), query_side.rows().begin, keys_rotate ? own_rows : theirs);
-      require_finite("dk", key_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
-      require_finite("dv", value_gradient(key_side), key_side.rows().begin, keys_rotate ? theirs : own_rows);
+      ResultPlace const theirs = context.place(i);
+      for (Gradient const& gradient : sums) {
+        Payload const& payload = gradient.travels ? results : buffers.resident;
+        require_finite(gradient.name, gradient.sum_in(payload), payload.rows().begin,
+                       gradient.travels ? theirs : theirs.of_own_rows());
+      }
     }
   };
   auto const join = [&](Payload const& into, Payload const& from) {
-    auto const add = [&](auto part) {
-      auto const arrived = part(from);
-      backend.add(rows_held_by(from, into, part(into), axis::sequence), TensorView<A const, 4, Space>(arrived));
-    };
-    if (keys_rotate) {
-      add(key_gradient);
-      add(value_gradient);
-    } else {
-      add(query_gradient);
-    }
+    for (Gradient const& gradient : sums)
+      if (gradient.travels)
+        backend.add(rows_held_by(from, into, gradient.sum_in(into), axis::sequence),
+                    TensorView<A const, 4, Space>(gradient.sum_in(from)));
   };
   auto const finish = [&](Payload const& own_results) {
     auto const convert = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
       backend.convert(TensorView<A const, 4, Space>(sum), result);
     };
-    Payload const& query_side = keys_rotate ? buffers.resident : own_results;
-    Payload const& key_side = keys_rotate ? own_results : buffers.resident;
-    convert(query_gradient(query_side), gradients.dq);
-    convert(key_gradient(key_side), gradients.dk);
-    convert(value_gradient(key_side), gradients.dv);
+    for (Gradient const& gradient : sums)
+      convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
     if (gradients.dbias.data()) convert(dbias, gradients.dbias);
     if (!operands.sinks) return;
     Index const sinks = operands.sinks->extent(1);
@@ -174,9 +168,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   if constexpr (std::same_as<Space, HostMemory>)
     if (context.require_finite) {
       ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
-      require_finite("dq", gradients.dq, 0, place);
-      require_finite("dk", gradients.dk, 0, place);
-      require_finite("dv", gradients.dv, 0, place);
+      for (Gradient const& gradient : sums) require_finite(gradient.name, gradient.result, 0, place);
       if (gradients.dbias.data()) require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, place);
     }
 }
