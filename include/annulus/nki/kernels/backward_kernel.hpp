@@ -17,12 +17,11 @@ struct BackwardTensors : KernelInputs {
   std::array<TensorHandle, 3> gradients, old_gradients;  ///< dq, dk, dv
 };
 
-/// Tiles that the rounds of a kernel share, and the extents of its sections and key tiles.
+/// Tiles that the rounds of a kernel share.
 struct BackwardParts {
   BackwardUnits units;
   GradientRows gradients;
   RowStatistics numbers;
-  Index section_tiles, key_rows;
 };
 
 /// Writes one round to a program.
@@ -32,36 +31,26 @@ class BackwardRound {
                 BackwardParts& parts, Round const& round)
       : builder_(&builder), spec_(&spec), mask_(&mask), tensors_(&tensors), parts_(&parts), round_(&round),
         adds_(tensors.old_gradients[0].buffer >= 0), computes_delta_(tensors.delta.buffer < 0),
-        own_(backward_step(spec, mask, round.tiles, parts.section_tiles, parts.key_rows, true)),
-        others_(backward_step(spec, mask, round.tiles, parts.section_tiles, parts.key_rows, false)) {
+        own_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, true)),
+        others_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, false)) {
     int const ranks = builder.program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
     bool const queries_travel = spec.travels == RotatingSide::queries;
     int const query_steps = queries_travel ? steps_ : 1, key_steps = queries_travel ? 1 : steps_;
     Index const heads = spec.query_heads_per_item(), queries = spec.local_queries, keys = spec.local_keys,
-                columns = spec.columns(), dim = spec.shape.head_dim, value_dim = spec.shape.value_dim;
-    auto const of_queries = [&](char const* name, TensorHandle const& tensor, Index rows, Index width,
-                                ElementType type = ElementType::float32, bool by_token = true) {
-      return RotatingRows(builder, round, name, round.in_argument(tensor, heads, rows, width, by_token), heads,
-                          query_steps, type);
-    };
-    auto const of_keys = [&](char const* name, TensorHandle const& tensor, Index width, bool by_token = true) {
-      return RotatingRows(builder, round, name, round.in_argument(tensor, 1, keys, width, by_token), 1, key_steps,
-                          spec.type);
-    };
-    queries_ = {
-        {of_queries("q", tensors.q, queries, dim, spec.type, spec.queries_by_token),
-         of_queries("dout", tensors.dout, queries, value_dim, spec.type),
-         of_queries("lse", tensors.lse, tile_rows, columns), of_queries("delta", tensors.delta, tile_rows, columns)},
-        query_steps};
-    keys_ = {{of_keys("k", tensors.k, dim, spec.keys_by_token), of_keys("v", tensors.v, value_dim)}, key_steps};
-    auto const carry = [&](std::size_t i, char const* name, Index item_heads, Index rows, Index width, int steps) {
-      gradients_.emplace_back(builder, round, name, round.in_argument(tensors.gradients[i], item_heads, rows, width),
-                              item_heads, steps);
-    };
-    carry(0, "dq", heads, queries, dim, query_steps);
-    carry(1, "dk", 1, keys, dim, key_steps);
-    carry(2, "dv", 1, keys, value_dim, key_steps);
+                dim = spec.shape.head_dim, value_dim = spec.shape.value_dim;
+    queries_ = {{{round, "q", tensors.q, heads, queries, dim, query_steps, spec.type, spec.queries_by_token},
+                 {round, "dout", tensors.dout, heads, queries, value_dim, query_steps, spec.type},
+                 {round, "lse", tensors.lse, heads, tile_rows, spec.columns(), query_steps},
+                 {round, "delta", tensors.delta, heads, tile_rows, spec.columns(), query_steps}},
+                query_steps};
+    keys_ = {{{round, "k", tensors.k, 1, keys, dim, key_steps, spec.type, spec.keys_by_token},
+              {round, "v", tensors.v, 1, keys, value_dim, key_steps, spec.type}},
+             key_steps};
+    auto const& [dq, dk, dv] = tensors.gradients;
+    gradients_ = {{round, "dq", dq, heads, queries, dim, query_steps},
+                  {round, "dk", dk, 1, keys, dim, key_steps},
+                  {round, "dv", dv, 1, keys, value_dim, key_steps}};
     // Cores that share an item sum the gradients of keys separately; end_keys() adds the two parts.
     auto const part_of = [&](char const* name, Index width) {
       return HeadRows{builder.tensor(name, {2, keys * width}, ElementType::float32), 0, keys, width};
@@ -78,7 +67,7 @@ class BackwardRound {
     }
     BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
     prepare_operands();
-    touched_keys_.assign(static_cast<std::size_t>(ceil_divide(spec_->local_keys, parts_->key_rows)),
+    touched_keys_.assign(static_cast<std::size_t>(ceil_divide(spec_->local_keys, parts_->units.key_rows)),
                          adds_ && !round_->shared);
     Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
@@ -123,8 +112,8 @@ class BackwardRound {
   void end_keys(int step) {
     for (std::size_t i = 0; i < touched_keys_.size(); ++i) {
       if (touched_keys_[i]) continue;
-      Index const begin = static_cast<Index>(i) * parts_->key_rows,
-                  count = std::min(parts_->key_rows, spec_->local_keys - begin);
+      Index const begin = static_cast<Index>(i) * parts_->units.key_rows,
+                  count = std::min(parts_->units.key_rows, spec_->local_keys - begin);
       for (std::size_t side : {0, 1}) parts_->gradients.clear(key_target(step, side), begin, count);
     }
     if (!round_->shared) return;
@@ -184,7 +173,7 @@ class BackwardRound {
   }
 
   void store_keys(KeyTile const& keys, int number) {
-    char& touched = touched_keys_[static_cast<std::size_t>(keys.rows.begin / parts_->key_rows)];
+    char& touched = touched_keys_[static_cast<std::size_t>(keys.rows.begin / parts_->units.key_rows)];
     auto const [dk, dv] = parts_->units.key_gradients(keys);
     parts_->gradients.store(key_target(number, 0), keys.rows.begin, keys.rows.size(), dk, touched);
     parts_->gradients.store(key_target(number, 1), keys.rows.begin, keys.rows.size(), dv, touched);
@@ -280,8 +269,7 @@ class BackwardKernel {
   Program finish(Builder& builder) {
     BackwardParts parts{{builder, spec_, section_tiles_, key_rows_},
                         {builder, spec_.widest(), key_rows_ / tile_rows},
-                        {builder, spec_},
-                        section_tiles_, key_rows_};
+                        {builder, spec_}};
     for_each_round(builder, spec_,
                    [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
     return std::move(builder).finish();

@@ -88,10 +88,10 @@ class RowStatistics {
 /// after as many hops as ranks the sum is back at its owner.
 class CarriedGradient : RotatingRows {
  public:
-  /// `result`: the first head of the item, [.., heads of an item, rows, dim].
-  CarriedGradient(Builder& program, Round const& of, std::string const& name, HeadRows result, Index head_count,
-                  int steps)
-      : RotatingRows(program, of, name, std::move(result), head_count, steps), steps_(steps) {
+  /// `result`: [.., heads of an item, rows, dim].
+  CarriedGradient(Round const& of, std::string const& name, TensorHandle const& result, Index item_heads, Index rows,
+                  Index dim, int steps)
+      : RotatingRows(of, name, result, item_heads, rows, dim, steps), steps_(steps) {
     if (rotates) share_ = buffer(name + "_share" + of.suffix());
   }
 
@@ -114,9 +114,10 @@ class CarriedGradient : RotatingRows {
     if (step == 0 && round->repeated) barrier(at(1));
     TensorHandle const &here = at(step).tensor, &next = at(step + 1).tensor;
     if (step == 0)
-      builder->emit(CollectivePermute{here.whole(), next.whole(), 0});
+      round->builder->emit(CollectivePermute{here.whole(), next.whole(), 0});
     else
-      builder->emit(CollectivePermuteReduce{share_.tensor.whole(), here.whole(), next.whole(), Operator::add, 0});
+      round->builder->emit(
+          CollectivePermuteReduce{share_.tensor.whole(), here.whole(), next.whole(), Operator::add, 0});
   }
 
   /// Call after the last step: copies the complete sum to the result.
@@ -129,13 +130,13 @@ class CarriedGradient : RotatingRows {
 
   /// Copies all heads; cores that share the item copy half each.
   void copy(HeadRows const& from) const {
-    Index const half = ceil_divide(rows(), 2);
+    Index const rows = all_rows(), half = ceil_divide(rows, 2);
     auto const copy_rows = [&](Index first, Index count) {
-      builder->emit(DmaCopy{argument.block(first, count), from.block(first, count)});
+      round->builder->emit(DmaCopy{argument.block(first, count), from.block(first, count)});
     };
-    if (!round->shared) return copy_rows(0, rows());
-    builder->on_core(0, [&] { copy_rows(0, half); });
-    if (rows() > half) builder->on_core(1, [&] { copy_rows(half, rows() - half); });
+    if (!round->shared) return copy_rows(0, rows);
+    round->builder->on_core(0, [&] { copy_rows(0, half); });
+    if (rows > half) round->builder->on_core(1, [&] { copy_rows(half, rows - half); });
   }
 
   int steps_;

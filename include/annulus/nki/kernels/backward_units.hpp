@@ -39,9 +39,11 @@ struct BackwardUnit {
 /// Emits the loads, pipeline stages and gradient results of backward units.
 class BackwardUnits {
  public:
-  BackwardUnits(Builder& builder, KernelSpec const& spec, Index section_tiles, Index key_rows)
-      : builder_(&builder), spec_(&spec), loads_(builder, spec), factors_(logit_factors(spec)),
-        section_tiles_(section_tiles), key_rows_(key_rows) {
+  Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
+
+  BackwardUnits(Builder& builder, KernelSpec const& spec, Index most_tiles, Index most_keys)
+      : section_tiles(most_tiles), key_rows(most_keys), builder_(&builder), spec_(&spec), loads_(builder, spec),
+        factors_(logit_factors(spec)) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, blocks = ceil_divide(key_rows, tile_rows);
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
@@ -106,7 +108,7 @@ class BackwardUnits {
     Index const count = keys.rows.size();
     for (Index begin = 0; begin < count; begin += tile_rows)
       both_forms(k, keys.rows.begin + begin, std::min(tile_rows, count - begin), k_, begin / tile_rows, 1);
-    loads_.by_feature(v, keys.rows.begin, count, v_features_.newest(), key_rows_);
+    loads_.by_feature(v, keys.rows.begin, count, v_features_.newest(), key_rows);
   }
 
   /// One slot of the pipeline: the first stage of `sloped` and the second of `summed`; either may be null.
@@ -197,9 +199,9 @@ class BackwardUnits {
                              RotatingTile const& of_keys) {
       Access const to = part(sums.make_tile());
       for (Index c = 0; c < chunks.count(); ++c)
-        builder_->emit(MatMul{
-            to, queries[section.operands].part(0, chunks.size(c), (c * section_tiles_ + place) * tile_rows, rows),
-            of_keys[keys.operands].part(0, chunks.size(c), c * key_rows_, count), c > 0});
+        builder_->emit(
+            MatMul{to, queries[section.operands].part(0, chunks.size(c), (c * section_tiles + place) * tile_rows, rows),
+                   of_keys[keys.operands].part(0, chunks.size(c), c * key_rows, count), c > 0});
       return to;
     };
     Access source = product(raw_scores_, {spec_->shape.head_dim}, q_.features, k_.features), tangent;
@@ -277,7 +279,6 @@ class BackwardUnits {
   KernelSpec const* spec_;
   OperandLoads loads_;
   LogitFactors factors_;
-  Index section_tiles_, key_rows_;
   OperandTiles q_, dout_, k_;
   RotatingTile v_features_, dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_,
       cap_slopes_, probabilities_, slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;

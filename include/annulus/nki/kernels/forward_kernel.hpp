@@ -1,6 +1,7 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -184,12 +185,10 @@ class ForwardKernel {
       units.begin_round(state, round.tiles, bounds,
                         round.in_argument(inputs_.q, heads, queries, dim, spec_.queries_by_token));
       RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning_, builder.program().ranks);
-      auto const rows = [&](char const* name, TensorHandle const& tensor, Index width, bool by_token) {
-        return RotatingRows(builder, round, name, round.in_argument(tensor, 1, keys, width, by_token), 1,
-                            schedule.steps(), spec_.type);
-      };
-      RotatingBuffers const operands(
-          {rows("k", inputs_.k, dim, spec_.keys_by_token), rows("v", inputs_.v, value_dim, true)}, schedule.steps());
+      int const steps = schedule.steps();
+      RotatingBuffers const operands({{round, "k", inputs_.k, 1, keys, dim, steps, spec_.type, spec_.keys_by_token},
+                                      {round, "v", inputs_.v, 1, keys, value_dim, steps, spec_.type}},
+                                     steps);
       schedule.write(builder, units, operands, bounds,
                      [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
       end(state, round);

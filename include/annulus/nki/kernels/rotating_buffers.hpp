@@ -12,6 +12,7 @@ namespace annulus::nki {
 
 /// One pass of a kernel over the ring: one item per core, or one that the cores of a pair share.
 struct Round {
+  Builder* builder;
   Affine item;
   bool shared = false;
   bool repeated = false;       ///< runs more than once, so that an earlier run may have used the same buffers
@@ -33,39 +34,41 @@ void for_each_round(Builder& builder, KernelSpec const& spec, Write&& write) {
   Affine const core = spec.cores == 2 ? Affine::of(core_variable) : Affine(0);
   if (paired > 0)
     builder.loop("round", paired, [&](Affine const& round) {
-      write(
-          Round{round * spec.cores + core, false, paired > 1, row_tiles(spec.local_queries, false), spec.cores, core});
+      write(Round{&builder, round * spec.cores + core, false, paired > 1, row_tiles(spec.local_queries, false),
+                  spec.cores, core});
     });
   if (spec.items() % spec.cores == 1)
-    write(Round{.item = spec.items() - 1, .shared = true, .tiles = row_tiles(spec.local_queries, true)});
+    write(Round{
+        .builder = &builder, .item = spec.items() - 1, .shared = true, .tiles = row_tiles(spec.local_queries, true)});
 }
 
 /// Rows of an item: in an argument or result of the kernel and, if they rotate, in two buffers that alternate.
 struct RotatingRows {
-  Builder* builder;
   Round const* round;
   HeadRows argument;  ///< first head of the item; without tensor: only the buffers hold the rows
   Index heads;        ///< of an item
   bool rotates;
   std::array<HeadRows, 2> buffers{};  ///< first head of this core's item, at even and odd steps
 
-  RotatingRows(Builder& program, Round const& of, std::string const& name, HeadRows in_argument, Index head_count,
-               int steps, ElementType type = ElementType::float32)
-      : builder(&program), round(&of), argument(std::move(in_argument)), heads(head_count), rotates(steps > 1) {
+  /// `tensor`: the argument or result, [.., heads of an item, rows, dim].
+  RotatingRows(Round const& of, std::string const& name, TensorHandle const& tensor, Index item_heads, Index rows,
+               Index dim, int steps, ElementType type = ElementType::float32, bool by_token = true)
+      : round(&of), argument(of.in_argument(tensor, item_heads, rows, dim, by_token)), heads(item_heads),
+        rotates(steps > 1) {
     if (!rotates) return;
     for (std::size_t side : {0, 1}) buffers[side] = buffer(name + of.suffix() + (side == 0 ? "_a" : "_b"), type);
   }
 
   /// Declares a buffer of the same rows.
   HeadRows buffer(std::string const& name, ElementType type = ElementType::float32) const {
-    Index const size = rows() * argument.dim;
-    return {builder->tensor(name, {round->parts, size}, type), round->part * size, argument.rows, argument.dim,
+    Index const size = all_rows() * argument.dim;
+    return {round->builder->tensor(name, {round->parts, size}, type), round->part * size, argument.rows, argument.dim,
             argument.by_token};
   }
   HeadRows const& at(int step) const { return buffers[static_cast<std::size_t>(step % 2)]; }
-  Index rows() const { return heads * argument.rows; }
+  Index all_rows() const { return heads * argument.rows; }
   void barrier(HeadRows const& of) const {
-    if (builder->program().cores == 2) builder->emit(CoreBarrier{of.tensor.whole()});
+    if (round->builder->program().cores == 2) round->builder->emit(CoreBarrier{of.tensor.whole()});
   }
 };
 
@@ -96,12 +99,12 @@ class RotatingBuffers {
   void fill(Index part = 0, Index parts = 1) const {
     int core = 0;
     for (RotatingRows const& rows : operands_) {
-      Index const first = rows.rows() * part / parts, count = rows.rows() * (part + 1) / parts - first;
+      Index const first = rows.all_rows() * part / parts, count = rows.all_rows() * (part + 1) / parts - first;
       auto const copy = [&] {
-        rows.builder->emit(DmaCopy{rows.buffers[0].block(first, count), rows.argument.block(first, count)});
+        rows.round->builder->emit(DmaCopy{rows.buffers[0].block(first, count), rows.argument.block(first, count)});
       };
       if (travels() && count > 0 && rows.argument.tensor.buffer >= 0)
-        rows.round->shared ? rows.builder->on_core(core, copy) : copy();
+        rows.round->shared ? rows.round->builder->on_core(core, copy) : copy();
       core = 1 - core;
     }
   }
@@ -117,7 +120,7 @@ class RotatingBuffers {
     if (step == 0) rows.barrier(here);
     // The other core may still be reading what is about to be overwritten.
     if (step > 0 || rows.round->repeated) rows.barrier(next);
-    rows.builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole(), 0});
+    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole(), 0});
   }
 
  private:
