@@ -176,9 +176,6 @@ inline void require_mpi() {
 /// buffers through windows, and a shift copies nothing. Otherwise messages advance while a backend computes and calls
 /// Step::progress. Results are the same bits either way.
 ///
-/// From construction on, processes of the communicator that run on one node and are bound to the same cores, or to
-/// none, divide these cores (ProcessCores): a backend that chooses its number of threads takes no more than its share.
-///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object is destroyed before its part is done, is noticed at once; one that computes for
 /// longer than the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for,
@@ -235,7 +232,6 @@ class MpiRing {
   static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
                                      MpiRingOptions const& options = {}) {
     require_usable(communicator);
-    detail::share_cores_of_node(communicator);
     return {Adopted{detail::communicator_of_replica_group(communicator, groups)}, options};
   }
 
@@ -319,7 +315,6 @@ class MpiRing {
 
   static MPI_Comm duplicate_of(MPI_Comm communicator) {
     require_usable(communicator);
-    detail::share_cores_of_node(communicator);
     MPI_Comm own = MPI_COMM_NULL;
     detail::check_mpi(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
     return own;

@@ -1,6 +1,6 @@
 #pragma once
-// Construction of a ring over MPI: its options, the division of a node's cores among its processes, and replica groups,
-// a partition of the ranks in which each group forms a ring of its own.
+// Construction of a ring over MPI: its options, and replica groups, a partition of the ranks in which each group forms a
+// ring of its own.
 
 #include <chrono>
 #include <climits>
@@ -14,7 +14,6 @@
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/core/digest.hpp"
-#include "annulus/core/process.hpp"
 
 namespace annulus {
 
@@ -44,19 +43,6 @@ inline void validate(MpiRingOptions const& options, Rank rank) {
                               options.zero_copy == ZeroCopy::always,
                           "rank ", rank, ": MpiRingOptions: zero_copy is ", static_cast<int>(options.zero_copy),
                           "; automatic, never and always are accepted");
-}
-
-/// Limits ProcessCores to this process's share among those of the communicator that run on its node. Collective.
-inline void share_cores_of_node(MPI_Comm communicator) {
-  MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
-  CoreSet const mine = CoreSet::of_process();
-  std::vector<CoreSet> all(static_cast<std::size_t>(mpi_size(node)));
-  int const rank = mpi_rank(node), bytes = static_cast<int>(sizeof(CoreSet));
-  int const gathered = MPI_Allgather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, node);
-  MPI_Comm_free(&node);
-  check_mpi(gathered, "MPI_Allgather");
-  ProcessCores::shared().limit(divide_cores(all)[static_cast<std::size_t>(rank)]);
 }
 
 /// Why `groups` is not a partition of the ranks 0 .. size - 1; none if it is one.
