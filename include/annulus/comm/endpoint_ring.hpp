@@ -1,6 +1,6 @@
 #pragma once
-// Communicator of one rank of a ring with zero-copy exchange, on top of the endpoint that moves the bytes. SimulatedRing
-// and MpiRing derive from it.
+// Communicator of one rank of a ring with zero-copy exchange, on top of the endpoint that moves the bytes: the base of
+// SimulatedRing and MpiRing.
 
 #include <cstddef>
 #include <memory>
@@ -55,8 +55,8 @@ class Pending {
 };
 
 /// Models ZeroCopyCommunicator and CallRecordingCommunicator. `Pointer`: to the endpoint, which has
-///  - the types Shift and Window of what this rank waits for; a Window that is complete has `runs`, and is released when
-///    its `reading` ends;
+///  - the types Shift and Window of what this rank waits for; a complete Window has `runs`, and is released when its
+///    `reading` ends;
 ///  - complete(what), which waits, and gives up `what` if it throws; drop(what), which gives it up and closes the ring;
 ///  - require_open(), which throws the failure that closed the ring, if it is closed;
 ///  - the functions that this class forwards to.

@@ -1,14 +1,12 @@
 #pragma once
-// Construction of a ring over MPI: its options, and replica groups, a partition of the ranks in which each group forms a
-// ring of its own.
+// Construction of a ring over MPI: its options, and replica groups, a partition of the ranks in which each group forms
+// a ring of its own.
 
 #include <chrono>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
@@ -45,24 +43,6 @@ inline void validate(MpiRingOptions const& options, Rank rank) {
                           "; automatic, never and always are accepted");
 }
 
-/// Why `groups` is not a partition of the ranks 0 .. size - 1; none if it is one.
-inline std::optional<std::string> fault_of_replica_groups(std::vector<std::vector<int>> const& groups, int size) {
-  std::vector<int> group_of(static_cast<std::size_t>(size), -1);
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].empty()) return message_of("replica group ", g, " is empty");
-    for (int const rank : groups[g]) {
-      if (rank < 0 || rank >= size)
-        return message_of("replica group ", g, " names rank ", rank, "; ranks are 0 to ", size - 1);
-      int& owner = group_of[static_cast<std::size_t>(rank)];
-      if (owner != -1) return message_of("rank ", rank, " is in replica groups ", owner, " and ", g);
-      owner = static_cast<int>(g);
-    }
-  }
-  for (int rank = 0; rank < size; ++rank)
-    if (group_of[static_cast<std::size_t>(rank)] == -1) return message_of("rank ", rank, " is in no replica group");
-  return std::nullopt;
-}
-
 /// The communicator of the group that contains this rank, its ranks in the order of the group's list. Collective over
 /// `communicator`. Throws on all ranks or on none: CommunicationError if ranks pass different groups, ShapeError unless
 /// each rank is in exactly one group.
@@ -78,21 +58,29 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
       throw CommunicationError(
           message_of("replica groups of rank ", other, " differ from those of rank 0; all ranks must pass the same"),
           rank, CommunicationError::unknown, other);
-  auto const fault = fault_of_replica_groups(groups, size);
-  check<ShapeError>(!fault, fault.value_or(""), "; each of the ", size, " ranks must be in exactly one");
-
-  int color = 0, key = 0;
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    for (std::size_t place = 0; place < groups[g].size(); ++place)
-      if (groups[g][place] == rank) {
-        color = static_cast<int>(g);
-        key = static_cast<int>(place);
-      }
+  auto const require = [&](bool holds, auto const&... fault) {
+    check<ShapeError>(holds, fault..., "; each of the ", size, " ranks must be in exactly one");
+  };
+  std::vector<int> group_of(static_cast<std::size_t>(size), -1);
+  int key = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    require(!groups[g].empty(), "replica group ", g, " is empty");
+    for (std::size_t place = 0; place < groups[g].size(); ++place) {
+      Rank const member = groups[g][place];
+      require(member >= 0 && member < size, "replica group ", g, " names rank ", member, "; ranks are 0 to ",
+              size - 1);
+      int& owner = group_of[static_cast<std::size_t>(member)];
+      require(owner == -1, "rank ", member, " is in replica groups ", owner, " and ", g);
+      owner = static_cast<int>(g);
+      if (member == rank) key = static_cast<int>(place);
+    }
+  }
+  for (int other = 0; other < size; ++other)
+    require(group_of[static_cast<std::size_t>(other)] != -1, "rank ", other, " is in no replica group");
   MPI_Comm group = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(communicator, color, key, &group), "MPI_Comm_split", rank);
+  check_mpi(MPI_Comm_split(communicator, group_of[static_cast<std::size_t>(rank)], key, &group), "MPI_Comm_split", rank);
   return group;
 }
 
 }  // namespace detail
-
 }  // namespace annulus

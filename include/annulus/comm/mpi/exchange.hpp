@@ -123,8 +123,12 @@ class MpiExchange {
       if (parts_[i].incoming && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
   }
 
-  bool done() const { return receiving_ == 0 && sending_ == 0; }
-  bool receives_done() const { return receiving_ == 0; }
+  bool done() const {
+    return !any_pending([](Part const&) { return true; });
+  }
+  bool receives_done() const {
+    return !any_pending([](Part const& part) { return part.incoming; });
+  }
   /// True if all its messages are in own_bytes().
   bool owns_bytes() const { return !own_.empty(); }
   /// True if MPI may still read the caller's bytes for a message to this peer.
@@ -212,14 +216,12 @@ class MpiExchange {
     int const count = static_cast<int>(bytes.size());
     check_mpi(MPI_Irecv(bytes.data(), count, MPI_BYTE, part.peer, tag, communicator_, &request), "MPI_Irecv", rank_,
               part.peer);
-    ++receiving_;
   }
 
   void post_send(std::span<std::byte const> bytes, int tag, Rank to) {
     MPI_Request& request = add({to, false, 0, 0, bytes.size()});
     int const count = static_cast<int>(bytes.size());
     check_mpi(MPI_Isend(bytes.data(), count, MPI_BYTE, to, tag, communicator_, &request), "MPI_Isend", rank_, to);
-    ++sending_;
     ++peers_[static_cast<std::size_t>(to)].sent;
   }
 
@@ -227,7 +229,6 @@ class MpiExchange {
     Part const& part = parts_[index];
     // MPI does not free a request that completed with an error.
     if (requests_[index] != MPI_REQUEST_NULL) MPI_Request_free(&requests_[index]);
-    --(part.incoming ? receiving_ : sending_);
     int cancelled = 0, bytes = 0;
     MPI_Test_cancelled(&status, &cancelled);
     if (cancelled != 0) return;
@@ -284,7 +285,6 @@ class MpiExchange {
   std::vector<MPI_Request> requests_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
-  int receiving_ = 0, sending_ = 0;
   std::size_t lists_arrived_ = 0, lists_different_ = 0;
   Part first_different_{};
   bool outlives_closing_ = false, cancelled_ = false;

@@ -146,7 +146,7 @@ class MpiSharedMemory {
   MpiSharedMemory(MpiSharedMemory const&) = delete;
   MpiSharedMemory& operator=(MpiSharedMemory const&) = delete;
   ~MpiSharedMemory() {
-    for (auto const& own : own_mappings_) own->header().retired.store(1, std::memory_order_release);
+    for (OwnMapping const& own : own_mappings_) own.header().retired.store(1, std::memory_order_release);
   }
 
   /// The address of this rank's table; 0 bytes if the system has no memory for it.
@@ -162,23 +162,24 @@ class MpiSharedMemory {
   /// A buffer that this rank can share; null for 0 bytes. Throws std::bad_alloc.
   std::byte* allocate(Index bytes) {
     if (bytes == 0) return nullptr;
-    auto const wanted = static_cast<std::uint64_t>(bytes);
-    for (auto const& own : own_mappings_)
-      if (!own->used && !reader_of(*own) && own->bytes >= wanted && own->bytes / 2 <= wanted) {
-        own->used = true;
-        return own->first;
+    auto const wanted = static_cast<std::size_t>(bytes);
+    for (OwnMapping& own : own_mappings_)
+      if (!own.used && !reader_of(own) && own.buffer().size() >= wanted && own.buffer().size() / 2 <= wanted) {
+        own.used = true;
+        return own.buffer().data();
       }
     drop_unused();
-    std::uint64_t const header_bytes = header_bytes_of(size_), whole = header_bytes + wanted;
-    auto own = std::make_unique<OwnMapping>(OwnMapping{SharedMapping::make(whole, ++key_), nullptr, wanted, true});
-    if (!own->memory) throw std::bad_alloc();
-    own->first = own->memory.data() + header_bytes;
-    return own_mappings_.emplace_back(std::move(own))->first;
+    std::size_t const header =
+        (readers_begin + sizeof(std::uint32_t) * static_cast<std::size_t>(size_) + page - 1) / page * page;
+    OwnMapping own{SharedMapping::make(header + wanted, ++key_), header};
+    if (!own.memory) throw std::bad_alloc();
+    return own_mappings_.emplace_back(std::move(own)).buffer().data();
   }
 
   /// Frees the buffer at `first`. Windows on it stay readable until they are released.
   void free(std::byte* first) noexcept {
-    if (OwnMapping* const own = own_mapping_of(first)) own->used = false;
+    for (OwnMapping& own : own_mappings_)
+      if (own.buffer().data() == first) own.used = false;
     if (!keeps_spare_) drop_unused();
   }
 
@@ -191,9 +192,9 @@ class MpiSharedMemory {
   /// Publishes a window for rank `to`. Throws CommunicationError if there are too many runs, if they do not lie within
   /// one buffer, or if max_open_windows windows are open.
   void share(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
-    OwnMapping* const own = buffer_of_window(out, [&](std::span<std::byte const> run) {
-      OwnMapping* const found = own_mapping_of(run.data());
-      return found && run.data() + run.size() <= found->first + found->bytes ? found : nullptr;
+    OwnMapping const* const own = buffer_of_window(out, [&](std::span<std::byte const> run) {
+      OwnMapping const* const found = own_mapping_of(run.data());
+      return found && own_mapping_of(&run.back()) == found ? found : nullptr;
     });
     std::uint64_t& number = shared_[stream_index(channel, to)];
     WindowEntry& entry = entry_in(table_, channel, to, number);
@@ -259,18 +260,17 @@ class MpiSharedMemory {
   };
   static constexpr std::uint64_t readers_begin = 64, page = 4096;
 
-  /// A mapping of this rank, which holds one buffer of `bytes` bytes at `first`.
+  /// A mapping of this rank, which holds one buffer behind its header.
   struct OwnMapping {
     SharedMapping memory;
-    std::byte* first;
-    std::uint64_t bytes;
-    bool used;
+    std::size_t header_bytes;
+    bool used = true;
     MappingHeader& header() const { return *reinterpret_cast<MappingHeader*>(memory.data()); }
+    std::span<std::byte> buffer() const {
+      return std::span(memory.data(), static_cast<std::size_t>(memory.address().bytes)).subspan(header_bytes);
+    }
   };
 
-  static std::uint64_t header_bytes_of(int size) {
-    return (readers_begin + sizeof(std::uint32_t) * static_cast<std::uint64_t>(size) + page - 1) / page * page;
-  }
   static std::atomic<std::uint32_t>* readers_of(std::byte* memory, Rank reader) {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(memory + readers_begin) + reader;
   }
@@ -280,9 +280,9 @@ class MpiSharedMemory {
     return entries[stream_index(channel, reader) * max_open_windows + number % max_open_windows];
   }
 
-  OwnMapping* own_mapping_of(std::byte const* place) const {
-    for (auto const& own : own_mappings_)
-      if (place >= own->first && place < own->first + own->bytes) return own.get();
+  OwnMapping const* own_mapping_of(std::byte const* place) const {
+    for (OwnMapping const& own : own_mappings_)
+      if (place >= own.buffer().data() && place <= &own.buffer().back()) return &own;
     return nullptr;
   }
   std::optional<Rank> reader_of(OwnMapping const& own) const {
@@ -292,9 +292,9 @@ class MpiSharedMemory {
   }
 
   void drop_unused() noexcept {
-    std::erase_if(own_mappings_, [&](auto const& own) {
-      bool const gone = !own->used && !reader_of(*own);
-      if (gone) own->header().retired.store(1, std::memory_order_release);
+    std::erase_if(own_mappings_, [&](OwnMapping const& own) {
+      bool const gone = !own.used && !reader_of(own);
+      if (gone) own.header().retired.store(1, std::memory_order_release);
       return gone;
     });
   }
@@ -318,7 +318,7 @@ class MpiSharedMemory {
   SharedMapping table_;
   std::vector<SharedMapping> tables_;
   std::vector<std::uint64_t> shared_, windows_;  ///< windows opened for, and by, each peer, by stream_index
-  std::vector<std::unique_ptr<OwnMapping>> own_mappings_;
+  std::vector<OwnMapping> own_mappings_;
   std::map<std::pair<std::int32_t, std::uint64_t>, std::shared_ptr<SharedMapping const>> mapped_;
   bool keeps_spare_ = true;
 };

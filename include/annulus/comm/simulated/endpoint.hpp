@@ -1,5 +1,6 @@
 #pragma once
-// One rank's end of a simulated ring: messages, shared buffers, all-gathers and shutdown, in state that the ranks share.
+// One rank's end of a simulated ring: messages, shared buffers, all-gathers and shutdown, under a lock that all ranks
+// share.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +36,8 @@ namespace detail {
 
 class SimulatedEndpoint;
 
-/// A buffer, and the number of windows that each rank reads. Lives as long as the Buffer of the ring or any window on it.
+/// A buffer, and the number of windows that each rank reads. Lives as long as the Buffer of the ring or any window on
+/// it.
 struct SharedBuffer {
   HostBuffer memory;
   Rank owner;
@@ -117,12 +119,10 @@ class SimulatedEndpoint {
       Shift const shift{&of(sending.to).messages_.hold(sending), &messages_.hold(receiving)};
       shift.sent->out.assign(out.begin(), out.end());
       shift.sent->sent_at = record_.position();
-      shift.sent->has_out = true;
       shift.received->in.assign(in.begin(), in.end());
       shift.received->expected_at = record_.position();
-      shift.received->has_in = true;
-      deliver(lock, *shift.sent);
-      deliver(lock, *shift.received);
+      post(lock, *shift.sent);
+      post(lock, *shift.received);
       return shift;
     });
   }
@@ -133,9 +133,10 @@ class SimulatedEndpoint {
     std::unique_lock lock(world_.mutex);
     try {
       Awaited const what(name_of(received->address.channel), " shift");
-      wait(lock, what, received->address.from, [&] { return received->state == Message::delivered; });
-      if (!received->complaint.empty()) fail(received->complaint.view(), received->address.from);
-      wait(lock, what, sent->address.to, [&] { return sent->state == Message::delivered; });
+      Rank const from = received->address.from, to = sent->address.to;
+      wait(lock, what, [&](Rank rank) { return rank == from && received->state != Message::delivered; });
+      if (!received->complaint.empty()) fail(received->complaint.view(), from);
+      wait(lock, what, [&](Rank rank) { return rank == to && sent->state != Message::delivered; });
     } catch (...) {
       withdraw(lock, shift);
       throw;
@@ -181,9 +182,10 @@ class SimulatedEndpoint {
     require_open();
     Address const& address = window.address;
     auto found = arriving_.end();
-    wait(lock, awaited_window(address.channel), address.from, [&] {
+    wait(lock, awaited_window(address.channel), [&](Rank rank) {
+      if (rank != address.from) return false;
       found = std::find_if(arriving_.begin(), arriving_.end(), [&](auto const& one) { return one.address == address; });
-      return found != arriving_.end();
+      return found == arriving_.end();
     });
     Arriving taken = std::exchange(*found, std::move(arriving_.back()));
     arriving_.pop_back();
@@ -219,8 +221,8 @@ class SimulatedEndpoint {
       auto const is_missing = [&](Rank rank) { return of_rank(rank).round != round; };
       if (first_rank(is_missing) == CommunicationError::unknown) notify_all();
       wait(lock, Awaited("all_gather"), is_missing);
-      auto const alike =
-          std::count_if(records.begin(), records.end(), [&](auto const& one) { return one.bytes.size() == mine.size(); });
+      auto const is_alike = [&](auto const& record) { return record.bytes.size() == mine.size(); };
+      auto const alike = std::count_if(records.begin(), records.end(), is_alike);
       for (Rank rank = 0; rank < size(); ++rank) {
         auto const& bytes = of_rank(rank).bytes;
         // A rank whose length differs from all others is to blame; of two ranks, each blames the other.
@@ -326,14 +328,8 @@ class SimulatedEndpoint {
     return CommunicationError::unknown;
   }
 
-  /// Waits for `peer` until ready().
-  template <class Ready>
-  void wait(std::unique_lock<std::mutex>& lock, Awaited const& what, Rank peer, Ready ready) {
-    wait(lock, what, [&](Rank rank) { return rank == peer && !ready(); });
-  }
-
-  /// Waits for all ranks for which is_missing(rank) holds, until there is none. Throws CommunicationError if the ring is
-  /// or becomes closed, and closes it if one of these ranks has returned or the deadline has passed.
+  /// Waits for the ranks for which is_missing(rank) holds, until there is none. Throws CommunicationError if the ring
+  /// is or becomes closed, and closes it if one of these ranks has returned or the deadline has passed.
   template <class IsMissing>
   void wait(std::unique_lock<std::mutex>& lock, Awaited const& what, IsMissing is_missing) {
     constexpr Rank none = CommunicationError::unknown;
@@ -366,9 +362,9 @@ class SimulatedEndpoint {
     }
   }
 
-  /// Copies the message if both its ends are posted.
-  void deliver(std::unique_lock<std::mutex>& lock, Message& message) {
-    if (!message.has_out || !message.has_in || message.withdrawn || message.state != Message::awaited) return;
+  /// Notes that an end of the message is posted, and copies the message if both are.
+  void post(std::unique_lock<std::mutex>& lock, Message& message) {
+    if (++message.posted < 2 || message.withdrawn || message.state != Message::awaited) return;
     message.state = Message::copying;
     lock.unlock();
     message.copy();

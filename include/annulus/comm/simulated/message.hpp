@@ -27,7 +27,8 @@ struct SimulatedMessage {
   std::vector<std::span<std::byte const>> out;
   std::vector<std::span<std::byte>> in;
   CallPosition sent_at, expected_at;  ///< of the two ranks when they posted their ends
-  bool has_out, has_in, withdrawn;
+  bool withdrawn;
+  int posted;  ///< ends whose runs are set
   enum { awaited, copying, delivered } state;
   Complaint complaint;
   int holders = 0;  ///< ends that are in use; if 0, the object may serve a later message between the same ranks
@@ -68,7 +69,8 @@ class SimulatedMailbox {
     }
     if (!spare) spare = messages_.back().get();
     spare->address = address;
-    spare->has_out = spare->has_in = spare->withdrawn = false;
+    spare->withdrawn = false;
+    spare->posted = 0;
     spare->state = SimulatedMessage::awaited;
     spare->complaint.clear();
     spare->holders = 1;
