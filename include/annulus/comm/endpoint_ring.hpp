@@ -97,7 +97,7 @@ class EndpointRing {
   Rank rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
 
-  /// Throws CommunicationError if the ring is closed. Closes it and throws std::bad_alloc if memory is short.
+  /// Throws CommunicationError if the ring is closed, and std::bad_alloc if memory is short.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     return {endpoint_, endpoint_->start_shift(channel, hop, out, in)};
   }

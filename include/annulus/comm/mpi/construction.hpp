@@ -78,7 +78,8 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
   for (int other = 0; other < size; ++other)
     require(group_of[static_cast<std::size_t>(other)] != -1, "rank ", other, " is in no replica group");
   MPI_Comm group = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(communicator, group_of[static_cast<std::size_t>(rank)], key, &group), "MPI_Comm_split", rank);
+  int const color = group_of[static_cast<std::size_t>(rank)];
+  check_mpi(MPI_Comm_split(communicator, color, key, &group), "MPI_Comm_split", rank);
   return group;
 }
 

@@ -130,7 +130,6 @@ class MpiEndpoint {
   /// Returns when all windows on the buffer at `first` have been released.
   void reclaim(std::byte const* first) {
     require_open();
-    process_notices();
     await_memory(awaited_release(), [&] { return memory_->reader_of(first); });
   }
 
@@ -247,8 +246,7 @@ class MpiEndpoint {
 
   /// Starts the exchange whose messages post(exchange) posts.
   template <class Post>
-  Shift start(std::string_view what, int hop, CallPosition const& position, MpiTags tags,
-                                     Post post) {
+  Shift start(std::string_view what, int hop, CallPosition const& position, MpiTags tags, Post post) {
     require_open();
     process_notices();
     require_open();
@@ -312,15 +310,14 @@ class MpiEndpoint {
     // Messages that a peer sent before it left, or before the ring was closed, arrive within this time.
     constexpr std::chrono::milliseconds grace(300);
     Rank const peer = waits_for_;
-    auto const now = PollingTimer::Clock::now();
-    if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left = now;
+    if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left = PollingTimer::Clock::now();
     bool const given_up =
         deadline.peer_left && PollingTimer::exceeds(*deadline.peer_left, std::min(options_.timeout, grace));
     if (failure_ && (given_up || departed(peer))) failure_->raise(rank_);
     if (given_up) fail(RingFailure::returned(rank_, peer, waits_what_.view()));
     if (!deadline.timer.exceeds(options_.timeout)) return;
     if (!deadline.statuses_asked) {
-      deadline.statuses_asked = now;
+      deadline.statuses_asked = PollingTimer::Clock::now();
       notices_.tell_all({.kind = MpiNotice::late, .status = own_status()});
     }
     bool const all_answered = std::all_of(

@@ -255,7 +255,7 @@ class MpiSharedMemory {
 
   /// First bytes of a mapping; the counts of windows that each reader has not released follow at readers_begin.
   struct MappingHeader {
-    std::uint64_t key;
+    std::uint64_t key;                   ///< of its address
     std::atomic<std::uint32_t> retired;  ///< 1: the owner will not share it again
   };
   static constexpr std::uint64_t readers_begin = 64, page = 4096;
