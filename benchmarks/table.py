@@ -185,7 +185,7 @@ def print_turns(results):
         return
     ours, native = (context(turn_file(results, 0, name))["annulus_cpu_target"] for name in ("attention", "headers"))
     print()
-    line(f"speed of annulus::cpu ({ours}) by headers (native: {native})", "reached", "goal")
+    line(f"annulus::cpu ({ours}) relative to headers ({native})", "reached", "goal")
     for step, mask, dim in GOALS:
         name = attention_name("cpu", step, mask, 4096, dim)
         pairs = [(library[name], headers[name]) for library, headers in turns]
