@@ -192,8 +192,8 @@ class ShadowPass {
     }
     if (TileShadow const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, selected);
     if (TileShadow* const dst = tile_of(core, "dst", i.dst)) {
-      dst->defined.add(i.dst, core.walk.at(i.dst.offset), changed);
-      dst->by_matmul.remove(i.dst, core.walk.at(i.dst.offset), changed);
+      dst->defined.set(i.dst, core.walk.at(i.dst.offset), changed, true);
+      dst->by_matmul.set(i.dst, core.walk.at(i.dst.offset), changed, false);
     }
   }
 
@@ -240,11 +240,8 @@ class ShadowPass {
                program_.buffer(access).name,
                ", which no matmul wrote last; the first matmul of a tile has accumulate=False");
     }
-    tile->defined.add(access, begin, touched);
-    if constexpr (std::same_as<I, MatMul>)
-      tile->by_matmul.add(access, begin, touched);
-    else
-      tile->by_matmul.remove(access, begin, touched);
+    tile->defined.set(access, begin, touched, true);
+    tile->by_matmul.set(access, begin, touched, std::same_as<I, MatMul>);
   }
 
   void check_bank(Core& core, Access const& dst) {

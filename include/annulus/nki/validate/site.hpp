@@ -27,7 +27,8 @@ void append_part(std::string& place, Parts const&... parts) {
 /// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
 class Scope {
  public:
-  explicit Scope(Program const& program) : program_(&program), ranges_(program.variables.size()) {
+  explicit Scope(Program const& program)
+      : program_(&program), ranges_(std::max<std::size_t>(program.variables.size(), core_variable + 1)) {
     ranges_[core_variable] = {0, program.cores - 1};
   }
 
