@@ -55,8 +55,7 @@ class CostVisitor {
   }
   /// L: max(64, N), plus 64 to read out the accumulator registers.
   InstructionCost operator()(Activation const& i) const {
-    return at_least_shortest(count(i.data) / costs().activation_width,
-                             i.reduce_res ? costs().shortest_instruction : 0);
+    return at_least_shortest(count(i.data) / costs().activation_width, i.reduce_res ? costs().shortest_instruction : 0);
   }
   /// L: N with an operand in PSUM; D: N with 16-bit operands in SBUF; else 2N.
   InstructionCost operator()(TensorTensor const& i) const {
@@ -311,8 +310,8 @@ class CostPlan {
       Buffer const& buffer = program.buffer(access);
       std::vector<Run> runs = runs_of(access, on_chip(buffer.memory));
       // A register offset may point anywhere.
-      bool const all = access.register_offset || (access.offset == Affine(0) &&
-                                                  runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
+      bool const all = access.register_offset ||
+                       (access.offset == Affine(0) && runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
       Index& piece = pieces_[static_cast<std::size_t>(access.buffer)];
       if (!all) piece = common_divisor(access, runs, piece);
       plan.operands.push_back({&access, use, all, !access.offset.is_constant(), std::move(runs)});

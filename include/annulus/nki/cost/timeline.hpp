@@ -306,9 +306,8 @@ class Timeline {
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
       OperandPlan const& operand = plan.operands[i];
       Resolved const& used = operands[i] = resolve(core, operand);
-      for_each_use(operand, [&](bool write) {
-        ready.wait_for(used.place->free_for(write, operand, used.offset, waits));
-      });
+      for_each_use(operand,
+                   [&](bool write) { ready.wait_for(used.place->free_for(write, operand, used.offset, waits)); });
       if (auto const& by_register = operand.access->register_offset)
         ready.wait_for(core.registers[static_cast<std::size_t>(by_register->register_number)]);
     }
@@ -317,9 +316,8 @@ class Timeline {
 
   static void note(InstructionPlan const& plan, Operands const& operands, End const& end) {
     for (std::size_t i = 0; i < plan.operands.size(); ++i)
-      for_each_use(plan.operands[i], [&](bool write) {
-        operands[i].place->note(write, plan.operands[i], operands[i].offset, end);
-      });
+      for_each_use(plan.operands[i],
+                   [&](bool write) { operands[i].place->note(write, plan.operands[i], operands[i].offset, end); });
   }
 
   template <class Observer>

@@ -117,9 +117,7 @@ class Observer {
     return thread;
   }
 
-  void write(std::string const& event) {
-    out_ << std::exchange(separator_, ",\n") << event;
-  }
+  void write(std::string const& event) { out_ << std::exchange(separator_, ",\n") << event; }
 
   std::ostream& out_;
   Program const& program_;

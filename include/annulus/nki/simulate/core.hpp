@@ -193,8 +193,8 @@ inline float const* contiguous_row(Operand const& operand, Index p, Scratch& scr
   return gathered;
 }
 
-/// Calls compute(p, out, {in...}, n) for every row p: out and in are the n elements of the destination and of the sources,
-/// which have its extents; out may be one of the in. `exact`: the results need no rounding.
+/// Calls compute(p, out, {in...}, n) for every row p: out and in are the n elements of the destination and of the
+/// sources, which have its extents; out may be one of the in. `exact`: the results need no rounding.
 template <std::size_t N, class Compute>
 void transform_rows(CoreState& core, Access const& to, std::array<Access const*, N> const& from, Compute&& compute,
                     bool exact = false) {

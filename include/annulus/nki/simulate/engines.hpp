@@ -1,17 +1,19 @@
 #pragma once
-// Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents, types
-// and memories of operands match; only what depends on data is checked.
+// Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents,
+// types and memories of operands match; only what depends on data is checked.
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/simulate/core.hpp"
 
 namespace annulus::nki::simulator {
 
-// ScalarE and VectorE. TensorScalar and TensorCopy have the same results on both and on GpSimdE, TensorTensor and Memset
-// on VectorE and GpSimdE.
+// ScalarE and VectorE. TensorScalar and TensorCopy have the same results on both and on GpSimdE, TensorTensor and
+// Memset on VectorE and GpSimdE.
 
 /// Reduces n values into the accumulator register of a row. They are the float32 values: dst may be narrower.
 inline void accumulate(float& result, ReduceCommand command, Operator op, float const* values, Index n) {
@@ -92,19 +94,11 @@ struct Interval {
 };
 inline Interval passing(Operator op, Index start, float bound, Index n) {
   if (bound != bound) return {n, n};
-  auto const number_of = [&](auto holds) {
-    Index low = 0, high = n;
-    while (low < high) {
-      Index const middle = (low + high) / 2;
-      if (holds(static_cast<float>(start + middle)))
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
+  // Validation has bounded the indices, so that they are exact in float32.
+  auto const number_below = [&](double end) {
+    return static_cast<Index>(std::clamp(end - static_cast<double>(start), 0.0, static_cast<double>(n)));
   };
-  Index const below = number_of([&](float index) { return index < bound; });
-  Index const up_to = number_of([&](float index) { return index <= bound; });
+  Index const below = number_below(std::ceil(bound)), up_to = number_below(std::floor(bound) + 1.0);
   switch (op) {
     case Operator::less:
       return {0, below};

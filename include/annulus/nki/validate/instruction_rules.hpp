@@ -55,9 +55,7 @@ inline void check(TensorCopy const& i, Site const& site) {
   check_elementwise(i, "src", i.src, site, {Engine::vector, Engine::scalar, Engine::gpsimd});
 }
 
-inline void check(Reciprocal const& i, Site const& site) {
-  check_elementwise(i, "data", i.data, site);
-}
+inline void check(Reciprocal const& i, Site const& site) { check_elementwise(i, "data", i.data, site); }
 
 inline void check(Exponential const& i, Site const& site) {
   site.require(site.limits.has_exponential, Rule::generation, "", name_of(site.program.target),
@@ -249,11 +247,11 @@ inline void check(DmaCopy const& i, Site const& site) {
                ", and both must be equal");
 }
 
-/// The counts of all axes, as text.
-inline std::string counts_of(Access const& access) {
+/// The counts of all axes.
+inline std::vector<Index> counts_of(Access const& access) {
   std::vector<Index> counts;
   for (Axis const& axis : access.axes()) counts.push_back(axis.count);
-  return message_of(counts);
+  return counts;
 }
 
 /// The DMA engines' caches make a transpose reliable for 2-byte types, axes in multiples of 16 elements, and
@@ -263,16 +261,15 @@ inline void check(DmaTranspose const& i, Site const& site) {
   require_memory(site.memory(i.dst) == Memory::sbuf, Rule::reach, "dst", i.dst, site, "accepted: sbuf");
   require_same_type(Rule::dma_transpose, i.dst, "src", i.src, site);
   require_type(bytes_of(site.type(i.src)) == 2, Rule::dma_transpose, "src", i.src, site, "accepted: types of 2 bytes");
-  static constexpr std::size_t permutations[3][4] = {{1, 0}, {2, 1, 0}, {3, 1, 2, 0}};
-  std::size_t const num_axes = i.src.axes().size();
+  std::vector<Index> const source = counts_of(i.src);
+  std::size_t const num_axes = source.size();
   if (!site.require(num_axes >= 2 && num_axes <= 4, Rule::dma_transpose, "src", num_axes, " axes; accepted: 2 to 4"))
     return;
-  bool permuted = i.dst.axes().size() == num_axes;
-  for (std::size_t axis = 0; permuted && axis < num_axes; ++axis)
-    permuted = i.dst.axis(axis).count == i.src.axis(permutations[num_axes - 2][axis]).count;
-  site.require(permuted, Rule::dma_transpose, "dst", "is ", counts_of(i.dst), "; src is ", counts_of(i.src),
+  std::vector<Index> swapped = source;
+  std::swap(swapped.front(), swapped.back());
+  site.require(counts_of(i.dst) == swapped, Rule::dma_transpose, "dst", "is ", counts_of(i.dst), "; src is ", source,
                ", and dst must be src with its first and last axis swapped");
-  Index const rows = i.src.axis(0).count, columns = i.src.axis(num_axes - 1).count;
+  Index const rows = source.front(), columns = source.back();
   site.require(rows % 16 == 0, Rule::dma_transpose, "src", "first axis of ", rows, "; accepted: multiples of 16");
   site.require(columns % 16 == 0 && columns <= 128, Rule::dma_transpose, "src", "last axis of ", columns,
                "; accepted: multiples of 16 up to 128");

@@ -18,8 +18,8 @@ inline bool require_register(std::string_view keyword, int number, Site const& s
                       "; the program has ", site.program.registers, " registers");
 }
 
-/// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in scope
-/// only; later rules rely on it.
+/// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in
+/// scope only; later rules rely on it.
 struct IndexRules {
   Site const& site;
   bool hold = true;
@@ -104,17 +104,10 @@ inline bool check_tile_operand(std::string_view keyword, Access const& access, O
                access.elements(), " elements per partition in ", name_of(buffer.memory), "; at most ", most);
   site.require(!access.register_offset, Rule::access_pattern, keyword,
                "a register in the offset of a tile; accepted in HBM only");
-  if (!strides_fit) return false;
-  ValueRange const offset = site.scope.range_of(access.offset);
-  Index const last = saturating_sum(offset.high, access.extremes(1).second);
-  site.require(offset.low >= 0 && last < buffer.elements_per_partition(), Rule::capacity, keyword, "elements ",
-               offset.low, "..", last, " of a partition of tile ", buffer.name, ", which has ",
-               buffer.elements_per_partition());
-  return true;
+  return strides_fit;
 }
 
-/// Rules of an operand in HBM. A register offset is assumed to hold any rank of the ring. Returns whether its strides
-/// and its register are accepted.
+/// Rules of an operand in HBM. Returns whether its strides and its register are accepted.
 inline bool check_tensor_operand(std::string_view keyword, Use use, Access const& access, Site const& site) {
   Buffer const& buffer = site.buffer(access);
   site.require(access.age == 0 && access.start_partition == 0, Rule::form, keyword, "age ", access.age,
@@ -127,27 +120,30 @@ inline bool check_tensor_operand(std::string_view keyword, Use use, Access const
     if (!site.require(axis.stride >= 0, Rule::access_pattern, keyword, "stride ", axis.stride,
                       "; at least 0 is accepted"))
       return false;
-  ValueRange offset = site.scope.range_of(access.offset);
-  if (access.register_offset) {
-    int const dimension = access.register_offset->dimension;
-    if (!site.require(dimension >= 0 && dimension < static_cast<int>(buffer.shape.size()), Rule::access_pattern,
+  if (!access.register_offset) return true;
+  int const dimension = access.register_offset->dimension;
+  return site.require(dimension >= 0 && dimension < static_cast<int>(buffer.shape.size()), Rule::access_pattern,
                       keyword, "a register counts dimension ", dimension, " of tensor ", buffer.name, ", which has ",
-                      buffer.shape.size()))
-      return false;
-    offset.high = saturating_sum(offset.high, saturating_product(buffer.stride(dimension), site.program.ranks - 1));
-  }
-  Index const last = saturating_sum(offset.high, access.extremes(0).second);
-  site.require(offset.low >= 0 && last < buffer.size(), Rule::access_pattern, keyword, "elements ", offset.low, "..",
-               last, " of tensor ", buffer.name, ", which has ", buffer.size(),
-               access.register_offset ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
-  return true;
+                      buffer.shape.size());
 }
 
+/// Rules of every operand. A register is assumed to hold any rank of the ring.
 inline void check_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose, Site const& site) {
-  bool const chip = on_chip(site.memory(access));
-  bool const strides_fit =
-      chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site);
-  if (strides_fit && use != Use::read)
+  Buffer const& buffer = site.buffer(access);
+  bool const chip = on_chip(buffer.memory);
+  if (!(chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site)))
+    return;
+  ValueRange const offset = site.scope.range_of(access.offset);
+  Index last = saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
+  bool const moves = !chip && access.register_offset;
+  if (moves)
+    last = saturating_sum(last,
+                          saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
+  site.require(offset.low >= 0 && last < buffer.elements_per_partition(), chip ? Rule::capacity : Rule::access_pattern,
+               keyword, "elements ", offset.low, "..", last, chip ? " of a partition of tile " : " of tensor ",
+               buffer.name, ", which has ", buffer.elements_per_partition(),
+               moves ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
+  if (use != Use::read)
     site.require(names_each_element_once(chip ? access.free_axes() : access.axes()), Rule::access_pattern, keyword,
                  "the pattern names an element twice; a destination names each once");
 }
@@ -203,8 +199,8 @@ inline void require_same_shape(std::string_view keyword, Access const& access, A
 
 inline void require_same_type(Rule rule, Access const& dst, std::string_view keyword, Access const& access,
                               Site const& site) {
-  require_type(site.type(dst) == site.type(access), rule, "dst", dst, site, keyword, " is ",
-               name_of(site.type(access)), ", and both must be equal");
+  require_type(site.type(dst) == site.type(access), rule, "dst", dst, site, keyword, " is ", name_of(site.type(access)),
+               ", and both must be equal");
 }
 
 inline bool require_floating(Rule rule, std::string_view keyword, Access const& access, Site const& site) {
@@ -253,7 +249,7 @@ inline bool require_operator(std::string_view keyword, Operator op, std::initial
   return require_one_of(rule, keyword, op, accepted, site);
 }
 
-/// For instructions of VectorE, ScalarE and GpSimdE: the engine, memories of all operands, and types of results in PSUM.
+/// For instructions of VectorE, ScalarE and GpSimdE: engine, memories of all operands, and types of results in PSUM.
 /// Returns whether the engine is accepted; the rules of others are unknown.
 template <class I>
 bool check_reach(I const& i, Site const& site, std::initializer_list<Engine> accepted = {I::engine}) {

@@ -85,35 +85,22 @@ class TensorShadow {
       for (Trace& trace : traces_) trace.writes = trace.reads = ElementBits(size_);
   }
 
-  /// Records a read at offset `begin`, in elements of the tensor.
-  TensorAnswer read(int core, Access const& access, Index begin) {
+  /// Records a read or write at offset `begin`, in elements of the tensor. `certain` is false for one of several offsets
+  /// that a register may select; elements written there do not count as written.
+  TensorAnswer use(int core, bool writes, Access const& access, Index begin, bool certain) {
     TensorAnswer answer;
-    if (complete_ && !shared_) return answer;
-    Trace& other = traces_[other_of(core)];
+    if (!writes && complete_ && !shared_) return answer;
+    if (writes && shared_ && sent_) return {TensorFault::unseen_sending, begin};
+    Trace& other = traces_[static_cast<std::size_t>(1 - core)];
     Trace& own = traces_[static_cast<std::size_t>(core)];
     Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
       if (shared_ && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
-      if (!complete_ && found(written_.first_clear(first, count), TensorFault::undefined, answer)) return false;
-      if (shared_) own.reads.set(first, count);
-      return true;
-    });
-    return answer;
-  }
-
-  /// Records a write. `certain` is false for one of several offsets that a register may select; the elements then do
-  /// not count as written.
-  TensorAnswer write(int core, Access const& access, Index begin, bool certain = true) {
-    TensorAnswer answer;
-    if (shared_ && sent_) return {TensorFault::unseen_sending, begin};
-    Trace& other = traces_[other_of(core)];
-    Trace& own = traces_[static_cast<std::size_t>(core)];
-    Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
-      if (shared_) {
-        if (found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
-        if (found(other.reads.first_set(first, count), TensorFault::unseen_read, answer)) return false;
-        own.writes.set(first, count);
-      }
-      if (certain && !complete_) {
+      if (shared_ && writes && found(other.reads.first_set(first, count), TensorFault::unseen_read, answer))
+        return false;
+      if (!writes && !complete_ && found(written_.first_clear(first, count), TensorFault::undefined, answer))
+        return false;
+      if (shared_) (writes ? own.writes : own.reads).set(first, count);
+      if (writes && certain && !complete_) {
         written_.set(first, count);
         complete_ = count == size_;
       }
@@ -168,7 +155,6 @@ class TensorShadow {
     ElementBits writes{0}, reads{0};
   };
 
-  static std::size_t other_of(int core) { return static_cast<std::size_t>(1 - core); }
   static bool found(Index element, TensorFault fault, TensorAnswer& answer) {
     if (element >= 0) answer = {fault, element};
     return element >= 0;

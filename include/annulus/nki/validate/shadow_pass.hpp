@@ -145,10 +145,8 @@ class ShadowPass {
 
   template <class... Parts>
   void report(Core const& core, Rule rule, std::string_view operand, Parts const&... parts) {
-    auto const* instruction = core.node ? core.node->as<Instruction>() : nullptr;
     faults_.add(
-        core.node, rule, instruction ? name_of(*instruction) : "program", [&] { return place_of(core); }, operand,
-        parts...);
+        core.node, rule, name_of(*core.node->as<Instruction>()), [&] { return place_of(core); }, operand, parts...);
   }
 
   /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.
@@ -262,9 +260,8 @@ class ShadowPass {
     TensorShadow& tensor = tensor_of(core.walk.core(), access);
     Index const begin = core.walk.at(access.offset), step = register_step(core, keyword, access);
     for (Index rank = 0; rank < (step == 0 ? 1 : program_.ranks); ++rank) {
-      Index const at = begin + rank * step;
-      TensorAnswer const answer = use == Use::read ? tensor.read(core.walk.core(), access, at)
-                                                   : tensor.write(core.walk.core(), access, at, step == 0);
+      TensorAnswer const answer =
+          tensor.use(core.walk.core(), use != Use::read, access, begin + rank * step, step == 0);
       if (answer.fault != TensorFault::none)
         return report_tensor(core, keyword, access, answer, use == Use::read ? "read" : "overwritten");
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "annulus/core/error.hpp"
@@ -44,10 +45,8 @@ class Scope {
   /// Calls inside() with the core variable fixed to `core`.
   template <class Inside>
   void on_core(int core, Inside&& inside) {
-    ValueRange const before = ranges_[core_variable];
-    bool const was_one = on_one_core_;
-    ranges_[core_variable] = {core, core};
-    on_one_core_ = true;
+    ValueRange const before = std::exchange(ranges_[core_variable], {core, core});
+    bool const was_one = std::exchange(on_one_core_, true);
     inside();
     on_one_core_ = was_one;
     ranges_[core_variable] = before;

@@ -44,15 +44,14 @@ inline bool check_shapes(Site const& site) {
     if (!extents || !rotates) continue;
     require(buffer.role == Role::internal || buffer.memory == Memory::shared_hbm, Rule::inputs_and_outputs, "is in ",
             name_of(buffer.memory), "; inputs and outputs are in shared_hbm");
-    Index const most = site.limits.partitions;
-    bool const fits =
-        on_chip(buffer.memory)
-            ? require(buffer.shape.size() == 2, Rule::form, "has shape ", buffer.shape,
+    if (on_chip(buffer.memory))
+      sound = require(buffer.shape.size() == 2, Rule::form, "has shape ", buffer.shape,
                       "; a tile has partitions and elements per partition") &&
-                  require(buffer.partitions() <= most, Rule::partitions, buffer.partitions(), " partitions; at most ",
-                          most)
-            : require(buffer.rotation == 1, Rule::form, "rotation ", buffer.rotation, " in HBM; accepted: 1");
-    sound = sound && fits;
+              require(buffer.partitions() <= site.limits.partitions, Rule::partitions, buffer.partitions(),
+                      " partitions; at most ", site.limits.partitions) &&
+              sound;
+    else
+      sound = require(buffer.rotation == 1, Rule::form, "rotation ", buffer.rotation, " in HBM; accepted: 1") && sound;
   }
   return sound;
 }
@@ -70,9 +69,8 @@ inline void check_capacity(Site const& site) {
       site.require(false, Rule::capacity, first_beyond->name, "all ", what, " take ", total, ' ', unit, "; at most ",
                    limit, ", which this one exceeds");
   };
-  check_total(site.limits.sbuf_bytes, "sbuf tiles", "bytes per partition", [](Buffer const& buffer) {
-    return buffer.memory == Memory::sbuf ? bytes_per_partition(buffer) : 0;
-  });
+  check_total(site.limits.sbuf_bytes, "sbuf tiles", "bytes per partition",
+              [](Buffer const& buffer) { return buffer.memory == Memory::sbuf ? bytes_per_partition(buffer) : 0; });
   check_total(site.limits.psum_banks, "psum tiles", "banks", [&](Buffer const& buffer) {
     return buffer.memory == Memory::psum ? psum_banks(buffer, site.limits) : 0;
   });
