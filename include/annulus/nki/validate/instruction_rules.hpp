@@ -19,7 +19,7 @@ inline void check(Activation const& i, Site const& site) {
   require_column("reduce_res", i.reduce_res, partitions, site);
   bool const sums = i.reduce_cmd == ReduceCommand::reduce || i.reduce_cmd == ReduceCommand::reset_reduce;
   if (i.reduce_op)
-    require_operator("reduce_op", *i.reduce_op, {Operator::add}, site);
+    require_one_of(Rule::operators, "reduce_op", *i.reduce_op, {Operator::add}, site);
   else
     site.require(!sums && !i.reduce_res, Rule::operators, "reduce_op", "is missing, but ",
                  i.reduce_res ? "reduce_res" : "reduce_cmd", " is given; accepted: add");
@@ -79,17 +79,17 @@ inline void check(Memset const& i, Site const& site) {
 inline void check(TensorScalarReduce const& i, Site const& site) {
   check_elementwise(i, "data", i.data, site);
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
-  require_operator("reduce_op", i.reduce_op, {Operator::add, Operator::multiply, Operator::maximum, Operator::minimum},
-                   site);
+  require_one_of(Rule::operators, "reduce_op", i.reduce_op,
+                 {Operator::add, Operator::multiply, Operator::maximum, Operator::minimum}, site);
   require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
 }
 
 inline void check(TensorReduce const& i, Site const& site) {
   check_reach(i, site);
-  require_operator("op", i.op,
-                   {Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum,
-                    Operator::logical_and, Operator::logical_or},
-                   site);
+  require_one_of(Rule::operators, "op", i.op,
+                 {Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum,
+                  Operator::logical_and, Operator::logical_or},
+                 site);
   auto const last = static_cast<int>(i.data.axes().size()) - 1;
   if (!site.require(i.axis >= 1 && i.axis == last, Rule::shape, "axis", i.axis, "; accepted: the last axis of data, ",
                     last))
@@ -104,8 +104,8 @@ inline void check(RangeSelect const& i, Site const& site) {
   require_floating(Rule::range_select, "on_true_tile", i.on_true_tile, site);
   auto const comparisons = {Operator::equal, Operator::less, Operator::less_equal, Operator::greater,
                             Operator::greater_equal};
-  require_operator("comp_op0", i.comp_op0, comparisons, site, Rule::range_select);
-  require_operator("comp_op1", i.comp_op1, comparisons, site, Rule::range_select);
+  require_one_of(Rule::range_select, "comp_op0", i.comp_op0, comparisons, site);
+  require_one_of(Rule::range_select, "comp_op1", i.comp_op1, comparisons, site);
   auto const check_float32_column = [&](std::string_view keyword, Access const& access) {
     if (require_column(keyword, access, i.dst.partitions(), site))
       require_type(site.type(access) == ElementType::float32, Rule::range_select, keyword, access, site,
@@ -114,7 +114,7 @@ inline void check(RangeSelect const& i, Site const& site) {
   check_float32_column("bound0", i.bound0);
   check_float32_column("bound1", i.bound1);
   if (i.reduce_res) check_float32_column("reduce_res", *i.reduce_res);
-  require_operator("reduce_op", i.reduce_op, {Operator::maximum}, site, Rule::range_select);
+  require_one_of(Rule::range_select, "reduce_op", i.reduce_op, {Operator::maximum}, site);
   site.require(i.on_false_value == lowest_float, Rule::range_select, "on_false_value", i.on_false_value,
                "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
@@ -334,7 +334,7 @@ inline void check(CollectivePermute const& i, Site const& site) {
 
 inline void check(CollectivePermuteReduce const& i, Site const& site) {
   require_permute({{"srcs0_by_channel", &i.src0}, {"srcs1_by_channel", &i.src1}}, i.dst, i.channel, site);
-  require_operator("op", i.op, {Operator::add, Operator::minimum, Operator::maximum}, site);
+  require_one_of(Rule::operators, "op", i.op, {Operator::add, Operator::minimum, Operator::maximum}, site);
 }
 
 inline void check(ProcessingRank const& i, Site const& site) {

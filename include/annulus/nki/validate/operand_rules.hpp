@@ -244,10 +244,6 @@ bool require_one_of(Rule rule, std::string_view keyword, Name name, std::initial
   return site.require(std::ranges::find(accepted, name) != accepted.end(), rule, keyword, name_of(name),
                       "; accepted: ", names);
 }
-inline bool require_operator(std::string_view keyword, Operator op, std::initializer_list<Operator> accepted,
-                             Site const& site, Rule rule = Rule::operators) {
-  return require_one_of(rule, keyword, op, accepted, site);
-}
 
 /// For instructions of VectorE, ScalarE and GpSimdE: engine, memories of all operands, and types of results in PSUM.
 /// Returns whether the engine is accepted; the rules of others are unknown.

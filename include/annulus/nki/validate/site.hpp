@@ -114,7 +114,6 @@ class Site {
   Buffer const& buffer(Access const& access) const { return program.buffer(access); }
   Memory memory(Access const& access) const { return buffer(access).memory; }
   ElementType type(Access const& access) const { return buffer(access).type; }
-  std::string_view instruction() const { return name_; }
 
   /// Returns `holds`; if false, reports a finding whose message is `parts` concatenated.
   template <class... Parts>
