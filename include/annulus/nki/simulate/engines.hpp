@@ -19,7 +19,7 @@ namespace annulus::nki::simulator {
 inline void accumulate(float& result, ReduceCommand command, Operator op, float const* values, Index n) {
   if (command == ReduceCommand::idle) return;
   if (command != ReduceCommand::reduce) result = identity_of(op);
-  if (command != ReduceCommand::reset) result = apply(op, result, reduce(op, values, n));
+  if (command != ReduceCommand::reset) apply(op, &result, reduce(op, values, n), false, &result, 1);
 }
 
 inline void execute(CoreState& core, Activation const& i) {
