@@ -85,8 +85,8 @@ class TensorShadow {
       for (Trace& trace : traces_) trace.writes = trace.reads = ElementBits(size_);
   }
 
-  /// Records a read or write at offset `begin`, in elements of the tensor. `certain` is false for one of several offsets
-  /// that a register may select; elements written there do not count as written.
+  /// Records a read or write at offset `begin`, in elements of the tensor. `certain` is false for one of several
+  /// offsets that a register may select; elements written there do not count as written.
   TensorAnswer use(int core, bool writes, Access const& access, Index begin, bool certain) {
     TensorAnswer answer;
     if (!writes && complete_ && !shared_) return answer;
