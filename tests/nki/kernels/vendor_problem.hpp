@@ -15,7 +15,7 @@
 #include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
 #include "annulus/nki/simulate/arithmetic.hpp"
-#include "annulus/nki/simulate/machine.hpp"
+#include "annulus/nki/simulate/simulate.hpp"
 #include "annulus/sharding/sharding.hpp"
 #include "support/catch.hpp"
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
@@ -32,79 +33,70 @@ struct InstructionCost {
 
 namespace cost_detail {
 
-/// Duration of a compute instruction.
-struct Cycles {
-  double count = 0;
-  bool estimate = false;  ///< tag I
-  bool tiny = false;      ///< has the minimum duration of an instruction
-};
-
-/// Visitor of Instruction that returns Cycles by the vendor's last published formulas, or a whole InstructionCost.
-/// Source tags: L = published for NeuronCore-v2, D = a current page, I = inferred here. Cycles are of the engine's
-/// clock; N = elements per partition. The program and hardware outlive it.
+/// Visitor of Instruction that returns its cost by the vendor's last published formulas. Source tags: L = published for
+/// NeuronCore-v2, D = a current page, I = inferred here. Cycles are of the engine's clock; N = elements per partition.
+/// The program and hardware outlive it.
 class CostVisitor {
  public:
-  CostVisitor(Program const& program, Hardware const& hardware) : program_(program), hardware_(hardware) {}
+  CostVisitor(Program const& program, Hardware const& hardware, Engine engine)
+      : program_(program), hardware_(hardware), clock_(hardware.costs.clock[static_cast<std::size_t>(engine)]) {}
 
   /// L: max(min(64, M), N); fp32 takes four passes. The stationary operand is loaded during the previous matmul.
-  Cycles operator()(MatMul const& i) const {
-    double const cycles =
-        std::max(std::min(costs().shortest_instruction, count(i.stationary)), count(i.moving)) * passes(i.moving);
-    return {cycles, false, false};
+  InstructionCost operator()(MatMul const& i) const {
+    return busy(std::max(std::min(costs().shortest_instruction, count(i.stationary)), count(i.moving)) *
+                passes(i.moving));
   }
   /// L: TensorE max(P, min(64, F)), VectorE max(64, N). I: fp32 through TensorE takes the passes of a matmul.
-  Cycles operator()(Transpose const& i) const {
+  InstructionCost operator()(Transpose const& i) const {
     if (i.engine != Engine::tensor) return at_least_shortest(count(i.data));
     double const rows = static_cast<double>(i.data.partitions());
-    return {std::max(rows, std::min(costs().shortest_instruction, count(i.data))) * passes(i.data), passes(i.data) != 1,
-            false};
+    return busy(std::max(rows, std::min(costs().shortest_instruction, count(i.data))) * passes(i.data),
+                passes(i.data) != 1);
   }
   /// L: max(64, N), plus 64 to read out the accumulator registers.
-  Cycles operator()(Activation const& i) const {
-    Cycles cycles = at_least_shortest(count(i.data) / costs().activation_width);
-    if (i.reduce_res) cycles.count += costs().shortest_instruction;
-    return cycles;
+  InstructionCost operator()(Activation const& i) const {
+    return at_least_shortest(count(i.data) / costs().activation_width, i.reduce_res ? costs().shortest_instruction : 0);
   }
   /// L: N with an operand in PSUM; D: N with 16-bit operands in SBUF; else 2N.
-  Cycles operator()(TensorTensor const& i) const {
+  InstructionCost operator()(TensorTensor const& i) const {
     if (i.engine == Engine::gpsimd) return on_gpsimd(2 * count(i.dst));
     bool const fast = in_psum(i.data1) || in_psum(i.data2) || (is_16_bit(i.data1) && is_16_bit(i.data2));
     return at_least_shortest((fast ? 1 : 2) * count(i.dst));
   }
-  Cycles operator()(TensorScalar const& i) const { return one_tensor(i.dst, i.data, i.engine); }
-  Cycles operator()(TensorCopy const& i) const { return one_tensor(i.dst, i.src, i.engine); }
+  InstructionCost operator()(TensorScalar const& i) const { return one_tensor(i.dst, i.data, i.engine); }
+  InstructionCost operator()(TensorCopy const& i) const { return one_tensor(i.dst, i.src, i.engine); }
   /// L: N for 16-bit tensors, subtraction and multiplication, N even; else 2N.
-  Cycles operator()(ScalarTensorTensor const& i) const {
+  InstructionCost operator()(ScalarTensorTensor const& i) const {
     auto const simple = [](Operator op) { return op == Operator::subtract || op == Operator::multiply; };
     bool const fast =
         is_16_bit(i.data) && is_16_bit(i.operand1) && simple(i.op0) && simple(i.op1) && i.data.elements() % 2 == 0;
     return at_least_shortest((fast ? 1 : 2) * count(i.dst));
   }
   /// L: max(64, N) + 64.
-  Cycles operator()(TensorScalarReduce const& i) const {
-    Cycles cycles = at_least_shortest(count(i.data));
-    cycles.count += costs().shortest_instruction;
-    return cycles;
+  InstructionCost operator()(TensorScalarReduce const& i) const {
+    return at_least_shortest(count(i.data), costs().shortest_instruction);
   }
   /// L: N; N / 2 for sums and maxima of 16-bit elements in SBUF.
-  Cycles operator()(TensorReduce const& i) const {
+  InstructionCost operator()(TensorReduce const& i) const {
     bool const fast = is_16_bit(i.data) && in_sbuf(i.data) && (i.op == Operator::add || i.op == Operator::maximum);
     return at_least_shortest(count(i.data) / (fast ? 2 : 1));
   }
-  Cycles operator()(RangeSelect const& i) const { return at_least_shortest(count(i.dst)); }  // L
+  InstructionCost operator()(RangeSelect const& i) const { return at_least_shortest(count(i.dst)); }  // L
   /// D: max(64, 8N).
-  Cycles operator()(Reciprocal const& i) const { return at_least_shortest(costs().reciprocal_cycles * count(i.data)); }
+  InstructionCost operator()(Reciprocal const& i) const {
+    return at_least_shortest(costs().reciprocal_cycles * count(i.data));
+  }
   /// D: four times as fast as ScalarE; I: taken as N / 4.
-  Cycles operator()(Exponential const& i) const { return inferred(at_least_shortest(count(i.src) / 4)); }
+  InstructionCost operator()(Exponential const& i) const { return inferred(at_least_shortest(count(i.src) / 4)); }
   /// L: N; N / 2 for zeros of 16 bits. I: GpSimdE adds its start-up.
-  Cycles operator()(Memset const& i) const {
+  InstructionCost operator()(Memset const& i) const {
     bool const zero = std::visit([](auto value) { return value == 0; }, i.value);
     double const n = count(i.dst) / (zero && is_16_bit(i.dst) ? 2 : 1);
     return i.engine == Engine::gpsimd ? on_gpsimd(n) : at_least_shortest(n);
   }
-  Cycles operator()(Iota const& i) const { return {costs().gpsimd_start + count(i.dst)}; }          // L
-  Cycles operator()(AffineSelect const& i) const { return {costs().gpsimd_start + count(i.dst)}; }  // L
-  Cycles operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }       // L
+  InstructionCost operator()(Iota const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }          // L
+  InstructionCost operator()(AffineSelect const& i) const { return busy(costs().gpsimd_start + count(i.dst)); }  // L
+  InstructionCost operator()(StreamShuffle const& i) const { return at_least_shortest(count(i.dst)); }           // L
   InstructionCost operator()(DmaCopy const& i) const { return dma(i.dst, i.src, false); }
   InstructionCost operator()(DmaTranspose const& i) const { return dma(i.dst, i.src, true); }
   InstructionCost operator()(CollectivePermute const& i) const { return permute(i.dst); }                          // I
@@ -123,44 +115,38 @@ class CostVisitor {
   bool in_sbuf(Access const& access) const { return program_.buffer(access).memory == Memory::sbuf; }
   double passes(Access const& access) const { return bytes_of(type(access)) == 4 ? costs().fp32_matmul_passes : 1; }
 
-  Cycles at_least_shortest(double cycles) const {
-    return {std::max(cycles, costs().shortest_instruction), false, cycles <= costs().shortest_instruction};
+  InstructionCost busy(double cycles, bool estimate = false) const {
+    return {.seconds = cycles / clock_, .estimate = estimate};
   }
-  static Cycles inferred(Cycles cycles) {
-    cycles.estimate = true;
-    return cycles;
+  /// max(64, cycles) + more.
+  InstructionCost at_least_shortest(double cycles, double more = 0) const {
+    InstructionCost cost = busy(std::max(cycles, costs().shortest_instruction) + more);
+    if (cycles <= costs().shortest_instruction) cost.dependent = costs().dependent_tiny_instruction / clock_;
+    return cost;
+  }
+  static InstructionCost inferred(InstructionCost cost) {
+    cost.estimate = true;
+    return cost;
   }
   /// I: no formula is published for GpSimdE's copies and arithmetic; start-up and N are taken from iota.
-  Cycles on_gpsimd(double cycles) const { return inferred({costs().gpsimd_start + cycles}); }
+  InstructionCost on_gpsimd(double cycles) const { return busy(costs().gpsimd_start + cycles, true); }
 
   /// tensor_copy, tensor_scalar. L: N. D (trn2), I (trn3): VectorE with 16-bit input and output takes N / 4 from SBUF
   /// to SBUF without strides, else N / 2. D: ScalarE of trn3 takes N / 2 with 16-bit input and output.
-  Cycles one_tensor(Access const& dst, Access const& src, Engine engine) const {
+  InstructionCost one_tensor(Access const& dst, Access const& src, Engine engine) const {
     double const n = count(dst);
     if (engine == Engine::gpsimd) return on_gpsimd(n);
     if (!is_16_bit(dst) || !is_16_bit(src)) return at_least_shortest(n);
     bool const trn3 = hardware_.target == Target::trn3;
     if (engine == Engine::scalar) return at_least_shortest(trn3 ? n / 2 : n);
     bool const fastest = in_sbuf(dst) && in_sbuf(src) && dst.contiguous() && src.contiguous();
-    Cycles cycles = at_least_shortest(n / (fastest ? 4 : 2));
-    cycles.estimate = trn3;
-    return cycles;
+    InstructionCost const cost = at_least_shortest(n / (fastest ? 4 : 2));
+    return trn3 ? inferred(cost) : cost;
   }
 
   InstructionCost permute(Access const& dst) const {
     double const bytes = static_cast<double>(dst.size() * bytes_of(type(dst)));
     return {.seconds = bytes / costs().permute_rate, .latency = costs().permute_latency, .estimate = true};
-  }
-
-  /// Number of consecutive elements along the axes from `from` on.
-  static Index run_length(Access const& access, std::size_t from) {
-    Index run = 1;
-    for (std::size_t i = access.axes().size(); i-- > from;) {
-      if (access.axis(i).count == 1) continue;
-      if (access.axis(i).stride != run) break;
-      run *= access.axis(i).count;
-    }
-    return run;
   }
 
   /// A generator writes the descriptors, a latency follows, then some of the DMA engines move rows. I, from the
@@ -171,7 +157,12 @@ class CostVisitor {
     bool const to_chip = on_chip(program_.buffer(dst).memory), from_chip = on_chip(program_.buffer(src).memory);
     std::size_t const first_axis = to_chip || from_chip ? 1 : 0;
     auto const row_bytes = [&](Access const& access) {
-      return static_cast<double>(run_length(access, first_axis) * bytes_of(type(access)));
+      Index adjacent = 1;
+      Runs::in_order(access.axes().subspan(first_axis)).visit(0, [&](Index, Index run, Index step) {
+        if (step == 1) adjacent = run;
+        return false;
+      });
+      return static_cast<double>(adjacent * bytes_of(type(access)));
     };
     double const row = std::min(row_bytes(dst), row_bytes(src));
     double const bytes =
@@ -200,6 +191,7 @@ class CostVisitor {
 
   Program const& program_;
   Hardware const& hardware_;
+  double clock_;
 };
 
 }  // namespace cost_detail
@@ -207,17 +199,7 @@ class CostVisitor {
 /// The cost of an instruction that waits for nothing. It is the same for every execution, because shapes are constant.
 inline InstructionCost cost_of(Program const& program, Hardware const& hardware, Instruction const& instruction) {
   Engine const engine = engine_of(instruction);
-  double const clock = hardware.costs.clock[static_cast<std::size_t>(engine)];
-  struct {
-    double clock, dependent;
-    InstructionCost operator()(cost_detail::Cycles const& cycles) const {
-      return {.seconds = cycles.count / clock, .dependent = cycles.tiny ? dependent / clock : 0,
-              .estimate = cycles.estimate};
-    }
-    InstructionCost operator()(InstructionCost const& cost) const { return cost; }
-  } const in_seconds{clock, hardware.costs.dependent_tiny_instruction};
-  cost_detail::CostVisitor const visitor(program, hardware);
-  InstructionCost cost = std::visit([&](auto const& typed) { return in_seconds(visitor(typed)); }, instruction);
+  InstructionCost cost = std::visit(cost_detail::CostVisitor(program, hardware, engine), instruction);
   cost.engine = engine;
   return cost;
 }
@@ -246,13 +228,11 @@ inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
     auto const [low, high] = access.extremes(first);
     return {{low, high - low + 1}};
   }
-  std::vector<Run> runs{{0, length}}, joined;
-  for (Axis const& axis : access.axes().subspan(first, inner - first)) {
-    std::vector<Run> const outer = std::exchange(runs, {});
-    for (Run const& run : outer)
-      for (Index i = 0; i < (axis.stride == 0 ? 1 : axis.count); ++i)
-        runs.push_back({run.begin + i * axis.stride, length});
-  }
+  std::vector<Run> runs, joined;
+  Runs::in_order(access.axes().subspan(first, inner - first)).visit(0, [&](Index begin, Index steps, Index step) {
+    for (Index i = 0; i < steps; ++i) runs.push_back({begin + i * step, length});
+    return true;
+  });
   std::ranges::sort(runs, {}, &Run::begin);
   for (Run const& run : runs)
     if (!joined.empty() && run.begin <= joined.back().begin + joined.back().length)
@@ -260,13 +240,6 @@ inline std::vector<Run> runs_of(Access const& access, bool on_chip) {
     else
       joined.push_back(run);
   return joined;
-}
-
-/// True if the access touches its whole buffer in every iteration. A register offset may point anywhere, so it counts
-/// as touching all.
-inline bool touches_all(Buffer const& buffer, Access const& access, std::vector<Run> const& runs) {
-  if (access.register_offset) return true;
-  return access.offset == Affine(0) && runs.size() == 1 && runs[0] == Run{0, buffer.elements_per_partition()};
 }
 
 /// The greatest common divisor of all boundaries of an access's runs, and of `so_far`.
@@ -280,8 +253,8 @@ inline Index common_divisor(Access const& access, std::vector<Run> const& runs, 
 /// Footprint of one operand.
 struct OperandPlan {
   Access const* access = nullptr;
-  bool reads = false, writes = false;
-  bool all = false;       ///< touches the whole place; else the runs
+  Use use = Use::read;
+  bool all = false;       ///< touches the whole place in every iteration; else the runs
   bool can_move = false;  ///< the offset depends on loops
   std::vector<Run> runs;
 };
@@ -303,7 +276,13 @@ class CostPlan {
     check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
                  "; accepted is a program that passes validation");
     add(program, hardware, program.body);
-    for (std::size_t i = 0; i < pieces_.size(); ++i) limit(program.buffers[i], pieces_[i]);
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      if (pieces_[i] == 0) continue;
+      Buffer const& buffer = program.buffers[i];
+      Index const most = on_chip(buffer.memory) ? most_pieces_on_chip : most_pieces_in_hbm;
+      Index const pieces = ceil_divide(buffer.elements_per_partition(), pieces_[i]);
+      if (pieces > most) pieces_[i] *= ceil_divide(pieces, most);
+    }
   }
 
   InstructionPlan const& of(Node const& node) const { return plans_.find(&node)->second; }
@@ -330,20 +309,14 @@ class CostPlan {
     for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
       Buffer const& buffer = program.buffer(access);
       std::vector<Run> runs = runs_of(access, on_chip(buffer.memory));
-      bool const all = touches_all(buffer, access, runs);
+      // A register offset may point anywhere.
+      bool const all = access.register_offset ||
+                       (access.offset == Affine(0) && runs == std::vector<Run>{{0, buffer.elements_per_partition()}});
       Index& piece = pieces_[static_cast<std::size_t>(access.buffer)];
       if (!all) piece = common_divisor(access, runs, piece);
-      plan.operands.push_back(
-          {&access, use != Use::write, use != Use::read, all, !access.offset.is_constant(), std::move(runs)});
+      plan.operands.push_back({&access, use, all, !access.offset.is_constant(), std::move(runs)});
     });
     plans_.emplace(&node, std::move(plan));
-  }
-
-  static void limit(Buffer const& buffer, Index& piece) {
-    if (piece == 0) return;
-    Index const most = on_chip(buffer.memory) ? most_pieces_on_chip : most_pieces_in_hbm;
-    Index const pieces = ceil_divide(buffer.elements_per_partition(), piece);
-    if (pieces > most) piece *= ceil_divide(pieces, most);
   }
 
   std::unordered_map<Node const*, InstructionPlan> plans_;

@@ -91,11 +91,15 @@ struct CostReport {
 
 namespace report_detail {
 
-/// Accumulates the costs of a timeline's executions.
+/// Adds the executions of a timeline to the cores, kinds and sections of a report.
 class Observer {
  public:
   /// Every core begins in a section without a name.
-  explicit Observer(Program const& program) : cores_(static_cast<std::size_t>(program.cores)) { number_of("", 0); }
+  Observer(Program const& program, CostReport& report)
+      : report_(report), cores_(static_cast<std::size_t>(program.cores)) {
+    report.cores.resize(cores_.size());
+    number_of("", 0);
+  }
 
   void section(int core, Section const& section, Index number) {
     Core& here = cores_[static_cast<std::size_t>(core)];
@@ -105,65 +109,58 @@ class Observer {
 
   void executed(Execution const& execution) {
     Core& core = cores_[static_cast<std::size_t>(execution.core)];
+    CoreCost& core_cost = report_.cores[static_cast<std::size_t>(execution.core)];
     InstructionCost const& cost = execution.plan.cost;
     std::size_t const engine = static_cast<std::size_t>(cost.engine);
-    EngineCost& sum = core.cost.engines[engine];
+    EngineCost& sum = core_cost.engines[engine];
     KindCost& kind = kinds_[engine][execution.plan.instruction->index()];
-    SectionCost& section = sections_[core.section];
+    SectionCost& section = report_.sections[core.section];
     if (kind.instructions == 0)
       kind = {.name = std::string(name_of(*execution.plan.instruction)), .engine = cost.engine};
-    section.busy[engine] += execution.busy;
-    auto const add = [&](auto& to) {
+    auto const add = [&](auto& to, double& busy) {
+      busy += execution.busy;
       ++to.instructions;
       to.estimate = to.estimate || cost.estimate;
     };
-    add(sum);
-    add(kind);
-    add(section);
-    sum.busy += execution.busy;
-    kind.busy += execution.busy;
+    add(sum, sum.busy);
+    add(kind, kind.busy);
+    add(section, section.busy[engine]);
     sum.waited[static_cast<std::size_t>(execution.waited_for)] += execution.waited;
-    core.cost.seconds = std::max(core.cost.seconds, execution.end);
+    core_cost.seconds = std::max(core_cost.seconds, execution.end);
     if (cost.engine != Engine::dma && cost.engine != Engine::collective)
       core.computed = std::max(core.computed, execution.end);
     if (cost.engine == Engine::collective) section.permute += execution.busy;
+    report_.estimate = report_.estimate || cost.estimate;
   }
 
   /// Call at the end. Time after the last end of a compute engine belongs to the last section.
   void finish() {
-    for (Core& core : cores_) close(core, core.cost.seconds);
-    for (std::size_t i = 0; i < sections_.size(); ++i)
-      for (Core const& core : cores_)
-        if (i < core.seconds.size()) sections_[i].seconds = std::max(sections_[i].seconds, core.seconds[i]);
-  }
-
-  std::vector<SectionCost>& sections() { return sections_; }
-  std::vector<KindCost> kinds() const {
-    std::vector<KindCost> all;
-    for (auto const& of_engine : kinds_) {
-      auto const first = static_cast<std::ptrdiff_t>(all.size());
-      std::ranges::copy_if(of_engine, std::back_inserter(all),
-                           [](KindCost const& kind) { return kind.instructions > 0; });
-      std::ranges::stable_sort(all.begin() + first, all.end(), std::ranges::greater{}, &KindCost::busy);
+    for (std::size_t c = 0; c < cores_.size(); ++c) {
+      double const seconds = report_.cores[c].seconds;
+      report_.seconds = std::max(report_.seconds, seconds);
+      close(cores_[c], seconds);
+      for (std::size_t i = 0; i < cores_[c].seconds.size(); ++i)
+        report_.sections[i].seconds = std::max(report_.sections[i].seconds, cores_[c].seconds[i]);
     }
-    return all;
-  }
-  CoreCost& core(std::size_t number) { return cores_[number].cost; }
-  double seconds() const {
-    return std::ranges::max(cores_, {}, [](Core const& core) { return core.cost.seconds; }).cost.seconds;
+    for (auto const& of_engine : kinds_) {
+      auto const first = static_cast<std::ptrdiff_t>(report_.kinds.size());
+      std::ranges::copy_if(of_engine, std::back_inserter(report_.kinds),
+                           [](KindCost const& kind) { return kind.instructions > 0; });
+      std::ranges::stable_sort(report_.kinds.begin() + first, report_.kinds.end(), std::ranges::greater{},
+                               &KindCost::busy);
+    }
   }
 
  private:
   struct Core {
-    CoreCost cost;
     std::size_t section = 0;
     double computed = 0, closed = 0;
     std::vector<double> seconds;  // by section
   };
 
   std::size_t number_of(std::string const& name, Index number) {
-    auto const [found, is_new] = numbers_.try_emplace({name, number}, sections_.size());
-    if (is_new) sections_.push_back({.name = name, .number = number});
+    auto const [found, is_new] = numbers_.try_emplace({name, number}, report_.sections.size());
+    if (is_new) report_.sections.push_back({.name = name, .number = number});
     return found->second;
   }
 
@@ -173,11 +170,20 @@ class Observer {
     core.closed = until;
   }
 
+  CostReport& report_;
   std::vector<Core> cores_;
   std::array<std::array<KindCost, Counts::kinds>, engine_count> kinds_;
-  std::vector<SectionCost> sections_;
   std::map<std::pair<std::string, Index>, std::size_t> numbers_;
 };
+
+/// The times of a report.
+inline CostReport timed(Program const& program, Hardware const& hardware) {
+  CostReport report;
+  Observer observer(program, report);
+  Timeline(program, hardware).run(observer);
+  observer.finish();
+  return report;
+}
 
 inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
   OnChipCost cost{.sbuf_limit = limits.sbuf_bytes, .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
@@ -197,36 +203,25 @@ inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
 /// time. The program must have passed validation. Throws Error if its cores do not reach the same barriers and
 /// collectives, or if it uses undeclared names, tiles that are not allocated or elements out of bounds.
 inline CostReport cost_report(Program const& program, Hardware const& hardware) {
-  report_detail::Observer observed(program);
-  Timeline(program, hardware).run(observed);
-  observed.finish();
-
-  CostReport report;
+  CostReport report = report_detail::timed(program, hardware);
   report.program = program.name;
   report.target = hardware.target;
-  report.seconds = observed.seconds();
   report.counts = count(program);
   report.on_chip = report_detail::on_chip_cost(program, hardware.limits);
   for (int c = 0; c < program.cores; ++c) {
-    CoreCost& core = report.cores.emplace_back(observed.core(static_cast<std::size_t>(c)));
+    CoreCost& core = report.cores[static_cast<std::size_t>(c)];
     double const operations = 2.0 * static_cast<double>(count(program, c).multiply_adds);
     if (report.seconds > 0) core.tensor_utilisation = operations / (report.seconds * hardware.costs.tensor_peak);
     report.tensor_utilisation += core.tensor_utilisation / program.cores;
-    for (EngineCost const& engine : core.engines) report.estimate = report.estimate || engine.estimate;
   }
-  report.kinds = observed.kinds();
-  report.sections = std::move(observed.sections());
-
   if (report.counts.permuted > 0) {
     Hardware instant = hardware;
     instant.costs.permute_latency = 0;
     instant.costs.permute_rate = std::numeric_limits<double>::infinity();
-    report_detail::Observer without(program);
-    Timeline(program, instant).run(without);
-    without.finish();
-    report.exposed = std::max(0.0, report.seconds - without.seconds());
+    CostReport const without = report_detail::timed(program, instant);
+    report.exposed = std::max(0.0, report.seconds - without.seconds);
     for (std::size_t i = 0; i < report.sections.size(); ++i)
-      report.sections[i].exposed = std::max(0.0, report.sections[i].seconds - without.sections()[i].seconds);
+      report.sections[i].exposed = std::max(0.0, report.sections[i].seconds - without.sections[i].seconds);
   }
   std::erase_if(report.sections, [](SectionCost const& section) { return section.instructions == 0; });
   return report;
@@ -238,20 +233,22 @@ namespace table_detail {
 /// single cells that are estimates in other rows.
 class Rows {
  public:
-  void add(bool estimate, std::vector<std::string> cells) { rows_.push_back({estimate, std::move(cells)}); }
+  void add(bool estimate, std::vector<std::string> cells) {
+    cells.front().insert(0, estimate ? "~ " : "  ");
+    rows_.push_back(std::move(cells));
+  }
 
   std::string text() const {
     std::vector<std::size_t> widths;
-    for (Row const& row : rows_) {
-      widths.resize(std::max(widths.size(), row.cells.size()), 0);
-      for (std::size_t i = 0; i < row.cells.size(); ++i) widths[i] = std::max(widths[i], row.cells[i].size());
+    for (auto const& row : rows_) {
+      widths.resize(std::max(widths.size(), row.size()), 0);
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
     }
     std::string text;
-    for (Row const& row : rows_) {
-      text += row.estimate ? "~ " : "  ";
-      for (std::size_t i = 0; i < row.cells.size(); ++i) {
-        std::string const gap(widths[i] - row.cells[i].size(), ' ');
-        text += i == 0 ? row.cells[i] + gap : "  " + gap + row.cells[i];
+    for (auto const& row : rows_) {
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        std::string const gap(widths[i] - row[i].size(), ' ');
+        text += i == 0 ? row[i] + gap : "  " + gap + row[i];
       }
       text.erase(text.find_last_not_of(' ') + 1);
       text += '\n';
@@ -260,11 +257,7 @@ class Rows {
   }
 
  private:
-  struct Row {
-    bool estimate;
-    std::vector<std::string> cells;
-  };
-  std::vector<Row> rows_;
+  std::vector<std::vector<std::string>> rows_;
 };
 
 inline std::string microseconds(double seconds) { return decimal(seconds * 1e6, 2); }

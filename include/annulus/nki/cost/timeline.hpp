@@ -40,18 +40,9 @@ class Calendar {
   /// Reserves `duration` seconds, not before `ready`; returns the begin.
   double reserve(double ready, double duration) {
     auto const [begin, place] = find(ready, duration);
-    double const end = begin + duration;
-    auto const next = taken_.begin() + static_cast<std::ptrdiff_t>(place);
-    bool const joins_next = next != taken_.end() && next->begin == end;
-    bool const joins_last = place > 0 && taken_[place - 1].end == begin;
-    if (joins_last) {
-      taken_[place - 1].end = joins_next ? next->end : end;
-      if (joins_next) taken_.erase(next);
-    } else if (joins_next) {
-      next->begin = begin;
-    } else {
-      taken_.insert(next, {begin, end});
-    }
+    taken_.insert(at(place), {begin, begin + duration});
+    join(place + 1);
+    join(place);
     if (taken_.size() > remembered_) {
       floor_ = taken_.front().end;
       taken_.erase(taken_.begin());
@@ -70,15 +61,20 @@ class Calendar {
 
   Found find(double ready, double duration) const {
     double begin = std::max(ready, floor_);
-    std::size_t place = 0;
     // Searches from the latest span backwards: spans that end before `begin` do not matter, and usually few remain.
-    std::size_t first = taken_.size();
-    while (first > 0 && taken_[first - 1].end > begin) --first;
-    for (place = first; place < taken_.size(); ++place) {
-      if (begin + duration <= taken_[place].begin) break;
+    std::size_t place = taken_.size();
+    while (place > 0 && taken_[place - 1].end > begin) --place;
+    for (; place < taken_.size() && begin + duration > taken_[place].begin; ++place)
       begin = std::max(begin, taken_[place].end);
-    }
     return {begin, place};
+  }
+
+  std::vector<Span>::iterator at(std::size_t place) { return taken_.begin() + static_cast<std::ptrdiff_t>(place); }
+  /// Joins a span with the one before it if they touch.
+  void join(std::size_t place) {
+    if (place == 0 || place >= taken_.size() || taken_[place - 1].end != taken_[place].begin) return;
+    taken_[place - 1].end = taken_[place].end;
+    taken_.erase(at(place));
   }
 
   std::size_t remembered_;
@@ -155,27 +151,30 @@ class Place {
   Place(Index elements, Index piece)
       : piece_(piece), pieces_(static_cast<std::size_t>(piece == 0 ? 0 : ceil_divide(elements, piece))) {}
 
-  End all_free_for(bool write, Waiting const& waiting) const { return any_.free_for(write, waiting); }
-  void note_all(bool write, End const& end) {
-    any_.note(write, end);
-    whole_.note(write, end);
-  }
-
-  /// Elements [begin, begin + length).
-  End free_for(bool write, Index begin, Index length, Waiting const& waiting) const {
+  /// When the operand at `offset` may begin to read or write.
+  End free_for(bool write, OperandPlan const& operand, Index offset, Waiting const& waiting) const {
+    if (operand.all) return any_.free_for(write, waiting);
     End free = whole_.free_for(write, waiting);
-    for (std::size_t i = first(begin); i <= last(begin, length); ++i)
-      free.wait_for(pieces_[i].free_for(write, waiting));
+    for_each_piece(operand, offset, [&](std::size_t i) { free.wait_for(pieces_[i].free_for(write, waiting)); });
     return free;
   }
-  void note(bool write, Index begin, Index length, End const& end) {
-    for (std::size_t i = first(begin); i <= last(begin, length); ++i) pieces_[i].note(write, end);
+  void note(bool write, OperandPlan const& operand, Index offset, End const& end) {
     any_.note(write, end);
+    if (operand.all)
+      whole_.note(write, end);
+    else
+      for_each_piece(operand, offset, [&](std::size_t i) { pieces_[i].note(write, end); });
   }
 
  private:
-  std::size_t first(Index begin) const { return static_cast<std::size_t>(begin / piece_); }
-  std::size_t last(Index begin, Index length) const { return static_cast<std::size_t>((begin + length - 1) / piece_); }
+  template <class Visit>
+  void for_each_piece(OperandPlan const& operand, Index offset, Visit&& visit) const {
+    for (Run const& run : operand.runs) {
+      Index const begin = offset + run.begin;
+      for (Index piece = begin / piece_; piece <= (begin + run.length - 1) / piece_; ++piece)
+        visit(static_cast<std::size_t>(piece));
+    }
+  }
 
   Index piece_;  // 0: always used as a whole
   Uses whole_, any_;
@@ -293,15 +292,11 @@ class Timeline {
     return {static_cast<int>(engine), costs_.semaphore, plan.cost.dependent};
   }
 
-  /// Calls all(write) for a use of the whole place, part(write, begin, length) for each run of other uses.
-  template <class All, class Part>
-  static void for_each_use(OperandPlan const& operand, Index offset, All&& all, Part&& part) {
-    for (bool const write : {false, true}) {
-      if (!(write ? operand.writes : operand.reads)) continue;
-      if (operand.all) all(write);
-      for (Run const& run : operand.runs)
-        if (!operand.all) part(write, offset + run.begin, run.length);
-    }
+  /// Calls visit(write) for the reads and the writes of an operand.
+  template <class Visit>
+  static void for_each_use(OperandPlan const& operand, Visit&& visit) {
+    if (operand.use != Use::write) visit(false);
+    if (operand.use != Use::read) visit(true);
   }
 
   /// Resolves all operands and returns when their data are available.
@@ -309,24 +304,20 @@ class Timeline {
     Waiting const waits = waiting(plan);
     End ready;
     for (std::size_t i = 0; i < plan.operands.size(); ++i) {
-      operands[i] = resolve(core, plan.operands[i]);
-      Place const& place = *operands[i].place;
-      for_each_use(
-          plan.operands[i], operands[i].offset, [&](bool write) { ready.wait_for(place.all_free_for(write, waits)); },
-          [&](bool write, Index begin, Index length) { ready.wait_for(place.free_for(write, begin, length, waits)); });
-      if (auto const& by_register = plan.operands[i].access->register_offset)
+      OperandPlan const& operand = plan.operands[i];
+      Resolved const& used = operands[i] = resolve(core, operand);
+      for_each_use(operand,
+                   [&](bool write) { ready.wait_for(used.place->free_for(write, operand, used.offset, waits)); });
+      if (auto const& by_register = operand.access->register_offset)
         ready.wait_for(core.registers[static_cast<std::size_t>(by_register->register_number)]);
     }
     return ready;
   }
 
   static void note(InstructionPlan const& plan, Operands const& operands, End const& end) {
-    for (std::size_t i = 0; i < plan.operands.size(); ++i) {
-      Place& place = *operands[i].place;
-      for_each_use(
-          plan.operands[i], operands[i].offset, [&](bool write) { place.note_all(write, end); },
-          [&](bool write, Index begin, Index length) { place.note(write, begin, length, end); });
-    }
+    for (std::size_t i = 0; i < plan.operands.size(); ++i)
+      for_each_use(plan.operands[i],
+                   [&](bool write) { operands[i].place->note(write, plan.operands[i], operands[i].offset, end); });
   }
 
   template <class Observer>

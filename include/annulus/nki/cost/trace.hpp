@@ -5,6 +5,7 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/cost/report.hpp"
@@ -19,15 +20,10 @@ inline std::string json_text(std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
   std::string result = "\"";
   for (char const c : text) {
-    auto const code = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (code < 0x20) {
-      result += "\\u00";
-      result += digits[code / 16];
-      result += digits[code % 16];
+    if (auto const code = static_cast<unsigned char>(c); code < 0x20) {
+      result += {'\\', 'u', '0', '0', digits[code / 16], digits[code % 16]};
     } else {
+      if (c == '"' || c == '\\') result += '\\';
       result += c;
     }
   }
@@ -43,7 +39,7 @@ class Observer {
       name("process_name", core, 0, "core " + std::to_string(core));
       for (int engine = 0; engine < engine_count; ++engine)
         if (static_cast<Engine>(engine) != Engine::dma)
-          name("thread_name", core, engine, std::string(name_of(static_cast<Engine>(engine))));
+          name("thread_name", core, engine, name_of(static_cast<Engine>(engine)));
     }
   }
 
@@ -52,11 +48,7 @@ class Observer {
   }
 
   void executed(Execution const& execution) {
-    if (written_ == most_events_) {
-      ++left_out_;
-      return;
-    }
-    ++written_;
+    if (++executed_ > most_events_) return;
     Core& core = cores_[static_cast<std::size_t>(execution.core)];
     Engine const engine = execution.plan.cost.engine;
     int const thread = engine == Engine::dma ? lane(execution, core) : static_cast<int>(engine);
@@ -76,19 +68,18 @@ class Observer {
       event += "\"idle before\":" + decimal(execution.waited * 1e6, 4) +
                ",\"waiting for\":" + json_text(name_of(execution.waited_for)) + ",";
     event += "\"operands\":{";
-    bool first = true;
+    char const* separator = "";
     for_each_access(*execution.plan.instruction, [&](std::string_view keyword, Use, Access const& access) {
-      if (!first) event += ",";
-      event += json_text(keyword) + ":" + json_text(program_.buffer(access).name);
-      first = false;
+      event += std::exchange(separator, ",") + json_text(keyword) + ":" + json_text(program_.buffer(access).name);
     });
     write(event + "}}}");
   }
 
   void finish() {
-    if (left_out_ > 0)
-      write("{\"ph\":\"i\",\"s\":\"g\",\"name\":" + json_text(std::to_string(left_out_) + " events left out") +
-            place(0, 0) + ",\"ts\":" + microseconds(last_) + "}");
+    if (executed_ > most_events_)
+      write("{\"ph\":\"i\",\"s\":\"g\",\"name\":" +
+            json_text(std::to_string(executed_ - most_events_) + " events left out") + place(0, 0) +
+            ",\"ts\":" + microseconds(last_) + "}");
   }
 
  private:
@@ -126,18 +117,15 @@ class Observer {
     return thread;
   }
 
-  void write(std::string const& event) {
-    out_ << (any_ ? ",\n" : "") << event;
-    any_ = true;
-  }
+  void write(std::string const& event) { out_ << std::exchange(separator_, ",\n") << event; }
 
   std::ostream& out_;
   Program const& program_;
   Index most_events_;
   std::vector<Core> cores_;
-  Index written_ = 0, left_out_ = 0;
+  Index executed_ = 0;
   double last_ = 0;
-  bool any_ = false;
+  char const* separator_ = "";
 };
 
 }  // namespace trace_detail

@@ -210,37 +210,16 @@ inline void exp_of(float const* in, float* out, Index n) {
   });
 }
 
-/// Input domain [lowest, highest] of a ScalarE function, of the absolute value if `of_absolute`; outside it the
-/// device's result is undefined.
-struct Domain {
-  float lowest, highest;
-  bool of_absolute;
-};
-inline Domain domain_of(Function function) {
-  switch (function) {
-    case Function::log:
-      return {0x1p-64f, 0x1p64f, false};
-    case Function::sqrt:
-      return {0x1p-116f, 0x1p118f, false};
-    case Function::rsqrt:
-      return {0x1p-87f, 0x1p97f, false};
-    case Function::reciprocal:
-      return {0x1p-42f, 0x1p42f, true};
-    default:
-      return {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), false};
-  }
-}
-
-/// out = function(in); out may be in. Throws for a value outside the function's domain.
+/// out = function(in); out may be in. Throws for a value outside the function's domain, where the device's result is
+/// undefined.
 inline void evaluate(Function function, float const* in, float* out, Index n) {
-  Domain const domain = domain_of(function);
-  if (std::isfinite(domain.lowest))
+  auto const require_domain = [&](float lowest, float highest, bool of_absolute = false) {
     for (Index i = 0; i < n; ++i) {
-      float const value = domain.of_absolute ? std::abs(in[i]) : in[i];
-      check<Error>(value >= domain.lowest && value <= domain.highest, name_of(function), " of ", in[i],
-                   "; ScalarE computes it ", domain.of_absolute ? "for absolute values " : "", "from ", domain.lowest,
-                   " to ", domain.highest);
+      float const value = of_absolute ? std::abs(in[i]) : in[i];
+      check<Error>(value >= lowest && value <= highest, name_of(function), " of ", in[i], "; ScalarE computes it ",
+                   of_absolute ? "for absolute values " : "", "from ", lowest, " to ", highest);
     }
+  };
   auto const each = [&](auto of) {
     for (Index i = 0; i < n; ++i) out[i] = of(in[i]);
   };
@@ -251,6 +230,7 @@ inline void evaluate(Function function, float const* in, float* out, Index n) {
     case Function::exp:
       return exp_of(in, out, n);
     case Function::log:
+      require_domain(0x1p-64f, 0x1p64f);
       return map_blocks(in, out, n, [](Block const& x) { return Block(x.log()); });
     case Function::tanh:
       return map_blocks(in, out, n, [](Block const& x) { return Block(x.tanh()); });
@@ -259,10 +239,13 @@ inline void evaluate(Function function, float const* in, float* out, Index n) {
     case Function::abs:
       return each([](float x) { return std::abs(x); });
     case Function::sqrt:
+      require_domain(0x1p-116f, 0x1p118f);
       return each([](float x) { return std::sqrt(x); });
     case Function::rsqrt:
+      require_domain(0x1p-87f, 0x1p97f);
       return each([](float x) { return 1.0f / std::sqrt(x); });
     case Function::reciprocal:
+      require_domain(0x1p-42f, 0x1p42f, true);
       return each([](float x) { return 1.0f / x; });
   }
 }

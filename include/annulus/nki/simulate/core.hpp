@@ -126,8 +126,7 @@ struct CoreState {
     }
   }
 
-  /// The operand in memory, moved by `distance` elements.
-  Operand operand(Access const& access, Index distance = 0) {
+  Operand operand(Access const& access) {
     Buffer const& buffer = program.buffer(access);
     auto const number = static_cast<std::size_t>(access.buffer);
     bool const chip = on_chip(buffer.memory);
@@ -140,7 +139,9 @@ struct CoreState {
     operand.free = access.free_axes();
     operand.contiguous = access.contiguous();
     operand.type = buffer.type;
-    Index const offset = walk.at(access.offset) + distance;
+    Index offset = walk.at(access.offset);
+    if (auto const& moved = access.register_offset)
+      offset += registers[static_cast<std::size_t>(moved->register_number)] * buffer.stride(moved->dimension);
     auto const [lowest, highest] = access.extremes(chip ? 1 : 0);
     operand.row_stride = chip ? operand.place->columns : access.axis(0).stride;
     operand.first_row = chip ? access.start_partition : 0;
@@ -151,26 +152,23 @@ struct CoreState {
     return operand;
   }
 
-  /// An operand of dma_copy, which a register may move. Validation assumes that a register holds a rank of the ring;
-  /// global ids may be others, so the elements that the register selects are checked here. Throws Error if they are
-  /// out of bounds, or are read and were never written.
-  Operand dma_operand(Access const& access, std::string_view keyword, Use use) {
-    if (!access.register_offset) return operand(access);
+  /// Checks the elements that a register selects, in an operand of dma_copy. Validation assumes that a register holds a
+  /// rank of the ring; global ids may be others. Throws Error if the elements are out of bounds, or are read and were
+  /// never written.
+  void check_register(Access const& access, std::string_view keyword, Use use) {
+    if (!access.register_offset) return;
     Buffer const& buffer = program.buffer(access);
-    auto const [number, dimension] = *access.register_offset;
-    Operand const found = operand(access, registers[static_cast<std::size_t>(number)] * buffer.stride(dimension));
+    Operand const found = operand(access);
     check<Error>(found.first_column >= 0 && found.last_column < buffer.size(), "operand ", keyword,
                  " covers partitions 0 to 0, elements ", found.first_column, " to ", found.last_column, " of ",
                  buffer.name, ", which has 1 x ", buffer.size());
-    if (use != Use::read) return found;
-    for (Index p = 0; p < found.rows; ++p)
+    for (Index p = 0; use == Use::read && p < found.rows; ++p)
       for_each_run(found, p, [&](float const* from, Index count, Index step) {
         for (Index i = 0; i < count; ++i)
           check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
                        from + i * step - found.place->elements.data(), " of ", buffer.name,
                        ", which was never written");
       });
-    return found;
   }
 
   Program const& program;
@@ -195,12 +193,15 @@ inline float const* contiguous_row(Operand const& operand, Index p, Scratch& scr
   return gathered;
 }
 
-/// Calls compute(p, out, {in...}) for every row p: out and in are dst.elements floats; out may be one of the in. The
-/// sources have the extents of dst. `exact`: the results need no rounding.
+/// Calls compute(p, out, {in...}, n) for every row p: out and in are the n elements of the destination and of the
+/// sources, which have its extents; out may be one of the in. `exact`: the results need no rounding.
 template <std::size_t N, class Compute>
-void transform_rows(CoreState& core, Operand const& dst, std::array<Operand, N> const& sources, Compute&& compute,
+void transform_rows(CoreState& core, Access const& to, std::array<Access const*, N> const& from, Compute&& compute,
                     bool exact = false) {
   static_assert(N < std::tuple_size_v<decltype(core.scratch)>);
+  Operand const dst = core.operand(to);
+  std::array<Operand, N> sources;
+  std::ranges::transform(from, sources.begin(), [&](Access const* access) { return core.operand(*access); });
   // Rows are kept until the end where later rows still read elements of dst.
   bool const keeps = std::ranges::any_of(
       sources, [&](Operand const& source) { return dst.may_overlap(source) && !dst.same_as(source); });
@@ -209,7 +210,7 @@ void transform_rows(CoreState& core, Operand const& dst, std::array<Operand, N> 
   for (Index p = 0; p < dst.rows; ++p) {
     float* const out = direct ? dst.row(p) : keeps ? kept + p * dst.elements : kept;
     [&]<std::size_t... i>(std::index_sequence<i...>) {
-      compute(p, out, std::array<float const*, N>{contiguous_row(sources[i], p, core.scratch[i])...});
+      compute(p, out, std::array<float const*, N>{contiguous_row(sources[i], p, core.scratch[i])...}, dst.elements);
     }
     (std::make_index_sequence<N>{});
     if (!exact) round_to(dst.type, out, dst.elements);
@@ -219,11 +220,11 @@ void transform_rows(CoreState& core, Operand const& dst, std::array<Operand, N> 
 }
 
 /// Copies src to dst, row by row. They have the same extents.
-inline void copy_rows(CoreState& core, Operand const& dst, Operand const& src) {
-  auto const copy = [&](Index, float* out, auto const& in) {
-    if (in[0] != out) std::copy(in[0], in[0] + dst.elements, out);
+inline void copy_rows(CoreState& core, Access const& dst, Access const& src) {
+  auto const copy = [](Index, float* out, auto const& in, Index n) {
+    if (in[0] != out) std::copy(in[0], in[0] + n, out);
   };
-  transform_rows<1>(core, dst, {src}, copy, src.type == dst.type);
+  transform_rows<1>(core, dst, {&src}, copy, core.program.buffer(src).type == core.program.buffer(dst).type);
 }
 
 /// A scalar operand as one value per partition: the same number for all, or the elements of a [rows, 1] operand.

@@ -1,82 +1,72 @@
 #pragma once
-// Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents, types
-// and memories of operands match; only what depends on data is checked.
+// Simulated engines: execute(core, instruction) for every instruction of one core. The program is valid, so extents,
+// types and memories of operands match; only what depends on data is checked.
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/simulate/core.hpp"
 
 namespace annulus::nki::simulator {
 
-// ScalarE and VectorE. TensorScalar and TensorCopy have the same results on both and on GpSimdE, TensorTensor and Memset
-// on VectorE and GpSimdE.
+// ScalarE and VectorE. TensorScalar and TensorCopy have the same results on both and on GpSimdE, TensorTensor and
+// Memset on VectorE and GpSimdE.
 
-constexpr bool reduces(ReduceCommand command) {
-  return command == ReduceCommand::reduce || command == ReduceCommand::reset_reduce;
-}
-
-/// Accumulates reduced() into the accumulator register of row p.
-template <class Reduced>
-void accumulate(Column& results, ReduceCommand command, Operator op, Index p, Reduced&& reduced) {
+/// Reduces n values into the accumulator register of a row. They are the float32 values: dst may be narrower.
+inline void accumulate(float& result, ReduceCommand command, Operator op, float const* values, Index n) {
   if (command == ReduceCommand::idle) return;
-  if (command != ReduceCommand::reduce) results[p] = identity_of(op);
-  if (command != ReduceCommand::reset) results[p] = apply(op, results[p], reduced());
+  if (command != ReduceCommand::reduce) result = identity_of(op);
+  if (command != ReduceCommand::reset) apply(op, &result, reduce(op, values, n), false, &result, 1);
 }
 
 inline void execute(CoreState& core, Activation const& i) {
-  Operand const data = core.operand(i.data), dst = core.operand(i.dst);
   Column const scale = column_of(core, i.scale), bias = column_of(core, i.bias);
-  transform_rows<1>(core, dst, {data}, [&](Index p, float* out, auto const& in) {
+  transform_rows<1>(core, i.dst, {&i.data}, [&](Index p, float* out, auto const& in, Index n) {
     float const* argument = in[0];
     if (scale[p] != 1.0f || bias[p] != 0.0f) {
-      Eigen::Map<Eigen::ArrayXf>(out, dst.elements) = RowView(in[0], dst.elements) * scale[p] + bias[p];
+      Eigen::Map<Eigen::ArrayXf>(out, n) = RowView(in[0], n) * scale[p] + bias[p];
       argument = out;
     }
-    evaluate(i.op, argument, out, dst.elements);
-    // The float32 values are summed: dst may be narrower.
-    accumulate(core.scalar_sums, i.reduce_cmd, Operator::add, p, [&] { return sum_of(out, dst.elements); });
+    evaluate(i.op, argument, out, n);
+    accumulate(core.scalar_sums[p], i.reduce_cmd, Operator::add, out, n);
   });
   write_column(core, i.reduce_res, core.scalar_sums);
 }
 
 inline void execute(CoreState& core, TensorTensor const& i) {
-  Operand const data1 = core.operand(i.data1), data2 = core.operand(i.data2), dst = core.operand(i.dst);
-  transform_rows<2>(core, dst, {data1, data2},
-                    [&](Index, float* out, auto const& in) { apply(i.op, in[0], in[1], out, dst.elements); });
+  transform_rows<2>(core, i.dst, {&i.data1, &i.data2},
+                    [&](Index, float* out, auto const& in, Index n) { apply(i.op, in[0], in[1], out, n); });
 }
 
 inline void execute(CoreState& core, TensorScalar const& i) {
-  Operand const data = core.operand(i.data), dst = core.operand(i.dst);
   Column const a = column_of(core, i.operand0), b = column_of(core, i.operand1);
-  transform_rows<1>(core, dst, {data}, [&](Index p, float* out, auto const& in) {
-    apply(i.op0, in[0], a[p], i.reverse0, out, dst.elements);
-    if (i.op1) apply(*i.op1, out, b[p], i.reverse1, out, dst.elements);
+  transform_rows<1>(core, i.dst, {&i.data}, [&](Index p, float* out, auto const& in, Index n) {
+    apply(i.op0, in[0], a[p], i.reverse0, out, n);
+    if (i.op1) apply(*i.op1, out, b[p], i.reverse1, out, n);
   });
 }
 
 inline void execute(CoreState& core, ScalarTensorTensor const& i) {
-  Operand const data = core.operand(i.data), tensor = core.operand(i.operand1), dst = core.operand(i.dst);
   Column const a = column_of(core, i.operand0);
-  float* const first = core.scratch[3].of(dst.elements);
-  transform_rows<2>(core, dst, {data, tensor}, [&](Index p, float* out, auto const& in) {
+  float* const first = core.scratch[3].of(i.dst.elements());
+  transform_rows<2>(core, i.dst, {&i.data, &i.operand1}, [&](Index p, float* out, auto const& in, Index n) {
     // The first result is not stored in out, which may be operand1.
-    apply(i.op0, in[0], a[p], i.reverse0, first, dst.elements);
+    apply(i.op0, in[0], a[p], i.reverse0, first, n);
     if (i.reverse1)
-      apply(i.op1, in[1], first, out, dst.elements);
+      apply(i.op1, in[1], first, out, n);
     else
-      apply(i.op1, first, in[1], out, dst.elements);
+      apply(i.op1, first, in[1], out, n);
   });
 }
 
 inline void execute(CoreState& core, TensorScalarReduce const& i) {
-  Operand const data = core.operand(i.data), dst = core.operand(i.dst);
   Column const a = column_of(core, i.operand0);
-  transform_rows<1>(core, dst, {data}, [&](Index p, float* out, auto const& in) {
-    apply(i.op0, in[0], a[p], false, out, dst.elements);
-    accumulate(core.vector_results, ReduceCommand::reset_reduce, i.reduce_op, p,
-               [&] { return reduce(i.reduce_op, out, dst.elements); });
+  transform_rows<1>(core, i.dst, {&i.data}, [&](Index p, float* out, auto const& in, Index n) {
+    apply(i.op0, in[0], a[p], false, out, n);
+    accumulate(core.vector_results[p], ReduceCommand::reset_reduce, i.reduce_op, out, n);
   });
   write_column(core, i.reduce_res, core.vector_results);
 }
@@ -96,7 +86,7 @@ inline void execute(CoreState& core, TensorReduce const& i) {
   scatter_all(dst, results);
 }
 
-inline void execute(CoreState& core, TensorCopy const& i) { copy_rows(core, core.operand(i.dst), core.operand(i.src)); }
+inline void execute(CoreState& core, TensorCopy const& i) { copy_rows(core, i.dst, i.src); }
 
 /// The elements [begin, end) of a row that pass `index op bound`; an interval because the operators are monotonic.
 struct Interval {
@@ -104,19 +94,11 @@ struct Interval {
 };
 inline Interval passing(Operator op, Index start, float bound, Index n) {
   if (bound != bound) return {n, n};
-  auto const number_of = [&](auto holds) {
-    Index low = 0, high = n;
-    while (low < high) {
-      Index const middle = (low + high) / 2;
-      if (holds(static_cast<float>(start + middle)))
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
+  // Validation has bounded the indices, so that they are exact in float32.
+  auto const number_below = [&](double end) {
+    return static_cast<Index>(std::clamp(end - static_cast<double>(start), 0.0, static_cast<double>(n)));
   };
-  Index const below = number_of([&](float index) { return index < bound; });
-  Index const up_to = number_of([&](float index) { return index <= bound; });
+  Index const below = number_below(std::ceil(bound)), up_to = number_below(std::floor(bound) + 1.0);
   switch (op) {
     case Operator::less:
       return {0, below};
@@ -132,46 +114,40 @@ inline Interval passing(Operator op, Index start, float bound, Index n) {
 }
 
 inline void execute(CoreState& core, RangeSelect const& i) {
-  Operand const data = core.operand(i.on_true_tile), dst = core.operand(i.dst);
   Column const low = column_of(core, i.bound0), high = column_of(core, i.bound1);
   Index const start = core.walk.at(i.range_start);
-  transform_rows<1>(core, dst, {data}, [&](Index p, float* out, auto const& in) {
-    Interval const first = passing(i.comp_op0, start, low[p], dst.elements);
-    Interval const second = passing(i.comp_op1, start, high[p], dst.elements);
+  transform_rows<1>(core, i.dst, {&i.on_true_tile}, [&](Index p, float* out, auto const& in, Index n) {
+    Interval const first = passing(i.comp_op0, start, low[p], n);
+    Interval const second = passing(i.comp_op1, start, high[p], n);
     Index const begin = std::max(first.begin, second.begin);
     Index const end = std::max(begin, std::min(first.end, second.end));
     if (in[0] != out) std::copy(in[0] + begin, in[0] + end, out + begin);
     std::fill(out, out + begin, i.on_false_value);
-    std::fill(out + end, out + dst.elements, i.on_false_value);
-    // Reduced from the float32 values: dst may be narrower.
-    accumulate(core.vector_results, i.reduce_cmd, i.reduce_op, p,
-               [&] { return reduce(i.reduce_op, out, dst.elements); });
+    std::fill(out + end, out + n, i.on_false_value);
+    accumulate(core.vector_results[p], i.reduce_cmd, i.reduce_op, out, n);
   });
   write_column(core, i.reduce_res, core.vector_results);
 }
 
 inline void execute(CoreState& core, Reciprocal const& i) {
-  Operand const data = core.operand(i.data), dst = core.operand(i.dst);
-  transform_rows<1>(core, dst, {data}, [&](Index, float* out, auto const& in) {
-    for (Index j = 0; j < dst.elements; ++j) out[j] = 1.0f / in[0][j];
+  transform_rows<1>(core, i.dst, {&i.data}, [&](Index, float* out, auto const& in, Index n) {
+    for (Index j = 0; j < n; ++j) out[j] = 1.0f / in[0][j];
   });
 }
 
 inline void execute(CoreState& core, Exponential const& i) {
-  Operand const data = core.operand(i.src), dst = core.operand(i.dst);
   Column const maximum = column_of(core, i.max_value);
-  transform_rows<1>(core, dst, {data}, [&](Index p, float* out, auto const& in) {
-    apply(Operator::subtract, in[0], maximum[p], false, out, dst.elements);
-    exp_of(out, out, dst.elements);
-    accumulate(core.vector_results, i.reduce_cmd, Operator::add, p, [&] { return sum_of(out, dst.elements); });
+  transform_rows<1>(core, i.dst, {&i.src}, [&](Index p, float* out, auto const& in, Index n) {
+    apply(Operator::subtract, in[0], maximum[p], false, out, n);
+    exp_of(out, out, n);
+    accumulate(core.vector_results[p], i.reduce_cmd, Operator::add, out, n);
   });
   write_column(core, i.reduce_res, core.vector_results);
 }
 
 inline void execute(CoreState& core, Memset const& i) {
   float const value = std::visit([](auto number) { return static_cast<float>(number); }, i.value);
-  Operand const dst = core.operand(i.dst);
-  transform_rows<0>(core, dst, {}, [&](Index, float* out, auto const&) { std::fill(out, out + dst.elements, value); });
+  transform_rows<0>(core, i.dst, {}, [&](Index, float* out, auto const&, Index n) { std::fill(out, out + n, value); });
 }
 
 inline void execute(CoreState& core, StreamShuffle const& i) {
@@ -197,18 +173,16 @@ void for_each_value(std::vector<Axis> const& pattern, Index first, Visit&& visit
 }
 
 inline void execute(CoreState& core, Iota const& i) {
-  Operand const dst = core.operand(i.dst);
   Index const first = core.walk.at(i.offset);
-  transform_rows<0>(core, dst, {}, [&](Index p, float* out, auto const&) {
+  transform_rows<0>(core, i.dst, {}, [&](Index p, float* out, auto const&, Index) {
     for_each_value(i.pattern, first + p * i.channel_multiplier,
                    [&](Index element, Index value) { out[element] = static_cast<float>(value); });
   });
 }
 
 inline void execute(CoreState& core, AffineSelect const& i) {
-  Operand const data = core.operand(i.on_true_tile), dst = core.operand(i.dst);
   Index const first = core.walk.at(i.offset);
-  transform_rows<1>(core, dst, {data}, [&](Index p, float* out, auto const& in) {
+  transform_rows<1>(core, i.dst, {&i.on_true_tile}, [&](Index p, float* out, auto const& in, Index) {
     for_each_value(i.pattern, first + p * i.channel_multiplier, [&](Index element, Index value) {
       bool const kept = apply(i.cmp_op, static_cast<float>(value), 0.0f) != 0.0f;
       out[element] = kept ? in[0][element] : i.on_false_value;
@@ -254,8 +228,10 @@ inline void execute(CoreState& core, Transpose const& i) {
 // DMA.
 
 inline void execute(CoreState& core, DmaCopy const& i) {
-  Operand const src = core.dma_operand(i.src, "src", Use::read), dst = core.dma_operand(i.dst, "dst", Use::write);
-  if (src.rows == dst.rows) return copy_rows(core, dst, src);
+  core.check_register(i.src, "src", Use::read);
+  core.check_register(i.dst, "dst", Use::write);
+  if (i.src.partitions() == i.dst.partitions()) return copy_rows(core, i.dst, i.src);
+  Operand const src = core.operand(i.src), dst = core.operand(i.dst);
   float* const all = gather_all(src, core.scratch[0]);
   if (src.type != dst.type) round_to(dst.type, all, dst.size());
   scatter_all(dst, all);
@@ -264,9 +240,13 @@ inline void execute(CoreState& core, DmaCopy const& i) {
 /// Swaps the first and the last axis; the others keep their places.
 inline void execute(CoreState& core, DmaTranspose const& i) {
   Operand const src = core.operand(i.src), dst = core.operand(i.dst);
-  std::vector<Axis> from{{src.row_stride, src.rows}}, to{{dst.row_stride, dst.rows}};
-  from.insert(from.end(), src.free.begin(), src.free.end());
-  to.insert(to.end(), dst.free.begin(), dst.free.end());
+  // Four axes: those that an operand lacks have one element and stand before the last.
+  auto const axes_of = [](Operand const& operand) {
+    std::array<Axis, 4> axes{Axis{operand.row_stride, operand.rows}, Axis{0, 1}, Axis{0, 1}, operand.free.back()};
+    std::copy(operand.free.begin(), operand.free.end() - 1, axes.begin() + 1);
+    return axes;
+  };
+  std::array<Axis, 4> from = axes_of(src), to = axes_of(dst);
   std::swap(to.front(), to.back());
   float const* base = src.base;
   if (dst.may_overlap(src)) {
@@ -274,15 +254,11 @@ inline void execute(CoreState& core, DmaTranspose const& i) {
     Index stride = 1;
     for (std::size_t axis = from.size(); axis-- > 0; stride *= from[axis].count) from[axis].stride = stride;
   }
-  auto const middle = [](std::vector<Axis> const& axes, std::size_t axis) {
-    return axis + 1 < axes.size() ? axes[axis] : Axis{0, 1};
-  };
-  Axis const j_from = middle(from, 1), k_from = middle(from, 2), j_to = middle(to, 1), k_to = middle(to, 2);
-  for (Index j = 0; j < j_from.count; ++j)
-    for (Index k = 0; k < k_from.count; ++k)
-      swap_axes({base + j * j_from.stride + k * k_from.stride, from.front().stride, from.back().stride},
-                {dst.base + j * j_to.stride + k * k_to.stride, to.front().stride, to.back().stride}, from.front().count,
-                from.back().count);
+  for (Index j = 0; j < from[1].count; ++j)
+    for (Index k = 0; k < from[2].count; ++k)
+      swap_axes({base + j * from[1].stride + k * from[2].stride, from[0].stride, from[3].stride},
+                {dst.base + j * to[1].stride + k * to[2].stride, to[0].stride, to[3].stride}, from[0].count,
+                from[3].count);
 }
 
 }  // namespace annulus::nki::simulator

@@ -1,14 +1,207 @@
 #pragma once
-// Simulator of tile programs: runs one rank of a program on simulated NeuronCores.
+// Simulator of tile programs: runs one rank of a program on simulated NeuronCores. Its one or two cores run alternately
+// in the calling thread, each up to the next barrier or collective, where both synchronize.
 
+#include <algorithm>
+#include <array>
 #include <exception>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/host_memory.hpp"
-#include "annulus/nki/simulate/machine.hpp"
+#include "annulus/nki/simulate/engines.hpp"
+#include "annulus/nki/validate/validate.hpp"
 
 namespace annulus::nki {
+
+/// Choices left to the device, on which the results of a program must not depend: order of the ring, meaning of rank
+/// ids, and order of the cores.
+struct Arrangement {
+  /// Meaning of the rank ids that programs query: position in the group, or rank number across all groups.
+  enum class Ids { position, global };
+
+  /// Worker that each rank of the communicator runs as; empty: worker = rank. Data moves from each rank to the next.
+  std::vector<int> ring;
+  Ids ids = Ids::position;
+  int group_begin = 0;  ///< global number of the group's first worker
+  int first_core = 0;   ///< which core of a pair runs first between two synchronization points
+
+  /// Throws UnsupportedError unless the ring names every worker once and first_core exists.
+  void check_for(int ranks, int cores) const {
+    check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ", cores);
+    if (ring.empty()) return;
+    std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
+    check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
+                            " ranks");
+    for (int worker : ring) {
+      bool const fits = worker >= 0 && worker < ranks && !seen[static_cast<std::size_t>(worker)];
+      check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
+      seen[static_cast<std::size_t>(worker)] = true;
+    }
+  }
+
+  int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
+  /// The id of the worker whose data is at `rank` after `hops` hops.
+  int id_after(Index hops, Rank rank, int ranks) const {
+    return worker(rank_at(rank - static_cast<int>(hops % ranks), ranks)) + (ids == Ids::global ? group_begin : 0);
+  }
+};
+
+/// Values of tensors in HBM by buffer name, in row-major order.
+using Tensors = std::map<std::string, std::vector<float>, std::less<>>;
+
+/// Numbers of instructions executed, summed over both cores.
+struct Statistics {
+  std::array<Index, engine_count> instructions{};  ///< by engine
+  Index of(Engine engine) const { return instructions[static_cast<std::size_t>(engine)]; }
+  Index total() const { return std::accumulate(instructions.begin(), instructions.end(), Index{0}); }
+};
+
+namespace simulator {
+
+/// A rank's position in the ring. shift(out, in) sends `out` to the next rank and receives `in` from the previous one.
+struct RingPosition {
+  Rank rank = 0;
+  int ranks = 1;
+  Arrangement arrangement;
+  std::function<void(std::span<float const> out, std::span<float> in)> shift;
+};
+
+/// Runs once. Refers to the program, which outlives it.
+class Machine {
+ public:
+  /// Throws UnsupportedError, ShapeError and Error as documented for simulate().
+  Machine(ValidatedProgram const& validated, Tensors const& inputs, RingPosition place)
+      : program_(validated.program()), place_(std::move(place)), shared_(program_.buffers.size()) {
+    check<UnsupportedError>(program_.ranks == place_.ranks, "a program for ", program_.ranks, " ranks on a ring of ",
+                            place_.ranks);
+    place_.arrangement.check_for(program_.ranks, program_.cores);
+    for (std::size_t i = 0; i < shared_.size(); ++i)
+      if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = Place(program_.buffers[i]);
+    for (int core = 0; core < program_.cores; ++core) cores_.emplace_back(program_, core, shared_);
+    load(inputs);
+  }
+
+  /// Runs all cores to the end of the program and returns the outputs by name; `statistics` may be null.
+  Tensors run(Statistics* statistics) {
+    Statistics counted;
+    auto const first = static_cast<std::size_t>(place_.arrangement.first_core);
+    for (;;) {
+      // Both cores reach the same barriers and collectives, since no branch of one core contains any.
+      Node const* node = nullptr;
+      for (std::size_t i = 0; i < cores_.size(); ++i)
+        node = run_to_meeting(cores_[(first + i) % cores_.size()], counted);
+      if (!node) break;
+      execute_in_context(cores_[0], *node->as<Instruction>());
+    }
+    if (statistics) *statistics = counted;
+    Tensors results;
+    for (int number : program_.with_role(Role::output)) {
+      Floats const& elements = shared_[static_cast<std::size_t>(number)].elements;
+      results.emplace(program_.buffer(number).name, std::vector<float>(elements.begin(), elements.end()));
+    }
+    return results;
+  }
+
+ private:
+  void load(Tensors const& inputs) {
+    for (auto const& [name, values] : inputs) {
+      int const number = program_.find(name);
+      check<UnsupportedError>(number >= 0 && program_.buffer(number).role == Role::input, "program ", program_.name,
+                              " has no input ", name);
+    }
+    for (int number : program_.with_role(Role::input)) {
+      Buffer const& buffer = program_.buffer(number);
+      auto const found = inputs.find(buffer.name);
+      check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ", program_.name,
+                              " is missing");
+      check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name, " has ",
+                        found->second.size(), " elements, expected ", buffer.size());
+      Floats& elements = shared_[static_cast<std::size_t>(number)].elements;
+      std::ranges::transform(found->second, elements.begin(), [](float value) {
+        return value == value ? value : std::numeric_limits<float>::quiet_NaN();
+      });
+      round_to(buffer.type, elements.data(), buffer.size());
+    }
+  }
+
+  /// Executes a core up to its next barrier or collective and returns that node; null at the end of the program.
+  Node const* run_to_meeting(CoreState& core, Statistics& counted) {
+    while (Node const* const node = core.walk.next()) {
+      if (auto const* section = node->as<Section>()) {
+        core.section = section;
+        core.section_number = core.walk.at(section->number);
+      } else if (auto const* instruction = node->as<Instruction>()) {
+        ++core.executed;
+        ++counted.instructions[static_cast<std::size_t>(engine_of(*instruction))];
+        if (is_core_barrier(*node)) return node;
+        execute_in_context(core, *instruction);
+      }
+    }
+    return nullptr;
+  }
+
+  /// Executes an instruction; adds the position in the program to the message of an error.
+  void execute_in_context(CoreState& core, Instruction const& instruction) {
+    auto const context = [&] {
+      return message_of("core ", core.walk.core(), ", ",
+                        core.section ? message_of(core.section->name, ' ', core.section_number, ", ") : std::string(),
+                        "instruction ", core.executed, ", ", name_of(instruction), ": ");
+    };
+    try {
+      std::visit(
+          [&](auto const& typed) {
+            if constexpr (requires { perform(core, typed); })
+              perform(core, typed);
+            else
+              execute(core, typed);
+          },
+          instruction);
+    } catch (CommunicationError const& error) {
+      throw CommunicationError(context() + error.what(), error.rank(), error.step(), error.neighbour());
+    } catch (UnsupportedError const& error) {
+      throw UnsupportedError(context() + error.what());
+    } catch (Error const& error) {
+      throw Error(context() + error.what());
+    }
+  }
+
+  /// Writes to simulated shared HBM are visible to the other core immediately, so a barrier has nothing else to do.
+  void perform(CoreState&, CoreBarrier const&) {}
+  void perform(CoreState& core, CollectivePermute const& i) { shift(core, core.operand(i.src).base, i.dst); }
+  void perform(CoreState& core, CollectivePermuteReduce const& i) {
+    Operand const src0 = core.operand(i.src0), src1 = core.operand(i.src1);
+    float* const joined = core.scratch[2].of(src0.size());
+    apply(i.op, src0.base, src1.base, joined, src0.size());
+    round_to(src0.type, joined, src0.size());
+    shift(core, joined, i.dst);
+  }
+  /// Sets a register to the id of the worker whose data has been received.
+  void perform(CoreState& core, ProcessingRank const& i) {
+    core.registers[static_cast<std::size_t>(i.register_number)] =
+        place_.arrangement.id_after(core.walk.at(i.iteration_id), place_.rank, place_.ranks);
+  }
+  /// Operands of collectives are whole tensors, so their elements are consecutive.
+  void shift(CoreState& core, float const* out, Access const& into) {
+    Operand const dst = core.operand(into);
+    auto const size = static_cast<std::size_t>(dst.size());
+    place_.shift({out, size}, {dst.base, size});
+  }
+
+  Program const& program_;
+  RingPosition place_;
+  std::vector<Place> shared_;
+  std::vector<CoreState> cores_;
+};
+
+}  // namespace simulator
 
 /// Runs the program of one rank, with values rounded as the device rounds them, and returns its outputs.
 ///
@@ -35,9 +228,7 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Val
     ring.start_shift(Channel::prefetched, 1, OutgoingBytes(&sent, 1), IncomingBytes(&received, 1)).wait();
   };
   try {
-    simulator::Machine machine(program, inputs, {ring.rank(), ring.size(), arrangement, shift});
-    machine.run(statistics);
-    return machine.outputs();
+    return simulator::Machine(program, inputs, {ring.rank(), ring.size(), arrangement, shift}).run(statistics);
   } catch (std::exception const& error) {
     ring.abandon(error.what());  // so that peers do not wait for this rank
     throw;
@@ -47,9 +238,7 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Val
 /// The same for a program of one rank, without a communicator.
 inline Tensors simulate(ValidatedProgram const& program, Tensors const& inputs, Arrangement const& arrangement = {},
                         Statistics* statistics = nullptr) {
-  simulator::Machine machine(program, inputs, {0, 1, arrangement, {}});
-  machine.run(statistics);
-  return machine.outputs();
+  return simulator::Machine(program, inputs, {0, 1, arrangement, {}}).run(statistics);
 }
 
 }  // namespace annulus::nki

@@ -12,32 +12,27 @@
 namespace annulus::nki::validate_detail {
 
 inline void check(Activation const& i, Site const& site) {
-  check_reach(i, site);
   Index const partitions = i.dst.partitions();
-  require_same_shape("data", i.data, "dst", i.dst, site);
+  check_elementwise(i, "data", i.data, site);
   require_scalar("bias", i.bias, partitions, ColumnType::any, site);
   require_scalar("scale", i.scale, partitions, ColumnType::float32, site);
   require_column("reduce_res", i.reduce_res, partitions, site);
   bool const sums = i.reduce_cmd == ReduceCommand::reduce || i.reduce_cmd == ReduceCommand::reset_reduce;
   if (i.reduce_op)
-    require_operator("reduce_op", *i.reduce_op, {Operator::add}, site);
+    require_one_of(Rule::operators, "reduce_op", *i.reduce_op, {Operator::add}, site);
   else
     site.require(!sums && !i.reduce_res, Rule::operators, "reduce_op", "is missing, but ",
                  i.reduce_res ? "reduce_res" : "reduce_cmd", " is given; accepted: add");
 }
 
 inline void check(TensorTensor const& i, Site const& site) {
-  if (!require_engine(i.engine, {Engine::vector, Engine::gpsimd}, site)) return;
-  check_reach(i, site);
-  require_same_shape("data1", i.data1, "dst", i.dst, site);
-  require_same_shape("data2", i.data2, "dst", i.dst, site);
+  if (!check_elementwise(i, "data1", i.data1, site, {Engine::vector, Engine::gpsimd})) return;
+  require_same_shape("data2", i.data2, i.dst, site);
   if (i.engine == Engine::vector) require_not_both_psum("data1", i.data1, "data2", i.data2, site);
 }
 
 inline void check(TensorScalar const& i, Site const& site) {
-  if (!require_engine(i.engine, {Engine::vector, Engine::scalar, Engine::gpsimd}, site)) return;
-  check_reach(i, site);
-  require_same_shape("data", i.data, "dst", i.dst, site);
+  if (!check_elementwise(i, "data", i.data, site, {Engine::vector, Engine::scalar, Engine::gpsimd})) return;
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
   require_scalar("operand1", i.operand1, i.dst.partitions(), ColumnType::float32, site);
   site.require(i.op1 || (!std::holds_alternative<Access>(i.operand1) && !i.reverse1), Rule::operators, "operand1",
@@ -50,36 +45,28 @@ inline void check(TensorScalar const& i, Site const& site) {
 }
 
 inline void check(ScalarTensorTensor const& i, Site const& site) {
-  check_reach(i, site);
-  require_same_shape("data", i.data, "dst", i.dst, site);
-  require_same_shape("operand1", i.operand1, "dst", i.dst, site);
+  check_elementwise(i, "data", i.data, site);
+  require_same_shape("operand1", i.operand1, i.dst, site);
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::any, site);
   require_not_both_psum("data", i.data, "operand1", i.operand1, site);
 }
 
 inline void check(TensorCopy const& i, Site const& site) {
-  if (!require_engine(i.engine, {Engine::vector, Engine::scalar, Engine::gpsimd}, site)) return;
-  check_reach(i, site);
-  require_same_shape("src", i.src, "dst", i.dst, site);
+  check_elementwise(i, "src", i.src, site, {Engine::vector, Engine::scalar, Engine::gpsimd});
 }
 
-inline void check(Reciprocal const& i, Site const& site) {
-  check_reach(i, site);
-  require_same_shape("data", i.data, "dst", i.dst, site);
-}
+inline void check(Reciprocal const& i, Site const& site) { check_elementwise(i, "data", i.data, site); }
 
 inline void check(Exponential const& i, Site const& site) {
   site.require(site.limits.has_exponential, Rule::generation, "", name_of(site.program.target),
                " has no such instruction, only trn3 has; use activation with op exp and a bias instead");
-  check_reach(i, site);
-  require_same_shape("src", i.src, "dst", i.dst, site);
+  check_elementwise(i, "src", i.src, site);
   require_scalar("max_value", i.max_value, i.dst.partitions(), ColumnType::float32, site);
   require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
 }
 
 inline void check(Memset const& i, Site const& site) {
-  if (!require_engine(i.engine, {Engine::vector, Engine::gpsimd}, site)) return;
-  check_reach(i, site);
+  if (!check_reach(i, site, {Engine::vector, Engine::gpsimd})) return;
   ElementType const type = site.type(i.dst);
   auto const* integer = std::get_if<int>(&i.value);
   bool const fits = site.require((integer == nullptr) == is_floating(type), Rule::fill_type, "value", "is ",
@@ -90,20 +77,19 @@ inline void check(Memset const& i, Site const& site) {
 }
 
 inline void check(TensorScalarReduce const& i, Site const& site) {
-  check_reach(i, site);
-  require_same_shape("data", i.data, "dst", i.dst, site);
+  check_elementwise(i, "data", i.data, site);
   require_scalar("operand0", i.operand0, i.dst.partitions(), ColumnType::float32, site);
-  require_operator("reduce_op", i.reduce_op, {Operator::add, Operator::multiply, Operator::maximum, Operator::minimum},
-                   site);
+  require_one_of(Rule::operators, "reduce_op", i.reduce_op,
+                 {Operator::add, Operator::multiply, Operator::maximum, Operator::minimum}, site);
   require_column("reduce_res", i.reduce_res, i.dst.partitions(), site);
 }
 
 inline void check(TensorReduce const& i, Site const& site) {
   check_reach(i, site);
-  require_operator("op", i.op,
-                   {Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum,
-                    Operator::logical_and, Operator::logical_or},
-                   site);
+  require_one_of(Rule::operators, "op", i.op,
+                 {Operator::add, Operator::subtract, Operator::multiply, Operator::maximum, Operator::minimum,
+                  Operator::logical_and, Operator::logical_or},
+                 site);
   auto const last = static_cast<int>(i.data.axes().size()) - 1;
   if (!site.require(i.axis >= 1 && i.axis == last, Rule::shape, "axis", i.axis, "; accepted: the last axis of data, ",
                     last))
@@ -114,22 +100,21 @@ inline void check(TensorReduce const& i, Site const& site) {
 }
 
 inline void check(RangeSelect const& i, Site const& site) {
-  check_reach(i, site);
-  require_same_shape("on_true_tile", i.on_true_tile, "dst", i.dst, site);
+  check_elementwise(i, "on_true_tile", i.on_true_tile, site);
   require_floating(Rule::range_select, "on_true_tile", i.on_true_tile, site);
   auto const comparisons = {Operator::equal, Operator::less, Operator::less_equal, Operator::greater,
                             Operator::greater_equal};
-  require_operator("comp_op0", i.comp_op0, comparisons, site, Rule::range_select);
-  require_operator("comp_op1", i.comp_op1, comparisons, site, Rule::range_select);
+  require_one_of(Rule::range_select, "comp_op0", i.comp_op0, comparisons, site);
+  require_one_of(Rule::range_select, "comp_op1", i.comp_op1, comparisons, site);
   auto const check_float32_column = [&](std::string_view keyword, Access const& access) {
     if (require_column(keyword, access, i.dst.partitions(), site))
-      site.require(site.type(access) == ElementType::float32, Rule::range_select, keyword, "is ",
-                   name_of(site.type(access)), "; accepted: float32");
+      require_type(site.type(access) == ElementType::float32, Rule::range_select, keyword, access, site,
+                   "accepted: float32");
   };
   check_float32_column("bound0", i.bound0);
   check_float32_column("bound1", i.bound1);
   if (i.reduce_res) check_float32_column("reduce_res", *i.reduce_res);
-  require_operator("reduce_op", i.reduce_op, {Operator::maximum}, site, Rule::range_select);
+  require_one_of(Rule::range_select, "reduce_op", i.reduce_op, {Operator::maximum}, site);
   site.require(i.on_false_value == lowest_float, Rule::range_select, "on_false_value", i.on_false_value,
                "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
@@ -173,15 +158,14 @@ inline void check(Iota const& i, Site const& site) {
 }
 
 inline void check(AffineSelect const& i, Site const& site) {
-  check_reach(i, site);
-  require_same_shape("on_true_tile", i.on_true_tile, "dst", i.dst, site);
+  check_elementwise(i, "on_true_tile", i.on_true_tile, site);
   require_index_pattern(i.pattern, i.offset, i.channel_multiplier, i.dst, site);
   site.require(is_comparison(i.cmp_op), Rule::operators, "cmp_op", name_of(i.cmp_op), "; accepted: comparisons");
 }
 
 inline void check(StreamShuffle const& i, Site const& site) {
   check_reach(i, site);
-  require_same_type(Rule::shape, "dst", i.dst, "src", i.src, site);
+  require_same_type(Rule::shape, i.dst, "src", i.src, site);
   site.require(i.src.elements() == i.dst.elements(), Rule::shape, "dst", i.dst.elements(),
                " elements per partition; src has ", i.src.elements(), ", and both must be equal");
   Index const rounded = (std::max(i.src.partitions(), i.dst.partitions()) + 31) / 32 * 32;
@@ -205,9 +189,8 @@ inline void check(StreamShuffle const& i, Site const& site) {
 
 inline void require_tensor_engine_memory(Rule rule, std::string_view keyword, Access const& access, Memory memory,
                                          Site const& site) {
-  site.require(site.memory(access) == memory, rule, keyword, site.buffer(access).name, " is in ",
-               name_of(site.memory(access)), "; TensorE ", memory == Memory::psum ? "writes psum" : "reads sbuf",
-               " only");
+  require_memory(site.memory(access) == memory, rule, keyword, access, site, "TensorE ",
+                 memory == Memory::psum ? "writes psum" : "reads sbuf", " only");
 }
 
 inline void check(MatMul const& i, Site const& site) {
@@ -227,7 +210,7 @@ inline void check(MatMul const& i, Site const& site) {
   Extents const product{i.stationary.elements(), i.moving.elements()};
   site.require(extents_of(i.dst) == product, Rule::matmul, "dst", "is ", extents_of(i.dst), "; the product is ",
                product);
-  site.require(type == ElementType::float32 || narrow, Rule::matmul, "dst", "is ", name_of(type), "; accepted: float32",
+  require_type(type == ElementType::float32 || narrow, Rule::matmul, "dst", i.dst, site, "accepted: float32",
                site.limits.has_bfloat16_psum ? ", bfloat16" : "");
   ElementType const left = site.type(i.stationary), right = site.type(i.moving);
   if (require_floating(Rule::matmul_types, "stationary", i.stationary, site) &&
@@ -237,7 +220,7 @@ inline void check(MatMul const& i, Site const& site) {
 }
 
 inline void check(Transpose const& i, Site const& site) {
-  if (!require_engine(i.engine, {Engine::tensor, Engine::vector}, site)) return;
+  if (!require_one_of(Rule::engine, "engine", i.engine, {Engine::tensor, Engine::vector}, site)) return;
   bool const on_tensor = i.engine == Engine::tensor;
   if (on_tensor) {
     require_tensor_engine_memory(Rule::nc_transpose, "dst", i.dst, Memory::psum, site);
@@ -252,9 +235,9 @@ inline void check(Transpose const& i, Site const& site) {
   Extents const transpose{i.data.elements(), i.data.partitions()};
   site.require(extents_of(i.dst) == transpose, Rule::nc_transpose, "dst", "is ", extents_of(i.dst),
                "; the transpose is ", transpose);
-  require_same_type(Rule::nc_transpose, "dst", i.dst, "data", i.data, site);
-  site.require(!on_tensor || is_floating(site.type(i.data)), Rule::nc_transpose, "data", "is ",
-               name_of(site.type(i.data)), "; TensorE transposes floating types only");
+  require_same_type(Rule::nc_transpose, i.dst, "data", i.data, site);
+  require_type(!on_tensor || is_floating(site.type(i.data)), Rule::nc_transpose, "data", i.data, site,
+               "TensorE transposes floating types only");
 }
 
 inline void check(DmaCopy const& i, Site const& site) {
@@ -264,32 +247,29 @@ inline void check(DmaCopy const& i, Site const& site) {
                ", and both must be equal");
 }
 
-/// The counts of all axes, as text.
-inline std::string counts_of(Access const& access) {
+/// The counts of all axes.
+inline std::vector<Index> counts_of(Access const& access) {
   std::vector<Index> counts;
   for (Axis const& axis : access.axes()) counts.push_back(axis.count);
-  return message_of(counts);
+  return counts;
 }
 
 /// The DMA engines' caches make a transpose reliable for 2-byte types, axes in multiples of 16 elements, and
 /// destinations that begin at multiples of 32 bytes.
 inline void check(DmaTranspose const& i, Site const& site) {
   require_reach(Engine::dma, "src", i.src, site);
-  site.require(site.memory(i.dst) == Memory::sbuf, Rule::reach, "dst", site.buffer(i.dst).name, " is in ",
-               name_of(site.memory(i.dst)), "; accepted: sbuf");
-  require_same_type(Rule::dma_transpose, "dst", i.dst, "src", i.src, site);
-  ElementType const type = site.type(i.src);
-  site.require(bytes_of(type) == 2, Rule::dma_transpose, "src", "is ", name_of(type), "; accepted: types of 2 bytes");
-  static constexpr std::size_t permutations[3][4] = {{1, 0}, {2, 1, 0}, {3, 1, 2, 0}};
-  std::size_t const num_axes = i.src.axes().size();
+  require_memory(site.memory(i.dst) == Memory::sbuf, Rule::reach, "dst", i.dst, site, "accepted: sbuf");
+  require_same_type(Rule::dma_transpose, i.dst, "src", i.src, site);
+  require_type(bytes_of(site.type(i.src)) == 2, Rule::dma_transpose, "src", i.src, site, "accepted: types of 2 bytes");
+  std::vector<Index> const source = counts_of(i.src);
+  std::size_t const num_axes = source.size();
   if (!site.require(num_axes >= 2 && num_axes <= 4, Rule::dma_transpose, "src", num_axes, " axes; accepted: 2 to 4"))
     return;
-  bool permuted = i.dst.axes().size() == num_axes;
-  for (std::size_t axis = 0; permuted && axis < num_axes; ++axis)
-    permuted = i.dst.axis(axis).count == i.src.axis(permutations[num_axes - 2][axis]).count;
-  site.require(permuted, Rule::dma_transpose, "dst", "is ", counts_of(i.dst), "; src is ", counts_of(i.src),
+  std::vector<Index> swapped = source;
+  std::swap(swapped.front(), swapped.back());
+  site.require(counts_of(i.dst) == swapped, Rule::dma_transpose, "dst", "is ", counts_of(i.dst), "; src is ", source,
                ", and dst must be src with its first and last axis swapped");
-  Index const rows = i.src.axis(0).count, columns = i.src.axis(num_axes - 1).count;
+  Index const rows = source.front(), columns = source.back();
   site.require(rows % 16 == 0, Rule::dma_transpose, "src", "first axis of ", rows, "; accepted: multiples of 16");
   site.require(columns % 16 == 0 && columns <= 128, Rule::dma_transpose, "src", "last axis of ", columns,
                "; accepted: multiples of 16 up to 128");
@@ -303,8 +283,8 @@ inline void check(DmaTranspose const& i, Site const& site) {
 /// Requires all elements of a tensor in shared HBM, in order.
 inline void require_whole_tensor(std::string_view keyword, Access const& access, Site const& site) {
   Buffer const& buffer = site.buffer(access);
-  if (site.require(buffer.memory == Memory::shared_hbm, Rule::synchronization, keyword, buffer.name, " is in ",
-                   name_of(buffer.memory), "; accepted: shared_hbm"))
+  if (require_memory(buffer.memory == Memory::shared_hbm, Rule::synchronization, keyword, access, site,
+                     "accepted: shared_hbm"))
     site.require(access.contiguous_from(0) && access.size() == buffer.size() && access.offset == Affine{} &&
                      !access.register_offset,
                  Rule::synchronization, keyword, "a part of tensor ", buffer.name, "; accepted: all of its ",
@@ -354,12 +334,11 @@ inline void check(CollectivePermute const& i, Site const& site) {
 
 inline void check(CollectivePermuteReduce const& i, Site const& site) {
   require_permute({{"srcs0_by_channel", &i.src0}, {"srcs1_by_channel", &i.src1}}, i.dst, i.channel, site);
-  require_operator("op", i.op, {Operator::add, Operator::minimum, Operator::maximum}, site);
+  require_one_of(Rule::operators, "op", i.op, {Operator::add, Operator::minimum, Operator::maximum}, site);
 }
 
 inline void check(ProcessingRank const& i, Site const& site) {
-  site.require(i.register_number >= 0 && i.register_number < site.program.registers, Rule::form, "", "register ",
-               i.register_number, "; the program has ", site.program.registers, " registers");
+  require_register("", i.register_number, site);
   ValueRange const hops = site.scope.range_of(i.iteration_id);
   site.require(hops.low >= 0 && hops.high < site.program.ranks, Rule::synchronization, "iteration_id", hops.low, "..",
                hops.high, "; accepted: 0 to ", site.program.ranks - 1);

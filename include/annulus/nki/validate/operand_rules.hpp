@@ -13,8 +13,13 @@
 
 namespace annulus::nki::validate_detail {
 
-/// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in scope
-/// only; later rules rely on it.
+inline bool require_register(std::string_view keyword, int number, Site const& site) {
+  return site.require(number >= 0 && number < site.program.registers, Rule::form, keyword, "register ", number,
+                      "; the program has ", site.program.registers, " registers");
+}
+
+/// Visitor of for_each_access: checks that buffers and registers exist and that index expressions use variables in
+/// scope only; later rules rely on it.
 struct IndexRules {
   Site const& site;
   bool hold = true;
@@ -32,10 +37,7 @@ struct IndexRules {
     need(!access.axes().empty(), keyword, "no axes; at least the partition axis is needed");
     for (Axis const& axis : access.axes())
       need(axis.count >= 1, keyword, "an axis of ", axis.count, " elements; at least 1 is needed");
-    if (!access.register_offset) return;
-    int const number = access.register_offset->register_number;
-    need(number >= 0 && number < site.program.registers, keyword, "register ", number, "; the program has ",
-         site.program.registers, " registers");
+    if (access.register_offset) hold = require_register(keyword, access.register_offset->register_number, site) && hold;
   }
 
  private:
@@ -102,17 +104,10 @@ inline bool check_tile_operand(std::string_view keyword, Access const& access, O
                access.elements(), " elements per partition in ", name_of(buffer.memory), "; at most ", most);
   site.require(!access.register_offset, Rule::access_pattern, keyword,
                "a register in the offset of a tile; accepted in HBM only");
-  if (!strides_fit) return false;
-  ValueRange const offset = site.scope.range_of(access.offset);
-  Index const last = saturating_sum(offset.high, access.extremes(1).second);
-  site.require(offset.low >= 0 && last < buffer.elements_per_partition(), Rule::capacity, keyword, "elements ",
-               offset.low, "..", last, " of a partition of tile ", buffer.name, ", which has ",
-               buffer.elements_per_partition());
-  return true;
+  return strides_fit;
 }
 
-/// Rules of an operand in HBM. A register offset is assumed to hold any rank of the ring. Returns whether its strides
-/// and its register are accepted.
+/// Rules of an operand in HBM. Returns whether its strides and its register are accepted.
 inline bool check_tensor_operand(std::string_view keyword, Use use, Access const& access, Site const& site) {
   Buffer const& buffer = site.buffer(access);
   site.require(access.age == 0 && access.start_partition == 0, Rule::form, keyword, "age ", access.age,
@@ -125,42 +120,54 @@ inline bool check_tensor_operand(std::string_view keyword, Use use, Access const
     if (!site.require(axis.stride >= 0, Rule::access_pattern, keyword, "stride ", axis.stride,
                       "; at least 0 is accepted"))
       return false;
-  ValueRange offset = site.scope.range_of(access.offset);
-  if (access.register_offset) {
-    int const dimension = access.register_offset->dimension;
-    if (!site.require(dimension >= 0 && dimension < static_cast<int>(buffer.shape.size()), Rule::access_pattern,
+  if (!access.register_offset) return true;
+  int const dimension = access.register_offset->dimension;
+  return site.require(dimension >= 0 && dimension < static_cast<int>(buffer.shape.size()), Rule::access_pattern,
                       keyword, "a register counts dimension ", dimension, " of tensor ", buffer.name, ", which has ",
-                      buffer.shape.size()))
-      return false;
-    offset.high = saturating_sum(offset.high, saturating_product(buffer.stride(dimension), site.program.ranks - 1));
-  }
-  Index const last = saturating_sum(offset.high, access.extremes(0).second);
-  site.require(offset.low >= 0 && last < buffer.size(), Rule::access_pattern, keyword, "elements ", offset.low, "..",
-               last, " of tensor ", buffer.name, ", which has ", buffer.size(),
-               access.register_offset ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
-  return true;
+                      buffer.shape.size());
 }
 
+/// Rules of every operand. A register is assumed to hold any rank of the ring.
 inline void check_operand(std::string_view keyword, Use use, Access const& access, OperandOf whose, Site const& site) {
-  bool const chip = on_chip(site.memory(access));
-  bool const strides_fit =
-      chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site);
-  if (strides_fit && use != Use::read)
+  Buffer const& buffer = site.buffer(access);
+  bool const chip = on_chip(buffer.memory);
+  if (!(chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site)))
+    return;
+  ValueRange const offset = site.scope.range_of(access.offset);
+  Index last = saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
+  bool const moves = !chip && access.register_offset;
+  if (moves)
+    last = saturating_sum(last,
+                          saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
+  site.require(offset.low >= 0 && last < buffer.elements_per_partition(), chip ? Rule::capacity : Rule::access_pattern,
+               keyword, "elements ", offset.low, "..", last, chip ? " of a partition of tile " : " of tensor ",
+               buffer.name, ", which has ", buffer.elements_per_partition(),
+               moves ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
+  if (use != Use::read)
     site.require(names_each_element_once(chip ? access.free_axes() : access.axes()), Rule::access_pattern, keyword,
                  "the pattern names an element twice; a destination names each once");
+}
+
+template <class... Parts>
+bool require_memory(bool holds, Rule rule, std::string_view keyword, Access const& access, Site const& site,
+                    Parts const&... accepted) {
+  return site.require(holds, rule, keyword, site.buffer(access).name, " is in ", name_of(site.memory(access)), "; ",
+                      accepted...);
+}
+template <class... Parts>
+bool require_type(bool holds, Rule rule, std::string_view keyword, Access const& access, Site const& site,
+                  Parts const&... accepted) {
+  return site.require(holds, rule, keyword, "is ", name_of(site.type(access)), "; ", accepted...);
 }
 
 /// Requires a memory that the engine can reach. TensorE's instructions check theirs.
 inline bool require_reach(Engine engine, std::string_view keyword, Access const& access, Site const& site) {
   Memory const memory = site.memory(access);
   if (engine == Engine::dma)
-    return site.require(memory != Memory::psum, Rule::reach, keyword, site.buffer(access).name,
-                        " is in psum; DMA reaches sbuf and HBM");
+    return require_memory(memory != Memory::psum, Rule::reach, keyword, access, site, "DMA reaches sbuf and HBM");
   if (engine == Engine::gpsimd)
-    return site.require(memory == Memory::sbuf, Rule::reach, keyword, site.buffer(access).name, " is in ",
-                        name_of(memory), "; gpsimd reaches sbuf only");
-  return site.require(on_chip(memory), Rule::reach, keyword, site.buffer(access).name, " is in ", name_of(memory), "; ",
-                      name_of(engine), " reaches sbuf and psum");
+    return require_memory(memory == Memory::sbuf, Rule::reach, keyword, access, site, "gpsimd reaches sbuf only");
+  return require_memory(on_chip(memory), Rule::reach, keyword, access, site, name_of(engine), " reaches sbuf and psum");
 }
 
 /// Requires a result type that PSUM takes: 4 bytes, or bfloat16 on generations that have it. Transposes copy bits and
@@ -184,22 +191,20 @@ struct Extents {
 };
 inline Extents extents_of(Access const& access) { return {access.partitions(), access.elements()}; }
 
-/// Requires equal partitions and equal elements per partition; free axes may be split differently.
-inline void require_same_shape(std::string_view keyword, Access const& access, std::string_view than_keyword,
-                               Access const& than, Site const& site) {
-  site.require(extents_of(access) == extents_of(than), Rule::shape, keyword, "is ", extents_of(access), "; ",
-               than_keyword, " is ", extents_of(than), ", and both must be equal");
+/// Requires the partitions and the elements per partition of dst; free axes may be split differently.
+inline void require_same_shape(std::string_view keyword, Access const& access, Access const& dst, Site const& site) {
+  site.require(extents_of(access) == extents_of(dst), Rule::shape, keyword, "is ", extents_of(access), "; dst is ",
+               extents_of(dst), ", and both must be equal");
 }
 
-inline void require_same_type(Rule rule, std::string_view keyword, Access const& access, std::string_view than_keyword,
-                              Access const& than, Site const& site) {
-  site.require(site.type(access) == site.type(than), rule, keyword, "is ", name_of(site.type(access)), "; ",
-               than_keyword, " is ", name_of(site.type(than)), ", and both must be equal");
+inline void require_same_type(Rule rule, Access const& dst, std::string_view keyword, Access const& access,
+                              Site const& site) {
+  require_type(site.type(dst) == site.type(access), rule, "dst", dst, site, keyword, " is ", name_of(site.type(access)),
+               ", and both must be equal");
 }
 
 inline bool require_floating(Rule rule, std::string_view keyword, Access const& access, Site const& site) {
-  ElementType const type = site.type(access);
-  return site.require(is_floating(type), rule, keyword, "is ", name_of(type), "; accepted: floating types");
+  return require_type(is_floating(site.type(access)), rule, keyword, access, site, "accepted: floating types");
 }
 
 /// Requires one element in each of `partitions` partitions.
@@ -220,8 +225,8 @@ inline void require_scalar(std::string_view keyword, Scalar const& scalar, Index
                            Site const& site) {
   auto const* access = std::get_if<Access>(&scalar);
   if (access && require_column(keyword, *access, partitions, site) && type == ColumnType::float32)
-    site.require(site.type(*access) == ElementType::float32, Rule::columns, keyword, "is ", name_of(site.type(*access)),
-                 "; accepted: a number or a column of float32");
+    require_type(site.type(*access) == ElementType::float32, Rule::columns, keyword, *access, site,
+                 "accepted: a number or a column of float32");
 }
 
 inline void require_not_both_psum(std::string_view first_keyword, Access const& first, std::string_view second_keyword,
@@ -239,21 +244,24 @@ bool require_one_of(Rule rule, std::string_view keyword, Name name, std::initial
   return site.require(std::ranges::find(accepted, name) != accepted.end(), rule, keyword, name_of(name),
                       "; accepted: ", names);
 }
-inline bool require_engine(Engine engine, std::initializer_list<Engine> accepted, Site const& site) {
-  return require_one_of(Rule::engine, "engine", engine, accepted, site);
-}
-inline bool require_operator(std::string_view keyword, Operator op, std::initializer_list<Operator> accepted,
-                             Site const& site, Rule rule = Rule::operators) {
-  return require_one_of(rule, keyword, op, accepted, site);
-}
 
-/// For instructions of VectorE, ScalarE and GpSimdE: memories of all operands, and types of results in PSUM.
+/// For instructions of VectorE, ScalarE and GpSimdE: engine, memories of all operands, and types of results in PSUM.
+/// Returns whether the engine is accepted; the rules of others are unknown.
 template <class I>
-void check_reach(I const& instruction, Site const& site) {
-  for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
-    if (require_reach(instruction.engine, keyword, access, site) && use != Use::read)
-      require_psum_type(keyword, access, site);
+bool check_reach(I const& i, Site const& site, std::initializer_list<Engine> accepted = {I::engine}) {
+  if (!require_one_of(Rule::engine, "engine", i.engine, accepted, site)) return false;
+  for_each_access(i, [&](std::string_view keyword, Use use, Access const& access) {
+    if (require_reach(i.engine, keyword, access, site) && use != Use::read) require_psum_type(keyword, access, site);
   });
+  return true;
+}
+/// The same for instructions with a tensor whose shape must be that of dst.
+template <class I>
+bool check_elementwise(I const& i, std::string_view keyword, Access const& tensor, Site const& site,
+                       std::initializer_list<Engine> accepted = {I::engine}) {
+  bool const known = check_reach(i, site, accepted);
+  if (known) require_same_shape(keyword, tensor, i.dst, site);
+  return known;
 }
 
 }  // namespace annulus::nki::validate_detail

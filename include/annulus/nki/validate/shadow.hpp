@@ -85,35 +85,22 @@ class TensorShadow {
       for (Trace& trace : traces_) trace.writes = trace.reads = ElementBits(size_);
   }
 
-  /// Records a read at offset `begin`, in elements of the tensor.
-  TensorAnswer read(int core, Access const& access, Index begin) {
+  /// Records a read or write at offset `begin`, in elements of the tensor. `certain` is false for one of several
+  /// offsets that a register may select; elements written there do not count as written.
+  TensorAnswer use(int core, bool writes, Access const& access, Index begin, bool certain) {
     TensorAnswer answer;
-    if (complete_ && !shared_) return answer;
-    Trace& other = traces_[other_of(core)];
+    if (!writes && complete_ && !shared_) return answer;
+    if (writes && shared_ && sent_) return {TensorFault::unseen_sending, begin};
+    Trace& other = traces_[static_cast<std::size_t>(1 - core)];
     Trace& own = traces_[static_cast<std::size_t>(core)];
     Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
       if (shared_ && found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
-      if (!complete_ && found(written_.first_clear(first, count), TensorFault::undefined, answer)) return false;
-      if (shared_) own.reads.set(first, count);
-      return true;
-    });
-    return answer;
-  }
-
-  /// Records a write. `certain` is false for one of several offsets that a register may select; the elements then do
-  /// not count as written.
-  TensorAnswer write(int core, Access const& access, Index begin, bool certain = true) {
-    TensorAnswer answer;
-    if (shared_ && sent_) return {TensorFault::unseen_sending, begin};
-    Trace& other = traces_[other_of(core)];
-    Trace& own = traces_[static_cast<std::size_t>(core)];
-    Runs::adjacent(access.axes()).visit(begin, [&](Index first, Index count, Index) {
-      if (shared_) {
-        if (found(other.writes.first_set(first, count), TensorFault::unseen_write, answer)) return false;
-        if (found(other.reads.first_set(first, count), TensorFault::unseen_read, answer)) return false;
-        own.writes.set(first, count);
-      }
-      if (certain && !complete_) {
+      if (shared_ && writes && found(other.reads.first_set(first, count), TensorFault::unseen_read, answer))
+        return false;
+      if (!writes && !complete_ && found(written_.first_clear(first, count), TensorFault::undefined, answer))
+        return false;
+      if (shared_) (writes ? own.writes : own.reads).set(first, count);
+      if (writes && certain && !complete_) {
         written_.set(first, count);
         complete_ = count == size_;
       }
@@ -168,7 +155,6 @@ class TensorShadow {
     ElementBits writes{0}, reads{0};
   };
 
-  static std::size_t other_of(int core) { return static_cast<std::size_t>(1 - core); }
   static bool found(Index element, TensorFault fault, TensorAnswer& answer) {
     if (element >= 0) answer = {fault, element};
     return element >= 0;
@@ -211,15 +197,10 @@ class PartitionMap {
     return lacking;
   }
 
-  void add(Access const& access, Index begin, PartitionSet const& added) {
+  /// Gives the elements of the pattern the property in `partitions`, or takes it away.
+  void set(Access const& access, Index begin, PartitionSet const& partitions, bool holds) {
     for_each_run(access, begin, [&](Index first, Index count) {
-      change(first, first + count, [&added](PartitionSet const& set) { return set | added; });
-      return true;
-    });
-  }
-  void remove(Access const& access, Index begin, PartitionSet const& removed) {
-    for_each_run(access, begin, [&](Index first, Index count) {
-      change(first, first + count, [&removed](PartitionSet const& set) { return set & ~removed; });
+      change(first, first + count, partitions, holds);
       return true;
     });
   }
@@ -251,25 +232,26 @@ class PartitionMap {
   }
   auto at(std::size_t stretch) { return stretches_.begin() + static_cast<std::ptrdiff_t>(stretch); }
 
-  /// set = changed(set) for the elements [begin, end).
-  template <class Changed>
-  void change(Index begin, Index end, Changed&& changed) {
-    std::size_t i = stretch_of(begin);
+  /// Number of the stretch that begins at `element`, made by splitting the one that holds it if necessary.
+  std::size_t split(Index element) {
+    if (element == elements_) return stretches_.size();
+    std::size_t const i = stretch_of(element);
+    if (stretches_[i].begin == element) return i;
+    stretches_.insert(at(i + 1), {element, stretches_[i].set});
+    return i + 1;
+  }
+
+  /// The same for the elements [begin, end).
+  void change(Index begin, Index end, PartitionSet const& partitions, bool holds) {
+    auto const changed = [&](PartitionSet const& set) { return holds ? set | partitions : set & ~partitions; };
+    std::size_t const i = stretch_of(begin);
     Index const end_of_first = i + 1 < stretches_.size() ? stretches_[i + 1].begin : elements_;
     if (end <= end_of_first && changed(stretches_[i].set) == stretches_[i].set) return;
-    if (stretches_[i].begin < begin) {
-      stretches_.insert(at(i + 1), {begin, stretches_[i].set});
-      ++i;
-    }
-    std::size_t const first = i;
-    for (; i < stretches_.size() && stretches_[i].begin < end; ++i) {
-      Index const end_of_this = i + 1 < stretches_.size() ? stretches_[i + 1].begin : elements_;
-      if (end < end_of_this) stretches_.insert(at(i + 1), {end, stretches_[i].set});
-      stretches_[i].set = changed(stretches_[i].set);
-    }
+    std::size_t const first = split(begin), last = split(end);
+    for (std::size_t k = first; k < last; ++k) stretches_[k].set = changed(stretches_[k].set);
     auto const equal = [](Stretch const& a, Stretch const& b) { return a.set == b.set; };
-    auto const last = at(std::min(i + 1, stretches_.size()));
-    stretches_.erase(std::unique(at(first == 0 ? 0 : first - 1), last, equal), last);
+    auto const beyond = at(std::min(last + 1, stretches_.size()));
+    stretches_.erase(std::unique(at(first == 0 ? 0 : first - 1), beyond, equal), beyond);
   }
 
   Index elements_;

@@ -145,10 +145,8 @@ class ShadowPass {
 
   template <class... Parts>
   void report(Core const& core, Rule rule, std::string_view operand, Parts const&... parts) {
-    auto const* instruction = core.node ? core.node->as<Instruction>() : nullptr;
     faults_.add(
-        core.node, rule, instruction ? name_of(*instruction) : "program", [&] { return place_of(core); }, operand,
-        parts...);
+        core.node, rule, name_of(*core.node->as<Instruction>()), [&] { return place_of(core); }, operand, parts...);
   }
 
   /// Runs a core up to its next barrier or collective; false at the end of the program or when the fault list is full.
@@ -192,8 +190,8 @@ class ShadowPass {
     }
     if (TileShadow const* const src = tile_of(core, "src", i.src)) require_defined(core, "src", i.src, *src, selected);
     if (TileShadow* const dst = tile_of(core, "dst", i.dst)) {
-      dst->defined.add(i.dst, core.walk.at(i.dst.offset), changed);
-      dst->by_matmul.remove(i.dst, core.walk.at(i.dst.offset), changed);
+      dst->defined.set(i.dst, core.walk.at(i.dst.offset), changed, true);
+      dst->by_matmul.set(i.dst, core.walk.at(i.dst.offset), changed, false);
     }
   }
 
@@ -240,11 +238,8 @@ class ShadowPass {
                program_.buffer(access).name,
                ", which no matmul wrote last; the first matmul of a tile has accumulate=False");
     }
-    tile->defined.add(access, begin, touched);
-    if constexpr (std::same_as<I, MatMul>)
-      tile->by_matmul.add(access, begin, touched);
-    else
-      tile->by_matmul.remove(access, begin, touched);
+    tile->defined.set(access, begin, touched, true);
+    tile->by_matmul.set(access, begin, touched, std::same_as<I, MatMul>);
   }
 
   void check_bank(Core& core, Access const& dst) {
@@ -265,9 +260,8 @@ class ShadowPass {
     TensorShadow& tensor = tensor_of(core.walk.core(), access);
     Index const begin = core.walk.at(access.offset), step = register_step(core, keyword, access);
     for (Index rank = 0; rank < (step == 0 ? 1 : program_.ranks); ++rank) {
-      Index const at = begin + rank * step;
-      TensorAnswer const answer = use == Use::read ? tensor.read(core.walk.core(), access, at)
-                                                   : tensor.write(core.walk.core(), access, at, step == 0);
+      TensorAnswer const answer =
+          tensor.use(core.walk.core(), use != Use::read, access, begin + rank * step, step == 0);
       if (answer.fault != TensorFault::none)
         return report_tensor(core, keyword, access, answer, use == Use::read ? "read" : "overwritten");
     }

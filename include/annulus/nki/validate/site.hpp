@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "annulus/core/error.hpp"
@@ -27,7 +28,8 @@ void append_part(std::string& place, Parts const&... parts) {
 /// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
 class Scope {
  public:
-  explicit Scope(Program const& program) : program_(&program), ranges_(program.variables.size()) {
+  explicit Scope(Program const& program)
+      : program_(&program), ranges_(std::max<std::size_t>(program.variables.size(), core_variable + 1)) {
     ranges_[core_variable] = {0, program.cores - 1};
   }
 
@@ -43,10 +45,8 @@ class Scope {
   /// Calls inside() with the core variable fixed to `core`.
   template <class Inside>
   void on_core(int core, Inside&& inside) {
-    ValueRange const before = ranges_[core_variable];
-    bool const was_one = on_one_core_;
-    ranges_[core_variable] = {core, core};
-    on_one_core_ = true;
+    ValueRange const before = std::exchange(ranges_[core_variable], {core, core});
+    bool const was_one = std::exchange(on_one_core_, true);
     inside();
     on_one_core_ = was_one;
     ranges_[core_variable] = before;
@@ -114,7 +114,6 @@ class Site {
   Buffer const& buffer(Access const& access) const { return program.buffer(access); }
   Memory memory(Access const& access) const { return buffer(access).memory; }
   ElementType type(Access const& access) const { return buffer(access).type; }
-  std::string_view instruction() const { return name_; }
 
   /// Returns `holds`; if false, reports a finding whose message is `parts` concatenated.
   template <class... Parts>

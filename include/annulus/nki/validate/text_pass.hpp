@@ -13,133 +13,84 @@
 
 namespace annulus::nki::validate_detail {
 
-/// First stage of the validation.
-class BufferRules {
- public:
-  BufferRules(Program const& program, Hardware const& hardware, FaultList& faults)
-      : program_(program), limits_(hardware.limits), target_(hardware.target), faults_(faults) {}
-
-  /// Returns whether the declarations are sound; later stages rely on it. A buffer that exceeds capacity is reported,
-  /// but does not make them unsound.
-  bool check() {
-    bool const sound = check_head() && check_shapes();
-    if (sound) check_capacity();
-    return sound;
-  }
-
- private:
-  template <class... Parts>
-  bool require(bool holds, Rule rule, std::string_view operand, Parts const&... parts) {
-    if (!holds)
-      faults_.add(
-          &program_, rule, "program", [] { return std::string(); }, operand, parts...);
-    return holds;
-  }
-
-  bool check_head() {
-    bool sound = true;
-    auto const need = [&](bool holds, std::string_view operand, auto const&... parts) {
-      sound = require(holds, Rule::form, operand, parts...) && sound;
-    };
-    need(program_.target == target_, "target", "is ", name_of(program_.target), "; the hardware is ", name_of(target_));
-    need(program_.cores == 1 || program_.cores == 2, "cores", program_.cores, "; accepted: 1 or 2");
-    need(program_.ranks >= 1, "ranks", program_.ranks, "; at least 1");
-    need(!program_.variables.empty(), "variables", "none; variable 0 must be the core");
-    need(program_.registers >= 0, "registers", program_.registers, "; at least 0");
-    return sound;
-  }
-
-  bool check_shapes() {
-    bool sound = true;
-    std::set<std::string_view> names;
-    for (Buffer const& buffer : program_.buffers) {
-      require(!buffer.name.empty() && names.insert(buffer.name).second, Rule::form, buffer.name,
-              "two buffers of this name, or none at all; names are unique");
-      bool const extents =
-          require(!buffer.shape.empty() && std::ranges::all_of(buffer.shape, [](Index n) { return n >= 1; }),
-                  Rule::form, buffer.name, "has shape ", buffer.shape, "; extents of at least 1 are accepted");
-      bool const rotation =
-          require(buffer.rotation >= 1, Rule::form, buffer.name, "rotation ", buffer.rotation, "; at least 1");
-      sound = extents && rotation && check_buffer(buffer) && sound;
-    }
-    return sound;
-  }
-
-  bool check_buffer(Buffer const& buffer) {
-    require(buffer.role == Role::internal || buffer.memory == Memory::shared_hbm, Rule::inputs_and_outputs, buffer.name,
-            "is in ", name_of(buffer.memory), "; inputs and outputs are in shared_hbm");
-    if (!on_chip(buffer.memory))
-      return require(buffer.rotation == 1, Rule::form, buffer.name, "rotation ", buffer.rotation,
-                     " in HBM; accepted: 1");
-    bool const two_axes = require(buffer.shape.size() == 2, Rule::form, buffer.name, "has shape ", buffer.shape,
-                                  "; a tile has partitions and elements per partition");
-    return two_axes && require(buffer.partitions() <= limits_.partitions, Rule::partitions, buffer.name,
-                               buffer.partitions(), " partitions; at most ", limits_.partitions);
-  }
-
-  /// Total size of the buffers of one memory, and the first buffer that exceeds its capacity.
-  struct Total {
-    Index limit;
-    Index sum = 0;
-    Buffer const* first_beyond = nullptr;
-
-    void add(Buffer const& buffer, Index amount) {
-      sum = saturating_sum(sum, amount);
-      if (sum > limit && !first_beyond) first_beyond = &buffer;
-    }
+inline bool check_head(Target target, Site const& site) {
+  Program const& program = site.program;
+  bool sound = true;
+  auto const need = [&](bool holds, std::string_view operand, auto const&... parts) {
+    sound = site.require(holds, Rule::form, operand, parts...) && sound;
   };
+  need(program.target == target, "target", "is ", name_of(program.target), "; the hardware is ", name_of(target));
+  need(program.cores == 1 || program.cores == 2, "cores", program.cores, "; accepted: 1 or 2");
+  need(program.ranks >= 1, "ranks", program.ranks, "; at least 1");
+  need(!program.variables.empty(), "variables", "none; variable 0 must be the core");
+  need(program.registers >= 0, "registers", program.registers, "; at least 0");
+  return sound;
+}
 
-  void check_capacity() {
-    Total sbuf{limits_.sbuf_bytes}, psum{limits_.psum_banks}, hbm{limits_.hbm_bytes};
-    for (Buffer const& buffer : program_.buffers) {
-      if (buffer.memory == Memory::sbuf)
-        sbuf.add(buffer, bytes_per_partition(buffer));
-      else if (buffer.memory == Memory::psum)
-        psum.add(buffer, psum_banks(buffer, limits_));
-      else
-        hbm.add(buffer, saturating_product(buffer.bytes(), buffer.memory == Memory::private_hbm ? program_.cores : 1));
+inline bool check_shapes(Site const& site) {
+  bool sound = true;
+  std::set<std::string_view> names;
+  for (Buffer const& buffer : site.program.buffers) {
+    auto const require = [&](bool holds, Rule rule, auto const&... parts) {
+      return site.require(holds, rule, buffer.name, parts...);
+    };
+    require(!buffer.name.empty() && names.insert(buffer.name).second, Rule::form,
+            "two buffers of this name, or none at all; names are unique");
+    bool const extents =
+        require(!buffer.shape.empty() && std::ranges::all_of(buffer.shape, [](Index n) { return n >= 1; }), Rule::form,
+                "has shape ", buffer.shape, "; extents of at least 1 are accepted");
+    bool const rotates = require(buffer.rotation >= 1, Rule::form, "rotation ", buffer.rotation, "; at least 1");
+    sound = sound && extents && rotates;
+    if (!extents || !rotates) continue;
+    require(buffer.role == Role::internal || buffer.memory == Memory::shared_hbm, Rule::inputs_and_outputs, "is in ",
+            name_of(buffer.memory), "; inputs and outputs are in shared_hbm");
+    if (on_chip(buffer.memory))
+      sound = require(buffer.shape.size() == 2, Rule::form, "has shape ", buffer.shape,
+                      "; a tile has partitions and elements per partition") &&
+              require(buffer.partitions() <= site.limits.partitions, Rule::partitions, buffer.partitions(),
+                      " partitions; at most ", site.limits.partitions) &&
+              sound;
+    else
+      sound = require(buffer.rotation == 1, Rule::form, "rotation ", buffer.rotation, " in HBM; accepted: 1") && sound;
+  }
+  return sound;
+}
+
+/// Reports, for each memory, the first buffer that exceeds its capacity.
+inline void check_capacity(Site const& site) {
+  auto const check_total = [&](Index limit, std::string_view what, std::string_view unit, auto&& amount_of) {
+    Index total = 0;
+    Buffer const* first_beyond = nullptr;
+    for (Buffer const& buffer : site.program.buffers) {
+      total = saturating_sum(total, amount_of(buffer));
+      if (total > limit && !first_beyond) first_beyond = &buffer;
     }
-    require_capacity(sbuf, "sbuf tiles", "bytes per partition");
-    require_capacity(psum, "psum tiles", "banks");
-    require_capacity(hbm, "tensors in HBM", "bytes");
-  }
+    if (first_beyond)
+      site.require(false, Rule::capacity, first_beyond->name, "all ", what, " take ", total, ' ', unit, "; at most ",
+                   limit, ", which this one exceeds");
+  };
+  check_total(site.limits.sbuf_bytes, "sbuf tiles", "bytes per partition",
+              [](Buffer const& buffer) { return buffer.memory == Memory::sbuf ? bytes_per_partition(buffer) : 0; });
+  check_total(site.limits.psum_banks, "psum tiles", "banks", [&](Buffer const& buffer) {
+    return buffer.memory == Memory::psum ? psum_banks(buffer, site.limits) : 0;
+  });
+  check_total(site.limits.hbm_bytes, "tensors in HBM", "bytes", [&](Buffer const& buffer) {
+    if (on_chip(buffer.memory)) return Index{0};
+    return saturating_product(buffer.bytes(), buffer.memory == Memory::private_hbm ? site.program.cores : 1);
+  });
+}
 
-  void require_capacity(Total const& total, std::string_view what, std::string_view unit) {
-    if (total.first_beyond)
-      require(false, Rule::capacity, total.first_beyond->name, "all ", what, " take ", total.sum, ' ', unit,
-              "; at most ", total.limit, ", which this one exceeds");
-  }
+/// First stage of the validation. Returns whether the declarations are sound; later stages rely on it. A buffer that
+/// exceeds capacity is reported, but does not make them unsound.
+inline bool check_declarations(Program const& program, Hardware const& hardware, FaultList& faults) {
+  Scope const scope(program);
+  Site const site(program, hardware, scope, faults, &program, "program");
+  bool const sound = check_head(hardware.target, site) && check_shapes(site);
+  if (sound) check_capacity(site);
+  return sound;
+}
 
-  Program const& program_;
-  Limits const& limits_;
-  Target target_;
-  FaultList& faults_;
-};
-
-/// Channels that the collectives of a program use, as bits. Channels are numbered consecutively from 0. Each has its own
-/// order of ranks, so the rank whose data a permute brought must be queried on the channel of that permute.
-struct ChannelsUsed {
-  std::uint32_t permuted = 0;
-  std::uint32_t queried = 0;  ///< after at least one hop
-  std::uint32_t named = 0;    ///< queried without a hop: this rank, on every channel
-
-  static void note(std::uint32_t& channels, int channel) {
-    if (channel >= 0 && channel < 32) channels |= std::uint32_t{1} << channel;
-  }
-  /// The first channel of a set, -1 if it is empty.
-  static int first(std::uint32_t channels) { return channels == 0 ? -1 : std::countr_zero(channels); }
-
-  /// The first unused channel directly below a used one.
-  int gap() const {
-    std::uint32_t const used = permuted | queried | named;
-    return first(~used & (used >> 1));
-  }
-  int queried_without_permute() const { return first(queried & ~permuted); }
-  /// -1 also if the program queries no channel, because it then treats all ranks alike.
-  int permuted_without_query() const { return queried == 0 ? -1 : first(permuted & ~queried); }
-};
-
-/// Second stage of the validation. Relies on declarations that BufferRules found sound.
+/// Second stage of the validation. Relies on declarations that check_declarations found sound.
 class TextPass {
  public:
   TextPass(Program const& program, Hardware const& hardware, FaultList& faults)
@@ -185,29 +136,33 @@ class TextPass {
                      "a register in its offset; accepted in dma_copy only");
     });
     if constexpr (std::same_as<I, ProcessingRank>)
-      ChannelsUsed::note(scope_.range_of(instruction.iteration_id).high > 0 ? channels_.queried : channels_.named,
-                         instruction.channel);
+      note_channel(scope_.range_of(instruction.iteration_id).high > 0 ? queried_ : named_, instruction.channel);
     else if constexpr (requires { instruction.channel; })
-      ChannelsUsed::note(channels_.permuted, instruction.channel);
+      note_channel(permuted_, instruction.channel);
     check(instruction, site);
   }
 
+  static void note_channel(std::uint32_t& channels, int channel) {
+    if (channel >= 0 && channel < 32) channels |= std::uint32_t{1} << channel;
+  }
+
+  /// Channels are numbered consecutively from 0. Each has its own order of ranks, so the rank whose data a permute
+  /// brought must be queried on the channel of that permute; a program that queries none treats all ranks alike.
   void check_channels() {
-    auto const refuse = [&](std::string_view operand, auto const&... parts) {
-      faults_.add(
-          &channels_, Rule::synchronization, "program", [] { return std::string(); }, operand, parts...);
-    };
-    if (int const gap = channels_.gap(); gap >= 0)
-      refuse("channel_ids", "channel ", gap + 1, " is used and ", gap,
-             " is not; channels are counted from 0 without a gap");
-    if (int const idle = channels_.queried_without_permute(); idle >= 0)
-      refuse("channel_id", "queries the received rank on channel ", idle,
-             ", on which nothing is permuted; accepted: the channel of the permute, because each channel has its own "
-             "order of ranks");
-    if (int const unqueried = channels_.permuted_without_query(); unqueried >= 0)
-      refuse("channel_ids", "permutes on channel ", unqueried,
-             ", but queries the received rank on other channels only; each channel has its own order of ranks, so "
-             "data used together must be permuted on the channel that is queried");
+    Scope const scope(program_);
+    Site const site(program_, hardware_, scope, faults_, &program_, "program");
+    auto const first = [](std::uint32_t channels) { return channels == 0 ? -1 : std::countr_zero(channels); };
+    std::uint32_t const used = permuted_ | queried_ | named_;
+    int const gap = first(~used & (used >> 1)), idle = first(queried_ & ~permuted_),
+              unqueried = queried_ == 0 ? -1 : first(permuted_ & ~queried_);
+    site.require(gap < 0, Rule::synchronization, "channel_ids", "channel ", gap + 1, " is used and ", gap,
+                 " is not; channels are counted from 0 without a gap");
+    site.require(idle < 0, Rule::synchronization, "channel_id", "queries the received rank on channel ", idle,
+                 ", on which nothing is permuted; accepted: the channel of the permute, because each channel has its "
+                 "own order of ranks");
+    site.require(unqueried < 0, Rule::synchronization, "channel_ids", "permutes on channel ", unqueried,
+                 ", but queries the received rank on other channels only; each channel has its own order of ranks, so "
+                 "data used together must be permuted on the channel that is queried");
   }
 
   void check_node(Node const& node, Allocate const& made) {
@@ -250,7 +205,10 @@ class TextPass {
   Hardware const& hardware_;
   FaultList& faults_;
   Scope scope_;
-  ChannelsUsed channels_;
+  // Channels as bits.
+  std::uint32_t permuted_ = 0;
+  std::uint32_t queried_ = 0;  ///< after at least one hop
+  std::uint32_t named_ = 0;    ///< queried without a hop: this rank, on every channel
 };
 
 }  // namespace annulus::nki::validate_detail

@@ -27,7 +27,7 @@ using validate_detail::Assumptions;
 inline std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most = 20,
                                      Assumptions const& assumptions = {}) {
   validate_detail::FaultList faults(most);
-  bool const sound = validate_detail::BufferRules(program, hardware, faults).check();
+  bool const sound = validate_detail::check_declarations(program, hardware, faults);
   if (sound) validate_detail::TextPass(program, hardware, faults).run();
   try {
     if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
