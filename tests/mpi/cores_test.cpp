@@ -31,11 +31,11 @@ TEST_CASE("ranks that are bound to the same cores divide them", "[mpi]") {
   // core is assigned.
   CHECK(all_shares <= std::max(together, world_size()));
   if (mine.count() == together) CHECK(share >= together / world_size());
-  CHECK(cpu::ThreadPool::shared().cores() == share);
+  CHECK(cpu::detail::ThreadPool::shared().cores() == share);
 
   // A call that leaves the number of threads to the pool uses no more threads than that.
   std::atomic<int> here{0};
-  cpu::ThreadPool::Call(cpu::ThreadPool::shared(), 0).run(1000, [&](cpu::Team const&, int) {
+  cpu::detail::ThreadPool::Call(cpu::detail::ThreadPool::shared(), 0).run(1000, [&](cpu::detail::Team const&, int) {
     ++here;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });
