@@ -158,22 +158,23 @@ template <class A>
                                             RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V const nothing = V::of(empty_row<A>);
-  with_exponent(terms.weight_scale, terms.lse, [&](auto exponent) __attribute__((always_inline)) {
-    for (Index j = 0; j < rows; ++j)
-      for (int v = 0; v < vectors; ++v) {
-        Index const place = j * panel + v * lanes;
-        V const logit = V::load(logits + place), dweight = V::load(dweights + place);
-        auto const masked = less_or_equal(logit, nothing);
-        V const factor = kept ? select(masked, V::zero(), V::load(kept + place)) : V::of(A(1));
-        V const lse = V::load(terms.lse + v * lanes), remainder = V::load(terms.remainder + v * lanes);
-        V const weight = select(masked, V::zero(), probability(exponent(logit, V::zero() - lse), remainder));
-        (weight * factor).store(logits + place);
-        // Values of a masked pair may be NaN and are not used.
-        V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
-        select(masked, V::zero(), gradient).store(dweights + place);
-      }
-  });
+  V const nothing = V::of(empty_row<A>), scale = V::of(terms.weight_scale);
+  bool const large = terms.weight_scale != A(1) && any_large(terms.lse);
+  for (Index j = 0; j < rows; ++j)
+    for (int v = 0; v < vectors; ++v) {
+      Index const place = j * panel + v * lanes;
+      V const logit = V::load(logits + place), dweight = V::load(dweights + place);
+      auto const masked = less_or_equal(logit, nothing);
+      V const factor = kept ? select(masked, V::zero(), V::load(kept + place)) : V::of(A(1));
+      V const lse = V::load(terms.lse + v * lanes), remainder = V::load(terms.remainder + v * lanes);
+      V const exponent = large ? large_exponent(logit, scale, V::zero() - lse)
+                               : multiply_add(logit, scale, V::zero() - lse);
+      V const weight = select(masked, V::zero(), probability(exponent, remainder));
+      (weight * factor).store(logits + place);
+      // Values of a masked pair may be NaN and are not used.
+      V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
+      select(masked, V::zero(), gradient).store(dweights + place);
+    }
 }
 
 /// Adds the share of a query panel and a key block to dq, dk, dv and dbias.
