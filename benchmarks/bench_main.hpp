@@ -47,7 +47,7 @@ inline int run_benchmarks(int& argc, char** argv, benchmark::BenchmarkReporter* 
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("annulus_cpu_target", std::string(annulus::cpu_target_name()));
   std::string targets;
-  for (std::string_view const target : annulus::cpu_target_names()) targets += (targets.empty() ? "" : " ") + std::string(target);
+  for (std::string_view const target : annulus::cpu_target_names()) targets.append(targets.empty() ? "" : " ").append(target);
   benchmark::AddCustomContext("annulus_cpu_targets", targets);
   std::size_t const count =
       reporter ? benchmark::RunSpecifiedBenchmarks(reporter) : benchmark::RunSpecifiedBenchmarks();

@@ -3,7 +3,7 @@
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      one of attention, ring, mpi_ring, merge
+benchmarks/table.py --only ring      one of attention, headers, ring, mpi_ring, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
@@ -11,13 +11,14 @@ import argparse
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 
 from results import attention_name, context, load
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("attention", "ring", "mpi_ring", "merge")
+PROGRAMS = ("attention", "headers", "ring", "mpi_ring", "merge")
 
 # Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
 GOALS = {
@@ -36,25 +37,29 @@ SPEEDUP_PER_THREAD_GOAL = 0.97
 RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
 RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
 MPI_SPEEDUP_PER_RANK_GOAL = 0.95
-# Cases that are measured for each instruction set.
+# Speed of annulus::cpu at its widest instruction set relative to headers that are compiled with -march=native.
+HEADERS_GOAL = 0.98
+# Cases that are measured for each instruction set, and with headers alone.
 LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"
 
 
-def build(folder):
+def build(folder, names):
     """Builds the programs with the preset native, unless another build is named."""
     if folder:
         return pathlib.Path(folder)
     subprocess.run(["cmake", "--preset", "native", "-DANNULUS_BUILD_BENCHMARKS=ON"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     folder = ROOT / "build" / "native"
     targets = subprocess.run(["cmake", "--build", folder, "--target", "help"], check=True, capture_output=True, text=True).stdout
-    programs = [f"annulus_{name}_bench" for name in PROGRAMS] + ["annulus_million_tokens"]
+    programs = [f"annulus_{name}_bench" for name in PROGRAMS if name in names or (name == "attention" and "headers" in names)]
+    if names == PROGRAMS:
+        programs.append("annulus_million_tokens")
     wanted = [program for program in programs if program in targets]
     subprocess.run(["cmake", "--build", folder, "--target", *wanted], check=True)
     return folder
 
 
-def run(folder, name, out, repetitions, cases, target=None):
-    """Runs one program; False if it cannot be run. target: an instruction set, which runs LEVEL_CASES alone."""
+def run(folder, name, out, repetitions, cases, only=None, target=None):
+    """Runs one program; False if it cannot be run. only: a regex of cases. target: an instruction set."""
     program = folder / "benchmarks" / f"annulus_{name}_bench"
     if not program.exists():
         return False
@@ -62,8 +67,9 @@ def run(folder, name, out, repetitions, cases, target=None):
     environment = dict(os.environ)
     if target:
         environment["ANNULUS_CPU_TARGET"] = target
-        command.append(f"--benchmark_filter={LEVEL_CASES}")
-    if name == "attention":
+    if only:
+        command.append(f"--benchmark_filter={only}")
+    if name in ("attention", "headers"):
         # Other load on the machine affects all cases alike.
         command += ["--benchmark_enable_random_interleaving=true"]
     if cases == "tiny":
@@ -78,6 +84,19 @@ def run(folder, name, out, repetitions, cases, target=None):
     if result.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: status {result.returncode}\n{result.stderr}")
     return True
+
+
+def turn_file(results, turn, name):
+    return results / f"turn_{turn}_{name}.json"
+
+
+def run_turns(folder, results, turns, cases):
+    """Runs annulus::cpu and the headers alone in turns; False if they cannot be run."""
+    for old in results.glob("turn_*.json"):
+        old.unlink()
+    only = None if cases == "tiny" else LEVEL_CASES
+    order = [(turn, name) for turn in range(turns) for name in ("headers", "attention")]
+    return all(run(folder, name, turn_file(results, turn, name), 1, cases, only) for turn, name in order)
 
 
 def line(what, reached, goal="", more=""):
@@ -158,6 +177,24 @@ def print_levels(levels):
                 line(f"{target}: {step}, {mask}, head_dim {dim}", f"{values['GFLOP/s']:.0f}", f"{values['peak_%']:.1f}")
 
 
+def print_turns(results):
+    turns = []
+    while turn_file(results, len(turns), "attention").exists():
+        turns.append([load([turn_file(results, len(turns), name)]) for name in ("attention", "headers")])
+    if not turns:
+        return
+    ours, native = (context(turn_file(results, 0, name))["annulus_cpu_target"] for name in ("attention", "headers"))
+    print()
+    line(f"annulus::cpu ({ours}) relative to headers ({native})", "reached", "goal")
+    for step, mask, dim in GOALS:
+        name = attention_name("cpu", step, mask, 4096, dim)
+        pairs = [(library[name], headers[name]) for library, headers in turns]
+        ratios = [library["GFLOP/s"] / headers["GFLOP/s"] for library, headers in pairs]
+        speeds = [statistics.median(values["GFLOP/s"] for values in column) for column in zip(*pairs)]
+        line(f"{step}, {mask}, 4096 tokens, head_dim {dim}, 1 thread", f"{statistics.median(ratios):.3f}", f"{HEADERS_GOAL:.2f}",
+             f"{min(ratios):.3f} to {max(ratios):.3f} in {len(turns)} turns; {speeds[0]:.0f} and {speeds[1]:.0f} GFLOP/s")
+
+
 def print_rings(seen):
     print()
     line("speed of a ring relative to one rank", "reached", "goal")
@@ -189,15 +226,20 @@ def main():
     parser.add_argument("--print-only", action="store_true")
     arguments = parser.parse_args()
 
-    folder = pathlib.Path(arguments.build or ROOT / "build" / "native") if arguments.print_only else build(arguments.build)
-    results = folder / "benchmarks" / "results"
+    names = tuple(arguments.only or PROGRAMS)
+    folder = pathlib.Path(arguments.build or ROOT / "build" / "native") if arguments.print_only else build(arguments.build, names)
+    results = folder / "benchmarks" / ("results_tiny" if arguments.cases == "tiny" else "results")
     results.mkdir(parents=True, exist_ok=True)
     files = {}
-    for name in arguments.only or PROGRAMS:
-        path = results / f"{name}{'_tiny' if arguments.cases == 'tiny' else ''}.json"
-        if arguments.print_only or run(folder, name, path, arguments.repetitions, arguments.cases):
-            if path.exists():
-                files[name] = path
+    for name in names:
+        path = results / f"{name}.json"
+        if name == "headers":
+            path = turn_file(results, 0, name)
+            measured = arguments.print_only or run_turns(folder, results, arguments.repetitions, arguments.cases)
+        else:
+            measured = arguments.print_only or run(folder, name, path, arguments.repetitions, arguments.cases)
+        if measured and path.exists():
+            files[name] = path
     if not files:
         raise SystemExit(f"nothing was measured: no benchmark programs or results in {folder / 'benchmarks'}")
     if arguments.cases == "tiny":
@@ -215,10 +257,12 @@ def main():
         levels = {}
         for target in machine["annulus_cpu_targets"].split():
             path = results / f"attention_{target}.json"
-            if arguments.print_only or run(folder, "attention", path, arguments.repetitions, arguments.cases, target):
+            if arguments.print_only or run(folder, "attention", path, arguments.repetitions, arguments.cases, LEVEL_CASES, target):
                 if path.exists():
                     levels[target] = load([path])
         print_levels(levels)
+    if "headers" in files:
+        print_turns(results)
     rings = [files[name] for name in ("ring", "mpi_ring") if name in files]
     if rings:
         print_rings(load(rings))

@@ -1,5 +1,6 @@
 # Installation of headers, targets and package files. annulus::mpi has a separate export file, so that a consumer
-# without MPI can use annulus::annulus of an installation that has both; annulus::cpu has one so that it may be omitted.
+# without MPI can use annulus::annulus of an installation that has both, and so has annulus::conformance, for consumers
+# without Catch2; annulus::cpu has one so that it may be omitted.
 
 include(CMakePackageConfigHelpers)
 set(annulus_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/annulus")
@@ -21,9 +22,10 @@ endif()
 if(ANNULUS_WITH_MPI)
   annulus_install(annulus_mpi annulusMpiTargets)
 endif()
+annulus_install(annulus_conformance annulusConformanceTargets)
 if(CMAKE_VERSION VERSION_LESS 3.23)
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-          COMPONENT annulus_development)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" "${annulus_conformance_folder}/"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT annulus_development)
 endif()
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/annulusConfig.cmake.in"

@@ -1,5 +1,5 @@
 # Header-only targets annulus::annulus and annulus::mpi, each with the headers that need only its dependencies.
-# annulus::cpu (CpuLibrary.cmake) adds compiled kernels.
+# annulus::cpu (CpuLibrary.cmake) adds compiled kernels, annulus::conformance (Conformance.cmake) test suites.
 
 include(GNUInstallDirs)
 
@@ -8,13 +8,14 @@ set(annulus_mpi_headers ${annulus_headers})
 list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
 list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers})
 
-# File sets require CMake 3.23; with older versions the whole folder is one include directory.
-function(annulus_add_headers target)
+# annulus_add_headers(<target> <folder> <header>...): headers of an include directory. File sets require CMake 3.23; with
+# older versions the target has the whole directory.
+function(annulus_add_headers target folder)
   if(CMAKE_VERSION VERSION_LESS 3.23)
-    target_include_directories(${target} INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+    target_include_directories(${target} INTERFACE "$<BUILD_INTERFACE:${folder}>"
                                                    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   else()
-    target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${ARGN})
+    target_sources(${target} INTERFACE FILE_SET HEADERS BASE_DIRS "${folder}" FILES ${ARGN})
   endif()
 endfunction()
 
@@ -22,7 +23,7 @@ add_library(annulus INTERFACE)
 add_library(annulus::annulus ALIAS annulus)
 target_compile_features(annulus INTERFACE cxx_std_20)
 target_link_libraries(annulus INTERFACE Eigen3::Eigen Threads::Threads)
-annulus_add_headers(annulus ${annulus_headers})
+annulus_add_headers(annulus "${PROJECT_SOURCE_DIR}/include" ${annulus_headers})
 
 if(ANNULUS_WITH_MPI)
   add_library(annulus_mpi INTERFACE)
@@ -31,5 +32,5 @@ if(ANNULUS_WITH_MPI)
   target_link_libraries(annulus_mpi INTERFACE annulus MPI::MPI_CXX)
   # The umbrella header then includes the MPI ring.
   target_compile_definitions(annulus_mpi INTERFACE ANNULUS_WITH_MPI=1)
-  annulus_add_headers(annulus_mpi ${annulus_mpi_headers})
+  annulus_add_headers(annulus_mpi "${PROJECT_SOURCE_DIR}/include" ${annulus_mpi_headers})
 endif()

@@ -1,11 +1,12 @@
 #pragma once
-// Implementations for the backend suite: each makes a backend, places tensors in its memory space, and makes a
-// communicator of that memory space.
+// Implementations for the backend suite. An implementation is a class that has
+//   Backend           the backend
+//   Placement         how tensors get into its memory space and back, such as HostPlacement (ring_run.hpp)
+//   make(seed)        a backend; the seeds of the backends of one test differ
+//   ring(host_ring)   a communicator of its memory space on top of one of host memory, which it may be itself
 
 #include <cstdint>
 
-#include "annulus/backend/reference/reference.hpp"
-#include "support/foreign_backend.hpp"
 #include "support/ring_run.hpp"
 
 namespace annulus_test {
@@ -20,21 +21,6 @@ struct HostImplementation {
   template <class Ring>
   Ring& ring(Ring& ring_of_host_memory) const {
     return ring_of_host_memory;
-  }
-};
-
-/// A backend in the foreign memory space of the tests, whose work is late.
-template <class Inner = annulus::ReferenceBackend>
-struct ForeignImplementation {
-  using Backend = ForeignBackend<Inner>;
-  using Placement = ForeignPlacement;
-
-  DeferralOptions::When when = DeferralOptions::delayed;
-
-  Backend make(std::uint64_t seed) const { return Backend({.deferral = {.when = when, .seed = seed}}); }
-  template <class Ring>
-  ForeignRing<Ring> ring(Ring& ring_of_host_memory) const {
-    return ForeignRing<Ring>(ring_of_host_memory);
   }
 };
 

@@ -3,8 +3,8 @@
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "conformance/communicator_suite.hpp"
+#include "conformance/foreign_implementation.hpp"
 #include "conformance/zero_copy_suite.hpp"
-#include "support/foreign_space.hpp"
 #include "support/recording_communicator.hpp"
 #include "support/unruly_communicator.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 // Runs a case of the communicator suite on all ranks, and makes the messages that it sends.
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -16,11 +17,10 @@
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/error.hpp"
 #include "support/catch.hpp"
-#include "support/foreign_space.hpp"
 
 namespace annulus_test {
 
-/// Bytes in a memory space.
+/// Bytes in a memory space. To be specialised for the memory space of a communicator under test.
 template <class Space>
 class SpaceBytes;
 
@@ -33,12 +33,6 @@ class SpaceBytes<annulus::HostMemory> {
 
  private:
   std::vector<std::byte> bytes_;
-};
-
-template <>
-class SpaceBytes<ForeignMemory> : public ForeignAllocation {
- public:
-  using ForeignAllocation::ForeignAllocation;
 };
 
 /// Thrown by a rank that fails by itself.

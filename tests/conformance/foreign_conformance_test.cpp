@@ -2,6 +2,7 @@
 // done: with random delays, and with all work deferred until it is waited for.
 
 #include "conformance/backend_suite.hpp"
+#include "conformance/foreign_implementation.hpp"
 
 using namespace annulus_test;
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "conformance/backend_implementations.hpp"
+#include "conformance/foreign_implementation.hpp"
 #include "conformance/placed_array.hpp"
 #include "support/catch.hpp"
 #include "support/judge.hpp"

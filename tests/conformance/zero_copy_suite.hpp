@@ -2,8 +2,11 @@
 // Test suite for zero-copy exchange, which every communicator whose ranks share memory must pass, after
 // communicator_suite.
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>

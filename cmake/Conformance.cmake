@@ -1,0 +1,35 @@
+# annulus::conformance: test suites for communicators, backends and shardings of your own. It requires Catch2 2.13 or 3,
+# which the consumer finds. Its headers are the suites of tests/conformance and what they include of tests/, copied under
+# the names <annulus/conformance/...> and <annulus/conformance/support/...>.
+
+set(annulus_conformance_folder "${PROJECT_BINARY_DIR}/conformance")
+set(annulus_conformance_headers)
+set(found conformance/backend_suite.hpp conformance/communicator_suite.hpp conformance/sharding_suite.hpp
+          conformance/zero_copy_suite.hpp)
+set(pending ${found})
+while(pending)
+  list(POP_FRONT pending name)
+  set(source "${PROJECT_SOURCE_DIR}/tests/${name}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
+  file(READ "${source}" text)
+  string(REGEX MATCHALL "#include \"(conformance|support)/[^\"]+" includes "${text}")
+  foreach(include IN LISTS includes)
+    string(REPLACE "#include \"" "" include "${include}")
+    if(NOT include IN_LIST found)
+      list(APPEND found "${include}")
+      list(APPEND pending "${include}")
+    endif()
+  endforeach()
+  string(REPLACE "#include \"conformance/" "#include \"annulus/conformance/" text "${text}")
+  string(REPLACE "#include \"support/" "#include \"annulus/conformance/support/" text "${text}")
+  string(REGEX REPLACE "^conformance/" "" name "${name}")
+  set(header "${annulus_conformance_folder}/annulus/conformance/${name}")
+  file(CONFIGURE OUTPUT "${header}" CONTENT "${text}" @ONLY)
+  list(APPEND annulus_conformance_headers "${header}")
+endwhile()
+
+add_library(annulus_conformance INTERFACE)
+add_library(annulus::conformance ALIAS annulus_conformance)
+set_target_properties(annulus_conformance PROPERTIES EXPORT_NAME conformance)
+target_link_libraries(annulus_conformance INTERFACE annulus Catch2::Catch2)
+annulus_add_headers(annulus_conformance "${annulus_conformance_folder}" ${annulus_conformance_headers})
