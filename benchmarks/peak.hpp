@@ -55,10 +55,10 @@ double rate_of(Loop const& loop, int threads, double seconds) {
 /// Operations per second of the fastest instructions that multiply elements of this type, sums in float (double for
 /// double), on `threads` threads at once. half has no such instructions: it is widened to float.
 inline double peak_rate(annulus::DataType type, int threads, double seconds = 4e-3) {
-  return detail::rate_of(annulus::cpu::peak_loop_of(type).run, threads, seconds);
+  return detail::rate_of(annulus::cpu::detail::peak_loop_of(type).run, threads, seconds);
 }
 
 /// Name of the instructions that peak_rate() measures.
-inline char const* peak_name(annulus::DataType type) { return annulus::cpu::peak_loop_of(type).name; }
+inline char const* peak_name(annulus::DataType type) { return annulus::cpu::detail::peak_loop_of(type).name; }
 
 }  // namespace annulus_bench

@@ -123,9 +123,10 @@ TEST_CASE("a repeated call of one rank allocates nothing", "[allocation]") {
 TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]") {
   // The backend keeps working memory for the calls of the process: as much as simultaneous calls need.
   {
-    std::array<std::optional<cpu::Workspace>, 8> calls, threads;
-    for (auto& workspace : calls) workspace.emplace(cpu::WorkspaceStore::of_calls(), Index{1} << 22);
-    for (auto& workspace : threads) workspace.emplace(cpu::WorkspaceStore::of_threads(), Index{1} << 22);
+    std::array<std::optional<cpu::detail::Workspace>, 8> calls, threads;
+    for (auto& workspace : calls) workspace.emplace(cpu::detail::WorkspaceStores::shared().of_calls, Index{1} << 22);
+    for (auto& workspace : threads)
+      workspace.emplace(cpu::detail::WorkspaceStores::shared().of_threads, Index{1} << 22);
   }
   for (auto const zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
     for (int ranks : {1, 2, 3, 4})

@@ -33,7 +33,8 @@ TEST_CASE("ranks of a node divide its cores by default, and no ring changes the 
 
   // A call that leaves the number of threads to the backend uses no more threads than that.
   std::atomic<int> here{0};
-  cpu::ThreadPool::Call(cpu::ThreadPool::shared(), backend.threads).run(1000, [&](cpu::Team const&, int) {
+  using cpu::detail::ThreadPool;
+  ThreadPool::Call(ThreadPool::shared(), backend.threads).run(1000, [&](cpu::detail::Team const&, int) {
     ++here;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });

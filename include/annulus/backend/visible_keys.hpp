@@ -7,6 +7,7 @@
 #include "annulus/backend/step.hpp"
 
 namespace annulus {
+namespace detail {
 
 /// Key rows of a step that contain every key a query sees. `each`: some of them may be hidden; ask
 /// Step::visible for each.
@@ -18,8 +19,6 @@ struct KeyBounds {
 /// Key rows of the packed documents of a step, for each batch item.
 class StepDocuments {
  public:
-  StepDocuments() = default;
-
   /// Computes the documents of `step`, in the memory of an earlier call.
   template <class T, class Predicate>
   void assign(Step<T, Predicate, HostMemory> const& step) {
@@ -38,8 +37,7 @@ class StepDocuments {
     bool each = tile.coverage == Coverage::elements;
     if (step.has_segments()) {
       DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
-      RowRange const document = runs.rows_of(step.query_segments(batch, tile.query_begin + query));
-      rows = {std::max(rows.begin, document.begin), std::min(rows.end, document.end)};
+      rows = intersection(rows, runs.rows_of(step.query_segments(batch, tile.query_begin + query)));
       each = each || !runs.consecutive();
     }
     return {rows, each};
@@ -48,6 +46,8 @@ class StepDocuments {
  private:
   std::vector<DocumentRuns> runs_;
 };
+
+}  // namespace detail
 
 /// Finds the visible keys of the rows of a step. A packed document whose keys are contiguous is one range.
 template <class T, class Predicate>
@@ -73,7 +73,7 @@ class KeyFinder {
 
  private:
   Step<T, Predicate, HostMemory> const& step_;
-  StepDocuments documents_;
+  detail::StepDocuments documents_;
 };
 
 }  // namespace annulus

@@ -22,10 +22,10 @@ using namespace annulus_test;
 
 namespace {
 
-constexpr std::int64_t block = annulus::cpu::Blocking<float>::key_block;
+constexpr std::int64_t block = annulus::cpu::detail::Blocking<float>::key_block;
 /// Queries per panel with vectors of 4 floats (8, on NEON 16), of 8 floats (24) and of 16 floats (32); and the largest.
 constexpr std::int64_t panels[] = {8, 16, 24, 32}, panel = 32;
-static_assert(std::ranges::find(panels, annulus::cpu::Blocking<float>::panel) != std::end(panels));
+static_assert(std::ranges::find(panels, annulus::cpu::detail::Blocking<float>::panel) != std::end(panels));
 
 template <class T>
 std::string complaint_of(RingProblem problem, int threads = 1) {

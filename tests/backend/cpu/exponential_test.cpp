@@ -10,7 +10,7 @@
 
 #include "support/catch.hpp"
 
-using namespace annulus::cpu;
+using namespace annulus::cpu::detail;
 
 namespace {
 

@@ -183,13 +183,13 @@ class NoMoreThreads {
 }  // namespace
 
 TEST_CASE("a call runs on the threads that could be created, and later calls on more when there are more", "[cpu]") {
-  annulus::cpu::ThreadPool pool;
+  annulus::cpu::detail::ThreadPool pool;
   // A thread that has finished may join again.
   auto const threads_of_run = [&pool](int threads) {
     std::atomic<int> next{0}, joined{0};
     std::mutex mutex;
     std::set<std::thread::id> members;
-    annulus::cpu::ThreadPool::Call(pool, threads).run(threads, [&](annulus::cpu::Team const&, int) {
+    annulus::cpu::detail::ThreadPool::Call(pool, threads).run(threads, [&](annulus::cpu::detail::Team const&, int) {
       {
         std::lock_guard const lock(mutex);
         members.insert(std::this_thread::get_id());

@@ -16,7 +16,7 @@ namespace {
 /// Four equal keys for each lane of a panel: each has weight 1, up to the rounding error of its logit if below 1.
 template <class A>
 void check_weights_of_equal_keys(A magnitude) {
-  constexpr Index rows = 4, panel = cpu::Blocking<A>::panel;
+  constexpr Index rows = 4, panel = cpu::detail::Blocking<A>::panel;
   A const scale = A(0.0884);
   std::vector<A> scores, maximum(panel), sum(panel, A(0));
   for (Index i = 0; i < panel; ++i) {
@@ -26,7 +26,7 @@ void check_weights_of_equal_keys(A magnitude) {
     scores.push_back(score);
   }
   for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + panel);
-  cpu::weigh(scores.data(), rows, scale, maximum.data(), sum.data());
+  cpu::detail::weigh(scores.data(), rows, scale, maximum.data(), sum.data());
   for (std::size_t i = 0; i < sum.size(); ++i) {
     A const logit = std::abs(maximum[i]);
     A const rounding = logit < cpu::detail::large_logit<A> ? (std::nextafter(logit, 2 * logit) - logit) / 2 : A(0);

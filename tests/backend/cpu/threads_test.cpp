@@ -132,19 +132,18 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
 }
 
 TEST_CASE("an exception of a pool thread reaches the caller, and no thread waits forever", "[cpu]") {
-  using Call = annulus::cpu::ThreadPool::Call;
-  auto& pool = annulus::cpu::ThreadPool::shared();
+  using Call = annulus::cpu::detail::ThreadPool::Call;
+  auto& pool = annulus::cpu::detail::ThreadPool::shared();
   for (int threads : {1, 2, 4}) {
     std::atomic<int> taken{0};
-    CHECK_THROWS_AS(Call(pool, threads)
-                        .run(threads,
-                             [&](annulus::cpu::Team const& team, int) {
+    CHECK_THROWS_AS(Call(pool, threads).run(threads,
+                             [&](annulus::cpu::detail::Team const& team, int) {
                                if (taken++ == 0) throw std::logic_error("this one");
                                team.wait_until([] { return false; });
                              }),
                     std::logic_error);
     std::atomic<int> sum{0};
-    Call(pool, threads).run(threads, [&](annulus::cpu::Team const&, int slot) { sum += slot == 0 ? 1 : 0; });
+    Call(pool, threads).run(threads, [&](annulus::cpu::detail::Team const&, int slot) { sum += slot == 0 ? 1 : 0; });
     CHECK(sum == 1);
   }
 }
@@ -187,7 +186,7 @@ TEST_CASE("nested calls do not deadlock while as many calls as possible are in p
     annulus::RingAttention attention(ring, backend, {}, mask);
     return attention.forward(q, q, q).lse(0, 0, 0);
   };
-  int const calls = 2 * annulus::cpu::ThreadPool::shared().cores();
+  int const calls = 2 * annulus::cpu::detail::ThreadPool::shared().cores();
   std::latch all_have_entered(calls);
   std::atomic<int> done{0};
   {

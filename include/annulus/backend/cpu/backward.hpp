@@ -11,8 +11,7 @@
 
 #include "annulus/backend/cpu/backward_unit.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// One call of Backend::add_gradients: adds a step's share to dq, dk, dv and, if given, dbias.
 template <class T>
@@ -23,36 +22,30 @@ class BackwardSum {
 
  public:
   /// All that `call` refers to must outlive the object.
-  explicit BackwardSum(GradientCall<T> const& call)
-      : call_(call),
-        heads_(call.operands),
-        extents_(call.operands),
-        panels_(B::panels(heads_.queries * heads_.group)) {}
+  explicit BackwardSum(GradientCall<T> const& call) : call_(call), extents_(call.operands) {}
 
   void run() {
-    if (call_.step.tiles.empty() || heads_.count == 0 || panels_ == 0 || extents_.keys == 0) return;
+    if (call_.step.tiles.empty() || extents_.empty()) return;
     ThreadPool::Call call(ThreadPool::shared(), shares_bias_gradient() ? 1 : call_.threads);
-    Index const blocks = B::key_blocks(extents_.keys);
-    Index const threads = std::min(call.most(), heads_.count * blocks);
+    Index const blocks = extents_.blocks(), heads = extents_.heads();
+    Index const threads = std::min(call.most(), heads * blocks), expected = std::min(call.expected(), threads);
     // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
-    Index const expected = std::min(call.expected(), threads);
-    blocks_per_piece_ = std::clamp<Index>(blocks * heads_.count / (4 * expected), 1, most);
+    blocks_per_piece_ = std::clamp<Index>(blocks * heads / (4 * expected), 1, most);
     pieces_ = ceil_divide(blocks, blocks_per_piece_);
 
     auto const allocate = [&](Arena& arena) {
-      finished_ = arena.take<Index>(heads_.count * pieces_);
-      reach_ = arena.take<RowRange>(heads_.batches() * panels_);
+      finished_ = arena.take<Index>(heads * pieces_);
+      reach_ = arena.take<RowRange>(extents_.batches * panels_);
     };
-    Workspace const shared(WorkspaceStore::of_calls(), bytes_of(allocate));
+    Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
-    std::fill_n(finished_, heads_.count * pieces_, panels_);
+    std::fill_n(finished_, heads * pieces_, panels_);
     find_reach();
-    next_.store(0);
-    run_with_scratch(
-        call, threads, [&](Arena& own) { return allocate_scratch(own); },
-        [&](Team const& team, Scratch& scratch) { work(team, scratch); });
+    share_items<E>(
+        call, threads, heads * pieces_, [&](Arena& own) { return allocate_scratch(own); },
+        [&](Team const& team, Scratch& scratch, Index item) { add_piece(team, scratch, item % heads, item / heads); });
   }
 
  private:
@@ -68,11 +61,12 @@ class BackwardSum {
     BackwardUnit<T>* unit = nullptr;
     PanelKeys<A> seen[cached_tiles + 1];  ///< of the tiles that overlap panel and piece
     PrefetchQueue ahead{};
-    int tiles = 0;                       ///< that overlap; those beyond cached_tiles are not in `seen`
+    int tiles = 0;  ///< that overlap; those beyond cached_tiles are not in `seen`
   };
 
   Index block_bytes() const {
-    Index const elements = extents_.head_dim + extents_.value_dim + 2 * extents_.head_depth() + extents_.value_depth();
+    Index const elements =
+        extents_.head.size + extents_.value.size + 2 * extents_.head.packed() + extents_.value.packed();
     return B::key_block * elements * static_cast<Index>(sizeof(A));
   }
 
@@ -88,7 +82,7 @@ class BackwardSum {
     Scratch scratch;
     scratch.keys = arena.construct<KeyBlock<T>>(blocks_per_piece_, extents_);
     scratch.panel = arena.construct<BackwardPanel<T>>(1, extents_);
-    scratch.unit = arena.construct<BackwardUnit<T>>(1, call_.step);
+    scratch.unit = arena.construct<BackwardUnit<T>>(1, call_, extents_);
     return scratch;
   }
 
@@ -96,8 +90,8 @@ class BackwardSum {
   /// or packed sequence to skip a panel.
   void find_reach() {
     PanelKeys<A> seen;
-    for (Index batch = 0; batch < heads_.batches(); ++batch) {
-      GroupRows const rows = heads_.rows(batch * heads_.per_batch);
+    for (Index batch = 0; batch < extents_.batches; ++batch) {
+      GroupRows const rows = extents_.rows(batch * extents_.kv_heads);
       for (Index p = 0; p < panels_; ++p) {
         QueryPanel<A> const panel(rows, p);
         RowRange& reach = reach_[batch * panels_ + p] = {};
@@ -109,21 +103,15 @@ class BackwardSum {
     }
   }
 
-  void work(Team const& team, Scratch& scratch) {
-    [[maybe_unused]] FlushDenormals const guard;
-    [[maybe_unused]] AmxTilesFor<E> const amx;
-    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_.count * pieces_;)
-      add_piece(team, scratch, item % heads_.count, item / heads_.count);
-  }
-
   /// The panel that this piece of the head has finished last, counting down; panels_ before the first.
   std::atomic_ref<Index> finished(Index head, Index piece) const {
     return std::atomic_ref<Index>(finished_[head * pieces_ + piece]);
   }
 
   void add_piece(Team const& team, Scratch& scratch, Index head, Index piece) {
-    GroupRows const rows = heads_.rows(head);
-    HeadRows<T const> const k(call_.operands.k, rows.batch, rows.kv_head), v(call_.operands.v, rows.batch, rows.kv_head);
+    GroupRows const rows = extents_.rows(head);
+    HeadRows<T const> const k(call_.operands.k, rows.batch, rows.kv_head);
+    HeadRows<T const> const v(call_.operands.v, rows.batch, rows.kv_head);
     RowRange const keys{piece * blocks_per_piece_ * B::key_block,
                         std::min((piece + 1) * blocks_per_piece_ * B::key_block, extents_.keys)};
     bool loaded = false;
@@ -131,15 +119,16 @@ class BackwardSum {
     for (Index p = panels_; p-- > 0;) {
       QueryPanel<A> const panel(rows, p);
       RowRange const reach = reach_[rows.batch * panels_ + p];
-      bool const overlaps = reach.begin < keys.end && keys.begin < reach.end;
+      bool const overlaps = !intersection(reach, keys).empty();
       if (RowRange const seen = overlaps ? find_keys(scratch, panel, keys) : RowRange(); !seen.empty()) {
-        if (!loaded) load(scratch, k, v, keys);
+        for (Index begin = keys.begin, i = 0; !loaded && begin < keys.end; begin += B::key_block, ++i)
+          scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
         loaded = true;
         for (Index other = first_busy; other < piece; ++other) {
           team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= p; });
           if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
         }
-        scratch.panel->load(panel, extents_, call_.step, call_.operands.q, call_.backward, call_.gradients.dq);
+        scratch.panel->load(panel, call_, extents_);
         scratch.ahead.clear();
         if (p > 0) expect(scratch.ahead, QueryPanel<A>(rows, p - 1));
         if (scratch.progresses) call_.step.progress();
@@ -154,9 +143,9 @@ class BackwardSum {
 
   /// Lists the rows that loading the panel will read, for prefetching.
   void expect(PrefetchQueue& ahead, QueryPanel<A> const& panel) const {
-    expect_rows(panel, call_.operands.q, extents_.head_dim, ahead);
-    expect_rows(panel, call_.backward.dout, extents_.value_dim, ahead);
-    expect_rows(panel, call_.gradients.dq, extents_.head_dim, ahead);
+    panel.expect(call_.operands.q, ahead);
+    panel.expect(call_.backward.dout, ahead);
+    panel.expect(call_.gradients.dq, ahead);
   }
 
   template <class Function>
@@ -173,7 +162,7 @@ class BackwardSum {
     for_each_tile(panel, [&](Tile const& tile) {
       PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, cached_tiles)];
       seen.find(call_.step, call_.documents, tile, panel);
-      RowRange const here{std::max(seen.any.begin, keys.begin), std::min(seen.any.end, keys.end)};
+      RowRange const here = intersection(seen.any, keys);
       if (here.empty()) return;
       hull_of_tiles = hull(hull_of_tiles, here);
       ++scratch.tiles;
@@ -184,12 +173,10 @@ class BackwardSum {
   /// Adds the share of one key block and the loaded panel. The order of sums, by block and within it by tile, does not
   /// depend on how blocks are split into pieces.
   void add_block(Scratch& scratch, HeadRows<T const> const& k, RowRange keys, Index block) const {
-    Index const begin = block * B::key_block, count = std::min<Index>(B::key_block, extents_.keys - begin);
     KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
     auto const add_tile = [&](PanelKeys<A> const& seen) {
-      BlockRows const rows{begin, 0, std::max(seen.any.begin - begin, Index{0}), std::min(seen.any.end - begin, count)};
-      if (rows.begin < rows.end)
-        scratch.unit->meet(call_.step, extents_, *scratch.panel, seen, key_block, rows, k, call_.gradients.dbias, scratch.ahead);
+      BlockRows const rows = BlockRows::of(block, seen.any);
+      if (rows.begin < rows.end) scratch.unit->meet(*scratch.panel, seen, key_block, rows, k, scratch.ahead);
     };
     if (scratch.tiles <= cached_tiles) {
       for (int t = 0; t < scratch.tiles; ++t) add_tile(scratch.seen[t]);
@@ -201,29 +188,22 @@ class BackwardSum {
     }
   }
 
-  void load(Scratch& scratch, HeadRows<T const> const& k, HeadRows<T const> const& v, RowRange keys) const {
-    for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i)
-      scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
-  }
-
   void store(Scratch& scratch, GroupRows const& rows, RowRange keys) const {
-    HeadRows<A> const dk(call_.gradients.dk, rows.batch, rows.kv_head), dv(call_.gradients.dv, rows.batch, rows.kv_head);
+    HeadRows<A> const dk(call_.gradients.dk, rows.batch, rows.kv_head);
+    HeadRows<A> const dv(call_.gradients.dv, rows.batch, rows.kv_head);
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
       Index const count = std::min<Index>(B::key_block, keys.end - begin);
-      add_strips(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head_dim, dk.row(begin), dk.row_stride);
-      add_strips(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value_dim, dv.row(begin), dv.row_stride);
+      add_strips(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head.size, dk.row(begin), dk.row_stride);
+      add_strips(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value.size, dv.row(begin), dv.row_stride);
     }
   }
 
   GradientCall<T> const call_;
-  KvHeads const heads_;
-  PackedExtents<E> const extents_;
-  Index const panels_;
+  StepExtents<E> const extents_;
+  Index const panels_ = extents_.panels();  ///< of the queries of one kv head
   Index blocks_per_piece_ = 1, pieces_ = 0;
   Index* finished_ = nullptr;
   RowRange* reach_ = nullptr;  ///< [batch item][panel]: hull of the keys that the panel sees
-  std::atomic<Index> next_{0};
 };
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -9,8 +9,7 @@
 
 #include "annulus/backend/cpu/simd/operand.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Block sizes for sums of type A.
 template <class A>
@@ -52,14 +51,6 @@ struct PackedGroup {
   static constexpr Index place(Index r, Index k) { return (k / depth * rows + r) * depth + k % depth; }
 };
 
-/// Configures this thread, for the lifetime of the object, to multiply elements E: AMX needs its tiles configured.
-template <class E>
-struct AmxTilesFor {};
-#if defined(ANNULUS_CPU_HAS_AMX)
-template <>
-struct AmxTilesFor<BfloatPair> : AmxTiles {};
-#endif
-
 /// Queue of the rows that are needed next, prefetched while products keep the multipliers busy, a few cache lines at a
 /// time: a processor drops prefetches when it gets many at once. The rows are too far apart for the hardware prefetcher.
 class PrefetchQueue {
@@ -100,5 +91,4 @@ class PrefetchQueue {
   std::size_t next_ = 0, end_ = 0;
 };
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -5,7 +5,7 @@
 #include "annulus/backend/visible_keys.hpp"
 #include "annulus/core/scalar.hpp"
 
-namespace annulus::cpu {
+namespace annulus::cpu::detail {
 
 /// Type-erased reference to a predicate, so that kernels are compiled once for all predicate types.
 struct AnyPredicate {
@@ -33,7 +33,7 @@ struct FoldCall {
   HostStep<T> const& step;
   StepOperands<T, HostMemory> const& operands;
   RunningState<Accumulator<T>, HostMemory> const& state;
-  StepDocuments const& documents;
+  annulus::detail::StepDocuments const& documents;
   int threads;
 };
 
@@ -44,8 +44,8 @@ struct GradientCall {
   StepOperands<T, HostMemory> const& operands;
   BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward;
   StepGradients<Accumulator<T>, HostMemory> const& gradients;
-  StepDocuments const& documents;
+  annulus::detail::StepDocuments const& documents;
   int threads;
 };
 
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail

@@ -24,7 +24,7 @@ struct CpuBackend {
   /// progress in this process share.
   int threads = 0;
   /// Key ranges of packed documents, in storage reused from call to call.
-  StepDocuments documents{};
+  annulus::detail::StepDocuments documents{};
 
   using memory_space = HostMemory;
   using Buffer = HostBuffer;
@@ -32,7 +32,7 @@ struct CpuBackend {
   using accumulator = Accumulator<T>;
 
   /// The largest number of threads of a call: `threads`, or what 0 stands for in this process.
-  int max_threads() const { return threads == 0 ? cpu::ThreadPool::shared().cores() : threads; }
+  int max_threads() const { return threads == 0 ? detail::ThreadPool::shared().cores() : threads; }
 
   Buffer allocate(Index bytes) { return HostBuffer(bytes); }
   /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
@@ -40,7 +40,8 @@ struct CpuBackend {
     if (threads < 0)
       return Support::no("CpuBackend: threads is " + std::to_string(threads) +
                          "; a positive number is accepted, or 0 for default_threads()");
-    if (std::string const refusal = target_refusal(); !refusal.empty()) return Support::no("CpuBackend: " + refusal);
+    if (std::string const refusal = detail::target_refusal(); !refusal.empty())
+      return Support::no("CpuBackend: " + refusal);
     return Support::yes();
   }
   /// Does nothing: every operation is complete when its call returns.
@@ -91,16 +92,16 @@ struct CpuBackend {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<Accumulator<T>, HostMemory> state) {
     documents.assign(step);
-    AnyPredicate const any = AnyPredicate::of(*step.predicate);
-    kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
+    detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
+    detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
   }
   template <class T, class Predicate>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
                      StepGradients<Accumulator<T>, HostMemory> gradients) {
     documents.assign(step);
-    AnyPredicate const any = AnyPredicate::of(*step.predicate);
-    kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, threads});
+    detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
+    detail::kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, threads});
   }
 
  private:
@@ -131,7 +132,7 @@ struct CpuBackend {
       Index const rows = view.extent(axis::sequence), pieces = std::min(rows, view.size() / piece);
       if (threads != 1 && pieces > 1) {
         std::atomic<Index> next{0};
-        cpu::ThreadPool::Call(cpu::ThreadPool::shared(), threads).run(pieces, [&](cpu::Team const&, int) {
+        detail::ThreadPool::Call(detail::ThreadPool::shared(), threads).run(pieces, [&](detail::Team const&, int) {
           for (Index i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;)
             work(SequenceRows{rows * i / pieces, rows * (i + 1) / pieces - rows * i / pieces});
         });

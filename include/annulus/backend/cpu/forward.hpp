@@ -10,8 +10,7 @@
 #include "annulus/backend/cpu/weigh.hpp"
 #include "annulus/numerics/softmax.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Queries of a panel, and the running state that a step's keys add to. Call order: begin, then for each tile look_at
 /// and for each block of its keys load and fold, then store.
@@ -24,11 +23,13 @@ class ForwardPanel {
   using G = PackedGroup<E>;
 
  public:
-  /// Takes memory for queries and results from the arena.
-  ForwardPanel(Arena& arena, PackedExtents<E> const& extents)
-      : extents_(extents),
-        queries_(arena.take<E>(extents.head_depth() * B::panel)),
-        output_(arena.take<A>(extents.value_dim_grouped() * B::panel)) {}
+  /// Takes memory for queries and results from the arena. `call` and `extents` must outlive the object.
+  ForwardPanel(Arena& arena, FoldCall<T> const& call, StepExtents<E> const& extents)
+      : call_(call),
+        extents_(extents),
+        units_(LogitUnits<A>::of(call.step)),
+        queries_(arena.take<E>(extents.head.packed() * B::panel)),
+        output_(arena.take<A>(extents.value.grouped() * B::panel)) {}
 
   /// Starts on another panel; load() reads it when it is first needed.
   void begin(QueryPanel<A> const& panel) {
@@ -37,71 +38,66 @@ class ForwardPanel {
   }
 
   /// Finds the keys of a tile that the lanes see, see keys().
-  void look_at(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile) {
-    keys_.find(step, documents, tile, panel_);
+  void look_at(Tile const& tile) {
+    keys_.find(call_.step, call_.documents, tile, panel_);
     for (int lane = 0; lane < panel_.count; ++lane)
       seen_[lane] = (loaded_ && seen_[lane]) || keys_.begin[lane] < keys_.end[lane];
   }
   PanelKeys<A> const& keys() const { return keys_; }
 
   /// Lists the rows that load() and store() will read, for prefetching.
-  void expect_load(TensorView<T const, 4> const& q, PrefetchQueue& ahead) const {
-    if (!loaded_) expect_rows(panel_, q, extents_.head_dim, ahead);
+  void expect_load(PrefetchQueue& ahead) const {
+    if (!loaded_) panel_.expect(call_.operands.q, ahead);
   }
-  void expect_store(RunningState<A, HostMemory> const& state, PrefetchQueue& ahead) const {
-    expect_rows(panel_, state.accumulator, extents_.value_dim, ahead);
-  }
+  void expect_store(PrefetchQueue& ahead) const { panel_.expect(call_.state.accumulator, ahead); }
 
   /// Packs the queries and clears the sums, unless the panel is loaded.
-  void load(HostStep<T> const& step, TensorView<T const, 4> const& q, RunningState<A, HostMemory> const& state) {
+  void load() {
     if (loaded_) return;
     loaded_ = true;
-    units_ = LogitUnits<A>::of(step);
+    TensorView<T const, 4> const& q = call_.operands.q;
     T const* rows[B::panel] = {};
-    A scale[B::panel];
-    std::fill_n(scale, B::panel, units_.query_scale);
     for (int lane = 0; lane < B::panel; ++lane) {
       maximum_[lane] = empty_row<A>;
       sum_[lane] = A(0);
       if (lane >= panel_.count) continue;
-      auto const [b, i, h] = place(lane);
-      rows[lane] = q.data() + q.offset(b, i, h, 0);
-      maximum_[lane] = state.maximum(b, h, i);
+      rows[lane] = panel_.row(q, lane);
+      maximum_[lane] = panel_.element(call_.state.maximum, lane);
     }
-    pack_panel(rows, q.stride(axis::dim), extents_.head_dim, scale, queries_);
-    std::fill_n(output_, extents_.value_dim_grouped() * B::panel, A(0));
+    pack_panel(rows, q.stride(axis::dim), extents_.head.size, units_.query_scale, queries_);
+    std::fill_n(output_, extents_.value.grouped() * B::panel, A(0));
   }
 
   /// Merges the panel's sums into the state. Each step is summed separately, as the rounding error of a sum grows with
   /// its length.
-  void store(RunningState<A, HostMemory> const& state) const {
+  void store() const {
     if (!loaded_) return;
     A* rows[B::panel] = {};
     A kept[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {
       // A row that sees no key of this step keeps its bits. A row whose logits are all NaN has a sum, but no maximum.
       if (!seen_[lane] || (maximum_[lane] == empty_row<A> && sum_[lane] == A(0))) continue;
-      auto const [b, i, h] = place(lane);
       A const maximum = maximum_[lane] == empty_row<A> ? sum_[lane] : maximum_[lane];
-      SoftmaxRow<A> row{state.maximum(b, h, i), state.sum(b, h, i)};
+      A &state_maximum = panel_.element(call_.state.maximum, lane), &state_sum = panel_.element(call_.state.sum, lane);
+      SoftmaxRow<A> row{state_maximum, state_sum};
       kept[lane] = row.extend({maximum, sum_[lane]});
-      state.maximum(b, h, i) = row.maximum;
-      state.sum(b, h, i) = row.sum;
-      rows[lane] = state.accumulator.data() + state.accumulator.offset(b, i, h, 0);
+      state_maximum = row.maximum;
+      state_sum = row.sum;
+      rows[lane] = panel_.row(call_.state.accumulator, lane);
     }
-    unpack_panel(output_, extents_.value_dim, kept, rows);
+    unpack_panel(output_, extents_.value.size, kept, rows);
   }
 
   /// Adds keys [rows.begin, rows.end) of a block, those that any lane may see. `weights`: scratch of a block's size.
-  void fold(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows rows,
-            HeadRows<T const> const& values, UnitBlocks<A> const& blocks, E* weights, PrefetchQueue& ahead) {
+  void fold(PackedHead<T> const& head, Index block, BlockRows rows, UnitBlocks<A> const& blocks, E* weights,
+            PrefetchQueue& ahead) {
     rows.first = rows.begin / G::rows * G::rows;
     V largest[B::panel_vectors];
-    score(step, head, block, rows, blocks, largest, ahead);
+    score(head, block, rows, blocks, largest, ahead);
     for (int v = 0; v < B::panel_vectors; ++v)
       largest[v] = larger(largest[v] * V::of(units_.weight_scale), V::load(maximum_ + v * B::lanes));
 
-    raise(largest, maximum_, sum_, output_, extents_.value_dim);
+    raise(largest, maximum_, sum_, output_, extents_.value.size);
     A* const scores = blocks.scores + rows.row(rows.begin) * B::panel;
     Index const count = rows.end - rows.begin;
     constexpr int depth = Operand<E>::depth;
@@ -113,10 +109,10 @@ class ForwardPanel {
       std::fill_n(elements_of_weights, before * B::panel, E{});
       std::fill_n(elements_of_weights + elements * B::panel, (padded - elements) * B::panel, E{});
     }
-    bool const has_dropout = step.rules.dropout.active();
+    bool const has_dropout = call_.step.rules.dropout.active();
     if (!is_pair<E> || has_dropout) weigh(scores, count, units_.weight_scale, maximum_, sum_);
     if (has_dropout) {
-      gather_kept(step, panel_, keys_, rows, blocks.kept);
+      gather_kept(call_.step, panel_, keys_, rows, blocks.kept);
       A const* const kept = blocks.kept + rows.row(rows.begin) * B::panel;
       // The factor of an invisible pair is not set; its weight is 0.
       for (Index e = 0; e < count * B::panel; ++e) scores[e] = scores[e] == A(0) ? A(0) : scores[e] * kept[e];
@@ -128,29 +124,24 @@ class ForwardPanel {
         weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
     }
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
-                           output_, extents_.value_dim_grouped(), ahead);
-    add_nonfinite_rows(step, head, block, rows, values, scores);
+                           output_, extents_.value.grouped(), ahead);
+    add_nonfinite_rows(head, block, rows, scores);
   }
 
  private:
-  struct Place {
-    Index batch, query, head;
-  };
-  Place place(int lane) const { return {panel_.rows->batch, panel_.query(lane), panel_.head(lane)}; }
-
   /// Computes the scores of the block: plain products for keys that all lanes see, masked logits for the others.
-  void score(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
-             UnitBlocks<A> const& blocks, V* largest, PrefetchQueue& ahead) {
+  void score(PackedHead<T> const& head, Index block, BlockRows const& rows, UnitBlocks<A> const& blocks, V* largest,
+             PrefetchQueue& ahead) {
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = V::of(empty_row<A>);
     auto const multiply = [&]<bool Maximum>(BlockRows const& part) {
-      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.head_depth(),
+      multiply_rows<Maximum>(head.keys(block, part.first), part.end - part.first, queries_, extents_.head.packed(),
                              blocks.scores + rows.row(part.first) * B::panel, largest, ahead);
     };
     auto const multiply_and_mask = [&](Index begin, Index end) {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
       multiply.template operator()<false>(part);
-      finish_logits(step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), units_, largest);
+      finish_logits(call_.step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), units_, largest);
     };
     // Whole packed groups of rows; the last group of the keys is padded with copies.
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
@@ -167,29 +158,29 @@ class ForwardPanel {
   }
 
   /// Adds value rows that hold NaN or infinity, which are packed as zeros, to the queries that see them alone.
-  void add_nonfinite_rows(HostStep<T> const& step, PackedHead<E> const& head, Index block, BlockRows const& rows,
-                   HeadRows<T const> const& values, A const* scores) {
-    if (head.not_finite(block).empty()) return;
-    head.not_finite(block).for_each_in(rows.begin, rows.end, [&](Index j) {
+  void add_nonfinite_rows(PackedHead<T> const& head, Index block, BlockRows const& rows, A const* scores) {
+    for_each_row_in(head.not_finite(block), rows.begin, rows.end, [&](Index j) {
+      HeadRows<T const> const& values = head.value_rows();
       T const* const row = values.row(rows.key(j));
       for (int lane = 0; lane < panel_.count; ++lane) {
         A const score = scores[(j - rows.begin) * B::panel + lane];
-        bool const weighed = !is_pair<E> || step.rules.dropout.active();
+        bool const weighed = !is_pair<E> || call_.step.rules.dropout.active();
         A const weight = weighed ? score : rescale(score * units_.weight_scale, maximum_[lane]);
         if (weight == A(0)) continue;
-        for (Index d = 0; d < extents_.value_dim; ++d)
+        for (Index d = 0; d < extents_.value.size; ++d)
           output_[d * B::panel + lane] += weight * static_cast<A>(row[d * values.dim_stride]);
       }
     });
   }
 
-  PackedExtents<E> extents_;
+  FoldCall<T> const& call_;
+  StepExtents<E> const& extents_;
+  LogitUnits<A> units_;
   QueryPanel<A> panel_{};
   PanelKeys<A> keys_;
-  E* queries_ = nullptr;
-  A* output_ = nullptr;
+  E* queries_;
+  A* output_;
   alignas(64) A maximum_[B::panel], sum_[B::panel];
-  LogitUnits<A> units_{};
   bool seen_[B::panel] = {};
   bool loaded_ = false;
 };
@@ -203,32 +194,33 @@ class ForwardFold {
 
  public:
   /// All that `call` refers to must outlive the object.
-  explicit ForwardFold(FoldCall<T> const& call)
-      : call_(call),
-        heads_(call.operands),
-        extents_(call.operands),
-        panels_(B::panels(heads_.queries * heads_.group)) {}
+  explicit ForwardFold(FoldCall<T> const& call) : call_(call), extents_(call.operands) {}
 
   void run() {
-    if (call_.step.tiles.empty() || heads_.count == 0 || panels_ == 0 || extents_.keys == 0) return;
+    if (call_.step.tiles.empty() || extents_.empty()) return;
     ThreadPool::Call call(ThreadPool::shared(), call_.threads);
-    Index const threads = std::min(call.most(), heads_.count * panels_);
-    Index const expected = std::min(call.expected(), threads);
+    Index const heads = extents_.heads(), panels = extents_.panels();
+    Index const threads = std::min(call.most(), heads * panels), expected = std::min(call.expected(), threads);
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
     Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
-    panels_per_group_ = std::clamp<Index>(panels_ * heads_.count / (4 * expected), 1, most);
-    panel_groups_ = ceil_divide(panels_, panels_per_group_);
-    packed_count_ = std::min(expected, heads_.count);
+    panels_per_group_ = std::clamp<Index>(panels * heads / (4 * expected), 1, most);
+    panel_groups_ = ceil_divide(panels, panels_per_group_);
+    packed_count_ = std::min(expected, heads);
 
-    auto const allocate = [&](Arena& arena) { return arena.construct<PackedHead<E>>(packed_count_, extents_); };
-    Workspace const shared(WorkspaceStore::of_calls(), bytes_of(allocate));
+    auto const allocate = [&](Arena& arena) {
+      return arena.construct<PackedHead<T>>(packed_count_, call_.operands, extents_);
+    };
+    Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     packed_ = allocate(arena);
     for (Index p = 0; p < packed_count_; ++p) packed_[p].hold(p, panel_groups_);
-    next_.store(0);
-    run_with_scratch(
-        call, threads, [&](Arena& own) { return allocate_scratch(own); },
-        [&](Team const& team, Scratch& scratch) { work(team, scratch); });
+    share_items<E>(
+        call, threads, heads * panel_groups_, [&](Arena& own) { return allocate_scratch(own); },
+        [&](Team const& team, Scratch& scratch, Index item) {
+          // Last queries first: with a causal mask they have the most work, and starting them late would unbalance
+          // threads.
+          fold_panel_group(team, scratch, item / panel_groups_, panel_groups_ - 1 - item % panel_groups_);
+        });
   }
 
  private:
@@ -245,86 +237,65 @@ class ForwardFold {
   };
 
   Index panel_bytes() const {
-    return (extents_.head_depth() + extents_.value_dim_grouped()) * B::panel * static_cast<Index>(sizeof(A));
+    return (extents_.head.packed() + extents_.value.grouped()) * B::panel * static_cast<Index>(sizeof(A));
   }
 
   Scratch allocate_scratch(Arena& arena) const {
-    constexpr Index block = Index{B::key_block} * B::panel;
     Scratch scratch;
-    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, extents_);
-    scratch.blocks.scores = arena.take<A>(block);
-    if (is_pair<E>) scratch.weights = arena.take<E>(block);
-    if (call_.step.bias.data()) scratch.blocks.bias = arena.take<A>(block);
-    if (call_.step.rules.dropout.active()) scratch.blocks.kept = arena.take<A>(block);
+    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, call_, extents_);
+    scratch.blocks = UnitBlocks<A>::of(arena, call_.step, Pass::forward);
+    if (is_pair<E>) scratch.weights = arena.take<E>(Index{B::key_block} * B::panel);
     return scratch;
   }
 
-  void work(Team const& team, Scratch& scratch) {
-    [[maybe_unused]] FlushDenormals const guard;
-    [[maybe_unused]] AmxTilesFor<E> const amx;
-    for (Index item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < heads_.count * panel_groups_;) {
-      Index const head = item / panel_groups_;
-      PackedHead<E>& packed = packed_[head % packed_count_];
-      team.wait_until([&] { return packed.holds(head); });
-      // Last queries first: with a causal mask they have the most work, and starting them late would unbalance threads.
-      fold_panel_group(team, scratch, packed, head, panel_groups_ - 1 - item % panel_groups_);
-      if (packed.leave() && head + packed_count_ < heads_.count) packed.hold(head + packed_count_, panel_groups_);
-    }
-  }
-
-  void fold_panel_group(Team const& team, Scratch& scratch, PackedHead<E>& packed, Index head, Index panel_group) {
-    GroupRows const rows = heads_.rows(head);
-    HeadRows<T const> const keys(call_.operands.k, rows.batch, rows.kv_head), values(call_.operands.v, rows.batch, rows.kv_head);
-    Index const first = panel_group * panels_per_group_, count = std::min(panels_per_group_, panels_ - first);
+  void fold_panel_group(Team const& team, Scratch& scratch, Index head, Index panel_group) {
+    PackedHead<T>& packed = packed_[head % packed_count_];
+    team.wait_until([&] { return packed.holds(head); });
+    GroupRows const rows = extents_.rows(head);
+    Index const first = panel_group * panels_per_group_, count = std::min(panels_per_group_, extents_.panels() - first);
     for (Index p = 0; p < count; ++p) scratch.panels[p].begin(QueryPanel<A>(rows, first + p));
     Index const first_query = rows.query(first * B::panel);
     Index const last_query = rows.query(std::min((first + count) * B::panel, rows.count()) - 1);
 
-    for (Tile const& part : call_.step.tiles) {
-      if (part.query_begin > last_query || part.query_begin + part.query_count <= first_query) continue;
+    for (Tile const& tile : call_.step.tiles) {
+      if (tile.query_begin > last_query || tile.query_begin + tile.query_count <= first_query) continue;
       RowRange seen;
       for (Index p = 0; p < count; ++p) {
-        scratch.panels[p].look_at(call_.step, call_.documents, part);
+        scratch.panels[p].look_at(tile);
         seen = hull(seen, scratch.panels[p].keys().any);
       }
       if (seen.empty()) continue;
       for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
-        fold_block(team, scratch, packed, keys, values, count, block, ceil_divide(seen.end, Index{B::key_block}));
+        fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end));
     }
-    for (Index p = 0; p < count; ++p) scratch.panels[p].store(call_.state);
+    for (Index p = 0; p < count; ++p) scratch.panels[p].store();
+    if (packed.leave() && head + packed_count_ < extents_.heads()) packed.hold(head + packed_count_, panel_groups_);
   }
 
-  void fold_block(Team const& team, Scratch& scratch, PackedHead<E>& packed, HeadRows<T const> const& keys,
-                  HeadRows<T const> const& values, Index count, Index block, Index blocks_end) {
-    Index const begin = block * B::key_block;
+  void fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block,
+                  Index blocks_end) {
     if (scratch.progresses) call_.step.progress();
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
-      RowRange const any = panel.keys().any;
-      BlockRows const rows{begin, 0, std::max(any.begin - begin, Index{0}),
-                           std::min<Index>(any.end - begin, B::key_block)};
+      BlockRows const rows = BlockRows::of(block, panel.keys().any);
       if (rows.begin >= rows.end) continue;
-      packed.need(block, blocks_end, keys, values, team);
-      panel.load(call_.step, call_.operands.q, call_.state);
+      packed.need(block, blocks_end, team);
+      panel.load();
       PrefetchQueue& ahead = scratch.ahead;
       ahead.clear();
-      if (p + 1 < count) scratch.panels[p + 1].expect_load(call_.operands.q, ahead);
+      if (p + 1 < count) scratch.panels[p + 1].expect_load(ahead);
       if (block + 1 < blocks_end)
-        packed.expect(block + 1, p, count, keys, values, ahead);
+        packed.expect(block + 1, p, count, ahead);
       else
-        panel.expect_store(call_.state, ahead);
-      panel.fold(call_.step, packed, block, rows, values, scratch.blocks, scratch.weights, ahead);
+        panel.expect_store(ahead);
+      panel.fold(packed, block, rows, scratch.blocks, scratch.weights, ahead);
     }
   }
 
   FoldCall<T> const call_;
-  KvHeads const heads_;
-  PackedExtents<E> const extents_;
-  Index const panels_;
+  StepExtents<E> const extents_;
   Index panels_per_group_ = 1, panel_groups_ = 0, packed_count_ = 0;
-  PackedHead<E>* packed_ = nullptr;
-  std::atomic<Index> next_{0};
+  PackedHead<T>* packed_ = nullptr;
 };
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -20,7 +20,7 @@
 #include "annulus/backend/cpu/simd/peak.hpp"
 #endif
 
-namespace annulus::cpu {
+namespace annulus::cpu::detail {
 
 /// The kernels of element type T for one instruction set.
 template <class T>
@@ -69,17 +69,17 @@ inline PeakLoop peak_loop_of(DataType type) {
 }
 
 }  // namespace ANNULUS_CPU_KERNELS
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail
 
 namespace annulus {
 
 /// Name of the instruction set that CpuBackend uses: generic (the x86-64 baseline), avx2, avx512, avx512_bf16,
-/// avx512_amx or neon. A program that links annulus::cpu uses the widest one that the processor and the operating
-/// system support, or the one that the environment variable ANNULUS_CPU_TARGET names; throws Error if that one is not
-/// supported. Without annulus::cpu: the instruction set of the compiler's flags.
-using cpu::cpu_target_name;
+/// avx512_amx, neon or neon_bf16. A program that links annulus::cpu uses the widest one that the processor and the
+/// operating system support, or the one that the environment variable ANNULUS_CPU_TARGET names; throws Error if that
+/// one is not supported. Without annulus::cpu: the instruction set of the compiler's flags.
+using cpu::detail::cpu_target_name;
 
 /// All values that ANNULUS_CPU_TARGET accepts on this machine, in ascending order.
-using cpu::cpu_target_names;
+using cpu::detail::cpu_target_names;
 
 }  // namespace annulus

@@ -1,68 +1,16 @@
 #pragma once
-// Panels of queries, computed together with one query row per SIMD lane; the keys that each lane sees; and logits of a
-// panel and a key block: their products with soft cap, bias and mask, and the factors of dropout.
+// The keys that each lane of a panel sees; and logits of a panel and a key block: their products with soft cap, bias
+// and mask, and the factors of dropout.
 
 #include <algorithm>
 #include <limits>
 
 #include "annulus/backend/cpu/call.hpp"
-#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/extents.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
+#include "annulus/backend/cpu/workspace.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
-
-/// Queries of all query heads of one kv head, as one list of rows: row f is query f / group of query head
-/// kv_head * group + f % group. Panels of these rows read the same keys; rows of the same position are neighbours.
-struct GroupRows {
-  Index batch = 0, kv_head = 0, group = 1, queries = 0;
-
-  Index count() const { return queries * group; }
-  Index query(Index row) const { return row / group; }
-  Index head(Index row) const { return kv_head * group + row % group; }
-};
-
-/// The kv heads of all batch items of a step, as one list.
-struct KvHeads {
-  Index per_batch, group, queries, count;
-
-  template <class T>
-  explicit KvHeads(StepOperands<T, HostMemory> const& operands)
-      : per_batch(operands.k.extent(axis::heads)),
-        group(per_batch == 0 ? 1 : operands.q.extent(axis::heads) / per_batch),
-        queries(operands.q.extent(axis::sequence)),
-        count(operands.q.extent(axis::batch) * per_batch) {}
-
-  Index batches() const { return count / per_batch; }
-  GroupRows rows(Index head) const { return {head / per_batch, head % per_batch, group, queries}; }
-};
-
-/// Rows [first, first + count) of a group, one per lane; lanes from `count` on are idle.
-template <class A>
-struct QueryPanel {
-  static constexpr int width = Blocking<A>::panel;
-
-  GroupRows const* rows = nullptr;
-  Index first = 0;
-  int count = 0;
-
-  QueryPanel() = default;
-  QueryPanel(GroupRows const& group_rows, Index panel)
-      : rows(&group_rows),
-        first(panel * width),
-        count(static_cast<int>(std::min<Index>(width, group_rows.count() - first))) {}
-
-  Index query(int lane) const { return rows->query(first + lane); }
-  Index head(int lane) const { return rows->head(first + lane); }
-};
-
-/// Adds the panel's rows of a tensor [batch, sequence, heads, dim] to the prefetch queue.
-template <class A, class T>
-void expect_rows(QueryPanel<A> const& panel, TensorView<T, 4> const& of, Index dim, PrefetchQueue& ahead) {
-  for (int lane = 0; lane < panel.count; ++lane)
-    ahead.add(of.data() + of.offset(panel.rows->batch, panel.query(lane), panel.head(lane), 0), of.stride(axis::dim),
-              dim);
-}
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Key rows of the step, within one tile, that the lanes of a panel see.
 template <class A>
@@ -75,12 +23,13 @@ struct PanelKeys {
 
   /// Sets all members for the part of the panel that lies in `tile`.
   template <class T>
-  void find(HostStep<T> const& step, StepDocuments const& documents, Tile const& tile, QueryPanel<A> const& panel) {
+  void find(HostStep<T> const& step, annulus::detail::StepDocuments const& documents, Tile const& tile,
+            QueryPanel<A> const& panel) {
     any = {};
     all = {std::numeric_limits<Index>::min(), std::numeric_limits<Index>::max()};
     each = false;
     Index known = -1;
-    KeyBounds bounds;
+    annulus::detail::KeyBounds bounds;
     for (int lane = 0; lane < panel.count; ++lane) {
       Index const query = panel.query(lane) - tile.query_begin;
       if (query < 0 || query >= tile.query_count) {
@@ -95,7 +44,7 @@ struct PanelKeys {
         any = hull(any, bounds.rows);
         each = each || bounds.each;
       }
-      all = {std::max(all.begin, bounds.rows.begin), std::min(all.end, bounds.rows.end)};
+      all = intersection(all, bounds.rows);
     }
     for (int lane = panel.count; lane < width; ++lane) begin[lane] = end[lane] = 0;
   }
@@ -116,16 +65,14 @@ struct BlockBounds {
   Vector<A> begin[Blocking<A>::panel_vectors], end[Blocking<A>::panel_vectors];
 
   BlockBounds(PanelKeys<A> const& keys, Index block_begin) {
-    constexpr int width = Blocking<A>::panel;
-    A first[width], last[width];
-    for (int lane = 0; lane < width; ++lane) {
-      first[lane] = static_cast<A>(std::clamp<Index>(keys.begin[lane] - block_begin, 0, Blocking<A>::key_block));
-      last[lane] = static_cast<A>(std::clamp<Index>(keys.end[lane] - block_begin, 0, Blocking<A>::key_block));
-    }
-    for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
-      begin[v] = Vector<A>::load(first + v * Vector<A>::lanes);
-      end[v] = Vector<A>::load(last + v * Vector<A>::lanes);
-    }
+    auto const convert = [&](Index const* bounds, Vector<A>* to) {
+      A places[Blocking<A>::panel];
+      for (int lane = 0; lane < Blocking<A>::panel; ++lane)
+        places[lane] = static_cast<A>(std::clamp<Index>(bounds[lane] - block_begin, 0, Blocking<A>::key_block));
+      for (int v = 0; v < Blocking<A>::panel_vectors; ++v) to[v] = Vector<A>::load(places + v * Vector<A>::lanes);
+    };
+    convert(keys.begin, begin);
+    convert(keys.end, end);
   }
 
   /// Lanes of vector v that see key j of the block.
@@ -163,11 +110,15 @@ struct LogitUnits {
 struct BlockRows {
   Index block_begin, first, begin, end;
 
+  /// The part of `keys` that lies in key block `block`.
+  static BlockRows of(Index block, RowRange keys) {
+    constexpr Index size = Blocking<float>::key_block;  // the same for all types
+    return {block * size, 0, std::max(keys.begin - block * size, Index{0}), std::min(keys.end - block * size, size)};
+  }
+
   Index row(Index j) const { return j - first; }
   Index key(Index j) const { return block_begin + j; }
 };
-
-namespace detail {
 
 /// Calls function(lane, begin, end) for each lane, with the range of keys in `rows` that it may see, unless empty.
 template <class A, class Function>
@@ -179,43 +130,31 @@ void for_each_pair(QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRo
   }
 }
 
-/// Zeroes the lanes that have no query: blocks that need no mask read them too.
-template <class A>
-void clear_idle_lanes(QueryPanel<A> const& panel, BlockRows const& rows, A* block) {
-  for (Index j = rows.begin; panel.count < Blocking<A>::panel && j < rows.end; ++j)
-    std::fill(block + rows.row(j) * Blocking<A>::panel + panel.count, block + (rows.row(j) + 1) * Blocking<A>::panel,
-              A(0));
-}
-
-}  // namespace detail
-
-/// Gathers the additive bias into bias[row][lane], for all pairs within the lanes' bounds.
-template <class T, class A>
-void gather_bias(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
-                 A* bias) {
-  Index const stride = step.bias.stride(3);
-  detail::clear_idle_lanes(panel, rows, bias);
-  detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
-    T const* const row = step.bias.data() + step.bias.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
-    A* const column = bias + lane;
+/// Sets block[row][lane] to value_of(lane)(key position) for all pairs within the lanes' bounds, and to zero in the
+/// lanes that have no query: blocks that need no mask read them too.
+template <class T, class A, class ValueOf>
+void gather(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
+            A* block, ValueOf&& value_of) {
+  constexpr Index width = Blocking<A>::panel;
+  for (Index j = rows.begin; panel.count < width && j < rows.end; ++j)
+    std::fill(block + rows.row(j) * width + panel.count, block + (rows.row(j) + 1) * width, A(0));
+  for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
+    auto value = value_of(lane);
     for (Index j = begin; j < end; ++j)
-      column[rows.row(j) * Blocking<A>::panel] =
-          static_cast<A>(row[step.key_positions[static_cast<std::size_t>(rows.key(j))] * stride]);
+      block[rows.row(j) * width + lane] = value(step.key_positions[static_cast<std::size_t>(rows.key(j))]);
   });
 }
 
-/// Sets kept[row][lane] to 1 / (1 - probability), or to 0 for pairs that dropout drops, within the lanes' bounds.
+/// Gathers the factors of dropout: 1 / (1 - probability), or 0 for pairs that dropout drops.
 template <class T, class A>
 void gather_kept(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
                  A* kept) {
-  A const scale = static_cast<A>(step.rules.dropout.keep_scale());
-  detail::clear_idle_lanes(panel, rows, kept);
-  detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
-    DropoutRow row(step.rules.dropout, panel.rows->batch, panel.head(lane),
-                   step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
-    for (Index j = begin; j < end; ++j)
-      kept[rows.row(j) * Blocking<A>::panel + lane] =
-          row.keeps(step.key_positions[static_cast<std::size_t>(rows.key(j))]) ? scale : A(0);
+  gather(step, panel, keys, rows, kept, [&](int lane) {
+    return [scale = static_cast<A>(step.rules.dropout.keep_scale()),
+            row = DropoutRow(step.rules.dropout, panel.rows->batch, panel.head(lane),
+                             step.query_positions[static_cast<std::size_t>(panel.query(lane))])](Index key) mutable {
+      return row.keeps(key) ? scale : A(0);
+    };
   });
 }
 
@@ -226,6 +165,15 @@ struct UnitBlocks {
   A* bias = nullptr;
   A* slope = nullptr;  ///< of the soft cap: d logit / d (product * scale)
   A* kept = nullptr;   ///< factors of dropout
+
+  template <class T>
+  static UnitBlocks of(Arena& arena, HostStep<T> const& step, Pass pass) {
+    auto const block_if = [&](bool needed) {
+      return needed ? arena.take<A>(Index{Blocking<A>::key_block} * Blocking<A>::panel) : nullptr;
+    };
+    return {block_if(true), block_if(step.bias.data() != nullptr),
+            block_if(step.rules.logit_softcap > 0 && pass == Pass::backward), block_if(step.rules.dropout.active())};
+  }
 
   UnitBlocks from_row(Index row) const {
     auto const moved = [&](A* block) { return block ? block + row * Blocking<A>::panel : nullptr; };
@@ -247,7 +195,12 @@ template <class T, class A>
   V const nothing = V::of(empty_row<A>);
   bool const capped = step.rules.logit_softcap > 0, biased = step.bias.data() != nullptr,
              tested = !keys.covers({rows.key(rows.begin), rows.key(rows.end)});
-  if (biased) gather_bias(step, panel, keys, rows, blocks.bias);
+  if (biased)
+    gather(step, panel, keys, rows, blocks.bias, [&](int lane) {
+      T const* const row =
+          step.bias.data() + step.bias.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
+      return [row, stride = step.bias.stride(3)](Index key) { return static_cast<A>(row[key * stride]); };
+    });
   BlockBounds<A> const bounds(keys, rows.block_begin);
   for (Index j = rows.begin; j < rows.end; ++j) {
     V const number = V::of(static_cast<A>(j));
@@ -266,7 +219,7 @@ template <class T, class A>
     }
   }
   if (!keys.each) return;
-  detail::for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
+  for_each_pair(panel, keys, rows, [&](int lane, Index begin, Index end) {
     for (Index j = begin; j < end; ++j)
       if (!step.visible(panel.rows->batch, panel.head(lane), panel.query(lane), rows.key(j)))
         blocks.scores[rows.row(j) * B::panel + lane] = empty_row<A>;
@@ -276,5 +229,4 @@ template <class T, class A>
       largest[v] = larger(V::load(blocks.scores + rows.row(j) * B::panel + v * B::lanes), largest[v]);
 }
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

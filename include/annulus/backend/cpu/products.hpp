@@ -7,10 +7,7 @@
 
 #include "annulus/backend/cpu/blocking.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
-
-namespace detail {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Rows x Width vectors of sums, held in registers.
 template <class A, int Rows, int Width>
@@ -77,8 +74,6 @@ template <class A>
       maximum[v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), maximum[v]);
 }
 
-}  // namespace detail
-
 /// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, raises
 /// maximum[v] to the largest result of each lane.
 template <bool Maximum, class E, class A = typename Operand<E>::Sum>
@@ -89,12 +84,12 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
     if (amx_is_permitted()) {
-      detail::finish_stores();
+      finish_stores();
       for (Index row = 0; row < row_count; row += G::rows) {
         A* const place = result + row * B::panel;
         ahead.next();
-        detail::multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
-        if constexpr (Maximum) detail::raise_to_largest(place, G::rows, maximum);
+        multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
+        if constexpr (Maximum) raise_to_largest(place, G::rows, maximum);
       }
       return;
     }
@@ -103,7 +98,7 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
   if constexpr (Maximum)
     for (int v = 0; v < B::panel_vectors; ++v) largest[v] = maximum[v];
   for (Index row = 0; row < row_count; row += B::micro_rows) {
-    detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
+    Sums<A, B::micro_rows, B::panel_vectors> sums;
     A* const place = result + row * B::panel;
     ahead.next();
     // Long sums are split into shorter ones: the rounding error of a sum grows with its length.
@@ -138,17 +133,17 @@ template <class E, class A = typename Operand<E>::Sum>
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (G::tiled)
     if (amx_is_permitted()) {
-      detail::finish_stores();
+      finish_stores();
       for (Index d = 0; d < dim; d += G::rows) {
         ahead.next();
-        detail::multiply_group_by_tiles<true, B::panel>(columns + d / G::rows * group_stride, panel, depth,
-                                                        result + d * B::panel);
+        multiply_group_by_tiles<true, B::panel>(columns + d / G::rows * group_stride, panel, depth,
+                                                result + d * B::panel);
       }
       return;
     }
 #endif
   for (Index d = 0; d < dim; d += B::micro_rows) {
-    detail::Sums<A, B::micro_rows, B::panel_vectors> sums;
+    Sums<A, B::micro_rows, B::panel_vectors> sums;
     ahead.next();
     sums.clear();
     sums.add_product_of_group(columns + d / G::rows * group_stride + G::place(d % G::rows, 0), panel, depth);
@@ -187,8 +182,6 @@ void for_each_strip(Index dim, Function&& function) {
   }
 }
 
-namespace detail {
-
 template <int Width, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
   using B = Blocking<A>;
@@ -212,17 +205,14 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
   }
 }
 
-}  // namespace detail
-
 /// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is a multiple of a packed group's
 /// rows, dim of the lanes.
 template <class E, class A = typename Operand<E>::Sum>
 void add_product_of_rows(E const* a, StripRows<E const> b, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
     constexpr Index width = Width * Blocking<A>::lanes;
-    detail::add_product_to_strip<Width>(a, b.strip(d, width), result.strip(d, width), row_count);
+    add_product_to_strip<Width>(a, b.strip(d, width), result.strip(d, width), row_count);
   });
 }
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

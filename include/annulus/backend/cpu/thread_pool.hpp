@@ -16,7 +16,7 @@
 #include "annulus/core/index.hpp"
 #include "annulus/core/process.hpp"
 
-namespace annulus::cpu {
+namespace annulus::cpu::detail {
 
 /// The threads that work on one call. Slot 0 is the calling thread. Others may join late or never, so work is claimed
 /// from a shared counter, never assigned to slots.
@@ -215,4 +215,4 @@ class ThreadPool::Call {
   Index expected_ = 1;
 };
 
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail

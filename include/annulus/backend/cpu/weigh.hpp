@@ -6,16 +6,13 @@
 #include "annulus/backend/cpu/blocking.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Vectors of annulus::finite_maximum.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> finite_maximum(Vector<A> maximum) {
   return larger(maximum, Vector<A>::of(std::numeric_limits<A>::lowest()));
 }
-
-namespace detail {
 
 /// Magnitude from which adjacent floating-point numbers differ by more than 1, that is weights by more than a factor e.
 template <class A>
@@ -44,7 +41,18 @@ template <class A>
   return select(less(magnitude, V::of(large_logit<A>)), multiply_add(score, scale, negative), product + negative);
 }
 
-}  // namespace detail
+/// Calls compute(exponent) with a function exponent(score, negative) = score * scale + negative. `statistics`: maxima
+/// or log-sum-exps of the panel, one per lane; large ones need large_exponent.
+template <class A, class Compute>
+[[gnu::always_inline]] inline void with_exponent(A scale, A const* statistics, Compute&& compute) {
+  using V = Vector<A>;
+  V const factor = V::of(scale);
+  if (scale == A(1) || !any_large(statistics))
+    compute([&](V score, V negative) __attribute__((always_inline)) { return multiply_add(score, factor, negative); });
+  else
+    compute([&](V score, V negative)
+                __attribute__((always_inline)) { return large_exponent(score, factor, negative); });
+}
 
 /// A maximum is raised only when a logit exceeds it by more than this: weights up to e^weight_headroom are accepted, so
 /// that small increases, of which there are many, need no rescaling.
@@ -78,101 +86,86 @@ template <class A>
     }
 }
 
-/// Replaces scores [rows][panel] by weights e^(score * scale - maximum) and adds the weights to `sum`, through a
-/// partial sum, as the rounding error of a sum grows with its length. maximum, sum: one per lane.
-template <class A>
-[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
+/// Computes weights e^(score * scale - maximum) of scores [rows][panel] and adds them to `sum`, through a partial sum,
+/// as the rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which
+/// must call weight(row, v) for vector v of each row, in ascending order of rows.
+template <class A, class ForAll>
+[[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V const factor = V::of(scale);
   V negative_maximum[vectors], sums[vectors];
   for (int v = 0; v < vectors; ++v) {
     negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
-  auto const weigh_all = [&](auto exponent) {
+  with_exponent(scale, maximum, [&](auto exponent) __attribute__((always_inline)) {
+    for_all([&](Index row, int v) __attribute__((always_inline)) {
+      V const weight = exponential(exponent(V::load(scores + row * panel + v * lanes), negative_maximum[v]));
+      sums[v] = sums[v] + weight;
+      return weight;
+    });
+  });
+  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
+}
+
+/// Replaces scores by their weights, see add_weights().
+template <class A>
+[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  add_weights(scores, scale, maximum, sum, [&](auto weight) __attribute__((always_inline)) {
 #pragma GCC unroll 2
     for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) {
-        A* const place = scores + j * panel + v * lanes;
-        V const weight = exponential(exponent(V::load(place), negative_maximum[v]));
-        sums[v] = sums[v] + weight;
-        weight.store(place);
-      }
-  };
-  if (scale == A(1))
-    weigh_all([](V score, V negative) { return score + negative; });
-  else if (!detail::any_large(maximum))
-    weigh_all([&](V score, V negative) { return multiply_add(score, factor, negative); });
-  else
-    weigh_all([&](V score, V negative) { return detail::large_exponent(score, factor, negative); });
-  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
+      for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
+  });
 }
 
-#if defined(__AVX512BF16__)
-/// Like weigh(), but writes the weights, rounded, as pairs of rows; the sums are of the unrounded weights. With lead 1
-/// the first row is the second of its pair. Missing elements of pairs are 0.
+#if defined(ANNULUS_CPU_HAS_PAIRS)
+/// Stores element(row, v), vector v of a row of a panel, as pairs of rows, rounded. With lead 1 the first row is the
+/// second of its pair. Missing elements of pairs are 0.
+template <class Element>
+[[gnu::always_inline]] inline void store_row_pairs(Index lead, Index rows, BfloatPair* pairs, Element&& element) {
+  using V = Vector<float>;
+  using O = Operand<BfloatPair>;
+  constexpr int vectors = Blocking<float>::panel_vectors, lanes = V::lanes, panel = Blocking<float>::panel;
+  Index j = 0;
+  if (lead == 1 && rows > 0) {
+    for (int v = 0; v < vectors; ++v) O::store(O::pairs_of_rows(V::zero(), element(0, v)), pairs + v * lanes);
+    pairs += panel;
+    j = 1;
+  }
+  for (; j + 1 < rows; j += 2, pairs += panel)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) {
+      V const even = element(j, v);
+      O::store(O::pairs_of_rows(even, element(j + 1, v)), pairs + v * lanes);
+    }
+  if (j < rows)
+    for (int v = 0; v < vectors; ++v) O::store(O::pairs_of_rows(element(j, v), V::zero()), pairs + v * lanes);
+}
+
+/// Like weigh(), but writes the weights as pairs of rows, see store_row_pairs(); the sums are of the unrounded weights.
 [[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
                                              float const* maximum, float* sum, BfloatPair* pairs) {
-  using V = Vector<float>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
-                panel = Blocking<float>::panel;
-  V const factor = V::of(scale);
-  V negative_maximum[vectors], sums[vectors];
-  for (int v = 0; v < vectors; ++v) {
-    negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
-    sums[v] = V::zero();
-  }
-  auto const weigh_all = [&](auto exponent) __attribute__((always_inline)) {
-    auto const weight = [&](Index j, int v) __attribute__((always_inline)) {
-      V const result = exponential(exponent(V::load(scores + j * panel + v * lanes), negative_maximum[v]));
-      sums[v] = sums[v] + result;
-      return result;
-    };
-    Index j = 0;
-    if (lead == 1 && rows > 0) {
-      for (int v = 0; v < vectors; ++v) store_pairs_of_rows(V::zero(), weight(0, v), pairs + v * lanes);
-      pairs += panel;
-      j = 1;
-    }
-    for (; j + 1 < rows; j += 2, pairs += panel)
-#pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) {
-        V const even = weight(j, v);
-        store_pairs_of_rows(even, weight(j + 1, v), pairs + v * lanes);
-      }
-    if (j < rows)
-      for (int v = 0; v < vectors; ++v) store_pairs_of_rows(weight(j, v), V::zero(), pairs + v * lanes);
-  };
-  if (scale == 1.0f || !detail::any_large(maximum))
-    weigh_all([&](V score, V negative) { return multiply_add(score, factor, negative); });
-  else
-    weigh_all([&](V score, V negative) { return detail::large_exponent(score, factor, negative); });
-  for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
+  add_weights(scores, scale, maximum, sum, [&](auto weight) __attribute__((always_inline)) {
+    store_row_pairs(lead, rows, pairs, weight);
+  });
 }
 
-/// Converts block [rows][panel] to pairs of rows, rounded; `lead` as in weigh_to_pairs().
+/// Converts block [rows][panel] to pairs of rows, see store_row_pairs().
 [[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
-  using V = Vector<float>;
-  constexpr int vectors = Blocking<float>::panel_vectors, lanes = Blocking<float>::lanes,
-                panel = Blocking<float>::panel;
-  for (Index j = -lead; j < rows; j += 2, pairs += panel)
-    for (int v = 0; v < vectors; ++v) {
-      float const* const place = block + j * panel + v * lanes;
-      store_pairs_of_rows(j < 0 ? V::zero() : V::load(place), j + 1 < rows ? V::load(place + panel) : V::zero(),
-                          pairs + v * lanes);
-    }
+  store_row_pairs(lead, rows, pairs, [&](Index j, int v) __attribute__((always_inline)) {
+    return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
+  });
 }
 
 /// Converts block [rows][panel] to pairs of neighbouring lanes, rounded.
 [[gnu::noinline]] inline void pair_lanes_of_panel(float const* block, Index rows, BfloatPair* pairs) {
   using V = Vector<float>;
-  constexpr Index lanes = Blocking<float>::lanes;
-  for (Index e = 0; e < rows * Blocking<float>::panel; e += 2 * lanes, pairs += lanes)
-    store_pairs_of_lanes(V::load(block + e), V::load(block + e + lanes), pairs);
+  using O = Operand<BfloatPair>;
+  for (Index e = 0; e < rows * Blocking<float>::panel; e += 2 * V::lanes, pairs += V::lanes)
+    O::store(O::pairs_of_lanes(V::load(block + e), V::load(block + e + V::lanes)), pairs);
 }
 #endif
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -3,6 +3,7 @@
 // a core share it.
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -10,19 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/backend/cpu/thread_pool.hpp"
 #include "annulus/core/host_memory.hpp"
 #include "annulus/core/process.hpp"
 
-namespace annulus::cpu {
+namespace annulus::cpu::detail {
 
 /// Thread-safe pool of buffers.
 class [[gnu::visibility("default")]] WorkspaceStore {
  public:
-  /// The stores of this process: for memory that the threads of a call share, and for memory of single threads.
-  static WorkspaceStore& of_calls();
-  static WorkspaceStore& of_threads();
-
   /// Takes the smallest idle buffer of at least `bytes` bytes; if there is none, enlarges the largest one.
   HostBuffer take(Index bytes) {
     std::lock_guard const lock(mutex_);
@@ -70,12 +68,12 @@ class [[gnu::visibility("default")]] WorkspaceStore {
   std::size_t in_use_ = 0;
 };
 
+/// The stores of this process: for memory that the threads of a call share, and for memory of single threads.
 struct [[gnu::visibility("default")]] WorkspaceStores {
   WorkspaceStore of_calls, of_threads;
-};
 
-inline WorkspaceStore& WorkspaceStore::of_calls() { return PerProcess<WorkspaceStores>::get().of_calls; }
-inline WorkspaceStore& WorkspaceStore::of_threads() { return PerProcess<WorkspaceStores>::get().of_threads; }
+  static WorkspaceStores& shared() { return PerProcess<WorkspaceStores>::get(); }
+};
 
 /// A buffer taken from a store, for one call or one of its threads; the destructor releases it.
 class Workspace {
@@ -132,19 +130,27 @@ Index bytes_of(Allocate&& allocate) {
   return sizes.used();
 }
 
-/// Calls work(team, scratch) on up to `threads` threads, as ThreadPool::Call::run does. `scratch` is the result of
-/// allocate(arena), called once per thread, with `progresses` set on the calling thread.
-template <class Allocate, class Work>
-void run_with_scratch(ThreadPool::Call& call, Index threads, Allocate&& allocate, Work&& work) {
+inline namespace ANNULUS_CPU_INSTRUCTIONS {
+
+/// Calls work(team, scratch, item) for each item below `items`, on up to `threads` threads, which claim items in
+/// ascending order and then multiply elements E. `scratch` is the result of allocate(arena), called once per thread,
+/// with `progresses` set on the calling thread.
+template <class E, class Allocate, class Work>
+void share_items(ThreadPool::Call& call, Index threads, Index items, Allocate&& allocate, Work&& work) {
   Index const bytes = bytes_of(allocate);
-  WorkspaceStore::of_threads().provide(bytes, threads);
+  WorkspaceStore& store = WorkspaceStores::shared().of_threads;
+  store.provide(bytes, threads);
+  std::atomic<Index> next{0};
   call.run(threads, [&](Team const& team, int slot) {
-    Workspace const own(WorkspaceStore::of_threads(), bytes);
+    Workspace const own(store, bytes);
     Arena arena(own.data());
     auto scratch = allocate(arena);
     scratch.progresses = slot == 0;
-    work(team, scratch);
+    [[maybe_unused]] FlushDenormals const guard;
+    [[maybe_unused]] AmxTilesFor<E> const amx;
+    for (Index item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) work(team, scratch, item);
   });
 }
 
-}  // namespace annulus::cpu
+}  // namespace ANNULUS_CPU_INSTRUCTIONS
+}  // namespace annulus::cpu::detail

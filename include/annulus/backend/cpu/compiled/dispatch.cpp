@@ -1,11 +1,13 @@
 // Run-time selection of the kernels of annulus::cpu. Compiled for the lowest level of the architecture.
 //
 // Features of the processor: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume
-// 1, chapters 13 (XSAVE) and 18 (AMX); the levels v3 and v4 are those of the x86-64 psABI, section 3.1.1.
+// 1, chapters 13 (XSAVE) and 18 (AMX); the levels v3 and v4 are those of the x86-64 psABI, section 3.1.1. Arm: Linux
+// kernel documentation, "ARM64 ELF hwcaps".
 
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -16,35 +18,58 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 // One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist.
-#define ANNULUS_CPU_DECLARE(level)                                                       \
-  extern "C" annulus::cpu::KernelTable<float> const annulus_cpu_##level##_float;         \
-  extern "C" annulus::cpu::KernelTable<double> const annulus_cpu_##level##_double;       \
-  extern "C" annulus::cpu::KernelTable<Eigen::half> const annulus_cpu_##level##_half;    \
-  extern "C" annulus::cpu::KernelTable<Eigen::bfloat16> const annulus_cpu_##level##_bfloat16;
-#define ANNULUS_CPU_LEVEL(level, name)                                                                       \
-  LevelKernels {                                                                                             \
-    Level::level, name, {                                                                                    \
-      &annulus_cpu_##level##_float, &annulus_cpu_##level##_double, &annulus_cpu_##level##_half,              \
-          &annulus_cpu_##level##_bfloat16                                                                    \
-    }                                                                                                        \
+#define ANNULUS_CPU_DECLARE(level)                                                               \
+  extern "C" annulus::cpu::detail::KernelTable<float> const annulus_cpu_##level##_float;         \
+  extern "C" annulus::cpu::detail::KernelTable<double> const annulus_cpu_##level##_double;       \
+  extern "C" annulus::cpu::detail::KernelTable<Eigen::half> const annulus_cpu_##level##_half;    \
+  extern "C" annulus::cpu::detail::KernelTable<Eigen::bfloat16> const annulus_cpu_##level##_bfloat16;
+#define ANNULUS_CPU_LEVEL(level, name)                                                                  \
+  Level {                                                                                               \
+    name, {                                                                                             \
+      &annulus_cpu_##level##_float, &annulus_cpu_##level##_double, &annulus_cpu_##level##_half,         \
+          &annulus_cpu_##level##_bfloat16                                                               \
+    }                                                                                                   \
   }
 
 ANNULUS_CPU_DECLARE(baseline)
-#if defined(ANNULUS_CPU_HAS_LEVELS)
+#if defined(ANNULUS_CPU_HAS_LEVELS) && defined(__x86_64__)
 ANNULUS_CPU_DECLARE(avx2)
 ANNULUS_CPU_DECLARE(avx512)
 ANNULUS_CPU_DECLARE(avx512_bf16)
 ANNULUS_CPU_DECLARE(avx512_amx)
+#elif defined(ANNULUS_CPU_HAS_LEVELS)
+ANNULUS_CPU_DECLARE(neon_bf16)
 #endif
 
-namespace annulus::cpu {
+namespace annulus::cpu::detail {
 namespace {
 
-/// In ascending order: a processor that supports a level supports all before it.
-enum class Level { baseline, avx2, avx512, avx512_bf16, avx512_amx };
+template <class T>
+using Table = KernelTable<T> const*;
+
+/// All kernels of a level.
+struct Level {
+  std::string_view name;
+  std::tuple<Table<float>, Table<double>, Table<Eigen::half>, Table<Eigen::bfloat16>> tables;
+};
+
+/// All levels of this build, in ascending order: a processor that supports a level supports all before it.
+auto const levels = std::to_array({
+    ANNULUS_CPU_LEVEL(baseline, target_name),
+#if defined(ANNULUS_CPU_HAS_LEVELS) && defined(__x86_64__)
+    ANNULUS_CPU_LEVEL(avx2, "avx2"),
+    ANNULUS_CPU_LEVEL(avx512, "avx512"),
+    ANNULUS_CPU_LEVEL(avx512_bf16, "avx512_bf16"),
+    ANNULUS_CPU_LEVEL(avx512_amx, "avx512_amx"),
+#elif defined(ANNULUS_CPU_HAS_LEVELS)
+    ANNULUS_CPU_LEVEL(neon_bf16, "neon_bf16"),
+#endif
+});
 
 #if defined(__x86_64__)
 
@@ -60,13 +85,8 @@ class ProcessorFeatures {
     __get_cpuid(0x80000001, &eax, &ebx, &amd_ecx_, &edx);
   }
 
-  /// The widest supported level.
-  Level widest() const {
-    if (!has_avx2()) return Level::baseline;
-    if (!has_avx512()) return Level::avx2;
-    if (!has(more_eax_, 5)) return Level::avx512;
-    return has_amx() ? Level::avx512_amx : Level::avx512_bf16;
-  }
+  /// Whether the processor has what each level above the baseline adds to the one before it.
+  std::array<bool, 4> levels() const { return {has_avx2(), has_avx512(), has(more_eax_, 5), has_amx()}; }
 
  private:
   struct Registers {
@@ -102,54 +122,43 @@ class ProcessorFeatures {
   std::uint64_t saved_registers_ = 0;
 };
 
-Level widest_level() { return ProcessorFeatures().widest(); }
-
 #else
 
-Level widest_level() { return Level::baseline; }
-
+struct ProcessorFeatures {
+#if defined(__aarch64__) && defined(__linux__)
+  /// FEAT_BF16, from the hardware capabilities that Linux reports.
+  std::array<bool, 1> levels() const { return {(getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0}; }
+#else
+  std::array<bool, 0> levels() const { return {}; }
 #endif
-
-template <class T>
-using Table = KernelTable<T> const*;
-
-/// All kernels of a level.
-struct LevelKernels {
-  Level level;
-  std::string_view name;
-  std::tuple<Table<float>, Table<double>, Table<Eigen::half>, Table<Eigen::bfloat16>> tables;
 };
 
-/// All levels of this build, in ascending order.
-auto const levels = std::to_array({
-    ANNULUS_CPU_LEVEL(baseline, target_name),
-#if defined(ANNULUS_CPU_HAS_LEVELS)
-    ANNULUS_CPU_LEVEL(avx2, "avx2"),
-    ANNULUS_CPU_LEVEL(avx512, "avx512"),
-    ANNULUS_CPU_LEVEL(avx512_bf16, "avx512_bf16"),
-    ANNULUS_CPU_LEVEL(avx512_amx, "avx512_amx"),
 #endif
-});
+
+/// The levels that the processor and the operating system support.
+std::span<Level const> supported() {
+  std::size_t count = 1;
+  for (bool const has : ProcessorFeatures().levels()) {
+    if (!has || count == levels.size()) break;
+    ++count;
+  }
+  return std::span(levels).first(count);
+}
 
 /// The widest supported level, or the one that ANNULUS_CPU_TARGET names; throws Error if that one is not supported.
-LevelKernels const& choose() {
-  Level const widest = widest_level();
-  LevelKernels const* chosen = &levels.front();
-  for (LevelKernels const& one : levels)
-    if (one.level <= widest) chosen = &one;
+Level const& choose() {
   char const* const requested = std::getenv("ANNULUS_CPU_TARGET");
-  if (!requested || !*requested) return *chosen;
+  if (!requested || !*requested) return supported().back();
   std::string accepted;
-  for (LevelKernels const& one : levels) {
-    if (one.level > widest) break;
+  for (Level const& one : supported()) {
     if (one.name == requested) return one;
     accepted += (accepted.empty() ? "" : ", ") + std::string(one.name);
   }
   throw Error(message_of("the environment variable ANNULUS_CPU_TARGET is '", requested, "'; this processor accepts: ", accepted));
 }
 
-LevelKernels const& chosen() {
-  static LevelKernels const& choice = choose();
+Level const& chosen() {
+  static Level const& choice = choose();
   return choice;
 }
 
@@ -170,8 +179,7 @@ std::string_view cpu_target_name() { return chosen().name; }
 
 std::vector<std::string_view> cpu_target_names() {
   std::vector<std::string_view> names;
-  for (LevelKernels const& one : levels)
-    if (one.level <= widest_level()) names.push_back(one.name);
+  for (Level const& one : supported()) names.push_back(one.name);
   return names;
 }
 
@@ -185,4 +193,4 @@ std::string target_refusal() {
 }
 
 }  // namespace ANNULUS_CPU_KERNELS
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail

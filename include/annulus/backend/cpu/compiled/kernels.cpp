@@ -3,6 +3,6 @@
 
 #include "annulus/backend/cpu/kernels.hpp"
 
-extern "C" annulus::cpu::KernelTable<ANNULUS_CPU_ELEMENT> const ANNULUS_CPU_TABLE;
-constinit annulus::cpu::KernelTable<ANNULUS_CPU_ELEMENT> const ANNULUS_CPU_TABLE =
-    annulus::cpu::kernels<ANNULUS_CPU_ELEMENT>();
+extern "C" annulus::cpu::detail::KernelTable<ANNULUS_CPU_ELEMENT> const ANNULUS_CPU_TABLE;
+constinit annulus::cpu::detail::KernelTable<ANNULUS_CPU_ELEMENT> const ANNULUS_CPU_TABLE =
+    annulus::cpu::detail::kernels<ANNULUS_CPU_ELEMENT>();

@@ -6,26 +6,21 @@
 
 #include "annulus/backend/cpu/simd/vector.hpp"
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
-
-namespace detail {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Coefficients of 2^r, |r| <= 1/2, ascending. float: minimax in relative error (1.9e-9); double: Taylor (4e-18).
-inline constexpr float exponential_float[] = {1.000000000e+00f, 6.931471825e-01f, 2.402264625e-01f, 5.550328642e-02f,
-                                              9.618489072e-03f, 1.339993090e-03f, 1.534581243e-04f};
-/// Coefficients of 2^u for 0 <= u < 1.
-inline constexpr float exponential_fraction[] = {1.000000000e+00f, 6.931470037e-01f, 2.402298301e-01f, 5.548334122e-02f,
-                                                 9.678840637e-03f, 1.243968727e-03f, 2.170225489e-04f};
-inline constexpr double exponential_double[] = {
+template <class A>
+inline constexpr float exponential_coefficients[] = {1.000000000e+00f, 6.931471825e-01f, 2.402264625e-01f,
+                                                     5.550328642e-02f, 9.618489072e-03f, 1.339993090e-03f,
+                                                     1.534581243e-04f};
+template <>
+inline constexpr double exponential_coefficients<double>[] = {
     1.0, 6.93147180559945309e-01, 2.40226506959100712e-01, 5.55041086648215799e-02, 9.61812910762847716e-03,
     1.33335581464284434e-03, 1.54035303933816099e-04, 1.52527338040598402e-05, 1.32154867901443095e-06, 1.01780860092396998e-07,
     7.05491162080112332e-09, 4.44553827187081150e-10, 2.56784359934882049e-11, 1.36914888539041289e-12};
-
-template <class A>
-inline constexpr auto& exponential_coefficients = exponential_float;
-template <>
-inline constexpr auto& exponential_coefficients<double> = exponential_double;
+/// Coefficients of 2^u for 0 <= u < 1.
+inline constexpr float exponential_fraction[] = {1.000000000e+00f, 6.931470037e-01f, 2.402298301e-01f, 5.548334122e-02f,
+                                                 9.678840637e-03f, 1.243968727e-03f, 2.170225489e-04f};
 
 /// Lowest exponent of a normal number, and the position of the exponent in its bits.
 template <class A>
@@ -39,10 +34,6 @@ template <class A, std::size_t N>
 #pragma GCC unroll 16
   for (int i = static_cast<int>(N) - 2; i >= 0; --i) p = multiply_add(p, r, Vector<A>::of(c[i]));
   return p;
-}
-template <class A>
-[[gnu::always_inline]] inline Vector<A> polynomial(Vector<A> r) {
-  return polynomial(exponential_coefficients<A>, r);
 }
 
 /// Adding and subtracting 1.5 * 2^mantissa_bits rounds to the nearest integer; after adding, it is in the low bits.
@@ -58,8 +49,6 @@ template <class A>
   return {reinterpret_cast<typename Vector<A>::Native>(reinterpret_cast<Bits>(p.native) + exponent)};
 }
 
-}  // namespace detail
-
 /// 2^x for x < 100, within 2 units in the last place; 0 for -inf; NaN for NaN. Results below the smallest normal number
 /// are 0, or on AVX-512 denormal unless the processor flushes them.
 template <class A>
@@ -70,12 +59,13 @@ template <class A>
     constexpr auto all = static_cast<__mmask16>(-1);
     // x minus its floor (0 for infinities); the scaling instruction takes the floor of x itself.
     V const fraction{_mm512_maskz_reduce_ps(all, x.native, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
-    return {_mm512_maskz_scalef_ps(all, detail::polynomial(detail::exponential_fraction, fraction).native, x.native)};
+    return {_mm512_maskz_scalef_ps(all, polynomial(exponential_fraction, fraction).native, x.native)};
   }
 #endif
-  auto const vanishes = less(x, V::of(static_cast<A>(detail::lowest_exponent<A>)));
-  V const shift = V::of(detail::rounding_shift<A>), shifted = x + shift;
-  return select(vanishes, V::zero(), detail::scaled_by_power(detail::polynomial(x - (shifted - shift)), shifted));
+  auto const vanishes = less(x, V::of(static_cast<A>(lowest_exponent<A>)));
+  V const shift = V::of(rounding_shift<A>), shifted = x + shift;
+  return select(vanishes, V::zero(),
+                scaled_by_power(polynomial(exponential_coefficients<A>, x - (shifted - shift)), shifted));
 }
 
 /// e^x for x < 69. For x <= 0 the absolute error is at most one unit in the last place of 1: fit for weights in a sum.
@@ -100,13 +90,13 @@ template <class A>
   constexpr A ln2_low = sizeof(A) == 8 ? A(0x1.a39ef35793c76p-33) : A(0x1.7f7d1cp-20);
   V const magnitude = select(less(x, V::zero()), V::zero() - x, x);
   V const y = select(less(V::of(largest), magnitude), V::of(largest), magnitude) * V::of(A(2));
-  V const shift = V::of(detail::rounding_shift<A>);
+  V const shift = V::of(rounding_shift<A>);
   V const shifted = multiply_add(y, V::of(static_cast<A>(1.44269504088896340736)), shift), whole = shifted - shift;
   V const r = multiply_add(whole, V::of(-ln2_low), multiply_add(whole, V::of(-ln2_high), y));
   constexpr int degree = sizeof(A) == 8 ? 14 : 8;
   V sum = V::of(A(1));
   for (int i = degree; i > 1; --i) sum = multiply_add(sum * r, V::of(A(1) / static_cast<A>(i)), V::of(A(1)));
-  V const power = detail::scaled_by_power(V::of(A(1)), shifted);
+  V const power = scaled_by_power(V::of(A(1)), shifted);
   V const e = multiply_add(power, sum * r, power - V::of(A(1)));
   V const divisor = e + V::of(A(2)), result = e / divisor;
   // 1 - (e / (e + 2))^2, without subtracting nearly equal values.
@@ -114,5 +104,4 @@ template <class A>
   return {select(less(x, V::zero()), V::zero() - result, result), slope};
 }
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -6,7 +6,9 @@
 #include <Eigen/Core>
 #include <concepts>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "annulus/backend/cpu/simd/vector.hpp"
 #include "annulus/core/index.hpp"
@@ -19,8 +21,7 @@
 #include <atomic>
 #endif
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Two bfloat16 neighbours along the summed axis; the first in the low bits.
 struct BfloatPair {
@@ -37,49 +38,61 @@ struct Operand {
   [[gnu::always_inline]] static Row load(E const* from) { return Row::load(from); }
   [[gnu::always_inline]] static Row repeat(E element) { return Row::of(element); }
   [[gnu::always_inline]] static Vector<E> multiply_add(Row a, Row b, Vector<E> sum) {
-    return cpu::multiply_add(a, b, sum);
+    return detail::multiply_add(a, b, sum);
   }
 };
 
-#if defined(__AVX512BF16__)
-inline constexpr bool multiplies_bfloat_pairs = true;
-
+/// Pair products. Where the target has none, the type is needed for its sizes alone.
 template <>
 struct Operand<BfloatPair> {
   using Sum = float;
-  using Row = __m512i;
   static constexpr int depth = 2;
 
-  [[gnu::always_inline]] static Row load(BfloatPair const* from) { return _mm512_loadu_si512(from); }
-  [[gnu::always_inline]] static Row repeat(BfloatPair element) {
-    return _mm512_set1_epi32(static_cast<int>(element.bits));
+#if defined(ANNULUS_CPU_HAS_PAIRS)
+  typedef std::uint32_t Row __attribute__((vector_size(vector_bytes)));
+
+  [[gnu::always_inline]] static Row load(BfloatPair const* from) {
+    Row row;
+    std::memcpy(&row, from, sizeof row);
+    return row;
   }
+  [[gnu::always_inline]] static Row repeat(BfloatPair element) { return element.bits + Row{}; }
   [[gnu::always_inline]] static Vector<float> multiply_add(Row a, Row b, Vector<float> sum) {
+#if defined(__AVX512BF16__)
     return {_mm512_dpbf16_ps(sum.native, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b))};
+#else
+    return {reinterpret_cast<Vector<float>::Native>(vbfdotq_f32(reinterpret_cast<float32x4_t>(sum.native),
+                                                                reinterpret_cast<bfloat16x8_t>(a),
+                                                                reinterpret_cast<bfloat16x8_t>(b)))};
+#endif
   }
+
+  /// Pairs of neighbouring lanes, rounded to nearest, first those of `low`.
+  [[gnu::always_inline]] static Row pairs_of_lanes(Vector<float> low, Vector<float> high) {
+#if defined(__AVX512BF16__)
+    return reinterpret_cast<Row>(_mm512_cvtne2ps_pbh(high.native, low.native));
+#else
+    auto const pairs = vcvtq_low_bf16_f32(reinterpret_cast<float32x4_t>(low.native));
+    return reinterpret_cast<Row>(vcvtq_high_bf16_f32(pairs, reinterpret_cast<float32x4_t>(high.native)));
+#endif
+  }
+  /// Pairs rounded to nearest: lane i holds (even, odd) of lane i.
+  [[gnu::always_inline]] static Row pairs_of_rows(Vector<float> even, Vector<float> odd) {
+    typedef std::uint16_t Halves __attribute__((vector_size(vector_bytes)));
+    auto const both = reinterpret_cast<Halves>(pairs_of_lanes(even, odd));
+    constexpr int lanes = Vector<float>::lanes;
+    return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
+      return reinterpret_cast<Row>(__builtin_shufflevector(both, both, (I / 2 + I % 2 * lanes)...));
+    }(std::make_integer_sequence<int, 2 * lanes>());
+  }
+  [[gnu::always_inline]] static void store(Row row, BfloatPair* to) { std::memcpy(to, &row, sizeof row); }
+#endif
 };
 
-/// Stores pairs rounded to nearest: lane i holds (even, odd) of lane i.
-[[gnu::always_inline]] inline void store_pairs_of_rows(Vector<float> even, Vector<float> odd, BfloatPair* to) {
-  alignas(64) static constexpr std::uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  auto const halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.native, even.native));
-  _mm512_storeu_si512(to, _mm512_maskz_permutexvar_epi16(static_cast<__mmask32>(-1), _mm512_load_si512(order), halves));
-}
-
-/// Stores pairs of neighbouring lanes rounded to nearest, first those of `low`.
-[[gnu::always_inline]] inline void store_pairs_of_lanes(Vector<float> low, Vector<float> high, BfloatPair* to) {
-  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.native, low.native)));
-}
+#if defined(ANNULUS_CPU_HAS_PAIRS)
+inline constexpr bool multiplies_bfloat_pairs = true;
 #else
 inline constexpr bool multiplies_bfloat_pairs = false;
-
-/// This target has no pair product; the type is needed for its sizes alone.
-template <>
-struct Operand<BfloatPair> {
-  using Sum = float;
-  static constexpr int depth = 2;
-};
 #endif
 
 /// Packed element type of operands of type T.
@@ -93,6 +106,10 @@ inline constexpr bool is_pair = std::same_as<E, BfloatPair>;
 
 /// Rows of an AMX tile, pairs in a row of factors, and columns of sums.
 inline constexpr Index amx_tile_side = 16;
+
+/// Prepares this thread, for the lifetime of the object, to multiply elements E: AMX needs its tiles configured.
+template <class E>
+class AmxTilesFor {};
 
 #if defined(ANNULUS_CPU_HAS_AMX)
 /// True if Linux permits the AMX tile registers, which it grants on request, once for all threads of the process
@@ -111,9 +128,10 @@ inline bool amx_is_permitted() {
 }
 
 /// Configures this thread's AMX tiles to their full size for the lifetime of the object.
-class AmxTiles {
+template <>
+class AmxTilesFor<BfloatPair> {
  public:
-  AmxTiles() {
+  AmxTilesFor() {
     struct alignas(64) Configuration {
       std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
       std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -122,14 +140,12 @@ class AmxTiles {
     static constexpr Configuration configuration;
     if (amx_is_permitted()) _tile_loadconfig(&configuration);
   }
-  ~AmxTiles() {
+  ~AmxTilesFor() {
     if (amx_is_permitted()) _tile_release();
   }
-  AmxTiles(AmxTiles const&) = delete;
-  AmxTiles& operator=(AmxTiles const&) = delete;
+  AmxTilesFor(AmxTilesFor const&) = delete;
+  AmxTilesFor& operator=(AmxTilesFor const&) = delete;
 };
-
-namespace detail {
 
 /// Compiler barrier: some compilers do not know that tile instructions read memory.
 [[gnu::always_inline]] inline void finish_stores() { asm volatile("" ::: "memory"); }
@@ -194,9 +210,6 @@ template <int Width>
     }
   }
 }
-
-}  // namespace detail
 #endif
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -4,65 +4,49 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <type_traits>
 
 #include "annulus/backend/cpu/simd/operand.hpp"
 #include "annulus/core/scalar.hpp"
 
-namespace annulus::cpu {
-
-inline namespace ANNULUS_CPU_TARGET {
-namespace detail {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 inline constexpr int running_sums = vector_registers == 32 ? 24 : 12;
 
-/// Keeps the compiler from removing the computation of the value.
-template <class A>
-[[gnu::always_inline]] inline void use(A const& value) {
-  asm volatile("" : : "m"(value) : "memory");
+/// Makes the value unknown to the compiler, which can then neither remove nor merge the computations that use it.
+template <class V>
+[[gnu::always_inline]] inline void hide(V& value) {
+  asm volatile("" : "+m"(value) : : "memory");
 }
 
-template <class A>
-[[gnu::noinline]] double multiply_adds(long repetitions) {
-  using V = Vector<A>;
-  // Volatile: unknown to the compiler. The sums stay normal, as denormals are a hundred times slower on some cores.
-  A const volatile factor = A(0.999), term = A(1e-4);
-  V const x = V::of(factor), y = V::of(term);
+/// Multiply-adds of elements E that all have this value; the sums stay normal, as denormals are a hundred times slower
+/// on some cores.
+template <class E>
+[[gnu::noinline]] double multiply_adds(E value, long repetitions) {
+  using O = Operand<E>;
+  using V = Vector<typename O::Sum>;
+  hide(value);
+  auto const factor = O::repeat(value);
   V sums[running_sums];
-  for (V& sum : sums) sum = y;
+  for (V& sum : sums) {
+    sum = V::zero();
+    hide(sum.native);
+  }
   for (long repetition = 0; repetition < repetitions; ++repetition) {
 #pragma GCC unroll 32
-    for (int i = 0; i < running_sums; ++i) sums[i] = multiply_add(sums[i], x, y);
+    for (int i = 0; i < running_sums; ++i) sums[i] = O::multiply_add(factor, factor, sums[i]);
   }
   V total = V::zero();
   for (V const& sum : sums) total = total + sum;
-  use(total.native);
-  return 2.0 * V::lanes * running_sums * static_cast<double>(repetitions);
+  hide(total.native);
+  return 2.0 * O::depth * V::lanes * running_sums * static_cast<double>(repetitions);
 }
-
-#if defined(__AVX512BF16__)
-[[gnu::noinline]] inline double pair_products(long repetitions) {
-  int const volatile pair = 0x3c003c00;  // 2^-7 twice
-  auto const x = (__m512bh)_mm512_set1_epi32(pair);
-  __m512 sums[running_sums];
-  for (__m512& sum : sums) sum = _mm512_setzero_ps();
-  for (long repetition = 0; repetition < repetitions; ++repetition) {
-#pragma GCC unroll 32
-    for (int i = 0; i < running_sums; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], x, x);
-  }
-  __m512 total = _mm512_setzero_ps();
-  for (__m512 const& sum : sums) total = _mm512_add_ps(total, sum);
-  use(total);
-  return 64.0 * running_sums * static_cast<double>(repetitions);
-}
-#endif
 
 #if defined(ANNULUS_CPU_HAS_AMX)
 /// Products of AMX tiles of 16 x 32 and 32 x 16 elements into four tiles of sums.
 [[gnu::noinline]] inline double tile_products(long repetitions) {
   alignas(64) std::uint16_t elements[512];
   std::fill(std::begin(elements), std::end(elements), std::uint16_t{0x3c00});  // 2^-7
-  AmxTiles const tiles;
+  AmxTilesFor<BfloatPair> const tiles;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -81,21 +65,18 @@ template <class A>
 }
 #endif
 
-}  // namespace detail
-
 /// Peak loop for elements of type T, with sums in float (double for double). half is widened to float.
 template <class T>
 PeakLoop peak_loop() {
-  if constexpr (std::is_same_v<T, Eigen::bfloat16>) {
+  using E = PackedElement<T>;
 #if defined(ANNULUS_CPU_HAS_AMX)
-    if (amx_is_permitted()) return {"AMX tile product", detail::tile_products};
+  if (is_pair<E> && amx_is_permitted()) return {"AMX tile product", tile_products};
 #endif
-#if defined(__AVX512BF16__)
-    return {"bfloat16 pair product", detail::pair_products};
-#endif
-  }
-  return {"multiply-add", detail::multiply_adds<Accumulator<T>>};
+  if constexpr (is_pair<E>)
+    return {"bfloat16 pair product",
+            [](long repetitions) { return multiply_adds(BfloatPair{0x3c003c00}, repetitions); }};  // 2^-7 twice
+  else
+    return {"multiply-add", [](long repetitions) { return multiply_adds(E(0.01), repetitions); }};
 }
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

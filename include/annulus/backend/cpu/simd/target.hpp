@@ -3,6 +3,8 @@
 
 #if defined(__AVX512F__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#include <arm_neon.h>
 #endif
 
 #if defined(__FAST_MATH__)
@@ -12,30 +14,35 @@
 // Kernels for different instruction sets are in different namespaces. Translation units that exchange Eigen tensors
 // must still use the same flags, as Eigen's alignment depends on them.
 #if defined(__AVX512F__) && defined(__AVX512BF16__) && defined(__AMX_BF16__) && defined(__linux__)
-#define ANNULUS_CPU_TARGET avx512_amx
+#define ANNULUS_CPU_INSTRUCTIONS avx512_amx
+#define ANNULUS_CPU_HAS_PAIRS
 #define ANNULUS_CPU_HAS_AMX
 #elif defined(__AVX512F__) && defined(__AVX512BF16__)
-#define ANNULUS_CPU_TARGET avx512_bf16
+#define ANNULUS_CPU_INSTRUCTIONS avx512_bf16
+#define ANNULUS_CPU_HAS_PAIRS
 #elif defined(__AVX512F__)
-#define ANNULUS_CPU_TARGET avx512
+#define ANNULUS_CPU_INSTRUCTIONS avx512
 #elif defined(__AVX2__) && defined(__FMA__)
-#define ANNULUS_CPU_TARGET avx2
+#define ANNULUS_CPU_INSTRUCTIONS avx2
 #elif defined(__AVX__)
-#define ANNULUS_CPU_TARGET avx
+#define ANNULUS_CPU_INSTRUCTIONS avx
+#elif defined(__ARM_NEON) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define ANNULUS_CPU_INSTRUCTIONS neon_bf16
+#define ANNULUS_CPU_HAS_PAIRS
 #elif defined(__ARM_NEON)
-#define ANNULUS_CPU_TARGET neon
+#define ANNULUS_CPU_INSTRUCTIONS neon
 #else
-#define ANNULUS_CPU_TARGET generic
+#define ANNULUS_CPU_INSTRUCTIONS generic
 #endif
 
 // Namespace of the code that calls the kernels: programs that link annulus::cpu select a target at run time.
 #if defined(ANNULUS_CPU_COMPILED)
 #define ANNULUS_CPU_KERNELS compiled
 #else
-#define ANNULUS_CPU_KERNELS ANNULUS_CPU_TARGET
+#define ANNULUS_CPU_KERNELS ANNULUS_CPU_INSTRUCTIONS
 #endif
 
-namespace annulus::cpu {
+namespace annulus::cpu::detail {
 
 /// Benchmark of the fastest multiply-add instructions for elements of a type.
 struct PeakLoop {
@@ -43,7 +50,7 @@ struct PeakLoop {
   double (*run)(long repetitions);  ///< runs them on registers alone; returns the number of floating-point operations
 };
 
-inline namespace ANNULUS_CPU_TARGET {
+inline namespace ANNULUS_CPU_INSTRUCTIONS {
 
 #if defined(__AVX512F__)
 inline constexpr int vector_bytes = 64, vector_registers = 32;
@@ -58,9 +65,9 @@ inline constexpr int vector_bytes = 16, vector_registers = 16;
 /// Name of the instruction set that this code is compiled for.
 #define ANNULUS_CPU_NAME_OF(target) #target
 #define ANNULUS_CPU_NAME(target) ANNULUS_CPU_NAME_OF(target)
-inline constexpr char const* target_name = ANNULUS_CPU_NAME(ANNULUS_CPU_TARGET);
+inline constexpr char const* target_name = ANNULUS_CPU_NAME(ANNULUS_CPU_INSTRUCTIONS);
 #undef ANNULUS_CPU_NAME
 #undef ANNULUS_CPU_NAME_OF
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace ANNULUS_CPU_INSTRUCTIONS
+}  // namespace annulus::cpu::detail

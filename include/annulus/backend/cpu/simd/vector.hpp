@@ -15,8 +15,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace annulus::cpu {
-inline namespace ANNULUS_CPU_TARGET {
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// A register of `lanes` elements.
 template <std::floating_point A>
@@ -29,12 +28,13 @@ struct Vector {
 
   Native native;
 
-  [[gnu::always_inline]] static Vector load(A const* from) {
+  /// Loads and stores the bits of `lanes` elements A, or of as many bytes of other elements.
+  [[gnu::always_inline]] static Vector load(void const* from) {
     Vector v;
     std::memcpy(&v.native, from, sizeof v.native);
     return v;
   }
-  [[gnu::always_inline]] void store(A* to) const { std::memcpy(to, &native, sizeof native); }
+  [[gnu::always_inline]] void store(void* to) const { std::memcpy(to, &native, sizeof native); }
   [[gnu::always_inline]] static Vector of(A value) { return {value - Native{}}; }
   [[gnu::always_inline]] static Vector zero() { return {Native{}}; }
 
@@ -133,16 +133,12 @@ template <class A, class T>
   }
 }
 
-namespace detail {
-
 template <int First, class A, std::size_t... I>
 [[gnu::always_inline]] inline Vector<A> alternate(Vector<A> a, Vector<A> b, std::index_sequence<I...>) {
   constexpr int lanes = Vector<A>::lanes;
   return {__builtin_shufflevector(a.native, b.native,
                                   (First + static_cast<int>(I) / 2 + static_cast<int>(I) % 2 * lanes)...)};
 }
-
-}  // namespace detail
 
 /// Reorders R rows of `lanes` elements to row 0 element 0, row 1 element 0, ..., row 0 element 1, ...; R is a power of
 /// two. With as many rows as lanes this is a transpose.
@@ -155,8 +151,8 @@ template <int R, class A>
     Vector<A> next[R];
 #pragma GCC unroll 16
     for (int i = 0; i < R / 2; ++i) {
-      next[2 * i] = detail::alternate<0>(rows[i], rows[i + R / 2], Sequence());
-      next[2 * i + 1] = detail::alternate<lanes / 2>(rows[i], rows[i + R / 2], Sequence());
+      next[2 * i] = alternate<0>(rows[i], rows[i + R / 2], Sequence());
+      next[2 * i + 1] = alternate<lanes / 2>(rows[i], rows[i + R / 2], Sequence());
     }
 #pragma GCC unroll 32
     for (int i = 0; i < R; ++i) rows[i] = next[i];
@@ -166,21 +162,16 @@ template <int R, class A>
 /// Sets FTZ and DAZ of this thread for the lifetime of the object: denormal operands and results become 0. They cost
 /// hundreds of cycles each on some processors, and weights that small add nothing. No effect without SSE2.
 class FlushDenormals {
- public:
 #if defined(__SSE2__)
+ public:
   FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
   ~FlushDenormals() { _mm_setcsr(before_); }
-#else
-  FlushDenormals() = default;
-#endif
   FlushDenormals(FlushDenormals const&) = delete;
   FlushDenormals& operator=(FlushDenormals const&) = delete;
 
  private:
-#if defined(__SSE2__)
   unsigned before_;
 #endif
 };
 
-}  // namespace ANNULUS_CPU_TARGET
-}  // namespace annulus::cpu
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
