@@ -2,6 +2,7 @@
 // Communicator of a ring inside one process, whose ranks are threads. With zero-copy exchange they read each other's
 // buffers; a shift copies straight from the sender's bytes to the receiver's.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 
 #include "annulus/comm/simulated/world.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/core/function_ref.hpp"
 
 namespace annulus {
 
@@ -35,6 +37,15 @@ struct SimulatedRingOptions {
 /// if the system refuses the thread of a rank.
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {});
+
+namespace detail {
+
+/// The part of run_ring that does not depend on the function. Ring is SimulatedRing: a template, so that annulus::cpu
+/// can hold it compiled.
+template <class Ring>
+void run_ranks(int ranks, FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options);
+
+}  // namespace detail
 
 /// The communicator of one rank of run_ring, which makes it, and destroys it when the rank's function has returned.
 class SimulatedRing {
@@ -161,8 +172,8 @@ class SimulatedRing {
   /// Numbers of exchanges with each peer, by stream_index.
   using Counts = std::vector<std::uint64_t>;
 
-  template <class Function>
-  friend auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options);
+  template <class Ring>
+  friend void detail::run_ranks(int ranks, FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options);
 
   SimulatedRing(World& world, Rank rank, SimulatedRingOptions const& options)
       : world_(&world),
@@ -212,27 +223,20 @@ class SimulatedRing {
 
 static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
 
-template <class Function>
-auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options) {
-  using Result = std::invoke_result_t<Function&, SimulatedRing&>;
-  constexpr bool returns = !std::is_void_v<Result>;
+template <class Ring>
+void detail::run_ranks(int ranks, FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options) {
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
   check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");
 
   auto const count = static_cast<std::size_t>(ranks);
-  detail::SimulatedWorld world(ranks, options.timeout);
+  SimulatedWorld world(ranks, options.timeout);
   std::vector<std::exception_ptr> failures(count);
-  std::vector<std::optional<std::conditional_t<returns, Result, char>>> results(count);
-
   auto const run = [&](Rank rank) {
     auto const r = static_cast<std::size_t>(rank);
     try {
-      SimulatedRing ring(world, rank, options);
-      if constexpr (returns)
-        results[r] = function(ring);
-      else
-        function(ring);
+      Ring ring(world, rank, options);
+      function(ring);
       world.leave(rank);
     } catch (std::exception const& error) {
       failures[r] = std::current_exception();
@@ -267,6 +271,21 @@ auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& option
     if (auto const& first = failures[static_cast<std::size_t>(closer)]) std::rethrow_exception(first);
   for (auto const& failure : failures)
     if (failure) std::rethrow_exception(failure);
+}
+
+template <class Function>
+auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options) {
+  using Result = std::invoke_result_t<Function&, SimulatedRing&>;
+  constexpr bool returns = !std::is_void_v<Result>;
+  std::vector<std::optional<std::conditional_t<returns, Result, char>>> results(
+      returns ? static_cast<std::size_t>(std::max(ranks, 0)) : 0);
+  auto const run = [&](SimulatedRing& ring) {
+    if constexpr (returns)
+      results[static_cast<std::size_t>(ring.rank())] = function(ring);
+    else
+      function(ring);
+  };
+  detail::run_ranks<SimulatedRing>(ranks, run, options);
   if constexpr (returns) {
     std::vector<Result> values;
     for (auto& result : results) values.push_back(std::move(*result));

@@ -88,7 +88,7 @@ struct CpuBackend {
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<Accumulator<T>, HostMemory> state) {
     documents.assign(step);
-    AnyPredicate const any = AnyPredicate::of(*step.predicate);
+    AnyPredicate const any(*step.predicate);
     kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
   }
   template <class T, class Predicate>
@@ -96,7 +96,7 @@ struct CpuBackend {
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,
                      StepGradients<Accumulator<T>, HostMemory> gradients) {
     documents.assign(step);
-    AnyPredicate const any = AnyPredicate::of(*step.predicate);
+    AnyPredicate const any(*step.predicate);
     kernels<T>().add_gradients({step.with_predicate(any), operands, backward, gradients, documents, threads});
   }
 

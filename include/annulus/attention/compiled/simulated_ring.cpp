@@ -1,0 +1,8 @@
+// run_ring, and passes over SimulatedRing, for annulus::cpu.
+
+#include "annulus/attention/compiled.hpp"
+
+namespace annulus {
+ANNULUS_CPU_RANKS()
+ANNULUS_CPU_PASSES(, SimulatedRing)
+}  // namespace annulus
