@@ -23,13 +23,13 @@
 #define ANNULUS_CPU_FORWARD(linkage, Ring, T)                                 \
   linkage template void RingAttention<Ring, CpuBackend>::run_forward<T>(      \
       Call, StepOperands<T, HostMemory> const&, Operands<T, HostMemory>,      \
-      FunctionRef<ForwardViews<T>(AttentionShape const&, Index)>);
+      detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)>);
 #define ANNULUS_CPU_BACKWARD(linkage, Ring, T, G)                             \
   linkage template void RingAttention<Ring, CpuBackend>::run_backward<T, G>(  \
       Call, StepOperands<T, HostMemory> const&, BackwardViews<T> const&, Operands<T, HostMemory>, \
-      FunctionRef<GradientViews<G, HostMemory>()>);
+      detail::FunctionRef<GradientViews<G, HostMemory>()>);
 #define ANNULUS_CPU_RANKS(linkage)                   \
-  linkage template void detail::run_ranks<SimulatedRing>(int, FunctionRef<void(SimulatedRing&)>, \
+  linkage template void detail::run_ranks<SimulatedRing>(int, detail::FunctionRef<void(SimulatedRing&)>, \
                                                          SimulatedRingOptions const&);
 
 #if defined(ANNULUS_CPU_COMPILED)

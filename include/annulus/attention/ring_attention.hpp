@@ -187,12 +187,12 @@ class RingAttention {
   /// An error that it throws on one rank, such as std::bad_alloc, makes all ranks throw.
   template <class T>
   void run_forward(Call begun, StepOperands<T, Space> const& own, Operands<T, Space> operands,
-                   FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results);
+                   detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results);
 
   /// results() returns the views to write to, under the rules of run_forward.
   template <class T, class G>
   void run_backward(Call begun, StepOperands<T, Space> const& own, BackwardViews<T> const& known,
-                    Operands<T, Space> operands, FunctionRef<GradientViews<G, Space>()> results);
+                    Operands<T, Space> operands, detail::FunctionRef<GradientViews<G, Space>()> results);
 
   template <class T, class L>
   static void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
@@ -359,7 +359,7 @@ template <Communicator C, Backend B, class Predicate>
 template <class T>
 void RingAttention<C, B, Predicate>::run_forward(
     Call begun, StepOperands<T, Space> const& own, Operands<T, Space> operands,
-    FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
+    detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
   calls_.execute(begun, [&](Call& call) {
     ForwardViews<T> views;
     RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
@@ -374,7 +374,7 @@ template <Communicator C, Backend B, class Predicate>
 template <class T, class G>
 void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Space> const& own,
                                                   BackwardViews<T> const& known, Operands<T, Space> operands,
-                                                  FunctionRef<GradientViews<G, Space>()> results) {
+                                                  detail::FunctionRef<GradientViews<G, Space>()> results) {
   calls_.execute(begun, [&](Call& call) {
     GradientViews<G, Space> gradients;
     RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {

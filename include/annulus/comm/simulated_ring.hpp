@@ -173,7 +173,7 @@ class SimulatedRing {
   using Counts = std::vector<std::uint64_t>;
 
   template <class Ring>
-  friend void detail::run_ranks(int ranks, FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options);
+  friend void detail::run_ranks(int ranks, detail::FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options);
 
   SimulatedRing(World& world, Rank rank, SimulatedRingOptions const& options)
       : world_(&world),
@@ -224,7 +224,7 @@ class SimulatedRing {
 static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
 
 template <class Ring>
-void detail::run_ranks(int ranks, FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options) {
+void detail::run_ranks(int ranks, detail::FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options) {
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
   check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");

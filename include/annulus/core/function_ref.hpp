@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace annulus {
+namespace annulus::detail {
 
 template <class Signature>
 class FunctionRef;
@@ -30,4 +30,4 @@ class FunctionRef<Result(Arguments...)> {
   Result (*call_)(void*, Arguments...);
 };
 
-}  // namespace annulus
+}  // namespace annulus::detail

@@ -3,13 +3,25 @@
 
 #include "annulus/backend/step.hpp"
 #include "annulus/backend/visible_keys.hpp"
-#include "annulus/core/function_ref.hpp"
 #include "annulus/core/scalar.hpp"
 
 namespace annulus::cpu {
 
-/// Type-erased predicate (batch, head, query, key), so that kernels are compiled once for all predicate types.
-using AnyPredicate = FunctionRef<bool(Index, Index, Index, Index)>;
+/// Type-erased reference to a predicate, so that kernels are compiled once for all predicate types.
+struct AnyPredicate {
+  void const* object;
+  bool (*call)(void const*, Index, Index, Index, Index);
+
+  template <class Predicate>
+  static AnyPredicate of(Predicate const& predicate) {
+    return {&predicate, [](void const* p, Index batch, Index head, Index query, Index key) -> bool {
+              return (*static_cast<Predicate const*>(p))(batch, head, query, key);
+            }};
+  }
+  bool operator()(Index batch, Index head, Index query, Index key) const {
+    return call(object, batch, head, query, key);
+  }
+};
 
 /// Step in host memory with a type-erased predicate.
 template <class T>
