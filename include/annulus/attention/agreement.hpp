@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
-#include "annulus/core/definitions.hpp"
 #include "annulus/core/digest.hpp"
 #include "annulus/core/error.hpp"
 
@@ -69,7 +68,21 @@ class CallRecord {
   }
 
   /// Records that this rank refuses the call for `reason`. All ranks then throw an error of the same type.
-  void refuse(std::exception_ptr reason);
+  void refuse(std::exception_ptr reason) {
+    try {
+      std::rethrow_exception(reason);
+    } catch (ShapeError const& error) {
+      refusal(Refusal::shape, error.what());
+    } catch (UnsupportedError const& error) {
+      refusal(Refusal::unsupported, error.what());
+    } catch (std::bad_alloc const&) {
+      refusal(Refusal::other, "not enough memory to check the arguments or to make the results of this call");
+    } catch (std::exception const& error) {
+      refusal(Refusal::other, error.what());
+    } catch (...) {
+      refusal(Refusal::other, "an exception of unknown type");
+    }
+  }
 
   /// Finishes the record. `checked`: adds a digest, by which receivers detect corruption.
   void seal(bool checked) {
@@ -78,7 +91,13 @@ class CallRecord {
   }
 
   /// Throws CommunicationError if a record that has arrived is not the one that its rank sealed.
-  static void require_intact(std::span<CallRecord const> records, Rank rank);
+  static void require_intact(std::span<CallRecord const> records, Rank rank) {
+    for (std::size_t r = 0; r < records.size(); ++r)
+      if (records[r].digest_ != unchecked && records[r].digest_ != records[r].digest())
+        throw CommunicationError(message_of("rank ", rank, ": the call record from rank ", r,
+                                            " does not match its checksum: it was corrupted in transfer"),
+                                 rank, CommunicationError::unknown, static_cast<Rank>(r));
+  }
 
   /// Throws CommunicationError if records that have arrived are of calls with different numbers. That may concern this
   /// rank alone, because a record was delivered again in place of the next one, so the caller must abandon the ring.
@@ -94,7 +113,10 @@ class CallRecord {
 
   /// Throws the error of the first rank that refuses its call, or CommunicationError for the first field in which the
   /// ranks differ.
-  static void compare(std::span<CallRecord const> records);
+  static void compare(std::span<CallRecord const> records) {
+    for (std::size_t r = 0; r < records.size(); ++r) records[r].throw_refusal(r);
+    for (std::size_t f = 0; f < records[0].fields_.size(); ++f) compare_field(records, f);
+  }
 
  private:
   enum class Refusal : std::int32_t { none, shape, unsupported, other };
@@ -126,7 +148,33 @@ class CallRecord {
     field.text.add(parts...);
   }
 
-  static void compare_field(std::span<CallRecord const> records, std::size_t f);
+  static void compare_field(std::span<CallRecord const> records, std::size_t f) {
+    for (std::size_t r = 1; r < records.size(); ++r) {
+      Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
+      if (first.name == other.name && first.value == other.value) continue;
+      // Blames the rank in the minority; of two halves, the one whose call number is behind: it has skipped a call.
+      auto const with_first = std::count_if(records.begin(), records.end(), [&](CallRecord const& one) {
+        return one.fields_[f].name == first.name && one.fields_[f].value == first.value;
+      });
+      auto const with_others = static_cast<std::ptrdiff_t>(records.size()) - with_first;
+      bool const first_is_behind = first.name.view() == call_name && first.value < other.value;
+      bool const first_is_odd = with_first < with_others || (with_first == with_others && first_is_behind);
+      Rank const odd = first_is_odd ? 0 : static_cast<Rank>(r);
+      auto const fail = [&](std::string const& text) {
+        throw CommunicationError(text, CommunicationError::unknown, CommunicationError::unknown, odd);
+      };
+      if (first.name != other.name)
+        fail(message_of("the ranks make different calls: rank 0 compares '", first.name.view(), "', rank ", r, " '",
+                        other.name.view(), "'"));
+      std::string text =
+          message_of("the ranks were called with different ", first.name.view(), ": rank 0 has ", first.shown(),
+                     ", rank ", r, " has ", other.shown(), "; it must be the same on all ranks");
+      if (first.identifies())
+        text += message_of(". Last calls of rank 0: ", records[0].last_calls_.view(), "; of rank ", r, ": ",
+                           records[r].last_calls_.view());
+      fail(text);
+    }
+  }
 
   std::uint64_t digest() const {
     CallRecord unsealed = *this;
@@ -140,7 +188,20 @@ class CallRecord {
     text_.add(text);
   }
 
-  void throw_refusal(std::size_t rank) const;
+  void throw_refusal(std::size_t rank) const {
+    if (refusal_ == Refusal::none) return;
+    std::string const text = message_of("rank ", rank, ": ", text_.view());
+    switch (refusal_) {
+      case Refusal::none:
+        return;
+      case Refusal::shape:
+        throw ShapeError(text);
+      case Refusal::unsupported:
+        throw UnsupportedError(text);
+      case Refusal::other:
+        throw Error(text);
+    }
+  }
 
   std::array<Field, 48> fields_{};
   std::size_t count_ = 0;
@@ -150,82 +211,6 @@ class CallRecord {
   static constexpr std::uint64_t unchecked = 1;  ///< sealed without a digest
   std::uint64_t digest_ = 0;  ///< 0: not sealed; rejected by require_intact, so that missing records are detected
 };
-
-#if defined(ANNULUS_DEFINITIONS)
-
-ANNULUS_INLINE void CallRecord::refuse(std::exception_ptr reason) {
-  try {
-    std::rethrow_exception(reason);
-  } catch (ShapeError const& error) {
-    refusal(Refusal::shape, error.what());
-  } catch (UnsupportedError const& error) {
-    refusal(Refusal::unsupported, error.what());
-  } catch (std::bad_alloc const&) {
-    refusal(Refusal::other, "not enough memory to check the arguments or to make the results of this call");
-  } catch (std::exception const& error) {
-    refusal(Refusal::other, error.what());
-  } catch (...) {
-    refusal(Refusal::other, "an exception of unknown type");
-  }
-}
-
-ANNULUS_INLINE void CallRecord::require_intact(std::span<CallRecord const> records, Rank rank) {
-  for (std::size_t r = 0; r < records.size(); ++r)
-    if (records[r].digest_ != unchecked && records[r].digest_ != records[r].digest())
-      throw CommunicationError(message_of("rank ", rank, ": the call record from rank ", r,
-                                          " does not match its checksum: it was corrupted in transfer"),
-                               rank, CommunicationError::unknown, static_cast<Rank>(r));
-}
-
-ANNULUS_INLINE void CallRecord::compare(std::span<CallRecord const> records) {
-  for (std::size_t r = 0; r < records.size(); ++r) records[r].throw_refusal(r);
-  for (std::size_t f = 0; f < records[0].fields_.size(); ++f) compare_field(records, f);
-}
-
-ANNULUS_INLINE void CallRecord::compare_field(std::span<CallRecord const> records, std::size_t f) {
-  for (std::size_t r = 1; r < records.size(); ++r) {
-    Field const &first = records[0].fields_[f], &other = records[r].fields_[f];
-    if (first.name == other.name && first.value == other.value) continue;
-    // Blames the rank in the minority; of two halves, the one whose call number is behind: it has skipped a call.
-    auto const with_first = std::count_if(records.begin(), records.end(), [&](CallRecord const& one) {
-      return one.fields_[f].name == first.name && one.fields_[f].value == first.value;
-    });
-    auto const with_others = static_cast<std::ptrdiff_t>(records.size()) - with_first;
-    bool const first_is_behind = first.name.view() == call_name && first.value < other.value;
-    bool const first_is_odd = with_first < with_others || (with_first == with_others && first_is_behind);
-    Rank const odd = first_is_odd ? 0 : static_cast<Rank>(r);
-    auto const fail = [&](std::string const& text) {
-      throw CommunicationError(text, CommunicationError::unknown, CommunicationError::unknown, odd);
-    };
-    if (first.name != other.name)
-      fail(message_of("the ranks make different calls: rank 0 compares '", first.name.view(), "', rank ", r, " '",
-                      other.name.view(), "'"));
-    std::string text =
-        message_of("the ranks were called with different ", first.name.view(), ": rank 0 has ", first.shown(),
-                   ", rank ", r, " has ", other.shown(), "; it must be the same on all ranks");
-    if (first.identifies())
-      text += message_of(". Last calls of rank 0: ", records[0].last_calls_.view(), "; of rank ", r, ": ",
-                         records[r].last_calls_.view());
-    fail(text);
-  }
-}
-
-ANNULUS_INLINE void CallRecord::throw_refusal(std::size_t rank) const {
-  if (refusal_ == Refusal::none) return;
-  std::string const text = message_of("rank ", rank, ": ", text_.view());
-  switch (refusal_) {
-    case Refusal::none:
-      return;
-    case Refusal::shape:
-      throw ShapeError(text);
-    case Refusal::unsupported:
-      throw UnsupportedError(text);
-    case Refusal::other:
-      throw Error(text);
-  }
-}
-
-#endif
 
 /// Gathers the records of all ranks, in rank order. Does not compare them: an error here is a failure of this rank or
 /// of the ring, which other ranks need not see. Collective.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "annulus/comm/simulated/world.hpp"
+#include "annulus/core/definitions.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/function_ref.hpp"
 
@@ -37,15 +38,6 @@ struct SimulatedRingOptions {
 /// if the system refuses the thread of a rank.
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {});
-
-namespace detail {
-
-/// The part of run_ring that does not depend on the function. Ring is SimulatedRing: a template, so that annulus::cpu
-/// can hold it compiled.
-template <class Ring>
-void run_ranks(int ranks, FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options);
-
-}  // namespace detail
 
 /// The communicator of one rank of run_ring, which makes it, and destroys it when the rank's function has returned.
 class SimulatedRing {
@@ -172,8 +164,10 @@ class SimulatedRing {
   /// Numbers of exchanges with each peer, by stream_index.
   using Counts = std::vector<std::uint64_t>;
 
-  template <class Ring>
-  friend void detail::run_ranks(int ranks, detail::FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options);
+  template <class Function>
+  friend auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options);
+  /// The part of run_ring that does not depend on the type of the function.
+  static void run(int ranks, detail::FunctionRef<void(SimulatedRing&)> function, SimulatedRingOptions const& options);
 
   SimulatedRing(World& world, Rank rank, SimulatedRingOptions const& options)
       : world_(&world),
@@ -223,19 +217,21 @@ class SimulatedRing {
 
 static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
 
-template <class Ring>
-void detail::run_ranks(int ranks, detail::FunctionRef<void(Ring&)> function, SimulatedRingOptions const& options) {
+#if defined(ANNULUS_DEFINITIONS)
+
+ANNULUS_INLINE void SimulatedRing::run(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
+                                       SimulatedRingOptions const& options) {
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
   check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");
 
   auto const count = static_cast<std::size_t>(ranks);
-  SimulatedWorld world(ranks, options.timeout);
+  detail::SimulatedWorld world(ranks, options.timeout);
   std::vector<std::exception_ptr> failures(count);
   auto const run = [&](Rank rank) {
     auto const r = static_cast<std::size_t>(rank);
     try {
-      Ring ring(world, rank, options);
+      SimulatedRing ring(world, rank, options);
       function(ring);
       world.leave(rank);
     } catch (std::exception const& error) {
@@ -273,20 +269,18 @@ void detail::run_ranks(int ranks, detail::FunctionRef<void(Ring&)> function, Sim
     if (failure) std::rethrow_exception(failure);
 }
 
+#endif
+
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options) {
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;
-  constexpr bool returns = !std::is_void_v<Result>;
-  std::vector<std::optional<std::conditional_t<returns, Result, char>>> results(
-      returns ? static_cast<std::size_t>(std::max(ranks, 0)) : 0);
-  auto const run = [&](SimulatedRing& ring) {
-    if constexpr (returns)
-      results[static_cast<std::size_t>(ring.rank())] = function(ring);
-    else
-      function(ring);
-  };
-  detail::run_ranks<SimulatedRing>(ranks, run, options);
-  if constexpr (returns) {
+  if constexpr (std::is_void_v<Result>) {
+    auto const call = [&](SimulatedRing& ring) { function(ring); };
+    SimulatedRing::run(ranks, call, options);
+  } else {
+    std::vector<std::optional<Result>> results(static_cast<std::size_t>(std::max(ranks, 0)));
+    auto const call = [&](SimulatedRing& ring) { results[static_cast<std::size_t>(ring.rank())] = function(ring); };
+    SimulatedRing::run(ranks, call, options);
     std::vector<Result> values;
     for (auto& result : results) values.push_back(std::move(*result));
     return values;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iomanip>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -11,6 +10,10 @@
 #include "annulus/core/definitions.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/schedule/ring_plan.hpp"
+
+#if defined(ANNULUS_DEFINITIONS)
+#include <iomanip>
+#endif
 
 namespace annulus {
 

@@ -1,8 +1,7 @@
-// run_ring, and passes over SimulatedRing, for annulus::cpu.
+// Passes over SimulatedRing, for annulus::cpu.
 
 #include "annulus/attention/compiled.hpp"
 
 namespace annulus {
-ANNULUS_CPU_RANKS()
 ANNULUS_CPU_PASSES(, SimulatedRing)
-}  // namespace annulus
+}
