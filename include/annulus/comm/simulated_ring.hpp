@@ -167,7 +167,8 @@ class SimulatedRing {
   template <class Function>
   friend auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options);
   /// The part of run_ring that does not depend on the type of the function.
-  static void run(int ranks, detail::FunctionRef<void(SimulatedRing&)> function, SimulatedRingOptions const& options);
+  static void run_ranks(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
+                        SimulatedRingOptions const& options);
 
   SimulatedRing(World& world, Rank rank, SimulatedRingOptions const& options)
       : world_(&world),
@@ -219,8 +220,8 @@ static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<S
 
 #if defined(ANNULUS_DEFINITIONS)
 
-ANNULUS_INLINE void SimulatedRing::run(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
-                                       SimulatedRingOptions const& options) {
+ANNULUS_INLINE void SimulatedRing::run_ranks(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
+                                             SimulatedRingOptions const& options) {
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
   check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");
@@ -276,11 +277,11 @@ auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& option
   using Result = std::invoke_result_t<Function&, SimulatedRing&>;
   if constexpr (std::is_void_v<Result>) {
     auto const call = [&](SimulatedRing& ring) { function(ring); };
-    SimulatedRing::run(ranks, call, options);
+    SimulatedRing::run_ranks(ranks, call, options);
   } else {
     std::vector<std::optional<Result>> results(static_cast<std::size_t>(std::max(ranks, 0)));
     auto const call = [&](SimulatedRing& ring) { results[static_cast<std::size_t>(ring.rank())] = function(ring); };
-    SimulatedRing::run(ranks, call, options);
+    SimulatedRing::run_ranks(ranks, call, options);
     std::vector<Result> values;
     for (auto& result : results) values.push_back(std::move(*result));
     return values;

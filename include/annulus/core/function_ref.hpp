@@ -16,8 +16,8 @@ template <class Result, class... Arguments>
 class FunctionRef<Result(Arguments...)> {
  public:
   template <class Function>
-    requires(std::is_object_v<Function> && !std::same_as<std::remove_cv_t<Function>, FunctionRef>)
-  FunctionRef(Function& function)
+  requires(std::is_object_v<Function> && !std::same_as<std::remove_cv_t<Function>, FunctionRef>)
+      FunctionRef(Function& function)
       : object_(const_cast<void*>(static_cast<void const volatile*>(std::addressof(function)))),
         call_([](void* object, Arguments... arguments) -> Result {
           return (*static_cast<Function*>(object))(std::forward<Arguments>(arguments)...);

@@ -13,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "annulus/core/definitions.hpp"
 #include "annulus/core/digest.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/sharding/segment.hpp"
@@ -131,7 +130,24 @@ struct ExplicitMap {
   }
 
   /// Throws ShapeError unless the map has `ranks` ranks that own every position in [0, global) exactly once.
-  void check_partition(Side side, int ranks, Index global) const;
+  void check_partition(Side side, int ranks, Index global) const {
+    char const* const what = side == Side::query ? "queries" : "keys";
+    auto const& map = positions(side);
+    check<ShapeError>(static_cast<int>(map.size()) == ranks, "explicit sharding of ", what, ": the map has ", map.size(),
+                      " ranks, the ring has ", ranks);
+    std::vector<char> owned(static_cast<std::size_t>(global), 0);
+    Index total = 0;
+    for (auto const& rank : map)
+      for (Index position : rank) {
+        check<ShapeError>(position >= 0 && position < global, "explicit sharding of ", what, ": position ", position,
+                          " is outside [0, ", global, ")");
+        check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ", what,
+                          ": position ", position, " is owned twice");
+        ++total;
+      }
+    check<ShapeError>(total == global, "explicit sharding of ", what, ": ", total, " of ", global,
+                      " positions are owned; each must be owned once");
+  }
 };
 
 /// One of Contiguous{} (default), Striped{.block = n} (throws UnsupportedError if n < 1), Zigzag{} or ExplicitMap{...}.
@@ -149,11 +165,27 @@ class Sharding {
 
   /// Number of rows of a sequence of `global` positions that each rank owns. Throws ShapeError for fewer than one rank,
   /// a negative length, or an explicit map that is no partition.
-  std::vector<Index> lengths(Side side, int ranks, Index global) const;
+  std::vector<Index> lengths(Side side, int ranks, Index global) const {
+    check<ShapeError>(ranks >= 1, "sharding over ", ranks, " ranks; at least one is needed");
+    check<ShapeError>(global >= 0, "sharding of ", global, " positions; a length must not be negative");
+    return std::visit([&](auto const& kind) { return kind.lengths(side, ranks, global); }, kind_);
+  }
 
   /// Segments that `rank` owns, given the number of rows that every rank holds. Together the ranks own each position
   /// exactly once. Throws ShapeError if this sharding assigns other lengths (contiguous shards may have any).
-  std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const;
+  std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const {
+    check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ", held.size());
+    for (Index rows : held)
+      check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
+    if (!std::holds_alternative<Contiguous>(kind_)) {
+      Index const global = std::accumulate(held.begin(), held.end(), Index{0});
+      std::vector<Index> const expected = lengths(side, static_cast<int>(held.size()), global);
+      std::vector<Index> const seen(held.begin(), held.end());
+      check<ShapeError>(seen == expected, name(), " sharding of ", global, side == Side::query ? " queries" : " keys",
+                        " over ", held.size(), " ranks: the ranks hold ", seen, " rows, expected ", expected);
+    }
+    return std::visit([&](auto const& kind) { return kind.segments(side, rank, held); }, kind_);
+  }
 
   /// "contiguous", "striped", "block-striped", "zigzag" or "explicit".
   std::string_view kind() const {
@@ -172,64 +204,19 @@ class Sharding {
   }
 
   /// Hash of kind and parameters, which ranks compare before they exchange anything.
-  std::uint64_t fingerprint() const;
+  std::uint64_t fingerprint() const {
+    std::array const parameters{static_cast<Index>(kind_.index()), block()};
+    auto hash = digest_of(std::as_bytes(std::span(parameters)));
+    if (auto const* map = std::get_if<ExplicitMap>(&kind_))
+      for (auto const* side : {&map->queries, &map->keys}) {
+        for (auto const& rank : *side) hash = digest_of(std::as_bytes(std::span(rank)), hash);
+        hash = ~hash;  // separates the last rank of the queries from the first of the keys
+      }
+    return hash;
+  }
 
  private:
   std::variant<Contiguous, Striped, Zigzag, ExplicitMap> kind_;
 };
-
-#if defined(ANNULUS_DEFINITIONS)
-
-ANNULUS_INLINE void ExplicitMap::check_partition(Side side, int ranks, Index global) const {
-  char const* const what = side == Side::query ? "queries" : "keys";
-  auto const& map = positions(side);
-  check<ShapeError>(static_cast<int>(map.size()) == ranks, "explicit sharding of ", what, ": the map has ", map.size(),
-                    " ranks, the ring has ", ranks);
-  std::vector<char> owned(static_cast<std::size_t>(global), 0);
-  Index total = 0;
-  for (auto const& rank : map)
-    for (Index position : rank) {
-      check<ShapeError>(position >= 0 && position < global, "explicit sharding of ", what, ": position ", position,
-                        " is outside [0, ", global, ")");
-      check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ", what,
-                        ": position ", position, " is owned twice");
-      ++total;
-    }
-  check<ShapeError>(total == global, "explicit sharding of ", what, ": ", total, " of ", global,
-                    " positions are owned; each must be owned once");
-}
-
-ANNULUS_INLINE std::vector<Index> Sharding::lengths(Side side, int ranks, Index global) const {
-  check<ShapeError>(ranks >= 1, "sharding over ", ranks, " ranks; at least one is needed");
-  check<ShapeError>(global >= 0, "sharding of ", global, " positions; a length must not be negative");
-  return std::visit([&](auto const& kind) { return kind.lengths(side, ranks, global); }, kind_);
-}
-
-ANNULUS_INLINE std::vector<Segment> Sharding::segments(Side side, Rank rank, std::span<Index const> held) const {
-  check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ", held.size());
-  for (Index rows : held)
-    check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
-  if (!std::holds_alternative<Contiguous>(kind_)) {
-    Index const global = std::accumulate(held.begin(), held.end(), Index{0});
-    std::vector<Index> const expected = lengths(side, static_cast<int>(held.size()), global);
-    std::vector<Index> const seen(held.begin(), held.end());
-    check<ShapeError>(seen == expected, name(), " sharding of ", global, side == Side::query ? " queries" : " keys",
-                      " over ", held.size(), " ranks: the ranks hold ", seen, " rows, expected ", expected);
-  }
-  return std::visit([&](auto const& kind) { return kind.segments(side, rank, held); }, kind_);
-}
-
-ANNULUS_INLINE std::uint64_t Sharding::fingerprint() const {
-  std::array const parameters{static_cast<Index>(kind_.index()), block()};
-  auto hash = digest_of(std::as_bytes(std::span(parameters)));
-  if (auto const* map = std::get_if<ExplicitMap>(&kind_))
-    for (auto const* side : {&map->queries, &map->keys}) {
-      for (auto const& rank : *side) hash = digest_of(std::as_bytes(std::span(rank)), hash);
-      hash = ~hash;  // separates the last rank of the queries from the first of the keys
-    }
-  return hash;
-}
-
-#endif
 
 }  // namespace annulus

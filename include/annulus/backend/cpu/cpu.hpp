@@ -9,20 +9,12 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/backend/cpu/kernels.hpp"
-#include "annulus/backend/host_operations.hpp"
-#include "annulus/core/definitions.hpp"
-#include "annulus/core/function_ref.hpp"
-
-#if defined(ANNULUS_DEFINITIONS)
 #include "annulus/backend/cpu/thread_pool.hpp"
-#endif
+#include "annulus/backend/host_operations.hpp"
 
 namespace annulus {
 namespace cpu {
 inline namespace ANNULUS_CPU_KERNELS {
-
-/// Calls work(i) for each i in [0, items), concurrently on the threads of the process's pool; `threads` as in CpuBackend.
-void for_each_item(int threads, Index items, annulus::detail::FunctionRef<void(Index)> work);
 
 /// Backend (see the concept in backend/backend.hpp) that computes on the thread pool of the process; sums in float, in
 /// double for double operands. Results have the same bits for every number of threads. Each rank needs its own object.
@@ -135,26 +127,17 @@ struct CpuBackend {
       constexpr Index piece = Index{1} << 15;  // elements of one work item
       Index const rows = view.extent(axis::sequence), pieces = std::min(rows, view.size() / piece);
       if (threads != 1 && pieces > 1) {
-        auto const item = [&](Index i) {
-          work(SequenceRows{rows * i / pieces, rows * (i + 1) / pieces - rows * i / pieces});
-        };
-        return for_each_item(threads, pieces, item);
+        std::atomic<Index> next{0};
+        cpu::ThreadPool::Call(cpu::ThreadPool::shared(), threads).run(pieces, [&](cpu::Team const&, int) {
+          for (Index i; (i = next.fetch_add(1, std::memory_order_relaxed)) < pieces;)
+            work(SequenceRows{rows * i / pieces, rows * (i + 1) / pieces - rows * i / pieces});
+        });
+        return;
       }
     }
     work([](auto const& whole) { return whole; });
   }
 };
-
-#if defined(ANNULUS_DEFINITIONS)
-
-ANNULUS_INLINE void for_each_item(int threads, Index items, annulus::detail::FunctionRef<void(Index)> work) {
-  std::atomic<Index> next{0};
-  ThreadPool::Call(ThreadPool::shared(), threads).run(items, [&](Team const&, int) {
-    for (Index i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) work(i);
-  });
-}
-
-#endif
 
 }  // namespace ANNULUS_CPU_KERNELS
 }  // namespace cpu
