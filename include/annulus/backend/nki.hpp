@@ -9,7 +9,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -149,69 +148,76 @@ class NkiBackend : public HostOperations {
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state) {
-    for_each_part(Pass::forward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
-      auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
-      auto const accumulator_part = part(state.accumulator);
-      auto const maximum = part(state.maximum), sum = part(state.sum);
-      nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
-      inputs["old_negated_maximum"] = nki::packed_columns<A>(
-          maximum, rows.queries, nki::empty_negated_maximum,
-          [](A value, Index, Index, Index) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; });
-      inputs["old_sum"] = nki::packed_columns<A>(sum, rows.queries, 0.0f, same);
-      inputs["old_accumulator"] = nki::packed<A>(accumulator_part, rows.queries, nki::LastAxis::dim);
-      nki::Tensors const results =
-          run(Pass::forward, spec_of(problem_of(Pass::forward, step, operands), rows, items), rows, inputs);
-      nki::unpack_columns(results.at("new_negated_maximum"), rows.queries, maximum, [](float value) { return -value; });
-      nki::unpack_columns(results.at("new_sum"), rows.queries, sum, [](float value) { return value; });
-      nki::unpack(results.at("new_accumulator"), rows.queries, nki::LastAxis::dim, accumulator_part);
-      require_within(TensorView<A const, 3>(maximum), rows, first, nki::largest_logit, "largest logit");
+    for_each_part(Pass::forward, step, operands, [&](Part const& part) {
+      auto const sums = part.of(state.accumulator);
+      auto const maximum = nki::rows_of_one(part.of(state.maximum)), sum = nki::rows_of_one(part.of(state.sum));
+      std::vector<Index> const& rows = part.rows.queries;
+      nki::Tensors inputs = inputs_of(part, operands);
+      inputs["old_negated_maximum"] = nki::packed<A>(
+          maximum, rows, Layout::by_column,
+          [](A value, auto...) { return value == empty_row<A> ? A(nki::empty_negated_maximum) : -value; },
+          nki::empty_negated_maximum);
+      inputs["old_sum"] = nki::packed<A>(sum, rows, Layout::by_column);
+      inputs["old_accumulator"] = nki::packed<A>(sums, rows, Layout::by_row);
+      nki::Tensors const results = run(Pass::forward, part, inputs);
+      nki::unpack(results.at("new_negated_maximum"), rows, Layout::by_column, maximum, -1);
+      nki::unpack(results.at("new_sum"), rows, Layout::by_column, sum);
+      nki::unpack(results.at("new_accumulator"), rows, Layout::by_row, sums);
+      require_within(part.of(state.maximum), part, nki::largest_logit, "largest logit");
     });
   }
 
   template <class T, class L, class Predicate, class A>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
-    for_each_part(Pass::backward, step, operands, [&](nki::StepRows const& rows, Index first, Index items) {
-      auto const part = [&](auto view) { return view.slice(axis::batch, first, items); };
-      auto const dq = part(gradients.dq), dk = part(gradients.dk), dv = part(gradients.dv);
-      require_within(TensorView<L const, 3>(part(backward.lse)), rows, first, 2 * nki::largest_logit, "log-sum-exp");
+    for_each_part(Pass::backward, step, operands, [&](Part const& part) {
+      auto const lse = part.of(backward.lse);
+      require_within(lse, part, 2 * nki::largest_logit, "log-sum-exp");
       // A weight is exp(logit - lse) * exp(-lse_remainder). The kernel computes the first factor; the second is folded
       // into dout and delta, which the kernel multiplies by the weights.
-      auto const factor = [&](Index b, Index h, Index row) {
-        return std::exp(-static_cast<float>(backward.remainder(first + b, h, row)));
+      auto const weighed = [&]<class Value>(Value value, Index b, Index h, Index row) {
+        float const factor = std::exp(-static_cast<float>(backward.remainder(part.first + b, h, row)));
+        return static_cast<Value>(static_cast<float>(value) * factor);
       };
-      nki::Tensors inputs = operands_of(rows, part(operands.q), part(operands.k), part(operands.v));
-      inputs["dout"] = nki::packed(part(backward.dout), rows.queries, nki::LastAxis::dim, factor);
-      inputs["lse"] = nki::packed_columns(part(backward.lse), rows.queries, 0.0f, same);
-      inputs["delta"] = nki::packed_columns(
-          part(backward.delta), rows.queries, 0.0f,
-          [&](A value, Index b, Index h, Index row) { return static_cast<float>(value) * factor(b, h, row); });
-      inputs["dq"] = nki::packed<A>(dq, rows.queries, nki::LastAxis::dim);
-      inputs["dk"] = nki::packed<A>(dk, rows.keys, nki::LastAxis::dim);
-      inputs["dv"] = nki::packed<A>(dv, rows.keys, nki::LastAxis::dim);
-      nki::Tensors const results =
-          run(Pass::backward, spec_of(problem_of(Pass::backward, step, operands), rows, items), rows, inputs);
-      nki::unpack(results.at("new_dq"), rows.queries, nki::LastAxis::dim, dq);
-      nki::unpack(results.at("new_dk"), rows.keys, nki::LastAxis::dim, dk);
-      nki::unpack(results.at("new_dv"), rows.keys, nki::LastAxis::dim, dv);
+      nki::StepRows const& rows = part.rows;
+      nki::Tensors inputs = inputs_of(part, operands);
+      inputs["dout"] = nki::packed(part.of(backward.dout), rows.queries, Layout::by_row, weighed);
+      inputs["lse"] = nki::packed(nki::rows_of_one(lse), rows.queries, Layout::by_column);
+      inputs["delta"] =
+          nki::packed(nki::rows_of_one(part.of(backward.delta)), rows.queries, Layout::by_column, weighed);
+      auto const dq = part.of(gradients.dq), dk = part.of(gradients.dk), dv = part.of(gradients.dv);
+      inputs["dq"] = nki::packed<A>(dq, rows.queries, Layout::by_row);
+      inputs["dk"] = nki::packed<A>(dk, rows.keys, Layout::by_row);
+      inputs["dv"] = nki::packed<A>(dv, rows.keys, Layout::by_row);
+      nki::Tensors const results = run(Pass::backward, part, inputs);
+      nki::unpack(results.at("new_dq"), rows.queries, Layout::by_row, dq);
+      nki::unpack(results.at("new_dk"), rows.keys, Layout::by_row, dk);
+      nki::unpack(results.at("new_dv"), rows.keys, Layout::by_row, dv);
     });
   }
 
  private:
+  using Layout = nki::Layout;
   static constexpr Index longest_group = 4096;
-  static constexpr auto same = [](auto value, Index, Index, Index) { return value; };
+
+  /// Batch items of a step that one kernel computes.
+  struct Part {
+    nki::StepRows rows;
+    nki::KernelSpec spec;
+    Index first;  ///< batch item
+
+    auto of(auto const& view) const { return view.slice(axis::batch, first, spec.shape.batch); }
+  };
 
   /// Throws UnsupportedError if the statistic of an active row exceeds the limit or is infinite. NaN passes, since it
   /// propagates to the results.
-  template <class A>
-  static void require_within(TensorView<A const, 3> statistic, nki::StepRows const& rows, Index first_item, float limit,
-                             std::string_view name) {
+  static void require_within(auto const& statistic, Part const& part, float limit, std::string_view name) {
     for (Index b = 0; b < statistic.extent(0); ++b)
       for (Index h = 0; h < statistic.extent(1); ++h)
-        for (Index row : rows.queries) {
+        for (Index row : part.rows.queries) {
           if (row == nki::inactive_row) continue;
-          A const value = statistic(b, h, row);
-          check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ", first_item + b,
+          auto const value = statistic(b, h, row);
+          check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ", part.first + b,
                                   ", query head ", h, ", query row ", row, " of the step is ", value,
                                   "; accepted: magnitudes of at most ", limit,
                                   ", up to which the rounding of logits does not decide the result");
@@ -247,52 +253,50 @@ class NkiBackend : public HostOperations {
     spec.output_type = spec.type;
     return spec;
   }
-  nki::KernelSpec spec_of(Problem const& problem, nki::StepRows const& rows, Index items) const {
-    nki::KernelSpec spec = spec_of(problem);
-    spec.shape.batch = items;
-    spec.local_queries = std::ssize(rows.queries);
-    spec.local_keys = std::ssize(rows.keys);
-    return spec;
-  }
 
-  /// Calls function(rows, first batch item, number of batch items): once for all items, or item by item if there are
-  /// document ids.
+  /// Calls function(part): once with all batch items, or item by item if there are document ids.
   template <class T, class Predicate, class Function>
   void for_each_part(Pass pass, Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      Function&& function) const {
     if (step.tiles.empty()) return;
-    Support const support = supports(problem_of(pass, step, operands));
+    Problem const problem = problem_of(pass, step, operands);
+    Support const support = supports(problem);
     check<UnsupportedError>(static_cast<bool>(support), support.reason());
-    Index const batch = operands.q.extent(axis::batch);
-    Index const items = step.has_segments() ? 1 : batch;
-    for (Index first = 0; first < batch; first += items) {
-      nki::StepPositions positions{step.query_positions, step.key_positions};
-      if (step.has_segments()) {
-        for (Index i = 0; i < step.query_segments.extent(1); ++i)
-          positions.query_documents.push_back(step.query_segments(first, i));
-        for (Index j = 0; j < step.key_segments.extent(1); ++j)
-          positions.key_documents.push_back(step.key_segments(first, j));
-      }
-      if (auto const rows = nki::step_rows(step.mask, positions)) function(*rows, first, items);
+    nki::KernelSpec spec = spec_of(problem);
+    Index const batch = problem.shape.batch;
+    spec.shape.batch = step.has_segments() ? 1 : batch;
+    for (Index first = 0; first < batch; first += spec.shape.batch) {
+      auto const documents = [&](TensorView<std::int32_t const, 2> ids) {
+        std::vector<std::int32_t> of_rows;
+        for (Index row = 0; row < ids.extent(1); ++row) of_rows.push_back(ids(first, row));
+        return of_rows;
+      };
+      auto rows = nki::step_rows(step.mask, {step.query_positions, step.key_positions, documents(step.query_segments),
+                                             documents(step.key_segments)});
+      if (!rows) continue;
+      spec.local_queries = std::ssize(rows->queries);
+      spec.local_keys = std::ssize(rows->keys);
+      function(Part{*std::move(rows), spec, first});
     }
   }
 
   template <class T>
-  static nki::Tensors operands_of(nki::StepRows const& rows, TensorView<T const, 4> q, TensorView<T const, 4> k,
-                                  TensorView<T const, 4> v) {
+  static nki::Tensors inputs_of(Part const& part, StepOperands<T, HostMemory> const& operands) {
+    nki::StepRows const& rows = part.rows;
     nki::Tensors inputs;
-    inputs["q"] = nki::packed(q, rows.queries, nki::LastAxis::rows);
-    inputs["k"] = nki::packed(k, rows.keys, nki::LastAxis::rows);
-    inputs["v"] = nki::packed(v, rows.keys, nki::LastAxis::dim);
+    inputs["q"] = nki::packed(part.of(operands.q), rows.queries, Layout::by_dim);
+    inputs["k"] = nki::packed(part.of(operands.k), rows.keys, Layout::by_dim);
+    inputs["v"] = nki::packed(part.of(operands.v), rows.keys, Layout::by_row);
     if (rows.mask.form() == nki::BoundsForm::band) inputs["mask_offsets"] = rows.mask.offsets(0, 1);
     if (rows.mask.form() == nki::BoundsForm::ranges) inputs["mask_ranges"] = rows.mask.ranges(0, 1);
     return inputs;
   }
 
-  nki::Tensors run(Pass pass, nki::KernelSpec const& spec, nki::StepRows const& rows, nki::Tensors const& inputs) {
-    nki::ValidatedProgram const& program = kernels_.get(nki::key_of(pass, spec, rows.mask), [&] {
-      nki::Program built = pass == Pass::forward ? nki::ForwardKernel(spec, rows.mask).step()
-                                                 : nki::BackwardKernel(spec, rows.mask).step();
+  nki::Tensors run(Pass pass, Part const& part, nki::Tensors const& inputs) {
+    nki::RingMask const& mask = part.rows.mask;
+    nki::ValidatedProgram const& program = kernels_.get(nki::key_of(pass, part.spec, mask), [&] {
+      nki::Program built = pass == Pass::forward ? nki::ForwardKernel(part.spec, mask).step()
+                                                 : nki::BackwardKernel(part.spec, mask).step();
       return options_.validate ? nki::validated(std::move(built), hardware_)
                                : nki::ValidatedProgram::assume_valid(std::move(built));
     });

@@ -2,7 +2,6 @@
 // Rows and visible key ranges of a step kernel, and conversion between tensor views and kernel layouts.
 
 #include <algorithm>
-#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -129,89 +128,71 @@ inline std::optional<StepRows> step_rows(Mask const& mask, StepPositions const& 
   return rows;
 }
 
-/// Last axis of a layout: [batch, heads, rows, dim] or [batch, heads, dim, rows].
-enum class LastAxis { dim, rows };
+/// Layouts of a kernel's tensors.
+enum class Layout {
+  by_row,    ///< [batch, heads, rows, dim]
+  by_dim,    ///< [batch, heads, dim, rows]
+  by_column  ///< [batch, heads, 128, columns] with row c * 128 + p at (p, c): one value per row
+};
+
+/// Per-row values [batch, heads, rows] as a view [batch, rows, heads, 1].
+template <class A>
+TensorView<A, 4> rows_of_one(TensorView<A, 3> const& view) {
+  return {view.data(), {view.extent(0), view.extent(2), view.extent(1), 1},
+          {view.stride(0), view.stride(2), view.stride(1), 1}};
+}
 
 namespace packing_detail {
 
-/// Calls function(offset in the layout, batch, row of the view, head, element of dim) for all rows except inactive_row.
-template <class Function>
-void for_each_place(std::array<Index, 4> const& extents, std::span<Index const> rows, LastAxis last,
-                    Function&& function) {
-  Index const count = std::ssize(rows), dim = extents[axis::dim];
-  for (Index b = 0; b < extents[axis::batch]; ++b)
-    for (Index h = 0; h < extents[axis::heads]; ++h)
-      for (Index i = 0; i < count; ++i)
-        for (Index d = 0; rows[static_cast<std::size_t>(i)] != inactive_row && d < dim; ++d) {
-          Index const head = b * extents[axis::heads] + h;
-          Index const place = last == LastAxis::dim ? (head * count + i) * dim + d : (head * dim + d) * count + i;
-          function(static_cast<std::size_t>(place), b, rows[static_cast<std::size_t>(i)], h, d);
+/// Calls function(offset in the layout, element, batch, head, row of the view) for every element of view [batch, rows,
+/// heads, dim] in all `rows` except inactive_row.
+template <class T, class Function>
+void for_each_place(TensorView<T, 4> const& view, std::span<Index const> rows, Layout layout, Function&& function) {
+  Index const count = std::ssize(rows), columns = ceil_divide(count, tile_rows), dim = view.extent(axis::dim);
+  for (Index b = 0; b < view.extent(axis::batch); ++b)
+    for (Index h = 0; h < view.extent(axis::heads); ++h)
+      for (Index i = 0; i < count; ++i) {
+        Index const row = rows[static_cast<std::size_t>(i)], head = b * view.extent(axis::heads) + h;
+        for (Index d = 0; row != inactive_row && d < dim; ++d) {
+          Index const place = layout == Layout::by_row   ? (head * count + i) * dim + d
+                              : layout == Layout::by_dim ? (head * dim + d) * count + i
+                                                         : (head * tile_rows + i % tile_rows) * columns + i / tile_rows;
+          function(static_cast<std::size_t>(place), view(b, row, h, d), b, h, row);
         }
-}
-
-/// Calls function(offset in the layout, batch, head, row of the view) for the layout [batch * heads, 128, columns] with
-/// row c * 128 + p at (p, c), skipping inactive_row.
-template <class Function>
-void for_each_column_place(std::array<Index, 3> const& extents, std::span<Index const> rows, Function&& function) {
-  Index const count = std::ssize(rows), columns = ceil_divide(count, tile_rows);
-  for (Index b = 0; b < extents[0]; ++b)
-    for (Index h = 0; h < extents[1]; ++h)
-      for (Index i = 0; i < count; ++i)
-        if (rows[static_cast<std::size_t>(i)] != inactive_row)
-          function(
-              static_cast<std::size_t>(((b * extents[1] + h) * tile_rows + i % tile_rows) * columns + i / tile_rows), b,
-              h, rows[static_cast<std::size_t>(i)]);
+      }
 }
 
 }  // namespace packing_detail
 
-/// Packs view [batch, rows, heads, dim] into [batch, heads, rows, dim] or [batch, heads, dim, rows]. Each row is times
-/// factor(batch, head, row), rounded to T.
-template <class T, class Factor>
-std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last, Factor&& factor) {
-  auto const& extents = view.extents();
+/// Packs a view [batch, rows, heads, dim]. encode(element, batch, head, row) is the packed value; places without a row
+/// hold `absent`.
+template <class T, class Encode>
+std::vector<float> packed(TensorView<T const, 4> const& view, std::span<Index const> rows, Layout layout,
+                          Encode&& encode, float absent = 0) {
+  Index const held = std::ssize(rows);
+  Index const places = layout == Layout::by_column ? ceil_divide(held, tile_rows) * tile_rows : held;
   std::vector<float> values(
-      static_cast<std::size_t>(extents[axis::batch] * extents[axis::heads] * std::ssize(rows) * extents[axis::dim]));
-  packing_detail::for_each_place(extents, rows, last, [&](std::size_t place, Index b, Index row, Index h, Index d) {
-    values[place] = static_cast<float>(static_cast<T>(static_cast<float>(view(b, row, h, d)) * factor(b, h, row)));
+      static_cast<std::size_t>(view.extent(axis::batch) * view.extent(axis::heads) * places * view.extent(axis::dim)),
+      absent);
+  packing_detail::for_each_place(view, rows, layout, [&](std::size_t place, T const& element, auto... at) {
+    values[place] = static_cast<float>(encode(element, at...));
   });
   return values;
 }
 
-/// Packs without a factor.
+/// Packs the elements as they are.
 template <class T>
-std::vector<float> packed(TensorView<T const, 4> view, std::span<Index const> rows, LastAxis last) {
-  return packed(view, rows, last, [](Index, Index, Index) { return 1.0f; });
+std::vector<float> packed(TensorView<T const, 4> const& view, std::span<Index const> rows, Layout layout) {
+  return packed(view, rows, layout, [](T const& element, auto...) { return element; });
 }
 
-/// Inverse of packed(): writes the values to view [batch, rows, heads, dim]; rows not in `rows` are left as they are.
+/// Inverse of packed(): writes the values, times `factor`, to a view [batch, rows, heads, dim]; rows not in `rows` are
+/// left as they are.
 template <class A>
-void unpack(std::span<float const> values, std::span<Index const> rows, LastAxis last, TensorView<A, 4> view) {
-  packing_detail::for_each_place(view.extents(), rows, last,
-                                 [&](std::size_t place, Index b, Index row, Index h, Index d) {
-                                   view(b, row, h, d) = static_cast<A>(values[place]);
-                                 });
-}
-
-/// Packs view [batch, heads, rows] into [batch * heads, 128, columns]; encode(element, batch, head, row) is the packed
-/// value, `absent` fills places without a row.
-template <class A, class Encode>
-std::vector<float> packed_columns(TensorView<A const, 3> view, std::span<Index const> rows, float absent,
-                                  Encode&& encode) {
-  Index const columns = ceil_divide(std::ssize(rows), tile_rows);
-  std::vector<float> values(static_cast<std::size_t>(view.extent(0) * view.extent(1) * tile_rows * columns), absent);
-  packing_detail::for_each_column_place(view.extents(), rows, [&](std::size_t place, Index b, Index h, Index row) {
-    values[place] = static_cast<float>(encode(view(b, h, row), b, h, row));
-  });
-  return values;
-}
-
-/// Inverse of packed_columns(): writes decode(value) to view [batch, heads, rows].
-template <class A, class Decode>
-void unpack_columns(std::span<float const> values, std::span<Index const> rows, TensorView<A, 3> view,
-                    Decode&& decode) {
-  packing_detail::for_each_column_place(view.extents(), rows, [&](std::size_t place, Index b, Index h, Index row) {
-    view(b, h, row) = static_cast<A>(decode(values[place]));
+void unpack(std::span<float const> values, std::span<Index const> rows, Layout layout, TensorView<A, 4> const& view,
+            float factor = 1) {
+  packing_detail::for_each_place(view, rows, layout, [&](std::size_t place, A& element, auto...) {
+    element = static_cast<A>(factor * values[place]);
   });
 }
 

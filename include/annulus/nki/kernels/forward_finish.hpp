@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "annulus/nki/kernels/forward_units.hpp"
-#include "annulus/nki/program/roll.hpp"
 
 namespace annulus::nki {
 
@@ -18,23 +17,44 @@ struct ForwardOutputs {
 /// Normalises and stores finished row tiles.
 class ForwardFinish {
  public:
-  ForwardFinish(Builder& builder, KernelSpec const& spec) : builder_(&builder), spec_(&spec) {}
+  ForwardFinish(Builder& builder, KernelSpec const& spec, ForwardState const& state, ForwardOutputs outputs)
+      : builder_(&builder), spec_(&spec), state_(state), outputs_(std::move(outputs)) {
+    auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles) {
+      return RotatingTile(builder, name, columns, type);
+    };
+    sum_ = tile("positive_sum");
+    scale_ = tile("normaliser");
+    if (spec.training) {
+      logarithm_ = tile("logarithm");
+      masked_ = tile("dead");
+      lse_ = tile("lse_tile", spec.lse_type);
+      padding_ = tile("lse_padding", spec.lse_type, 1);
+    }
+    if (spec.sinks > 0) {
+      sink_ = tile("sink", ElementType::float32, spec.sinks);
+      sink_maximum_ = tile("sink_maximum", ElementType::float32, 1);
+      sink_weights_ = tile("sink_weights", ElementType::float32, spec.sinks);
+      correction_ = tile("sink_correction");
+      sink_sum_ = tile("sink_sum");
+    }
+    Index const dim = spec.shape.value_dim;
+    output_ = RotatingTile(builder, "output_tile", batched_tiles * dim, spec.output_type, 3);
+    if (!state.resident) accumulator_ = RotatingTile(builder, "finished_accumulator", dim, ElementType::float32, 8);
+  }
 
   static constexpr Index most_tiles = 8;
-  static constexpr std::size_t batched_tiles = 4;  ///< tiles whose rows one DMA stores
+  static constexpr Index batched_tiles = 4;  ///< tiles whose rows one DMA stores
 
-  /// Normalises row tiles `tile_range` of a head of an item and stores output and lse. shared: the cores of a pair
-  /// share the item; drained: no unit is left to be scored.
-  void finish(ForwardState const& state, std::vector<RowTile> const& all_tiles, Affine const& item, Index head,
-              RowRange tile_range, bool shared, ForwardOutputs const& outputs, bool drained) {
-    declare(state.resident);
-    std::vector<RowTile> const tiles(all_tiles.begin() + tile_range.begin, all_tiles.begin() + tile_range.end);
-    count_ = tile_range.size();
-    first_column_ = head * std::ssize(all_tiles) + tile_range.begin;
-    Access const negated_maximum = state.negated_maximum.columns(first_column_, count_),
-                 sum = state.sum.columns(first_column_, count_);
-    Affine const query_head = item * spec_->query_heads_per_item() + head;
-    if (spec_->sinks > 0) add_sinks(negated_maximum, sum, query_head, outputs.sinks);
+  /// Normalises row tiles `range` of a head of a round's item and stores output and lse. drained: no unit is left to be
+  /// scored.
+  void finish(Round const& round, Index head, RowRange range, bool drained) {
+    std::vector<RowTile> const tiles(round.tiles.begin() + range.begin, round.tiles.begin() + range.end);
+    count_ = range.size();
+    first_column_ = head * std::ssize(round.tiles) + range.begin;
+    Access const negated_maximum = state_.negated_maximum.columns(first_column_, count_),
+                 sum = state_.sum.columns(first_column_, count_);
+    Index const heads = spec_->query_heads_per_item();
+    if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * heads + head);
     for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
     builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum});
@@ -42,9 +62,14 @@ class ForwardFinish {
     if (spec_->sinks > 0)
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
     // VectorE is the busiest engine until the pipeline is drained.
-    write_output(state, tiles, head, query_head, outputs.output, drained ? Engine::vector : Engine::gpsimd);
-    bool const last = tile_range.end == std::ssize(all_tiles);
-    if (outputs.lse.buffer >= 0) write_lse(negated_maximum, tiles, query_head, last, shared, outputs.lse);
+    write_output(tiles, head,
+                 round.in_argument(outputs_.output, heads, spec_->local_queries, spec_->shape.value_dim).head(head),
+                 drained ? Engine::vector : Engine::gpsimd);
+    if (outputs_.lse.buffer < 0) return;
+    HeadRows const lse = round.in_argument(outputs_.lse, heads, tile_rows, spec_->columns()).head(head);
+    write_lse(negated_maximum, tiles, lse);
+    if (spec_->local_queries % tile_rows != 0 && range.end == std::ssize(round.tiles))
+      pad_columns(*builder_, padding_.make_tile(), lse, 1, spec_->local_queries, round.shared);
   }
 
  private:
@@ -53,41 +78,13 @@ class ForwardFinish {
   /// Negated maxima above this limit belong to masked rows.
   static constexpr float masked_limit = 0.5f * empty_negated_maximum;
 
-  void declare(bool resident) {
-    if (declared_) return;
-    declared_ = true;
-    auto const tile = [&](char const* name, ElementType type = ElementType::float32, Index columns = most_tiles) {
-      return RotatingTile(*builder_, name, columns, type);
-    };
-    sum_ = tile("positive_sum");
-    scale_ = tile("normaliser");
-    if (spec_->training) {
-      logarithm_ = tile("logarithm");
-      masked_ = tile("dead");
-      lse_ = tile("lse_tile", spec_->lse_type);
-      padding_ = tile("lse_padding", spec_->lse_type, 1);
-    }
-    if (spec_->sinks > 0) {
-      sink_ = tile("sink", ElementType::float32, spec_->sinks);
-      sink_maximum_ = tile("sink_maximum", ElementType::float32, 1);
-      sink_weights_ = tile("sink_weights", ElementType::float32, spec_->sinks);
-      correction_ = tile("sink_correction");
-      sink_sum_ = tile("sink_sum");
-    }
-    output_ = RotatingTile(*builder_, "output_tile", static_cast<Index>(batched_tiles) * spec_->shape.value_dim,
-                           spec_->output_type, 3);
-    if (!resident)
-      accumulator_ = RotatingTile(*builder_, "finished_accumulator", spec_->shape.value_dim, ElementType::float32, 8);
-  }
-
   Access some(RotatingTile const& tile) const { return tile.newest().columns(0, count_); }
 
   /// Adds the sink logits to the softmax denominators.
-  void add_sinks(Access const& negated_maximum, Access const& sum, Affine const& query_head,
-                 TensorHandle const& sinks) {
+  void add_sinks(Access const& negated_maximum, Access const& sum, Affine const& query_head) {
     for (RotatingTile* tile : {&sink_, &sink_maximum_, &correction_, &sink_sum_}) tile->make();
-    builder_->emit(
-        DmaCopy{sink_.newest().whole(), sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
+    builder_->emit(DmaCopy{sink_.newest().whole(),
+                           outputs_.sinks.pattern(query_head * spec_->sinks, {{0, tile_rows}, {1, spec_->sinks}})});
     builder_->emit(TensorReduce{sink_maximum_.newest().whole(), Operator::maximum, sink_.newest().whole(), 1, true});
     builder_->emit(TensorCopy{some(correction_), negated_maximum, Engine::vector});
     builder_->emit(TensorScalar{negated_maximum, negated_maximum, Operator::minimum, sink_maximum_.newest().whole()});
@@ -96,18 +93,16 @@ class ForwardFinish {
     builder_->emit(Activation{some(correction_), Function::exp, some(correction_)});
     for (Index column = 0; column < count_; ++column) {
       sink_weights_.make();
-      Access maximum(negated_maximum.buffer, {negated_maximum.axis(0), {1, 1}});
-      maximum.offset = negated_maximum.offset + column;
-      builder_->emit(Activation{sink_weights_.newest().whole(), Function::exp, sink_.newest().whole(), maximum, 1.0f,
-                                Operator::add, sink_sum_.newest().column(column), ReduceCommand::reset_reduce});
+      builder_->emit(Activation{sink_weights_.newest().whole(), Function::exp, sink_.newest().whole(),
+                                state_.negated_maximum.column(first_column_ + column), 1.0f, Operator::add,
+                                sink_sum_.newest().column(column), ReduceCommand::reset_reduce});
     }
     builder_->emit(TensorTensor{sum, sum, some(correction_), Operator::multiply, Engine::vector});
     builder_->emit(TensorTensor{sum, sum, some(sink_sum_), Operator::add, Engine::vector});
   }
 
   /// Writes lse = log(sum) + maximum, and the value of MaskedRow for rows that saw no key.
-  void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, Affine const& query_head, bool last,
-                 bool shared, TensorHandle const& lse) {
+  void write_lse(Access const& negated_maximum, std::vector<RowTile> const& tiles, HeadRows const& to) {
     for (RotatingTile* tile : {&logarithm_, &masked_, &lse_}) tile->make();
     Access const result = some(logarithm_), masked = some(masked_);
     builder_->emit(Activation{result, Function::log, some(sum_)});
@@ -123,42 +118,34 @@ class ForwardFinish {
       builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});
     }
-    ColumnSource const to{lse, query_head * (tile_rows * spec_->columns()), spec_->columns()};
-    store_columns(*builder_, lse_.newest(), 0, tiles, to);
-    if (spec_->local_queries % tile_rows == 0 || !last) return;
-    TileHandle const zeros = padding_.make_tile();
-    builder_->emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    pad_columns(*builder_, to, spec_->local_queries, zeros, shared);
+    store_columns(*builder_, lse_.newest(), tiles, to);
   }
 
   /// Stores a few tiles with one DMA, to amortise its latency.
-  void write_output(ForwardState const& state, std::vector<RowTile> const& tiles, Index head, Affine const& query_head,
-                    TensorHandle const& output, Engine engine) {
-    Index const dim = spec_->shape.value_dim;
+  void write_output(std::vector<RowTile> const& tiles, Index head, HeadRows const& to, Engine engine) {
+    Index const dim = to.dim;
     std::vector<Body> bodies;
     for (TileRun const& run : runs_of(tiles))
-      for (std::size_t first = run.first; first < run.last; first += batched_tiles)
+      for (Index first = run.first; first < run.first + run.count; first += batched_tiles)
         bodies.push_back(builder_->collect([&] {
-          std::size_t const end = std::min(run.last, first + batched_tiles);
-          output_.make();
-          for (std::size_t i = first; i < end; ++i) {
-            Index const rows = tiles[i].count, column = first_column_ + static_cast<Index>(i);
-            Access source = state.accumulator.part(0, rows, column * dim, dim);
-            if (!state.resident) {
-              source = accumulator_.make_tile().part(0, rows, 0, dim);
-              builder_->emit(DmaCopy{source, state.in_hbm(head, tiles[i], spec_->local_queries, dim)});
+          Index const count = std::min(batched_tiles, run.first + run.count - first);
+          TileHandle const batch = output_.make_tile();
+          for (Index i = first; i < first + count; ++i) {
+            RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+            Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * dim, dim);
+            if (!state_.resident) {
+              source = accumulator_.make_tile().part(0, tile.count, 0, dim);
+              builder_->emit(DmaCopy{source, state_.in_hbm(head, tile)});
             }
-            builder_->emit(TensorScalar{.dst = output_.newest().part(0, rows, static_cast<Index>(i - first) * dim, dim),
+            builder_->emit(TensorScalar{.dst = batch.part(0, tile.count, (i - first) * dim, dim),
                                         .data = source,
-                                        .operand0 = scale_.newest().part(0, rows, static_cast<Index>(i), 1),
+                                        .operand0 = scale_.newest().part(0, tile.count, i, 1),
                                         .engine = engine});
           }
-          store_once(*builder_, tiles[first], [&](Index row, Index rows) {
-            auto const count = static_cast<Index>(end - first);
-            builder_->emit(
-                DmaCopy{output.pattern(query_head * (spec_->local_queries * dim) + (tiles[first].begin + row) * dim,
-                                       {{dim, rows}, {run.stride * dim, count}, {1, dim}}),
-                        output_.newest().pattern(row, rows, 0, {{dim, count}, {1, dim}})});
+          RowTile const& tile = tiles[static_cast<std::size_t>(first)];
+          store_once(*builder_, tile, [&](Index row, Index rows) {
+            builder_->emit(DmaCopy{to.blocks(tile.begin + row, rows, count, run.stride),
+                                   batch.pattern(row, rows, 0, {{dim, count}, {1, dim}})});
           });
         }));
     append_rolled(*builder_, "row_tiles", std::move(bodies));
@@ -166,7 +153,8 @@ class ForwardFinish {
 
   Builder* builder_;
   KernelSpec const* spec_;
-  bool declared_ = false;
+  ForwardState state_;
+  ForwardOutputs outputs_;
   Index first_column_ = 0, count_ = 0;
   RotatingTile sum_, scale_, logarithm_, masked_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_,
       padding_, output_, accumulator_;

@@ -1,6 +1,7 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,8 +9,6 @@
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
-#include "annulus/nki/kernels/rotating_buffers.hpp"
-#include "annulus/nki/kernels/row_tiles.hpp"
 
 namespace annulus::nki {
 
@@ -58,48 +57,47 @@ class ForwardKernel {
     if (spec_.sinks > 0)
       outputs.sinks =
           builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
-    outputs.output = builder.tensor("output", {shape.batch, shape.query_heads, spec_.local_queries, shape.value_dim},
-                                    spec_.output_type, Role::output);
-    if (spec_.training)
-      outputs.lse = builder.tensor("lse", {shape.batch, shape.query_heads, tile_rows, spec_.columns()}, spec_.lse_type,
-                                   Role::output);
-    ForwardFinish finish(builder, spec_);
+    outputs.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::output);
+    if (spec_.training) outputs.lse = builder.tensor("lse", spec_.lse_shape(), spec_.lse_type, Role::output);
+    std::optional<ForwardFinish> finish;
     write(
-        builder, [&](ForwardState& state, Round const&) { clear(builder, state); },
-        [&](ForwardState& state, Round const& round, Index head, RowRange tiles, bool drained) {
-          finish.finish(state, round.tiles, round.item, head, tiles, round.kind.shared, outputs, drained);
+        builder, [&](ForwardState const& state, Round const&) { clear(builder, state); },
+        [&](ForwardState const& state, Round const& round, Index head, RowRange tiles, bool drained) {
+          if (!finish) finish.emplace(builder, spec_, state, outputs);
+          finish->finish(round, head, tiles, drained);
         },
-        [](ForwardState&, Round const&) {});
+        [](ForwardState const&, Round const&) {});
     return std::move(builder).finish();
   }
+
+  /// The state of a step kernel in HBM: one head per query head of all batch items.
+  struct StateTensors {
+    HeadRows negated_maximum, sum, accumulator;
+  };
 
   Program write_step() {
     Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
     inputs_ = declare_inputs(builder, spec_, *mask_, false);
-    // Before and after the step.
-    struct StateTensors {
-      TensorHandle maximum, sum, accumulator;
-    };
     auto const declare = [&](std::string const& prefix, Role role) {
-      Index const heads = spec_.shape.batch * spec_.shape.query_heads;
-      auto const tensor = [&](char const* name, Index rows, Index elements) {
-        return builder.tensor(prefix + name, {heads, rows, elements}, ElementType::float32, role);
+      auto const tensor = [&](char const* name, Index rows, Index dim) {
+        Index const heads = spec_.shape.batch * spec_.shape.query_heads;
+        return HeadRows{builder.tensor(prefix + name, {heads, rows, dim}, ElementType::float32, role), 0, rows, dim};
       };
-      TensorHandle maximum = tensor("negated_maximum", tile_rows, spec_.columns());
-      TensorHandle sum = tensor("sum", tile_rows, spec_.columns());
-      return StateTensors{std::move(maximum), std::move(sum),
+      return StateTensors{tensor("negated_maximum", tile_rows, spec_.columns()),
+                          tensor("sum", tile_rows, spec_.columns()),
                           tensor("accumulator", spec_.local_queries, spec_.shape.value_dim)};
     };
     StateTensors const before = declare("old_", Role::input), after = declare("new_", Role::output);
-    auto const move = [&](ForwardState& state, Round const& round, StateTensors const& hbm, bool in) {
-      move_columns(builder, state.negated_maximum, hbm.maximum, round, in);
-      move_columns(builder, state.sum, hbm.sum, round, in);
-      move_accumulator(builder, state, hbm.accumulator, round, in);
+    auto const move = [&](ForwardState const& state, Round const& round, StateTensors const& hbm, bool in) {
+      Affine const first_head = round.item * spec_.query_heads_per_item();
+      move_columns(builder, state.negated_maximum, hbm.negated_maximum.head(first_head), round, in);
+      move_columns(builder, state.sum, hbm.sum.head(first_head), round, in);
+      move_accumulator(builder, state, hbm.accumulator.head(first_head), round, in);
     };
     write(
-        builder, [&](ForwardState& state, Round const& round) { move(state, round, before, true); },
-        [](ForwardState&, Round const&, Index, RowRange, bool) {},
-        [&](ForwardState& state, Round const& round) { move(state, round, after, false); });
+        builder, [&](ForwardState const& state, Round const& round) { move(state, round, before, true); },
+        [](ForwardState const&, Round const&, Index, RowRange, bool) {},
+        [&](ForwardState const& state, Round const& round) { move(state, round, after, false); });
     return std::move(builder).finish();
   }
 
@@ -119,13 +117,6 @@ class ForwardKernel {
     return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
   }
 
-  /// Tuning with the group size of the current SBUF plan.
-  ForwardTuning tuning() const {
-    ForwardTuning tuned = tuning_;
-    tuned.group_keys = sbuf_plan_.group;
-    return tuned;
-  }
-
   Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
 
   /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
@@ -140,7 +131,6 @@ class ForwardKernel {
           if (section <= group) break;
         }
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
-    sbuf_plan_ = sbuf_plans_.front();
   }
 
   /// The program of the first SBUF plan whose tiles fit; throws ShapeError if none does.
@@ -149,6 +139,7 @@ class ForwardKernel {
     Index needed = 0;
     for (SbufPlan const& plan : sbuf_plans_) {
       sbuf_plan_ = plan;
+      tuning_.group_keys = plan.group;
       Program program = write_program();
       needed = 0;
       for (Buffer const& buffer : program.buffers)
@@ -165,71 +156,46 @@ class ForwardKernel {
                                 budget(), " are usable"));
   }
 
+  /// Emits the rounds. Callbacks: begin(state, round) and end(state, round) before and after the units of a round;
+  /// finish(state, round, head, tiles, drained) as of RingSchedule::write().
   template <class Begin, class Finish, class End>
   void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
-    OperandLoads loads(builder, spec_);
-    ForwardUnits units(builder, spec_, tuning(), loads, sbuf_plan_.section);
+    ForwardUnits units(builder, spec_, tuning_, sbuf_plan_.section);
     ForwardState state;
-    Index const state_columns = spec_.query_heads_per_item() * spec_.columns(), dim = spec_.shape.value_dim;
+    Index const heads = spec_.query_heads_per_item(), columns = heads * spec_.columns(), queries = spec_.local_queries,
+                keys = spec_.local_keys, dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
+    auto const running = [&](char const* name, Index elements) {
+      return builder.declare(name, Memory::sbuf, tile_rows, elements, ElementType::float32);
+    };
     state.resident = sbuf_plan_.resident;
-    state.negated_maximum =
-        builder.declare("running_negated_maximum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
-    state.sum = builder.declare("running_sum", Memory::sbuf, tile_rows, state_columns, ElementType::float32);
-    if (sbuf_plan_.resident)
-      state.accumulator =
-          builder.declare("running_accumulator", Memory::sbuf, tile_rows, state_columns * dim, ElementType::float32);
+    state.negated_maximum = running("running_negated_maximum", columns);
+    state.sum = running("running_sum", columns);
+    if (state.resident)
+      state.accumulator = running("running_accumulator", columns * value_dim);
     else
-      state.spilled = builder.tensor("spilled_accumulator", {spec_.query_heads_per_item(), spec_.local_queries, dim},
-                                     ElementType::float32, Role::internal, Memory::private_hbm);
+      state.spilled = {builder.tensor("spilled_accumulator", {heads, queries, value_dim}, ElementType::float32,
+                                      Role::internal, Memory::private_hbm),
+                       0, queries, value_dim};
 
     for_each_round(builder, spec_, [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
-      if (sbuf_plan_.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, *mask_, inputs_.mask, round.tiles, round.bounds_name);
-      bounds.prepare();
+      if (state.resident) builder.allocate(state.accumulator);
+      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round);
       begin(state, round);
-      units.begin_round(
-          state, round.tiles, bounds,
-          {inputs_.q, round.item * (spec_.query_heads_per_item() * spec_.local_queries * spec_.shape.head_dim),
-           spec_.local_queries, spec_.shape.head_dim, spec_.queries_by_token});
-      ring(builder, units, bounds, round,
-           [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
+      units.begin_round(state, round.tiles, bounds,
+                        round.in_argument(inputs_.q, heads, queries, dim, spec_.queries_by_token));
+      RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning_, builder.program().ranks);
+      int const steps = schedule.steps();
+      RotatingBuffers const operands({{round, "k", inputs_.k, 1, keys, dim, steps, spec_.type, spec_.keys_by_token},
+                                      {round, "v", inputs_.v, 1, keys, value_dim, steps, spec_.type}},
+                                     steps);
+      schedule.write(builder, units, operands, bounds,
+                     [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
       end(state, round);
     });
   }
 
-  template <class Finish>
-  void ring(Builder& builder, ForwardUnits& units, BoundsTiles& bounds, Round const& round, Finish&& finish) {
-    RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning(), builder.program().ranks);
-    int const steps = schedule.steps(), owner = builder.program().ranks > 1 ? builder.make_register() : -1;
-    Index const dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
-    RotatingBuffers travel(builder, spec_, round,
-                           {{"k", inputs_.k, 1, spec_.local_keys, dim, spec_.type, spec_.keys_by_token},
-                            {"v", inputs_.v, 1, spec_.local_keys, value_dim, spec_.type}},
-                           steps);
-    std::vector<KeySection>& sections = schedule.sections();
-    Index bounds_number = -1;
-    auto const load = [&](std::size_t index, Index part, Index parts) {
-      KeySection& section = sections[index];
-      int const step = schedule.step_of(index);
-      if (part == 0 && bounds.needed() && (index == 0 || schedule.step_of(index - 1) != step)) {
-        if (owner >= 0) builder.emit(ProcessingRank{owner, step, 0});
-        bounds_number = bounds.load(owner, batch_of(spec_, *mask_, round.item));
-      }
-      section.bounds_number = bounds_number;
-      units.load_section(section, travel.head(0, step), travel.head(1, step), part, parts);
-    };
-    auto const copy = [&](Index part, Index parts) {
-      if (part == 0) travel.before_filling();
-      Index const first = spec_.local_keys * part / parts, count = spec_.local_keys * (part + 1) / parts - first;
-      for (std::size_t operand : {0, 1}) travel.fill(operand, first, count);
-    };
-    schedule.write(
-        builder, units, copy, [&](int step, Index operand) { travel.send(step, static_cast<std::size_t>(operand)); },
-        load, finish);
-  }
-
-  void clear(Builder& builder, ForwardState& state) {
+  void clear(Builder& builder, ForwardState const& state) {
     builder.emit(Memset{state.negated_maximum.whole(), empty_negated_maximum, Engine::gpsimd});
     builder.emit(Memset{state.sum.whole(), 0.0f, Engine::gpsimd});
     if (state.resident) {
@@ -239,57 +205,39 @@ class ForwardKernel {
     Index const dim = spec_.shape.value_dim, rows = spec_.query_heads_per_item() * spec_.local_queries;
     TileHandle const zeros = builder.tile("zeros", Memory::sbuf, tile_rows, dim, ElementType::float32);
     builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    std::vector<Body> bodies;
-    for (Index begin = 0; begin < rows; begin += tile_rows)
-      bodies.push_back(builder.collect([&] {
-        Index const count = std::min(tile_rows, rows - begin);
-        builder.emit(DmaCopy{rows_at(state.spilled, begin * dim, count, dim), zeros.part(0, count, 0, dim)});
-      }));
-    append_rolled(builder, "row_block", std::move(bodies));
+    emit_rolled(builder, "row_block", 0, ceil_divide(rows, tile_rows), [&](Index block) {
+      Index const count = std::min(tile_rows, rows - block * tile_rows);
+      builder.emit(DmaCopy{state.spilled.block(block * tile_rows, count), zeros.part(0, count, 0, dim)});
+    });
   }
 
   /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
-  void move_columns(Builder& builder, TileHandle const& columns_tile, TensorHandle const& tensor, Round const& round,
-                    bool in) {
+  void move_columns(Builder& builder, TileHandle const& columns, HeadRows const& hbm, Round const& round, bool in) {
     Index const count = std::ssize(round.tiles), heads = spec_.query_heads_per_item();
-    auto const far = [&](Index head) {
-      return ColumnSource{tensor, (round.item * heads + head) * (tile_rows * spec_.columns()), spec_.columns()};
-    };
-    if (in) builder.emit(Memset{columns_tile.whole(), 0.0f, Engine::gpsimd});
+    if (in) builder.emit(Memset{columns.whole(), 0.0f, Engine::gpsimd});
     for (Index head = 0; head < heads; ++head)
-      in ? load_columns(builder, far(head), round.tiles, columns_tile, head * count)
-         : store_columns(builder, columns_tile, head * count, round.tiles, far(head));
+      in ? load_columns(builder, hbm.head(head), round.tiles, columns, head * count)
+         : store_columns(builder, columns, round.tiles, hbm.head(head), head * count);
     if (in || spec_.local_queries % tile_rows == 0) return;
-    TileHandle const padding =
-        builder.tile(columns_tile.buffer == 0
-                         ? "padding"
-                         : "padding_" + std::to_string(columns_tile.buffer) + (round.kind.shared ? "_shared" : ""),
-                     Memory::sbuf, tile_rows, 1, ElementType::float32);
-    builder.emit(Memset{padding.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < heads; ++head)
-      pad_columns(builder, far(head), spec_.local_queries, padding, round.kind.shared);
+    std::string const name = "padding_" + std::to_string(columns.buffer) + round.suffix();
+    pad_columns(builder, builder.tile(name, Memory::sbuf, tile_rows, 1, ElementType::float32), hbm, heads,
+                spec_.local_queries, round.shared);
   }
 
-  void move_accumulator(Builder& builder, ForwardState& state, TensorHandle const& tensor, Round const& round,
-                        bool in) {
-    Index const dim = spec_.shape.value_dim, queries = spec_.local_queries, heads = spec_.query_heads_per_item();
-    for (Index head = 0; head < heads; ++head) {
-      std::vector<Body> bodies;
-      for (std::size_t i = 0; i < round.tiles.size(); ++i)
-        bodies.push_back(builder.collect([&] {
-          RowTile const& tile = round.tiles[i];
-          Index const column = head * std::ssize(round.tiles) + static_cast<Index>(i);
-          auto const move = [&](Index first, Index rows) {
-            Affine const begin = (tile.begin + first + head * queries) * dim;
-            Access const far = rows_at(tensor, begin + round.item * (heads * queries * dim), rows, dim);
-            Access const near = state.resident ? state.accumulator.part(first, rows, column * dim, dim)
-                                               : rows_at(state.spilled, begin, rows, dim);
-            builder.emit(in ? DmaCopy{near, far} : DmaCopy{far, near});
-          };
-          in ? move(0, tile.count) : store_once(builder, tile, move);
-        }));
-      append_rolled(builder, "row_tile", std::move(bodies));
-    }
+  void move_accumulator(Builder& builder, ForwardState const& state, HeadRows const& hbm, Round const& round, bool in) {
+    Index const tiles = std::ssize(round.tiles);
+    for (Index head = 0; head < spec_.query_heads_per_item(); ++head)
+      emit_rolled(builder, "row_tile", 0, tiles, [&](Index i) {
+        RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
+        auto const move = [&](Index first, Index rows) {
+          Access const far = hbm.head(head).block(tile.begin + first, rows);
+          Access const near = state.resident
+                                  ? state.accumulator.part(first, rows, (head * tiles + i) * hbm.dim, hbm.dim)
+                                  : state.spilled.head(head).block(tile.begin + first, rows);
+          builder.emit(in ? DmaCopy{near, far} : DmaCopy{far, near});
+        };
+        in ? move(0, tile.count) : store_once(builder, tile, move);
+      });
   }
 
   KernelSpec spec_;

@@ -11,19 +11,18 @@
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/kernels/operand_loads.hpp"
-#include "annulus/nki/kernels/row_tiles.hpp"
 
 namespace annulus::nki {
 
 /// Unit of work: a query row tile with a group of keys.
 struct ForwardUnit {
-  Index head = 0;        ///< query head within the item's group
-  std::size_t tile = 0;  ///< row tile
-  RowRange keys;         ///< rows of the shard
+  Index head = 0;  ///< query head within the item's group
+  Index tile = 0;  ///< row tile
+  RowRange keys;   ///< rows of the shard
   std::size_t piece = 0;
   bool select = false;               ///< some row does not see some key: mask by range_select
   bool first = false, last = false;  ///< unit of this head and tile in this section
@@ -37,6 +36,8 @@ using ForwardSlot = std::span<ForwardUnit const>;
 /// A run of key rows that is in SBUF together, and the numbers of its tiles.
 struct KeySection {
   RowRange rows;
+  int step = 0;                ///< of the ring
+  std::size_t first_slot = 0;  ///< of the schedule
   Index key_number = -1, value_number = -1, bounds_number = -1;
 };
 
@@ -45,24 +46,20 @@ struct ForwardState {
   bool resident = true;
   TileHandle negated_maximum, sum;  ///< [128, heads * tiles]
   TileHandle accumulator;           ///< resident: [128, heads * tiles * value_dim]
-  TensorHandle spilled;             ///< not resident: in private HBM [heads, rows, value_dim]
+  HeadRows spilled;                 ///< not resident: in private HBM [heads, rows, value_dim]
 
   /// The accumulator rows of a tile in HBM.
-  Access in_hbm(Index head, RowTile const& tile, Index rows, Index dim) const {
-    return rows_at(spilled, tile.begin * dim + head * rows * dim, tile.count, dim);
-  }
+  Access in_hbm(Index head, RowTile const& tile) const { return spilled.head(head).block(tile.begin, tile.count); }
 };
 
 /// Emits the loads and pipeline stages of forward units.
 class ForwardUnits {
  public:
-  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, OperandLoads& loads,
-               Index section_keys)
-      : builder_(&builder), spec_(&spec), tuning_(tuning), loads_(&loads), factors_(logit_factors(spec)),
-        queries_(builder, loads, spec, tuning.query_tiles, factors_.query_factor) {
-    Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
-                group = std::min(tuning.group_keys, section_keys);
-    Chunks const chunks{dim};
+  ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys)
+      : builder_(&builder), spec_(&spec), tuning_(tuning), loads_(builder, spec), factors_(logit_factors(spec)),
+        queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor), section_keys_(section_keys) {
+    Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
+    Chunks const chunks{spec.shape.head_dim};
     auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
       return RotatingTile(builder, name, elements, type, rotation);
     };
@@ -78,7 +75,6 @@ class ForwardUnits {
     row_sum_ = tile("row_sum", 1);
     transposed_ = tile("transposed_probabilities", ceil_divide(group, tile_rows) * tile_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
-    section_keys_ = section_keys;
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
     all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
     builder.emit(Memset{all_of_span_.column(0), 0.0f, Engine::gpsimd});
@@ -87,20 +83,17 @@ class ForwardUnits {
 
   /// Sets the state, row tiles, bounds and queries (of the item's first head) that later units refer to.
   void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, BoundsTiles const& bounds,
-                   HeadSource queries) {
+                   HeadRows queries) {
     state_ = state;
     tiles_ = &tiles;
     bounds_ = &bounds;
     queries_.begin_round(std::move(queries), tiles);
-    if (!state.resident && !spill_declared_) {
-      spilled_accumulator_ =
-          RotatingTile(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
-      spill_declared_ = true;
-    }
+    if (!state.resident && !spilled_accumulator_)
+      spilled_accumulator_.emplace(*builder_, "accumulator_tile", spec_->shape.value_dim, ElementType::float32, 6);
   }
 
   /// Loads part `part` of `parts` of a section's keys and values; part 0 must come first, as it allocates the tiles.
-  void load_section(KeySection& section, HeadSource const& keys, HeadSource const& values, Index part, Index parts) {
+  void load_section(KeySection& section, HeadRows const& keys, HeadRows const& values, Index part, Index parts) {
     if (part == 0) {
       section.key_number = keys_.make();
       section.value_number = values_.make();
@@ -108,8 +101,8 @@ class ForwardUnits {
     Index const loads = ceil_divide(section.rows.size(), tuning_.load_keys);
     for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
       Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
-      loads_->by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
-      loads_->by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows);
+      loads_.by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
+      loads_.by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows);
     }
   }
 
@@ -145,17 +138,16 @@ class ForwardUnits {
     Index accumulator = -1, scores = -1, score_maximum = -1, maximum_before = -1, negated_maximum = -1, correction = -1,
           row_sum = -1, probabilities = -1, transposed = -1;
   };
-  /// An accumulator in SBUF with `units` pending stores.
-  struct Unstored {
-    Index accumulator = -1;
-    int units = 0;
+  /// State of row tiles that units in the pipeline hold: tiles by number.
+  struct StateInFlight {
+    Index negated_maximum = -1;  ///< not yet saved; -1: none
+    Index accumulator = -1;      ///< in SBUF, with `unstored` pending stores
+    int unstored = 0;
   };
 
-  RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[unit.tile]; }
+  RowTile const& tile(ForwardUnit const& unit) const { return (*tiles_)[static_cast<std::size_t>(unit.tile)]; }
   Index rows(ForwardUnit const& unit) const { return tile(unit).count; }
-  Index state_column(ForwardUnit const& unit) const {
-    return unit.head * std::ssize(*tiles_) + static_cast<Index>(unit.tile);
-  }
+  Index state_column(ForwardUnit const& unit) const { return unit.head * std::ssize(*tiles_) + unit.tile; }
   Access state_of(TileHandle const& columns, ForwardUnit const& unit) const {
     return columns.part(0, rows(unit), state_column(unit), 1);
   }
@@ -167,11 +159,9 @@ class ForwardUnits {
   Access accumulator(ForwardUnit const& unit) {
     Index const dim = spec_->shape.value_dim;
     if (state_.resident) return state_.accumulator.part(0, rows(unit), state_column(unit) * dim, dim);
-    return spilled_accumulator_[flight(unit).accumulator].part(0, rows(unit), 0, dim);
+    return (*spilled_accumulator_)[flight(unit).accumulator].part(0, rows(unit), 0, dim);
   }
-  Access spilled(ForwardUnit const& unit) const {
-    return state_.in_hbm(unit.head, tile(unit), spec_->local_queries, spec_->shape.value_dim);
-  }
+  Access spilled(ForwardUnit const& unit) const { return state_.in_hbm(unit.head, tile(unit)); }
   InFlight& flight(ForwardUnit const& unit) { return flights_[&unit]; }
   KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
 
@@ -201,19 +191,13 @@ class ForwardUnits {
 
   /// Loads the accumulator, unless units in the pipeline still hold it: then HBM is not up to date.
   void load_accumulator(ForwardUnit const& unit) {
-    Unstored& rows_in_flight = unstored_[state_column(unit)];
-    if (rows_in_flight.units++ == 0) {
-      rows_in_flight.accumulator = spilled_accumulator_.make();
+    StateInFlight& state = states_[state_column(unit)];
+    if (state.unstored++ == 0) {
+      state.accumulator = spilled_accumulator_->make();
       builder_->emit(
-          DmaCopy{spilled_accumulator_.newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
+          DmaCopy{spilled_accumulator_->newest().part(0, rows(unit), 0, spec_->shape.value_dim), spilled(unit)});
     }
-    accumulator_number_ = rows_in_flight.accumulator;
-  }
-
-  void store_accumulator(ForwardUnit const& unit) {
-    builder_->emit(DmaCopy{spilled(unit), accumulator(unit)});
-    auto const rows_in_flight = unstored_.find(state_column(unit));
-    if (--rows_in_flight->second.units == 0) unstored_.erase(rows_in_flight);
+    accumulator_number_ = state.accumulator;
   }
 
   void score(Parts& parts, ForwardUnit const& unit) {
@@ -221,9 +205,7 @@ class ForwardUnits {
     now.scores = scores_.newest_number();
     now.score_maximum = score_maximum_.make();
     now.negated_maximum = negated_maximum_.make();
-    auto const before = unsaved_maxima_.find(state_column(unit));
-    if (before != unsaved_maxima_.end()) now.maximum_before = before->second;
-    unsaved_maxima_[state_column(unit)] = now.negated_maximum;
+    now.maximum_before = std::exchange(states_[state_column(unit)].negated_maximum, now.negated_maximum);
     now.correction = correction_.make();
     add_spans(parts, unit, [this, &unit](Span const& span) {
       score_span(unit, span);
@@ -301,8 +283,8 @@ class ForwardUnits {
     Access const sum = state_of(state_.sum, unit);
     builder_->emit(TensorScalar{sum, sum, Operator::multiply, correction(unit), false, Operator::add,
                                 column_of(row_sum_, now.row_sum, unit), false, Engine::gpsimd});
-    auto const unsaved = unsaved_maxima_.find(state_column(unit));
-    if (unsaved->second == now.negated_maximum) unsaved_maxima_.erase(unsaved);
+    Index& unsaved = states_[state_column(unit)].negated_maximum;
+    if (unsaved == now.negated_maximum) unsaved = -1;
   }
 
   /// A block of up to 128 x 128 elements of P.
@@ -334,10 +316,10 @@ class ForwardUnits {
     whole = 0;
     for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
       bool const by_dma = blocks[first].whole() && whole >= by_tensor;
-      auto const most =
-          static_cast<std::size_t>(by_dma                  ? tuning_.dma_blocks
-                                   : blocks[first].whole() ? std::min(Transposer::blocks, by_tensor - whole)
-                                                           : 1);
+      auto const most = static_cast<std::size_t>(by_dma ? tuning_.dma_blocks
+                                                 : blocks[first].whole()
+                                                     ? std::min(OperandLoads::transposed_blocks, by_tensor - whole)
+                                                     : 1);
       for (last = first + 1; last < blocks.size() && last - first < most && blocks[last].continues(blocks[last - 1]);)
         ++last;
       Block const block = blocks[first];
@@ -356,7 +338,7 @@ class ForwardUnits {
   }
 
   void transpose_by_tensor(TileHandle const& to, TileHandle const& from, Block const& block, Index count) {
-    loads_->transposer.run(
+    loads_.transpose(
         block.rows, block.keys, count,
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
         block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
@@ -401,28 +383,30 @@ class ForwardUnits {
   void add_product(ForwardUnit const& unit, Access const& product) {
     Access const total = accumulator(unit);
     builder_->emit(TensorTensor{total, total, product, Operator::add, Engine::vector});
-    if (unit.last && !state_.resident) store_accumulator(unit);
+    if (unit.last && !state_.resident) {
+      builder_->emit(DmaCopy{spilled(unit), total});
+      --states_[state_column(unit)].unstored;
+    }
     flights_.erase(&unit);
   }
 
   Builder* builder_;
   KernelSpec const* spec_;
   ForwardTuning tuning_;
-  OperandLoads* loads_;
+  OperandLoads loads_;
   LogitFactors factors_;
   QueryPanels queries_;
   QueryPanels::Place query_place_;
-  Index section_keys_ = 0;
+  Index section_keys_;
   RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
-      row_sum_, transposed_, weighted_, spilled_accumulator_;
+      row_sum_, transposed_, weighted_;
+  std::optional<RotatingTile> spilled_accumulator_;
   TileHandle all_of_span_;
-  bool spill_declared_ = false;
   ForwardState state_;
   std::vector<RowTile> const* tiles_ = nullptr;
   std::vector<KeySection> const* sections_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
-  std::map<Index, Index> unsaved_maxima_;  // by state column: numbers in negated_maximum_
-  std::map<Index, Unstored> unstored_;     // by state column
+  std::map<Index, StateInFlight> states_;  // by state column
   bool draining_ = false;
   Index transposed_count_ = 0, accumulator_number_ = -1;
   std::map<ForwardUnit const*, InFlight> flights_;

@@ -44,6 +44,8 @@ struct KernelSpec {
   Index query_heads_per_item() const { return shape.group(); }
   Index columns() const { return ceil_divide(local_queries, tile_rows); }  ///< of per-row values, [128, columns]
   Index widest() const { return std::max(shape.head_dim, shape.value_dim); }
+  std::vector<Index> output_shape() const { return {shape.batch, shape.query_heads, local_queries, shape.value_dim}; }
+  std::vector<Index> lse_shape() const { return {shape.batch, shape.query_heads, tile_rows, columns()}; }
 };
 
 /// Largest accepted magnitude of the largest logit of a row. Above it the spacing of float32 exceeds 1, and the

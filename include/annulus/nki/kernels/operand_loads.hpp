@@ -3,58 +3,38 @@
 // (partition = element of head_dim or value_dim) and by token (partition = row), panels of queries, bounds of the mask.
 
 #include <algorithm>
+#include <array>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/kernel_spec.hpp"
 #include "annulus/nki/kernels/ring_mask.hpp"
-#include "annulus/nki/kernels/row_tiles.hpp"
+#include "annulus/nki/kernels/rotating_buffers.hpp"
 
 namespace annulus::nki {
-
-/// One head of a tensor in HBM: [dim, rows] or, by token, [rows, dim].
-struct HeadSource {
-  TensorHandle tensor;
-  Affine offset;
-  Index rows = 0;
-  Index dim = 0;
-  bool by_token = false;
-};
-
-/// Transposes on TensorE through PSUM; the caller chooses the engine that copies the result out of PSUM.
-class Transposer {
- public:
-  Transposer(Builder& builder, ElementType type)
-      : builder_(&builder), tiles_(builder, "transposed", tile_rows * blocks, type, 2, Memory::psum) {}
-
-  /// Transposes `count` blocks of up to 128 x 128: from(i) is the access to block i; `destination` is the adjacent
-  /// results.
-  template <class From>
-  void run(Index rows, Index columns, Index count, From&& from, Access const& destination, Engine evacuation) {
-    TileHandle const staged = tiles_.make_tile();
-    for (Index i = 0; i < count; ++i) builder_->emit(Transpose{staged.part(0, columns, i * rows, rows), from(i)});
-    builder_->emit(TensorCopy{destination, staged.part(0, columns, 0, count * rows), evacuation});
-  }
-
-  /// Blocks of 128 columns per PSUM tile: at most a bank of fp32.
-  static constexpr Index blocks = 4;
-
- private:
-  Builder* builder_;
-  RotatingTile tiles_;
-};
 
 /// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
   OperandLoads(Builder& builder, KernelSpec const& spec)
-      : transposer(builder, spec.type), builder_(&builder), type_(spec.type), widest_(spec.widest()) {}
+      : builder_(&builder), type_(spec.type), widest_(spec.widest()),
+        transposed_(builder, "transposed", tile_rows * transposed_blocks, spec.type, 2, Memory::psum) {}
 
-  Transposer transposer;  ///< free for other uses between loads
+  /// Blocks of 128 columns per PSUM tile: at most a bank of fp32.
+  static constexpr Index transposed_blocks = 4;
+
+  /// Transposes `count` blocks of up to 128 x 128 on TensorE through PSUM, which `evacuation` copies out of PSUM:
+  /// from(i) is the access to block i; `destination` is the adjacent results.
+  template <class From>
+  void transpose(Index rows, Index columns, Index count, From&& from, Access const& destination, Engine evacuation) {
+    TileHandle const staged = transposed_.make_tile();
+    for (Index i = 0; i < count; ++i) builder_->emit(Transpose{staged.part(0, columns, i * rows, rows), from(i)});
+    builder_->emit(TensorCopy{destination, staged.part(0, columns, 0, count * rows), evacuation});
+  }
 
   /// Loads rows [begin, begin + count) by feature: chunk c of 128 features at columns c * pitch + column of `tile`.
-  void by_feature(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch,
+  void by_feature(HeadRows const& source, Affine const& begin, Index count, TileHandle const& tile, Index pitch,
                   Index column = 0) {
     Chunks const chunks{source.dim};
     if (!source.by_token) {
@@ -64,62 +44,37 @@ class OperandLoads {
                                                      {{source.rows, chunks.size(c)}, {1, count}})});
       return;
     }
+    if (!staging_) staging_.emplace(*builder_, "staged", std::max(widest_, tile_rows), type_);
     for (Index block = 0; block < count; block += tile_rows) {
       Index const rows = std::min(tile_rows, count - block);
-      TileHandle const staged = stage();
-      builder_->emit(DmaCopy{staged.part(0, rows, 0, source.dim),
-                             rows_at(source.tensor, source.offset + (begin + block) * source.dim, rows, source.dim)});
+      TileHandle const staged = staging_->make_tile();
+      builder_->emit(DmaCopy{staged.part(0, rows, 0, source.dim), source.block(begin + block, rows)});
       for (Index c = 0; c < chunks.count(); ++c)
-        transposer.run(
+        transpose(
             rows, chunks.size(c), 1, [&](Index) { return staged.part(0, rows, c * tile_rows, chunks.size(c)); },
             tile.part(0, chunks.size(c), c * pitch + column + block, rows), Engine::vector);
     }
   }
 
-  /// Loads rows [begin, begin + count) by token: block b of 128 rows at columns (first_block + b) * dim of `tile`.
-  void by_token(HeadSource const& source, Affine const& begin, Index count, TileHandle const& tile,
+  /// Loads rows [begin, begin + count) of a source by token: block b of 128 rows at columns (first_block + b) * dim of
+  /// `tile`.
+  void by_token(HeadRows const& source, Affine const& begin, Index count, TileHandle const& tile,
                 Index first_block = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;
-    if (source.by_token) {
-      if (whole > 0)
-        builder_->emit(DmaCopy{tile.pattern(0, tile_rows, first_block * dim, {{dim, whole}, {1, dim}}),
-                               source.tensor.pattern(source.offset + begin * dim,
-                                                     {{dim, tile_rows}, {tile_rows * dim, whole}, {1, dim}})});
-      if (rest > 0)
-        builder_->emit(DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim),
-                               rows_at(source.tensor, source.offset + (begin + whole * tile_rows) * dim, rest, dim)});
-      return;
-    }
-    Chunks const chunks{dim};
-    for (Index block = 0; block < count; block += tile_rows) {
-      Index const rows = std::min(tile_rows, count - block);
-      for (Index c = 0; c < chunks.count(); ++c) {
-        TileHandle const staged = stage();
-        builder_->emit(DmaCopy{staged.part(0, chunks.size(c), 0, rows),
-                               source.tensor.pattern(source.offset + begin + block + c * tile_rows * source.rows,
-                                                     {{source.rows, chunks.size(c)}, {1, rows}})});
-        transposer.run(
-            chunks.size(c), rows, 1, [&](Index) { return staged.part(0, chunks.size(c), 0, rows); },
-            tile.part(0, rows, (first_block + block / tile_rows) * dim + c * tile_rows, chunks.size(c)),
-            Engine::vector);
-      }
-    }
+    if (whole > 0)
+      builder_->emit(DmaCopy{tile.pattern(0, tile_rows, first_block * dim, {{dim, whole}, {1, dim}}),
+                             source.blocks(begin, tile_rows, whole)});
+    if (rest > 0)
+      builder_->emit(
+          DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim), source.block(begin + whole * tile_rows, rest)});
   }
 
  private:
-  TileHandle stage() {
-    if (!staging_declared_) {
-      staging_ = RotatingTile(*builder_, "staged", std::max(widest_, tile_rows), type_);
-      staging_declared_ = true;
-    }
-    return staging_.make_tile();
-  }
-
   Builder* builder_;
   ElementType type_;
   Index widest_;
-  RotatingTile staging_;
-  bool staging_declared_ = false;
+  RotatingTile transposed_;
+  std::optional<RotatingTile> staging_;
 };
 
 /// Loads panels of queries and tracks the newest.
@@ -136,26 +91,25 @@ class QueryPanels {
         panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
 
   /// `source`: the queries of the first head of the group that shares keys.
-  void begin_round(HeadSource source, std::vector<RowTile> const& tiles) {
+  void begin_round(HeadRows source, std::vector<RowTile> const& tiles) {
     source_ = std::move(source);
-    tiles_ = &tiles;
     newest_.reset();
     panels_.clear();
     for (TileRun const& run : runs_of(tiles)) {
       // Tiles that alternate between cores are not adjacent.
-      std::size_t const length = run.stride == tile_rows ? static_cast<std::size_t>(most_) : 1;
-      for (std::size_t first = run.first; first < run.last; first += length)
-        panels_.push_back({first, std::min(run.last, first + length), run.stride});
+      Index const length = run.stride == tile_rows ? most_ : 1, end = run.first + run.count;
+      for (Index first = run.first; first < end; first += length)
+        panels_.push_back({tiles[static_cast<std::size_t>(first)], first, std::min(length, end - first)});
     }
   }
 
   /// Returns the location of a row tile's queries; loads its panel unless that is the newest.
-  Place fetch(Index head, std::size_t tile) {
-    auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.last; });
+  Place fetch(Index head, Index tile) {
+    auto const panel = std::ranges::find_if(panels_, [&](TileRun const& run) { return tile < run.first + run.count; });
     std::pair const wanted{head, panel->first};
     if (newest_ != wanted) load(head, *panel);
     newest_ = wanted;
-    return {panel_.newest_number(), static_cast<Index>(tile - panel->first) * tile_rows};
+    return {panel_.newest_number(), (tile - panel->first) * tile_rows};
   }
 
   /// Access to chunk c of the features of `rows` queries.
@@ -166,10 +120,8 @@ class QueryPanels {
  private:
   void load(Index head, TileRun const& panel) {
     panel_.make();
-    HeadSource source = source_;
-    source.offset += Affine(head * source.rows * source.dim);
-    Index const count = (panel.count() - 1) * tile_rows + (*tiles_)[panel.last - 1].count;
-    loads_->by_feature(source, (*tiles_)[panel.first].begin, count, panel_.newest(), most_ * tile_rows);
+    Index const count = (panel.count - 1) * tile_rows + panel.tile.count;
+    loads_->by_feature(source_.head(head), panel.tile.begin, count, panel_.newest(), most_ * tile_rows);
     if (factor_ == 1) return;
     for (Index c = 0; c < chunks_.count(); ++c) {
       Access const part = panel_.newest().part(0, chunks_.size(c), c * most_ * tile_rows, count);
@@ -183,10 +135,9 @@ class QueryPanels {
   Index most_;
   float factor_;
   RotatingTile panel_;
-  HeadSource source_;
-  std::vector<RowTile> const* tiles_ = nullptr;
+  HeadRows source_;
   std::vector<TileRun> panels_;
-  std::optional<std::pair<Index, std::size_t>> newest_;  // head, first tile
+  std::optional<std::pair<Index, Index>> newest_;  // head, first tile
 };
 
 /// Inputs of a kernel.
@@ -220,107 +171,105 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
   return inputs;
 }
 
-/// Bounds of the row tiles of one list: begin (inclusive) and end (exclusive) of the keys that each row sees.
+/// Bounds of the row tiles of a round: begin (inclusive) and end (exclusive) of the keys that each row sees.
 class BoundsTiles {
  public:
-  BoundsTiles(Builder& builder, RingMask const& mask, TensorHandle input, std::vector<RowTile> const& tiles,
-              std::string const& name)
-      : builder_(&builder), mask_(&mask), input_(std::move(input)), tiles_(&tiles) {
+  /// `input`: the mask input of the kernel.
+  BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round)
+      : builder_(&builder), spec_(&spec), mask_(&mask), input_(std::move(input)), round_(&round),
+        runs_(runs_of(round.tiles)), owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
     if (mask.form() == BoundsForm::none) return;
-    begins_ = RotatingTile(builder, name + "_begin", columns());
-    ends_ = RotatingTile(builder, name + "_end", columns());
+    std::string const name = round.shared ? "shared_bounds" : "bounds";
+    Index const columns = std::ssize(mask.pieces()) * tiles();
+    for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
-    rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, std::ssize(tiles), ElementType::float32);
+    rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
     Index const width = input_.shape[1];
     offset_row_ = RotatingTile(builder, name + "_offset_row", width, ElementType::float32, 2, Memory::sbuf, 1);
     offsets_ = RotatingTile(builder, name + "_offsets", width);
+    // The row numbers to which bands are relative.
+    builder.allocate(rows_);
+    for (TileRun const& run : runs_)
+      builder.emit(Iota{rows_.columns(run.first, run.count), {{run.stride, run.count}}, run.tile.begin, 1});
   }
 
-  /// False if everything is visible: then nothing is loaded.
-  bool needed() const { return mask_->form() != BoundsForm::none; }
-
-  /// Computes the row numbers to which bands are relative; call once, before the first load().
-  void prepare() {
-    if (mask_->form() != BoundsForm::band) return;
-    builder_->allocate(rows_);
-    for (TileRun const& run : runs_of(*tiles_)) {
-      RowTile const& tile = (*tiles_)[run.first];
-      builder_->emit(
-          Iota{rows_.columns(static_cast<Index>(run.first), run.count()), {{run.stride, run.count()}}, tile.begin, 1});
-    }
-  }
-
-  /// Loads the bounds of a batch item for the keys of the owner in `owner_register` (negative: table row 0).
-  /// Returns the number by which bound() refers to them.
-  Index load(int owner_register, Affine const& batch) {
-    Index const number = begins_.make();
-    ends_.make();
-    mask_->form() == BoundsForm::band ? load_band(owner_register) : load_ranges(owner_register, batch);
-    return number;
+  /// Loads the bounds for the keys of a ring step. Returns the number by which bound() refers to them, -1 if everything
+  /// is visible. Throws UnsupportedError for documents that differ between batch items with several kv heads.
+  Index load(int step) {
+    if (mask_->form() == BoundsForm::none) return -1;
+    if (owner_ >= 0) builder_->emit(ProcessingRank{owner_, step, 0});
+    for (RotatingTile& tile : bounds_) tile.make();
+    mask_->form() == BoundsForm::band ? load_band() : load_ranges();
+    return bounds_[0].newest_number();
   }
 
   /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
-  Access bound(bool end, Index number, std::size_t piece, std::size_t tile) const {
-    return (end ? ends_ : begins_)[number].part(0, (*tiles_)[tile].count,
-                                                static_cast<Index>(piece * tiles_->size() + tile), 1);
+  Access bound(bool end, Index number, std::size_t piece, Index tile) const {
+    return bounds_[end][number].part(0, round_->tiles[static_cast<std::size_t>(tile)].count,
+                                     static_cast<Index>(piece) * tiles() + tile, 1);
   }
 
  private:
-  Index columns() const { return static_cast<Index>(mask_->pieces().size() * tiles_->size()); }
-  Access from_table(int owner_register, Affine offset, std::initializer_list<Axis> axes) const {
+  Index tiles() const { return std::ssize(round_->tiles); }
+  /// Reads the row of the table that belongs to the owner of the keys.
+  Access from_table(Affine offset, std::initializer_list<Axis> axes) const {
     Access access = input_.pattern(std::move(offset), axes);
-    if (owner_register >= 0) access.register_offset = RegisterOffset{owner_register, 0};
+    if (owner_ >= 0) access.register_offset = RegisterOffset{owner_, 0};
     return access;
   }
 
-  void load_band(int owner_register) {
+  void load_band() {
     Index const width = input_.shape[1];
     TileHandle const row = offset_row_.make_tile(), all = offsets_.make_tile();
-    builder_->emit(DmaCopy{row.whole(), from_table(owner_register, 0, {{width, 1}, {1, width}})});
+    builder_->emit(DmaCopy{row.whole(), from_table(0, {{width, 1}, {1, width}})});
     for (Index quadrant = 0; quadrant < tile_rows; quadrant += 32)
       builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole(), std::vector<int>(32, 0)});
-    auto const& query_pieces = mask_->query_pieces();
-    for (std::size_t q = 0; q < query_pieces.size(); ++q) {
+    Index at = 0;
+    for (RowRange queries : mask_->query_pieces()) {
       auto const inside = [&](RowTile const& tile) {
-        return tile.rows_of_all_cores.begin >= query_pieces[q].begin &&
-               tile.rows_of_all_cores.end <= query_pieces[q].end;
+        return tile.rows_of_all_cores.begin >= queries.begin && tile.rows_of_all_cores.end <= queries.end;
       };
-      auto const first = static_cast<Index>(std::ranges::find_if(*tiles_, inside) - tiles_->begin());
-      auto const count = static_cast<Index>(std::ranges::count_if(*tiles_, inside));
-      for (std::size_t piece = 0; count > 0 && piece < mask_->pieces().size(); ++piece) {
-        RowRange const keys = mask_->pieces()[piece];
-        Index const at = static_cast<Index>((q * mask_->pieces().size() + piece) * 2);
-        Index const column = static_cast<Index>(piece * tiles_->size()) + first;
-        for (bool end : {false, true})
-          builder_->emit(TensorScalar{(end ? ends_ : begins_).newest().columns(column, count),
-                                      rows_.columns(first, count), Operator::add, all.column(at + end), false,
-                                      end ? Operator::minimum : Operator::maximum,
-                                      static_cast<float>(end ? keys.end : keys.begin)});
+      auto const first = std::ranges::find_if(round_->tiles, inside) - round_->tiles.begin();
+      auto const count = std::ranges::count_if(round_->tiles, inside);
+      Index column = first;
+      for (RowRange keys : mask_->pieces()) {
+        for (bool end : {false, true}) {
+          if (count > 0)
+            builder_->emit(TensorScalar{bounds_[end].newest().columns(column, count), rows_.columns(first, count),
+                                        Operator::add, all.column(at), false,
+                                        end ? Operator::minimum : Operator::maximum,
+                                        static_cast<float>(end ? keys.end : keys.begin)});
+          ++at;
+        }
+        column += tiles();
       }
     }
   }
 
-  void load_ranges(int owner_register, Affine const& batch) {
-    Index const rows = input_.shape[4];
-    auto const pieces = std::ssize(mask_->pieces());
+  void load_ranges() {
+    check<UnsupportedError>(mask_->batch() == 1 || spec_->shape.kv_heads == 1, "nki: documents that differ between ",
+                            spec_->shape.batch, " batch items, and ", spec_->shape.kv_heads,
+                            " kv heads; give each batch item a kernel of its own, or all the same documents");
+    Index const rows = input_.shape[4], pieces = std::ssize(mask_->pieces());
+    // With several batch items an item, one kv head of one batch item, is a batch item.
+    Affine const table = mask_->batch() > 1 ? round_->item * (pieces * 2 * rows) : Affine(0);
     for (Index piece = 0; piece < pieces; ++piece)
-      for (Index which = 0; which < 2; ++which)
-        for (TileRun const& run : runs_of(*tiles_)) {
-          RowTile const& tile = (*tiles_)[run.first];
-          Affine const item = mask_->batch() > 1 ? batch : Affine(0);
-          TileHandle const to = (which == 0 ? begins_ : ends_).newest();
-          builder_->emit(
-              DmaCopy{to.part(0, tile.count, piece * std::ssize(*tiles_) + static_cast<Index>(run.first), run.count()),
-                      from_table(owner_register, item * (pieces * 2 * rows) + (piece * 2 + which) * rows + tile.begin,
-                                 {{1, tile.count}, {run.stride, run.count()}})});
-        }
+      for (bool end : {false, true})
+        for (TileRun const& run : runs_)
+          builder_->emit(DmaCopy{bounds_[end].newest().part(0, run.tile.count, piece * tiles() + run.first, run.count),
+                                 from_table(table + (piece * 2 + end) * rows + run.tile.begin,
+                                            {{1, run.tile.count}, {run.stride, run.count}})});
   }
 
   Builder* builder_;
+  KernelSpec const* spec_;
   RingMask const* mask_;
   TensorHandle input_;
-  std::vector<RowTile> const* tiles_;
-  RotatingTile begins_, ends_, offset_row_, offsets_;
+  Round const* round_;
+  std::vector<TileRun> runs_;
+  int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
+  std::array<RotatingTile, 2> bounds_;  ///< begins and ends
+  RotatingTile offset_row_, offsets_;
   TileHandle rows_;
 };
 

@@ -57,16 +57,15 @@ class RingMask {
   RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
       : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
     check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
-    documents_ = !keys_.front().documents.empty();
-    if (documents_) join_batch_items();
-    if (mask_ == full() && !documents_) {
+    join_batch_items();
+    if (mask_ == full() && !packed()) {
       pieces_ = {{0, rows_of(keys_.front().segments)}};
       query_pieces_ = {{0, rows_of(queries_.front().segments)}};
       return;
     }
     pieces_ = cut(keys_, true);
     query_pieces_ = cut(queries_, false);
-    bool banded = !documents_ && mask_.chunk == 0;
+    bool banded = !packed() && mask_.chunk == 0;
     // Row tiles, of 128 rows on each of up to two cores, must not cross the end of a piece.
     for (RowRange piece : query_pieces_) banded = banded && piece.begin % 256 == 0;
     for (auto const& query : queries_)
@@ -102,13 +101,13 @@ class RingMask {
           "nki: rank ", rank, " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments),
           " keys in the mask, expected ", spec.local_queries, " and ", spec.local_keys,
           "; all ranks of a kernel hold equally many");
-    check<ShapeError>(!documents_ || batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
+    check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
                       " batch items, expected 1 or ", spec.shape.batch);
   }
 
   BoundsForm form() const { return form_; }
   int ranks() const { return static_cast<int>(queries_.size()); }
-  Index batch() const { return documents_ ? static_cast<Index>(keys_.front().documents.size()) : 1; }
+  Index batch() const { return packed() ? std::ssize(keys_.front().documents) : 1; }
   std::vector<RowRange> const& pieces() const { return pieces_; }
   std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
 
@@ -118,7 +117,7 @@ class RingMask {
     if (form_ == BoundsForm::none) return rows;
     if (!given_.empty()) return given_[piece][static_cast<std::size_t>(query)];
     RowRange range = tile_of(me, owner, piece, query).keys_of(mask_, 0);
-    if (documents_) {
+    if (packed()) {
       auto const& ids = queries_[static_cast<std::size_t>(me)].documents[static_cast<std::size_t>(batch)];
       DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
       range = intersection(range, runs.rows_of(ids[static_cast<std::size_t>(query)]));
@@ -153,10 +152,9 @@ class RingMask {
   /// rank owns the keys or, if queries rotate, the queries.
   std::vector<float> offsets(int me, int groups, bool queries_rotate = false) const {
     std::vector<float> table;
-    for (int other = 0; other < ranks() * groups; ++other)
+    for (auto const& [querying, owner] : pairs_of(me, groups, queries_rotate))
       for (RowRange query_piece : query_pieces_)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-          auto const [querying, owner] = pair_of(me, other, queries_rotate);
           Band const band = detail::band_of(tile_of(querying, owner, piece, query_piece.begin), mask_);
           Index const shift = pieces_[piece].begin - query_piece.begin;
           for (Index bound : {band.lo, band.hi + 1})
@@ -169,10 +167,9 @@ class RingMask {
   std::vector<float> ranges(int me, int groups, bool queries_rotate = false) const {
     std::vector<float> table;
     Index const rows = rows_of(queries_.front().segments);
-    for (int other = 0; other < ranks() * groups; ++other)
+    for (auto const& [querying, owner] : pairs_of(me, groups, queries_rotate))
       for (Index b = 0; b < batch(); ++b)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-          auto const [querying, owner] = pair_of(me, other, queries_rotate);
           std::vector<float> ends;
           for (Index i = 0; i < rows; ++i) {
             RowRange const range = seen(querying, owner, b, piece, i);
@@ -188,6 +185,8 @@ class RingMask {
   /// Offset of an unbounded side: beyond every row, and exact in fp32.
   static constexpr Index beyond_rows = Index{1} << 22;
 
+  bool packed() const { return !keys_.front().documents.empty(); }
+
   /// Reduces the batch to one item if all items have the same document ids on all ranks.
   void join_batch_items() {
     for (auto const* side : {&queries_, &keys_})
@@ -195,12 +194,17 @@ class RingMask {
         for (auto const& item : rank.documents)
           if (item != rank.documents.front()) return;
     for (auto* side : {&queries_, &keys_})
-      for (RankRows& rank : *side) rank.documents.resize(1);
+      for (RankRows& rank : *side) rank.documents.resize(std::min(rank.documents.size(), std::size_t{1}));
   }
 
-  /// The rank of the queries, and the owner of the keys.
-  std::pair<int, int> pair_of(int me, int other, bool queries_rotate) const {
-    return queries_rotate ? std::pair{other % ranks(), me} : std::pair{me, other % ranks()};
+  /// For each other rank of all groups: the rank of the queries, and the owner of the keys.
+  std::vector<std::pair<int, int>> pairs_of(int me, int groups, bool queries_rotate) const {
+    std::vector<std::pair<int, int>> pairs;
+    for (int i = 0; i < ranks() * groups; ++i) {
+      int const other = i % ranks();
+      pairs.push_back(queries_rotate ? std::pair{other, me} : std::pair{me, other});
+    }
+    return pairs;
   }
 
   static Segment const& segment_at(RankRows const& rows, Index row) {
@@ -244,8 +248,7 @@ class RingMask {
   }
 
   void find_runs() {
-    if (!documents_) return;
-    for (int owner = 0; owner < ranks(); ++owner)
+    for (int owner = 0; packed() && owner < ranks(); ++owner)
       for (Index b = 0; b < batch(); ++b)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
           auto const& ids = keys_[static_cast<std::size_t>(owner)].documents[static_cast<std::size_t>(b)];
@@ -260,23 +263,12 @@ class RingMask {
   Mask mask_;
   std::vector<RankRows> queries_, keys_;
   Index query_offset_ = 0;
-  bool documents_ = false;
   BoundsForm form_ = BoundsForm::none;
   std::vector<RowRange> pieces_, query_pieces_;
   std::vector<std::vector<RowRange>> given_;
   std::map<std::array<Index, 3>, DocumentRuns> runs_;
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };
-
-/// Batch item of an item (one kv head of one batch item) if document ids differ between batch items; else 0. Throws
-/// UnsupportedError for such a mask with several kv heads.
-inline Affine batch_of(KernelSpec const& spec, RingMask const& mask, Affine const& item) {
-  if (mask.batch() == 1) return 0;
-  check<UnsupportedError>(spec.shape.kv_heads == 1, "nki: documents that differ between ", spec.shape.batch,
-                          " batch items, and ", spec.shape.kv_heads,
-                          " kv heads; give each batch item a kernel of its own, or all the same documents");
-  return item;
-}
 
 /// RingMask of a ring whose ranks hold local_queries and local_keys rows each, at positions given by the sharding;
 /// query positions count from query_offset. query_documents and key_documents, [batch][global position], are document

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "annulus/nki/kernels/forward_units.hpp"
-#include "annulus/nki/program/roll.hpp"
 
 namespace annulus::nki {
 
@@ -17,65 +16,66 @@ class RingSchedule {
   /// omitted.
   RingSchedule(KernelSpec const& spec, RingMask const& mask, std::vector<RowTile> const& tiles, Index section_keys,
                ForwardTuning const& tuning, int ranks)
-      : heads_(spec.query_heads_per_item()), tile_count_(tiles.size()) {
+      : heads_(spec.query_heads_per_item()), tile_count_(std::ssize(tiles)) {
     for (int step = 0; step < ranks; ++step) {
-      bool any = false;
+      std::size_t const before = sections_.size();
       // Causal row tiles have more work the higher their index. The order alternates between ascending and descending,
       // and ends descending, so that the pipeline drains on small tiles.
       bool const falling = (ranks - 1 - step) % 2 == 0;
       for (Index begin = 0; begin < spec.local_keys; begin += section_keys) {
         RowRange const rows{begin, std::min(begin + section_keys, spec.local_keys)};
         std::size_t const first = units_.size();
-        for (Index head = 0; head < spec.query_heads_per_item(); ++head)
-          for (std::size_t i = 0; i < tiles.size(); ++i) {
-            std::size_t const tile = falling ? tiles.size() - 1 - i : i;
-            add_units(mask, step == 0, head, tile, tiles[tile].rows_of_all_cores, rows, tuning.group_keys);
+        for (Index head = 0; head < heads_; ++head)
+          for (Index i = 0; i < tile_count_; ++i) {
+            Index const tile = falling ? tile_count_ - 1 - i : i;
+            add_units(mask, step == 0, head, tile, tiles[static_cast<std::size_t>(tile)].rows_of_all_cores, rows,
+                      tuning.group_keys);
           }
         if (units_.size() == first) continue;
-        any = true;
-        sections_.push_back({.rows = rows});
-        first_slots_.push_back(slots_.size());
-        step_of_.push_back(step);
-        add_slots(first, std::min(tuning.group_keys, section_keys), tuning.slot_keys);
+        sections_.push_back({.rows = rows, .step = step, .first_slot = slots_.size()});
+        add_slots(first, tuning.group_keys, tuning.slot_keys);
       }
-      if (!any && step > 0) break;
+      if (sections_.size() == before && step > 0) break;
       steps_ = step + 1;
     }
-    first_slots_.push_back(slots_.size());
   }
 
   int steps() const { return steps_; }
-  int step_of(std::size_t section) const { return step_of_[section]; }
-  std::vector<KeySection>& sections() { return sections_; }
 
-  /// Writes the round. Callbacks: copy(part, parts) copies a part of the rank's own keys and values to the send
-  /// buffers; send(step, part) starts sending keys (0) or values (1); load(section, part, parts) loads a part of a
-  /// section. They are spread over the work of a section, because units wait for bursts of transfers. finish(head,
-  /// tiles, drained) stores finished row tiles while others are computed; drained: no unit is left to be scored.
-  template <class Copy, class Send, class Load, class Finish>
-  void write(Builder& builder, ForwardUnits& stages, Copy&& copy, Send&& send, Load&& load, Finish&& finish) {
+  /// Writes the round. `operands`: k and v. finish(head, tiles, drained) stores finished row tiles while others are
+  /// computed; drained: no unit is left to be scored. Copies of the rank's own keys and values to the send buffers,
+  /// sends and loads are spread over the work of a section, because units wait for bursts of transfers.
+  template <class Finish>
+  void write(Builder& builder, ForwardUnits& stages, RotatingBuffers const& operands, BoundsTiles& bounds,
+             Finish&& finish) {
+    auto const copy = [&](Index part, Index parts) {
+      if (part == 0) operands.before_filling();
+      operands.fill(part, parts);
+    };
+    auto const load = [&](std::size_t index, Index part, Index parts) {
+      KeySection& section = sections_[index];
+      if (part == 0)
+        section.bounds_number = begins_step(index) ? bounds.load(section.step) : sections_[index - 1].bounds_number;
+      stages.load_section(section, operands.head(0, section.step), operands.head(1, section.step), part, parts);
+    };
     Events events;
     for (std::size_t section = 0; section < sections_.size(); ++section) {
-      int const step = step_of_[section];
-      bool const begins_step = section == 0 || step_of_[section - 1] != step;
+      int const step = sections_[section].step;
       auto const spread = [&](double begin, double end, Index parts, auto const& act) {
         for (Index part = 0; part < parts; ++part)
           events.insert(
               {slot_at(section, begin + (end - begin) * static_cast<double>(part) / static_cast<double>(parts)),
                [=] { act(part, parts); }});
       };
-      if (begins_step && step == 0) spread(copy_begin, copy_end, copy_parts, copy);
-      if (begins_step)
+      if (begins_step(section) && step == 0) spread(copy_begin, copy_end, copy_parts, copy);
+      if (begins_step(section))
         spread(step == 0 ? send_own : send_others, step == 0 ? send_own_end : send_others_end, 2,
-               [&send, step](Index part, Index) { send(step, part); });
+               [&operands, step](Index operand, Index) { operands.send(step, static_cast<std::size_t>(operand)); });
       if (section + 1 < sections_.size())
         spread(step == 0 ? load_own : load_others, load_end, load_parts,
                [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
-    for (auto const& [slot, batch] : batches())
-      events.insert({slot, [&finish, batch = batch, drained = slot > slots_.size()] {
-                       finish(batch.head, batch.tiles, drained);
-                     }});
+    add_batches(events, finish);
 
     Roller steps(builder, "steps", 2);
     std::size_t section = 0, at = 0;
@@ -83,16 +83,16 @@ class RingSchedule {
       steps.add(builder.collect([&] {
         builder.section("step", step);
         std::size_t const first = section;
-        while (section < sections_.size() && step_of_[section] == step) ++section;
+        while (section < sections_.size() && sections_[section].step == step) ++section;
         if (section == first) {
           if (step == 0) copy(0, 1);
-          for (Index part : {0, 1}) send(step, part);
+          operands.send(step);
         } else if (first == 0) {
           stages.slot(slot_units(0), {}, {}, {}, {}, sections_);
           load(0, 0, 1);
         }
         bool const drains = step + 1 == steps_ && !slots_.empty();
-        std::size_t const end = first_slots_[section] + (drains ? depth - 1 : 0);
+        std::size_t const end = first_slot(section) + (drains ? depth - 1 : 0);
         while (at < end || (!events.empty() && events.begin()->first <= at)) {
           for (; !events.empty() && events.begin()->first <= at; events.erase(events.begin())) events.begin()->second();
           std::size_t const stop = events.empty() ? end : std::clamp(events.begin()->first, at, end);
@@ -104,8 +104,8 @@ class RingSchedule {
   }
 
  private:
-  static constexpr std::size_t depth = 5;        // four stages, and a slot for the latency of DMA transposes
-  static constexpr std::size_t batch_tiles = 4;  // fewer cause more short instructions, more delay the next unit
+  static constexpr std::size_t depth = 5;  // four stages, and a slot for the latency of DMA transposes
+  static constexpr Index batch_tiles = 4;  // fewer cause more short instructions, more delay the next unit
 
   // Fractions of a section's work after which transfers begin or end.
   static constexpr double copy_begin = 0.05, copy_end = 0.4;         // later than the loads of the first units
@@ -118,34 +118,36 @@ class RingSchedule {
   /// Actions by the slot before which they are emitted.
   using Events = std::multimap<std::size_t, std::function<void()>>;
 
-  struct Batch {
-    Index head = 0;
-    RowRange tiles;
-  };
-
-  /// Batches of row tiles by the slot before which they are finished: the one after their last unit is summed.
-  std::multimap<std::size_t, Batch> batches() const {
-    std::size_t const per_head = (tile_count_ + batch_tiles - 1) / batch_tiles;
-    std::vector<std::size_t> ends(static_cast<std::size_t>(heads_) * per_head, 0);
+  /// Adds the finish of batches of row tiles, each before the slot after the one in which its last unit is summed.
+  template <class Finish>
+  void add_batches(Events& events, Finish& finish) const {
+    Index const per_head = ceil_divide(tile_count_, batch_tiles);
+    std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
-        ends[static_cast<std::size_t>(unit.head) * per_head + unit.tile / batch_tiles] = slot + depth;
-    std::multimap<std::size_t, Batch> found;
-    for (std::size_t i = 0; i < ends.size(); ++i) {
-      auto const first = static_cast<Index>(i % per_head * batch_tiles);
-      found.insert({ends[i],
-                    {static_cast<Index>(i / per_head),
-                     {first, std::min<Index>(first + batch_tiles, static_cast<Index>(tile_count_))}}});
+        ends[static_cast<std::size_t>(unit.head * per_head + unit.tile / batch_tiles)] = slot + depth;
+    for (Index i = 0; i < std::ssize(ends); ++i) {
+      Index const first = i % per_head * batch_tiles;
+      std::size_t const end = ends[static_cast<std::size_t>(i)];
+      RowRange const tiles{first, std::min(first + batch_tiles, tile_count_)};
+      events.insert({end, [&finish, head = i / per_head, tiles, drained = end > slots_.size()] {
+                       finish(head, tiles, drained);
+                     }});
     }
-    return found;
   }
 
+  bool begins_step(std::size_t section) const {
+    return section == 0 || sections_[section - 1].step != sections_[section].step;
+  }
+  /// First slot of a section, or the number of slots after the last section.
+  std::size_t first_slot(std::size_t section) const {
+    return section < sections_.size() ? sections_[section].first_slot : slots_.size();
+  }
   /// First slot of a section before which this fraction of its work is done.
   std::size_t slot_at(std::size_t section, double part) const {
-    std::size_t const first = first_slots_[section], last = first_slots_[section + 1];
+    std::size_t slot = first_slot(section), last = first_slot(section + 1);
     Index all = 0, done = 0;
-    for (std::size_t slot = first; slot < last; ++slot) all += slots_[slot].keys;
-    std::size_t slot = first;
+    for (std::size_t i = slot; i < last; ++i) all += slots_[i].keys;
     for (; slot < last && static_cast<double>(done) < part * static_cast<double>(all); ++slot)
       done += slots_[slot].keys;
     return slot;
@@ -154,19 +156,20 @@ class RingSchedule {
   ForwardSlot slot_units(std::size_t slot) const { return {units_.data() + slots_[slot].first, slots_[slot].count}; }
 
   void write_slots(Builder& builder, ForwardUnits& stages, std::size_t begin, std::size_t end) {
-    std::vector<Body> bodies;
     auto const units = [&](std::size_t slot, std::size_t stage) {
       return slot >= stage && slot - stage < slots_.size() ? slot_units(slot - stage) : ForwardSlot{};
     };
-    for (std::size_t slot = begin; slot < end; ++slot)
-      bodies.push_back(builder.collect([&] {
-        stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, depth - 1),
-                    sections_);
-      }));
-    append_rolled(builder, "slot", std::move(bodies), 4);
+    emit_rolled(
+        builder, "slot", static_cast<Index>(begin), static_cast<Index>(end),
+        [&](Index index) {
+          auto const slot = static_cast<std::size_t>(index);
+          stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, depth - 1),
+                      sections_);
+        },
+        4);
   }
 
-  void add_units(RingMask const& mask, bool own_step, Index head, std::size_t tile, RowRange queries, RowRange section,
+  void add_units(RingMask const& mask, bool own_step, Index head, Index tile, RowRange queries, RowRange section,
                  Index group_keys) {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
@@ -209,13 +212,10 @@ class RingSchedule {
     Index keys = 0;                    ///< in whole blocks of 128
   };
 
-  Index heads_;
-  std::size_t tile_count_;
+  Index heads_, tile_count_;
   std::vector<ForwardUnit> units_;
   std::vector<Slot> slots_;
   std::vector<KeySection> sections_;
-  std::vector<std::size_t> first_slots_;  ///< first slot of each section, then the number of slots
-  std::vector<int> step_of_;
   int steps_ = 0;
 };
 

@@ -6,139 +6,126 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/kernels/kernel_spec.hpp"
-#include "annulus/nki/kernels/operand_loads.hpp"
-#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/kernels/row_tiles.hpp"
 
 namespace annulus::nki {
 
-/// Kind of a round: shared if both cores work on one item, else one item per core; repeated if the round runs more than
-/// once, so that an earlier one may have used the same buffers.
-struct RoundKind {
-  bool shared = false;
-  bool repeated = false;
-
-  /// Number of items in a buffer, and the index of this core's.
-  Index parts(KernelSpec const& spec) const { return shared || spec.cores == 1 ? 1 : 2; }
-  Affine part(KernelSpec const& spec) const {
-    return shared || spec.cores == 1 ? Affine(0) : Affine::of(core_variable);
-  }
-  std::string suffix() const { return shared ? "_shared" : ""; }
-};
-
 /// One pass of a kernel over the ring: one item per core, or one that the cores of a pair share.
 struct Round {
+  Builder* builder;
   Affine item;
-  RoundKind kind;
+  bool shared = false;
+  bool repeated = false;       ///< runs more than once, so that an earlier run may have used the same buffers
   std::vector<RowTile> tiles;  ///< of the queries of a head
-  std::string bounds_name;     ///< prefix of the names of the bounds tiles
+  Index parts = 1;             ///< number of items in a buffer
+  Affine part{};               ///< index of this core's item in a buffer
+
+  std::string suffix() const { return shared ? "_shared" : ""; }
+  /// First head of the item in an argument [.., heads of an item, rows, dim].
+  HeadRows in_argument(TensorHandle const& tensor, Index heads, Index rows, Index dim, bool by_token = true) const {
+    return {tensor, item * (heads * rows * dim), rows, dim, by_token};
+  }
 };
 
 /// Emits the rounds of a kernel: write(round) for all items that the cores process in parallel, then for an odd one.
 template <class Write>
 void for_each_round(Builder& builder, KernelSpec const& spec, Write&& write) {
   Index const paired = spec.items() / spec.cores;
+  Affine const core = spec.cores == 2 ? Affine::of(core_variable) : Affine(0);
   if (paired > 0)
     builder.loop("round", paired, [&](Affine const& round) {
-      Affine const item = round * spec.cores + (spec.cores == 2 ? Affine::of(core_variable) : Affine(0));
-      write(Round{item, {false, paired > 1}, row_tiles(spec.local_queries, false), "bounds"});
+      write(Round{&builder, round * spec.cores + core, false, paired > 1, row_tiles(spec.local_queries, false),
+                  spec.cores, core});
     });
   if (spec.items() % spec.cores == 1)
-    write(Round{spec.items() - 1, {true, false}, row_tiles(spec.local_queries, true), "shared_bounds"});
+    write(Round{
+        .builder = &builder, .item = spec.items() - 1, .shared = true, .tiles = row_tiles(spec.local_queries, true)});
 }
 
-/// Operands of one side at each step: the kernel's arguments or, if there are several steps, prefetched operands with
-/// two buffers each, permuted one step ahead.
+/// Rows of an item: in an argument or result of the kernel and, if they rotate, in two buffers that alternate.
+struct RotatingRows {
+  Round const* round;
+  HeadRows argument;  ///< first head of the item; without tensor: only the buffers hold the rows
+  Index heads;        ///< of an item
+  bool rotates;
+  std::array<HeadRows, 2> buffers{};  ///< first head of this core's item, at even and odd steps
+
+  /// `tensor`: the argument or result, [.., heads of an item, rows, dim].
+  RotatingRows(Round const& of, std::string const& name, TensorHandle const& tensor, Index item_heads, Index rows,
+               Index dim, int steps, ElementType type = ElementType::float32, bool by_token = true)
+      : round(&of), argument(of.in_argument(tensor, item_heads, rows, dim, by_token)), heads(item_heads),
+        rotates(steps > 1) {
+    if (!rotates) return;
+    for (std::size_t side : {0, 1}) buffers[side] = buffer(name + of.suffix() + (side == 0 ? "_a" : "_b"), type);
+  }
+
+  /// Declares a buffer of the same rows.
+  HeadRows buffer(std::string const& name, ElementType type = ElementType::float32) const {
+    Index const size = all_rows() * argument.dim;
+    return {round->builder->tensor(name, {round->parts, size}, type), round->part * size, argument.rows, argument.dim,
+            argument.by_token};
+  }
+  HeadRows const& at(int step) const { return buffers[static_cast<std::size_t>(step % 2)]; }
+  Index all_rows() const { return heads * argument.rows; }
+  void barrier(HeadRows const& of) const {
+    if (round->builder->program().cores == 2) round->builder->emit(CoreBarrier{of.tensor.whole()});
+  }
+};
+
+/// Operands of one side at each step: the kernel's arguments or, if there are several steps, prefetched operands,
+/// permuted one step ahead.
 class RotatingBuffers {
  public:
-  struct Operand {
-    std::string name;
-    TensorHandle argument;
-    Index heads = 0, rows = 0, dim = 0;  ///< of one item
-    ElementType type = ElementType::float32;
-    bool by_token = true;
-
-    Index size() const { return heads * rows * dim; }
-  };
-
   RotatingBuffers() = default;
-  RotatingBuffers(Builder& builder, KernelSpec const& spec, Round const& round, std::vector<Operand> operands,
-                  int steps)
-      : builder_(&builder), spec_(&spec), item_(round.item), kind_(round.kind), operands_(std::move(operands)),
-        steps_(steps) {
-    if (!travels()) return;
-    for (Operand const& operand : operands_) {
-      std::array<TensorHandle, 2>& sides = buffers_.emplace_back();
-      for (std::size_t side : {0, 1})
-        sides[side] = builder.tensor(operand.name + kind_.suffix() + (side == 0 ? "_a" : "_b"),
-                                     {kind_.parts(spec), operand.size()}, operand.type);
-    }
-  }
+  RotatingBuffers(std::vector<RotatingRows> operands, int steps) : operands_(std::move(operands)), steps_(steps) {}
 
+  RotatingRows& operator[](std::size_t operand) { return operands_[operand]; }
   bool travels() const { return steps_ > 1; }
-  /// Buffer of an operand at a step.
-  TensorHandle const& at(std::size_t operand, int step) const {
-    return buffers_[operand][static_cast<std::size_t>(step % 2)];
-  }
-  /// One head of an operand in that buffer.
-  HeadSource in_buffer(std::size_t operand, int step, Index head) const {
-    return source(operand, at(operand, step), kind_.part(*spec_), head);
-  }
   /// One head of an operand at a step: in the kernel's argument at first, then in the buffers.
-  HeadSource head(std::size_t operand, int step, Index head = 0) const {
-    if (travels() && step > 0) return in_buffer(operand, step, head);
-    return source(operand, operands_[operand].argument, item_, head);
+  HeadRows head(std::size_t operand, int step, Index head = 0) const {
+    RotatingRows const& rows = operands_[operand];
+    bool const in_argument = !travels() || (step == 0 && rows.argument.tensor.buffer >= 0);
+    return (in_argument ? rows.argument : rows.at(step)).head(head);
   }
 
   /// Waits for both cores before fill() overwrites the buffers of an earlier round.
-  void before_filling() {
-    if (travels() && kind_.repeated)
-      for (auto const& sides : buffers_) barrier(sides[0]);
+  void before_filling() const {
+    for (RotatingRows const& rows : operands_)
+      if (travels() && rows.round->repeated) rows.barrier(rows.buffers[0]);
   }
 
-  /// Copies rows [first, first + count) of an operand to its send buffer, as no document says that a collective may
-  /// read a kernel's argument. Cores that share an item copy different operands.
-  void fill(std::size_t operand, Index first, Index count) {
-    if (!travels() || count == 0) return;
-    Operand const& of = operands_[operand];
-    auto const copy = [&] {
-      builder_->emit(DmaCopy{rows_at(at(operand, 0), kind_.part(*spec_) * of.size() + first * of.dim, count, of.dim),
-                             rows_at(of.argument, item_ * of.size() + first * of.dim, count, of.dim)});
-    };
-    kind_.shared ? builder_->on_core(static_cast<int>(operand % 2), copy) : copy();
+  /// Copies part `part` of `parts` of the arguments to the send buffers, as no document says that a collective may read
+  /// a kernel's argument. Cores that share an item copy different operands.
+  void fill(Index part = 0, Index parts = 1) const {
+    int core = 0;
+    for (RotatingRows const& rows : operands_) {
+      Index const first = rows.all_rows() * part / parts, count = rows.all_rows() * (part + 1) / parts - first;
+      auto const copy = [&] {
+        rows.round->builder->emit(DmaCopy{rows.buffers[0].block(first, count), rows.argument.block(first, count)});
+      };
+      if (travels() && count > 0 && rows.argument.tensor.buffer >= 0)
+        rows.round->shared ? rows.round->builder->on_core(core, copy) : copy();
+      core = 1 - core;
+    }
   }
-  void fill(std::size_t operand) { fill(operand, 0, operands_[operand].heads * operands_[operand].rows); }
 
-  /// Starts sending the operands of step `step` to the successor.
-  void send(int step) {
+  /// Starts sending the operands, or one of them, of step `step` to the successor.
+  void send(int step) const {
     for (std::size_t operand = 0; operand < operands_.size(); ++operand) send(step, operand);
   }
-  void send(int step, std::size_t operand) {
+  void send(int step, std::size_t operand) const {
     if (step + 1 >= steps_) return;
-    TensorHandle const &here = at(operand, step), &next = at(operand, step + 1);
-    if (step == 0) barrier(here);
+    RotatingRows const& rows = operands_[operand];
+    HeadRows const &here = rows.at(step), &next = rows.at(step + 1);
+    if (step == 0) rows.barrier(here);
     // The other core may still be reading what is about to be overwritten.
-    if (step > 0 || kind_.repeated) barrier(next);
-    builder_->emit(CollectivePermute{here.whole(), next.whole(), 0});
+    if (step > 0 || rows.round->repeated) rows.barrier(next);
+    rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole(), 0});
   }
 
  private:
-  HeadSource source(std::size_t operand, TensorHandle const& tensor, Affine const& item, Index head) const {
-    Operand const& of = operands_[operand];
-    return {tensor, item * of.size() + head * of.rows * of.dim, of.rows, of.dim, of.by_token};
-  }
-
-  void barrier(TensorHandle const& tensor) {
-    if (spec_->cores == 2) builder_->emit(CoreBarrier{tensor.whole()});
-  }
-
-  Builder* builder_ = nullptr;
-  KernelSpec const* spec_ = nullptr;
-  Affine item_;
-  RoundKind kind_;
-  std::vector<Operand> operands_;
+  std::vector<RotatingRows> operands_;
   int steps_ = 1;
-  std::vector<std::array<TensorHandle, 2>> buffers_;
 };
 
 }  // namespace annulus::nki

@@ -1,12 +1,13 @@
 #pragma once
-// Row tiles (the query rows of one head, up to 128 at a time), their per-row values, and numbered tiles in SBUF.
+// Row tiles (the query rows of one head, up to 128 at a time), rows of a head in HBM, and numbered tiles in SBUF.
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "annulus/mask/mask.hpp"
 #include "annulus/nki/kernels/kernel_spec.hpp"
-#include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/program/roll.hpp"
 
 namespace annulus::nki {
 
@@ -41,11 +42,6 @@ inline std::vector<RowTile> row_tiles(Index rows, bool shared) {
   return tiles;
 }
 
-/// `rows` rows of `dim` elements of a tensor in HBM, adjacent from `offset` on.
-inline Access rows_at(TensorHandle const& tensor, Affine offset, Index rows, Index dim) {
-  return tensor.pattern(std::move(offset), {{dim, rows}, {1, dim}});
-}
-
 /// Calls store(first, count) to write rows [first, first + count) of a tile such that exactly one core writes each row.
 template <class Store>
 void store_once(Builder& builder, RowTile const& tile, Store&& store) {
@@ -57,26 +53,58 @@ void store_once(Builder& builder, RowTile const& tile, Store&& store) {
   if (tile.count > 1) builder.on_core(1, [&] { store(Index{1}, tile.count - 1); });
 }
 
-/// Tiles [first, last): one tile, or several of 128 rows each at equal distances, which one instruction can process.
+/// Tiles [first, first + count): one tile, or several of 128 rows each at equal distances, which one instruction can
+/// process.
 struct TileRun {
-  std::size_t first = 0, last = 0;
+  RowTile tile;  ///< the first
+  Index first = 0, count = 1;
   Index stride = tile_rows;
-
-  Index count() const { return static_cast<Index>(last - first); }
 };
 /// Groups the tiles into maximal runs; a tile with fewer than 128 rows is a run of its own.
 inline std::vector<TileRun> runs_of(std::vector<RowTile> const& tiles) {
   std::vector<TileRun> runs;
-  for (std::size_t i = 0; i < tiles.size(); ++i) {
-    Index const stride = tiles[i].rows_of_all_cores.size();
-    bool const joins =
-        !runs.empty() && tiles[i].count == tile_rows && tiles[i - 1].count == tile_rows && runs.back().stride == stride;
-    if (joins)
-      ++runs.back().last;
+  for (RowTile const& tile : tiles) {
+    Index const stride = tile.rows_of_all_cores.size();
+    if (!runs.empty() && tile.count == tile_rows && runs.back().tile.count == tile_rows && runs.back().stride == stride)
+      ++runs.back().count;
     else
-      runs.push_back({i, i + 1, stride});
+      runs.push_back({tile, runs.empty() ? 0 : runs.back().first + runs.back().count, 1, stride});
   }
   return runs;
+}
+
+/// One head of a tensor in HBM: [rows, dim] or, by feature, [dim, rows]. Per-row values are [128, columns], with row
+/// c * 128 + p at (p, c).
+struct HeadRows {
+  TensorHandle tensor;
+  Affine offset;
+  Index rows = 0, dim = 0;
+  bool by_token = true;
+
+  /// The head that follows this one at a distance of `by` heads.
+  HeadRows head(Affine const& by) const { return {tensor, offset + by * (rows * dim), rows, dim, by_token}; }
+  /// Rows [begin, begin + count).
+  Access block(Affine const& begin, Index count) const {
+    return tensor.pattern(offset + begin * dim, {{dim, count}, {1, dim}});
+  }
+  /// `blocks` blocks of `count` rows each, whose first rows are `stride` rows apart.
+  Access blocks(Affine const& begin, Index count, Index blocks, Index stride = tile_rows) const {
+    return tensor.pattern(offset + begin * dim, {{dim, count}, {stride * dim, blocks}, {1, dim}});
+  }
+  /// The values of rows [first, first + count) of each row tile of a run.
+  Access columns(TileRun const& run, Index first, Index count) const {
+    return tensor.pattern(offset + (run.tile.first_partition + first) * dim + run.tile.column,
+                          {{dim, count}, {run.stride / tile_rows, run.count}});
+  }
+};
+
+/// Emits write(i) for i in [begin, end) in a form in which repetitions of up to `longest_period` of them become loops.
+template <class Write>
+void emit_rolled(Builder& builder, std::string const& loop_name, Index begin, Index end, Write&& write,
+                 std::size_t longest_period = 1) {
+  std::vector<Body> bodies;
+  for (Index i = begin; i < end; ++i) bodies.push_back(builder.collect([&] { write(i); }));
+  append_rolled(builder, loop_name, std::move(bodies), longest_period);
 }
 
 /// Numbers the tiles of a buffer and raises its rotation as older tiles are used.
@@ -112,50 +140,38 @@ class RotatingTile {
   Index made_ = 0;
 };
 
-/// Per-row values of one head in HBM, [128, columns] with row c * 128 + p at (p, c); in SBUF, a column per row tile.
-struct ColumnSource {
-  TensorHandle tensor;
-  Affine offset;
-  Index columns = 0;
-
-  /// Rows [first, first + count) of each row tile of a run that begins with `tile`.
-  Access rows(RowTile const& tile, Index first, Index count, TileRun const& run) const {
-    return tensor.pattern(offset + (tile.first_partition + first) * columns + tile.column,
-                          {{columns, count}, {run.stride / tile_rows, run.count()}});
-  }
-};
-
-/// Loads one column per row tile into columns [first_column, first_column + tiles.size()) of `tile`.
-inline void load_columns(Builder& builder, ColumnSource const& source, std::vector<RowTile> const& tiles,
-                         TileHandle const& tile, Index first_column) {
-  for (TileRun const& run : runs_of(tiles)) {
-    RowTile const& first = tiles[run.first];
-    builder.emit(DmaCopy{tile.part(0, first.count, first_column + static_cast<Index>(run.first), run.count()),
-                         source.rows(first, 0, first.count, run)});
-  }
-}
-
-/// Stores one column per row tile to HBM; each row is stored by exactly one core.
-inline void store_columns(Builder& builder, TileHandle const& tile, Index first_column,
-                          std::vector<RowTile> const& tiles, ColumnSource const& to) {
-  for (TileRun const& run : runs_of(tiles)) {
-    RowTile const& first = tiles[run.first];
-    store_once(builder, first, [&](Index row, Index rows) {
-      builder.emit(DmaCopy{to.rows(first, row, rows, run),
-                           tile.part(row, rows, first_column + static_cast<Index>(run.first), run.count())});
-    });
-  }
-}
-
-/// Zeroes the places beyond the last of `rows` rows; `zeros`: a column of zeros; `shared`: the cores share the head.
-inline void pad_columns(Builder& builder, ColumnSource const& to, Index rows, TileHandle const& zeros, bool shared) {
-  Index const used = rows % tile_rows, rest = tile_rows - used;
-  auto const pad = [&] {
+/// Loads the per-row values of the tiles into columns of an SBUF tile, from `first_column` on.
+inline void load_columns(Builder& builder, HeadRows const& from, std::vector<RowTile> const& tiles,
+                         TileHandle const& to, Index first_column = 0) {
+  for (TileRun const& run : runs_of(tiles))
     builder.emit(
-        DmaCopy{to.tensor.pattern(to.offset + used * to.columns + to.columns - 1, {{to.columns, rest}, {1, 1}}),
-                zeros.part(0, rest, 0, 1)});
-  };
-  shared ? builder.on_core(0, pad) : pad();
+        DmaCopy{to.part(0, run.tile.count, first_column + run.first, run.count), from.columns(run, 0, run.tile.count)});
+}
+
+/// Stores columns of an SBUF tile, from `first_column` on, as per-row values of the tiles; exactly one core stores each
+/// row.
+inline void store_columns(Builder& builder, TileHandle const& from, std::vector<RowTile> const& tiles,
+                          HeadRows const& to, Index first_column = 0) {
+  for (TileRun const& run : runs_of(tiles))
+    store_once(builder, run.tile, [&](Index row, Index rows) {
+      builder.emit(DmaCopy{to.columns(run, row, rows), from.part(row, rows, first_column + run.first, run.count)});
+    });
+}
+
+/// Zeroes the places of the per-row values of `heads` heads beyond the last of `rows` rows. `zeros`: a tile of one
+/// column, zeroed here; `shared`: the cores share the heads.
+inline void pad_columns(Builder& builder, TileHandle const& zeros, HeadRows const& to, Index heads, Index rows,
+                        bool shared) {
+  Index const used = rows % tile_rows, rest = tile_rows - used;
+  builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
+  for (Index head = 0; head < heads; ++head) {
+    auto const pad = [&] {
+      builder.emit(
+          DmaCopy{to.tensor.pattern(to.head(head).offset + used * to.dim + to.dim - 1, {{to.dim, rest}, {1, 1}}),
+                  zeros.part(0, rest, 0, 1)});
+    };
+    shared ? builder.on_core(0, pad) : pad();
+  }
 }
 
 }  // namespace annulus::nki
