@@ -1,4 +1,5 @@
-# annulus::cpu: the kernels of CpuBackend, compiled for several instruction sets (levels) and chosen at run time.
+# annulus::cpu: the kernels of CpuBackend, compiled for several instruction sets (levels) and chosen at run time; and, for
+# the lowest level, what does not depend on a program's types (attention/compiled.hpp, core/definitions.hpp).
 #
 # A kernel object file also holds functions of the standard library and of Eigen, compiled for its level. If the linker
 # chose one of them for the rest of the program, the program would execute illegal instructions on older processors.
@@ -52,9 +53,13 @@ if(NOT PROJECT_IS_TOP_LEVEL)
   set(annulus_cpu_in_all EXCLUDE_FROM_ALL)
 endif()
 
-add_library(annulus_cpu ${annulus_cpu_in_all} "${annulus_cpu_folder}/dispatch.cpp")
+set(annulus_cpu_passes "${PROJECT_SOURCE_DIR}/include/annulus/attention/compiled")
+add_library(annulus_cpu ${annulus_cpu_in_all} "${annulus_cpu_folder}/dispatch.cpp" "${annulus_cpu_passes}/definitions.cpp"
+                        "${annulus_cpu_passes}/self_ring.cpp" "${annulus_cpu_passes}/simulated_ring.cpp")
 add_library(annulus::cpu ALIAS annulus_cpu)
-set_target_properties(annulus_cpu PROPERTIES EXPORT_NAME cpu POSITION_INDEPENDENT_CODE ON)
+# A shared library exports what programs use, whatever the default of the build.
+set_target_properties(annulus_cpu PROPERTIES EXPORT_NAME cpu POSITION_INDEPENDENT_CODE ON
+                                             CXX_VISIBILITY_PRESET default VISIBILITY_INLINES_HIDDEN OFF)
 target_link_libraries(annulus_cpu PUBLIC annulus)
 target_compile_definitions(annulus_cpu PUBLIC ANNULUS_CPU_COMPILED=1)
 target_compile_options(annulus_cpu PRIVATE ${annulus_cpu_flags_baseline})

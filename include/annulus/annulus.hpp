@@ -3,6 +3,7 @@
 // also the ring over MPI.
 
 #include "annulus/attention/collectives.hpp"
+#include "annulus/attention/compiled.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/cpu/cpu.hpp"
 #include "annulus/backend/reference/reference.hpp"

@@ -13,6 +13,7 @@
 #include "annulus/attention/options.hpp"
 #include "annulus/attention/results.hpp"
 #include "annulus/attention/validate.hpp"
+#include "annulus/core/function_ref.hpp"
 #include "annulus/ring/backward_pass.hpp"
 #include "annulus/ring/forward_pass.hpp"
 #include "annulus/tensor/eigen.hpp"
@@ -63,12 +64,12 @@ class RingAttention {
   auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
     static_assert(RequireOperands<Space, Q, K, V>::value);
     std::optional<Forward<MadeLike<Q, ScalarOf<Q>, 4>>> result;
-    run_forward(StepOperands<ScalarOf<Q>, Space>{view_of(q), view_of(k), view_of(v)}, operands,
-                [&](AttentionShape const& shape, Index queries) {
-                  result.emplace(make_forward(q, shape, queries));
-                  return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)),
-                                                   view_of(result->lse), view_of(result->lse_remainder)};
-                });
+    auto const make = [&](AttentionShape const& shape, Index queries) {
+      result.emplace(make_forward(q, shape, queries));
+      return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)), view_of(result->lse),
+                                       view_of(result->lse_remainder)};
+    };
+    run_forward<ScalarOf<Q>>(call_of(Pass::forward, operands), {view_of(q), view_of(k), view_of(v)}, operands, make);
     return std::move(*result);
   }
 
@@ -82,11 +83,11 @@ class RingAttention {
     using Statistics = TensorView<Accumulator<ScalarOf<Q>>, 3, Space>;
     ForwardViews<ScalarOf<Q>> const views{view_of(output), view_of(lse),
                                           detail::view_if_given<Statistics>(lse_remainder)};
-    run_forward(StepOperands<ScalarOf<Q>, Space>{view_of(q), view_of(k), view_of(v)}, operands,
-                [&](AttentionShape const& shape, Index queries) {
-                  require_forward(shape, queries, views.output, views.lse, views.lse_remainder);
-                  return views;
-                });
+    auto const given = [&](AttentionShape const& shape, Index queries) {
+      require_forward(shape, queries, views.output, views.lse, views.lse_remainder);
+      return views;
+    };
+    run_forward<ScalarOf<Q>>(call_of(Pass::forward, operands), {view_of(q), view_of(k), view_of(v)}, operands, given);
   }
 
   /// Gradients of a scalar whose gradient with respect to the output is dout [batch, local_queries, query_heads,
@@ -98,8 +99,7 @@ class RingAttention {
     static_assert(RequireOperands<Space, Q, K, V, DOut, T>::value);
     using Scalar = ScalarOf<Q>;
     std::optional<Gradients<T>> result;
-    TensorView<Accumulator<Scalar> const, 3, Space> const remainder = view_of(forward.lse_remainder);
-    run_backward<Scalar>(dout, with_axes(forward.output, forward.axes), forward.lse, remainder, q, k, v, operands, [&] {
+    auto const make = [&] {
       result.emplace(make_gradients<T>(q, k, v, operands));
       GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
                                          view_of(with_axes(result->dk, axis_order_of(k))),
@@ -107,7 +107,11 @@ class RingAttention {
       if (result->dbias) views.dbias = view_of(*result->dbias);
       if (result->dsinks) views.dsinks = view_of(*result->dsinks);
       return views;
-    });
+    };
+    run_backward<Scalar, Scalar>(call_of(Pass::backward, operands), {view_of(q), view_of(k), view_of(v)},
+                                 {view_of(dout), view_of(with_axes(forward.output, forward.axes)), view_of(forward.lse),
+                                  view_of(forward.lse_remainder)},
+                                 operands, make);
     return std::move(*result);
   }
 
@@ -128,8 +132,11 @@ class RingAttention {
     static_assert(std::same_as<G, ScalarOf<Q>> || std::same_as<G, Accumulator<ScalarOf<Q>>>,
                   "annulus: gradients have the element type of q or that of lse");
     using Statistics = TensorView<Accumulator<ScalarOf<Q>> const, 3, Space>;
-    run_backward<G>(dout, output, lse, detail::view_if_given<Statistics>(lse_remainder), q, k, v, operands,
-                    [&] { return gradients; });
+    auto const given = [&] { return gradients; };
+    run_backward<ScalarOf<Q>, G>(
+        call_of(Pass::backward, operands), {view_of(q), view_of(k), view_of(v)},
+        {view_of(dout), view_of(output), view_of(lse), detail::view_if_given<Statistics>(lse_remainder)}, operands,
+        given);
   }
 
   /// The plan of the last call of a pass; empty before the first one.
@@ -166,39 +173,26 @@ class RingAttention {
     TensorView<Accumulator<T>, 3, Space> lse, lse_remainder;
   };
 
-  /// results(shape, local_queries) returns the ForwardViews to write to; it is called when the operands have been
-  /// validated. An error that it throws on one rank, such as std::bad_alloc, makes all ranks throw.
-  template <class T, class Results>
-  void run_forward(StepOperands<T, Space> const& own, Operands<T, Space> operands, Results&& results) {
-    calls_.execute({Pass::forward, operands.call, is_checked()}, [&](Call& call) {
-      ForwardViews<T> views;
-      RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
-        views = results(shape, own.q.extent(axis::sequence));
-      });
-      detail::forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
-    });
-  }
+  /// What the backward pass takes in addition to q, k and v; lse_remainder without data counts as 0.
+  template <class T>
+  struct BackwardViews {
+    TensorView<T const, 4, Space> dout, output;
+    TensorView<Accumulator<T> const, 3, Space> lse, lse_remainder;
+  };
 
-  /// results() returns the GradientViews to write to, under the rules of run_forward.
-  template <class G, class DOut, class Output, class Lse, class L, class Q, class K, class V, class Results>
-  void run_backward(DOut const& dout, Output const& output, Lse const& lse, TensorView<L const, 3, Space> lse_remainder,
-                    Q const& q, K const& k, V const& v, OperandsFor<Q, Space> operands, Results&& results) {
-    using T = ScalarOf<Q>;
-    calls_.execute({Pass::backward, operands.call, is_checked()}, [&](Call& call) {
-      StepOperands<T, Space> const own{view_of(q), view_of(k), view_of(v)};
-      TensorView<T const, 4, Space> const from_dout = view_of(dout), from_output = view_of(output);
-      TensorView<Accumulator<T> const, 3, Space> const from_lse = view_of(lse);
-      GradientViews<G, Space> gradients;
-      RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
-        require_forward(shape, own.q.extent(axis::sequence), from_output, from_lse, lse_remainder);
-        detail::require_extents("dout", from_dout, from_output.extents(), "the extents of output");
-        gradients = results();
-        require_gradients(own, operands, gradients);
-      });
-      detail::backward_pass(context(call, plan), own, operands, from_dout, from_output, from_lse, lse_remainder,
-                            gradients);
-    });
-  }
+  // run_forward and run_backward depend on no tensor type, and are neither inline nor defined in the class, so that a
+  // program need not compile those that annulus::cpu holds (compiled.hpp).
+
+  /// results(shape, local_queries) returns the views to write to; it is called when the operands have been validated.
+  /// An error that it throws on one rank, such as std::bad_alloc, makes all ranks throw.
+  template <class T>
+  void run_forward(Call begun, StepOperands<T, Space> const& own, Operands<T, Space> operands,
+                   detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results);
+
+  /// results() returns the views to write to, under the rules of run_forward.
+  template <class T, class G>
+  void run_backward(Call begun, StepOperands<T, Space> const& own, BackwardViews<T> const& known,
+                    Operands<T, Space> operands, detail::FunctionRef<GradientViews<G, Space>()> results);
 
   template <class T, class L>
   static void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
@@ -221,6 +215,11 @@ class RingAttention {
       detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
     if (operands.sinks)
       detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+  }
+
+  template <class T>
+  Call call_of(Pass pass, Operands<T, Space> const& operands) const {
+    return {pass, operands.call, is_checked()};
   }
 
   bool is_checked() const {
@@ -353,6 +352,40 @@ class RingAttention {
   detail::CollectiveCalls<C, B> calls_;
   std::array<PassState, 2> states_;
 };
+
+template <Communicator C, Backend B, class Predicate>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
+template <class T>
+void RingAttention<C, B, Predicate>::run_forward(
+    Call begun, StepOperands<T, Space> const& own, Operands<T, Space> operands,
+    detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
+  calls_.execute(begun, [&](Call& call) {
+    ForwardViews<T> views;
+    RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
+      views = results(shape, own.q.extent(axis::sequence));
+    });
+    detail::forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
+  });
+}
+
+template <Communicator C, Backend B, class Predicate>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
+template <class T, class G>
+void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Space> const& own,
+                                                  BackwardViews<T> const& known, Operands<T, Space> operands,
+                                                  detail::FunctionRef<GradientViews<G, Space>()> results) {
+  calls_.execute(begun, [&](Call& call) {
+    GradientViews<G, Space> gradients;
+    RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
+      require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
+      detail::require_extents("dout", known.dout, known.output.extents(), "the extents of output");
+      gradients = results();
+      require_gradients(own, operands, gradients);
+    });
+    detail::backward_pass(context(call, plan), own, operands, known.dout, known.output, known.lse, known.lse_remainder,
+                          gradients);
+  });
+}
 
 template <class C, class B>
 RingAttention(C&, B&, Options = {}) -> RingAttention<C, B>;

@@ -2,6 +2,8 @@
 // Communicator of a ring inside one process, whose ranks are threads. With zero-copy exchange they read each other's
 // buffers; a shift copies straight from the sender's bytes to the receiver's.
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <optional>
@@ -12,7 +14,9 @@
 
 #include "annulus/comm/endpoint_ring.hpp"
 #include "annulus/comm/simulated/endpoint.hpp"
+#include "annulus/core/definitions.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/core/function_ref.hpp"
 
 namespace annulus {
 
@@ -30,14 +34,17 @@ class SimulatedRing : public detail::EndpointRing<detail::SimulatedEndpoint*> {
 
   template <class Function>
   friend auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options);
+  /// The part of run_ring that does not depend on the type of the function.
+  static void run_ranks(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
+                        SimulatedRingOptions const& options);
 };
 
 static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
 
-template <class Function>
-auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options) {
-  using Result = std::invoke_result_t<Function&, SimulatedRing&>;
-  constexpr bool returns = !std::is_void_v<Result>;
+#if defined(ANNULUS_DEFINITIONS)
+
+ANNULUS_INLINE void SimulatedRing::run_ranks(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
+                                             SimulatedRingOptions const& options) {
   check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
   check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
                           " ms; at least 1 ms is accepted");
@@ -45,17 +52,12 @@ auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& option
   auto const count = static_cast<std::size_t>(ranks);
   detail::SimulatedWorld world(ranks, options);
   std::vector<std::exception_ptr> failures(count);
-  std::vector<std::optional<std::conditional_t<returns, Result, char>>> results(count);
-
   auto const run = [&](Rank rank) {
     auto const r = static_cast<std::size_t>(rank);
     detail::SimulatedEndpoint& endpoint = *world.ranks[r];
     try {
       SimulatedRing ring(&endpoint);
-      if constexpr (returns)
-        results[r] = function(ring);
-      else
-        function(ring);
+      function(ring);
       endpoint.leave();
     } catch (std::exception const& error) {
       failures[r] = std::current_exception();
@@ -91,7 +93,20 @@ auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& option
     if (auto const& first = failures[static_cast<std::size_t>(closer)]) std::rethrow_exception(first);
   for (auto const& failure : failures)
     if (failure) std::rethrow_exception(failure);
-  if constexpr (returns) {
+}
+
+#endif
+
+template <class Function>
+auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options) {
+  using Result = std::invoke_result_t<Function&, SimulatedRing&>;
+  if constexpr (std::is_void_v<Result>) {
+    auto const call = [&](SimulatedRing& ring) { function(ring); };
+    SimulatedRing::run_ranks(ranks, call, options);
+  } else {
+    std::vector<std::optional<Result>> results(static_cast<std::size_t>(std::max(ranks, 0)));
+    auto const call = [&](SimulatedRing& ring) { results[static_cast<std::size_t>(ring.rank())] = function(ring); };
+    SimulatedRing::run_ranks(ranks, call, options);
     std::vector<Result> values;
     for (auto& result : results) values.push_back(std::move(*result));
     return values;

@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <array>
-#include <iomanip>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "annulus/core/definitions.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/schedule/ring_plan.hpp"
+
+#if defined(ANNULUS_DEFINITIONS)
+#include <iomanip>
+#endif
 
 namespace annulus {
 
@@ -59,6 +63,13 @@ inline std::vector<int> offsets_without_step(RingPlan const& plan) {
 inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
   return plan.carried_layout().empty() ? 0 : plan.step(rank, step).carried.size();
 }
+
+/// Writes the plan: the problem, a table of steps for each rank, the omitted steps, and per rank the work, the bytes
+/// sent and the bytes of its buffers. Columns of a step: the owner of the rows worked on, tiles by coverage,
+/// multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it (carried).
+void print_plan(std::ostream& out, RingPlan const& plan);
+
+#if defined(ANNULUS_DEFINITIONS)
 
 namespace detail {
 
@@ -143,14 +154,13 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
 
 }  // namespace detail
 
-/// Writes the plan: the problem, a table of steps for each rank, the omitted steps, and per rank the work, the bytes
-/// sent and the bytes of its buffers. Columns of a step: the owner of the rows worked on, tiles by coverage,
-/// multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it (carried).
-inline void print_plan(std::ostream& out, RingPlan const& plan) {
+ANNULUS_INLINE void print_plan(std::ostream& out, RingPlan const& plan) {
   detail::print_heading(out, plan);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) detail::print_rank(out, plan, rank);
   detail::print_steps_not_made(out, plan);
   detail::print_totals(out, plan);
 }
+
+#endif
 
 }  // namespace annulus

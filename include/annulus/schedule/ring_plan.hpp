@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/definitions.hpp"
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
@@ -191,7 +192,9 @@ class RingPlan {
   PayloadLayout prefetched_, carried_, resident_;
 };
 
-inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
+#if defined(ANNULUS_DEFINITIONS)
+
+ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
   check<ShapeError>(!request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
                     "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",
                     request_.key_lengths.size(), "; both need one per rank");
@@ -217,7 +220,7 @@ inline RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
 
 /// Throws ShapeError if positions, pairs of a step or bytes of a buffer overflow. All sums and products of the plan,
 /// except those of the work, are below the limits checked here. Negative lengths are rejected by the sharding.
-inline void RingPlan::check_sizes() const {
+ANNULUS_INLINE void RingPlan::check_sizes() const {
   AttentionShape const& s = request_.shape;
   Index rows = 1, positions = 0;
   for (auto const* lengths : {&request_.query_lengths, &request_.key_lengths}) {
@@ -251,7 +254,7 @@ inline void RingPlan::check_sizes() const {
                     " bytes or more; accepted: fewer than ", largest_index / 32);
 }
 
-inline void RingPlan::find_layouts() {
+ANNULUS_INLINE void RingPlan::find_layouts() {
   AttentionShape const& s = request_.shape;
   Index const e = request_.element_bytes, a = request_.accumulator_bytes, l = request_.lse_bytes;
   auto const of_queries = [&](Part part, Index dim, Index bytes) {
@@ -278,14 +281,14 @@ inline void RingPlan::find_layouts() {
   prefetched_.checksums = carried_.checksums = checksums();
 }
 
-inline RowRange RingPlan::held_rows(Rank owner, int step) const {
+ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
   if (step == 0 || !direct_) return whole(owner);
   RowRange rows;
   for (int later = step; later < steps(); ++later) rows = hull(rows, needed_rows(wrap(owner + offset(later)), owner));
   return rows;
 }
 
-inline void RingPlan::build(Rotation rotation) {
+ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
   rotation_ = rotation;
   find_layouts();
   offsets_ = {0};
@@ -323,7 +326,7 @@ inline void RingPlan::build(Rotation rotation) {
     }
 }
 
-inline void RingPlan::find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const {
+ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const {
   PlannedStep const& planned = this->step(rank, step);
   bool const keys = rotation_ == Rotation::keys;
   pair(keys ? rank : planned.owner, keys ? planned.owner : rank, finder, &tiles);
@@ -333,7 +336,7 @@ inline void RingPlan::find_tiles(Rank rank, int step, TileFinder& finder, std::v
   }
 }
 
-inline Index RingPlan::prefetched_rows(Rank rank) const {
+ANNULUS_INLINE Index RingPlan::prefetched_rows(Rank rank) const {
   if (request_.zero_copy) return step(rank, 0).sent.size();
   Index rows = 0;
   for (int i = 0; i + 1 < steps(); ++i)
@@ -341,7 +344,7 @@ inline Index RingPlan::prefetched_rows(Rank rank) const {
   return rows;
 }
 
-inline std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
+ANNULUS_INLINE std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
   if (carried_.empty()) return {};
   if (steps() == 1) return {rotating_rows(rank), 0, 0, 0};
   Index fresh = 0, arriving = 0;
@@ -354,14 +357,14 @@ inline std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
   return {direct_ ? rotating_rows(rank) : 0, fresh, departures > 1 ? fresh : 0, arriving};
 }
 
-inline Index RingPlan::bytes_sent(Rank rank) const {
+ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
   Index bytes = 0;
   for (int i = 0; i < steps(); ++i) bytes += step(rank, i).prefetched_bytes + step(rank, i).carried_bytes;
   if (request_.pass == Pass::backward) bytes += (ranks() - 1) * sink_gradient_layout().bytes_per_row();
   return bytes;
 }
 
-inline Index RingPlan::peak_buffer_bytes(Rank rank) const {
+ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
   Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) +
                 resident_.buffer_bytes(resident_rows(rank));
   for (Index rows : carried_rows(rank)) bytes += carried_.buffer_bytes(rows);
@@ -372,19 +375,19 @@ inline Index RingPlan::peak_buffer_bytes(Rank rank) const {
   return bytes;
 }
 
-inline Index RingPlan::multiply_adds(Rank rank) const {
+ANNULUS_INLINE Index RingPlan::multiply_adds(Rank rank) const {
   Index sum = 0;
   for (int i = 0; i < steps(); ++i) sum = saturating_sum(sum, step(rank, i).multiply_adds);
   return sum;
 }
 
-inline Index RingPlan::total_bytes_sent() const {
+ANNULUS_INLINE Index RingPlan::total_bytes_sent() const {
   Index sum = 0;
   for (Rank r = 0; r < ranks(); ++r) sum += bytes_sent(r);
   return sum;
 }
 
-inline double RingPlan::imbalance() const {
+ANNULUS_INLINE double RingPlan::imbalance() const {
   double largest = 0, sum = 0;
   for (Rank r = 0; r < ranks(); ++r) {
     largest = std::max(largest, static_cast<double>(multiply_adds(r)));
@@ -392,5 +395,7 @@ inline double RingPlan::imbalance() const {
   }
   return sum == 0 ? 1 : largest * ranks() / sum;
 }
+
+#endif
 
 }  // namespace annulus

@@ -136,7 +136,8 @@ TEST_CASE("an exception of a pool thread reaches the caller, and no thread waits
   auto& pool = annulus::cpu::detail::ThreadPool::shared();
   for (int threads : {1, 2, 4}) {
     std::atomic<int> taken{0};
-    CHECK_THROWS_AS(Call(pool, threads).run(threads,
+    CHECK_THROWS_AS(Call(pool, threads)
+                        .run(threads,
                              [&](annulus::cpu::detail::Team const& team, int) {
                                if (taken++ == 0) throw std::logic_error("this one");
                                team.wait_until([] { return false; });

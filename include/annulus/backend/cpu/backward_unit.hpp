@@ -138,17 +138,18 @@ template <class A>
     delta[v] = V::load(terms.delta + v * lanes);
   }
   V const gradient_scale = V::of(terms.gradient_scale);
-  with_exponent(terms.weight_scale, terms.lse, [&](auto exponent) __attribute__((always_inline)) {
+  with_exponent(
+      terms.weight_scale, terms.lse, [&](auto exponent) __attribute__((always_inline)) {
 #pragma GCC unroll 2
-    for (Index j = 0; j < rows; ++j)
+        for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) {
-        Index const place = j * panel + v * lanes;
-        V const weight = probability(exponent(V::load(products + place), negative_lse[v]), remainder[v]);
-        weight.store(products + place);
-        (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
-      }
-  });
+          for (int v = 0; v < vectors; ++v) {
+            Index const place = j * panel + v * lanes;
+            V const weight = probability(exponent(V::load(products + place), negative_lse[v]), remainder[v]);
+            weight.store(products + place);
+            (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
+          }
+      });
 }
 
 /// The same for pairs of which some may be masked (a logit of -inf), or with dropout: `kept` is null or [rows][panel],
@@ -167,8 +168,8 @@ template <class A>
       auto const masked = less_or_equal(logit, nothing);
       V const factor = kept ? select(masked, V::zero(), V::load(kept + place)) : V::of(A(1));
       V const lse = V::load(terms.lse + v * lanes), remainder = V::load(terms.remainder + v * lanes);
-      V const exponent = large ? large_exponent(logit, scale, V::zero() - lse)
-                               : multiply_add(logit, scale, V::zero() - lse);
+      V const exponent =
+          large ? large_exponent(logit, scale, V::zero() - lse) : multiply_add(logit, scale, V::zero() - lse);
       V const weight = select(masked, V::zero(), probability(exponent, remainder));
       (weight * factor).store(logits + place);
       // Values of a masked pair may be NaN and are not used.

@@ -1,0 +1,4 @@
+// The functions of annulus::cpu that are no templates (core/definitions.hpp).
+
+#define ANNULUS_CPU_DEFINES
+#include "annulus/annulus.hpp"
