@@ -26,7 +26,7 @@ class EigenHeads : public AttentionProgram {
  public:
   EigenHeads(AttentionCase const& c, Operands const& operands)
       : case_(c), scale_(1 / std::sqrt(static_cast<float>(c.head_dim))), heads_(static_cast<std::size_t>(c.heads)) {
-    annulus::check<annulus::UnsupportedError>(
+    annulus::detail::check<annulus::UnsupportedError>(
         c.type == DataType::float32 && (c.mask == MaskKind::full || c.mask == MaskKind::causal),
         "the Eigen programs compute float32 with a full or causal mask");
     for (Index h = 0; h < c.heads; ++h) {

@@ -32,7 +32,7 @@ void for_each_place(View const& view, bool by_token, Function&& function) {
 /// The same for lse: row c * 128 + p is at (p, c) of [batch, heads, 128, columns].
 template <class Lse, class Function>
 void for_each_lse_place(Lse& lse, Function&& function) {
-  Index const rows = lse.dimension(2), columns = annulus::ceil_divide(rows, tile_rows);
+  Index const rows = lse.dimension(2), columns = annulus::detail::ceil_divide(rows, tile_rows);
   for (Index b = 0; b < lse.dimension(0); ++b)
     for (Index h = 0; h < lse.dimension(1); ++h)
       for (Index i = 0; i < rows; ++i)
@@ -47,7 +47,7 @@ std::vector<float> laid_out(Tensor<float, 4> const& tensor, annulus::AxisOrder a
 }
 
 std::vector<float> laid_out(Tensor<float, 3> const& lse) {
-  Index const columns = annulus::ceil_divide(Index{lse.dimension(2)}, tile_rows);
+  Index const columns = annulus::detail::ceil_divide(Index{lse.dimension(2)}, tile_rows);
   std::vector<float> operand(static_cast<std::size_t>(lse.dimension(0) * lse.dimension(1) * tile_rows * columns), 0.0f);
   for_each_lse_place(lse, [&](float element, Index place) { operand[static_cast<std::size_t>(place)] = element; });
   return operand;

@@ -59,8 +59,8 @@ void require_countable(annulus::AttentionShape const& shape, Index queries, Inde
   double const dims = 3.0 * static_cast<double>(shape.head_dim) + 2.0 * static_cast<double>(shape.value_dim);
   double const work = heads * dims * static_cast<double>(queries) * static_cast<double>(keys);
   if (work > most_work)
-    throw InputError(annulus::message_of("the problem has ", work, " multiply-adds; accepted: up to ", most_work,
-                                         ", which 64 bits can count"));
+    throw InputError(annulus::detail::message_of("the problem has ", work, " multiply-adds; accepted: up to ",
+                                                 most_work, ", which 64 bits can count"));
 }
 
 /// The call to plan; the plans of both passes are made from it.
@@ -294,7 +294,7 @@ void print_balance(Call call, RingPlan const& plan) {
     double const imbalance = plan_of(call, plan.request().pass, plan.ranks()).imbalance();
     if (imbalance >= smallest) continue;
     smallest = imbalance;
-    better = annulus::message_of("--sharding ", word, " has ", std::round(100 * imbalance) / 100);
+    better = annulus::detail::message_of("--sharding ", word, " has ", std::round(100 * imbalance) / 100);
   }
   std::cout << "the busiest rank has " << std::round(100 * plan.imbalance()) / 100
             << " times the mean work: " << (better.empty() ? "no other sharding is better balanced" : better) << '\n';

@@ -121,10 +121,10 @@ Verified judged(std::string name, A const& found, B const& reference, B const& b
   Verified verified{std::move(name), difference == 0 || std::isinf(difference) ? difference : difference / magnitude,
                     std::max(of_bound, 0.0), magnitude == 0 || worst < 0 ? 0 : bounds.data()[worst] / magnitude};
   if (worst >= 0)
-    verified.worst =
-        annulus::message_of(verified.name, place_of(reference, worst), " is ", static_cast<double>(found.data()[worst]),
-                            ", the reference in double has ", reference.data()[worst], "; accepted: up to ",
-                            bounds.data()[worst], " away, the bound on rounding errors");
+    verified.worst = annulus::detail::message_of(
+        verified.name, place_of(reference, worst), " is ", static_cast<double>(found.data()[worst]),
+        ", the reference in double has ", reference.data()[worst], "; accepted: up to ", bounds.data()[worst],
+        " away, the bound on rounding errors");
   return verified;
 }
 

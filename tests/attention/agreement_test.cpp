@@ -17,29 +17,29 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-CallRecord record_of(std::function<void(CallRecord&)> const& fill) {
-  CallRecord record;
+detail::CallRecord record_of(std::function<void(detail::CallRecord&)> const& fill) {
+  detail::CallRecord record;
   fill(record);
   return record;
 }
 
-std::string finding(std::vector<CallRecord> const& records) {
+std::string finding(std::vector<detail::CallRecord> const& records) {
   try {
-    CallRecord::compare(records);
+    detail::CallRecord::compare(records);
     return "";
   } catch (CommunicationError const& error) {
     return error.what();
   }
 }
 
-CallRecord refusing(std::exception_ptr reason) {
-  return record_of([&](CallRecord& record) { record.refuse(reason); });
+detail::CallRecord refusing(std::exception_ptr reason) {
+  return record_of([&](detail::CallRecord& record) { record.refuse(reason); });
 }
 
 }  // namespace
 
 TEST_CASE("equal records agree", "[attention]") {
-  auto const record = record_of([](CallRecord& r) {
+  auto const record = record_of([](detail::CallRecord& r) {
     r.add("batch", 2);
     r.add("scale", 0.5);
     r.add_named("type", 1, "float32");
@@ -47,12 +47,12 @@ TEST_CASE("equal records agree", "[attention]") {
   });
   CHECK(finding({record}) == "");
   CHECK(finding({record, record, record}) == "");
-  CHECK(finding({CallRecord(), CallRecord()}) == "");
+  CHECK(finding({detail::CallRecord(), detail::CallRecord()}) == "");
 }
 
 TEST_CASE("the error names the first field that differs, with both values and ranks", "[attention]") {
   auto const record = [](Index batch, double scale) {
-    return record_of([&](CallRecord& r) {
+    return record_of([&](detail::CallRecord& r) {
       r.add("batch", batch);
       r.add("softmax_scale", scale);
     });
@@ -67,7 +67,7 @@ TEST_CASE("the error names the first field that differs, with both values and ra
 
 TEST_CASE("named values are shown by name", "[attention]") {
   auto const record = [](Index value, std::string const& word, bool flag) {
-    return record_of([&](CallRecord& r) {
+    return record_of([&](detail::CallRecord& r) {
       r.add_named("data type", value, word);
       r.add("bias given", flag);
     });
@@ -82,37 +82,38 @@ TEST_CASE("named values are shown by name", "[attention]") {
 }
 
 TEST_CASE("records with different fields do not agree", "[attention]") {
-  auto const one = record_of([](CallRecord& r) { r.add("batch", 0); });
-  auto const other = record_of([](CallRecord& r) { r.add("workers", 0); });
+  auto const one = record_of([](detail::CallRecord& r) { r.add("batch", 0); });
+  auto const other = record_of([](detail::CallRecord& r) { r.add("workers", 0); });
   CHECK_THAT(finding({one, other}), ContainsSubstring("rank 0 compares 'batch', rank 1 'workers'"));
-  CHECK_THAT(finding({one, CallRecord()}), ContainsSubstring("rank 0 compares 'batch', rank 1 ''"));
-  CHECK_THAT(finding({CallRecord(), other}), ContainsSubstring("rank 0 compares '', rank 1 'workers'"));
+  CHECK_THAT(finding({one, detail::CallRecord()}), ContainsSubstring("rank 0 compares 'batch', rank 1 ''"));
+  CHECK_THAT(finding({detail::CallRecord(), other}), ContainsSubstring("rank 0 compares '', rank 1 'workers'"));
 }
 
 TEST_CASE("a refusal takes precedence over a difference, and the first refusing rank over others", "[attention]") {
-  auto const batch = record_of([](CallRecord& r) { r.add("batch", 2); });
+  auto const batch = record_of([](detail::CallRecord& r) { r.add("batch", 2); });
   auto const shape = refusing(std::make_exception_ptr(ShapeError("k is too short")));
   auto const option = refusing(std::make_exception_ptr(UnsupportedError("no dropout")));
-  std::vector<CallRecord> const records{batch, shape, option};
-  CHECK_THROWS_AS(CallRecord::compare(records), ShapeError);
-  CHECK_THROWS_WITH(CallRecord::compare(records), "rank 1: k is too short");
-  std::vector<CallRecord> const reversed{option, shape};
-  CHECK_THROWS_AS(CallRecord::compare(reversed), UnsupportedError);
-  CHECK_THROWS_WITH(CallRecord::compare(reversed), "rank 0: no dropout");
+  std::vector<detail::CallRecord> const records{batch, shape, option};
+  CHECK_THROWS_AS(detail::CallRecord::compare(records), ShapeError);
+  CHECK_THROWS_WITH(detail::CallRecord::compare(records), "rank 1: k is too short");
+  std::vector<detail::CallRecord> const reversed{option, shape};
+  CHECK_THROWS_AS(detail::CallRecord::compare(reversed), UnsupportedError);
+  CHECK_THROWS_WITH(detail::CallRecord::compare(reversed), "rank 0: no dropout");
 }
 
 TEST_CASE("a refusal of any other type is an Error on all ranks", "[attention]") {
-  std::vector<CallRecord> const records{CallRecord(), refusing(std::make_exception_ptr(std::bad_alloc()))};
-  CHECK_THROWS_AS(CallRecord::compare(records), Error);
-  CHECK_THROWS_WITH(CallRecord::compare(records), ContainsSubstring("rank 1: "));
-  std::vector<CallRecord> const unknown{refusing(std::make_exception_ptr(42))};
-  CHECK_THROWS_AS(CallRecord::compare(unknown), Error);
+  std::vector<detail::CallRecord> const records{detail::CallRecord(),
+                                                refusing(std::make_exception_ptr(std::bad_alloc()))};
+  CHECK_THROWS_AS(detail::CallRecord::compare(records), Error);
+  CHECK_THROWS_WITH(detail::CallRecord::compare(records), ContainsSubstring("rank 1: "));
+  std::vector<detail::CallRecord> const unknown{refusing(std::make_exception_ptr(42))};
+  CHECK_THROWS_AS(detail::CallRecord::compare(unknown), Error);
 }
 
 TEST_CASE("the text of a long refusal is cut", "[attention]") {
-  std::vector<CallRecord> const records{refusing(std::make_exception_ptr(ShapeError(std::string(5000, 'y'))))};
+  std::vector<detail::CallRecord> const records{refusing(std::make_exception_ptr(ShapeError(std::string(5000, 'y'))))};
   try {
-    CallRecord::compare(records);
+    detail::CallRecord::compare(records);
     FAIL("the refusal was lost");
   } catch (ShapeError const& error) {
     std::string const text = error.what();
@@ -122,7 +123,7 @@ TEST_CASE("the text of a long refusal is cut", "[attention]") {
 }
 
 TEST_CASE("too long field names and too many fields throw", "[attention]") {
-  CallRecord record;
+  detail::CallRecord record;
   CHECK_THROWS_AS(record.add(std::string(32, 'n'), 1), Error);
   CHECK_NOTHROW(record.add(std::string(31, 'n'), 1));
   auto const fill = [&] {
@@ -134,11 +135,11 @@ TEST_CASE("too long field names and too many fields throw", "[attention]") {
 TEST_CASE("agree returns the records of all ranks in order", "[attention]") {
   for (int ranks : {1, 2, 5}) {
     auto const sums = run_ring(ranks, [](SimulatedRing& ring) {
-      CallRecord mine;
+      detail::CallRecord mine;
       mine.local_queries = 10 + ring.rank();
       mine.local_keys = 20 + ring.rank();
       Index sum = 0;
-      auto const records = agree(ring, mine);
+      auto const records = detail::agree(ring, mine);
       for (std::size_t r = 0; r < records.size(); ++r)
         if (records[r].local_queries == 10 + static_cast<Index>(r)) sum += records[r].local_keys - 20 + 1;
       return sum;
@@ -149,16 +150,16 @@ TEST_CASE("agree returns the records of all ranks in order", "[attention]") {
 
 TEST_CASE("on one rank a refusal is thrown to its caller", "[attention]") {
   SelfRing self;
-  CHECK_NOTHROW(agree(self, CallRecord()));
-  CHECK_THROWS_AS(agree(self, refusing(std::make_exception_ptr(ShapeError("wrong")))), ShapeError);
+  CHECK_NOTHROW(detail::agree(self, detail::CallRecord()));
+  CHECK_THROWS_AS(detail::agree(self, refusing(std::make_exception_ptr(ShapeError("wrong")))), ShapeError);
 }
 
 TEST_CASE("all ranks throw the same error", "[attention]") {
   auto const texts = run_ring(4, [](SimulatedRing& ring) -> std::string {
-    CallRecord mine;
+    detail::CallRecord mine;
     mine.add("batch", ring.rank() == 3 ? 1 : 2);
     try {
-      agree(ring, mine);
+      detail::agree(ring, mine);
     } catch (CommunicationError const& error) {
       return error.what();
     }
@@ -169,12 +170,12 @@ TEST_CASE("all ranks throw the same error", "[attention]") {
 
 TEST_CASE("of two ranks in different calls, the one behind is blamed", "[attention]") {
   for (Rank behind : {0, 1}) {
-    std::vector<CallRecord> records(2);
+    std::vector<detail::CallRecord> records(2);
     for (Rank rank : {0, 1})
       records[static_cast<std::size_t>(rank)].identify(rank == behind ? 4 : 5, std::nullopt, Pass::forward, {});
     Rank blamed = CommunicationError::unknown;
     try {
-      CallRecord::compare(records);
+      detail::CallRecord::compare(records);
     } catch (CommunicationError const& error) {
       blamed = error.neighbour();
     }
@@ -189,10 +190,10 @@ TEST_CASE("a record that is corrupted in transfer is blamed on its rank", "[atte
       all[all.size() / 3] ^= std::byte{4};
     }
   } ring;
-  CallRecord mine;
+  detail::CallRecord mine;
   mine.add("batch", 2);
   try {
-    agree(ring, mine);
+    detail::agree(ring, mine);
     FAIL("no error");
   } catch (CommunicationError const& error) {
     CHECK_THAT(error.what(), ContainsSubstring("the call record from rank 0 does not match its checksum"));

@@ -57,8 +57,9 @@ TEST_CASE("a skipped call is detected at that call, on all ranks", "[attention]"
               CAPTURE(ranks, odd, skipped, rank, outcome.text);
               CHECK(outcome.type == "CommunicationError");
               Index const of_first = odd == 0 ? skipped + 1 : skipped, of_other = odd == 0 ? skipped : skipped + 1;
-              CHECK_THAT(outcome.text, ContainsSubstring(message_of("call number (Operands::call): rank 0 has ", of_first,
-                                                                    ", rank ", odd == 0 ? 1 : odd, " has ", of_other)));
+              CHECK_THAT(outcome.text,
+                         ContainsSubstring(detail::message_of("call number (Operands::call): rank 0 has ", of_first,
+                                                              ", rank ", odd == 0 ? 1 : odd, " has ", of_other)));
               CHECK(outcome.text == outcomes[0].text);
               if (rank != odd) CHECK(outcome.untouched);
             }
@@ -149,7 +150,8 @@ TEST_CASE("free functions and several RingAttentions on a ring share its call co
   for (std::string const& record : records) CHECK_THAT(record, ContainsSubstring("forward 3 done"));
 }
 
-TEST_CASE("a call that meets a collective operation is refused on all ranks, and the ring stays usable", "[attention]") {
+TEST_CASE("a call that meets a collective operation is refused on all ranks, and the ring stays usable",
+          "[attention]") {
   auto const outcomes = run_ring(3, [](SimulatedRing& ring) {
     Call call;
     make_good(call, 3, ring.rank());
@@ -164,7 +166,8 @@ TEST_CASE("a call that meets a collective operation is refused on all ranks, and
                    all_reduce(ring, sum);
                  else
                    call.run(attention);
-               }).type + " ";
+               }).type +
+               " ";
     types += attempt([&] { all_reduce(ring, sum); }).type + " ";
     return types + attempt([&] { call.run(attention); }).type;
   });

@@ -109,7 +109,8 @@ TEST_CASE("a flipped bit is detected by its receiver; the error names sender, st
             FlippingRing ring(simulated, channel, simulated.rank() == odd ? message : -1);
             Call call;
             make_good(call, ranks, ring.rank());
-            auto const sinks = call.tensor<float, 2>({Call::query_heads, 1}, 0.5f), dsinks = call.tensor(sinks.extents());
+            auto const sinks = call.tensor<float, 2>({Call::query_heads, 1}, 0.5f),
+                       dsinks = call.tensor(sinks.extents());
             call.operands.sinks = sinks;
             call.gradients.dsinks = dsinks;
             call.pass = Pass::backward;
@@ -123,9 +124,12 @@ TEST_CASE("a flipped bit is detected by its receiver; the error names sender, st
           }
           std::string const& text = outcomes[static_cast<std::size_t>(odd)].text;
           Rank const sender = ring_neighbour(odd, -1, ranks);
-          int const step = channel == Channel::reduction ? ranks - 1 : channel == Channel::carried ? message + 1 : message;
-          CHECK_THAT(text, ContainsSubstring(message_of("step ", step, " of the ring: rank ", odd, ": ", name_of(channel),
-                                                        " rows from rank ", sender, " do not match the checksum")));
+          int const step = channel == Channel::reduction ? ranks - 1
+                           : channel == Channel::carried ? message + 1
+                                                         : message;
+          CHECK_THAT(text, ContainsSubstring(detail::message_of("step ", step, " of the ring: rank ", odd, ": ",
+                                                                name_of(channel), " rows from rank ", sender,
+                                                                " do not match the checksum")));
         }
 }
 
@@ -148,8 +152,9 @@ TEST_CASE("checks change no result, with any exchange", "[attention]") {
                          for (Pass pass : {Pass::forward, Pass::backward}) {
                            call.pass = pass;
                            call.run(attention);
-                           planned_buffers = planned_buffers && attention.buffer_bytes(pass) ==
-                                                                    attention.plan(pass)->peak_buffer_bytes(ring.rank());
+                           planned_buffers =
+                               planned_buffers &&
+                               attention.buffer_bytes(pass) == attention.plan(pass)->peak_buffer_bytes(ring.rank());
                          }
                        results[checks] = {values(call.output), values(call.lse), values(call.gradients.dq),
                                           values(call.gradients.dk), values(call.gradients.dv)};
@@ -191,13 +196,13 @@ TEST_CASE("sink logits that differ between ranks are detected if calls are check
     for (Outcome const& outcome : outcomes) {
       CHECK(outcome.type == (checks ? "CommunicationError" : "nothing"));
       if (checks)
-        CHECK_THAT(outcome.text, ContainsSubstring("different sink logits: rank 0 has") && ContainsSubstring("rank 2 has"));
+        CHECK_THAT(outcome.text,
+                   ContainsSubstring("different sink logits: rank 0 has") && ContainsSubstring("rank 2 has"));
     }
   }
 }
 
-TEST_CASE("checked calls: a rank that has its results throws if another rank fails in its last step",
-          "[attention]") {
+TEST_CASE("checked calls: a rank that has its results throws if another rank fails in its last step", "[attention]") {
   for (bool checks : {true, false}) {
     int ended_well = 0;
     auto const outcomes = run_ring(2, [&](SimulatedRing& ring) {
@@ -253,7 +258,8 @@ TEST_CASE("the first value that is not finite is reported with rank, step and ro
           CAPTURE(bad, name_of(pass), name_of(rotation), outcome.text);
           CHECK((outcome.type == "Error" || outcome.type == "CommunicationError"));
           CHECK_THAT(outcome.text, ContainsSubstring("of the ring: ") && ContainsSubstring(" has the value ") &&
-                                       ContainsSubstring("in batch 1, row ") && ContainsSubstring("require_finite accepts"));
+                                       ContainsSubstring("in batch 1, row ") &&
+                                       ContainsSubstring("require_finite accepts"));
         }
         // Rank 1 uses its own value in its first step.
         CHECK_THAT(outcomes[1].text, ContainsSubstring("step 0 of the ring"));

@@ -140,8 +140,7 @@ TEST_CASE("the other ranks throw a CommunicationError that names the failed rank
       bool const finished = outcome.type == "nothing";
       bool const only_read =
           zero_copy == ZeroCopy::always && failure.pass == Pass::forward && failure.rotation == Rotation::keys;
-      bool const may_finish =
-          !(failure.mask == full()) || only_read || failure.calls + 1 + distance >= failure.ranks;
+      bool const may_finish = !(failure.mask == full()) || only_read || failure.calls + 1 + distance >= failure.ranks;
       CHECK((outcome.type == "CommunicationError" || (finished && may_finish)));
       if (!finished)
         CHECK_THAT(outcome.text, ContainsSubstring("rank " + std::to_string(failure.culprit) + " left the ring"));
@@ -193,7 +192,7 @@ TEST_CASE("a problem that one rank's backend rejects is refused on all ranks", "
         for (Outcome const& outcome : outcomes) {
           CAPTURE(ranks, refusing);
           CHECK(outcome.type == "UnsupportedError");
-          CHECK(outcome.text == message_of("rank ", refusing, ": head_dim 4 is not a multiple of 128"));
+          CHECK(outcome.text == detail::message_of("rank ", refusing, ": head_dim 4 is not a multiple of 128"));
           CHECK(outcome.good_call_works);
         }
       }

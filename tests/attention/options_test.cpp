@@ -48,7 +48,7 @@ TEST_CASE("default options are valid and change nothing", "[attention]") {
   CHECK_FALSE(options.query_offset);
   CHECK(options.rotation == Rotation::automatic);
   CHECK_NOTHROW(validate_rules(rules_of(options)));
-  CHECK_NOTHROW(validate_range<float>(rules_of(options)));
+  CHECK_NOTHROW(detail::validate_range<float>(rules_of(options)));
 }
 
 TEST_CASE("option values at the limits are accepted, beyond them refused", "[attention]") {
@@ -70,20 +70,20 @@ TEST_CASE("option values at the limits are accepted, beyond them refused", "[att
 
 TEST_CASE("the range of scale and cap depends on the type of the sums", "[attention]") {
   double const beyond_float = 2.0 * std::numeric_limits<float>::max();
-  CHECK_THROWS_AS(validate_range<float>({.softmax_scale = -beyond_float}), UnsupportedError);
-  CHECK_NOTHROW(validate_range<double>({.softmax_scale = -beyond_float}));
-  CHECK_NOTHROW(validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is accepted
-  CHECK_THROWS_AS(validate_range<float>({.logit_softcap = 1e-300}), UnsupportedError);
-  CHECK_NOTHROW(validate_range<double>({.logit_softcap = 1e-300}));
-  CHECK_THROWS_AS(validate_range<float>({.logit_softcap = beyond_float}), UnsupportedError);
+  CHECK_THROWS_AS(detail::validate_range<float>({.softmax_scale = -beyond_float}), UnsupportedError);
+  CHECK_NOTHROW(detail::validate_range<double>({.softmax_scale = -beyond_float}));
+  CHECK_NOTHROW(detail::validate_range<float>({.softmax_scale = 1e-300}));  // rounds to 0, which is accepted
+  CHECK_THROWS_AS(detail::validate_range<float>({.logit_softcap = 1e-300}), UnsupportedError);
+  CHECK_NOTHROW(detail::validate_range<double>({.logit_softcap = 1e-300}));
+  CHECK_THROWS_AS(detail::validate_range<float>({.logit_softcap = beyond_float}), UnsupportedError);
   // Both limits of the cap, for float and double.
   auto const check_ends = [](auto validate, double smallest, double largest) {
     for (double cap : {0.0, smallest, largest}) CHECK_NOTHROW(validate(cap));
     CHECK_THROWS_AS(validate(std::nextafter(smallest, 0.0)), UnsupportedError);
     CHECK_THROWS_AS(validate(std::nextafter(largest, 2 * largest)), UnsupportedError);
   };
-  check_ends([](double cap) { validate_range<float>({.logit_softcap = cap}); }, 0x1p-126, 0x1p101);
-  check_ends([](double cap) { validate_range<double>({.logit_softcap = cap}); }, 0x1p-1022, 0x1p968);
+  check_ends([](double cap) { detail::validate_range<float>({.logit_softcap = cap}); }, 0x1p-126, 0x1p101);
+  check_ends([](double cap) { detail::validate_range<double>({.logit_softcap = cap}); }, 0x1p-1022, 0x1p968);
 }
 
 TEST_CASE("each option changes the result", "[attention][C40]") {

@@ -77,7 +77,7 @@ TEST_CASE("a refused first call fixes no shapes", "[attention]") {
     make_good(good, 2, ring.rank());
     bad.v = bad.varied<4>({b, rows + 1, kv, value});
     Outcome const outcome = attempt([&] { bad.run(attention); });
-    check<Error>(outcome.type == "ShapeError", outcome.type);
+    detail::check<Error>(outcome.type == "ShapeError", outcome.type);
     good.run(attention);
   });
   SUCCEED("the good call went through");
@@ -106,7 +106,7 @@ TEST_CASE("a rank that cannot allocate its results makes all ranks throw", "[att
       });
       for (Outcome const& outcome : outcomes) {
         CHECK(outcome.type == "Error");
-        CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(message_of("rank ", ranks - 1, ": ")));
+        CHECK_THAT(outcome.text, Catch::Matchers::ContainsSubstring(detail::message_of("rank ", ranks - 1, ": ")));
         CHECK(outcome.good_call_works);
       }
     }

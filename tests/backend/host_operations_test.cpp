@@ -72,15 +72,15 @@ Normalised<A> normalised(State<A>& state, TensorView<A const, 2> sinks = {}) {
 TEST_CASE("buffers are aligned to cache lines and movable", "[backend]") {
   HostOperations operations;
   for (Index bytes : {1, 63, 64, 1000}) {
-    HostBuffer buffer = operations.allocate(bytes);
+    detail::HostBuffer buffer = operations.allocate(bytes);
     CHECK(buffer.size() == bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64 == 0);
     std::byte* const data = buffer.data();
-    HostBuffer const moved = std::move(buffer);
+    detail::HostBuffer const moved = std::move(buffer);
     CHECK((moved.data() == data && moved.size() == bytes));
   }
   CHECK(operations.allocate(0).data() == nullptr);
-  CHECK(HostBuffer().size() == 0);
+  CHECK(detail::HostBuffer().size() == 0);
 }
 
 TEST_CASE("element-wise operations respect strides", "[backend]") {

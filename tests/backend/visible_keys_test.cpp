@@ -36,7 +36,8 @@ struct RandomStep {
     auto const keys = request.sharding.segments(Side::key, static_cast<Rank>(choose.below(ranks)), request.key_lengths);
     bool const masked = choose.one_in(3), documents = choose.one_in(2);
     bool const elementwise = masked || !std::is_same_v<Predicate, EveryPair>;
-    visible_tiles(queries, keys, request.rules.mask, request.rules.query_offset.value_or(0), elementwise, &tiles);
+    detail::visible_tiles(queries, keys, request.rules.mask, request.rules.query_offset.value_or(0), elementwise,
+                          &tiles);
     query_positions = positions_of(queries);
     for (Index& position : query_positions) position += request.rules.query_offset.value_or(0);
     key_positions = positions_of(keys);
@@ -94,7 +95,7 @@ std::string fault(RandomStep<Predicate> const& random, Index b, Index h) {
   for (std::size_t i = 0; i < seen.size(); ++i)
     for (std::size_t j = 0; j < seen[i].size(); ++j)
       if (seen[i][j] != (step.visible(b, h, static_cast<Index>(i), static_cast<Index>(j)) ? 1 : 0))
-        return message_of("row ", i, ", key ", j, " is found ", seen[i][j], " times");
+        return detail::message_of("row ", i, ", key ", j, " is found ", seen[i][j], " times");
   return {};
 }
 
@@ -155,7 +156,7 @@ TEST_CASE("the predicate is not called for keys that other rules hide", "[backen
   };
   std::vector<Tile> tiles;
   std::vector<Segment> const query_segments{{0, 1, 3, 1}}, key_segments{{0, 5, 0, 1}};
-  visible_tiles(query_segments, key_segments, causal(), 0, true, &tiles);
+  detail::visible_tiles(query_segments, key_segments, causal(), 0, true, &tiles);
   Step<float, decltype(strict), HostMemory> step{.tiles = tiles,
                                                  .rules = {.mask = causal()},
                                                  .query_positions = queries,

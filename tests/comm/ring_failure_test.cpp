@@ -43,14 +43,15 @@ TEST_CASE("the rank at the end of the chain of waits holds up the ring", "[comm]
     CAPTURE(first, report.text.view());
     CHECK(report.culprit == 2);
     std::string const text(report.text.view());
-    CHECK(text.find(message_of("rank ", first, " waited 250 ms for rank ", statuses[static_cast<std::size_t>(first)].peer,
-                               " (carried shift, hop 1; call 7, backward, step 2)")) == 0);
+    CHECK(text.find(detail::message_of("rank ", first, " waited 250 ms for rank ",
+                                       statuses[static_cast<std::size_t>(first)].peer,
+                                       " (carried shift, hop 1; call 7, backward, step 2)")) == 0);
     CHECK_THAT(text, ContainsSubstring("rank 2 does not wait (last seen ") &&
                          ContainsSubstring("call 1, backward, step 1)") &&
                          ContainsSubstring("rank 2 holds up the ring"));
     for (Rank other = 0; other < 4; ++other)
       if (other != first && other != 2)
-        CHECK_THAT(text, ContainsSubstring(message_of("rank ", other, " waits for rank ")));
+        CHECK_THAT(text, ContainsSubstring(detail::message_of("rank ", other, " waits for rank ")));
   }
 }
 
@@ -71,8 +72,8 @@ TEST_CASE("in a cycle of waits, the rank with the least progress waits for the r
       auto const report = hang_report(statuses, first, 1ms);
       CHECK(report.culprit == behind % 3 + 1);
       CHECK_THAT(std::string(report.text.view()),
-                 ContainsSubstring(message_of("a cycle, in which rank ", behind, " is behind: what rank ", behind % 3 + 1,
-                                              " should have sent to it is lost")));
+                 ContainsSubstring(detail::message_of("a cycle, in which rank ", behind, " is behind: what rank ",
+                                                      behind % 3 + 1, " should have sent to it is lost")));
     }
   }
 }

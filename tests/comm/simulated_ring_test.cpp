@@ -151,30 +151,29 @@ TEST_CASE("waits end at the deadline on all ranks, and the errors name the rank 
   using namespace std::chrono_literals;
   for (Rank const late : {0, 2}) {
     std::atomic<int> given_up = 0;
-    auto const texts = run_ring(
-        4,
-        [&](SimulatedRing& ring) -> std::string {
-          if (ring.rank() == late) {
-            while (given_up < 3) std::this_thread::sleep_for(1ms);
-            return {};
-          }
-          try {
-            shift_until_failure(ring);
-          } catch (CommunicationError const& error) {
-            ++given_up;
-            return message_of(error.neighbour(), ": ", error.what());
-          }
-          return {};
-        },
-        {.timeout = 100ms});
+    auto const texts = run_ring(4,
+                                [&](SimulatedRing& ring) -> std::string {
+                                  if (ring.rank() == late) {
+                                    while (given_up < 3) std::this_thread::sleep_for(1ms);
+                                    return {};
+                                  }
+                                  try {
+                                    shift_until_failure(ring);
+                                  } catch (CommunicationError const& error) {
+                                    ++given_up;
+                                    return detail::message_of(error.neighbour(), ": ", error.what());
+                                  }
+                                  return {};
+                                },
+                                {.timeout = 100ms});
     for (Rank rank = 0; rank < 4; ++rank) {
       if (rank == late) continue;
       std::string const& text = texts[static_cast<std::size_t>(rank)];
       CAPTURE(late, rank, text);
-      CHECK(text.find(message_of(late, ": rank ")) == 0);
+      CHECK(text.find(detail::message_of(late, ": rank ")) == 0);
       CHECK_THAT(text, ContainsSubstring("waited 100 ms for rank ") && ContainsSubstring("(prefetched shift)") &&
-                           ContainsSubstring(message_of("rank ", late, " does not wait (last seen ")) &&
-                           ContainsSubstring(message_of("rank ", late, " holds up the ring")));
+                           ContainsSubstring(detail::message_of("rank ", late, " does not wait (last seen ")) &&
+                           ContainsSubstring(detail::message_of("rank ", late, " holds up the ring")));
     }
   }
 }
@@ -183,14 +182,13 @@ TEST_CASE("timeouts of a simulated ring are honoured or refused", "[comm]") {
   auto const nothing = [](SimulatedRing&) {};
   for (long const bad : {0, -5})
     CHECK_THROWS_WITH(run_ring(2, nothing, {.timeout = std::chrono::milliseconds(bad)}),
-                      ContainsSubstring(message_of("timeout is ", bad, " ms; at least 1 ms is accepted")));
-  run_ring(
-      2,
-      [](SimulatedRing& ring) {
-        std::array<std::byte, 2> all{};
-        for (int round = 0; round < 10; ++round) ring.all_gather(std::span(all).first(1), all);
-      },
-      {.timeout = std::chrono::milliseconds::max()});
+                      ContainsSubstring(detail::message_of("timeout is ", bad, " ms; at least 1 ms is accepted")));
+  run_ring(2,
+           [](SimulatedRing& ring) {
+             std::array<std::byte, 2> all{};
+             for (int round = 0; round < 10; ++round) ring.all_gather(std::span(all).first(1), all);
+           },
+           {.timeout = std::chrono::milliseconds::max()});
 }
 
 TEST_CASE("messages of different calls do not pair", "[comm]") {
@@ -218,8 +216,8 @@ TEST_CASE("messages of different calls do not pair", "[comm]") {
       std::string const& text = texts[static_cast<std::size_t>(rank)];
       CAPTURE(zero_copy, rank, text);
       CHECK(text != "");
-      named += text.find(message_of("rank ", rank, ": expected rows of call ", 3 + rank, ", backward, step 2, got rows of call ",
-                                    4 - rank)) == 0;
+      named += text.find(detail::message_of("rank ", rank, ": expected rows of call ", 3 + rank,
+                                            ", backward, step 2, got rows of call ", 4 - rank)) == 0;
     }
     CHECK(named >= 1);
   }

@@ -30,7 +30,7 @@ class WithoutMerge : annulus::ReferenceBackend {
 
  public:
   using memory_space = annulus::HostMemory;
-  using Buffer = annulus::HostBuffer;
+  using Buffer = annulus::detail::HostBuffer;
   template <class T>
   using accumulator = annulus::Accumulator<T>;
   using Base::add, Base::add_gradients, Base::allocate, Base::clear, Base::convert, Base::copy, Base::fold,

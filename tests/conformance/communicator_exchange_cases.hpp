@@ -17,7 +17,7 @@ namespace annulus_test::communicator_cases {
 template <class RunRing>
 void geometry(RunRing& run, int ranks) {
   check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
-    if (ring.size() != ranks) return annulus::message_of("size is ", ring.size());
+    if (ring.size() != ranks) return annulus::detail::message_of("size is ", ring.size());
     std::vector<std::byte> mine{static_cast<std::byte>(ring.rank())}, all(static_cast<std::size_t>(ranks));
     ring.all_gather(mine, all);
     for (int rank = 0; rank < ranks; ++rank)

@@ -149,7 +149,7 @@ void abandoning_rank(RunRing& run, int ranks) {
         } catch (annulus::CommunicationError const& error) {
           ++failures;
           if (error.neighbour() != culprit || std::string(error.what()).find(reason) == std::string::npos)
-            return annulus::message_of("failure ", failures, " is: ", error.what());
+            return annulus::detail::message_of("failure ", failures, " is: ", error.what());
         }
       if (failures < 3) return "exchanges succeed on an abandoned ring";
       // So that the rank does not leave before all have received the reason.

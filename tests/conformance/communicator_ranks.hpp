@@ -147,8 +147,8 @@ inline std::string complaint_about(std::span<std::byte const> bytes, annulus::Ra
                                    std::size_t run) {
   for (std::size_t i = 0; i < bytes.size(); ++i)
     if (bytes[i] != pattern(sender, message, run, i))
-      return annulus::message_of("message ", message, " from rank ", sender, ": byte ", i, " of run ", run,
-                                 " is wrong");
+      return annulus::detail::message_of("message ", message, " from rank ", sender, ": byte ", i, " of run ", run,
+                                         " is wrong");
   return {};
 }
 

@@ -30,7 +30,7 @@ Foreign lazy_backend() { return Foreign({.deferral = {.when = DeferralOptions::l
 Tensor tensor_of(float value) {
   Tensor tensor(extents);
   auto const elements = at_rest(tensor.view());
-  annulus::for_each_element(elements, elements, [&](float& element, float&) { element = value; });
+  annulus::detail::for_each_element(elements, elements, [&](float& element, float&) { element = value; });
   return tensor;
 }
 

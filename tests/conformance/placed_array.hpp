@@ -117,8 +117,9 @@ class PlacedArray {
     auto const elements = std::make_unique<T[]>(static_cast<std::size_t>(reach()));
     std::fill_n(elements.get(), reach(), gap());
     annulus::TensorView<T, N> const target(elements.get() + first_, extents_, strides_);
-    annulus::for_each_element(target, target, [](T& element, T&) { element = poison(); });
-    if (!values.empty()) annulus::copy_elements(annulus::TensorView<double const, N>(values.data(), extents_), target);
+    annulus::detail::for_each_element(target, target, [](T& element, T&) { element = poison(); });
+    if (!values.empty())
+      annulus::detail::copy_elements(annulus::TensorView<double const, N>(values.data(), extents_), target);
     return Placement::template place<T, 1>(annulus::TensorView<T const, 1>(elements.get(), {reach()}));
   }
 
@@ -130,7 +131,7 @@ class PlacedArray {
   std::vector<bool> places() const {
     std::vector<bool> result(static_cast<std::size_t>(reach()), false);
     T const* const begin = elements().data();
-    annulus::for_each_element(at_rest(), at_rest(), [&](T const& element, T const&) {
+    annulus::detail::for_each_element(at_rest(), at_rest(), [&](T const& element, T const&) {
       result[static_cast<std::size_t>(&element - begin)] = true;
     });
     return result;

@@ -181,8 +181,8 @@ class StepSolver {
   StepRows& cut(QueryShard const& query, KeyShard const& key) {
     StepRows& rows = steps_.emplace_back();
     bool const elementwise = d_.mask || !std::is_same_v<Predicate, annulus::EveryPair>;
-    auto const need = annulus::visible_tiles(query.segments, key.segments, problem_.options.mask, d_.query_offset,
-                                             elementwise, &rows.tiles);
+    auto const need = annulus::detail::visible_tiles(query.segments, key.segments, problem_.options.mask,
+                                                     d_.query_offset, elementwise, &rows.tiles);
     rows.query_positions = annulus::positions_of(query.segments);
     for (Index& position : rows.query_positions) position += d_.query_offset;
     rows.key_positions = annulus::positions_of(key.segments);

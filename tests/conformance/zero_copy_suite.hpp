@@ -44,10 +44,11 @@ class SharedRuns {
   /// Empty if the window has the runs that `owner` filled with `message`; else what is wrong.
   template <class SharedWindow>
   std::string complaint(SharedWindow const& window, annulus::Rank owner, int message) const {
-    if (window.runs().size() != lengths_.size()) return annulus::message_of(window.runs().size(), " runs");
+    if (window.runs().size() != lengths_.size()) return annulus::detail::message_of(window.runs().size(), " runs");
     std::string all;
     for (std::size_t p = 0; p < lengths_.size(); ++p) {
-      if (window.runs()[p].size() != lengths_[p]) return annulus::message_of(window.runs()[p].size(), " bytes in run ", p);
+      if (window.runs()[p].size() != lengths_[p])
+        return annulus::detail::message_of(window.runs()[p].size(), " bytes in run ", p);
       all += complaint_about(window.runs()[p], owner, message, p);
     }
     return all;

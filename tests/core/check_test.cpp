@@ -26,38 +26,38 @@ struct CountsWrites {
 }  // namespace
 
 TEST_CASE("message_of writes its parts one after the other", "[core]") {
-  CHECK(message_of() == "");
-  CHECK(message_of("k has ", Index{7}, " rows, expected ", 12) == "k has 7 rows, expected 12");
-  CHECK(message_of(std::string("a"), std::string_view("b"), 'c') == "abc");
-  CHECK(message_of(true, " ", false) == "true false");
+  CHECK(detail::message_of() == "");
+  CHECK(detail::message_of("k has ", Index{7}, " rows, expected ", 12) == "k has 7 rows, expected 12");
+  CHECK(detail::message_of(std::string("a"), std::string_view("b"), 'c') == "abc");
+  CHECK(detail::message_of(true, " ", false) == "true false");
 }
 
 TEST_CASE("message_of writes lists in brackets", "[core]") {
-  CHECK(message_of(std::vector<Index>{1, -2, 3}) == "[1, -2, 3]");
-  CHECK(message_of(std::vector<int>{}) == "[]");
-  CHECK(message_of(std::array<Index, 4>{2, 0, 4, 8}) == "[2, 0, 4, 8]");
-  CHECK(message_of(std::vector<bool>{true, false}) == "[true, false]");
+  CHECK(detail::message_of(std::vector<Index>{1, -2, 3}) == "[1, -2, 3]");
+  CHECK(detail::message_of(std::vector<int>{}) == "[]");
+  CHECK(detail::message_of(std::array<Index, 4>{2, 0, 4, 8}) == "[2, 0, 4, 8]");
+  CHECK(detail::message_of(std::vector<bool>{true, false}) == "[true, false]");
 }
 
 TEST_CASE("message_of writes floating-point numbers with all their digits", "[core]") {
   double const third = 1.0 / 3.0;
-  CHECK(std::stod(message_of(third)) == third);
-  CHECK(message_of(0.5) == "0.5");
+  CHECK(std::stod(detail::message_of(third)) == third);
+  CHECK(detail::message_of(0.5) == "0.5");
 }
 
 TEST_CASE("check throws the requested error with the message, only if the condition fails", "[core]") {
-  CHECK_NOTHROW(check<ShapeError>(true, "never seen"));
-  CHECK_THROWS_AS(check<ShapeError>(false, "x is ", 3), ShapeError);
-  CHECK_THROWS_WITH(check<ShapeError>(false, "x is ", 3), "x is 3");
-  CHECK_THROWS_AS(check<UnsupportedError>(false, ""), UnsupportedError);
-  CHECK_THROWS_AS(check<CommunicationError>(false, ""), CommunicationError);
+  CHECK_NOTHROW(detail::check<ShapeError>(true, "never seen"));
+  CHECK_THROWS_AS(detail::check<ShapeError>(false, "x is ", 3), ShapeError);
+  CHECK_THROWS_WITH(detail::check<ShapeError>(false, "x is ", 3), "x is 3");
+  CHECK_THROWS_AS(detail::check<UnsupportedError>(false, ""), UnsupportedError);
+  CHECK_THROWS_AS(detail::check<CommunicationError>(false, ""), CommunicationError);
 }
 
 TEST_CASE("the message is not built if the condition holds", "[core]") {
   int written = 0;
-  check<Error>(true, CountsWrites{&written});
+  detail::check<Error>(true, CountsWrites{&written});
   CHECK(written == 0);
-  CHECK_THROWS_WITH(check<Error>(false, CountsWrites{&written}), "written");
+  CHECK_THROWS_WITH(detail::check<Error>(false, CountsWrites{&written}), "written");
   CHECK(written == 1);
 }
 

@@ -4,9 +4,9 @@
 
 #include "support/catch.hpp"
 
-using annulus::ceil_divide;
-using annulus::floor_divide;
 using annulus::Index;
+using annulus::detail::ceil_divide;
+using annulus::detail::floor_divide;
 
 namespace {
 
@@ -40,8 +40,8 @@ TEST_CASE("division does not overflow at the ends of the range", "[core]") {
 }
 
 TEST_CASE("sums and products saturate at both ends of the range", "[core]") {
-  using annulus::saturating_product;
-  using annulus::saturating_sum;
+  using annulus::detail::saturating_product;
+  using annulus::detail::saturating_sum;
   CHECK((saturating_sum(3, -5) == -2 && saturating_product(3, -5) == -15));
   CHECK((saturating_sum(largest, 1) == largest && saturating_sum(smallest, -1) == smallest));
   CHECK(saturating_sum(largest, smallest) == -1);
@@ -51,5 +51,5 @@ TEST_CASE("sums and products saturate at both ends of the range", "[core]") {
 }
 
 TEST_CASE("places beyond both ends of the ring wrap around", "[core]") {
-  for (int place : {-8, -4, 0, 4, 8}) CHECK(annulus::rank_at(place + 3, 4) == 3);
+  for (int place : {-8, -4, 0, 4, 8}) CHECK(annulus::detail::rank_at(place + 3, 4) == 3);
 }

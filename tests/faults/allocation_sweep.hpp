@@ -22,7 +22,7 @@ struct FailingCall {
   bool checked = true;
 
   std::string text() const {
-    return annulus::message_of("rank ", culprit, ", call ", call, ", checks ", checked ? "on" : "off");
+    return annulus::detail::message_of("rank ", culprit, ", call ", call, ", checks ", checked ? "on" : "off");
   }
 };
 

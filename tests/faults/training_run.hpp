@@ -33,10 +33,10 @@ struct Scenario {
   int training_steps() const { return fault.place == Place::call ? 3 : 2; }
 
   std::string text() const {
-    return annulus::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ",
-                               fault.culprit, " of ", ranks, ", zero_copy ", annulus::name_of(zero_copy), ", ",
-                               rotation == annulus::Rotation::keys ? "keys" : "queries", " rotate, checks ",
-                               checked ? "on" : "off");
+    return annulus::detail::message_of(
+        name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ", fault.culprit, " of ", ranks,
+        ", zero_copy ", annulus::name_of(zero_copy), ", ", rotation == annulus::Rotation::keys ? "keys" : "queries",
+        " rotate, checks ", checked ? "on" : "off");
   }
 };
 

@@ -51,18 +51,19 @@ class Verdicts {
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       RankReport const& report = ranks[r];
       bool const is_culprit = static_cast<annulus::Rank>(r) == fault.culprit;
-      std::string const who = annulus::message_of("rank ", r, ": ", report.text.data());
+      std::string const who = annulus::detail::message_of("rank ", r, ": ", report.text.data());
       if (!report.right && visibility != Visibility::unseen) complain(scenario, "wrong results", who);
       if (report.end == RankReport::other_exception) complain(scenario, "another exception", who);
       bool const stands_still = is_culprit && (fault.kind == FaultKind::stop || fault.kind == FaultKind::die);
       double const limit = std::chrono::duration<double>(scenario.deadline).count() + 1;
       if (!stands_still && report.seconds > limit)
-        complain(scenario, "ends late", annulus::message_of("rank ", r, " after ", report.seconds, " s"));
+        complain(scenario, "ends late", annulus::detail::message_of("rank ", r, " after ", report.seconds, " s"));
       if (!any_threw) continue;
       // A rank that omits its last calls makes no call that could throw.
       bool const has_no_more_calls = is_culprit && (fault.kind == FaultKind::leave || fault.kind == FaultKind::skip);
       if (!threw(report) && visibility != Visibility::unseen && !has_no_more_calls)
-        complain(scenario, "not all ranks throw", annulus::message_of("rank ", r, " returns, ", text_of(ranks)));
+        complain(scenario, "not all ranks throw",
+                 annulus::detail::message_of("rank ", r, " returns, ", text_of(ranks)));
       if (report.end != RankReport::communication_error) continue;
       if (visibility == Visibility::unseen) continue;
       // If ranks differ in the number of a call or the size of a record, the one that differs from all others is wrong:
@@ -72,8 +73,9 @@ class Verdicts {
       bool const can_be_known = !is_difference || (scenario.ranks > 2 && !is_culprit);
       if (report.neighbour != fault.culprit && can_be_known)
         complain(scenario, is_culprit ? "the culprit names another rank" : "names another rank",
-                 annulus::message_of("neighbour ", report.neighbour, ", ", who));
-      if (std::string(report.text.data()).find(annulus::message_of("rank ", fault.culprit)) == std::string::npos)
+                 annulus::detail::message_of("neighbour ", report.neighbour, ", ", who));
+      if (std::string(report.text.data()).find(annulus::detail::message_of("rank ", fault.culprit)) ==
+          std::string::npos)
         complain(scenario,
                  is_culprit ? "the text of the culprit does not name it" : "the text does not name the culprit", who);
     }

@@ -190,7 +190,7 @@ TEST_CASE("bytes: a causal window of w keys over contiguous shards sends the w-1
     auto const rows_through = [&](int rank) { return rank == ranks - 1 ? 0 : std::min(w - 1, (rank + 1) * shard); };
     // Gradients return directly to their owner: a rank sends those of the rows that its own queries see.
     auto const rows_returned = [&](int rank) { return std::min(w - 1, rank * shard); };
-    int const steps = static_cast<int>(std::min<Index>(ranks, 1 + annulus::ceil_divide(w - 1, shard)));
+    int const steps = static_cast<int>(std::min<Index>(ranks, 1 + annulus::detail::ceil_divide(w - 1, shard)));
     for (int rank = 0; rank < ranks; ++rank) {
       INFO("window of " << w << " keys, rank " << rank);
       PassLog const &forward = log_of(logs, rank, Pass::forward), &backward = log_of(logs, rank, Pass::backward);

@@ -73,7 +73,7 @@ template <class T>
 RowMajor<T> stored(annulus::TensorView<T const, 4> view, annulus::AxisOrder order) {
   auto const extents = annulus::stored_extents(order, view.extents());
   RowMajor<T> tensor(extents[0], extents[1], extents[2], extents[3]);
-  annulus::copy_elements(view, annulus::view_of(annulus::with_axes(tensor, order)));
+  annulus::detail::copy_elements(view, annulus::view_of(annulus::with_axes(tensor, order)));
   return tensor;
 }
 

@@ -17,8 +17,8 @@ struct BruteForce {
       for (Index j = 0; j < key_count; ++j)
         if (i + band.lo <= j && j <= i + band.hi) {
           ++count;
-          queries = hull(queries, {i, i + 1});
-          keys = hull(keys, {j, j + 1});
+          queries = detail::hull(queries, {i, i + 1});
+          keys = detail::hull(keys, {j, j + 1});
         }
   }
 };
@@ -83,10 +83,10 @@ TEST_CASE("a shifted band keeps its pairs, and its unbounded sides", "[mask]") {
 }
 
 TEST_CASE("the hull of two ranges ignores empty ones", "[mask]") {
-  CHECK(hull({2, 4}, {7, 9}) == RowRange{2, 9});
-  CHECK(hull({7, 9}, {2, 4}) == RowRange{2, 9});
-  CHECK(hull({0, 0}, {7, 9}) == RowRange{7, 9});
-  CHECK(hull({7, 9}, {100, 3}) == RowRange{7, 9});
+  CHECK(detail::hull({2, 4}, {7, 9}) == RowRange{2, 9});
+  CHECK(detail::hull({7, 9}, {2, 4}) == RowRange{2, 9});
+  CHECK(detail::hull({0, 0}, {7, 9}) == RowRange{7, 9});
+  CHECK(detail::hull({7, 9}, {100, 3}) == RowRange{7, 9});
   CHECK(RowRange{3, 3}.empty());
   CHECK(RowRange{3, 5}.size() == 2);
 }

@@ -10,8 +10,9 @@ using namespace annulus;
 
 namespace {
 
-DocumentRuns runs_of(std::vector<std::int32_t> const& ids) {
-  return DocumentRuns(static_cast<Index>(ids.size()), [&](Index row) { return ids[static_cast<std::size_t>(row)]; });
+detail::DocumentRuns runs_of(std::vector<std::int32_t> const& ids) {
+  return detail::DocumentRuns(static_cast<Index>(ids.size()),
+                              [&](Index row) { return ids[static_cast<std::size_t>(row)]; });
 }
 
 }  // namespace
@@ -19,14 +20,14 @@ DocumentRuns runs_of(std::vector<std::int32_t> const& ids) {
 TEST_CASE("only rows with the same positive document id see each other", "[mask][C22]") {
   constexpr std::int32_t largest = std::numeric_limits<std::int32_t>::max();
   constexpr std::int32_t smallest = std::numeric_limits<std::int32_t>::min();
-  CHECK(same_document(1, 1));
-  CHECK(same_document(largest, largest));
-  CHECK_FALSE(same_document(1, 2));
-  CHECK_FALSE(same_document(0, 0));
-  CHECK_FALSE(same_document(-1, -1));
-  CHECK_FALSE(same_document(smallest, smallest));
-  CHECK_FALSE(same_document(0, 1));
-  CHECK_FALSE(same_document(1, 0));
+  CHECK(detail::same_document(1, 1));
+  CHECK(detail::same_document(largest, largest));
+  CHECK_FALSE(detail::same_document(1, 2));
+  CHECK_FALSE(detail::same_document(0, 0));
+  CHECK_FALSE(detail::same_document(-1, -1));
+  CHECK_FALSE(detail::same_document(smallest, smallest));
+  CHECK_FALSE(detail::same_document(0, 1));
+  CHECK_FALSE(detail::same_document(1, 0));
 }
 
 TEST_CASE("each packed document is one run", "[mask]") {
@@ -55,6 +56,6 @@ TEST_CASE("a document in several runs is detected, and its range contains all of
 TEST_CASE("no keys, no runs", "[mask]") {
   CHECK(runs_of({}).consecutive());
   CHECK(runs_of({}).rows_of(1).empty());
-  CHECK(DocumentRuns().rows_of(1).empty());
+  CHECK(detail::DocumentRuns().rows_of(1).empty());
   CHECK(runs_of({0, -4}).consecutive());
 }

@@ -125,7 +125,8 @@ TEST_CASE("options of a ring over MPI are honoured or refused", "[mpi][comm]") {
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, tiny); }),
              ContainsSubstring("on rank 0 and 4 on rank 1"));
   // Out of range on one rank: refused on all.
-  CHECK_THAT(refusal({.timeout = world_rank() == 1 ? 0ms : 60'000ms}), ContainsSubstring("rank 1: MpiRingOptions: timeout is 0 ms"));
+  CHECK_THAT(refusal({.timeout = world_rank() == 1 ? 0ms : 60'000ms}),
+             ContainsSubstring("rank 1: MpiRingOptions: timeout is 0 ms"));
   MpiRingOptions const mixed{.timeout = 60s, .zero_copy = world_rank() == 0 ? ZeroCopy::automatic : ZeroCopy::never};
   CHECK_THAT(thrown<CommunicationError>([&] { MpiRing ring(MPI_COMM_WORLD, mixed); }),
              ContainsSubstring("zero_copy is automatic on rank 0 and never on rank 1"));
@@ -193,8 +194,8 @@ TEST_CASE("a late rank is given up, is named in the errors, and throws when it c
     });
     // The rank that gives up first writes the report; with two ranks only one can be waiting.
     CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank"));
-    CHECK_THAT(first, ContainsSubstring(message_of("rank ", late, " does not answer")) &&
-                          ContainsSubstring(message_of("rank ", late, " holds up the ring")));
+    CHECK_THAT(first, ContainsSubstring(detail::message_of("rank ", late, " does not answer")) &&
+                          ContainsSubstring(detail::message_of("rank ", late, " holds up the ring")));
     if (ring.size() == 2) CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank 1 (carried shift, hop 1)"));
     CHECK(thrown<CommunicationError>([&] { try_shift(ring, 1, 1, 8); }) == first);
     CHECK(thrown<CommunicationError>([&] { transfer->wait(); }) == (transfer ? first : ""));
@@ -249,8 +250,11 @@ TEST_CASE("messages of different calls do not pair over MPI", "[mpi][comm]") {
       std::vector<std::byte> mine(1), all(static_cast<std::size_t>(ring.size()));
       ring.all_gather(mine, all);  // throws if another rank has found the mismatch
     });
-    CHECK_THAT(text, ContainsSubstring("expected rows of call 3, backward, step 1, got rows of call 2, backward, step 1 from rank 0") ||
-                         ContainsSubstring("expected rows of call 2, backward, step 1, got rows of call 3, backward, step 1 from rank "));
+    CHECK_THAT(text,
+               ContainsSubstring(
+                   "expected rows of call 3, backward, step 1, got rows of call 2, backward, step 1 from rank 0") ||
+                   ContainsSubstring(
+                       "expected rows of call 2, backward, step 1, got rows of call 3, backward, step 1 from rank "));
     MPI_Barrier(MPI_COMM_WORLD);
   }
 }

@@ -58,16 +58,16 @@ TEST_CASE("replica groups that are not a partition are refused", "[mpi][comm]") 
   CHECK_THAT(refusal({everyone, {0}}), ContainsSubstring("rank 0 is in replica groups 0 and 1"));
   CHECK_THAT(refusal({}), ContainsSubstring("rank 0 is in no replica group"));
   CHECK_THAT(refusal({everyone, {}}), ContainsSubstring("replica group 1 is empty"));
-  CHECK_THAT(refusal({everyone, {ranks}}), ContainsSubstring(message_of("names rank ", ranks)));
+  CHECK_THAT(refusal({everyone, {ranks}}), ContainsSubstring(detail::message_of("names rank ", ranks)));
   CHECK_THAT(refusal({everyone, {-1}}), ContainsSubstring("names rank -1"));
   if (ranks > 1) {
     auto const last = ranks - 1;
     auto const fewer = std::vector<int>(everyone.begin(), everyone.end() - 1);
-    CHECK_THAT(refusal({fewer}), ContainsSubstring(message_of("rank ", last, " is in no replica group")));
+    CHECK_THAT(refusal({fewer}), ContainsSubstring(detail::message_of("rank ", last, " is in no replica group")));
     // One rank passes other groups: all ranks throw and name it.
     auto swapped = everyone;
     if (world_rank() == last) std::swap(swapped[0], swapped[1]);
     CHECK_THAT(thrown<CommunicationError>([&] { (void)MpiRing::from_replica_groups(MPI_COMM_WORLD, {swapped}); }),
-               ContainsSubstring(message_of("replica groups of rank ", last, " differ")));
+               ContainsSubstring(detail::message_of("replica groups of rank ", last, " differ")));
   }
 }

@@ -53,7 +53,9 @@ void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& back
                   annulus::detail::RingBuffers<Ring, MarkedBackend>& buffers, std::string& wrong, Note&& note,
                   Check&& check) {
   annulus::Rank const rank = ring.rank();
-  auto const complain = [&](auto const&... what) { wrong += annulus::message_of("rank ", rank, ": ", what..., "\n"); };
+  auto const complain = [&](auto const&... what) {
+    wrong += annulus::detail::message_of("rank ", rank, ": ", what..., "\n");
+  };
   auto const& prefetched = plan.prefetched_layout();
   auto const& carried = plan.carried_layout();
   bool const carries = !carried.empty();

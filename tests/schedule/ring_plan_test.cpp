@@ -199,7 +199,7 @@ TEST_CASE("a plan whose rows, pairs or bytes overflow is refused", "[schedule]")
   Index const huge = Index{1} << 32;
   refused({.query_lengths = {huge}, .key_lengths = {huge}}, "a step of 4294967296 queries and 4294967296 keys");
   refused({.query_lengths = {Index{1} << 57, Index{1} << 57}, .key_lengths = {0, 0}}, "288230376151711744 positions");
-  refused({.query_lengths = {0, 0, 0}, .key_lengths = {largest_index, largest_index, 2}},
+  refused({.query_lengths = {0, 0, 0}, .key_lengths = {detail::largest_index, detail::largest_index, 2}},
           "9223372036854775807 positions");
   refused({.shape = {.batch = huge, .query_heads = huge}, .query_lengths = {0}, .key_lengths = {0}},
           "batch 4294967296");
@@ -211,7 +211,7 @@ TEST_CASE("a plan whose rows, pairs or bytes overflow is refused", "[schedule]")
   PlanRequest const much{.shape = {.batch = 64, .query_heads = 64, .kv_heads = 64, .head_dim = 128, .value_dim = 128},
                          .query_lengths = {Index{1} << 24, Index{1} << 24},
                          .key_lengths = {Index{1} << 24, Index{1} << 24}};
-  CHECK(RingPlan(much).multiply_adds(0) == largest_index);
+  CHECK(RingPlan(much).multiply_adds(0) == detail::largest_index);
 }
 
 TEST_CASE("a bias or boolean mask stays with its queries", "[schedule]") {

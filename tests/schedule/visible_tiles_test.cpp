@@ -23,12 +23,13 @@ struct Shards {
 
 struct Found {
   std::vector<Tile> tiles;
-  Need need;
+  detail::Need need;
 };
 
 Found find(Shards const& shards, bool elementwise = false) {
   Found found;
-  found.need = visible_tiles(shards.queries, shards.keys, shards.mask, shards.query_offset, elementwise, &found.tiles);
+  found.need =
+      detail::visible_tiles(shards.queries, shards.keys, shards.mask, shards.query_offset, elementwise, &found.tiles);
   return found;
 }
 
@@ -55,21 +56,21 @@ std::string fault(Shards const& shards, bool elementwise) {
   Found const found = find(shards, elementwise);
   auto const times = shown(shards, found.tiles);
   auto const queries = positions_of(shards.queries), keys = positions_of(shards.keys);
-  Need exact;
+  detail::Need exact;
   for (Index i = 0; i < static_cast<Index>(queries.size()); ++i)
     for (Index j = 0; j < static_cast<Index>(keys.size()); ++j) {
       Index const q = queries[static_cast<std::size_t>(i)] + shards.query_offset, k = keys[static_cast<std::size_t>(j)];
       bool const visible = shards.mask.visible(q, k);
       auto const time = times.find({i, j});
       int const seen = time == times.end() ? 0 : time->second;
-      if (seen != (visible ? 1 : 0)) return message_of("pair (", q, ", ", k, ") is shown ", seen, " times");
+      if (seen != (visible ? 1 : 0)) return detail::message_of("pair (", q, ", ", k, ") is shown ", seen, " times");
       if (!visible) continue;
       ++exact.visible_pairs;
-      exact.queries = hull(exact.queries, {i, i + 1});
-      exact.keys = hull(exact.keys, {j, j + 1});
+      exact.queries = detail::hull(exact.queries, {i, i + 1});
+      exact.keys = detail::hull(exact.keys, {j, j + 1});
     }
   if (found.need.visible_pairs != exact.visible_pairs)
-    return message_of(found.need.visible_pairs, " pairs are counted, ", exact.visible_pairs, " are visible");
+    return detail::message_of(found.need.visible_pairs, " pairs are counted, ", exact.visible_pairs, " are visible");
   if (!(found.need.queries == exact.queries && found.need.keys == exact.keys))
     return "the rows that take part are wrong";
   Index sum = 0;
@@ -79,8 +80,8 @@ std::string fault(Shards const& shards, bool elementwise) {
     if (tile.visible_pairs == 0 || tile.coverage == Coverage::none) return "there is a tile with nothing visible";
     if (elementwise && tile.coverage != Coverage::elements) return "a tile is not masked element by element";
   }
-  Need const counted_only =
-      visible_tiles(shards.queries, shards.keys, shards.mask, shards.query_offset, elementwise, nullptr);
+  detail::Need const counted_only =
+      detail::visible_tiles(shards.queries, shards.keys, shards.mask, shards.query_offset, elementwise, nullptr);
   if (counted_only.visible_pairs != exact.visible_pairs) return "the need depends on whether tiles are requested";
   return {};
 }

@@ -12,15 +12,15 @@ using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("append_segment counts local rows and merges contiguous segments", "[sharding]") {
   std::vector<Segment> segments;
-  append_segment(segments, 0, 5, 1);
+  detail::append_segment(segments, 0, 5, 1);
   CHECK(segments.empty());
-  append_segment(segments, 3, 0, 1);
-  append_segment(segments, 2, 3, 1);
+  detail::append_segment(segments, 3, 0, 1);
+  detail::append_segment(segments, 2, 3, 1);
   CHECK(segments == std::vector<Segment>{{0, 5, 0, 1}});
-  append_segment(segments, 2, 5, 2);
-  append_segment(segments, 1, 9, 2);
+  detail::append_segment(segments, 2, 5, 2);
+  detail::append_segment(segments, 1, 9, 2);
   CHECK(segments == std::vector<Segment>{{0, 5, 0, 1}, {5, 3, 5, 2}});
-  append_segment(segments, 1, 20, 2);
+  detail::append_segment(segments, 1, 20, 2);
   CHECK(rows_of(segments) == 9);
   CHECK(positions_of(segments) == std::vector<Index>{0, 1, 2, 3, 4, 5, 7, 9, 20});
 }

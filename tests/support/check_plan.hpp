@@ -13,7 +13,6 @@
 namespace annulus_test {
 
 using annulus::Index;
-using annulus::Need;
 using annulus::Pass;
 using annulus::PlannedStep;
 using annulus::PlanRequest;
@@ -21,6 +20,7 @@ using annulus::Rank;
 using annulus::Rotation;
 using annulus::RowRange;
 using annulus::Tile;
+using annulus::detail::Need;
 
 /// The checks, one member function each; all throw Error. Plan: RingPlan, or a type with its const member functions.
 template <class Plan>
@@ -31,9 +31,9 @@ class PlanWalk {
     PlanRequest const& request = plan.request();
     for (Rank visitor = 0; visitor < ranks(); ++visitor)
       for (Rank owner = 0; owner < ranks(); ++owner)
-        needs_.push_back(annulus::visible_tiles(plan.query_segments(keys ? visitor : owner),
-                                                plan.key_segments(keys ? owner : visitor), request.rules.mask,
-                                                request.rules.query_offset.value_or(0), request.elementwise, nullptr));
+        needs_.push_back(annulus::detail::visible_tiles(
+            plan.query_segments(keys ? visitor : owner), plan.key_segments(keys ? owner : visitor), request.rules.mask,
+            request.rules.query_offset.value_or(0), request.elementwise, nullptr));
   }
 
   void check_offsets() const {
@@ -174,17 +174,19 @@ class PlanWalk {
  private:
   template <class... Parts>
   static void require(bool condition, Parts const&... parts) {
-    annulus::check<annulus::Error>(condition, "plan: ", parts...);
+    annulus::detail::check<annulus::Error>(condition, "plan: ", parts...);
   }
-  static std::string at(Rank rank, int step) { return annulus::message_of("rank ", rank, ", step ", step, ": "); }
-  static std::string text(RowRange rows) { return annulus::message_of("[", rows.begin, ", ", rows.end, ")"); }
+  static std::string at(Rank rank, int step) {
+    return annulus::detail::message_of("rank ", rank, ", step ", step, ": ");
+  }
+  static std::string text(RowRange rows) { return annulus::detail::message_of("[", rows.begin, ", ", rows.end, ")"); }
   static bool same(RowRange a, RowRange b) { return a == b || (a.empty() && b.empty()); }
   static bool holds(RowRange outer, RowRange inner) {
     return inner.empty() || (outer.begin <= inner.begin && inner.end <= outer.end);
   }
 
   int ranks() const { return plan_.ranks(); }
-  Rank wrap(int rank) const { return annulus::rank_at(rank, ranks()); }
+  Rank wrap(int rank) const { return annulus::detail::rank_at(rank, ranks()); }
   Rank owner(Rank rank, int step) const { return wrap(rank - plan_.offset(step)); }
   RowRange whole(Rank owner) const { return {0, plan_.rotating_rows(owner)}; }
   Need const& need(Rank visitor, Rank owner) const {
@@ -200,7 +202,7 @@ class PlanWalk {
     if (!plan_.carried_direct()) return whole(owner);
     RowRange rows;
     for (int i = first; i < plan_.steps(); ++i)
-      rows = annulus::hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
+      rows = annulus::detail::hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
     return rows;
   }
 

@@ -132,7 +132,7 @@ class FaultyBackend : public annulus::HostOperations {
     }
     annulus::HostOperations::normalise(state, sinks, output, lse, lse_remainder);
     if (is(BackendFault::lse_remainder_forgotten) && lse_remainder.data()) clear(lse_remainder);
-    annulus::for_each_element(lse, lse, [&](L& value, L&) {
+    annulus::detail::for_each_element(lse, lse, [&](L& value, L&) {
       if (is(BackendFault::lse_in_base_2)) value /= std::log(L(2));
       if (is(BackendFault::empty_row_has_lse_0) && value == annulus::empty_row<L>) value = L(0);
     });
@@ -151,7 +151,7 @@ class FaultyBackend : public annulus::HostOperations {
                       annulus::TensorView<A, 2> dsinks) {
     annulus::HostOperations::sink_gradients(lse, lse_remainder, delta, sinks, dsinks);
     if (is(BackendFault::sink_gradient_of_wrong_sign))
-      annulus::for_each_element(dsinks, dsinks, [](A& value, A&) { value = -value; });
+      annulus::detail::for_each_element(dsinks, dsinks, [](A& value, A&) { value = -value; });
   }
 
  private:

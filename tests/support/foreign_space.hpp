@@ -67,8 +67,8 @@ class ForeignRegistry {
 
   void require(void const* begin, std::size_t bytes, char const* use) const {
     if (!contains(begin, bytes))
-      throw HostMemoryRefused(annulus::message_of("host memory refused: ", bytes, " bytes to ", use,
-                                                  " do not lie inside one foreign allocation"));
+      throw HostMemoryRefused(annulus::detail::message_of("host memory refused: ", bytes, " bytes to ", use,
+                                                          " do not lie inside one foreign allocation"));
   }
 
   std::size_t allocations() const {

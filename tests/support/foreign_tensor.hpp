@@ -46,7 +46,7 @@ class ForeignTensor {
   ForeignView<T, N> view() { return {reinterpret_cast<T*>(memory_.data()), extents_}; }
   ForeignView<T const, N> view() const { return {reinterpret_cast<T const*>(memory_.data()), extents_}; }
 
-  void upload(annulus::TensorView<T const, N> from) { annulus::copy_elements(from, at_rest(view())); }
+  void upload(annulus::TensorView<T const, N> from) { annulus::detail::copy_elements(from, at_rest(view())); }
 
  private:
   std::array<annulus::Index, N> extents_;

@@ -27,7 +27,7 @@ struct EigenLayout {
     auto const stored = annulus::stored_extents(order, shard.extents());
     std::copy(stored.begin(), stored.end(), dimensions.begin());
     Owner<T> owner{Eigen::Tensor<T, 4, major>(dimensions)};
-    annulus::copy_elements(shard, annulus::view_of(annulus::with_axes(owner.tensor, order)));
+    annulus::detail::copy_elements(shard, annulus::view_of(annulus::with_axes(owner.tensor, order)));
     return owner;
   }
 };
@@ -76,8 +76,8 @@ class GappedTensor {
 
   bool intact() const {
     std::vector<bool> element(static_cast<std::size_t>(count_), false);
-    annulus::for_each_element(view_, view_,
-                              [&](T& x, T&) { element[static_cast<std::size_t>(&x - memory_.get())] = true; });
+    annulus::detail::for_each_element(view_, view_,
+                                      [&](T& x, T&) { element[static_cast<std::size_t>(&x - memory_.get())] = true; });
     for (annulus::Index i = 0; i < count_; ++i) {
       T const value = memory_[i];
       if (!element[static_cast<std::size_t>(i)] && value == value && value != poison()) return false;
@@ -118,7 +118,7 @@ struct GappedLayout {
   template <class T, std::size_t N>
   static GappedTensor<T, N> tensor_of(annulus::TensorView<T const, N> shard) {
     GappedTensor<T, N> tensor(shard.extents());
-    annulus::copy_elements(shard, tensor.view());
+    annulus::detail::copy_elements(shard, tensor.view());
     return tensor;
   }
   template <class T>

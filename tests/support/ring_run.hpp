@@ -20,7 +20,7 @@ struct HostPlacement {
   template <class T, std::size_t N>
   static Eigen::Tensor<T, static_cast<int>(N), Eigen::RowMajor> place(annulus::TensorView<T const, N> shard) {
     auto tensor = annulus::make_like<T, N>(shard, shard.extents());
-    annulus::copy_elements(shard, annulus::view_of(tensor));
+    annulus::detail::copy_elements(shard, annulus::view_of(tensor));
     return tensor;
   }
   template <class T, std::size_t N>
@@ -37,7 +37,7 @@ struct TransposedPlacement {
       using Tensor = Eigen::Tensor<T, 4>;
       auto const stored = annulus::stored_extents(annulus::AxisOrder::bhds, shard.extents());
       auto wrapped = annulus::bhds(Tensor(stored[0], stored[1], stored[2], stored[3]));
-      annulus::copy_elements(shard, annulus::view_of(annulus::bhds(wrapped.tensor)));
+      annulus::detail::copy_elements(shard, annulus::view_of(annulus::bhds(wrapped.tensor)));
       return wrapped;
     } else {
       return HostPlacement::place(shard);
@@ -85,7 +85,7 @@ auto shard_of(std::vector<U> const& global, std::array<Index, N> const& extents,
 template <std::size_t N, class T>
 std::vector<double> widened(annulus::TensorView<T const, N> view) {
   std::vector<double> values(static_cast<std::size_t>(view.size()));
-  annulus::copy_elements(view, annulus::TensorView<double, N>(values.data(), view.extents()));
+  annulus::detail::copy_elements(view, annulus::TensorView<double, N>(values.data(), view.extents()));
   return values;
 }
 
@@ -129,16 +129,19 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
     operands.mask = *mask;
   }
   if (d.query_segments) {
-    query_ids.emplace(shard_of<std::int32_t, Flat>(*d.query_segments, std::array<Index, 2>{d.batch, d.query_length}, 1, query_rows));
-    key_ids.emplace(shard_of<std::int32_t, Flat>(*d.key_segments, std::array<Index, 2>{d.batch, d.key_length}, 1, key_rows));
+    query_ids.emplace(
+        shard_of<std::int32_t, Flat>(*d.query_segments, std::array<Index, 2>{d.batch, d.query_length}, 1, query_rows));
+    key_ids.emplace(
+        shard_of<std::int32_t, Flat>(*d.key_segments, std::array<Index, 2>{d.batch, d.key_length}, 1, key_rows));
     operands.query_segments = *query_ids;
     operands.key_segments = *key_ids;
   }
   using L = ar::Accumulator<T>;
   std::vector<ar::Segment> const every_head{{0, d.query_heads, 0, 1}};
   std::array<Index, 2> const sink_extents{d.query_heads, d.sinks ? d.sinks->count : 1};
-  auto const sinks = shard_of<L, Flat>(
-      d.sinks ? d.sinks->values : std::vector<double>(static_cast<std::size_t>(d.query_heads)), sink_extents, 0, every_head);
+  auto const sinks =
+      shard_of<L, Flat>(d.sinks ? d.sinks->values : std::vector<double>(static_cast<std::size_t>(d.query_heads)),
+                        sink_extents, 0, every_head);
   if (d.sinks) operands.sinks = sinks;
 
   ar::RingAttention attention(ring, backend, problem.options, predicate);
@@ -183,8 +186,9 @@ inline RingResult assemble(RingProblem const& problem, std::vector<RingResult> c
       auto const segments = problem.segments(side, rank);
       auto local_extents = extents;
       local_extents[sequence] = ar::rows_of(segments);
-      ar::gather_into(ar::TensorView<double const, 4>((ranks[static_cast<std::size_t>(rank)].*member).data(), local_extents),
-                      std::span<ar::Segment const>(segments), ar::TensorView<double, 4>(global.data(), extents), sequence);
+      ar::gather_into(
+          ar::TensorView<double const, 4>((ranks[static_cast<std::size_t>(rank)].*member).data(), local_extents),
+          std::span<ar::Segment const>(segments), ar::TensorView<double, 4>(global.data(), extents), sequence);
     }
   };
   gather(&RingResult::output, {d.batch, d.query_length, d.query_heads, d.value_dim}, 1, ar::Side::query);
@@ -192,7 +196,8 @@ inline RingResult assemble(RingProblem const& problem, std::vector<RingResult> c
   gather(&RingResult::dq, {d.batch, d.query_length, d.query_heads, d.head_dim}, 1, ar::Side::query);
   gather(&RingResult::dk, {d.batch, d.key_length, d.kv_heads, d.head_dim}, 1, ar::Side::key);
   gather(&RingResult::dv, {d.batch, d.key_length, d.kv_heads, d.value_dim}, 1, ar::Side::key);
-  if (d.bias) gather(&RingResult::dbias, {d.bias->batch, d.bias->heads, d.query_length, d.key_length}, 2, ar::Side::query);
+  if (d.bias)
+    gather(&RingResult::dbias, {d.bias->batch, d.bias->heads, d.query_length, d.key_length}, 2, ar::Side::query);
   all.dsinks = ranks.front().dsinks;  // equal on all ranks, to the bit
   for (RingResult const& rank : ranks)
     if (rank.dsinks != all.dsinks) all.dsinks.assign(all.dsinks.size(), std::numeric_limits<double>::quiet_NaN());

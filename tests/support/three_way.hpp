@@ -74,8 +74,8 @@ class ThreeWayJudge {
 
   static std::string complaint(std::size_t which, Errors const& errors) {
     if (errors.candidate <= 2 * errors.dense + errors.rounding + errors.arithmetic) return {};
-    return annulus::message_of(names[which], " is off by ", errors.candidate, ", dense attention by ", errors.dense,
-                               ", the rounded exact result by ", errors.rounding, "; ");
+    return annulus::detail::message_of(names[which], " is off by ", errors.candidate, ", dense attention by ",
+                                       errors.dense, ", the rounded exact result by ", errors.rounding, "; ");
   }
 
   void pool(std::size_t which, Errors const& errors, double size) {

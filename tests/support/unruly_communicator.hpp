@@ -142,11 +142,12 @@ class UnrulyCommunicator {
       if (failure) std::rethrow_exception(failure);
       for (std::size_t p = 0; p < sent.size(); ++p)
         if (!std::equal(sent[p].begin(), sent[p].end(), callers_out[p].begin()))
-          throw MisusedTransfer(annulus::message_of("run ", p, " was overwritten between start_shift and wait"));
+          throw MisusedTransfer(
+              annulus::detail::message_of("run ", p, " was overwritten between start_shift and wait"));
       for (std::size_t p = 0; p < received.size(); ++p) {
         auto const run = callers_in[p];
         if (!std::all_of(run.begin(), run.end(), [](std::byte b) { return b == poison; }))
-          throw MisusedTransfer(annulus::message_of("run ", p, " was written by the receiver before wait"));
+          throw MisusedTransfer(annulus::detail::message_of("run ", p, " was written by the receiver before wait"));
         std::copy(received[p].begin(), received[p].end(), run.begin());
       }
     }

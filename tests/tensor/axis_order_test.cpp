@@ -84,7 +84,7 @@ TEST_CASE("a tensor made in the axis order of another has the requested attentio
   std::array<Index, 4> const attention{2, 7, 3, 5};
   ColMajor tensor(1, 1, 1, 1);
   for (AxisOrder order : orders) {
-    auto made = make_in_order_of<double>(with_axes(tensor, order), attention);
+    auto made = detail::make_in_order_of<double>(with_axes(tensor, order), attention);
     STATIC_REQUIRE(std::is_same_v<decltype(made), Eigen::Tensor<double, 4>>);
     CHECK(view_of(with_axes(made, order)).extents() == attention);
   }

@@ -36,8 +36,8 @@ static_assert(!std::is_convertible_v<TensorView<int, 2, OtherMemory>, TensorView
 static_assert(!std::is_convertible_v<TensorView<float, 2>, TensorView<double const, 2>>);
 
 TEST_CASE("a dense view is row-major", "[tensor]") {
-  CHECK(row_major_strides<4>({2, 3, 4, 5}) == std::array<Index, 4>{60, 20, 5, 1});
-  CHECK(row_major_strides<1>({7}) == std::array<Index, 1>{1});
+  CHECK(detail::row_major_strides<4>({2, 3, 4, 5}) == std::array<Index, 4>{60, 20, 5, 1});
+  CHECK(detail::row_major_strides<1>({7}) == std::array<Index, 1>{1});
   auto values = counted(24);
   TensorView<int, 3> const view(values.data(), {2, 3, 4});
   CHECK(view.size() == 24);
@@ -58,9 +58,9 @@ TEST_CASE("a size that overflows saturates instead of becoming 0", "[tensor]") {
   Index const huge = Index{1} << 32;
   int value = 7;
   TensorView<int, 2> const view(&value, {huge, huge});
-  CHECK(view.size() == largest_index);
+  CHECK(view.size() == detail::largest_index);
   CHECK(TensorView<int, 3>(&value, {huge, huge, 2}).strides() == std::array<Index, 3>{2 * huge, 2, 1});
-  CHECK(TensorView<int, 3>(&value, {2, huge, huge}).stride(0) == largest_index);
+  CHECK(TensorView<int, 3>(&value, {2, huge, huge}).stride(0) == detail::largest_index);
   CHECK(TensorView<int, 3>(&value, {huge, huge, 0}).size() == 0);
   CHECK(TensorView<int, 3>(&value, {0, huge, huge}).size() == 0);
 }

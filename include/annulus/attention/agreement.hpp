@@ -19,7 +19,7 @@
 #include "annulus/core/digest.hpp"
 #include "annulus/core/error.hpp"
 
-namespace annulus {
+namespace annulus::detail {
 
 /// Arguments of one rank's call, as plain bytes of equal size on all ranks: a list of named fields.
 class CallRecord {
@@ -251,4 +251,4 @@ std::vector<CallRecord> agree(C& communicator, CallRecord mine) {
   return records;
 }
 
-}  // namespace annulus
+}  // namespace annulus::detail

@@ -155,13 +155,14 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
   using T = ScalarOf<X>;
   constexpr std::size_t N = rank_of<X>;
   auto const from = view_of(global);
-  agree(ring, detail::collective_record<T>("scatter", 1, along.call, std::array<Index, N>{}, [&](CallRecord& record) {
-          detail::record_along(record, along, sharding, N);
-          if (ring.rank() == 0) {
-            require_addressable("the global tensor", from);
-            sharding.lengths(along.side, ring.size(), from.extent(along.axis));
-          }
-        }));
+  detail::agree(ring, detail::collective_record<T>(
+                          "scatter", 1, along.call, std::array<Index, N>{}, [&](detail::CallRecord& record) {
+                            detail::record_along(record, along, sharding, N);
+                            if (ring.rank() == 0) {
+                              detail::require_addressable("the global tensor", from);
+                              sharding.lengths(along.side, ring.size(), from.extent(along.axis));
+                            }
+                          }));
   return or_abandon(ring, [&] {
     std::array<Index, N> const mine = from.extents();
     std::vector<std::array<Index, N>> extents(static_cast<std::size_t>(ring.size()));
@@ -184,7 +185,7 @@ auto scatter(C& ring, X const& global, Sharding const& sharding, Along const& al
       detail::shift(ring, hop, leaving.elements, ring.rank() == hop ? std::span(own.elements) : std::span<std::byte>());
     }
     auto result = detail::make_as(global, shard_of(ring.rank()));
-    copy_elements(TensorView<T const, N>(own.view), detail::view_as(global, result));
+    detail::copy_elements(TensorView<T const, N>(own.view), detail::view_as(global, result));
     return result;
   });
 }
@@ -201,17 +202,17 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
   auto equal = from.extents();
   if (along.axis < N) equal[along.axis] = 0;
   auto const records =
-      agree(ring, detail::collective_record<T>("gather", 2, along.call, equal, [&](CallRecord& record) {
-              detail::record_along(record, along, sharding, N);
-              require_addressable("the shard", from);
-              record.local_queries = from.extent(along.axis);
-            }));
+      detail::agree(ring, detail::collective_record<T>("gather", 2, along.call, equal, [&](detail::CallRecord& record) {
+                      detail::record_along(record, along, sharding, N);
+                      detail::require_addressable("the shard", from);
+                      record.local_queries = from.extent(along.axis);
+                    }));
   std::vector<std::vector<Segment>> segments;
   std::optional<ShapeError> refusal;
   std::vector<Index> lengths;
   auto extents = from.extents();
   or_abandon(ring, [&] {
-    for (CallRecord const& record : records) lengths.push_back(record.local_queries);
+    for (detail::CallRecord const& record : records) lengths.push_back(record.local_queries);
     extents[along.axis] = std::accumulate(lengths.begin(), lengths.end(), Index{0});
     try {
       for (Rank rank = 0; rank < ring.size(); ++rank) segments.push_back(sharding.segments(along.side, rank, lengths));
@@ -228,7 +229,7 @@ auto gather(C& ring, X const& local, Sharding const& sharding, Along const& alon
       gather_into(shard, std::span<Segment const>(segments[static_cast<std::size_t>(rank)]), to, along.axis);
     };
     detail::PackedTensor<T, N> own(from.extents());
-    copy_elements(TensorView<T const, N>(from), own.view);
+    detail::copy_elements(TensorView<T const, N>(from), own.view);
     write(ring.rank(), own.view);
     for (int hop = 1; hop < ring.size(); ++hop) {
       Rank const source = ring_neighbour(ring.rank(), -hop, ring.size());
@@ -253,11 +254,12 @@ void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
   using Sum = typename detail::SumOf<T>::type;
   constexpr std::size_t N = rank_of<X>;
   auto const view = view_of(x);
-  agree(ring, detail::collective_record<T>("all_reduce", 3, call, view.extents(),
-                                           [&](CallRecord&) { require_addressable("the tensor", view); }));
+  detail::agree(ring, detail::collective_record<T>("all_reduce", 3, call, view.extents(), [&](detail::CallRecord&) {
+                  detail::require_addressable("the tensor", view);
+                }));
   or_abandon(ring, [&] {
     detail::PackedTensor<T, N> own(view.extents());
-    copy_elements(TensorView<T const, N>(view), own.view);
+    detail::copy_elements(TensorView<T const, N>(view), own.view);
     std::size_t const piece = std::max(sizeof(T), (std::size_t{1} << 16) / sizeof(T) * sizeof(T));
     std::vector<std::byte> gathered(piece * static_cast<std::size_t>(ring.size()));
     for (std::size_t begin = 0; begin < own.elements.size(); begin += piece) {
@@ -275,7 +277,7 @@ void all_reduce(C& ring, X&& x, std::optional<Index> call = {}) {
         sums[i] = static_cast<T>(sum);
       }
     }
-    copy_elements(TensorView<T const, N>(own.view), view);
+    detail::copy_elements(TensorView<T const, N>(own.view), view);
   });
 }
 

@@ -36,6 +36,8 @@ struct Gradients {
   std::optional<Sinks> dsinks{};  ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
 };
 
+namespace detail {
+
 /// New results of a forward pass of `q`, with this many local queries.
 template <class Q>
 auto make_forward(Q const& q, AttentionShape const& shape, Index local_queries) {
@@ -60,5 +62,7 @@ Gradients<T> make_gradients(Q const& q, K const& k, V const& v, OptionalOperands
   if (operands.sinks) result.dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents()));
   return result;
 }
+
+}  // namespace detail
 
 }  // namespace annulus

@@ -62,10 +62,10 @@ class RingAttention {
   /// in the axis order of q, lse and lse_remainder [batch, query_heads, local_queries]. Collective.
   template <class Q, class K, class V>
   auto forward(Q const& q, K const& k, V const& v, OperandsFor<Q, Space> const& operands = {}) {
-    static_assert(RequireOperands<Space, Q, K, V>::value);
+    static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     std::optional<Forward<MadeLike<Q, ScalarOf<Q>, 4>>> result;
     auto const make = [&](AttentionShape const& shape, Index queries) {
-      result.emplace(make_forward(q, shape, queries));
+      result.emplace(detail::make_forward(q, shape, queries));
       return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)), view_of(result->lse),
                                        view_of(result->lse_remainder)};
     };
@@ -79,7 +79,7 @@ class RingAttention {
   template <class Q, class K, class V, class Output, class Lse, class Remainder = std::nullopt_t const&>
   void forward_into(Q const& q, K const& k, V const& v, Output& output, Lse& lse,
                     OperandsFor<Q, Space> const& operands = {}, Remainder&& lse_remainder = std::nullopt) {
-    static_assert(RequireOperands<Space, Q, K, V, Output>::value && RequireTensor<Lse>::value);
+    static_assert(detail::RequireOperands<Space, Q, K, V, Output>::value && RequireTensor<Lse>::value);
     using Statistics = TensorView<Accumulator<ScalarOf<Q>>, 3, Space>;
     ForwardViews<ScalarOf<Q>> const views{view_of(output), view_of(lse),
                                           detail::view_if_given<Statistics>(lse_remainder)};
@@ -96,11 +96,11 @@ class RingAttention {
   template <class DOut, class T, class Q, class K, class V>
   Gradients<T> backward(DOut const& dout, Forward<T> const& forward, Q const& q, K const& k, V const& v,
                         OperandsFor<Q, Space> const& operands = {}) {
-    static_assert(RequireOperands<Space, Q, K, V, DOut, T>::value);
+    static_assert(detail::RequireOperands<Space, Q, K, V, DOut, T>::value);
     using Scalar = ScalarOf<Q>;
     std::optional<Gradients<T>> result;
     auto const make = [&] {
-      result.emplace(make_gradients<T>(q, k, v, operands));
+      result.emplace(detail::make_gradients<T>(q, k, v, operands));
       GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
                                          view_of(with_axes(result->dk, axis_order_of(k))),
                                          view_of(with_axes(result->dv, axis_order_of(v)))};
@@ -128,7 +128,7 @@ class RingAttention {
   void backward_into(DOut const& dout, Output const& output, Lse const& lse, Q const& q, K const& k, V const& v,
                      GradientViews<G, Space> const& gradients, OperandsFor<Q, Space> const& operands = {},
                      Remainder const& lse_remainder = std::nullopt) {
-    static_assert(RequireOperands<Space, Q, K, V, DOut, Output>::value && RequireTensor<Lse>::value);
+    static_assert(detail::RequireOperands<Space, Q, K, V, DOut, Output>::value && RequireTensor<Lse>::value);
     static_assert(std::same_as<G, ScalarOf<Q>> || std::same_as<G, Accumulator<ScalarOf<Q>>>,
                   "annulus: gradients have the element type of q or that of lse");
     using Statistics = TensorView<Accumulator<ScalarOf<Q>> const, 3, Space>;
@@ -146,9 +146,9 @@ class RingAttention {
   /// tokens) of collectives.hpp.
   std::vector<Index> positions(Side side) const {
     std::optional<RingPlan> const& known = plan(Pass::forward) ? plan(Pass::forward) : plan(Pass::backward);
-    check<Error>(known.has_value(),
-                 "positions are known after the first call of a RingAttention; before it, "
-                 "positions(ring, sharding, tokens) gives them");
+    detail::check<Error>(known.has_value(),
+                         "positions are known after the first call of a RingAttention; before it, "
+                         "positions(ring, sharding, tokens) gives them");
     if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
     std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
     for (Index& position : queries) position += known->request().rules.query_offset.value_or(0);
@@ -163,7 +163,7 @@ class RingAttention {
 
   struct PassState {
     std::optional<RingPlan> plan;
-    CallRecord call;  ///< call that the plan was made for
+    detail::CallRecord call;  ///< call that the plan was made for
     detail::RingBuffers<C, B> buffers;
   };
 
@@ -239,31 +239,32 @@ class RingAttention {
     AttentionShape shape;
     Problem problem;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
-    CallRecord const record = calls_.compare(call, [&](CallRecord& mine) {
+    detail::CallRecord const record = calls_.compare(call, [&](detail::CallRecord& mine) {
       validate_rules(rules_of(options_));
-      validate_range<AccumulatorOf<B, T>>(rules_of(options_));
+      detail::validate_range<AccumulatorOf<B, T>>(rules_of(options_));
       if constexpr (!std::same_as<Space, HostMemory>)
-        check<UnsupportedError>(!call.checked && !options_.require_finite,
-                                "checked and require_finite are accepted for operands in host memory");
-      shape = validate_shapes(own.q, own.k, own.v);
-      validate_operands(operands, shape, queries, keys);
+        detail::check<UnsupportedError>(!call.checked && !options_.require_finite,
+                                        "checked and require_finite are accepted for operands in host memory");
+      shape = detail::validate_shapes(own.q, own.k, own.v);
+      detail::validate_operands(operands, shape, queries, keys);
       operands.mask.convert("mask", converted_[0]);
       operands.query_segments.convert("query_segments", converted_[1]);
       operands.key_segments.convert("key_segments", converted_[2]);
       check_results(shape);
       require_first_shapes(shape, queries, keys);
-      problem =
-          problem_of(call.pass, shape, communicator_->size(), queries, keys, rules_of(options_), operands, restricts);
+      problem = detail::problem_of(call.pass, shape, communicator_->size(), queries, keys, rules_of(options_), operands,
+                                   restricts);
       Support const support = std::as_const(*backend_).supports(problem);
-      check<UnsupportedError>(static_cast<bool>(support), support.reason());
-      record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)), call.checked);
+      detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
+      detail::record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)),
+                          call.checked);
     });
     PassState& planned = state(call.pass);
     if (!is_as_before(planned, record)) {
       PlanRequest request = request_of<T>(call, problem, operands);
       // All ranks have the same records, so all of them reject the same requests.
       try {
-        validate_global(request, operands);
+        detail::validate_global(request, operands);
         planned.plan.emplace(std::move(request));
       } catch (ShapeError const&) {
         call.fails_on_all_ranks = true;
@@ -298,7 +299,7 @@ class RingAttention {
                         .checked = call.checked};
     if (operands.bias_gradient && call.pass == Pass::backward)
       request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
-    for (CallRecord const& other : calls_.records()) {
+    for (detail::CallRecord const& other : calls_.records()) {
       request.query_lengths.push_back(other.local_queries);
       request.key_lengths.push_back(other.local_keys);
     }
@@ -307,7 +308,7 @@ class RingAttention {
 
   /// True if all ranks are called as they were when the plan of the pass was made. A plan depends on the record of this
   /// rank, the lengths of the other ranks and the options, which do not change.
-  bool is_as_before(PassState const& planned, CallRecord const& call) const {
+  bool is_as_before(PassState const& planned, detail::CallRecord const& call) const {
     if (!planned.plan || !planned.call.describes_same_call(call)) return false;
     PlanRequest const& request = planned.plan->request();
     auto const records = calls_.records();
@@ -324,9 +325,9 @@ class RingAttention {
                         call.shape.kv_heads, call.shape.head_dim, call.shape.value_dim};
     };
     auto const seen = list({shape, queries, keys});
-    check<ShapeError>(seen == list(*first_),
-                      "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ", seen,
-                      "; the first call fixed them to ", list(*first_));
+    detail::check<ShapeError>(seen == list(*first_),
+                              "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ",
+                              seen, "; the first call fixed them to ", list(*first_));
   }
 
   detail::PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {

@@ -24,7 +24,47 @@
 
 namespace annulus {
 
-namespace detail {
+/// Throws UnsupportedError for rules outside their domain, e.g. a softmax_scale that is not finite.
+inline void validate_rules(AttentionRules const& rules) {
+  if (rules.softmax_scale)
+    detail::check<UnsupportedError>(std::isfinite(*rules.softmax_scale), "softmax_scale is ", *rules.softmax_scale,
+                                    "; accepted: any finite number, or unset for 1 / sqrt(head_dim)");
+  detail::check<UnsupportedError>(std::isfinite(rules.logit_softcap) && rules.logit_softcap >= 0, "logit_softcap is ",
+                                  rules.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
+  detail::check<UnsupportedError>(rules.dropout.probability >= 0 && rules.dropout.probability < 1,
+                                  "dropout probability is ", rules.dropout.probability,
+                                  "; accepted: 0 <= probability < 1");
+  detail::check<UnsupportedError>(rules.mask.sink_tokens >= 0, "sink_tokens is ", rules.mask.sink_tokens,
+                                  "; accepted: 0 or more");
+  detail::check<UnsupportedError>(rules.mask.chunk >= 0, "chunk is ", rules.mask.chunk,
+                                  "; accepted: 1 or more, or 0 for no chunks");
+  detail::check<UnsupportedError>(!rules.reproducible,
+                                  "reproducible is true; accepted: false, with which results have the same "
+                                  "bits for a given number of ranks");
+  constexpr Index limit = unbounded / 4;
+  Index const offset = rules.query_offset.value_or(0);
+  detail::check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,
+                                  "; accepted: a position, |query_offset| < ", limit);
+}
+
+/// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in number
+/// and the mask depends on positions.
+inline Index query_offset_of(AttentionRules const& rules, Index global_queries, Index global_keys) {
+  if (rules.query_offset) return *rules.query_offset;
+  Mask const& mask = rules.mask;
+  bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0;
+  detail::check<UnsupportedError>(
+      global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
+      "query_offset is unset, with ", global_queries, " queries, ", global_keys,
+      " keys and a mask that depends on positions; set it to 0 to align queries and keys at the start, "
+      "or to keys - queries = ",
+      global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
+  return 0;
+}
+
+}  // namespace annulus
+
+namespace annulus::detail {
 
 template <class Space, class X>
 constexpr bool lives_in = true;
@@ -50,43 +90,19 @@ constexpr bool same_kind = true;
 template <TensorLike Q, TensorLike X>
 constexpr bool same_kind<Q, X> = std::same_as<ScalarOf<Q>, ScalarOf<X>>&& rank_of<X> == 4;
 
-}  // namespace detail
-
 /// Fails to compile, with a readable message, unless q, k, v, output and dout are tensors of four axes, of one
 /// supported element type, in memory `Space`.
 template <class Space, class Q, class... X>
 struct RequireOperands {
   static_assert((RequireTensor<Q>::value && ... && RequireTensor<X>::value));
-  static_assert((detail::has_scalar<Q> && ... && detail::has_scalar<X>),
+  static_assert((has_scalar<Q> && ... && has_scalar<X>),
                 "annulus: operands have elements of float, double, Eigen::half or Eigen::bfloat16");
-  static_assert((detail::same_kind<Q, Q> && ... && detail::same_kind<Q, X>),
+  static_assert((same_kind<Q, Q> && ... && same_kind<Q, X>),
                 "annulus: q, k, v, output and dout have four axes and the same element type");
-  static_assert((detail::lives_in<Space, Q> && ... && detail::lives_in<Space, X>),
+  static_assert((lives_in<Space, Q> && ... && lives_in<Space, X>),
                 "annulus: an operand lives in another memory space than the communicator and the backend");
   static constexpr bool value = true;
 };
-
-/// Throws UnsupportedError for rules outside their domain, e.g. a softmax_scale that is not finite.
-inline void validate_rules(AttentionRules const& rules) {
-  if (rules.softmax_scale)
-    check<UnsupportedError>(std::isfinite(*rules.softmax_scale), "softmax_scale is ", *rules.softmax_scale,
-                            "; accepted: any finite number, or unset for 1 / sqrt(head_dim)");
-  check<UnsupportedError>(std::isfinite(rules.logit_softcap) && rules.logit_softcap >= 0, "logit_softcap is ",
-                          rules.logit_softcap, "; accepted: a finite number above 0, or 0 for none");
-  check<UnsupportedError>(rules.dropout.probability >= 0 && rules.dropout.probability < 1, "dropout probability is ",
-                          rules.dropout.probability, "; accepted: 0 <= probability < 1");
-  check<UnsupportedError>(rules.mask.sink_tokens >= 0, "sink_tokens is ", rules.mask.sink_tokens,
-                          "; accepted: 0 or more");
-  check<UnsupportedError>(rules.mask.chunk >= 0, "chunk is ", rules.mask.chunk,
-                          "; accepted: 1 or more, or 0 for no chunks");
-  check<UnsupportedError>(!rules.reproducible,
-                          "reproducible is true; accepted: false, with which results have the same "
-                          "bits for a given number of ranks");
-  constexpr Index limit = unbounded / 4;
-  Index const offset = rules.query_offset.value_or(0);
-  check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,
-                          "; accepted: a position, |query_offset| < ", limit);
-}
 
 /// Throws UnsupportedError for a scale or cap outside the range of sums of type A. A larger scale would become
 /// infinite. x / cap is denormal, and may be flushed to 0, for |x| < cap * smallest; up to the largest cap that bound
@@ -102,8 +118,6 @@ void validate_range(AttentionRules const& rules) {
                           "; accepted for sums of ", sizeof(A), " bytes: ", smallest, " to ", largest_cap,
                           ", or 0 for none");
 }
-
-namespace detail {
 
 /// Throws ShapeError unless `view` is addressable and has the expected extents, which errors call `meaning`.
 template <class T, std::size_t N, class Space>
@@ -126,8 +140,6 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
                     ", global_keys] = [batch|1, query_heads|1, local_queries, global_keys]");
 }
 
-}  // namespace detail
-
 /// Shape of a call, from q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim] and
 /// v [batch, local_keys, kv_heads, value_dim]. Throws ShapeError if their extents are inconsistent.
 template <class T, class Space>
@@ -146,8 +158,8 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
                     q.extent(axis::dim), "; they must be equal");
   check<ShapeError>(q.extent(axis::heads) % k.extent(axis::heads) == 0, "q has ", q.extent(axis::heads),
                     " heads, k has ", k.extent(axis::heads), "; query_heads must be a multiple of kv_heads");
-  detail::require_extents("v", v, {k.extent(0), k.extent(1), k.extent(2), v.extent(3)},
-                          "[batch, local_keys, kv_heads, value_dim]");
+  require_extents("v", v, {k.extent(0), k.extent(1), k.extent(2), v.extent(3)},
+                  "[batch, local_keys, kv_heads, value_dim]");
   require_countable("output", std::array{q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, sizeof(T));
   require_countable("lse", std::array{q.extent(0), q.extent(2), q.extent(1)}, sizeof(Accumulator<T>));
   return {.batch = q.extent(axis::batch),
@@ -162,24 +174,21 @@ AttentionShape validate_shapes(TensorView<T const, 4, Space> q, TensorView<T con
 template <class T, class Space>
 void validate_operands(Operands<T, Space> const& operands, AttentionShape const& shape, Index local_queries,
                        Index local_keys) {
-  if (operands.bias) detail::require_pairs("bias", *operands.bias, shape, local_queries);
-  if (operands.mask) detail::require_pairs("mask", *operands.mask, shape, local_queries);
+  if (operands.bias) require_pairs("bias", *operands.bias, shape, local_queries);
+  if (operands.mask) require_pairs("mask", *operands.mask, shape, local_queries);
   check<UnsupportedError>(!operands.bias_gradient || operands.bias, "bias_gradient is set but no bias is given");
   check<ShapeError>(static_cast<bool>(operands.query_segments) == static_cast<bool>(operands.key_segments),
                     operands.query_segments ? "query_segments are given without key_segments"
                                             : "key_segments are given without query_segments",
                     "; give both or none");
   if (operands.query_segments) {
-    detail::require_extents("query_segments", *operands.query_segments, {shape.batch, local_queries},
-                            "[batch, local_queries]");
-    detail::require_extents("key_segments", *operands.key_segments, {shape.batch, local_keys}, "[batch, local_keys]");
+    require_extents("query_segments", *operands.query_segments, {shape.batch, local_queries}, "[batch, local_queries]");
+    require_extents("key_segments", *operands.key_segments, {shape.batch, local_keys}, "[batch, local_keys]");
   }
   if (operands.sinks)
-    detail::require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
-                            "[query_heads] or [query_heads, n]");
+    require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
+                    "[query_heads] or [query_heads, n]");
 }
-
-namespace detail {
 
 /// Digest of the elements in row-major order, independent of their strides.
 template <class T>
@@ -189,8 +198,6 @@ std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
     for (Index j = 0; j < values.extent(1); ++j) digest = digest_of(std::as_bytes(std::span(&values(i, j), 1)), digest);
   return digest;
 }
-
-}  // namespace detail
 
 /// The problem that a backend is asked to support. `predicate`: a user predicate is given.
 template <class T, class Space>
@@ -255,24 +262,9 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add("require_finite", options.require_finite);
   if constexpr (std::same_as<Space, HostMemory>)
     if (checked && operands.sinks) {
-      auto const digest = static_cast<Index>(detail::digest_of_values(*operands.sinks));
+      auto const digest = static_cast<Index>(digest_of_values(*operands.sinks));
       record.add_named("sink logits", digest, "values with digest ", digest);
     }
-}
-
-/// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in number
-/// and the mask depends on positions.
-inline Index query_offset_of(AttentionRules const& rules, Index global_queries, Index global_keys) {
-  if (rules.query_offset) return *rules.query_offset;
-  Mask const& mask = rules.mask;
-  bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0;
-  check<UnsupportedError>(
-      global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
-      "query_offset is unset, with ", global_queries, " queries, ", global_keys,
-      " keys and a mask that depends on positions; set it to 0 to align queries and keys at the start, "
-      "or to keys - queries = ",
-      global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
-  return 0;
 }
 
 /// Checks that need the lengths of all ranks, with the same outcome on all ranks: throws ShapeError if a bias or mask
@@ -297,4 +289,4 @@ void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
                             dropout_position_limit);
 }
 
-}  // namespace annulus
+}  // namespace annulus::detail

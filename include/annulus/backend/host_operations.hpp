@@ -15,36 +15,36 @@ namespace annulus {
 class HostOperations {
  public:
   using memory_space = HostMemory;
-  using Buffer = HostBuffer;
+  using Buffer = detail::HostBuffer;
 
-  Buffer allocate(Index bytes) { return HostBuffer(bytes); }
+  Buffer allocate(Index bytes) { return detail::HostBuffer(bytes); }
   void synchronize() {}
 
   template <class T, std::size_t N>
   void copy(TensorView<T const, N> from, TensorView<T, N> to) {
-    copy_elements(from, to);
+    detail::copy_elements(from, to);
   }
 
   template <class A, class T, std::size_t N>
   void convert(TensorView<A const, N> from, TensorView<T, N> to) {
-    copy_elements(from, to);
+    detail::copy_elements(from, to);
   }
 
   template <class A, std::size_t N>
   void add(TensorView<A, N> into, TensorView<A const, N> from) {
-    for_each_element(into, from, [](A& sum, A const& value) { sum += value; });
+    detail::for_each_element(into, from, [](A& sum, A const& value) { sum += value; });
   }
 
   template <class A, std::size_t N>
   void clear(TensorView<A, N> view) {
-    for_each_element(view, view, [](A& element, A&) { element = A(0); });
+    detail::for_each_element(view, view, [](A& element, A&) { element = A(0); });
   }
 
   template <class A>
   void reset(RunningState<A, HostMemory> state) {
     clear(state.accumulator);
     clear(state.sum);
-    for_each_element(state.maximum, state.maximum, [](A& element, A&) { element = empty_row<A>; });
+    detail::for_each_element(state.maximum, state.maximum, [](A& element, A&) { element = empty_row<A>; });
   }
 
   template <class A>

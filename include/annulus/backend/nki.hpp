@@ -119,8 +119,8 @@ class NkiBackend : public HostOperations {
   /// Throws UnsupportedError unless options.cores is 1 or 2.
   explicit NkiBackend(NkiOptions const& options = {})
       : options_(options), hardware_(nki::hardware_of(options.target)), kernels_(options.kept_kernels) {
-    check<UnsupportedError>(options.cores == 1 || options.cores == 2, "nki: lnc is ", options.cores,
-                            "; a logical core is 1 or 2 physical cores");
+    detail::check<UnsupportedError>(options.cores == 1 || options.cores == 2, "nki: lnc is ", options.cores,
+                                    "; a logical core is 1 or 2 physical cores");
   }
 
   NkiOptions const& options() const { return options_; }
@@ -144,7 +144,7 @@ class NkiBackend : public HostOperations {
       std::vector<Segment> keys;
       Index const length = spec.local_keys / static_cast<Index>(nki::most_step_pieces);
       for (Index piece = 0; piece < static_cast<Index>(nki::most_step_pieces); ++piece)
-        append_segment(keys, length, 2 * piece * length, 1);
+        detail::append_segment(keys, length, 2 * piece * length, 1);
       nki::RingMask const widest(causal(), {{{{0, spec.local_queries, 0, 1}}}}, {{std::move(keys)}});
       problem.pass == Pass::forward ? void(nki::ForwardKernel(spec, widest)) : void(nki::BackwardKernel(spec, widest));
     } catch (Error const& error) {
@@ -225,10 +225,10 @@ class NkiBackend : public HostOperations {
         for (Index row : part.rows.queries) {
           if (row == nki::inactive_row) continue;
           auto const value = statistic(b, h, row);
-          check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ", part.first + b,
-                                  ", query head ", h, ", query row ", row, " of the step is ", value,
-                                  "; accepted: magnitudes of at most ", limit,
-                                  ", up to which the rounding of logits does not decide the result");
+          detail::check<UnsupportedError>(!(std::abs(value) > limit), "nki: the ", name, " of batch item ",
+                                          part.first + b, ", query head ", h, ", query row ", row, " of the step is ",
+                                          value, "; accepted: magnitudes of at most ", limit,
+                                          ", up to which the rounding of logits does not decide the result");
         }
   }
 
@@ -280,7 +280,7 @@ class NkiBackend : public HostOperations {
     if (step.tiles.empty()) return;
     Problem const problem = problem_of(pass, step, operands);
     Support const support = supports(problem);
-    check<UnsupportedError>(static_cast<bool>(support), support.reason());
+    detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
     nki::KernelSpec spec = spec_of(problem);
     Index const batch = problem.shape.batch;
     spec.shape.batch = step.has_segments() ? 1 : batch;

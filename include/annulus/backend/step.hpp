@@ -64,7 +64,7 @@ struct Step {
   bool visible(Index batch, Index head, Index query, Index key) const requires std::same_as<Space, HostMemory> {
     Index const q = query_positions[static_cast<std::size_t>(query)], k = key_positions[static_cast<std::size_t>(key)];
     return rules.mask.visible(q, k) &&
-           (!has_segments() || same_document(query_segments(batch, query), key_segments(batch, key))) &&
+           (!has_segments() || detail::same_document(query_segments(batch, query), key_segments(batch, key))) &&
            (!boolean_mask.data() || boolean_mask(batch, head, query, k)) && (*predicate)(batch, head, q, k);
   }
 

@@ -47,7 +47,8 @@ concept Transfer = std::movable<T> && requires(T transfer) {
 /// error that it meets is thrown by wait(). Called by the thread that calls the communicator.
 template <class T>
 concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
-  { transfer.progress() } noexcept;
+  { transfer.progress() }
+  noexcept;
 };
 
 /// One rank's end of a ring. Satisfied by C where
@@ -65,16 +66,17 @@ concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
 ///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks.
 /// One thread per rank calls a communicator.
 template <class C>
-concept Communicator =
-    requires(C& communicator, C const& observed, Channel channel, int hop, OutgoingBytes out, IncomingBytes in,
-             std::span<std::byte const> mine, std::span<std::byte> all, std::string const& reason) {
-      typename C::memory_space;
-      { observed.rank() } -> std::same_as<Rank>;
-      { observed.size() } -> std::same_as<int>;
-      { communicator.start_shift(channel, hop, out, in) } -> Transfer;
-      communicator.all_gather(mine, all);
-      { communicator.abandon(reason) } noexcept;
-    };
+concept Communicator = requires(C& communicator, C const& observed, Channel channel, int hop, OutgoingBytes out,
+                                IncomingBytes in, std::span<std::byte const> mine, std::span<std::byte> all,
+                                std::string const& reason) {
+  typename C::memory_space;
+  { observed.rank() } -> std::same_as<Rank>;
+  { observed.size() } -> std::same_as<int>;
+  { communicator.start_shift(channel, hop, out, in) } -> Transfer;
+  communicator.all_gather(mine, all);
+  { communicator.abandon(reason) }
+  noexcept;
+};
 
 /// Optional refinement: a communicator with a flight record, in which the caller notes its calls and steps. Every
 /// message carries the position noted last, the receiver compares it with its own, and errors show it.
@@ -122,7 +124,7 @@ template <class C>
 using TransferOf = decltype(std::declval<C&>().start_shift(Channel{}, 1, OutgoingBytes{}, IncomingBytes{}));
 
 /// The rank `hop` places after `rank` in a ring of `size` ranks, or before it for a negative hop.
-constexpr Rank ring_neighbour(Rank rank, int hop, int size) { return rank_at(rank + hop, size); }
+constexpr Rank ring_neighbour(Rank rank, int hop, int size) { return detail::rank_at(rank + hop, size); }
 
 /// Whether ranks exchange rows through windows: no step then waits for a copy, and one of the two prefetch buffers is
 /// not needed. Results are the same bits either way.
@@ -155,7 +157,8 @@ template <class T>
 concept SharedWindow = std::movable<T> && requires(T window, T const& observed) {
   { window.wait() } -> std::same_as<void>;
   { observed.runs() } -> std::same_as<WindowRuns>;
-  { window.release() } noexcept;
+  { window.release() }
+  noexcept;
 };
 
 /// A communicator with zero-copy exchange. Satisfied by C where

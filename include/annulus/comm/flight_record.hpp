@@ -34,8 +34,8 @@ struct CallPosition {
   }
   static constexpr std::uint64_t backward_bit = std::uint64_t{1} << 31;
 
-  FixedText<80> text() const noexcept {
-    FixedText<80> words;
+  detail::FixedText<80> text() const noexcept {
+    detail::FixedText<80> words;
     return call == 0 ? words.add("outside a call") : words.add("call ", call, ", ", name_of(pass), ", step ", step);
   }
 };
@@ -46,7 +46,7 @@ class FlightRecord {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::size_t capacity = 8;
-  using Tail = FixedText<255>;
+  using Tail = detail::FixedText<255>;
 
   FlightRecord() = default;
   FlightRecord(FlightRecord const&) = delete;
@@ -82,9 +82,7 @@ class FlightRecord {
   /// count no call: afterwards the numbers of all ranks are equal again.
   void reuse_number() noexcept { --numbered_; }
 
-  CallPosition position() const noexcept {
-    return CallPosition::unpacked(position_.load(std::memory_order_relaxed));
-  }
+  CallPosition position() const noexcept { return CallPosition::unpacked(position_.load(std::memory_order_relaxed)); }
   /// Notes that the communicator has completed an exchange of this rank.
   void advance() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
   /// Counts calls and steps that began, calls that ended and exchanges that completed. Of ranks that do the same work,

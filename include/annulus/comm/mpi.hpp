@@ -189,14 +189,14 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
   }
 
   static void require_usable(MPI_Comm communicator) {
-    check<CommunicationError>(detail::mpi_is_running(),
-                              "MpiRing must be constructed after MPI_Init and before MPI_Finalize");
-    check<CommunicationError>(communicator != MPI_COMM_NULL,
-                              "MpiRing requires a communicator that contains this rank, got MPI_COMM_NULL");
+    detail::check<CommunicationError>(detail::mpi_is_running(),
+                                      "MpiRing must be constructed after MPI_Init and before MPI_Finalize");
+    detail::check<CommunicationError>(communicator != MPI_COMM_NULL,
+                                      "MpiRing requires a communicator that contains this rank, got MPI_COMM_NULL");
     int between_groups = 0;
     detail::check_mpi(MPI_Comm_test_inter(communicator, &between_groups), "MPI_Comm_test_inter");
-    check<CommunicationError>(between_groups == 0,
-                              "MpiRing requires an intra-communicator, got an inter-communicator; merge it first");
+    detail::check<CommunicationError>(
+        between_groups == 0, "MpiRing requires an intra-communicator, got an inter-communicator; merge it first");
   }
 
   static MPI_Comm duplicate_of(MPI_Comm communicator) {

@@ -27,10 +27,11 @@ class SelfRing {
   /// Copies `out` to `in`; the ring loop makes no shift on one rank. Throws CommunicationError if the runs differ in
   /// number or length.
   Done start_shift(Channel, int, OutgoingBytes out, IncomingBytes in) {
-    check<CommunicationError>(out.size() == in.size(), "a shift sends ", out.size(), " runs and expects ", in.size());
+    detail::check<CommunicationError>(out.size() == in.size(), "a shift sends ", out.size(), " runs and expects ",
+                                      in.size());
     for (std::size_t p = 0; p < out.size(); ++p) {
-      check<CommunicationError>(out[p].size() == in[p].size(), "run ", p, " of a shift has ", out[p].size(),
-                                " bytes, expected ", in[p].size());
+      detail::check<CommunicationError>(out[p].size() == in[p].size(), "run ", p, " of a shift has ", out[p].size(),
+                                        " bytes, expected ", in[p].size());
       if (!out[p].empty()) std::memmove(in[p].data(), out[p].data(), out[p].size());
     }
     return {};

@@ -45,9 +45,9 @@ static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<S
 
 ANNULUS_INLINE void SimulatedRing::run_ranks(int ranks, detail::FunctionRef<void(SimulatedRing&)> function,
                                              SimulatedRingOptions const& options) {
-  check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
-  check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ", options.timeout.count(),
-                          " ms; at least 1 ms is accepted");
+  detail::check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
+  detail::check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ",
+                                  options.timeout.count(), " ms; at least 1 ms is accepted");
 
   auto const count = static_cast<std::size_t>(ranks);
   detail::SimulatedWorld world(ranks, options);
@@ -74,8 +74,8 @@ ANNULUS_INLINE void SimulatedRing::run_ranks(int ranks, detail::FunctionRef<void
       try {
         threads.emplace_back(run, rank);
       } catch (std::exception const& error) {
-        throw Error(message_of("run_ring over ", ranks, " ranks needs ", ranks - 1,
-                               " threads; the system refuses the thread of rank ", rank, ": ", error.what()));
+        throw Error(detail::message_of("run_ring over ", ranks, " ranks needs ", ranks - 1,
+                                       " threads; the system refuses the thread of rank ", rank, ": ", error.what()));
       }
     };
     for (Rank rank = 1; rank < ranks; ++rank) try {

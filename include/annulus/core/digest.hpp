@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-namespace annulus {
+namespace annulus::detail {
 
 /// Digest of the bytes and their count. Detects every change within one aligned word of 8 bytes; other accidental
 /// changes are missed with a probability of about 2^-64. Four independent chains keep up with memory bandwidth. To
@@ -40,4 +40,4 @@ inline std::uint64_t digest_of(std::span<std::byte const> bytes, std::uint64_t s
   return digest;
 }
 
-}  // namespace annulus
+}  // namespace annulus::detail

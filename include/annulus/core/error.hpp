@@ -77,14 +77,12 @@ void append(std::ostringstream& out, T const& value) {
   }
 }
 
-}  // namespace detail
-
 /// Concatenates the text of all parts; arrays and vectors as [a, b, c].
 template <class... Parts>
 std::string message_of(Parts const&... parts) {
   std::ostringstream out;
   out.precision(17);
-  (detail::append(out, parts), ...);
+  (append(out, parts), ...);
   return out.str();
 }
 
@@ -126,8 +124,7 @@ class FixedText {
     word.copy(characters_.data() + used, capacity - used);
   }
   template <class Number>
-    requires(std::integral<Number> || std::floating_point<Number>)
-  void write(Number number) noexcept {
+  requires(std::integral<Number> || std::floating_point<Number>) void write(Number number) noexcept {
     std::array<char, 40> written;
     std::to_chars_result result{};
     if constexpr (std::floating_point<Number>)
@@ -139,5 +136,7 @@ class FixedText {
 
   std::array<char, capacity + 1> characters_{};
 };
+
+}  // namespace detail
 
 }  // namespace annulus

@@ -13,6 +13,8 @@ namespace annulus {
 /// Memory that the CPU accesses through ordinary pointers.
 struct HostMemory {};
 
+namespace detail {
+
 /// Bytes aligned to a cache line of 64 bytes. Throws std::bad_alloc.
 class HostBuffer {
  public:
@@ -32,5 +34,7 @@ class HostBuffer {
   std::unique_ptr<std::byte, Free> data_;
   Index size_ = 0;
 };
+
+}  // namespace detail
 
 }  // namespace annulus

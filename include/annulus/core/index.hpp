@@ -15,6 +15,8 @@ using Index = std::ptrdiff_t;
 /// Position of a process in the ring, 0 <= rank < ranks.
 using Rank = int;
 
+namespace detail {
+
 /// The rank at a place of the ring that may lie beyond either end: place modulo ranks, also for a negative place.
 constexpr Rank rank_at(int place, int ranks) { return (place % ranks + ranks) % ranks; }
 
@@ -37,6 +39,8 @@ constexpr Index saturating_product(Index a, Index b) {
   if (!__builtin_mul_overflow(a, b, &product)) return product;
   return (a < 0) != (b < 0) ? std::numeric_limits<Index>::min() : largest_index;
 }
+
+}  // namespace detail
 
 /// Extents of an attention problem that are equal on every rank:
 /// q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim],

@@ -7,7 +7,7 @@
 
 #include "annulus/core/error.hpp"
 
-namespace annulus {
+namespace annulus::detail {
 
 /// At most `capacity` values, stored inline. push_back throws Error when the list is full.
 template <class T, std::size_t capacity>
@@ -40,4 +40,4 @@ class ShortList {
   std::size_t size_ = 0;
 };
 
-}  // namespace annulus
+}  // namespace annulus::detail

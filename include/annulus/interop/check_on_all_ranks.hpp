@@ -10,9 +10,9 @@ namespace annulus::interop::detail {
 /// different values of a field, all throw CommunicationError. Costs one all-gather of a small record.
 template <Communicator C, class Check>
 void check_on_all_ranks(C& communicator, Check&& check) {
-  CallRecord record;
+  annulus::detail::CallRecord record;
   record.fill_or_refuse(check);
-  agree(communicator, record);
+  annulus::detail::agree(communicator, record);
 }
 
 }  // namespace annulus::interop::detail

@@ -49,9 +49,8 @@ class SoftmaxAux {
   SoftmaxAux(std::nullopt_t) {}
 
   template <TensorLike X>
-    requires(std::same_as<ScalarOf<X>, A> && std::same_as<SpaceOf<X>, HostMemory> &&
-             (rank_of<X> == 1 || rank_of<X> == 2))
-  SoftmaxAux(X const& tensor)
+  requires(std::same_as<ScalarOf<X>, A>&& std::same_as<SpaceOf<X>, HostMemory> && (rank_of<X> == 1 || rank_of<X> == 2))
+      SoftmaxAux(X const& tensor)
       : one_axis_(rank_of<X> == 1), view_(row(TensorView<A const, rank_of<X>>(view_of(tensor)))) {}
 
   explicit operator bool() const { return view_.has_value(); }
@@ -125,8 +124,8 @@ inline void refuse_blocks(std::string_view which, KernelParams const& params) {
   for (auto const& [name, value] :
        {std::pair{"q_blocksize", params.q_blocksize}, std::pair{"kv_blocksize", params.kv_blocksize},
         std::pair{"num_warps", params.num_warps}, std::pair{"num_stages", params.num_stages}})
-    check<UnsupportedError>(!value, which, ".", name, " is ", value.value_or(0),
-                            "; the backend chooses how it cuts its work; accepted: unset");
+    annulus::detail::check<UnsupportedError>(!value, which, ".", name, " is ", value.value_or(0),
+                                             "; the backend chooses how it cuts its work; accepted: unset");
 }
 
 /// The annulus options. Throws UnsupportedError for an option that is invalid or unsupported.
@@ -134,23 +133,27 @@ template <Scalar T>
 Options options_of(RingAttentionOptions<T> const& options) {
   refuse_blocks("fwd_params", options.fwd_params);
   refuse_blocks("bwd_params", options.bwd_params);
-  check<UnsupportedError>(
+  annulus::detail::check<UnsupportedError>(
       !options.fused_backward,
       "fused_backward = true chooses a kernel of ejkernel; here one loop yields dq, dk and dv; accepted: false");
-  check<UnsupportedError>(static_cast<bool>(options.q_segment_ids) == static_cast<bool>(options.kv_segment_ids),
-                          "only one of q_segment_ids and kv_segment_ids is given; give both or none");
+  annulus::detail::check<UnsupportedError>(
+      static_cast<bool>(options.q_segment_ids) == static_cast<bool>(options.kv_segment_ids),
+      "only one of q_segment_ids and kv_segment_ids is given; give both or none");
   SlidingWindow const& window = options.sliding_window;
-  check<UnsupportedError>(window.left() >= 0 && window.right() >= 0, "sliding_window is (", window.left(), ", ",
-                          window.right(), "); accepted: 0 or more on each side, or none");
-  check<UnsupportedError>(!options.chunk_size || *options.chunk_size >= 1, "chunk_size is ",
-                          options.chunk_size.value_or(0), "; accepted: 1 or more, or unset for no chunks");
-  check<UnsupportedError>(
+  annulus::detail::check<UnsupportedError>(window.left() >= 0 && window.right() >= 0, "sliding_window is (",
+                                           window.left(), ", ", window.right(),
+                                           "); accepted: 0 or more on each side, or none");
+  annulus::detail::check<UnsupportedError>(!options.chunk_size || *options.chunk_size >= 1, "chunk_size is ",
+                                           options.chunk_size.value_or(0),
+                                           "; accepted: 1 or more, or unset for no chunks");
+  annulus::detail::check<UnsupportedError>(
       !options.logits_soft_cap || (std::isfinite(*options.logits_soft_cap) && *options.logits_soft_cap > 0),
       "logits_soft_cap is ", options.logits_soft_cap.value_or(0),
       "; accepted: a finite number above 0, or unset for no cap");
-  check<UnsupportedError>(options.dropout_prob == 0 || options.dropout_seed, "dropout_prob is ", options.dropout_prob,
-                          " without a dropout_seed; give one");
-  check<UnsupportedError>(!options.bias_gradient || options.bias, "bias_gradient is set but no bias is given");
+  annulus::detail::check<UnsupportedError>(options.dropout_prob == 0 || options.dropout_seed, "dropout_prob is ",
+                                           options.dropout_prob, " without a dropout_seed; give one");
+  annulus::detail::check<UnsupportedError>(!options.bias_gradient || options.bias,
+                                           "bias_gradient is set but no bias is given");
 
   Options result{.mask = {.causal = options.causal, .chunk = options.chunk_size.value_or(0)},
                  .softmax_scale = options.softmax_scale,
@@ -194,14 +197,15 @@ struct RingFlashResiduals {
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, V const& value,
                         RingAttentionOptions<ScalarOf<Q>> const& options = {}, MaskBuilder mask_builder = {}) {
-  static_assert(RequireOperands<HostMemory, Q, K, V>::value);
+  static_assert(annulus::detail::RequireOperands<HostMemory, Q, K, V>::value);
   static_assert(
       std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>,
       "annulus: this adapter works in host memory");
   using T = ScalarOf<Q>;
   using X = MadeLike<Q, T, 4>;
   Options lowered;
-  interop::detail::check_on_all_ranks(axis_name, [&](CallRecord&) { lowered = detail::options_of(options); });
+  interop::detail::check_on_all_ranks(axis_name,
+                                      [&](annulus::detail::CallRecord&) { lowered = detail::options_of(options); });
 
   TensorView<T const, 4> const q = view_of(query), k = view_of(key), v = view_of(value);
   Index const batch = q.extent(axis::batch), rows = q.extent(axis::sequence), heads = q.extent(axis::heads);
@@ -241,7 +245,8 @@ Gradients<X> ring_attention_bwd(C& axis_name, B& backend, RingFlashResiduals<X, 
   using T = ScalarOf<X>;
   using A = Accumulator<T>;
   Options lowered;
-  interop::detail::check_on_all_ranks(axis_name, [&](CallRecord&) { lowered = detail::options_of(residuals.options); });
+  interop::detail::check_on_all_ranks(
+      axis_name, [&](annulus::detail::CallRecord&) { lowered = detail::options_of(residuals.options); });
 
   auto const like = [&](auto const& view) { return make_like<T, 4>(residuals.o, view.extents()); };
   Index const heads = residuals.q.extent(axis::heads);

@@ -79,25 +79,27 @@ struct BackwardResult {
 /// whole world in ring order: it must be 0, 1, 2, ... With several groups the ring is one of them; which one, and in
 /// which order, cannot be checked here (MpiRing::from_replica_groups ensures it).
 inline void check_workers(int num_workers, ReplicaGroups const& replica_groups, int ring_size) {
-  check<UnsupportedError>(num_workers == ring_size, "num_workers is ", num_workers, ", the communicator has ",
-                          ring_size, " ranks; they must be equal");
+  annulus::detail::check<UnsupportedError>(num_workers == ring_size, "num_workers is ", num_workers,
+                                           ", the communicator has ", ring_size, " ranks; they must be equal");
   std::vector<bool> named(replica_groups.size() * static_cast<std::size_t>(num_workers), false);
   for (std::vector<int> const& group : replica_groups) {
-    check<UnsupportedError>(group.size() == static_cast<std::size_t>(num_workers), "replica group ", group, " has ",
-                            group.size(), " members; each group must have num_workers = ", num_workers);
+    annulus::detail::check<UnsupportedError>(group.size() == static_cast<std::size_t>(num_workers), "replica group ",
+                                             group, " has ", group.size(),
+                                             " members; each group must have num_workers = ", num_workers);
     for (int const member : group) {
-      check<UnsupportedError>(member >= 0 && static_cast<std::size_t>(member) < named.size(), "replica group ", group,
-                              " names rank ", member, "; the groups together name 0 to ", named.size() - 1);
-      check<UnsupportedError>(!named[static_cast<std::size_t>(member)], "rank ", member,
-                              " is in the replica groups twice; groups must be disjoint");
+      annulus::detail::check<UnsupportedError>(member >= 0 && static_cast<std::size_t>(member) < named.size(),
+                                               "replica group ", group, " names rank ", member,
+                                               "; the groups together name 0 to ", named.size() - 1);
+      annulus::detail::check<UnsupportedError>(!named[static_cast<std::size_t>(member)], "rank ", member,
+                                               " is in the replica groups twice; groups must be disjoint");
       named[static_cast<std::size_t>(member)] = true;
     }
   }
   for (int place = 0; replica_groups.size() == 1 && place < num_workers; ++place)
-    check<UnsupportedError>(replica_groups[0][static_cast<std::size_t>(place)] == place, "the only replica group is ",
-                            replica_groups[0],
-                            "; ring order is rank order, accepted: 0, 1, 2, ... (for another order make the "
-                            "communicator in that order and leave replica_groups unset)");
+    annulus::detail::check<UnsupportedError>(
+        replica_groups[0][static_cast<std::size_t>(place)] == place, "the only replica group is ", replica_groups[0],
+        "; ring order is rank order, accepted: 0, 1, 2, ... (for another order make the "
+        "communicator in that order and leave replica_groups unset)");
 }
 
 namespace detail {
@@ -105,17 +107,17 @@ namespace detail {
 /// Checks the parameters that both passes share, records the documents and returns them. The bounds have these extents,
 /// which hold `heads` heads of each of `batch` batch items.
 template <class Parameters, std::size_t N>
-std::optional<PackedDocuments> read_documents(CallRecord& record, Parameters const& p,
+std::optional<PackedDocuments> read_documents(annulus::detail::CallRecord& record, Parameters const& p,
                                               std::array<Index, N> const& extents, std::string_view expected,
                                               Index batch, Index heads, bool striped, char const* striped_name) {
   if (p.bound_min) annulus::detail::require_extents("bound_min", *p.bound_min, extents, expected);
   if (p.bound_max) annulus::detail::require_extents("bound_max", *p.bound_max, extents, expected);
-  check<UnsupportedError>(static_cast<bool>(p.bound_min) == static_cast<bool>(p.bound_max),
-                          "only one of bound_min and bound_max is given; give both or none");
-  check<UnsupportedError>(!p.bound_min || striped, "bound_min and bound_max need ", striped_name,
-                          " = true: they are local positions, the same on all ranks");
-  check<UnsupportedError>(!striped || p.use_causal_mask || p.bound_min, striped_name,
-                          " without use_causal_mask or bounds changes nothing; set use_causal_mask");
+  annulus::detail::check<UnsupportedError>(static_cast<bool>(p.bound_min) == static_cast<bool>(p.bound_max),
+                                           "only one of bound_min and bound_max is given; give both or none");
+  annulus::detail::check<UnsupportedError>(!p.bound_min || striped, "bound_min and bound_max need ", striped_name,
+                                           " = true: they are local positions, the same on all ranks");
+  annulus::detail::check<UnsupportedError>(!striped || p.use_causal_mask || p.bound_min, striped_name,
+                                           " without use_causal_mask or bounds changes nothing; set use_causal_mask");
   std::optional<PackedDocuments> documents;
   auto const by_head = [&](TensorView<float const, N> const& bound) -> TensorView<float const, 3> {
     return {bound.data(), {batch, heads, extents[1]}, {heads * bound.stride(0), bound.stride(0), bound.stride(1)}};
@@ -144,7 +146,7 @@ Operands<T> operands_of(std::optional<PackedDocuments> const& documents) {
 
 template <class C, class B>
 inline constexpr bool in_host_memory =
-    std::same_as<typename C::memory_space, HostMemory> && std::same_as<typename B::memory_space, HostMemory>;
+    std::same_as<typename C::memory_space, HostMemory>&& std::same_as<typename B::memory_space, HostMemory>;
 
 }  // namespace detail
 
@@ -160,7 +162,7 @@ template <class LseDtype = void, Communicator C, Backend B, class Q, class K, cl
 auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
                              ForwardParameters const& parameters = {}) {
   static_assert(detail::in_host_memory<C, B>, "annulus: this adapter reads bounds and writes tiles in host memory");
-  static_assert(RequireOperands<HostMemory, Q, K, V>::value);
+  static_assert(annulus::detail::RequireOperands<HostMemory, Q, K, V>::value);
   using T = ScalarOf<Q>;
   using Tile = std::conditional_t<std::is_void_v<LseDtype>, Accumulator<T>, LseDtype>;
   static_assert(Scalar<Tile>, "annulus: lse_dtype is float, double, Eigen::half or Eigen::bfloat16");
@@ -171,7 +173,7 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
   Index const batch = extents[axis::batch], heads = extents[axis::heads], rows = extents[axis::sequence];
 
   std::optional<PackedDocuments> documents;
-  interop::detail::check_on_all_ranks(communicator, [&](CallRecord& record) {
+  interop::detail::check_on_all_ranks(communicator, [&](annulus::detail::CallRecord& record) {
     check_workers(p.num_workers, p.replica_groups, communicator.size());
     documents = detail::read_documents(record, p, std::array<Index, 3>{batch * heads, rows, 1}, "[b * h, s, 1]", batch,
                                        heads, p.striped_input, "striped_input");
@@ -206,7 +208,7 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
                              O const& o_ref, Dy const& dy_ref, Lse const& lse_ref,
                              BackwardParameters const& parameters = {}) {
   static_assert(detail::in_host_memory<C, B>, "annulus: this adapter reads bounds and tiles in host memory");
-  static_assert(RequireOperands<HostMemory, Q, K, V, O, Dy>::value && RequireTensor<Lse>::value);
+  static_assert(annulus::detail::RequireOperands<HostMemory, Q, K, V, O, Dy>::value && RequireTensor<Lse>::value);
   static_assert(rank_of<Lse> == 4, "annulus: lse_ref is [b, h, 128, ceil(s / 128)]");
   using T = ScalarOf<Q>;
   using Gradient = Accumulator<T>;
@@ -216,12 +218,13 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
   TensorView<ScalarOf<Lse> const, 4> const tiles = view_of(lse_ref);
 
   std::optional<PackedDocuments> documents;
-  interop::detail::check_on_all_ranks(communicator, [&](CallRecord& record) {
+  interop::detail::check_on_all_ranks(communicator, [&](annulus::detail::CallRecord& record) {
     check_workers(p.num_workers, p.replica_groups, communicator.size());
-    check<UnsupportedError>(p.mixed_precision,
-                            "mixed_precision = false requests sums in the element type of the operands; sums are "
-                            "always kept in float (double for double); accepted: true");
-    check<UnsupportedError>(
+    annulus::detail::check<UnsupportedError>(
+        p.mixed_precision,
+        "mixed_precision = false requests sums in the element type of the operands; sums are "
+        "always kept in float (double for double); accepted: true");
+    annulus::detail::check<UnsupportedError>(
         p.lnc_size == 1, "lnc_size is ", p.lnc_size,
         "; it splits the work on the logical cores of a Trainium device, and this backend has none; accepted: 1");
     annulus::detail::require_extents("lse_ref", tiles, {batch, heads, partitions, lse_columns(rows)},
@@ -264,10 +267,11 @@ auto ring_attention_unpermute(C& communicator, X const& x, UnpermuteParameters c
   Rank const rank = communicator.rank();
   TensorView<T const, 3> const striped = view_of(x);
   Index const rows = striped.extent(1), share = rows / ranks;
-  interop::detail::check_on_all_ranks(communicator, [&](CallRecord& record) {
+  interop::detail::check_on_all_ranks(communicator, [&](annulus::detail::CallRecord& record) {
     check_workers(parameters.num_workers, parameters.replica_groups, ranks);
-    require_addressable("x", striped);
-    check<ShapeError>(rows % ranks == 0, "x has ", rows, " rows; expected a multiple of num_workers = ", ranks);
+    annulus::detail::require_addressable("x", striped);
+    annulus::detail::check<ShapeError>(rows % ranks == 0, "x has ", rows,
+                                       " rows; expected a multiple of num_workers = ", ranks);
     record.add("bs", striped.extent(0));
     record.add("s", rows);
     record.add("d", striped.extent(2));

@@ -19,7 +19,7 @@ namespace annulus::nkilib {
 inline constexpr Index partitions = 128;
 
 /// Columns of an lse tile for `rows` positions.
-constexpr Index lse_columns(Index rows) { return ceil_divide(rows, partitions); }
+constexpr Index lse_columns(Index rows) { return annulus::detail::ceil_divide(rows, partitions); }
 
 /// Converts lse [batch, heads, s] to tiles [batch, heads, 128, lse_columns(s)] in the element type of the tiles.
 /// Positions past s and masked rows (lse -inf) become 0.
@@ -79,8 +79,9 @@ class PackedDocuments {
   /// Digest of the document ids.
   std::uint64_t fingerprint() const {
     std::array const extents{batch_, rows_};
-    std::uint64_t digest = digest_of(std::as_bytes(std::span(extents)));
-    for (auto const* ids : {&query_ids_, &key_ids_}) digest = digest_of(std::as_bytes(std::span(*ids)), digest);
+    std::uint64_t digest = annulus::detail::digest_of(std::as_bytes(std::span(extents)));
+    for (auto const* ids : {&query_ids_, &key_ids_})
+      digest = annulus::detail::digest_of(std::as_bytes(std::span(*ids)), digest);
     return digest;
   }
 
@@ -100,8 +101,9 @@ class PackedDocuments {
     for (Index row = 0; row < rows_; ++row) {
       RowRange const keys = range(0, row);
       for (Index h = 1; h < bound_min.extent(1); ++h)
-        check<UnsupportedError>(range(h, row) == keys, "batch item ", b, ", row ", row, ": the bounds of head ", h,
-                                " differ from those of head 0; documents are the same for all heads");
+        annulus::detail::check<UnsupportedError>(range(h, row) == keys, "batch item ", b, ", row ", row,
+                                                 ": the bounds of head ", h,
+                                                 " differ from those of head 0; documents are the same for all heads");
       if (keys.empty()) continue;
       auto const [document, fresh] = documents.try_emplace(keys.begin, Document{keys.end});
       if (!fresh && document->second.end != keys.end) refuse_overlap(b, keys, {keys.begin, document->second.end});
@@ -123,17 +125,17 @@ class PackedDocuments {
   Index position(TensorView<float const, 3> bound, char const* name, Index b, Index h, Index row) const {
     float const value = bound(b, h, row);
     // Compared in double, because float may round the number of rows up.
-    check<UnsupportedError>(
+    annulus::detail::check<UnsupportedError>(
         value >= 0 && static_cast<double>(value) <= static_cast<double>(rows_) && value == std::floor(value), name,
         " of batch item ", b, ", row ", row, " is ", value, "; accepted: whole numbers from 0 to ", rows_);
     return static_cast<Index>(value);
   }
 
   [[noreturn]] static void refuse_overlap(Index b, RowRange first, RowRange second) {
-    throw UnsupportedError(message_of("batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [",
-                                      second.begin, ", ", second.end,
-                                      ") overlap; accepted: documents, whose ranges are equal or disjoint (for another "
-                                      "mask use RingAttention with a predicate)"));
+    throw UnsupportedError(annulus::detail::message_of(
+        "batch item ", b, ": the bounds [", first.begin, ", ", first.end, ") and [", second.begin, ", ", second.end,
+        ") overlap; accepted: documents, whose ranges are equal or disjoint (for another "
+        "mask use RingAttention with a predicate)"));
   }
 
   Index batch_, rows_;

@@ -19,7 +19,9 @@ struct Window {
   std::optional<Index> left{};
   std::optional<Index> right{};
 
-  bool operator==(Window const& other) const { return reach_left() == other.reach_left() && reach_right() == other.reach_right(); }
+  bool operator==(Window const& other) const {
+    return reach_left() == other.reach_left() && reach_right() == other.reach_right();
+  }
 
   constexpr Index reach_left() const { return reach(left); }
   constexpr Index reach_right() const { return reach(right); }
@@ -64,7 +66,7 @@ struct Mask {
     }
     if (causal) range.end = std::min(range.end, query + 1);
     if (chunk > 0) {
-      Index const begin = floor_divide(query, chunk) * chunk;
+      Index const begin = detail::floor_divide(query, chunk) * chunk;
       range.begin = std::max(range.begin, begin);
       range.end = std::min(range.end, begin + chunk);
     }
@@ -74,7 +76,7 @@ struct Mask {
   constexpr bool is_sink(Index key) const { return key < sink_tokens; }
   /// Number of sink tokens among `count` keys at first + i * stride; they come before the others.
   constexpr Index sinks_among(Index first, Index stride, Index count) const {
-    return std::clamp(ceil_divide(sink_tokens - first, stride), Index{0}, count);
+    return std::clamp(detail::ceil_divide(sink_tokens - first, stride), Index{0}, count);
   }
 
   /// True if `query` (counted from the query offset) sees `key`. Both are global positions.
@@ -105,6 +107,8 @@ struct RowRange {
   constexpr bool empty() const { return end <= begin; }
 };
 
+namespace detail {
+
 /// The smallest range that contains both ranges; empty ranges are ignored.
 constexpr RowRange hull(RowRange a, RowRange b) {
   if (a.empty()) return b;
@@ -114,6 +118,8 @@ constexpr RowRange hull(RowRange a, RowRange b) {
 
 /// The rows that are in both ranges; empty if there are none.
 constexpr RowRange intersection(RowRange a, RowRange b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+}  // namespace detail
 
 /// Key j of a tile is visible to query i iff i + lo <= j <= i + hi.
 struct Band {
@@ -128,9 +134,7 @@ struct Band {
   }
 
   /// The band of the same pairs if queries are counted from a row `by` later, or keys from a row `by` earlier.
-  constexpr Band shifted(Index by) const {
-    return {lo > -unbounded ? lo + by : lo, hi < unbounded ? hi + by : hi};
-  }
+  constexpr Band shifted(Index by) const { return {lo > -unbounded ? lo + by : lo, hi < unbounded ? hi + by : hi}; }
 
   constexpr bool is_full(Index queries, Index keys) const { return lo + queries - 1 <= 0 && hi >= keys - 1; }
   constexpr bool is_empty(Index queries, Index keys) const { return queries_seeing(queries, keys).empty(); }
@@ -164,6 +168,8 @@ struct Band {
     return on_ramp + (queries - ramp_end) * keys;
   }
 };
+
+namespace detail {
 
 /// Document rule: equal positive ids see each other. 0 and negative ids are padding, which sees and is seen by nothing.
 constexpr bool same_document(std::int32_t query, std::int32_t key) { return query > 0 && query == key; }
@@ -222,5 +228,7 @@ class DocumentRuns {
   std::vector<Run> runs_;
   bool consecutive_ = true;
 };
+
+}  // namespace detail
 
 }  // namespace annulus

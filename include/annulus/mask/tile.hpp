@@ -19,11 +19,16 @@ enum class Coverage {
 
 constexpr std::string_view name_of(Coverage coverage) {
   switch (coverage) {
-    case Coverage::none: return "none";
-    case Coverage::full: return "full";
-    case Coverage::band: return "band";
-    case Coverage::ranges: return "ranges";
-    case Coverage::elements: return "elements";
+    case Coverage::none:
+      return "none";
+    case Coverage::full:
+      return "full";
+    case Coverage::band:
+      return "band";
+    case Coverage::ranges:
+      return "ranges";
+    case Coverage::elements:
+      return "elements";
   }
   return "unknown";
 }
@@ -47,8 +52,8 @@ struct Tile {
     if (coverage == Coverage::full || key_stride == 0) return {0, key_count};
     if (coverage == Coverage::band) return band.keys_of(query, key_count);
     PositionRange const range = mask.keys_of(query_position + query * query_stride, sink);
-    return {std::clamp(ceil_divide(range.begin - key_position, key_stride), Index{0}, key_count),
-            std::clamp(ceil_divide(range.end - key_position, key_stride), Index{0}, key_count)};
+    return {std::clamp(detail::ceil_divide(range.begin - key_position, key_stride), Index{0}, key_count),
+            std::clamp(detail::ceil_divide(range.end - key_position, key_stride), Index{0}, key_count)};
   }
 
   /// The tile clipped to the query (key) rows `rows` of the shard. Clipped-off rows must have no visible pair.

@@ -95,8 +95,8 @@ MergeWeights<A> merge_weights(A a, A b) {
 /// Merges the normalised row (`from`, `from_lse`) into (`into`, `into_lse`). Throws ShapeError if the lengths differ.
 template <class T, std::floating_point A>
 void merge_rows(std::span<T> into, A& into_lse, std::span<T const> from, A from_lse) {
-  check<ShapeError>(into.size() == from.size(), "merge_rows: rows of ", into.size(), " and ", from.size(),
-                    " elements; they must be equal");
+  detail::check<ShapeError>(into.size() == from.size(), "merge_rows: rows of ", into.size(), " and ", from.size(),
+                            " elements; they must be equal");
   auto const weights = merge_weights(into_lse, from_lse);
   for (std::size_t d = 0; d < into.size(); ++d)
     into[d] = static_cast<T>(weights.first * static_cast<A>(into[d]) + weights.second * static_cast<A>(from[d]));

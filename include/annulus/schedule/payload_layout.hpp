@@ -51,7 +51,7 @@ struct PartLayout {
 struct PayloadLayout {
   static constexpr Index alignment = 64;
   static constexpr std::size_t max_parts = 8;
-  ShortList<PartLayout, max_parts> parts;
+  detail::ShortList<PartLayout, max_parts> parts;
   Index checksums = 0;
 
   bool empty() const { return parts.empty(); }
@@ -60,7 +60,7 @@ struct PayloadLayout {
   std::size_t index_of(Part part) const {
     std::size_t p = 0;
     while (p < parts.size() && parts[p].part != part) ++p;
-    check<Error>(p < parts.size(), "a payload of ", parts.size(), " parts has no part ", name_of(part));
+    detail::check<Error>(p < parts.size(), "a payload of ", parts.size(), " parts has no part ", name_of(part));
     return p;
   }
 
@@ -73,14 +73,16 @@ struct PayloadLayout {
   /// Byte offset of the p-th part in a buffer for `rows` rows; of the checksums for p = number of parts.
   Index part_offset(std::size_t p, Index rows) const {
     Index offset = 0;
-    for (std::size_t i = 0; i < p; ++i) offset += ceil_divide(parts[i].row_bytes() * rows, alignment) * alignment;
+    for (std::size_t i = 0; i < p; ++i)
+      offset += detail::ceil_divide(parts[i].row_bytes() * rows, alignment) * alignment;
     return offset;
   }
 
   /// Bytes of a buffer for `rows` rows, with checksums.
   Index buffer_bytes(Index rows) const {
     Index const checksum_bytes = checksums * static_cast<Index>(sizeof(std::uint64_t));
-    return part_offset(parts.size(), rows) + (rows == 0 ? 0 : ceil_divide(checksum_bytes, alignment) * alignment);
+    return part_offset(parts.size(), rows) +
+           (rows == 0 ? 0 : detail::ceil_divide(checksum_bytes, alignment) * alignment);
   }
 };
 

@@ -102,12 +102,12 @@ class RingPlan {
   /// Tiles of the step, within the held rows; rows of the rotating side are counted from held.begin.
   std::vector<Tile> tiles(Rank rank, int step) const {
     std::vector<Tile> result;
-    TileFinder finder;
+    detail::TileFinder finder;
     find_tiles(rank, step, finder, result);
     return result;
   }
   /// Like tiles(), but replaces the contents of `tiles` and reuses storage.
-  void find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const;
+  void find_tiles(Rank rank, int step, detail::TileFinder& finder, std::vector<Tile>& tiles) const;
 
   std::vector<Segment> const& query_segments(Rank rank) const {
     return query_segments_[static_cast<std::size_t>(rank)];
@@ -154,7 +154,7 @@ class RingPlan {
   double imbalance() const;
 
  private:
-  Rank wrap(int place) const { return rank_at(place, ranks()); }
+  Rank wrap(int place) const { return detail::rank_at(place, ranks()); }
   static Index total(std::vector<Index> const& lengths) {
     Index sum = 0;
     for (Index length : lengths) sum += length;
@@ -164,14 +164,14 @@ class RingPlan {
     return rotation_ == Rotation::keys ? request_.key_lengths : request_.query_lengths;
   }
   RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
-  Need const& need(Rank visitor, Rank owner) const {
+  detail::Need const& need(Rank visitor, Rank owner) const {
     bool const keys = rotation_ == Rotation::keys;
     return needs_[static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor))];
   }
   RowRange needed_rows(Rank visitor, Rank owner) const {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
-  Need pair(Rank queries, Rank keys, TileFinder& finder, std::vector<Tile>* tiles) const {
+  detail::Need pair(Rank queries, Rank keys, detail::TileFinder& finder, std::vector<Tile>* tiles) const {
     return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask,
                        request_.rules.query_offset.value_or(0), request_.elementwise, tiles);
   }
@@ -185,7 +185,7 @@ class RingPlan {
   PlanRequest request_;
   Rotation rotation_ = Rotation::keys;
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
-  std::vector<Need> needs_;  ///< [rank of the queries, rank of the keys]
+  std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
   std::vector<int> offsets_;
   bool direct_ = false;
   std::vector<PlannedStep> planned_;
@@ -195,10 +195,11 @@ class RingPlan {
 #if defined(ANNULUS_DEFINITIONS)
 
 ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(request)) {
-  check<ShapeError>(!request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
-                    "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",
-                    request_.key_lengths.size(), "; both need one per rank");
-  check<UnsupportedError>(
+  detail::check<ShapeError>(
+      !request_.query_lengths.empty() && request_.query_lengths.size() == request_.key_lengths.size(),
+      "plan: query lengths of ", request_.query_lengths.size(), " ranks and key lengths of ",
+      request_.key_lengths.size(), "; both need one per rank");
+  detail::check<UnsupportedError>(
       !(request_.bound_to_queries && request_.rotation == Rotation::queries),
       "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
       "queries; accepted: Rotation::keys or Rotation::automatic");
@@ -207,7 +208,7 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
     query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
     key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
   }
-  TileFinder finder;
+  detail::TileFinder finder;
   for (Rank queries = 0; queries < ranks(); ++queries)
     for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, finder, nullptr));
   build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
@@ -227,31 +228,33 @@ ANNULUS_INLINE void RingPlan::check_sizes() const {
     Index sum = 0;
     for (Index length : *lengths) {
       rows = std::max(rows, length);
-      sum = saturating_sum(sum, length);
+      sum = detail::saturating_sum(sum, length);
     }
     positions = std::max(positions, sum);
   }
-  check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
-                    unbounded / 4);
+  detail::check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
+                            unbounded / 4);
   Index const queries = *std::max_element(request_.query_lengths.begin(), request_.query_lengths.end());
   Index const keys = *std::max_element(request_.key_lengths.begin(), request_.key_lengths.end());
-  check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ",
-                    keys, " keys; accepted: fewer than ", largest_index, " pairs");
+  detail::check<ShapeError>(detail::saturating_product(queries, keys) < detail::largest_index, "plan: a step of ",
+                            queries, " queries and ", keys, " keys; accepted: fewer than ", detail::largest_index,
+                            " pairs");
   // The widest row of any payload: a query with its dout and at most four scalars.
-  Index const heads = saturating_product(s.batch, std::max(s.query_heads, s.kv_heads));
-  Index const width = saturating_sum(saturating_sum(s.head_dim, s.value_dim), 4);
+  Index const heads = detail::saturating_product(s.batch, std::max(s.query_heads, s.kv_heads));
+  Index const width = detail::saturating_sum(detail::saturating_sum(s.head_dim, s.value_dim), 4);
   Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
   auto const product = [](Index first, auto... others) {
-    ((first = saturating_product(first, others)), ...);
+    ((first = detail::saturating_product(first, others)), ...);
     return first;
   };
   Index const largest =
       std::max({product(heads, width, bytes, rows), product(request_.bias_gradient_elements, bytes, rows),
                 product(s.query_heads, request_.sinks, bytes, Index{ranks()} + 1)});
-  check<ShapeError>(largest < largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads, " query heads, ",
-                    s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ", request_.sinks,
-                    " sink logits per head and ", rows, " rows of a rank need a buffer of ", largest,
-                    " bytes or more; accepted: fewer than ", largest_index / 32);
+  detail::check<ShapeError>(largest < detail::largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads,
+                            " query heads, ", s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ",
+                            s.value_dim, ", ", request_.sinks, " sink logits per head and ", rows,
+                            " rows of a rank need a buffer of ", largest, " bytes or more; accepted: fewer than ",
+                            detail::largest_index / 32);
 }
 
 ANNULUS_INLINE void RingPlan::find_layouts() {
@@ -284,7 +287,8 @@ ANNULUS_INLINE void RingPlan::find_layouts() {
 ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
   if (step == 0 || !direct_) return whole(owner);
   RowRange rows;
-  for (int later = step; later < steps(); ++later) rows = hull(rows, needed_rows(wrap(owner + offset(later)), owner));
+  for (int later = step; later < steps(); ++later)
+    rows = detail::hull(rows, needed_rows(wrap(owner + offset(later)), owner));
   return rows;
 }
 
@@ -309,7 +313,7 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
       PlannedStep planned;
       planned.owner = owner(rank, i);
       planned.visible_pairs = need(rank, planned.owner).visible_pairs;
-      planned.multiply_adds = saturating_product(planned.visible_pairs, per_pair);
+      planned.multiply_adds = detail::saturating_product(planned.visible_pairs, per_pair);
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
       bool const carries = !carried_.empty() && carried_hop(i) > 0;
@@ -326,7 +330,8 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
     }
 }
 
-ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, TileFinder& finder, std::vector<Tile>& tiles) const {
+ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, detail::TileFinder& finder,
+                                         std::vector<Tile>& tiles) const {
   PlannedStep const& planned = this->step(rank, step);
   bool const keys = rotation_ == Rotation::keys;
   pair(keys ? rank : planned.owner, keys ? planned.owner : rank, finder, &tiles);
@@ -377,7 +382,7 @@ ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
 
 ANNULUS_INLINE Index RingPlan::multiply_adds(Rank rank) const {
   Index sum = 0;
-  for (int i = 0; i < steps(); ++i) sum = saturating_sum(sum, step(rank, i).multiply_adds);
+  for (int i = 0; i < steps(); ++i) sum = detail::saturating_sum(sum, step(rank, i).multiply_adds);
   return sum;
 }
 

@@ -9,7 +9,7 @@
 #include "annulus/mask/tile.hpp"
 #include "annulus/sharding/segment.hpp"
 
-namespace annulus {
+namespace annulus::detail {
 
 /// Number of visible pairs of two shards (an upper bound where pairs are tested), and row ranges that contain them.
 struct Need {
@@ -17,8 +17,6 @@ struct Need {
   RowRange queries{};
   RowRange keys{};
 };
-
-namespace detail {
 
 /// Above this many segment pairs, separate tiles do not pay; one tile masked element by element is emitted instead.
 inline constexpr std::size_t tile_limit = std::size_t{1} << 16;
@@ -85,8 +83,6 @@ inline void append_joining(std::vector<Tile>& tiles, Tile const& tile) {
   tiles.push_back(tile);
 }
 
-}  // namespace detail
-
 /// Finds the tiles of pairs of shards. Storage is reused, so that a repeated search allocates nothing.
 class TileFinder {
  public:
@@ -99,7 +95,10 @@ class TileFinder {
       Index const query_rows = rows_of(queries), key_rows = rows_of(keys);
       if (query_rows * key_rows == 0) return {};
       if (tiles)
-        tiles->push_back({.query_count = query_rows, .key_count = key_rows, .query_stride = 0, .key_stride = 0,
+        tiles->push_back({.query_count = query_rows,
+                          .key_count = key_rows,
+                          .query_stride = 0,
+                          .key_stride = 0,
                           .coverage = unmasked ? Coverage::full : Coverage::elements,
                           .visible_pairs = query_rows * key_rows});
       return {query_rows * key_rows, {0, query_rows}, {0, key_rows}};
@@ -108,10 +107,15 @@ class TileFinder {
     Need need;
     for (Segment const& query : queries)
       for (Segment const& key : split_) {
-        Tile tile{.query_begin = query.local_begin, .query_count = query.length, .key_begin = key.local_begin,
-                  .key_count = key.length, .query_position = query.global_begin + query_offset,
-                  .query_stride = query.global_stride, .key_position = key.global_begin,
-                  .key_stride = key.global_stride, .sink = mask.is_sink(key.global_begin)};
+        Tile tile{.query_begin = query.local_begin,
+                  .query_count = query.length,
+                  .key_begin = key.local_begin,
+                  .key_count = key.length,
+                  .query_position = query.global_begin + query_offset,
+                  .query_stride = query.global_stride,
+                  .key_position = key.global_begin,
+                  .key_stride = key.global_stride,
+                  .sink = mask.is_sink(key.global_begin)};
         Need const part = detail::classify(tile, mask);
         if (part.visible_pairs == 0) continue;
         need.visible_pairs += part.visible_pairs;
@@ -172,4 +176,4 @@ inline Need visible_tiles(std::span<Segment const> queries, std::span<Segment co
   return TileFinder().find(queries, keys, mask, query_offset, elementwise, tiles);
 }
 
-}  // namespace annulus
+}  // namespace annulus::detail

@@ -28,7 +28,8 @@ void check_shard(TensorView<T, N> global, TensorView<U, N> local, std::span<Segm
   require_addressable("the shard", local);
   auto expected = global.extents();
   expected[sequence] = rows_of(segments);
-  check<ShapeError>(local.extents() == expected, "shard of extents ", local.extents(), "; its segments need ", expected);
+  check<ShapeError>(local.extents() == expected, "shard of extents ", local.extents(), "; its segments need ",
+                    expected);
   for (Segment const& segment : segments) {
     if (segment.length == 0) continue;
     Index const last = segment.global_begin + (segment.length - 1) * segment.global_stride;
@@ -50,8 +51,8 @@ void scatter_into(TensorView<T, N> global, std::span<Segment const> segments, Te
                   std::size_t sequence = axis::sequence) {
   detail::check_shard(global, local, segments, sequence);
   for (Segment const& segment : segments)
-    copy_elements(TensorView<T const, N>(detail::positions_of_segment(global, sequence, segment)),
-                  local.slice(sequence, segment.local_begin, segment.length));
+    detail::copy_elements(TensorView<T const, N>(detail::positions_of_segment(global, sequence, segment)),
+                          local.slice(sequence, segment.local_begin, segment.length));
 }
 
 /// Copies a shard to its positions in `global`; arguments and errors as for scatter_into. Ranks write disjoint
@@ -61,8 +62,8 @@ void gather_into(TensorView<T, N> local, std::span<Segment const> segments, Tens
                  std::size_t sequence = axis::sequence) {
   detail::check_shard(global, local, segments, sequence);
   for (Segment const& segment : segments)
-    copy_elements(TensorView<T const, N>(local.slice(sequence, segment.local_begin, segment.length)),
-                  detail::positions_of_segment(global, sequence, segment));
+    detail::copy_elements(TensorView<T const, N>(local.slice(sequence, segment.local_begin, segment.length)),
+                          detail::positions_of_segment(global, sequence, segment));
 }
 
 /// Returns the shard of `rank` of a global tensor [batch, sequence, heads, dim] (another axis order: wrap it), in the
@@ -70,12 +71,12 @@ void gather_into(TensorView<T, N> local, std::span<Segment const> segments, Tens
 template <TensorLike X>
 auto scatter(X const& global, Sharding const& sharding, Rank rank, int ranks, Side side = Side::query) {
   auto const view = view_of(global);
-  check<ShapeError>(rank >= 0 && rank < ranks, "scatter to rank ", rank, " of ", ranks);
+  detail::check<ShapeError>(rank >= 0 && rank < ranks, "scatter to rank ", rank, " of ", ranks);
   auto const lengths = sharding.lengths(side, ranks, view.extent(axis::sequence));
   auto const segments = sharding.segments(side, rank, lengths);
   auto extents = view.extents();
   extents[axis::sequence] = rows_of(segments);
-  auto local = make_in_order_of<ScalarOf<X>>(global, extents);
+  auto local = detail::make_in_order_of<ScalarOf<X>>(global, extents);
   scatter_into(view, std::span<Segment const>(segments), view_of(with_axes(local, axis_order_of(global))));
   return local;
 }
@@ -84,7 +85,7 @@ auto scatter(X const& global, Sharding const& sharding, Rank rank, int ranks, Si
 template <TensorLike X, TensorLike Y>
 void gather(X const& local, Sharding const& sharding, Rank rank, int ranks, Y&& global, Side side = Side::query) {
   auto const view = view_of(global);
-  check<ShapeError>(rank >= 0 && rank < ranks, "gather from rank ", rank, " of ", ranks);
+  detail::check<ShapeError>(rank >= 0 && rank < ranks, "gather from rank ", rank, " of ", ranks);
   auto const lengths = sharding.lengths(side, ranks, view.extent(axis::sequence));
   auto const segments = sharding.segments(side, rank, lengths);
   gather_into(view_of(local), std::span<Segment const>(segments), view);

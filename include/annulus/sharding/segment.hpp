@@ -21,6 +21,8 @@ struct Segment {
 /// Side of the attention problem. Queries and keys may have different lengths, so each side is sharded separately.
 enum class Side { query, key };
 
+namespace detail {
+
 /// Appends a segment, or extends the last one where it continues at the same stride. An empty segment is dropped.
 inline void append_segment(std::vector<Segment>& segments, Index length, Index global_begin, Index global_stride) {
   if (length == 0) return;
@@ -49,6 +51,8 @@ inline std::vector<Segment> segments_of(std::span<Index const> positions) {
   return segments;
 }
 
+}  // namespace detail
+
 /// Number of local rows that the segments cover.
 inline Index rows_of(std::span<Segment const> segments) {
   return segments.empty() ? 0 : segments.back().local_begin + segments.back().length;
@@ -59,8 +63,7 @@ inline std::vector<Index> positions_of(std::span<Segment const> segments) {
   std::vector<Index> positions;
   positions.reserve(static_cast<std::size_t>(rows_of(segments)));
   for (Segment const& segment : segments)
-    for (Index i = 0; i < segment.length; ++i)
-      positions.push_back(segment.global_begin + i * segment.global_stride);
+    for (Index i = 0; i < segment.length; ++i) positions.push_back(segment.global_begin + i * segment.global_stride);
   return positions;
 }
 

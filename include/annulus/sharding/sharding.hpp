@@ -34,7 +34,7 @@ struct Contiguous {
   std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
     Index const begin = std::accumulate(lengths.begin(), lengths.begin() + rank, Index{0});
     std::vector<Segment> result;
-    append_segment(result, lengths[static_cast<std::size_t>(rank)], begin, 1);
+    detail::append_segment(result, lengths[static_cast<std::size_t>(rank)], begin, 1);
     return result;
   }
 };
@@ -60,11 +60,11 @@ struct Striped {
     Index remaining = lengths[static_cast<std::size_t>(rank)];
     std::vector<Segment> result;
     if (rows == 1) {
-      append_segment(result, remaining, rank, ranks);
+      detail::append_segment(result, remaining, rank, ranks);
       return result;
     }
     for (Index begin = rank * rows; remaining > 0; begin += rows * ranks) {
-      append_segment(result, std::min(rows, remaining), begin, 1);
+      detail::append_segment(result, std::min(rows, remaining), begin, 1);
       remaining -= std::min(rows, remaining);
     }
     return result;
@@ -92,7 +92,7 @@ struct Zigzag {
     Index const global = std::accumulate(lengths.begin(), lengths.end(), Index{0});
     std::vector<Segment> result;
     for (int block : {rank, 2 * ranks - 1 - rank})
-      append_segment(result, block_length(block, ranks, global), block_begin(block, ranks, global), 1);
+      detail::append_segment(result, block_length(block, ranks, global), block_begin(block, ranks, global), 1);
     return result;
   }
 
@@ -126,27 +126,27 @@ struct ExplicitMap {
   }
 
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const>) const {
-    return segments_of(positions(side)[static_cast<std::size_t>(rank)]);
+    return detail::segments_of(positions(side)[static_cast<std::size_t>(rank)]);
   }
 
   /// Throws ShapeError unless the map has `ranks` ranks that own every position in [0, global) exactly once.
   void check_partition(Side side, int ranks, Index global) const {
     char const* const what = side == Side::query ? "queries" : "keys";
     auto const& map = positions(side);
-    check<ShapeError>(static_cast<int>(map.size()) == ranks, "explicit sharding of ", what, ": the map has ", map.size(),
-                      " ranks, the ring has ", ranks);
+    detail::check<ShapeError>(static_cast<int>(map.size()) == ranks, "explicit sharding of ", what, ": the map has ",
+                              map.size(), " ranks, the ring has ", ranks);
     std::vector<char> owned(static_cast<std::size_t>(global), 0);
     Index total = 0;
     for (auto const& rank : map)
       for (Index position : rank) {
-        check<ShapeError>(position >= 0 && position < global, "explicit sharding of ", what, ": position ", position,
-                          " is outside [0, ", global, ")");
-        check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ", what,
-                          ": position ", position, " is owned twice");
+        detail::check<ShapeError>(position >= 0 && position < global, "explicit sharding of ", what, ": position ",
+                                  position, " is outside [0, ", global, ")");
+        detail::check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ",
+                                  what, ": position ", position, " is owned twice");
         ++total;
       }
-    check<ShapeError>(total == global, "explicit sharding of ", what, ": ", total, " of ", global,
-                      " positions are owned; each must be owned once");
+    detail::check<ShapeError>(total == global, "explicit sharding of ", what, ": ", total, " of ", global,
+                              " positions are owned; each must be owned once");
   }
 };
 
@@ -156,7 +156,8 @@ class Sharding {
   Sharding() = default;
   Sharding(Contiguous kind) : kind_(kind) {}
   Sharding(Striped kind) : kind_(kind) {
-    check<UnsupportedError>(kind.block >= 1, "striped sharding: block is ", kind.block, "; it must be at least 1");
+    detail::check<UnsupportedError>(kind.block >= 1, "striped sharding: block is ", kind.block,
+                                    "; it must be at least 1");
   }
   Sharding(Zigzag kind) : kind_(kind) {}
   Sharding(ExplicitMap kind) : kind_(std::move(kind)) {}
@@ -166,23 +167,25 @@ class Sharding {
   /// Number of rows of a sequence of `global` positions that each rank owns. Throws ShapeError for fewer than one rank,
   /// a negative length, or an explicit map that is no partition.
   std::vector<Index> lengths(Side side, int ranks, Index global) const {
-    check<ShapeError>(ranks >= 1, "sharding over ", ranks, " ranks; at least one is needed");
-    check<ShapeError>(global >= 0, "sharding of ", global, " positions; a length must not be negative");
+    detail::check<ShapeError>(ranks >= 1, "sharding over ", ranks, " ranks; at least one is needed");
+    detail::check<ShapeError>(global >= 0, "sharding of ", global, " positions; a length must not be negative");
     return std::visit([&](auto const& kind) { return kind.lengths(side, ranks, global); }, kind_);
   }
 
   /// Segments that `rank` owns, given the number of rows that every rank holds. Together the ranks own each position
   /// exactly once. Throws ShapeError if this sharding assigns other lengths (contiguous shards may have any).
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const {
-    check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ", held.size());
+    detail::check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ",
+                              held.size());
     for (Index rows : held)
-      check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
+      detail::check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
     if (!std::holds_alternative<Contiguous>(kind_)) {
       Index const global = std::accumulate(held.begin(), held.end(), Index{0});
       std::vector<Index> const expected = lengths(side, static_cast<int>(held.size()), global);
       std::vector<Index> const seen(held.begin(), held.end());
-      check<ShapeError>(seen == expected, name(), " sharding of ", global, side == Side::query ? " queries" : " keys",
-                        " over ", held.size(), " ranks: the ranks hold ", seen, " rows, expected ", expected);
+      detail::check<ShapeError>(seen == expected, name(), " sharding of ", global,
+                                side == Side::query ? " queries" : " keys", " over ", held.size(),
+                                " ranks: the ranks hold ", seen, " rows, expected ", expected);
     }
     return std::visit([&](auto const& kind) { return kind.segments(side, rank, held); }, kind_);
   }
@@ -199,17 +202,15 @@ class Sharding {
     return striped ? striped->block : 0;
   }
   /// The kind, with the block length if it is above 1.
-  std::string name() const {
-    return block() > 1 ? message_of(kind(), "(", block(), ")") : std::string(kind());
-  }
+  std::string name() const { return block() > 1 ? detail::message_of(kind(), "(", block(), ")") : std::string(kind()); }
 
   /// Hash of kind and parameters, which ranks compare before they exchange anything.
   std::uint64_t fingerprint() const {
     std::array const parameters{static_cast<Index>(kind_.index()), block()};
-    auto hash = digest_of(std::as_bytes(std::span(parameters)));
+    auto hash = detail::digest_of(std::as_bytes(std::span(parameters)));
     if (auto const* map = std::get_if<ExplicitMap>(&kind_))
       for (auto const* side : {&map->queries, &map->keys}) {
-        for (auto const& rank : *side) hash = digest_of(std::as_bytes(std::span(rank)), hash);
+        for (auto const& rank : *side) hash = detail::digest_of(std::as_bytes(std::span(rank)), hash);
         hash = ~hash;  // separates the last rank of the queries from the first of the keys
       }
     return hash;

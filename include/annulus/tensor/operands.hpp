@@ -52,13 +52,14 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   OptionalIntegers(typename Base::View const& view) : Base(view) {}
 
   template <TensorLike X>
-    requires(std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> && rank_of<X> == N)
-  OptionalIntegers(X const& tensor) : Base(tensor) {}
+  requires(std::same_as<ScalarOf<X>, T>&& std::same_as<SpaceOf<X>, Space>&& rank_of<X> == N)
+      OptionalIntegers(X const& tensor)
+      : Base(tensor) {}
 
   template <TensorLike X>
-    requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
-             std::same_as<Space, HostMemory> && rank_of<X> == N)
-  OptionalIntegers(X const& tensor) : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
+  requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
+           std::same_as<Space, HostMemory> && rank_of<X> == N) OptionalIntegers(X const& tensor)
+      : OptionalIntegers(TensorView<ScalarOf<X> const, N, Space>(view_of(tensor))) {}
 
   /// Rebinds the view to the values converted to T, which `storage` receives, unless they have type T already. Before,
   /// only the extents of the view may be used. Throws UnsupportedError for a value that T cannot hold, and
@@ -98,8 +99,8 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
       return value != 0;
     } else {
       if constexpr (sizeof(U) >= sizeof(T))
-        check<UnsupportedError>(value <= static_cast<U>(std::numeric_limits<T>::max()), name, " holds ", value,
-                                "; accepted: at most ", std::numeric_limits<T>::max());
+        detail::check<UnsupportedError>(value <= static_cast<U>(std::numeric_limits<T>::max()), name, " holds ", value,
+                                        "; accepted: at most ", std::numeric_limits<T>::max());
       return value > 0 ? static_cast<T>(value) : T(0);
     }
   }
@@ -152,6 +153,8 @@ struct Operands {
   std::optional<Index> call{};
 };
 
+namespace detail {
+
 /// Operands type that matches q. An empty struct if q is not a valid operand, so that the pass reports the reason.
 template <class Q, class Space>
 struct OperandsOfQuery {
@@ -162,8 +165,11 @@ requires Scalar<ScalarOf<Q>>
 struct OperandsOfQuery<Q, Space> {
   using type = Operands<ScalarOf<Q>, Space>;
 };
+
+}  // namespace detail
+
 template <class Q, class Space>
-using OperandsFor = typename OperandsOfQuery<Q, Space>::type;
+using OperandsFor = typename detail::OperandsOfQuery<Q, Space>::type;
 
 /// The view with its axes of extent 1 repeated (stride 0) to the requested extents.
 template <class T, std::size_t N, class Space>

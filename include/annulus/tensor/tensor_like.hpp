@@ -67,9 +67,12 @@ constexpr std::string_view name_of(AxisOrder order) {
 /// Attention axis a (batch, sequence, heads, dim) is axis places[a] of a tensor of this order.
 constexpr std::array<std::size_t, 4> places_of(AxisOrder order) {
   switch (order) {
-    case AxisOrder::bshd: return {0, 1, 2, 3};
-    case AxisOrder::bhsd: return {0, 2, 1, 3};
-    case AxisOrder::bhds: return {0, 3, 1, 2};
+    case AxisOrder::bshd:
+      return {0, 1, 2, 3};
+    case AxisOrder::bhsd:
+      return {0, 2, 1, 3};
+    case AxisOrder::bhds:
+      return {0, 3, 1, 2};
   }
   return {0, 1, 2, 3};
 }
@@ -133,10 +136,14 @@ struct TensorTraits<InAxisOrder<X>> {
   }
 };
 
+namespace detail {
+
 /// A new four-axis tensor of x's family, stored in the axis order of x; `extents` are in attention order.
 template <class U, class X>
 auto make_in_order_of(X const& x, std::array<Index, 4> const& extents) {
   return make_like<U, 4>(x, stored_extents(axis_order_of(x), extents));
 }
+
+}  // namespace detail
 
 }  // namespace annulus

@@ -17,6 +17,8 @@ namespace axis {
 inline constexpr std::size_t batch = 0, sequence = 1, heads = 2, dim = 3;
 }
 
+namespace detail {
+
 /// Row-major strides, in elements, of a dense tensor of these extents; saturated at largest_index.
 template <std::size_t N>
 constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& extents) {
@@ -28,6 +30,8 @@ constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& ext
   }
   return strides;
 }
+
+}  // namespace detail
 
 /// Pointer, extents and strides (in elements; negative and zero strides are allowed). Only a view in HostMemory gives
 /// access to elements; a backend of another space uses data() and strides().
@@ -44,12 +48,12 @@ class TensorView {
   constexpr TensorView(T* data, Extents const& extents, Extents const& strides)
       : data_(data), extents_(extents), strides_(strides) {}
   /// Dense, row-major.
-  constexpr TensorView(T* data, Extents const& extents) : TensorView(data, extents, row_major_strides(extents)) {}
+  constexpr TensorView(T* data, Extents const& extents)
+      : TensorView(data, extents, detail::row_major_strides(extents)) {}
 
   /// Converts a mutable view to a read-only one.
   template <class U>
-    requires(std::is_const_v<T> && std::same_as<U, scalar>)
-  constexpr TensorView(TensorView<U, N, Space> const& other)
+  requires(std::is_const_v<T>&& std::same_as<U, scalar>) constexpr TensorView(TensorView<U, N, Space> const& other)
       : TensorView(other.data(), other.extents(), other.strides()) {}
 
   constexpr T* data() const { return data_; }
@@ -61,13 +65,12 @@ class TensorView {
   /// Number of elements, saturated at largest_index, so that overflow cannot make a view seem empty.
   constexpr Index size() const {
     Index product = 1;
-    for (Index extent : extents_) product = saturating_product(product, extent);
+    for (Index extent : extents_) product = detail::saturating_product(product, extent);
     return product;
   }
 
   template <std::convertible_to<Index>... I>
-    requires(sizeof...(I) == N)
-  constexpr Index offset(I... index) const {
+  requires(sizeof...(I) == N) constexpr Index offset(I... index) const {
     Index sum = 0;
     std::size_t a = 0;
     ((sum += static_cast<Index>(index) * strides_[a++]), ...);
@@ -75,8 +78,7 @@ class TensorView {
   }
 
   template <std::convertible_to<Index>... I>
-    requires(sizeof...(I) == N && std::same_as<Space, HostMemory>)
-  constexpr T& operator()(I... index) const {
+  requires(sizeof...(I) == N && std::same_as<Space, HostMemory>) constexpr T& operator()(I... index) const {
     return data_[offset(index...)];
   }
 
@@ -111,6 +113,8 @@ class TensorView {
   Extents strides_{};
 };
 
+namespace detail {
+
 /// Throws ShapeError if a dense tensor with these extents has more bytes than an Index holds. Extents of 0 count as 1,
 /// because buffers of one pass combine the extents of several tensors.
 template <std::size_t N>
@@ -140,8 +144,6 @@ void require_addressable(std::string_view name, TensorView<T, N, Space> const& v
                     " of ", sizeof(T), " bytes; accepted: elements within ", largest_index, " bytes");
 }
 
-namespace detail {
-
 template <std::size_t Axis, class T, class U, std::size_t N, class Function>
 void visit_axis(TensorView<T, N> const& first, T* a, TensorView<U, N> const& second, U* b, Function& function) {
   if constexpr (Axis + 1 == N) {
@@ -161,12 +163,10 @@ void visit_axis(TensorView<T, N> const& first, T* a, TensorView<U, N> const& sec
   }
 }
 
-}  // namespace detail
-
 /// Calls function(element of first, element of second) for each index. `second` must have the extents of `first`.
 template <class T, class U, std::size_t N, class Function>
 void for_each_element(TensorView<T, N> first, TensorView<U, N> second, Function&& function) {
-  if (first.size() > 0) detail::visit_axis<0>(first, first.data(), second, second.data(), function);
+  if (first.size() > 0) visit_axis<0>(first, first.data(), second, second.data(), function);
 }
 
 /// Copies `from` to `to`, converting each element. The views must have equal extents.
@@ -174,5 +174,7 @@ template <class T, class U, std::size_t N>
 void copy_elements(TensorView<T const, N> from, TensorView<U, N> to) {
   for_each_element(to, from, [](U& target, T const& source) { target = static_cast<U>(source); });
 }
+
+}  // namespace detail
 
 }  // namespace annulus

@@ -93,7 +93,7 @@ TEST_CASE("a repeated call of the CPU backend allocates nothing", "[cpu]") {
     positions.push_back(i), ids(0, i) = static_cast<std::int32_t>(1 + i / 170);
   std::vector<annulus::Tile> tiles;
   annulus::Segment const whole{0, length, 0, 1};
-  annulus::visible_tiles({&whole, 1}, {&whole, 1}, annulus::causal(), 0, false, &tiles);
+  annulus::detail::visible_tiles({&whole, 1}, {&whole, 1}, annulus::causal(), 0, false, &tiles);
   annulus::EveryPair const every_pair;
 
   for (int threads : {1, 2}) {

@@ -23,7 +23,7 @@ namespace {
 
 bool defined(Mask const& mask, StepPositions const& at, std::size_t query, std::size_t key) {
   return mask.visible(at.queries[query], at.keys[key]) &&
-         (!at.packed() || annulus::same_document(at.query_documents[query], at.key_documents[key]));
+         (!at.packed() || annulus::detail::same_document(at.query_documents[query], at.key_documents[key]));
 }
 
 /// The first error in the rows of a step; empty if there is none. A band is decoded from its offsets, as in the kernel.
@@ -65,7 +65,7 @@ std::string complaint(Mask const& mask, StepPositions const& at) {
     for (std::size_t j = 0; j < at.keys.size(); ++j) {
       bool const visible = defined(mask, at, i, j);
       if (visible != told.contains({i, static_cast<Index>(j)}))
-        return annulus::message_of("query ", i, ", key ", j, visible ? " is not seen" : " is seen");
+        return annulus::detail::message_of("query ", i, ", key ", j, visible ? " is not seen" : " is seen");
       if (visible) expected_keys.insert(static_cast<Index>(j)), expected_queries.insert(static_cast<Index>(i));
     }
   if (std::ranges::any_of(told, [](auto const& pair) { return pair.second == annulus::nki::inactive_row; }))
@@ -132,8 +132,8 @@ TEST_CASE("rows of a step: equally spaced rows form a band, others are sorted", 
 
   auto const sorted = step_rows(causal, {std::vector<Index>{4, 0}, std::vector<Index>{9, 3, 1, 7, 0, 2, 8, 5}});
   REQUIRE(sorted.has_value());
-  CHECK(sorted->keys == std::vector<Index>{4, 2, 5, 1, annulus::nki::inactive_row, annulus::nki::inactive_row, annulus::nki::inactive_row,
-                                           annulus::nki::inactive_row});
+  CHECK(sorted->keys == std::vector<Index>{4, 2, 5, 1, annulus::nki::inactive_row, annulus::nki::inactive_row,
+                                           annulus::nki::inactive_row, annulus::nki::inactive_row});
   CHECK(sorted->mask.pieces().size() == 1);
   CHECK(sorted->mask.seen(0, 0, 0, 0, 0) == annulus::RowRange{0, 4});
 }
@@ -153,8 +153,8 @@ TEST_CASE("rows of a step: an interrupted document becomes one range, and paddin
   StepPositions const at{positions, positions, {1, 1, 2, 0, 1, 2, -1, 3}, {1, 2, 1, 0, 2, 1, -1, 4}};
   auto const rows = step_rows(annulus::causal(), at);
   REQUIRE(rows.has_value());
-  CHECK(rows->queries ==
-        std::vector<Index>{0, 1, 2, annulus::nki::inactive_row, 4, 5, annulus::nki::inactive_row, annulus::nki::inactive_row});
+  CHECK(rows->queries == std::vector<Index>{0, 1, 2, annulus::nki::inactive_row, 4, 5, annulus::nki::inactive_row,
+                                            annulus::nki::inactive_row});
   CHECK(rows->keys == std::vector<Index>{0, 2, annulus::nki::inactive_row, 1, 4, annulus::nki::inactive_row});
   CHECK(complaint(annulus::causal(), at) == "");
   StepPositions const strangers{positions, positions, std::vector<std::int32_t>(8, 1), std::vector<std::int32_t>(8, 2)};

@@ -111,7 +111,7 @@ void write(Run const& run, std::filesystem::path const& folder) {
 
 int main(int argc, char** argv) {
   try {
-    check<Error>(argc >= 2, "usage: annulus_nki_emit FOLDER [key=value...]");
+    annulus::detail::check<Error>(argc >= 2, "usage: annulus_nki_emit FOLDER [key=value...]");
     KernelCase const problem = annulus_test::read_kernel_case(annulus_test::Words(argc - 2, argv + 2));
     RingMask const mask = problem.ring_mask();
     Run const forward = run(ForwardKernel(problem.spec, mask).ring(), problem, mask, {});

@@ -57,7 +57,7 @@ class Words {
     for (int i = 0; i < count; ++i) {
       std::string const word = words[i];
       std::size_t const split = word.find('=');
-      annulus::check<annulus::Error>(split != std::string::npos, "seen '", word, "', accepted: key=value");
+      annulus::detail::check<annulus::Error>(split != std::string::npos, "seen '", word, "', accepted: key=value");
       words_[word.substr(0, split)] = word.substr(split + 1);
     }
   }
@@ -87,8 +87,8 @@ class Words {
   static T parse(std::string const& key, std::string const& value) {
     T result{};
     auto const [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    annulus::check<annulus::Error>(error == std::errc{} && end == value.data() + value.size(), key, ": seen '", value,
-                                   "', accepted: a number");
+    annulus::detail::check<annulus::Error>(error == std::errc{} && end == value.data() + value.size(), key, ": seen '",
+                                           value, "', accepted: a number");
     return result;
   }
 
@@ -103,8 +103,8 @@ class Words {
   }
 
   void check_all_read() const {
-    annulus::check<annulus::Error>(words_.empty(), "no key of a case is named '",
-                                   words_.empty() ? "" : words_.begin()->first, "'");
+    annulus::detail::check<annulus::Error>(words_.empty(), "no key of a case is named '",
+                                           words_.empty() ? "" : words_.begin()->first, "'");
   }
 
  private:
@@ -116,7 +116,7 @@ namespace kernel_case_detail {
 template <class Value>
 Value one_of(std::string const& key, std::string const& seen, std::map<std::string, Value> const& accepted) {
   auto const found = accepted.find(seen);
-  annulus::check<annulus::Error>(found != accepted.end(), key, ": '", seen, "' is none of its values");
+  annulus::detail::check<annulus::Error>(found != accepted.end(), key, ": '", seen, "' is none of its values");
   return found->second;
 }
 
@@ -127,7 +127,7 @@ inline std::vector<std::vector<std::int32_t>> documents_of(std::string const& te
     auto& ids = documents.emplace_back();
     for (std::string const& run : Words::split(item, ',')) {
       auto const parts = Words::split(run, ':');
-      annulus::check<annulus::Error>(parts.size() == 2, "documents: seen '", run, "', accepted: id:length");
+      annulus::detail::check<annulus::Error>(parts.size() == 2, "documents: seen '", run, "', accepted: id:length");
       ids.insert(ids.end(), static_cast<std::size_t>(Words::parse<std::int64_t>("documents", parts[1])),
                  Words::parse<std::int32_t>("documents", parts[0]));
     }
@@ -172,9 +172,9 @@ inline KernelCase read_kernel_case(Words words) {
   spec.keys_by_token = flag("keys_by_token", "0");
   spec.training = flag("training", "1");
   spec.masked_row = one_of<MaskedRow>("masked_row", words.text("masked_row", "minus_infinity"),
-                                  {{"minus_infinity", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}});
+                                      {{"minus_infinity", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}});
   spec.travels = one_of<RotatingSide>("travels", words.text("travels", "queries"),
-                                 {{"queries", RotatingSide::queries}, {"keys", RotatingSide::keys}});
+                                      {{"queries", RotatingSide::queries}, {"keys", RotatingSide::keys}});
 
   result.mask.causal = flag("causal", "0");
   auto const window = words.numbers<Index>("window");
@@ -193,11 +193,13 @@ inline KernelCase read_kernel_case(Words words) {
   words.check_all_read();
 
   Index const positions = static_cast<Index>(spec.ranks) * spec.local_keys;
-  check<Error>(result.documents.empty() || static_cast<Index>(result.documents.size()) == spec.shape.batch,
-               "documents: ", result.documents.size(), " batch items of ", spec.shape.batch);
+  annulus::detail::check<Error>(
+      result.documents.empty() || static_cast<Index>(result.documents.size()) == spec.shape.batch,
+      "documents: ", result.documents.size(), " batch items of ", spec.shape.batch);
   for (auto const& ids : result.documents)
-    check<Error>(static_cast<Index>(ids.size()) == positions && spec.local_queries == spec.local_keys,
-                 "documents: ", ids.size(), " positions of ", positions, ", as many of queries as of keys");
+    annulus::detail::check<Error>(static_cast<Index>(ids.size()) == positions && spec.local_queries == spec.local_keys,
+                                  "documents: ", ids.size(), " positions of ", positions,
+                                  ", as many of queries as of keys");
   return result;
 }
 

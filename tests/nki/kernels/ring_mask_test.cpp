@@ -61,7 +61,8 @@ TEST_CASE("A pair is in a range iff it is visible", "[nki][ring_mask]") {
                 for (Index j = 0; j < rows; ++j) {
                   auto const at = [](auto const& list, Index index) { return list[static_cast<std::size_t>(index)]; };
                   Index const q = at(queries, i), k = at(keys, j);
-                  bool const expected = mask.visible(q, k) && (!packed || same_document(at(ids[0], q), at(ids[0], k)));
+                  bool const expected =
+                      mask.visible(q, k) && (!packed || annulus::detail::same_document(at(ids[0], q), at(ids[0], k)));
                   REQUIRE(at(seen, j) == expected);
                   ++pairs;
                 }

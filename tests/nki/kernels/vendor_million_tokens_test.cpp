@@ -97,7 +97,7 @@ void execute_sample(int workers, Index keys, Index sampled, Index dim, Index che
   std::vector<nki::Tensors> const results = annulus_test::launch(program, inputs, {.ring = ring});
 
   double worst = 0, worst_lse = 0;
-  Index const columns = annulus::ceil_divide(sampled, Index{128});
+  Index const columns = annulus::detail::ceil_divide(sampled, Index{128});
   for (int rank = 0; rank < workers; ++rank)
     for (Index sample = 0; sample < checked_rows; ++sample) {
       Index const row = sample * (sampled - 1) / std::max<Index>(1, checked_rows - 1);

@@ -54,9 +54,9 @@ struct VendorCase {
 
   std::string text() const {
     char const* const orders[] = {"full", "contiguous", "striped"};
-    return annulus::message_of(orders[static_cast<int>(order)], boundaries.empty() ? "" : " packed",
-                               query_offset == 0 ? "" : " offset", " batch ", batch, " heads ", heads, " rows ", rows,
-                               " dim ", dim, " ranks ", ranks, " lnc ", cores, " ", name_of(type));
+    return annulus::detail::message_of(orders[static_cast<int>(order)], boundaries.empty() ? "" : " packed",
+                                       query_offset == 0 ? "" : " offset", " batch ", batch, " heads ", heads, " rows ",
+                                       rows, " dim ", dim, " ranks ", ranks, " lnc ", cores, " ", name_of(type));
   }
 };
 
@@ -176,7 +176,7 @@ class VendorProblem {
   /// The log-sum-exp of one head, [tokens], gathered from [batch, heads, 128, columns] of each rank.
   std::vector<float> gathered_lse(std::vector<annulus::nki::Tensors> const& results, Index head) const {
     std::vector<float> all(static_cast<std::size_t>(tokens_));
-    Index const columns = annulus::ceil_divide(case_.rows, Index{128});
+    Index const columns = annulus::detail::ceil_divide(case_.rows, Index{128});
     for (std::size_t rank = 0; rank < results.size(); ++rank)
       for (Index row = 0; row < case_.rows; ++row)
         all[static_cast<std::size_t>(positions_[rank][static_cast<std::size_t>(row)])] =

@@ -160,10 +160,10 @@ TEST_CASE("R18: features that a generation lacks", "[nki][validate]") {
   check_accepted(narrow(Target::trn2, ElementType::float32));
   check_accepted(narrow(Target::trn3, ElementType::bfloat16));
   for (ElementType const type : {ElementType::float16, ElementType::uint8})
-    check_refused(
-        narrow(Target::trn3, type),
-        {"R18", "tensor_copy", "dst",
-         message_of("writes ", name_of(type), " to psum tile to; trn3 writes 4-byte types and bfloat16 there")});
+    check_refused(narrow(Target::trn3, type),
+                  {"R18", "tensor_copy", "dst",
+                   annulus::detail::message_of("writes ", name_of(type),
+                                               " to psum tile to; trn3 writes 4-byte types and bfloat16 there")});
 }
 
 TEST_CASE("Each engine accepts only its own instructions", "[nki][validate]") {

@@ -91,7 +91,8 @@ TEST_CASE("R2: all SBUF tiles together must fit, counted once per place of the r
     return draft.done();
   };
   check_refused(program(usable + 1),
-                {"R2", "program", "large", message_of("take ", usable + 1, " bytes per partition; at most ", usable)});
+                {"R2", "program", "large",
+                 annulus::detail::message_of("take ", usable + 1, " bytes per partition; at most ", usable)});
   check_accepted(program(usable));
 }
 

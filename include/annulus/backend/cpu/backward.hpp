@@ -32,7 +32,7 @@ class BackwardSum {
     // Pieces are small enough to balance the threads, and large enough to amortise packing the queries for each piece.
     Index const most = std::clamp<Index>(piece_bytes / block_bytes(), 1, 8);
     blocks_per_piece_ = std::clamp<Index>(blocks * heads / (4 * expected), 1, most);
-    pieces_ = ceil_divide(blocks, blocks_per_piece_);
+    pieces_ = annulus::detail::ceil_divide(blocks, blocks_per_piece_);
 
     auto const allocate = [&](Arena& arena) {
       finished_ = arena.take<Index>(heads * pieces_);
@@ -97,7 +97,7 @@ class BackwardSum {
         RowRange& reach = reach_[batch * panels_ + p] = {};
         for_each_tile(panel, [&](Tile const& tile) {
           seen.find(call_.step, call_.documents, tile, panel);
-          reach = hull(reach, seen.any);
+          reach = annulus::detail::hull(reach, seen.any);
         });
       }
     }
@@ -119,7 +119,7 @@ class BackwardSum {
     for (Index p = panels_; p-- > 0;) {
       QueryPanel<A> const panel(rows, p);
       RowRange const reach = reach_[rows.batch * panels_ + p];
-      bool const overlaps = !intersection(reach, keys).empty();
+      bool const overlaps = !annulus::detail::intersection(reach, keys).empty();
       if (RowRange const seen = overlaps ? find_keys(scratch, panel, keys) : RowRange(); !seen.empty()) {
         for (Index begin = keys.begin, i = 0; !loaded && begin < keys.end; begin += B::key_block, ++i)
           scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
@@ -162,9 +162,9 @@ class BackwardSum {
     for_each_tile(panel, [&](Tile const& tile) {
       PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, cached_tiles)];
       seen.find(call_.step, call_.documents, tile, panel);
-      RowRange const here = intersection(seen.any, keys);
+      RowRange const here = annulus::detail::intersection(seen.any, keys);
       if (here.empty()) return;
-      hull_of_tiles = hull(hull_of_tiles, here);
+      hull_of_tiles = annulus::detail::hull(hull_of_tiles, here);
       ++scratch.tiles;
     });
     return hull_of_tiles;

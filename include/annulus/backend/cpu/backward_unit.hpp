@@ -287,7 +287,7 @@ class BackwardUnit {
     add_product_of_rows<E>(gradient_lanes, {queries.query_rows, lanes_depth}, {keys.dk, KeyBlock<T>::rows, rows.first},
                            row_count, extents_.head.padded());
     Index const first = rows.begin / pair / G::depth * G::depth;
-    Index const depth = G::depth_padded(ceil_divide(rows.end, pair) - first);
+    Index const depth = G::depth_padded(annulus::detail::ceil_divide(rows.end, pair) - first);
     add_product_of_columns<E>(keys.key_columns + first * G::rows, keys_depth * G::rows,
                               gradient_rows + (first - rows.first / pair) * B::panel, depth, queries.dq,
                               extents_.head.grouped(), ahead);

@@ -26,9 +26,9 @@ struct Blocking {
 
   static_assert(panel % micro_rows == 0 && key_block % micro_rows == 0);
 
-  static constexpr Index dim_padded(Index dim) { return ceil_divide(dim, lanes) * lanes; }
-  static constexpr Index key_blocks(Index keys) { return ceil_divide(keys, key_block); }
-  static constexpr Index panels(Index rows) { return ceil_divide(rows, panel); }
+  static constexpr Index dim_padded(Index dim) { return annulus::detail::ceil_divide(dim, lanes) * lanes; }
+  static constexpr Index key_blocks(Index keys) { return annulus::detail::ceil_divide(keys, key_block); }
+  static constexpr Index panels(Index rows) { return annulus::detail::ceil_divide(rows, panel); }
 };
 
 /// Rows are stored in groups of `rows`, a group as [depth_padded / depth][rows][depth] elements: with a depth of one
@@ -43,10 +43,12 @@ struct PackedGroup {
   static constexpr Index rows = tiled ? 2 * amx_tile_side : Index{Blocking<typename Operand<E>::Sum>::micro_rows};
   static constexpr Index depth = tiled ? amx_tile_side : 1;
 
-  static constexpr Index rows_padded(Index count) { return ceil_divide(count, rows) * rows; }
-  static constexpr Index depth_padded(Index count) { return ceil_divide(count, depth) * depth; }
+  static constexpr Index rows_padded(Index count) { return annulus::detail::ceil_divide(count, rows) * rows; }
+  static constexpr Index depth_padded(Index count) { return annulus::detail::ceil_divide(count, depth) * depth; }
   /// Packed elements along an axis of extent `count`.
-  static constexpr Index elements(Index count) { return depth_padded(ceil_divide(count, Operand<E>::depth)); }
+  static constexpr Index elements(Index count) {
+    return depth_padded(annulus::detail::ceil_divide(count, Operand<E>::depth));
+  }
   /// Offset of element k of row r in a group.
   static constexpr Index place(Index r, Index k) { return (k / depth * rows + r) * depth + k % depth; }
 };

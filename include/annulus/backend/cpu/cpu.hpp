@@ -27,14 +27,14 @@ struct CpuBackend {
   annulus::detail::StepDocuments documents{};
 
   using memory_space = HostMemory;
-  using Buffer = HostBuffer;
+  using Buffer = annulus::detail::HostBuffer;
   template <class T>
   using accumulator = Accumulator<T>;
 
   /// The largest number of threads of a call: `threads`, or what 0 stands for in this process.
   int max_threads() const { return threads == 0 ? detail::ThreadPool::shared().cores() : threads; }
 
-  Buffer allocate(Index bytes) { return HostBuffer(bytes); }
+  Buffer allocate(Index bytes) { return annulus::detail::HostBuffer(bytes); }
   /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
     if (threads < 0)

@@ -102,7 +102,7 @@ class ForwardPanel {
     Index const count = rows.end - rows.begin;
     constexpr int depth = Operand<E>::depth;
     Index const first = rows.begin / depth / G::depth * G::depth, before = rows.begin / depth - first;
-    Index const elements = ceil_divide(rows.end, depth) - first, padded = G::depth_padded(elements);
+    Index const elements = annulus::detail::ceil_divide(rows.end, depth) - first, padded = G::depth_padded(elements);
     E* const elements_of_weights = is_pair<E> ? weights : reinterpret_cast<E*>(scores);
     E* const place = elements_of_weights + before * B::panel;
     if constexpr (G::depth > 1) {
@@ -204,7 +204,7 @@ class ForwardFold {
     // Panel groups are small enough to balance the threads, then as large as possible to share a pass over the keys.
     Index const most = std::clamp<Index>(panel_group_bytes / panel_bytes(), 1, B::panels_per_group);
     panels_per_group_ = std::clamp<Index>(panels * heads / (4 * expected), 1, most);
-    panel_groups_ = ceil_divide(panels, panels_per_group_);
+    panel_groups_ = annulus::detail::ceil_divide(panels, panels_per_group_);
     packed_count_ = std::min(expected, heads);
 
     auto const allocate = [&](Arena& arena) {
@@ -262,7 +262,7 @@ class ForwardFold {
       RowRange seen;
       for (Index p = 0; p < count; ++p) {
         scratch.panels[p].look_at(tile);
-        seen = hull(seen, scratch.panels[p].keys().any);
+        seen = annulus::detail::hull(seen, scratch.panels[p].keys().any);
       }
       if (seen.empty()) continue;
       for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)

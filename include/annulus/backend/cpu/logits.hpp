@@ -41,10 +41,10 @@ struct PanelKeys {
       begin[lane] = bounds.rows.begin;
       end[lane] = bounds.rows.end;
       if (!bounds.rows.empty()) {
-        any = hull(any, bounds.rows);
+        any = annulus::detail::hull(any, bounds.rows);
         each = each || bounds.each;
       }
-      all = intersection(all, bounds.rows);
+      all = annulus::detail::intersection(all, bounds.rows);
     }
     for (int lane = panel.count; lane < width; ++lane) begin[lane] = end[lane] = 0;
   }

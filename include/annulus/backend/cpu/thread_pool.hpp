@@ -74,7 +74,7 @@ class [[gnu::visibility("default")]] ThreadPool {
     Job* next = nullptr;
   };
 
-  static void execute(Job& job, int slot) {
+  static void execute(Job & job, int slot) {
     bool const before = std::exchange(works_, true);
     try {
       job.call(job.context, job.team, slot);
@@ -85,7 +85,7 @@ class [[gnu::visibility("default")]] ThreadPool {
   }
 
   /// Counts the calling thread as active and offers the job to workers, creating missing ones.
-  void publish(Job& job) {
+  void publish(Job & job) {
     {
       std::lock_guard const lock(mutex_);
       ++active_;
@@ -101,7 +101,7 @@ class [[gnu::visibility("default")]] ThreadPool {
   }
 
   /// Ends the calling thread's part in the job. Returns when all workers have ended theirs.
-  void withdraw(Job& job) {
+  void withdraw(Job & job) {
     std::unique_lock lock(mutex_);
     for (Job** place = &jobs_; *place; place = &(*place)->next)
       if (*place == &job) {
@@ -175,7 +175,7 @@ class ThreadPool::Call {
     if (!works_) pool_.call_may_begin_.wait(lock, [&] { return pool_.automatic_calls_ < most; });
     --pool_.waiting_calls_;
     ++pool_.automatic_calls_;
-    expected_ = ceil_divide(pool_.cores(), pool_.automatic_calls_ + pool_.waiting_calls_);
+    expected_ = annulus::detail::ceil_divide(pool_.cores(), pool_.automatic_calls_ + pool_.waiting_calls_);
   }
   Call(Call const&) = delete;
   Call& operator=(Call const&) = delete;

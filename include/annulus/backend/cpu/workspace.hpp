@@ -22,13 +22,13 @@ namespace annulus::cpu::detail {
 class [[gnu::visibility("default")]] WorkspaceStore {
  public:
   /// Takes the smallest idle buffer of at least `bytes` bytes; if there is none, enlarges the largest one.
-  HostBuffer take(Index bytes) {
+  annulus::detail::HostBuffer take(Index bytes) {
     std::lock_guard const lock(mutex_);
     auto best = idle_.end();
     for (auto buffer = idle_.begin(); buffer != idle_.end(); ++buffer)
       if (buffer->size() >= bytes && (best == idle_.end() || buffer->size() < best->size())) best = buffer;
     if (best == idle_.end()) best = std::max_element(idle_.begin(), idle_.end(), smaller);
-    HostBuffer taken;
+    annulus::detail::HostBuffer taken;
     if (best != idle_.end()) {
       taken = std::move(*best);
       *best = std::move(idle_.back());
@@ -40,7 +40,7 @@ class [[gnu::visibility("default")]] WorkspaceStore {
   }
 
   /// Returns a buffer obtained from take().
-  void release(HostBuffer buffer) {
+  void release(annulus::detail::HostBuffer buffer) {
     std::lock_guard const lock(mutex_);
     --in_use_;
     idle_.push_back(std::move(buffer));
@@ -50,21 +50,24 @@ class [[gnu::visibility("default")]] WorkspaceStore {
   void provide(Index bytes, Index count) {
     std::lock_guard const lock(mutex_);
     if (static_cast<Index>(idle_.size()) < count) idle_.resize(static_cast<std::size_t>(count));
-    std::partial_sort(idle_.begin(), idle_.begin() + count, idle_.end(),
-                      [](HostBuffer const& a, HostBuffer const& b) { return smaller(b, a); });
+    std::partial_sort(
+        idle_.begin(), idle_.begin() + count, idle_.end(),
+        [](annulus::detail::HostBuffer const& a, annulus::detail::HostBuffer const& b) { return smaller(b, a); });
     for (Index i = 0; i < count; ++i) enlarge(idle_[static_cast<std::size_t>(i)], bytes);
   }
 
  private:
-  static bool smaller(HostBuffer const& a, HostBuffer const& b) { return a.size() < b.size(); }
-  static void enlarge(HostBuffer& buffer, Index bytes) {
+  static bool smaller(annulus::detail::HostBuffer const& a, annulus::detail::HostBuffer const& b) {
+    return a.size() < b.size();
+  }
+  static void enlarge(annulus::detail::HostBuffer & buffer, Index bytes) {
     if (buffer.size() >= bytes) return;
-    buffer = HostBuffer();
-    buffer = HostBuffer(bytes);
+    buffer = annulus::detail::HostBuffer();
+    buffer = annulus::detail::HostBuffer(bytes);
   }
 
   std::mutex mutex_;
-  std::vector<HostBuffer> idle_;
+  std::vector<annulus::detail::HostBuffer> idle_;
   std::size_t in_use_ = 0;
 };
 
@@ -87,7 +90,7 @@ class Workspace {
 
  private:
   WorkspaceStore& store_;
-  HostBuffer buffer_;
+  annulus::detail::HostBuffer buffer_;
 };
 
 /// Bump allocator whose pieces begin on multiples of 64 bytes. Without memory it only counts bytes, so that the same
@@ -100,7 +103,7 @@ class Arena {
   template <class E>
   E* take(Index count) {
     std::byte* const place = memory_ ? memory_ + used_ : nullptr;
-    used_ += ceil_divide(count * static_cast<Index>(sizeof(E)), 64) * 64;
+    used_ += annulus::detail::ceil_divide(count * static_cast<Index>(sizeof(E)), 64) * 64;
     return reinterpret_cast<E*>(place);
   }
   /// `count` elements E(arena, arguments...), which take further memory from this arena and are never destroyed.

@@ -45,8 +45,8 @@ inline std::optional<StepRows> in_order(Mask const& mask, StepPositions const& a
     return std::vector<Segment>{{0, static_cast<Index>(positions.size()), 0, 1}};
   };
   bool const everything = mask == full();
-  std::vector<Segment> queries = everything ? every_row(at.queries) : segments_of(at.queries);
-  std::vector<Segment> keys = everything ? every_row(at.keys) : segments_of(at.keys);
+  std::vector<Segment> queries = everything ? every_row(at.queries) : annulus::detail::segments_of(at.queries);
+  std::vector<Segment> keys = everything ? every_row(at.keys) : annulus::detail::segments_of(at.keys);
   if (queries.size() > most_banded_runs || keys.size() > most_banded_runs) return std::nullopt;
   StepRows rows{RingMask(mask, {{std::move(queries)}}, {{std::move(keys)}}), {}, {}};
   if (rows.mask.form() == BoundsForm::ranges) return std::nullopt;
@@ -69,7 +69,8 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
   for (std::size_t row = 0; row < at.keys.size(); ++row) {
     std::int32_t const document = at.packed() ? at.key_documents[row] : 1;
     bool const in_window = !(mask.window.bounded() && mask.is_sink(at.keys[row]));
-    if (same_document(document, document)) keys.push_back({in_window, document, at.keys[row], static_cast<Index>(row)});
+    if (annulus::detail::same_document(document, document))
+      keys.push_back({in_window, document, at.keys[row], static_cast<Index>(row)});
   }
   if (keys.empty()) return std::nullopt;
   std::ranges::sort(keys);
@@ -90,8 +91,9 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
         return std::ranges::lower_bound(piece, Key{in_window, document, position, 0}) - piece.begin() + pieces[p].begin;
       };
       RowRange const seen{first_from(visible.begin), first_from(visible.end)};
-      ranges[p].push_back(
-          same_document(document, document) && !seen.empty() ? seen : RowRange{pieces[p].begin, pieces[p].begin});
+      ranges[p].push_back(annulus::detail::same_document(document, document) && !seen.empty()
+                              ? seen
+                              : RowRange{pieces[p].begin, pieces[p].begin});
     }
   }
   StepRows rows{RingMask(std::move(pieces), std::move(ranges)), {}, {}};
@@ -138,7 +140,8 @@ enum class Layout {
 /// Per-row values [batch, heads, rows] as a view [batch, rows, heads, 1].
 template <class A>
 TensorView<A, 4> rows_of_one(TensorView<A, 3> const& view) {
-  return {view.data(), {view.extent(0), view.extent(2), view.extent(1), 1},
+  return {view.data(),
+          {view.extent(0), view.extent(2), view.extent(1), 1},
           {view.stride(0), view.stride(2), view.stride(1), 1}};
 }
 
@@ -148,7 +151,8 @@ namespace packing_detail {
 /// heads, dim] in all `rows` except inactive_row.
 template <class T, class Function>
 void for_each_place(TensorView<T, 4> const& view, std::span<Index const> rows, Layout layout, Function&& function) {
-  Index const count = std::ssize(rows), columns = ceil_divide(count, tile_rows), dim = view.extent(axis::dim);
+  Index const count = std::ssize(rows), columns = annulus::detail::ceil_divide(count, tile_rows),
+              dim = view.extent(axis::dim);
   for (Index b = 0; b < view.extent(axis::batch); ++b)
     for (Index h = 0; h < view.extent(axis::heads); ++h)
       for (Index i = 0; i < count; ++i) {
@@ -170,7 +174,7 @@ template <class T, class Encode>
 std::vector<float> packed(TensorView<T const, 4> const& view, std::span<Index const> rows, Layout layout,
                           Encode&& encode, float absent = 0) {
   Index const held = std::ssize(rows);
-  Index const places = layout == Layout::by_column ? ceil_divide(held, tile_rows) * tile_rows : held;
+  Index const places = layout == Layout::by_column ? annulus::detail::ceil_divide(held, tile_rows) * tile_rows : held;
   std::vector<float> values(
       static_cast<std::size_t>(view.extent(axis::batch) * view.extent(axis::heads) * places * view.extent(axis::dim)),
       absent);

@@ -12,7 +12,7 @@
 #include "annulus/backend/visible_keys.hpp"
 #include "annulus/numerics/softmax.hpp"
 
-namespace annulus::reference {
+namespace annulus::reference::detail {
 
 template <class A>
 using Rows = Eigen::Matrix<A, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
@@ -159,7 +159,7 @@ void for_each_kv_head(Step<T, Predicate, HostMemory> const& step, StepOperands<T
     }
 }
 
-}  // namespace annulus::reference
+}  // namespace annulus::reference::detail
 
 namespace annulus {
 
@@ -178,10 +178,10 @@ class BasicReferenceBackend : public HostOperations {
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state) {
-    reference::for_each_kv_head<A>(step, operands, [&](reference::KvHead<T, Predicate, A>& head) {
+    reference::detail::for_each_kv_head<A>(step, operands, [&](reference::detail::KvHead<T, Predicate, A>& head) {
       head.for_each_run([](Index) {},
                         [&](Index h, Index query, RowRange keys) {
-                          reference::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
+                          reference::detail::fold_row<T, Predicate, A>({head, head.b, h, query, keys}, state);
                         });
     });
   }
@@ -190,17 +190,17 @@ class BasicReferenceBackend : public HostOperations {
   template <class T, class L, class Predicate, class A>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {
-    reference::for_each_kv_head<A>(step, operands, [&](reference::KvHead<T, Predicate, A>& head) {
-      using Rows = reference::Rows<A>;
+    reference::detail::for_each_kv_head<A>(step, operands, [&](reference::detail::KvHead<T, Predicate, A>& head) {
+      using Rows = reference::detail::Rows<A>;
       Rows dout, dk = Rows::Zero(head.k.rows(), head.k.cols()), dv = Rows::Zero(head.v.rows(), head.v.cols());
-      head.for_each_run([&](Index h) { dout = reference::widened<A>(backward.dout, head.b, h); },
+      head.for_each_run([&](Index h) { dout = reference::detail::widened<A>(backward.dout, head.b, h); },
                         [&](Index h, Index query, RowRange keys) {
-                          reference::add_row_gradients<T, L, Predicate, A>({head, head.b, h, query, keys}, backward,
-                                                                           dout, dk, dv, gradients);
+                          reference::detail::add_row_gradients<T, L, Predicate, A>({head, head.b, h, query, keys},
+                                                                                   backward, dout, dk, dv, gradients);
                         });
       for (Index j = 0; j < dk.rows(); ++j) {
-        reference::row_of(gradients.dk, head.b, j, head.kv_head) += dk.row(j).transpose();
-        reference::row_of(gradients.dv, head.b, j, head.kv_head) += dv.row(j).transpose();
+        reference::detail::row_of(gradients.dk, head.b, j, head.kv_head) += dk.row(j).transpose();
+        reference::detail::row_of(gradients.dv, head.b, j, head.kv_head) += dv.row(j).transpose();
       }
     });
   }

@@ -172,7 +172,7 @@ class CostVisitor {
     double engines = std::ceil(bytes / std::min(row, costs().dma_piece));
     if (to_chip || from_chip) {
       Index const partitions = std::max(to_chip ? dst.partitions() : 0, from_chip ? src.partitions() : 0);
-      engines = static_cast<double>(ceil_divide(partitions, 8));
+      engines = static_cast<double>(annulus::detail::ceil_divide(partitions, 8));
     }
     engines = std::min(engines, all_engines);
 
@@ -185,7 +185,10 @@ class CostVisitor {
       rate = std::min(rate, hbm_rate / hbm_sides);
       share = std::max(share, rate * hbm_sides / hbm_rate);
     }
-    return {.seconds = bytes / rate, .latency = costs().dma_latency, .issue = costs().dma_issue, .share = share,
+    return {.seconds = bytes / rate,
+            .latency = costs().dma_latency,
+            .issue = costs().dma_issue,
+            .share = share,
             .estimate = true};
   }
 
@@ -273,15 +276,15 @@ class CostPlan {
   /// Throws Error if the program names a buffer, variable or register that it does not declare.
   CostPlan(Program const& program, Hardware const& hardware) : pieces_(program.buffers.size(), 0) {
     std::string const missing = dangling(program);
-    check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
-                 "; accepted is a program that passes validation");
+    annulus::detail::check<Error>(missing.empty(), "cost of program ", program.name, ": ", missing,
+                                  "; accepted is a program that passes validation");
     add(program, hardware, program.body);
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       if (pieces_[i] == 0) continue;
       Buffer const& buffer = program.buffers[i];
       Index const most = on_chip(buffer.memory) ? most_pieces_on_chip : most_pieces_in_hbm;
-      Index const pieces = ceil_divide(buffer.elements_per_partition(), pieces_[i]);
-      if (pieces > most) pieces_[i] *= ceil_divide(pieces, most);
+      Index const pieces = annulus::detail::ceil_divide(buffer.elements_per_partition(), pieces_[i]);
+      if (pieces > most) pieces_[i] *= annulus::detail::ceil_divide(pieces, most);
     }
   }
 

@@ -186,13 +186,15 @@ inline CostReport timed(Program const& program, Hardware const& hardware) {
 }
 
 inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
-  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes, .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
+  OnChipCost cost{.sbuf_limit = limits.sbuf_bytes,
+                  .psum_limit = limits.psum_banks * limits.psum_bank_bytes,
                   .psum_banks_limit = limits.psum_banks};
   for (Buffer const& buffer : program.buffers) {
     if (!on_chip(buffer.memory)) continue;
     Index& bytes = buffer.memory == Memory::sbuf ? cost.sbuf : cost.psum;
-    bytes = saturating_sum(bytes, bytes_per_partition(buffer));
-    if (buffer.memory == Memory::psum) cost.psum_banks = saturating_sum(cost.psum_banks, psum_banks(buffer, limits));
+    bytes = annulus::detail::saturating_sum(bytes, bytes_per_partition(buffer));
+    if (buffer.memory == Memory::psum)
+      cost.psum_banks = annulus::detail::saturating_sum(cost.psum_banks, psum_banks(buffer, limits));
   }
   return cost;
 }

@@ -149,7 +149,8 @@ struct Uses {
 class Place {
  public:
   Place(Index elements, Index piece)
-      : piece_(piece), pieces_(static_cast<std::size_t>(piece == 0 ? 0 : ceil_divide(elements, piece))) {}
+      : piece_(piece),
+        pieces_(static_cast<std::size_t>(piece == 0 ? 0 : annulus::detail::ceil_divide(elements, piece))) {}
 
   /// When the operand at `offset` may begin to read or write.
   End free_for(bool write, OperandPlan const& operand, Index offset, Waiting const& waiting) const {
@@ -226,7 +227,8 @@ class Timeline {
     Core(Program const& program, Costs const& costs, CostPlan const& plan, int number)
         : walk(program, number),
           generators(static_cast<std::size_t>(costs.dma_generators), Calendar(costs.dma_engines)),
-          bandwidth(costs.dma_engines), registers(static_cast<std::size_t>(program.registers)) {
+          bandwidth(costs.dma_engines),
+          registers(static_cast<std::size_t>(program.registers)) {
       for (std::size_t i = 0; i < program.buffers.size(); ++i) {
         Buffer const& buffer = program.buffers[i];
         first_place.push_back(places.size());

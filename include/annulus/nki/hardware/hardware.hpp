@@ -92,14 +92,15 @@ inline Hardware hardware_of(Target target) {
 
 /// Bytes of SBUF per partition that the tiles of a buffer take, over all places of its rotation.
 inline Index bytes_per_partition(Buffer const& buffer) {
-  return saturating_product(saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)),
-                            buffer.rotation);
+  return annulus::detail::saturating_product(
+      annulus::detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type)), buffer.rotation);
 }
 
 /// The same in banks of PSUM. Every place begins at a bank boundary, so that no result crosses one.
 inline Index psum_banks(Buffer const& buffer, Limits const& limits) {
-  Index const bytes = saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
-  return saturating_product(ceil_divide(bytes, limits.psum_bank_bytes), buffer.rotation);
+  Index const bytes = annulus::detail::saturating_product(buffer.elements_per_partition(), bytes_of(buffer.type));
+  return annulus::detail::saturating_product(annulus::detail::ceil_divide(bytes, limits.psum_bank_bytes),
+                                             buffer.rotation);
 }
 
 }  // namespace annulus::nki

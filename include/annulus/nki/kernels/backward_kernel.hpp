@@ -29,8 +29,14 @@ class BackwardRound {
  public:
   BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
                 BackwardParts& parts, Round const& round)
-      : builder_(&builder), spec_(&spec), mask_(&mask), tensors_(&tensors), parts_(&parts), round_(&round),
-        adds_(tensors.old_gradients[0].buffer >= 0), computes_delta_(tensors.delta.buffer < 0),
+      : builder_(&builder),
+        spec_(&spec),
+        mask_(&mask),
+        tensors_(&tensors),
+        parts_(&parts),
+        round_(&round),
+        adds_(tensors.old_gradients[0].buffer >= 0),
+        computes_delta_(tensors.delta.buffer < 0),
         own_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, true)),
         others_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, false)) {
     int const ranks = builder.program().ranks;
@@ -67,8 +73,9 @@ class BackwardRound {
     }
     BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
     prepare_operands();
-    touched_keys_.assign(static_cast<std::size_t>(ceil_divide(spec_->local_keys, parts_->units.key_rows)),
-                         adds_ && !round_->shared);
+    touched_keys_.assign(
+        static_cast<std::size_t>(annulus::detail::ceil_divide(spec_->local_keys, parts_->units.key_rows)),
+        adds_ && !round_->shared);
     Roller steps(*builder_, "steps", 2);
     for (int step = 0; step < steps_; ++step)
       steps.add(builder_->collect([&] {
@@ -202,7 +209,8 @@ class BackwardKernel {
   /// Throws UnsupportedError if the spec is not supported, ShapeError if its extents are invalid or do not fit SBUF.
   BackwardKernel(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
     check_spec(spec_);
-    check<UnsupportedError>(spec_.training, "nki: a backward kernel needs the forward kernel's lse: set training");
+    annulus::detail::check<UnsupportedError>(spec_.training,
+                                             "nki: a backward kernel needs the forward kernel's lse: set training");
     fit();
   }
 
@@ -240,9 +248,9 @@ class BackwardKernel {
   void fit() {
     Index const widest = spec_.widest();
     // Sums of dK and dV of a key tile take a PSUM bank each.
-    key_rows_ =
-        std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}), ceil_divide(spec_.local_keys, tile_rows)) *
-        tile_rows;
+    key_rows_ = std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}),
+                         annulus::detail::ceil_divide(spec_.local_keys, tile_rows)) *
+                tile_rows;
     Index const budget = hardware_of(spec_.target).limits.sbuf_bytes - 48 * 1024, element = bytes_of(spec_.type);
     Index const features =
         (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
@@ -250,9 +258,10 @@ class BackwardKernel {
     Index const fixed =
         spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) + key_rows_ / tile_rows * widest * 4 * 8;
     section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
-    check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ", spec_.shape.head_dim, ", value_dim ",
-                      spec_.shape.value_dim, ", ", spec_.local_queries, " queries of ", name_of(spec_.type),
-                      " does not fit ", budget, " bytes of each SBUF partition");
+    annulus::detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ",
+                                       spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
+                                       spec_.local_queries, " queries of ", name_of(spec_.type), " does not fit ",
+                                       budget, " bytes of each SBUF partition");
   }
 
   /// Declares dq, dk or dv.

@@ -130,7 +130,7 @@ class CarriedGradient : RotatingRows {
 
   /// Copies all heads; cores that share the item copy half each.
   void copy(HeadRows const& from) const {
-    Index const rows = all_rows(), half = ceil_divide(rows, 2);
+    Index const rows = all_rows(), half = annulus::detail::ceil_divide(rows, 2);
     auto const copy_rows = [&](Index first, Index count) {
       round->builder->emit(DmaCopy{argument.block(first, count), from.block(first, count)});
     };

@@ -42,9 +42,14 @@ class BackwardUnits {
   Index const section_tiles, key_rows;  ///< most row tiles of a section, and keys of a key tile
 
   BackwardUnits(Builder& builder, KernelSpec const& spec, Index most_tiles, Index most_keys)
-      : section_tiles(most_tiles), key_rows(most_keys), builder_(&builder), spec_(&spec), loads_(builder, spec),
+      : section_tiles(most_tiles),
+        key_rows(most_keys),
+        builder_(&builder),
+        spec_(&spec),
+        loads_(builder, spec),
         factors_(logit_factors(spec)) {
-    Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim, blocks = ceil_divide(key_rows, tile_rows);
+    Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
+                blocks = annulus::detail::ceil_divide(key_rows, tile_rows);
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
@@ -236,8 +241,9 @@ class BackwardUnits {
   }
 
   void sum(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
-    Index const rows = tile(unit.tile).count, count = keys.rows.size(), blocks = ceil_divide(count, tile_rows),
-                dim = spec_->shape.head_dim, value_dim = spec_->shape.value_dim, place = unit.tile - section.first_tile;
+    Index const rows = tile(unit.tile).count, count = keys.rows.size(),
+                blocks = annulus::detail::ceil_divide(count, tile_rows), dim = spec_->shape.head_dim,
+                value_dim = spec_->shape.value_dim, place = unit.tile - section.first_tile;
     auto const in_block = [&](Index block) { return std::min(tile_rows, count - block * tile_rows); };
     Index const number = weights_.extract(&unit).mapped();
     TileHandle const probabilities = probabilities_[number], slopes = slopes_[number];
@@ -310,9 +316,12 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
         for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
           for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
             Cover const cover = mask.cover(own, tiles[static_cast<std::size_t>(tile)].rows_of_all_cores, piece);
-            if (intersection(cover.by_any, keys).empty()) continue;
-            step.units.push_back({.section = step.sections.size(), .key_tile = step.key_tiles.size(), .tile = tile,
-                                  .piece = piece, .select = !cover.full(keys)});
+            if (annulus::detail::intersection(cover.by_any, keys).empty()) continue;
+            step.units.push_back({.section = step.sections.size(),
+                                  .key_tile = step.key_tiles.size(),
+                                  .tile = tile,
+                                  .piece = piece,
+                                  .select = !cover.full(keys)});
           }
         check_units(step.units.size());
         if (step.units.size() == before) continue;

@@ -106,7 +106,7 @@ class ForwardKernel {
     Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
                 head_chunks = Chunks{spec_.shape.head_dim}.count();
     Index const keys = 2 * head_chunks * plan.section * element,
-                values = 2 * ceil_divide(plan.section, tile_rows) * dim * element;
+                values = 2 * annulus::detail::ceil_divide(plan.section, tile_rows) * dim * element;
     Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
     Index const working = plan.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
@@ -121,11 +121,11 @@ class ForwardKernel {
 
   /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
   void find_budgets() {
-    Index const keys = ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
+    Index const keys = annulus::detail::ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
                 shortest_group = std::min(tuning_.group_keys, Index{512});
     for (bool resident : {true, false})
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
-        for (Index section = keys;; section = ceil_divide(section / 2, group) * group) {
+        for (Index section = keys;; section = annulus::detail::ceil_divide(section / 2, group) * group) {
           SbufPlan const plan{std::min(group, section), section, resident};
           if (sbuf_bytes(plan) <= budget()) sbuf_plans_.push_back(plan);
           if (section <= group) break;
@@ -150,10 +150,10 @@ class ForwardKernel {
   }
 
   [[noreturn]] void refuse(Index needed) const {
-    throw ShapeError(message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
-                                spec_.local_queries, " queries and ", spec_.local_keys, " keys of ",
-                                name_of(spec_.type), " need ", needed, " bytes of each SBUF partition at least; ",
-                                budget(), " are usable"));
+    throw ShapeError(annulus::detail::message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ",
+                                                 spec_.shape.value_dim, ", ", spec_.local_queries, " queries and ",
+                                                 spec_.local_keys, " keys of ", name_of(spec_.type), " need ", needed,
+                                                 " bytes of each SBUF partition at least; ", budget(), " are usable"));
   }
 
   /// Emits the rounds. Callbacks: begin(state, round) and end(state, round) before and after the units of a round;
@@ -205,7 +205,7 @@ class ForwardKernel {
     Index const dim = spec_.shape.value_dim, rows = spec_.query_heads_per_item() * spec_.local_queries;
     TileHandle const zeros = builder.tile("zeros", Memory::sbuf, tile_rows, dim, ElementType::float32);
     builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    emit_rolled(builder, "row_block", 0, ceil_divide(rows, tile_rows), [&](Index block) {
+    emit_rolled(builder, "row_block", 0, annulus::detail::ceil_divide(rows, tile_rows), [&](Index block) {
       Index const count = std::min(tile_rows, rows - block * tile_rows);
       builder.emit(DmaCopy{state.spilled.block(block * tile_rows, count), zeros.part(0, count, 0, dim)});
     });

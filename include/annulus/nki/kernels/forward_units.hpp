@@ -56,16 +56,22 @@ struct ForwardState {
 class ForwardUnits {
  public:
   ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys)
-      : builder_(&builder), spec_(&spec), tuning_(tuning), loads_(builder, spec), factors_(logit_factors(spec)),
-        queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor), section_keys_(section_keys) {
+      : builder_(&builder),
+        spec_(&spec),
+        tuning_(tuning),
+        loads_(builder, spec),
+        factors_(logit_factors(spec)),
+        queries_(builder, loads_, spec, tuning.query_tiles, factors_.query_factor),
+        section_keys_(section_keys) {
     Index const value_dim = spec.shape.value_dim, group = tuning.group_keys;
     Chunks const chunks{spec.shape.head_dim};
     auto const tile = [&](char const* name, Index elements, ElementType type = ElementType::float32, int rotation = 2) {
       return RotatingTile(builder, name, elements, type, rotation);
     };
     keys_ = RotatingTile(builder, "keys", chunks.count() * section_keys, spec.type, 2, Memory::sbuf, chunks.largest());
-    values_ = tile("values", ceil_divide(section_keys, tile_rows) * value_dim, spec.type);
-    raw_scores_ = RotatingTile(builder, "raw_scores", std::min(tuning.span_keys, ceil_divide(group, Index{512}) * 512),
+    values_ = tile("values", annulus::detail::ceil_divide(section_keys, tile_rows) * value_dim, spec.type);
+    raw_scores_ = RotatingTile(builder, "raw_scores",
+                               std::min(tuning.span_keys, annulus::detail::ceil_divide(group, Index{512}) * 512),
                                ElementType::float32, static_cast<int>(2048 / tuning.span_keys), Memory::psum);
     scores_ = tile("scores", group);
     score_maximum_ = tile("score_maximum", 1);
@@ -73,7 +79,8 @@ class ForwardUnits {
     correction_ = tile("correction", 1, ElementType::float32, 4);
     probabilities_ = tile("probabilities", group, spec.type);
     row_sum_ = tile("row_sum", 1);
-    transposed_ = tile("transposed_probabilities", ceil_divide(group, tile_rows) * tile_rows, spec.type);
+    transposed_ =
+        tile("transposed_probabilities", annulus::detail::ceil_divide(group, tile_rows) * tile_rows, spec.type);
     weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
     all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
@@ -98,7 +105,7 @@ class ForwardUnits {
       section.key_number = keys_.make();
       section.value_number = values_.make();
     }
-    Index const loads = ceil_divide(section.rows.size(), tuning_.load_keys);
+    Index const loads = annulus::detail::ceil_divide(section.rows.size(), tuning_.load_keys);
     for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
       Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
       loads_.by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
@@ -352,7 +359,8 @@ class ForwardUnits {
       // Scale early, lest GpSimdE wait for other stages, unless an earlier unit of this slot has the same rows.
       bool const early = scaled.insert(state_column(unit)).second;
       if (early) scale_accumulator(unit);
-      Index const blocks = ceil_divide(unit.keys.size(), tile_rows), per_part = tuning_.span_keys / tile_rows;
+      Index const blocks = annulus::detail::ceil_divide(unit.keys.size(), tile_rows),
+                  per_part = tuning_.span_keys / tile_rows;
       for (Index begin = 0; begin < blocks; begin += per_part)
         parts.push_back([this, &unit, begin, end = std::min(blocks, begin + per_part), blocks, early] {
           if (begin == 0) weighted_.make();
@@ -366,7 +374,9 @@ class ForwardUnits {
 
   void scale_accumulator(ForwardUnit const& unit) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorScalar{.dst = total, .data = total, .operand0 = correction(unit),
+    builder_->emit(TensorScalar{.dst = total,
+                                .data = total,
+                                .operand0 = correction(unit),
                                 .engine = draining_ ? Engine::vector : Engine::gpsimd});
   }
 

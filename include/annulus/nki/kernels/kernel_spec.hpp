@@ -42,7 +42,9 @@ struct KernelSpec {
 
   Index items() const { return shape.batch * shape.kv_heads; }
   Index query_heads_per_item() const { return shape.group(); }
-  Index columns() const { return ceil_divide(local_queries, tile_rows); }  ///< of per-row values, [128, columns]
+  Index columns() const {
+    return annulus::detail::ceil_divide(local_queries, tile_rows);
+  }  ///< of per-row values, [128, columns]
   Index widest() const { return std::max(shape.head_dim, shape.value_dim); }
   std::vector<Index> output_shape() const { return {shape.batch, shape.query_heads, local_queries, shape.value_dim}; }
   std::vector<Index> lse_shape() const { return {shape.batch, shape.query_heads, tile_rows, columns()}; }
@@ -55,35 +57,36 @@ inline constexpr float largest_logit = 0x1p24f;
 /// Throws UnsupportedError for options, ShapeError for extents that no kernel supports.
 inline void check_spec(KernelSpec const& spec) {
   auto const& shape = spec.shape;
-  check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
-                          "; a logical core is 1 or 2 physical cores");
-  check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ", spec.ranks,
-                          " ranks; at least 1 each");
-  check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 && spec.local_queries >= 1 &&
-                        spec.local_keys >= 1,
-                    "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ", shape.kv_heads,
-                    ", queries ", spec.local_queries, ", keys ", spec.local_keys,
-                    "; a kernel needs at least 1 of each");
-  check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows, "nki: ", spec.local_queries,
-                    " queries and ", spec.local_keys, " keys per rank; range_select counts in fp32, so at most ",
-                    most_rows, " of each");
-  check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
-                    " query heads are no multiple of ", shape.kv_heads, " kv heads");
-  check<ShapeError>(
+  annulus::detail::check<UnsupportedError>(spec.cores == 1 || spec.cores == 2, "nki: lnc is ", spec.cores,
+                                           "; a logical core is 1 or 2 physical cores");
+  annulus::detail::check<UnsupportedError>(spec.ranks >= 1 && spec.groups >= 1, "nki: ", spec.groups, " groups of ",
+                                           spec.ranks, " ranks; at least 1 each");
+  annulus::detail::check<ShapeError>(shape.batch >= 1 && shape.query_heads >= 1 && shape.kv_heads >= 1 &&
+                                         spec.local_queries >= 1 && spec.local_keys >= 1,
+                                     "nki: batch ", shape.batch, ", query heads ", shape.query_heads, ", kv heads ",
+                                     shape.kv_heads, ", queries ", spec.local_queries, ", keys ", spec.local_keys,
+                                     "; a kernel needs at least 1 of each");
+  annulus::detail::check<ShapeError>(spec.local_queries <= most_rows && spec.local_keys <= most_rows,
+                                     "nki: ", spec.local_queries, " queries and ", spec.local_keys,
+                                     " keys per rank; range_select counts in fp32, so at most ", most_rows, " of each");
+  annulus::detail::check<ShapeError>(shape.query_heads % shape.kv_heads == 0, "nki: ", shape.query_heads,
+                                     " query heads are no multiple of ", shape.kv_heads, " kv heads");
+  annulus::detail::check<ShapeError>(
       shape.head_dim >= 1 && shape.head_dim <= widest_dim && shape.value_dim >= 1 && shape.value_dim <= widest_dim,
       "nki: head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; each must be 1 to ", widest_dim,
       ", one PSUM bank");
   for (ElementType type : {spec.type, spec.output_type, spec.lse_type})
-    check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
-                            "; accepted are float32, bfloat16, float16");
-  check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
-                          " sink logits per query head; accepted: 0 (none) or more");
+    annulus::detail::check<UnsupportedError>(is_floating(type), "nki: element type ", name_of(type),
+                                             "; accepted are float32, bfloat16, float16");
+  annulus::detail::check<UnsupportedError>(spec.sinks >= 0, "nki: ", spec.sinks,
+                                           " sink logits per query head; accepted: 0 (none) or more");
   double const scale = std::abs(spec.softmax_scale);
-  check<UnsupportedError>(scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ",
-                          spec.softmax_scale,
-                          "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
-  check<UnsupportedError>(spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
-                          "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
+  annulus::detail::check<UnsupportedError>(
+      scale == 0 || (scale >= 0x1p-20 && scale <= 0x1p20), "nki: softmax_scale is ", spec.softmax_scale,
+      "; its magnitude must be 0 or 2^-20 to 2^20, so that masked scores stay below all others");
+  annulus::detail::check<UnsupportedError>(
+      spec.logit_softcap == 0 || (spec.logit_softcap >= 0x1p-20 && spec.logit_softcap <= 0x1p20),
+      "nki: logit_softcap is ", spec.logit_softcap, "; it must be 0 (none) or 2^-20 to 2^20");
 }
 
 /// Distribution of the work over engines and buffers, tuned with the cost model. Key counts are multiples of 128.
@@ -102,28 +105,32 @@ struct ForwardTuning {
 /// Throws UnsupportedError if a member is out of range.
 inline void check_tuning(ForwardTuning const& tuning) {
   auto const keys = [](char const* name, Index value, Index least) {
-    check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows, "nki: ", name, " is ",
-                            value, "; it must be a multiple of ", tile_rows, " from ", least, " to ", most_rows);
+    annulus::detail::check<UnsupportedError>(value >= least && value % tile_rows == 0 && value <= most_rows,
+                                             "nki: ", name, " is ", value, "; it must be a multiple of ", tile_rows,
+                                             " from ", least, " to ", most_rows);
   };
   keys("group_keys", tuning.group_keys, tile_rows);
   keys("slot_keys", tuning.slot_keys, 0);
   keys("load_keys", tuning.load_keys, tile_rows);
   keys("dma_shortest", tuning.dma_shortest, 0);
-  check<UnsupportedError>(tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048,
-                          "nki: span_keys is ", tuning.span_keys, "; PSUM has banks of 512 scores: 512, 1024 or 2048");
-  check<UnsupportedError>(tuning.query_tiles >= 1 && tuning.query_tiles <= 16, "nki: query_tiles is ",
-                          tuning.query_tiles, "; 1 to 16");
-  check<UnsupportedError>(tuning.dma_transposed >= 0 && tuning.dma_transposed <= 16, "nki: dma_transposed is ",
-                          tuning.dma_transposed, "; 0 to 16, as it counts of 16 blocks");
-  check<UnsupportedError>(tuning.vector_share >= 1, "nki: vector_share is ", tuning.vector_share, "; at least 1");
-  check<UnsupportedError>(tuning.dma_blocks >= 1 && tuning.dma_blocks <= 16, "nki: dma_blocks is ", tuning.dma_blocks,
-                          "; 1 to 16");
+  annulus::detail::check<UnsupportedError>(
+      tuning.span_keys == 512 || tuning.span_keys == 1024 || tuning.span_keys == 2048, "nki: span_keys is ",
+      tuning.span_keys, "; PSUM has banks of 512 scores: 512, 1024 or 2048");
+  annulus::detail::check<UnsupportedError>(tuning.query_tiles >= 1 && tuning.query_tiles <= 16, "nki: query_tiles is ",
+                                           tuning.query_tiles, "; 1 to 16");
+  annulus::detail::check<UnsupportedError>(tuning.dma_transposed >= 0 && tuning.dma_transposed <= 16,
+                                           "nki: dma_transposed is ", tuning.dma_transposed,
+                                           "; 0 to 16, as it counts of 16 blocks");
+  annulus::detail::check<UnsupportedError>(tuning.vector_share >= 1, "nki: vector_share is ", tuning.vector_share,
+                                           "; at least 1");
+  annulus::detail::check<UnsupportedError>(tuning.dma_blocks >= 1 && tuning.dma_blocks <= 16, "nki: dma_blocks is ",
+                                           tuning.dma_blocks, "; 1 to 16");
 }
 
 /// Throws UnsupportedError for more units of work (a query tile with a key group) than a program may have.
 inline void check_units(std::size_t units) {
   constexpr std::size_t most = std::size_t{1} << 19;
-  check<UnsupportedError>(
+  annulus::detail::check<UnsupportedError>(
       units <= most, "nki: a kernel of more than ", most,
       " pairs of query tile and key group; its program would fill the memory of this machine, and no "
       "compiler would take it: use more ranks, or fewer heads to a kernel");
@@ -158,7 +165,7 @@ inline LogitFactors logit_factors(KernelSpec const& spec) {
 /// Chunks of up to 128 partitions into which a contraction over `dim` elements is cut.
 struct Chunks {
   Index dim = 0;
-  Index count() const { return ceil_divide(dim, tile_rows); }
+  Index count() const { return annulus::detail::ceil_divide(dim, tile_rows); }
   Index size(Index chunk) const { return std::min(tile_rows, dim - chunk * tile_rows); }
   Index largest() const { return std::min(tile_rows, dim); }
 };

@@ -18,7 +18,9 @@ namespace annulus::nki {
 class OperandLoads {
  public:
   OperandLoads(Builder& builder, KernelSpec const& spec)
-      : builder_(&builder), type_(spec.type), widest_(spec.widest()),
+      : builder_(&builder),
+        type_(spec.type),
+        widest_(spec.widest()),
         transposed_(builder, "transposed", tile_rows * transposed_blocks, spec.type, 2, Memory::psum) {}
 
   /// Blocks of 128 columns per PSUM tile: at most a bank of fp32.
@@ -87,7 +89,11 @@ class QueryPanels {
 
   /// Panels of up to `most` row tiles; queries are multiplied by `factor`.
   QueryPanels(Builder& builder, OperandLoads& loads, KernelSpec const& spec, Index most, float factor)
-      : builder_(&builder), loads_(&loads), chunks_{spec.shape.head_dim}, most_(most), factor_(factor),
+      : builder_(&builder),
+        loads_(&loads),
+        chunks_{spec.shape.head_dim},
+        most_(most),
+        factor_(factor),
         panel_(builder, "queries", chunks_.count() * most * tile_rows, spec.type, 2, Memory::sbuf, chunks_.largest()) {}
 
   /// `source`: the queries of the first head of the group that shares keys.
@@ -176,8 +182,13 @@ class BoundsTiles {
  public:
   /// `input`: the mask input of the kernel.
   BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round)
-      : builder_(&builder), spec_(&spec), mask_(&mask), input_(std::move(input)), round_(&round),
-        runs_(runs_of(round.tiles)), owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
+      : builder_(&builder),
+        spec_(&spec),
+        mask_(&mask),
+        input_(std::move(input)),
+        round_(&round),
+        runs_(runs_of(round.tiles)),
+        owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
     if (mask.form() == BoundsForm::none) return;
     std::string const name = round.shared ? "shared_bounds" : "bounds";
     Index const columns = std::ssize(mask.pieces()) * tiles();
@@ -247,9 +258,10 @@ class BoundsTiles {
   }
 
   void load_ranges() {
-    check<UnsupportedError>(mask_->batch() == 1 || spec_->shape.kv_heads == 1, "nki: documents that differ between ",
-                            spec_->shape.batch, " batch items, and ", spec_->shape.kv_heads,
-                            " kv heads; give each batch item a kernel of its own, or all the same documents");
+    annulus::detail::check<UnsupportedError>(
+        mask_->batch() == 1 || spec_->shape.kv_heads == 1, "nki: documents that differ between ", spec_->shape.batch,
+        " batch items, and ", spec_->shape.kv_heads,
+        " kv heads; give each batch item a kernel of its own, or all the same documents");
     Index const rows = input_.shape[4], pieces = std::ssize(mask_->pieces());
     // With several batch items an item, one kv head of one batch item, is a batch item.
     Affine const table = mask_->batch() > 1 ? round_->item * (pieces * 2 * rows) : Affine(0);

@@ -32,8 +32,8 @@ struct Cover {
   RowRange by_all{0, std::numeric_limits<Index>::max()};  ///< seen by every row
 
   void add(Cover const& other) {
-    by_any = hull(by_any, other.by_any);
-    by_all = intersection(by_all, other.by_all);
+    by_any = annulus::detail::hull(by_any, other.by_any);
+    by_all = annulus::detail::intersection(by_all, other.by_all);
   }
   /// True if every row sees all of these keys.
   bool full(RowRange keys) const { return by_all.begin <= keys.begin && by_all.end >= keys.end; }
@@ -56,7 +56,8 @@ class RingMask {
   /// UnsupportedError for more than most_pieces pieces or a document whose keys on a rank are interrupted by another.
   RingMask(Mask mask, std::vector<RankRows> queries, std::vector<RankRows> keys, Index query_offset = 0)
       : mask_(mask), queries_(std::move(queries)), keys_(std::move(keys)), query_offset_(query_offset) {
-    check<ShapeError>(!queries_.empty() && !keys_.empty(), "nki: a mask needs the rows of at least one rank");
+    annulus::detail::check<ShapeError>(!queries_.empty() && !keys_.empty(),
+                                       "nki: a mask needs the rows of at least one rank");
     join_batch_items();
     if (mask_ == full() && !packed()) {
       pieces_ = {{0, rows_of(keys_.front().segments)}};
@@ -82,8 +83,8 @@ class RingMask {
   /// piece. Throws ShapeError unless there is at least one piece and one list of ranges for each.
   RingMask(std::vector<RowRange> pieces, std::vector<std::vector<RowRange>> ranges)
       : form_(BoundsForm::ranges), pieces_(std::move(pieces)), given_(std::move(ranges)) {
-    check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ", given_.size(),
-                      " pieces for ", pieces_.size(), "; at least one each");
+    annulus::detail::check<ShapeError>(!pieces_.empty() && given_.size() == pieces_.size(), "nki: ranges of ",
+                                       given_.size(), " pieces for ", pieces_.size(), "; at least one each");
     auto const queries = static_cast<Index>(given_.front().size());
     query_pieces_ = {{0, queries}};
     queries_ = {{{{0, queries, 0, 1}}}};
@@ -92,17 +93,17 @@ class RingMask {
 
   /// Throws ShapeError unless this mask is for `expected_ranks` ranks with the rows and batch of the spec.
   void check_for(KernelSpec const& spec, int expected_ranks) const {
-    check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(), "nki: a kernel for ",
-                      expected_ranks, " ranks, but a mask for ", queries_.size(), " ranks of queries and ",
-                      keys_.size(), " of keys");
+    annulus::detail::check<ShapeError>(ranks() == expected_ranks && keys_.size() == queries_.size(),
+                                       "nki: a kernel for ", expected_ranks, " ranks, but a mask for ", queries_.size(),
+                                       " ranks of queries and ", keys_.size(), " of keys");
     for (std::size_t rank = 0; rank < queries_.size(); ++rank)
-      check<ShapeError>(
+      annulus::detail::check<ShapeError>(
           rows_of(queries_[rank].segments) == spec.local_queries && rows_of(keys_[rank].segments) == spec.local_keys,
           "nki: rank ", rank, " has ", rows_of(queries_[rank].segments), " queries and ", rows_of(keys_[rank].segments),
           " keys in the mask, expected ", spec.local_queries, " and ", spec.local_keys,
           "; all ranks of a kernel hold equally many");
-    check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
-                      " batch items, expected 1 or ", spec.shape.batch);
+    annulus::detail::check<ShapeError>(batch() == 1 || batch() == spec.shape.batch, "nki: documents of ", batch(),
+                                       " batch items, expected 1 or ", spec.shape.batch);
   }
 
   BoundsForm form() const { return form_; }
@@ -119,8 +120,8 @@ class RingMask {
     RowRange range = tile_of(me, owner, piece, query).keys_of(mask_, 0);
     if (packed()) {
       auto const& ids = queries_[static_cast<std::size_t>(me)].documents[static_cast<std::size_t>(batch)];
-      DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
-      range = intersection(range, runs.rows_of(ids[static_cast<std::size_t>(query)]));
+      annulus::detail::DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
+      range = annulus::detail::intersection(range, runs.rows_of(ids[static_cast<std::size_t>(query)]));
     }
     range = {range.begin + rows.begin, range.end + rows.begin};
     return range.empty() ? RowRange{rows.begin, rows.begin} : range;
@@ -238,9 +239,9 @@ class RingMask {
           cuts.insert(segment.local_begin +
                       mask_.sinks_among(segment.global_begin, segment.global_stride, segment.length));
       }
-    check<UnsupportedError>(cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries",
-                            " of a rank stand in ", cuts.size() - 1,
-                            " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
+    annulus::detail::check<UnsupportedError>(
+        cuts.size() <= most_pieces + 1, "nki: the ", keys ? "keys" : "queries", " of a rank stand in ", cuts.size() - 1,
+        " runs of equally spaced positions; a masked kernel takes up to ", most_pieces);
     std::vector<RowRange> pieces;
     for (auto begin = cuts.begin(), end = std::next(begin); end != cuts.end(); ++begin, ++end)
       pieces.push_back({*begin, *end});
@@ -252,10 +253,12 @@ class RingMask {
       for (Index b = 0; b < batch(); ++b)
         for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
           auto const& ids = keys_[static_cast<std::size_t>(owner)].documents[static_cast<std::size_t>(b)];
-          DocumentRuns runs(pieces_[piece].size(),
-                            [&](Index row) { return ids[static_cast<std::size_t>(pieces_[piece].begin + row)]; });
-          check<UnsupportedError>(runs.consecutive(), "nki: the keys of a document are interrupted by others on rank ",
-                                  owner, ", batch item ", b, "; a query must see one range of keys");
+          annulus::detail::DocumentRuns runs(pieces_[piece].size(), [&](Index row) {
+            return ids[static_cast<std::size_t>(pieces_[piece].begin + row)];
+          });
+          annulus::detail::check<UnsupportedError>(runs.consecutive(),
+                                                   "nki: the keys of a document are interrupted by others on rank ",
+                                                   owner, ", batch item ", b, "; a query must see one range of keys");
           runs_.emplace(std::array<Index, 3>{Index{owner}, b, static_cast<Index>(piece)}, std::move(runs));
         }
   }
@@ -266,7 +269,7 @@ class RingMask {
   BoundsForm form_ = BoundsForm::none;
   std::vector<RowRange> pieces_, query_pieces_;
   std::vector<std::vector<RowRange>> given_;
-  std::map<std::array<Index, 3>, DocumentRuns> runs_;
+  std::map<std::array<Index, 3>, annulus::detail::DocumentRuns> runs_;
   mutable std::map<std::pair<bool, std::size_t>, std::vector<Cover>> covers_;
 };
 
@@ -278,16 +281,17 @@ inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ran
                              Index local_keys, Index query_offset = 0,
                              std::span<std::vector<std::int32_t> const> query_documents = {},
                              std::span<std::vector<std::int32_t> const> key_documents = {}) {
-  check<ShapeError>(query_documents.size() == key_documents.size(), "nki: documents of ", query_documents.size(),
-                    " batch items for queries and of ", key_documents.size(), " for keys");
+  annulus::detail::check<ShapeError>(query_documents.size() == key_documents.size(), "nki: documents of ",
+                                     query_documents.size(), " batch items for queries and of ", key_documents.size(),
+                                     " for keys");
   auto const rows = [&](Side side, Index local, std::span<std::vector<std::int32_t> const> documents) {
     std::vector<Index> const held(static_cast<std::size_t>(ranks), local);
     std::vector<RankRows> all;
     for (int rank = 0; rank < ranks; ++rank) {
       RankRows own{sharding.segments(side, rank, held)};
       for (std::vector<std::int32_t> const& ids : documents) {
-        check<ShapeError>(std::ssize(ids) == ranks * local, "nki: ", ids.size(), " document ids for ", ranks * local,
-                          " positions");
+        annulus::detail::check<ShapeError>(std::ssize(ids) == ranks * local, "nki: ", ids.size(), " document ids for ",
+                                           ranks * local, " positions");
         auto& local_ids = own.documents.emplace_back();
         for (Index position : positions_of(own.segments)) local_ids.push_back(ids[static_cast<std::size_t>(position)]);
       }
@@ -295,7 +299,7 @@ inline RingMask sharded_mask(Mask const& mask, Sharding const& sharding, int ran
     }
     return all;
   };
-  check<ShapeError>(ranks >= 1, "nki: a ring of ", ranks, " ranks; at least one is needed");
+  annulus::detail::check<ShapeError>(ranks >= 1, "nki: a ring of ", ranks, " ranks; at least one is needed");
   return RingMask(mask, rows(Side::query, local_queries, query_documents), rows(Side::key, local_keys, key_documents),
                   query_offset);
 }

@@ -121,7 +121,7 @@ class RingSchedule {
   /// Adds the finish of batches of row tiles, each before the slot after the one in which its last unit is summed.
   template <class Finish>
   void add_batches(Events& events, Finish& finish) const {
-    Index const per_head = ceil_divide(tile_count_, batch_tiles);
+    Index const per_head = annulus::detail::ceil_divide(tile_count_, batch_tiles);
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
@@ -174,17 +174,22 @@ class RingSchedule {
     std::size_t const before = units_.size();
     for (std::size_t piece = 0; piece < mask.pieces().size(); ++piece) {
       Cover const cover = mask.cover(own_step, queries, piece);
-      RowRange const seen = intersection(cover.by_any, section);
+      RowRange const seen = annulus::detail::intersection(cover.by_any, section);
       if (seen.empty()) continue;
       // Whole blocks of 128 keys, counted from the section's first: values are stored in SBUF by such blocks.
       Index const begin = section.begin + (seen.begin - section.begin) / tile_rows * tile_rows;
-      Index const end =
-          std::min(section.end, section.begin + ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
-      Index const groups = ceil_divide(end - begin, group_keys), blocks = ceil_divide(end - begin, tile_rows);
+      Index const end = std::min(
+          section.end, section.begin + annulus::detail::ceil_divide(seen.end - section.begin, tile_rows) * tile_rows);
+      Index const groups = annulus::detail::ceil_divide(end - begin, group_keys),
+                  blocks = annulus::detail::ceil_divide(end - begin, tile_rows);
       for (Index group = 0; group < groups; ++group) {
         RowRange const keys{begin + blocks * group / groups * tile_rows,
                             std::min(end, begin + blocks * (group + 1) / groups * tile_rows)};
-        units_.push_back({.head = head, .tile = tile, .keys = keys, .piece = piece, .select = !cover.full(keys),
+        units_.push_back({.head = head,
+                          .tile = tile,
+                          .keys = keys,
+                          .piece = piece,
+                          .select = !cover.full(keys),
                           .section = sections_.size()});
       }
     }
@@ -198,7 +203,7 @@ class RingSchedule {
   void add_slots(std::size_t first, Index most, Index enough) {
     bool open = false;
     for (std::size_t i = first; i < units_.size(); ++i) {
-      Index const keys = ceil_divide(units_[i].keys.size(), tile_rows) * tile_rows;
+      Index const keys = annulus::detail::ceil_divide(units_[i].keys.size(), tile_rows) * tile_rows;
       if (!open || slots_.back().keys >= enough || slots_.back().keys + keys > most) slots_.push_back({.first = i});
       open = true;
       units_[i].column = slots_.back().keys;

@@ -56,10 +56,10 @@ struct Buffer {
   Index size() const { return stride(-1); }
   /// Elements between consecutive indices of a dimension, saturated likewise.
   Index stride(int dimension) const {
-    return std::accumulate(shape.begin() + dimension + 1, shape.end(), Index{1}, saturating_product);
+    return std::accumulate(shape.begin() + dimension + 1, shape.end(), Index{1}, annulus::detail::saturating_product);
   }
   Index elements_per_partition() const { return size() / partitions(); }
-  Index bytes() const { return saturating_product(size(), bytes_of(type)); }
+  Index bytes() const { return annulus::detail::saturating_product(size(), bytes_of(type)); }
 };
 
 /// One axis of an access pattern: [stride, count], in elements.
@@ -105,10 +105,10 @@ struct Access {
   /// Elements per partition.
   Index elements() const {
     Index product = 1;
-    for (Axis const& axis : free_axes()) product = saturating_product(product, axis.count);
+    for (Axis const& axis : free_axes()) product = annulus::detail::saturating_product(product, axis.count);
     return product;
   }
-  Index size() const { return saturating_product(partitions(), elements()); }
+  Index size() const { return annulus::detail::saturating_product(partitions(), elements()); }
   /// True if the elements that axes `from` and later name are adjacent, in order.
   bool contiguous_from(std::size_t from) const {
     Index expected = 1;
@@ -122,9 +122,9 @@ struct Access {
   std::pair<Index, Index> extremes(std::size_t from) const {
     std::pair<Index, Index> range{0, 0};
     for (std::size_t i = from; i < axis_count_; ++i) {
-      Index const reach = saturating_product(axes_[i].stride, axes_[i].count - 1);
+      Index const reach = annulus::detail::saturating_product(axes_[i].stride, axes_[i].count - 1);
       Index& end = reach < 0 ? range.first : range.second;
-      end = saturating_sum(end, reach);
+      end = annulus::detail::saturating_sum(end, reach);
     }
     return range;
   }

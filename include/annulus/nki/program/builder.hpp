@@ -44,7 +44,9 @@ struct TensorHandle {
   int buffer = -1;
   std::vector<Index> shape;
 
-  Index size() const { return std::accumulate(shape.begin(), shape.end(), Index{1}, saturating_product); }
+  Index size() const {
+    return std::accumulate(shape.begin(), shape.end(), Index{1}, annulus::detail::saturating_product);
+  }
   Access whole() const { return Access(buffer, {{size(), 1}, {1, size()}}); }
   Access pattern(Affine offset, std::initializer_list<Axis> axes) const {
     Access access(buffer, axes);

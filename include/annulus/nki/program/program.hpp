@@ -128,7 +128,7 @@ inline std::string dangling(Program const& program) {
   // `context` says what names the number.
   auto const need = [&](std::string_view what, Index number, Index count, auto const&... context) {
     if (found.empty() && (number < 0 || number >= count))
-      found = message_of(context..., "names ", what, ' ', number, " of ", count);
+      found = annulus::detail::message_of(context..., "names ", what, ' ', number, " of ", count);
   };
   auto const need_buffer = [&](int number, auto const&... context) {
     need("buffer", number, std::ssize(program.buffers), context...);
@@ -149,7 +149,8 @@ inline std::string dangling(Program const& program) {
         need_variables(value, name, ": operand ", keyword, ' ');
       } else if constexpr (std::same_as<Value, Access>) {
         need_buffer(value.buffer, name, ": operand ", keyword, ' ');
-        if (found.empty() && value.axes().empty()) found = message_of(name, ": operand ", keyword, " has no axes");
+        if (found.empty() && value.axes().empty())
+          found = annulus::detail::message_of(name, ": operand ", keyword, " has no axes");
         need_variables(value.offset, name, ": operand ", keyword, ' ');
         if (value.register_offset)
           need("register", value.register_offset->register_number, program.registers, name, ": operand ", keyword, ' ');

@@ -37,8 +37,9 @@ struct Place {
     try {
       elements.resize(static_cast<std::size_t>(buffer.size()), poison);
     } catch (std::bad_alloc const&) {
-      throw Error(message_of("buffer ", buffer.name, " has ", buffer.shape,
-                             " elements of 4 bytes in the simulator; more memory than this machine has available"));
+      throw Error(annulus::detail::message_of(
+          "buffer ", buffer.name, " has ", buffer.shape,
+          " elements of 4 bytes in the simulator; more memory than this machine has available"));
     }
   }
 };
@@ -159,15 +160,15 @@ struct CoreState {
     if (!access.register_offset) return;
     Buffer const& buffer = program.buffer(access);
     Operand const found = operand(access);
-    check<Error>(found.first_column >= 0 && found.last_column < buffer.size(), "operand ", keyword,
-                 " covers partitions 0 to 0, elements ", found.first_column, " to ", found.last_column, " of ",
-                 buffer.name, ", which has 1 x ", buffer.size());
+    annulus::detail::check<Error>(found.first_column >= 0 && found.last_column < buffer.size(), "operand ", keyword,
+                                  " covers partitions 0 to 0, elements ", found.first_column, " to ", found.last_column,
+                                  " of ", buffer.name, ", which has 1 x ", buffer.size());
     for (Index p = 0; use == Use::read && p < found.rows; ++p)
       for_each_run(found, p, [&](float const* from, Index count, Index step) {
         for (Index i = 0; i < count; ++i)
-          check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
-                       from + i * step - found.place->elements.data(), " of ", buffer.name,
-                       ", which was never written");
+          annulus::detail::check<Error>(!is_poison(from[i * step]), "operand ", keyword, " reads element ",
+                                        from + i * step - found.place->elements.data(), " of ", buffer.name,
+                                        ", which was never written");
       });
   }
 

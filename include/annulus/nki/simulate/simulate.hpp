@@ -35,14 +35,16 @@ struct Arrangement {
 
   /// Throws UnsupportedError unless the ring names every worker once and first_core exists.
   void check_for(int ranks, int cores) const {
-    check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core, " is to go first of ", cores);
+    annulus::detail::check<UnsupportedError>(first_core >= 0 && first_core < cores, "core ", first_core,
+                                             " is to go first of ", cores);
     if (ring.empty()) return;
     std::vector<bool> seen(static_cast<std::size_t>(ranks), false);
-    check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(), " workers for ", ranks,
-                            " ranks");
+    annulus::detail::check<UnsupportedError>(ring.size() == seen.size(), "a ring order of ", ring.size(),
+                                             " workers for ", ranks, " ranks");
     for (int worker : ring) {
       bool const fits = worker >= 0 && worker < ranks && !seen[static_cast<std::size_t>(worker)];
-      check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks, " workers once");
+      annulus::detail::check<UnsupportedError>(fits, "ring order ", ring, " does not name each of ", ranks,
+                                               " workers once");
       seen[static_cast<std::size_t>(worker)] = true;
     }
   }
@@ -50,7 +52,8 @@ struct Arrangement {
   int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
   /// The id of the worker whose data is at `rank` after `hops` hops.
   int id_after(Index hops, Rank rank, int ranks) const {
-    return worker(rank_at(rank - static_cast<int>(hops % ranks), ranks)) + (ids == Ids::global ? group_begin : 0);
+    return worker(annulus::detail::rank_at(rank - static_cast<int>(hops % ranks), ranks)) +
+           (ids == Ids::global ? group_begin : 0);
   }
 };
 
@@ -80,8 +83,8 @@ class Machine {
   /// Throws UnsupportedError, ShapeError and Error as documented for simulate().
   Machine(ValidatedProgram const& validated, Tensors const& inputs, RingPosition place)
       : program_(validated.program()), place_(std::move(place)), shared_(program_.buffers.size()) {
-    check<UnsupportedError>(program_.ranks == place_.ranks, "a program for ", program_.ranks, " ranks on a ring of ",
-                            place_.ranks);
+    annulus::detail::check<UnsupportedError>(program_.ranks == place_.ranks, "a program for ", program_.ranks,
+                                             " ranks on a ring of ", place_.ranks);
     place_.arrangement.check_for(program_.ranks, program_.cores);
     for (std::size_t i = 0; i < shared_.size(); ++i)
       if (program_.buffers[i].memory == Memory::shared_hbm) shared_[i] = Place(program_.buffers[i]);
@@ -114,16 +117,17 @@ class Machine {
   void load(Tensors const& inputs) {
     for (auto const& [name, values] : inputs) {
       int const number = program_.find(name);
-      check<UnsupportedError>(number >= 0 && program_.buffer(number).role == Role::input, "program ", program_.name,
-                              " has no input ", name);
+      annulus::detail::check<UnsupportedError>(number >= 0 && program_.buffer(number).role == Role::input, "program ",
+                                               program_.name, " has no input ", name);
     }
     for (int number : program_.with_role(Role::input)) {
       Buffer const& buffer = program_.buffer(number);
       auto const found = inputs.find(buffer.name);
-      check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ", program_.name,
-                              " is missing");
-      check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ", buffer.name, " has ",
-                        found->second.size(), " elements, expected ", buffer.size());
+      annulus::detail::check<UnsupportedError>(found != inputs.end(), "input ", buffer.name, " of program ",
+                                               program_.name, " is missing");
+      annulus::detail::check<ShapeError>(static_cast<Index>(found->second.size()) == buffer.size(), "input ",
+                                         buffer.name, " has ", found->second.size(), " elements, expected ",
+                                         buffer.size());
       Floats& elements = shared_[static_cast<std::size_t>(number)].elements;
       std::ranges::transform(found->second, elements.begin(), [](float value) {
         return value == value ? value : std::numeric_limits<float>::quiet_NaN();
@@ -151,9 +155,11 @@ class Machine {
   /// Executes an instruction; adds the position in the program to the message of an error.
   void execute_in_context(CoreState& core, Instruction const& instruction) {
     auto const context = [&] {
-      return message_of("core ", core.walk.core(), ", ",
-                        core.section ? message_of(core.section->name, ' ', core.section_number, ", ") : std::string(),
-                        "instruction ", core.executed, ", ", name_of(instruction), ": ");
+      return annulus::detail::message_of(
+          "core ", core.walk.core(), ", ",
+          core.section ? annulus::detail::message_of(core.section->name, ' ', core.section_number, ", ")
+                       : std::string(),
+          "instruction ", core.executed, ", ", name_of(instruction), ": ");
     };
     try {
       std::visit(

@@ -86,9 +86,9 @@ struct Finding {
 
 /// The finding as one line: rule, instruction, place, operand, message.
 inline std::string text_of(Finding const& finding) {
-  return message_of("rule ", name_of(finding.rule), ", ", finding.instruction, finding.place.empty() ? "" : " (",
-                    finding.place, finding.place.empty() ? "" : ")", finding.operand.empty() ? "" : ", ",
-                    finding.operand, ": ", finding.message);
+  return annulus::detail::message_of("rule ", name_of(finding.rule), ", ", finding.instruction,
+                                     finding.place.empty() ? "" : " (", finding.place, finding.place.empty() ? "" : ")",
+                                     finding.operand.empty() ? "" : ", ", finding.operand, ": ", finding.message);
 }
 
 namespace validate_detail {
@@ -110,7 +110,8 @@ class FaultList {
     for (std::size_t i = 0; i < findings_.size(); ++i)
       if (places_[i] == at && findings_[i].rule == rule && findings_[i].operand == operand) return;
     places_.push_back(at);
-    findings_.push_back({rule, std::string(instruction), place(), std::string(operand), message_of(parts...)});
+    findings_.push_back(
+        {rule, std::string(instruction), place(), std::string(operand), annulus::detail::message_of(parts...)});
   }
 
  private:

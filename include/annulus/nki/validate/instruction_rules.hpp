@@ -118,7 +118,7 @@ inline void check(RangeSelect const& i, Site const& site) {
   site.require(i.on_false_value == lowest_float, Rule::range_select, "on_false_value", i.on_false_value,
                "; accepted: ", lowest_float);
   ValueRange const start = site.scope.range_of(i.range_start);
-  Index const last = saturating_sum(start.high, i.dst.elements() - 1);
+  Index const last = annulus::detail::saturating_sum(start.high, i.dst.elements() - 1);
   site.require(start.low > -site.limits.exact_index && last < site.limits.exact_index, Rule::range_select,
                "range_start", "counts elements ", start.low, "..", last, " in float32; exact below ",
                site.limits.exact_index);
@@ -133,15 +133,15 @@ inline void require_index_pattern(std::vector<Axis> const& pattern, Affine const
   Index elements = 1;
   ValueRange range = site.scope.range_of(offset);
   auto const extend_range = [&](Index step, Index count) {
-    Index const distance = saturating_product(step, count - 1);
+    Index const distance = annulus::detail::saturating_product(step, count - 1);
     Index& end = distance < 0 ? range.low : range.high;
-    end = saturating_sum(end, distance);
+    end = annulus::detail::saturating_sum(end, distance);
   };
   for (Axis const& axis : pattern) {
     if (!site.require(axis.count >= 1, Rule::access_pattern, "pattern", "an axis of ", axis.count,
                       " elements; at least 1 is needed"))
       return;
-    elements = saturating_product(elements, axis.count);
+    elements = annulus::detail::saturating_product(elements, axis.count);
     extend_range(axis.stride, axis.count);
   }
   extend_range(channel_multiplier, dst.partitions());

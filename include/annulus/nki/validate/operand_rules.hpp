@@ -64,7 +64,7 @@ inline bool names_each_element_once(std::span<Axis const> axes) {
   for (Axis const& axis : sorted) {
     if (axis.count <= 1) continue;
     if (axis.stride <= reach) return false;
-    reach = saturating_sum(reach, saturating_product(axis.stride, axis.count - 1));
+    reach = annulus::detail::saturating_sum(reach, annulus::detail::saturating_product(axis.stride, axis.count - 1));
   }
   return true;
 }
@@ -134,15 +134,16 @@ inline void check_operand(std::string_view keyword, Use use, Access const& acces
   if (!(chip ? check_tile_operand(keyword, access, whose, site) : check_tensor_operand(keyword, use, access, site)))
     return;
   ValueRange const offset = site.scope.range_of(access.offset);
-  Index last = saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
+  Index last = annulus::detail::saturating_sum(offset.high, access.extremes(chip ? 1 : 0).second);
   bool const moves = !chip && access.register_offset;
   if (moves)
-    last = saturating_sum(last,
-                          saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
+    last = annulus::detail::saturating_sum(
+        last,
+        annulus::detail::saturating_product(buffer.stride(access.register_offset->dimension), site.program.ranks - 1));
   site.require(offset.low >= 0 && last < buffer.elements_per_partition(), chip ? Rule::capacity : Rule::access_pattern,
                keyword, "elements ", offset.low, "..", last, chip ? " of a partition of tile " : " of tensor ",
                buffer.name, ", which has ", buffer.elements_per_partition(),
-               moves ? message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
+               moves ? annulus::detail::message_of("; its register counts ranks 0..", site.program.ranks - 1) : "");
   if (use != Use::read)
     site.require(names_each_element_once(chip ? access.free_axes() : access.axes()), Rule::access_pattern, keyword,
                  "the pattern names an element twice; a destination names each once");

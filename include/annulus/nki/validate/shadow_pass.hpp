@@ -36,8 +36,8 @@ class ReductionChain {
     std::string refusal;
     if (begins) {
       if (state_ == State::open && accumulated_ >= min_length_)
-        refusal = message_of(name_of(use.command), " while the sums of ", text(),
-                             " were not read; chains must not interleave");
+        refusal = annulus::detail::message_of(name_of(use.command), " while the sums of ", text(),
+                                              " were not read; chains must not interleave");
       begin(use);
     } else if (use.command == ReduceCommand::reduce) {
       refusal = refusal_to_continue(use);
@@ -65,19 +65,21 @@ class ReductionChain {
 
   std::string refusal_to_continue(ChainUse const& use) const {
     if (state_ == State::none)
-      return message_of(name_of(use.command), " before any reset; chains begin with reset_reduce");
+      return annulus::detail::message_of(name_of(use.command), " before any reset; chains begin with reset_reduce");
     if (state_ == State::clobbered)
-      return message_of(name_of(use.command),
-                        " after an idle use that may have changed the sums; chains begin with reset_reduce");
+      return annulus::detail::message_of(
+          name_of(use.command), " after an idle use that may have changed the sums; chains begin with reset_reduce");
     // Instructions of different kinds share the registers but not a chain: another kind has overwritten this chain.
     if (use.instruction != first_.instruction || use.op != first_.op || use.start != first_.start ||
         use.partitions != first_.partitions)
-      return message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions, " partitions from ",
-                        use.start, "; the sums hold ", text(), ", begun by ", first_.instruction);
+      return annulus::detail::message_of(name_of(use.command), " by ", name_of(use.op), " on ", use.partitions,
+                                         " partitions from ", use.start, "; the sums hold ", text(), ", begun by ",
+                                         first_.instruction);
     return {};
   }
   std::string text() const {
-    return message_of("a chain by ", name_of(first_.op), " on ", first_.partitions, " partitions from ", first_.start);
+    return annulus::detail::message_of("a chain by ", name_of(first_.op), " on ", first_.partitions,
+                                       " partitions from ", first_.start);
   }
 
   int min_length_;

@@ -22,7 +22,7 @@ struct ValueRange {
 /// Appends a part to the text of a place, such as: section "step" 3, key_tile_2 = 5, core 1
 template <class... Parts>
 void append_part(std::string& place, Parts const&... parts) {
-  place += message_of(place.empty() ? "" : ", ", parts...);
+  place += annulus::detail::message_of(place.empty() ? "" : ", ", parts...);
 }
 
 /// The sections, loops and core branches around the current node; bounds index expressions by interval arithmetic.
@@ -68,8 +68,10 @@ class Scope {
     for (Affine::Term const& term : affine.terms()) {
       ValueRange const values = ranges_[static_cast<std::size_t>(term.variable)];
       bool const falls = term.coefficient < 0;
-      range.low = saturating_sum(range.low, saturating_product(term.coefficient, falls ? values.high : values.low));
-      range.high = saturating_sum(range.high, saturating_product(term.coefficient, falls ? values.low : values.high));
+      range.low = annulus::detail::saturating_sum(
+          range.low, annulus::detail::saturating_product(term.coefficient, falls ? values.high : values.low));
+      range.high = annulus::detail::saturating_sum(
+          range.high, annulus::detail::saturating_product(term.coefficient, falls ? values.low : values.high));
     }
     return range;
   }
@@ -90,7 +92,8 @@ class Scope {
 
  private:
   static std::string text_of(ValueRange range) {
-    return range.low == range.high ? message_of(range.low) : message_of(range.low, "..", range.high);
+    return range.low == range.high ? annulus::detail::message_of(range.low)
+                                   : annulus::detail::message_of(range.low, "..", range.high);
   }
 
   Program const* program_;

@@ -62,7 +62,7 @@ inline void check_capacity(Site const& site) {
     Index total = 0;
     Buffer const* first_beyond = nullptr;
     for (Buffer const& buffer : site.program.buffers) {
-      total = saturating_sum(total, amount_of(buffer));
+      total = annulus::detail::saturating_sum(total, amount_of(buffer));
       if (total > limit && !first_beyond) first_beyond = &buffer;
     }
     if (first_beyond)
@@ -76,7 +76,8 @@ inline void check_capacity(Site const& site) {
   });
   check_total(site.limits.hbm_bytes, "tensors in HBM", "bytes", [&](Buffer const& buffer) {
     if (on_chip(buffer.memory)) return Index{0};
-    return saturating_product(buffer.bytes(), buffer.memory == Memory::private_hbm ? site.program.cores : 1);
+    return annulus::detail::saturating_product(buffer.bytes(),
+                                               buffer.memory == Memory::private_hbm ? site.program.cores : 1);
   });
 }
 

@@ -32,9 +32,9 @@ inline std::vector<Finding> findings(Program const& program, Hardware const& har
   try {
     if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
   } catch (std::bad_alloc const&) {
-    throw Error(message_of("validation of program ", program.name,
-                           " needs five bits per element of its tensors in HBM; ",
-                           "that is more memory than this machine has available"));
+    throw Error(annulus::detail::message_of("validation of program ", program.name,
+                                            " needs five bits per element of its tensors in HBM; ",
+                                            "that is more memory than this machine has available"));
   }
   return std::move(faults).take();
 }
@@ -44,7 +44,7 @@ inline std::vector<Finding> findings(Program const& program, Hardware const& har
 inline void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions = {}) {
   std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
   if (found.empty()) return;
-  std::string const message = message_of("nki program ", program.name, ": ", text_of(found.front()));
+  std::string const message = annulus::detail::message_of("nki program ", program.name, ": ", text_of(found.front()));
   if (found.front().rule == Rule::generation) throw UnsupportedError(message);
   throw ShapeError(message);
 }

@@ -23,17 +23,17 @@
 #endif
 
 // One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist.
-#define ANNULUS_CPU_DECLARE(level)                                                               \
-  extern "C" annulus::cpu::detail::KernelTable<float> const annulus_cpu_##level##_float;         \
-  extern "C" annulus::cpu::detail::KernelTable<double> const annulus_cpu_##level##_double;       \
-  extern "C" annulus::cpu::detail::KernelTable<Eigen::half> const annulus_cpu_##level##_half;    \
+#define ANNULUS_CPU_DECLARE(level)                                                            \
+  extern "C" annulus::cpu::detail::KernelTable<float> const annulus_cpu_##level##_float;      \
+  extern "C" annulus::cpu::detail::KernelTable<double> const annulus_cpu_##level##_double;    \
+  extern "C" annulus::cpu::detail::KernelTable<Eigen::half> const annulus_cpu_##level##_half; \
   extern "C" annulus::cpu::detail::KernelTable<Eigen::bfloat16> const annulus_cpu_##level##_bfloat16;
-#define ANNULUS_CPU_LEVEL(level, name)                                                                  \
-  Level {                                                                                               \
-    name, {                                                                                             \
-      &annulus_cpu_##level##_float, &annulus_cpu_##level##_double, &annulus_cpu_##level##_half,         \
-          &annulus_cpu_##level##_bfloat16                                                               \
-    }                                                                                                   \
+#define ANNULUS_CPU_LEVEL(level, name)                                                          \
+  Level {                                                                                       \
+    name, {                                                                                     \
+      &annulus_cpu_##level##_float, &annulus_cpu_##level##_double, &annulus_cpu_##level##_half, \
+          &annulus_cpu_##level##_bfloat16                                                       \
+    }                                                                                           \
   }
 
 ANNULUS_CPU_DECLARE(baseline)
@@ -60,14 +60,12 @@ struct Level {
 
 /// All levels of this build, in ascending order: a processor that supports a level supports all before it.
 auto const levels = std::to_array({
-    ANNULUS_CPU_LEVEL(baseline, target_name),
+  ANNULUS_CPU_LEVEL(baseline, target_name),
 #if defined(ANNULUS_CPU_HAS_LEVELS) && defined(__x86_64__)
-    ANNULUS_CPU_LEVEL(avx2, "avx2"),
-    ANNULUS_CPU_LEVEL(avx512, "avx512"),
-    ANNULUS_CPU_LEVEL(avx512_bf16, "avx512_bf16"),
-    ANNULUS_CPU_LEVEL(avx512_amx, "avx512_amx"),
+      ANNULUS_CPU_LEVEL(avx2, "avx2"), ANNULUS_CPU_LEVEL(avx512, "avx512"),
+      ANNULUS_CPU_LEVEL(avx512_bf16, "avx512_bf16"), ANNULUS_CPU_LEVEL(avx512_amx, "avx512_amx"),
 #elif defined(ANNULUS_CPU_HAS_LEVELS)
-    ANNULUS_CPU_LEVEL(neon_bf16, "neon_bf16"),
+      ANNULUS_CPU_LEVEL(neon_bf16, "neon_bf16"),
 #endif
 });
 
@@ -154,7 +152,8 @@ Level const& choose() {
     if (one.name == requested) return one;
     accepted += (accepted.empty() ? "" : ", ") + std::string(one.name);
   }
-  throw Error(message_of("the environment variable ANNULUS_CPU_TARGET is '", requested, "'; this processor accepts: ", accepted));
+  throw Error(annulus::detail::message_of("the environment variable ANNULUS_CPU_TARGET is '", requested,
+                                          "'; this processor accepts: ", accepted));
 }
 
 Level const& chosen() {
