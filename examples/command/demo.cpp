@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <annulus/core/process.hpp>
+#include <annulus/core/default_threads.hpp>
 #include <annulus/numerics/dropout.hpp>
 #include <cerrno>
 #include <cmath>
@@ -202,7 +202,7 @@ void print_table(DemoOptions const& options, Call const& call, std::vector<StepL
   print_formatted("  %-28s%10.2f s%10.2f s\n", "time", forward.seconds, backward.seconds);
   print_formatted("  %-28s%12.2f%12.2f\n", "GFLOP/s", forward.flops / forward.seconds * 1e-9,
                   backward.flops / backward.seconds * 1e-9);
-  int const cores = annulus::ProcessCores::shared().count();
+  int const cores = annulus::default_threads();
   double const peak = annulus_bench::peak_rate(annulus::DataType::float32, cores, 0.05);
   print_formatted("  %-28s%10.0f %%%10.0f %%   of the multiply-add peak of %d cores (%s)\n", "speed",
                   100 * forward.flops / forward.seconds / peak, 100 * backward.flops / backward.seconds / peak, cores,

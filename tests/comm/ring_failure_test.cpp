@@ -24,14 +24,14 @@ RankStatus waits_for(Rank peer, int events = 0) {
   for (int call = 1; call < 7; ++call) record.begin(Pass::forward, std::nullopt);
   record.begin(Pass::backward, std::nullopt);
   for (int event = 0; event <= events; ++event) record.step(2, 4);
-  return RankStatus::waiting(peer, "carried shift, hop 1", record);
+  return RankStatus::of(peer, "carried shift, hop 1", record);
 }
 
 RankStatus busy() {
   FlightRecord record;
   record.begin(Pass::backward, std::nullopt);
   record.step(1, 4);
-  return RankStatus::busy(record);
+  return RankStatus::of(CommunicationError::unknown, "", record);
 }
 
 }  // namespace

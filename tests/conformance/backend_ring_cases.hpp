@@ -32,7 +32,7 @@ std::vector<ObservedRank> observe_ring(Implementation const& implementation, Rin
     decltype(auto) ring = implementation.ring(simulated);
     auto backend = implementation.make(static_cast<std::uint64_t>(100 + simulated.rank()));
     ObservedRank observed;
-    observed.zero_copy = annulus::shares_memory(ring);
+    observed.zero_copy = annulus::detail::shares_memory(ring);
     ObservedBackend watched(backend, [&](std::string_view operation, Index bytes) {
       observed.allocations += operation == "allocate";
       observed.allocated_bytes += bytes;

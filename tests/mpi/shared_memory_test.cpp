@@ -36,7 +36,7 @@ int mappings() {
 }  // namespace
 
 TEST_CASE("two mappings of shared memory have the same bytes, and one outlives its owner", "[mpi][shared]") {
-  auto owner = std::make_optional(SharedMapping::make(10'000));
+  auto owner = std::make_optional(SharedMapping::make(10'000, 5));
   REQUIRE(*owner);
   auto const other = SharedMapping::open(owner->address());
   REQUIRE(other);
@@ -49,28 +49,26 @@ TEST_CASE("two mappings of shared memory have the same bytes, and one outlives i
 }
 
 TEST_CASE("invalid addresses of shared memory are not mapped", "[mpi][shared]") {
-  auto const mapping = SharedMapping::make(4096);
+  auto const mapping = SharedMapping::make(4096, 5);
   REQUIRE(mapping);
   MappingAddress const good = mapping.address();
   auto const opens = [](MappingAddress const& address) { return static_cast<bool>(SharedMapping::open(address)); };
   CHECK(opens(good));
   CHECK(!opens({}));
-  CHECK(!opens({good.process, good.descriptor, 8192}));  // would fault past the end of the memory
-  CHECK(!opens({good.process, 9999, 4096}));
-  CHECK(!opens({0x7ffffff0, good.descriptor, 4096}));
+  CHECK(!opens({good.process, good.descriptor, 8192, 5}));  // would fault past the end of the memory
+  CHECK(!opens({good.process, 9999, 4096, 5}));
+  CHECK(!opens({0x7ffffff0, good.descriptor, 4096, 5}));
+  CHECK(!opens({good.process, good.descriptor, 4096, 6}));  // refers to other memory
 }
 
 TEST_CASE("window tables of another node, or of unrelated processes, are detected", "[mpi][shared]") {
   MpiSharedMemory one(0, 2, 111), two(1, 2, 222);
-  std::vector<MappingAddress> const addresses{one.address(), two.address()};
-  std::vector<std::uint64_t> const keys{111, 222};
-  auto const unreachable = [&](std::vector<MappingAddress> const& seen, std::vector<std::uint64_t> const& expected) {
-    return MpiSharedMemory(0, 2, 1).open(seen, expected);
-  };
-  CHECK(unreachable(addresses, keys) == std::nullopt);
-  CHECK(unreachable(addresses, {111, 223}) == 1);  // the address refers to other memory
-  CHECK(unreachable({{}, two.address()}, keys) == 0);
-  CHECK(unreachable({one.address(), {two.address().process, 9999, two.address().bytes}}, keys) == 1);
+  MappingAddress const good = two.address();
+  auto const unreachable = [&](std::vector<MappingAddress> const& seen) { return MpiSharedMemory(0, 2, 1).open(seen); };
+  CHECK(unreachable({one.address(), good}) == std::nullopt);
+  CHECK(unreachable({one.address(), {good.process, good.descriptor, good.bytes, 223}}) == 1);
+  CHECK(unreachable({{}, good}) == 0);
+  CHECK(unreachable({one.address(), {good.process, 9999, good.bytes, good.key}}) == 1);
 }
 
 TEST_CASE("destroyed buffers leave no mappings behind", "[mpi][shared]") {

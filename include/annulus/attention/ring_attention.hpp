@@ -294,7 +294,7 @@ class RingAttention {
                         .segments = static_cast<bool>(operands.query_segments),
                         .elementwise = restricts || operands.mask,
                         .bound_to_queries = operands.bias || operands.mask,
-                        .zero_copy = shares_memory(*communicator_),
+                        .zero_copy = detail::shares_memory(*communicator_),
                         .checked = call.checked};
     if (operands.bias_gradient && call.pass == Pass::backward)
       request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);

@@ -184,6 +184,8 @@ concept ZeroCopyCommunicator = Communicator<C> &&
 template <class C>
 using WindowOf = decltype(std::declval<C&>().open_window(Channel{}, 1, OutgoingBytes{}));
 
+namespace detail {
+
 /// True if the ranks of this ring can read each other's memory; false for a communicator without zero-copy exchange.
 template <Communicator C>
 bool shares_memory(C const& communicator) {
@@ -192,8 +194,6 @@ bool shares_memory(C const& communicator) {
   else
     return false;
 }
-
-namespace detail {
 
 /// Length of a list with an entry for each channel to each peer, and the index of one of them.
 constexpr std::size_t num_streams(int ranks) { return 3 * static_cast<std::size_t>(ranks); }

@@ -24,6 +24,16 @@ struct CallPosition {
 
   bool operator==(CallPosition const&) const = default;
 
+  /// All in one number, and back; calls are counted modulo 2^32.
+  std::uint64_t packed() const noexcept {
+    return call << 32 | (pass == Pass::backward ? backward_bit : 0) | static_cast<std::uint64_t>(step);
+  }
+  static CallPosition unpacked(std::uint64_t packed) noexcept {
+    return {packed >> 32, (packed & backward_bit) != 0 ? Pass::backward : Pass::forward,
+            static_cast<int>(packed & (backward_bit - 1))};
+  }
+  static constexpr std::uint64_t backward_bit = std::uint64_t{1} << 31;
+
   FixedText<80> text() const noexcept {
     FixedText<80> words;
     return call == 0 ? words.add("outside a call") : words.add("call ", call, ", ", name_of(pass), ", step ", step);
@@ -73,9 +83,7 @@ class FlightRecord {
   void reuse_number() noexcept { --numbered_; }
 
   CallPosition position() const noexcept {
-    std::uint64_t const packed = position_.load(std::memory_order_relaxed);
-    return {packed >> 32, (packed >> 31 & 1) != 0 ? Pass::backward : Pass::forward,
-            static_cast<int>(packed & 0x7fffffffu)};
+    return CallPosition::unpacked(position_.load(std::memory_order_relaxed));
   }
   /// Notes that the communicator has completed an exchange of this rank.
   void advance() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
@@ -119,9 +127,7 @@ class FlightRecord {
 
   Call& current() { return calls_[begun_ % capacity]; }
   void publish(CallPosition const& position) noexcept {
-    position_.store(position.call << 32 | (position.pass == Pass::backward ? std::uint64_t{1} << 31 : 0) |
-                        static_cast<std::uint64_t>(position.step),
-                    std::memory_order_relaxed);
+    position_.store(position.packed(), std::memory_order_relaxed);
     advance();
     last_step_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
   }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/comm/endpoint_ring.hpp"
 #include "annulus/comm/mpi/construction.hpp"
 #include "annulus/comm/mpi/endpoint.hpp"
 #include "annulus/core/process.hpp"
@@ -52,20 +53,10 @@ inline void require_equal_options(MpiEndpoint& endpoint, MpiRingOptions const& o
 /// zero_copy is `always` and a rank cannot map memory of another.
 inline void share_memory(MpiEndpoint& endpoint, MpiRingOptions const& options) {
   if (options.zero_copy == ZeroCopy::never) return;
-  struct Table {
-    MappingAddress address;
-    std::uint64_t key;
-  };
   std::random_device random;
   std::uint64_t const key = std::uint64_t{random()} << 32 | random();
   auto const memory = std::make_shared<MpiSharedMemory>(endpoint.rank(), endpoint.size(), key);
-  std::vector<MappingAddress> addresses;
-  std::vector<std::uint64_t> keys;
-  for (Table const& table : gather_from_all(endpoint, Table{memory->address(), key})) {
-    addresses.push_back(table.address);
-    keys.push_back(table.key);
-  }
-  Rank const unreachable = memory->open(addresses, keys).value_or(-1);
+  Rank const unreachable = memory->open(gather_from_all(endpoint, memory->address())).value_or(-1);
   auto const all = gather_from_all(endpoint, unreachable);
   for (Rank rank = 0; rank < endpoint.size(); ++rank)
     if (Rank const other = all[static_cast<std::size_t>(rank)]; other >= 0) {
@@ -108,45 +99,6 @@ class MpiRetired {
   std::vector<std::shared_ptr<MpiEndpoint>> endpoints_;
 };
 
-/// An exchange or a window that this rank waits for; given up if it is destroyed before.
-template <class What>
-class MpiPending {
- public:
-  MpiPending(std::shared_ptr<MpiEndpoint> endpoint, What what)
-      : endpoint_(std::move(endpoint)), what_(std::move(what)) {}
-  MpiPending(MpiPending&&) noexcept = default;
-  MpiPending& operator=(MpiPending other) noexcept {
-    std::swap(endpoint_, other.endpoint_);
-    std::swap(what_, other.what_);
-    std::swap(state_, other.state_);
-    return *this;
-  }
-  ~MpiPending() {
-    if (is_pending()) endpoint_->drop(what_);
-  }
-
-  /// Calls complete(endpoint, what), once; if that has thrown, throws the error that closed the ring.
-  template <class Complete>
-  void wait(Complete complete) {
-    if (state_ == failed) endpoint_->require_open();
-    if (!is_pending()) return;
-    state_ = failed;
-    complete(*endpoint_, std::exchange(what_, What{}));
-    state_ = completed;
-  }
-
-  void progress() noexcept {
-    if (is_pending()) endpoint_->progress(*what_);
-  }
-
- private:
-  bool is_pending() const { return endpoint_ && state_ == pending; }
-
-  std::shared_ptr<MpiEndpoint> endpoint_;
-  What what_;
-  enum { pending, failed, completed } state_ = pending;
-};
-
 /// Initializes MPI at the first call, unless the program has done so, and then finalizes it when the program ends.
 inline void require_mpi() {
   struct Session {
@@ -176,52 +128,14 @@ inline void require_mpi() {
 /// buffers through windows, and a shift copies nothing. Otherwise messages advance while a backend computes and calls
 /// Step::progress. Results are the same bits either way.
 ///
-/// From construction on, processes of the communicator that run on one node and are bound to the same cores, or to
-/// none, divide these cores (ProcessCores): a backend that chooses its number of threads takes no more than its share.
-///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object is destroyed before its part is done, is noticed at once; one that computes for
 /// longer than the timeout is given up. A wait that throws, and the destructor of a transfer that was not waited for,
 /// return once no message reads or writes the caller's bytes any more. For messages that a peer has matched, this takes
 /// until the peer next calls its ring, and at most the timeout. A peer that calls even later gets the error, and the
 /// contents of a transfer that it had posted are unspecified.
-class MpiRing {
+class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>> {
  public:
-  using memory_space = HostMemory;
-  using Buffer = detail::MpiBuffer;
-
-  /// A pending shift; models ProgressingTransfer.
-  class Transfer {
-   public:
-    void wait() {
-      pending_.wait([](detail::MpiEndpoint& endpoint, auto const& exchange) { endpoint.complete(exchange); });
-    }
-    void progress() noexcept { pending_.progress(); }
-
-   private:
-    friend class MpiRing;
-    using Pending = detail::MpiPending<std::shared_ptr<detail::MpiExchange>>;
-    explicit Transfer(Pending pending) : pending_(std::move(pending)) {}
-    Pending pending_;
-  };
-
-  /// A window that this rank reads.
-  class SharedWindow {
-   public:
-    void wait() {
-      pending_.wait([&](detail::MpiEndpoint& endpoint, auto const& window) { taken_ = endpoint.complete(window); });
-    }
-    WindowRuns runs() const { return std::span(taken_.runs).first(taken_.count); }
-    void release() noexcept { taken_ = {}; }
-
-   private:
-    friend class MpiRing;
-    using Pending = detail::MpiPending<detail::WindowNumber>;
-    explicit SharedWindow(Pending pending) : pending_(std::move(pending)) {}
-    Pending pending_;
-    detail::AttachedWindow taken_;
-  };
-
   /// Collective over `communicator`, which may be freed afterwards. Throws CommunicationError if MPI is not running,
   /// for MPI_COMM_NULL and for inter-communicators. Throws on all ranks UnsupportedError for options of a rank that are
   /// out of range, CommunicationError if ranks differ in max_message_bytes or zero_copy, and UnsupportedError if
@@ -235,7 +149,6 @@ class MpiRing {
   static MpiRing from_replica_groups(MPI_Comm communicator, std::vector<std::vector<int>> const& groups,
                                      MpiRingOptions const& options = {}) {
     require_usable(communicator);
-    detail::share_cores_of_node(communicator);
     return {Adopted{detail::communicator_of_replica_group(communicator, groups)}, options};
   }
 
@@ -253,37 +166,6 @@ class MpiRing {
     detail::MpiRetired::add(std::move(endpoint_));
   }
 
-  Rank rank() const { return endpoint_->rank(); }
-  int size() const { return endpoint_->size(); }
-
-  /// Throws CommunicationError if the ring is closed.
-  Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
-    return Transfer({endpoint_, endpoint_->start_shift(channel, hop, out, in)});
-  }
-
-  /// True if the ranks read each other's buffers; if false, allocate, open_window and reclaim must not be called.
-  bool shares_memory() const { return endpoint_->memory() != nullptr; }
-
-  /// Memory that all ranks of the ring can map, aligned to 64 bytes. Throws std::bad_alloc.
-  Buffer allocate(Index bytes) { return {endpoint_->memory(), bytes}; }
-
-  /// Throws CommunicationError if the ring is closed, `out` is not within one Buffer, or too many windows are open.
-  SharedWindow open_window(Channel channel, int hop, OutgoingBytes out) {
-    return SharedWindow({endpoint_, endpoint_->open_window(channel, hop, out)});
-  }
-
-  /// Returns when no rank reads the Buffer at `first`. Throws CommunicationError if the ring is or becomes closed.
-  void reclaim(std::byte const* first) { endpoint_->reclaim(first); }
-
-  /// Throws CommunicationError if the ring is or becomes closed, or if `all` is not size() * mine.size() bytes long.
-  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { endpoint_->all_gather(mine, all); }
-
-  /// Closes the ring on all ranks; the errors of the others blame `culprit`, by default this rank.
-  void abandon(std::string_view reason, Rank culprit) noexcept { endpoint_->abandon(reason, culprit); }
-  void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
-
-  FlightRecord& flight_record() { return endpoint_->flight_record(); }
-
  private:
   /// A communicator that the ring takes ownership of.
   struct Adopted {
@@ -291,7 +173,7 @@ class MpiRing {
   };
 
   MpiRing(Adopted own, MpiRingOptions const& options)
-      : endpoint_(std::make_shared<detail::MpiEndpoint>(own.communicator)), exceptions_(std::uncaught_exceptions()) {
+      : EndpointRing(std::make_shared<detail::MpiEndpoint>(own.communicator)) {
     // All peers have reached this constructor, so they have left the rings that they destroyed before it.
     detail::MpiRetired::free_what_can_be_freed();
     try {
@@ -319,14 +201,12 @@ class MpiRing {
 
   static MPI_Comm duplicate_of(MPI_Comm communicator) {
     require_usable(communicator);
-    detail::share_cores_of_node(communicator);
     MPI_Comm own = MPI_COMM_NULL;
     detail::check_mpi(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
     return own;
   }
 
-  std::shared_ptr<detail::MpiEndpoint> endpoint_;
-  int exceptions_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 static_assert(ZeroCopyCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing>);

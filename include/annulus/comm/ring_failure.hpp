@@ -36,16 +36,19 @@ struct RankStatus {
   std::uint64_t progress = 0;               ///< of its flight record
   FixedText<110> text{};                    ///< what it waits for, or what it did last
 
-  static RankStatus waiting(Rank peer, std::string_view what, FlightRecord const& record) {
-    RankStatus status{Kind::waiting, peer, record.progress(), FixedText<110>(what)};
+  /// Of a rank that waits for `peer` and `what`, or is busy where `peer` is unknown.
+  static RankStatus of(Rank peer, std::string_view what, FlightRecord const& record) {
     CallPosition const position = record.position();
-    if (position.call > 0) status.text.add("; ", position.text().view());
+    RankStatus status{Kind::waiting, peer, record.progress(), {}};
+    if (peer == CommunicationError::unknown) {
+      status.kind = Kind::busy;
+      status.text.add("last seen ", static_cast<long>(1000 * record.seconds_since_last_step()), " ms ago, ",
+                      position.text().view());
+    } else {
+      status.text.add(what);
+      if (position.call > 0) status.text.add("; ", position.text().view());
+    }
     return status;
-  }
-  static RankStatus busy(FlightRecord const& record) {
-    return {Kind::busy, CommunicationError::unknown, record.progress(),
-            FixedText<110>("last seen ", static_cast<long>(1000 * record.seconds_since_last_step()), " ms ago, ",
-                           record.position().text().view())};
   }
 };
 

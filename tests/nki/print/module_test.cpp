@@ -112,7 +112,7 @@ TEST_CASE("code of one core: a block with two cores, no block with one") {
 TEST_CASE("blocks without statements and loops without iterations are left out") {
   Builder b = with_output(2);
   auto const x = b.declare("x", Memory::sbuf, 128, 4, ElementType::float32);
-  b.loop("i", 3, [&](Affine const& i) { b.section("empty", i); });
+  b.loop("i", 3, [&](Affine const& i) { b.section("empty", i + Affine::of(core_variable)); });
   b.on_core(0, [&] { b.loop("j", 3, [&](Affine const&) {}); });
   b.loop("k", 0, [&](Affine const&) { b.allocate(x); });
   CHECK(statements_of(to_python(b.program())).empty());

@@ -20,8 +20,8 @@ inline namespace ANNULUS_CPU_KERNELS {
 /// double for double operands. Results have the same bits for every number of threads. Each rank needs its own object.
 /// Predicates of the mask are called concurrently from several threads, with denormals flushed to zero.
 struct CpuBackend {
-  /// Number of threads for one call. 0: this process's share of the machine's cores (core/process.hpp), divided by the
-  /// number of calls in progress.
+  /// Number of threads for one call. 0: up to default_threads() (core/default_threads.hpp), which the calls that are in
+  /// progress in this process share.
   int threads = 0;
   /// Key ranges of packed documents, in storage reused from call to call.
   StepDocuments documents{};
@@ -31,12 +31,15 @@ struct CpuBackend {
   template <class T>
   using accumulator = Accumulator<T>;
 
+  /// The largest number of threads of a call: `threads`, or what 0 stands for in this process.
+  int max_threads() const { return threads == 0 ? cpu::ThreadPool::shared().cores() : threads; }
+
   Buffer allocate(Index bytes) { return HostBuffer(bytes); }
   /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
     if (threads < 0)
       return Support::no("CpuBackend: threads is " + std::to_string(threads) +
-                         "; a positive number is accepted, or 0 for all cores");
+                         "; a positive number is accepted, or 0 for default_threads()");
     if (std::string const refusal = target_refusal(); !refusal.empty()) return Support::no("CpuBackend: " + refusal);
     return Support::yes();
   }

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/default_threads.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/core/process.hpp"
 
@@ -45,8 +46,8 @@ class [[gnu::visibility("default")]] ThreadPool {
   /// The pool of this process. A forked child, which has none of its parent's threads, gets a new pool.
   static ThreadPool& shared() { return PerProcess<ThreadPool>::get(); }
 
-  /// Number of cores in this process's share of the machine.
-  int cores() const { return ProcessCores::shared().count(); }
+  /// Number of threads that automatic calls use together: default_threads() when the pool was created.
+  int cores() const { return cores_; }
 
   ThreadPool() = default;
   ThreadPool(ThreadPool const&) = delete;
@@ -151,6 +152,7 @@ class [[gnu::visibility("default")]] ThreadPool {
   /// True while this thread works on a call. Calls made meanwhile must not wait for others to end.
   static inline thread_local bool works_ = false;
 
+  int const cores_ = default_threads();
   std::mutex mutex_;
   std::condition_variable wake_workers_, call_may_begin_, job_is_done_;
   Job* jobs_ = nullptr;

@@ -1,20 +1,17 @@
 #pragma once
-// Construction of a ring over MPI: its options, the division of a node's cores among its processes, and replica groups,
-// a partition of the ranks in which each group forms a ring of its own.
+// Construction of a ring over MPI: its options, and replica groups, a partition of the ranks in which each group forms
+// a ring of its own.
 
 #include <chrono>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/comm/mpi/call.hpp"
 #include "annulus/core/digest.hpp"
-#include "annulus/core/process.hpp"
 
 namespace annulus {
 
@@ -46,37 +43,6 @@ inline void validate(MpiRingOptions const& options, Rank rank) {
                           "; automatic, never and always are accepted");
 }
 
-/// Limits ProcessCores to this process's share among those of the communicator that run on its node. Collective.
-inline void share_cores_of_node(MPI_Comm communicator) {
-  MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
-  CoreSet const mine = CoreSet::of_process();
-  std::vector<CoreSet> all(static_cast<std::size_t>(mpi_size(node)));
-  int const rank = mpi_rank(node), bytes = static_cast<int>(sizeof(CoreSet));
-  int const gathered = MPI_Allgather(&mine, bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, node);
-  MPI_Comm_free(&node);
-  check_mpi(gathered, "MPI_Allgather");
-  ProcessCores::shared().limit(divide_cores(all)[static_cast<std::size_t>(rank)]);
-}
-
-/// Why `groups` is not a partition of the ranks 0 .. size - 1; none if it is one.
-inline std::optional<std::string> fault_of_replica_groups(std::vector<std::vector<int>> const& groups, int size) {
-  std::vector<int> group_of(static_cast<std::size_t>(size), -1);
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].empty()) return message_of("replica group ", g, " is empty");
-    for (int const rank : groups[g]) {
-      if (rank < 0 || rank >= size)
-        return message_of("replica group ", g, " names rank ", rank, "; ranks are 0 to ", size - 1);
-      int& owner = group_of[static_cast<std::size_t>(rank)];
-      if (owner != -1) return message_of("rank ", rank, " is in replica groups ", owner, " and ", g);
-      owner = static_cast<int>(g);
-    }
-  }
-  for (int rank = 0; rank < size; ++rank)
-    if (group_of[static_cast<std::size_t>(rank)] == -1) return message_of("rank ", rank, " is in no replica group");
-  return std::nullopt;
-}
-
 /// The communicator of the group that contains this rank, its ranks in the order of the group's list. Collective over
 /// `communicator`. Throws on all ranks or on none: CommunicationError if ranks pass different groups, ShapeError unless
 /// each rank is in exactly one group.
@@ -92,21 +58,30 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
       throw CommunicationError(
           message_of("replica groups of rank ", other, " differ from those of rank 0; all ranks must pass the same"),
           rank, CommunicationError::unknown, other);
-  auto const fault = fault_of_replica_groups(groups, size);
-  check<ShapeError>(!fault, fault.value_or(""), "; each of the ", size, " ranks must be in exactly one");
-
-  int color = 0, key = 0;
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    for (std::size_t place = 0; place < groups[g].size(); ++place)
-      if (groups[g][place] == rank) {
-        color = static_cast<int>(g);
-        key = static_cast<int>(place);
-      }
+  auto const require = [&](bool holds, auto const&... fault) {
+    check<ShapeError>(holds, fault..., "; each of the ", size, " ranks must be in exactly one");
+  };
+  std::vector<int> group_of(static_cast<std::size_t>(size), -1);
+  int key = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    require(!groups[g].empty(), "replica group ", g, " is empty");
+    for (std::size_t place = 0; place < groups[g].size(); ++place) {
+      Rank const member = groups[g][place];
+      require(member >= 0 && member < size, "replica group ", g, " names rank ", member, "; ranks are 0 to ",
+              size - 1);
+      int& owner = group_of[static_cast<std::size_t>(member)];
+      require(owner == -1, "rank ", member, " is in replica groups ", owner, " and ", g);
+      owner = static_cast<int>(g);
+      if (member == rank) key = static_cast<int>(place);
+    }
+  }
+  for (int other = 0; other < size; ++other)
+    require(group_of[static_cast<std::size_t>(other)] != -1, "rank ", other, " is in no replica group");
   MPI_Comm group = MPI_COMM_NULL;
+  int const color = group_of[static_cast<std::size_t>(rank)];
   check_mpi(MPI_Comm_split(communicator, color, key, &group), "MPI_Comm_split", rank);
   return group;
 }
 
 }  // namespace detail
-
 }  // namespace annulus

@@ -41,10 +41,12 @@ class MpiEndpoint {
         size_(mpi_size(own)),
         largest_tag_(largest_mpi_tag()),
         notices_(own),
-        tally_(size_),
         peers_(static_cast<std::size_t>(size_)) {
     check_mpi(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", rank_);
   }
+
+  using Shift = std::shared_ptr<MpiExchange>;
+  using Window = MpiWindow;
 
   MpiEndpoint(MpiEndpoint const&) = delete;
   MpiEndpoint& operator=(MpiEndpoint const&) = delete;
@@ -56,8 +58,8 @@ class MpiEndpoint {
   int size() const { return size_; }
   FlightRecord& flight_record() { return record_; }
 
-  /// Starts a shift; the bytes must stay until complete() or drop(). Throws CommunicationError if the ring is closed.
-  std::shared_ptr<MpiExchange> start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+  /// Starts a shift; the bytes must stay until complete() or drop().
+  Shift start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     Rank const to = ring_neighbour(rank_, hop, size_), from = ring_neighbour(rank_, -hop, size_);
     return start(annulus::name_of(channel), hop, record_.position(), MpiTags::of(channel, largest_tag_),
                  [&](MpiExchange& exchange) {
@@ -66,18 +68,15 @@ class MpiEndpoint {
                  });
   }
 
-  /// Gathers the records of all ranks, in rank order. Throws CommunicationError if the ring is or becomes closed, or if
-  /// `all` is not size() * mine.size() bytes long.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
-    std::size_t const bytes = mine.size(), ranks = static_cast<std::size_t>(size_);
-    check<CommunicationError>(all.size() == ranks * bytes, "all_gather of ", bytes, " bytes a rank over ", size_,
-                              " ranks needs ", ranks * bytes, " bytes of space, got ", all.size());
     std::span<std::byte> records;
     auto const exchange = start("all_gather", 0, {}, MpiTags::of_all_gathers(largest_tag_), [&](MpiExchange& gather) {
-      records = gather.own_bytes(ranks * bytes);
+      records = gather.own_bytes(all.size());
       // A rank may close the ring because of the records that it has read; the others must receive them all the same.
       gather.outlive_closing();
-      auto const record = [&](Rank rank) { return records.subspan(static_cast<std::size_t>(rank) * bytes, bytes); };
+      auto const record = [&](Rank rank) {
+        return records.subspan(static_cast<std::size_t>(rank) * mine.size(), mine.size());
+      };
       std::copy(mine.begin(), mine.end(), record(rank_).begin());
       std::span<std::byte const> const own = record(rank_);
       for (Rank peer = 0; peer < size_; ++peer) {
@@ -93,11 +92,13 @@ class MpiEndpoint {
 
   /// Enables zero-copy exchange of buffers of `memory`.
   void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
-  /// Null where the ranks do not share memory.
-  std::shared_ptr<MpiSharedMemory> const& memory() const { return memory_; }
+  bool shares_memory() const { return memory_ != nullptr; }
 
-  /// Shares the runs `out` with rank() + hop; returns the window on those that rank() - hop shares with this rank.
-  WindowNumber open_window(Channel channel, int hop, OutgoingBytes out) {
+  std::shared_ptr<std::byte> allocate(Index bytes) {
+    return {memory_->allocate(bytes), [memory = memory_](std::byte* first) { memory->free(first); }};
+  }
+
+  Window open_window(Channel channel, int hop, OutgoingBytes out) {
     require_open();
     process_notices();
     require_open();
@@ -106,38 +107,44 @@ class MpiEndpoint {
     return memory_->next_window_from(ring_neighbour(rank_, -hop, size_), channel, record_.position());
   }
 
-  /// Returns when the window can be read; throws if the ring is or becomes closed.
-  AttachedWindow complete(WindowNumber const& window) {
+  /// Returns when the window can be read.
+  void complete(Window& window) {
     --pending_windows_;
-    std::optional<AttachedWindow> taken;
-    auto const peer = [&]() -> std::optional<Rank> {
+    std::optional<CallPosition> position;
+    await_memory(awaited_window(window.channel), [&] {
       // Memory that cannot be mapped is gone with its owner; the owner's notice or the deadline ends the wait.
-      taken = memory_->take(window);
-      return taken ? std::nullopt : std::optional(window.owner);
-    };
-    await(peer, awaited_window(window.channel));
-    if (taken->position == window.position) return std::move(*taken);
-    auto const complaint = wrong_position(window.position, taken->position);
+      position = memory_->take(window);
+      return position ? std::nullopt : std::optional(window.owner);
+    });
+    if (*position == window.position) return;
+    window.reading = {};
+    auto const complaint = wrong_position(window.position, *position);
     fail(RingFailure::received(rank_, complaint.view(), window.owner, window.owner));
   }
 
-  /// Gives up a window without complete(): abandons the ring.
-  void drop(WindowNumber const&) noexcept {
+  void drop(Window const&) noexcept {
     --pending_windows_;
     abandon("it dropped a pending window");
   }
 
-  /// Returns when all windows on the buffer at `first` have been released; throws if the ring is or becomes closed.
+  /// Returns when all windows on the buffer at `first` have been released.
   void reclaim(std::byte const* first) {
     require_open();
-    process_notices();
-    await([&] { return memory_->reader_of(first); }, awaited_release());
+    await_memory(awaited_release(), [&] { return memory_->reader_of(first); });
   }
 
-  /// Returns when all messages of the exchange have completed; throws if the ring is or becomes closed.
-  void complete(std::shared_ptr<MpiExchange> const& exchange) {
+  /// Returns when all messages of the exchange have completed.
+  void complete(Shift const& exchange) {
     try {
-      await(*exchange);
+      await(PollingTimer::Of::messages, exchange->description(), [&]() -> std::optional<Rank> {
+        exchange->progress();
+        process_notices();
+        bool const sound = !exchange->failure();
+        if (!failure_ && !sound) fail(*exchange->failure());
+        if (failure_ && !(sound && exchange->outlives_closing())) failure_->raise(rank_);
+        if (exchange->done()) return std::nullopt;
+        return exchange->awaited();
+      });
       forget(exchange);
     } catch (...) {
       drop(exchange);
@@ -146,14 +153,14 @@ class MpiEndpoint {
   }
 
   /// Lets MPI make progress, if the last progress() was a while ago. An error that it finds is thrown by complete().
-  void progress(MpiExchange& exchange) noexcept {
+  void progress(Shift const& exchange) noexcept {
     // MPI passes on a few pieces of a message in a millisecond; calling it more often costs compute and gains nothing.
     constexpr std::chrono::microseconds pause(200);
     auto const now = std::chrono::steady_clock::now();
-    if (failure_ || exchange.done() || now < last_progress_ + pause || !mpi_is_running()) return;
+    if (failure_ || exchange->done() || now < last_progress_ + pause || !mpi_is_running()) return;
     last_progress_ = now;
     try {
-      exchange.progress();
+      exchange->progress();
       process_notices();
     } catch (std::exception const&) {
       // Later waits find the same error.
@@ -161,7 +168,7 @@ class MpiEndpoint {
   }
 
   /// Gives up an exchange without complete(): abandons the ring, and returns when the caller's bytes are free.
-  void drop(std::shared_ptr<MpiExchange> const& exchange) noexcept {
+  void drop(Shift const& exchange) noexcept {
     if (!mpi_is_running()) return;
     abandon("it dropped a pending transfer");
     release(exchange);
@@ -189,7 +196,7 @@ class MpiEndpoint {
     if (failure_) memory_.reset();
     notices_.tell_each([&](Rank peer) {
       MpiNotice notice{.kind = MpiNotice::left};
-      notice.messages = tally_.sent_to(peer);
+      notice.messages = of(peer).sent;
       notice.all_sends_done = !reads_callers_bytes_for(peer);
       return notice;
     });
@@ -202,16 +209,19 @@ class MpiEndpoint {
     if (!left_) return false;
     process_notices();
     if (failure_) memory_.reset();
-    // Messages that a peer's MPI would still read from bytes that its caller has taken back are not received.
-    for (Rank peer = 0; peer < size_; ++peer)
-      if (of(peer).left && of(peer).sends_done) tally_.receive_unclaimed(communicator_, rank_, peer, of(peer).messages);
     std::erase_if(left_to_mpi_, [](auto const& exchange) {
       exchange->progress();
       return exchange->done();
     });
-    for (Rank peer = 0; peer < size_; ++peer)
-      if (peer != rank_ && !(of(peer).left && of(peer).messages == tally_.received_from(peer))) return false;
-    return pending_.empty() && left_to_mpi_.empty() && notices_.all_sent() &&
+    bool all_received = true;
+    for (Rank rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      MpiPeer const& peer = of(rank);
+      // Messages that a peer's MPI would still read from bytes that its caller has taken back are not received.
+      if (peer.left && peer.sends_done) receive_unclaimed(rank);
+      all_received = all_received && peer.left && peer.messages == peer.received;
+    }
+    return all_received && pending_.empty() && left_to_mpi_.empty() && notices_.all_sent() &&
            MPI_Comm_free(&communicator_) == MPI_SUCCESS;
   }
 
@@ -219,15 +229,29 @@ class MpiEndpoint {
   MpiPeer& of(Rank peer) { return peers_[static_cast<std::size_t>(peer)]; }
   bool departed(Rank peer) { return peer >= 0 && of(peer).departed; }
 
+  /// Receives and drops messages of a peer that has left, which have arrived and which no exchange waits for any more.
+  /// Does not block.
+  void receive_unclaimed(Rank rank) {
+    for (MpiPeer& peer = of(rank); peer.received < peer.messages; ++peer.received) {
+      int arrived = 0, length = 0;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      int const probed = MPI_Improbe(rank, MPI_ANY_TAG, communicator_, &arrived, &message, &status);
+      if (probed != MPI_SUCCESS || arrived == 0) return;
+      MPI_Get_count(&status, MPI_BYTE, &length);
+      std::vector<std::byte> unclaimed(static_cast<std::size_t>(length));
+      check_mpi(MPI_Mrecv(unclaimed.data(), length, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv", rank_, rank);
+    }
+  }
+
   /// Starts the exchange whose messages post(exchange) posts.
   template <class Post>
-  std::shared_ptr<MpiExchange> start(std::string_view what, int hop, CallPosition const& position, MpiTags tags,
-                                     Post post) {
+  Shift start(std::string_view what, int hop, CallPosition const& position, MpiTags tags, Post post) {
     require_open();
     process_notices();
     require_open();
     auto exchange = std::make_shared<MpiExchange>(communicator_, rank_, what, hop, position, tags,
-                                                  options_.max_message_bytes, tally_);
+                                                  options_.max_message_bytes, peers_);
     pending_.push_back(exchange);
     try {
       post(*exchange);
@@ -241,66 +265,43 @@ class MpiEndpoint {
   /// Processes the notices of peers that gave up, are late, became quiet or left.
   void process_notices() {
     notices_.receive([&](Rank peer, MpiNotice const& notice) {
-      if (notice.kind == MpiNotice::abandoned && !failure_) close({notice.rank, notice.text});
-      if (notice.kind == MpiNotice::late) notices_.tell_all(own_status(MpiNotice::status));
+      if (notice.kind == MpiNotice::abandoned && !failure_) close(notice.failure);
+      if (notice.kind == MpiNotice::late) notices_.tell_all({.kind = MpiNotice::answer, .status = own_status()});
       of(peer).learn_from(notice);
     });
   }
 
-  MpiNotice own_status(MpiNotice::Kind kind) const {
-    RankStatus const status = waits_for_ == CommunicationError::unknown
-                                  ? RankStatus::busy(record_)
-                                  : RankStatus::waiting(waits_for_, waits_what_.view(), record_);
-    MpiNotice notice{.kind = kind, .rank = status.peer, .status_kind = status.kind, .progress = status.progress};
-    notice.text.add(status.text.view());
-    return notice;
-  }
+  RankStatus own_status() const { return RankStatus::of(waits_for_, waits_what_.view(), record_); }
 
   /// Timers of one wait: since it began, since its peer left, and since all statuses were asked for.
   struct Deadline {
-    explicit Deadline(PollingTimer::Of what) : timer(what) {}
     PollingTimer timer;
-    std::optional<PollingTimer> peer_left, statuses_asked;
+    std::optional<PollingTimer::Clock::time_point> peer_left{}, statuses_asked{};
   };
 
-  /// Polls until ready() returns true. A ready() that returns false has set what this rank waits for.
-  template <class Ready>
-  void poll(PollingTimer::Of medium, Ready ready) {
-    Deadline deadline(medium);
+  /// Polls until awaited() returns none; else it returns the peer that this rank waits for.
+  template <class AwaitedPeer>
+  void await(PollingTimer::Of medium, Awaited const& what, AwaitedPeer awaited) {
+    Deadline deadline{PollingTimer(medium)};
     wait_begin_ = deadline.timer.start();
-    for (; !ready(); deadline.timer.pause()) check_deadline(deadline);
+    waits_what_ = what;
+    for (; std::optional<Rank> const peer = awaited(); deadline.timer.pause()) {
+      waits_for_ = *peer;
+      check_deadline(deadline);
+    }
     record_.advance();
     waits_for_ = CommunicationError::unknown;
     wait_begin_.reset();
   }
 
-  /// Waits until the exchange is done.
-  void await(MpiExchange& exchange) {
-    poll(PollingTimer::Of::messages, [&] {
-      exchange.progress();
-      process_notices();
-      bool const sound = !exchange.failure();
-      if (!failure_ && !sound) fail(*exchange.failure());
-      if (failure_ && !(sound && exchange.outlives_closing())) failure_->raise(rank_);
-      if (exchange.done()) return true;
-      waits_for_ = exchange.awaited();
-      waits_what_ = exchange.description();
-      return false;
-    });
-  }
-
-  /// Waits for a change in shared memory. awaited(): the peer that must make it, or none if made.
+  /// The same for a change in shared memory.
   template <class AwaitedPeer>
-  void await(AwaitedPeer awaited, Awaited const& what) {
-    poll(PollingTimer::Of::shared_memory, [&] {
+  void await_memory(Awaited const& what, AwaitedPeer awaited) {
+    await(PollingTimer::Of::shared_memory, what, [&] {
       // Also lets the messages of other exchanges advance.
       process_notices();
       require_open();
-      std::optional<Rank> const peer = awaited();
-      if (!peer) return true;
-      waits_for_ = *peer;
-      waits_what_ = what;
-      return false;
+      return awaited();
     });
   }
 
@@ -309,18 +310,19 @@ class MpiEndpoint {
     // Messages that a peer sent before it left, or before the ring was closed, arrive within this time.
     constexpr std::chrono::milliseconds grace(300);
     Rank const peer = waits_for_;
-    if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left.emplace(PollingTimer::Of::messages);
-    bool const given_up = deadline.peer_left && deadline.peer_left->exceeds(std::min(options_.timeout, grace));
+    if (!deadline.peer_left && (failure_ || departed(peer))) deadline.peer_left = PollingTimer::Clock::now();
+    bool const given_up =
+        deadline.peer_left && PollingTimer::exceeds(*deadline.peer_left, std::min(options_.timeout, grace));
     if (failure_ && (given_up || departed(peer))) failure_->raise(rank_);
     if (given_up) fail(RingFailure::returned(rank_, peer, waits_what_.view()));
     if (!deadline.timer.exceeds(options_.timeout)) return;
     if (!deadline.statuses_asked) {
-      deadline.statuses_asked.emplace(PollingTimer::Of::messages);
-      notices_.tell_all(own_status(MpiNotice::late));
+      deadline.statuses_asked = PollingTimer::Clock::now();
+      notices_.tell_all({.kind = MpiNotice::late, .status = own_status()});
     }
     bool const all_answered = std::all_of(
         peers_.begin(), peers_.end(), [&](MpiPeer const& one) { return one.status || one.left || &one == &of(rank_); });
-    if (all_answered || deadline.statuses_asked->exceeds(grace)) fail(report());
+    if (all_answered || PollingTimer::exceeds(*deadline.statuses_asked, grace)) fail(report());
   }
 
   /// The report of a timeout: which rank waits for which, as far as peers have answered.
@@ -328,7 +330,7 @@ class MpiEndpoint {
     std::vector<RankStatus> statuses;
     RankStatus const returned{.kind = RankStatus::Kind::returned};
     for (MpiPeer const& peer : peers_) statuses.push_back(peer.left ? returned : peer.status.value_or(RankStatus{}));
-    statuses[static_cast<std::size_t>(rank_)] = own_status(MpiNotice::status).sender_status();
+    statuses[static_cast<std::size_t>(rank_)] = own_status();
     return hang_report(statuses, rank_, options_.timeout);
   }
 
@@ -345,9 +347,7 @@ class MpiEndpoint {
     closed_at_ = PollingTimer::Clock::now();
     for (auto const& exchange : pending_)
       if (!exchange->outlives_closing()) exchange->cancel_receives();
-    MpiNotice notice{.kind = MpiNotice::abandoned, .rank = failure.culprit};
-    notice.text = failure.text;
-    notices_.tell_all(notice);
+    notices_.tell_all({.kind = MpiNotice::abandoned, .failure = failure});
     become_quiet();
   }
 
@@ -371,7 +371,7 @@ class MpiEndpoint {
 
   /// Returns when no rank reads or writes the caller's bytes, except peers that do not call their ring for longer than
   /// the timeout.
-  void release(std::shared_ptr<MpiExchange> const& exchange) noexcept {
+  void release(Shift const& exchange) noexcept {
     try {
       exchange->cancel_receives();
       // No message uses the caller's bytes.
@@ -393,7 +393,7 @@ class MpiEndpoint {
     }
   }
 
-  void forget(std::shared_ptr<MpiExchange> const& exchange) { std::erase(pending_, exchange); }
+  void forget(Shift const& exchange) { std::erase(pending_, exchange); }
 
   bool reads_callers_bytes_for(Rank peer) const {
     return std::any_of(left_to_mpi_.begin(), left_to_mpi_.end(),
@@ -405,9 +405,8 @@ class MpiEndpoint {
   Rank rank_;
   int size_, largest_tag_;
   MpiNotices notices_;
-  MpiTally tally_;
   std::vector<MpiPeer> peers_;
-  std::vector<std::shared_ptr<MpiExchange>> pending_, left_to_mpi_;
+  std::vector<Shift> pending_, left_to_mpi_;
   std::shared_ptr<MpiSharedMemory> memory_;
   FlightRecord record_;
   int pending_windows_ = 0;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/mpi/call.hpp"
+#include "annulus/comm/mpi/notices.hpp"
 #include "annulus/comm/ring_failure.hpp"
 #include "annulus/core/digest.hpp"
 
@@ -32,8 +32,6 @@ inline int largest_mpi_tag() {
 /// multiple of an odd number near a quarter of MPI's largest tag.
 class MpiTags {
  public:
-  static constexpr int notice = 0;
-
   static MpiTags of_all_gathers(int largest_tag) { return {0, largest_tag}; }
   static MpiTags of(Channel channel, int largest_tag) { return {1 + static_cast<int>(channel), largest_tag}; }
 
@@ -45,47 +43,20 @@ class MpiTags {
   }
 
  private:
-  static constexpr int streams = 4, first_list = notice + 1, first_payload = first_list + streams;
+  static constexpr int streams = 4, first_list = MpiNotice::tag + 1, first_payload = first_list + streams;
 
   MpiTags(int stream, int largest_tag) : stream_(stream), lengths_(((largest_tag - first_payload) / streams - 1) | 1) {}
 
   int stream_, lengths_;
 };
 
-/// Messages that a rank has sent to each peer and received from each. Once both sides' counts agree, none is in flight,
-/// and the communicator may be freed.
-struct MpiTally {
-  explicit MpiTally(int ranks) : sent(static_cast<std::size_t>(ranks), 0), received(sent) {}
-
-  std::uint64_t sent_to(Rank peer) const { return sent[static_cast<std::size_t>(peer)]; }
-  std::uint64_t received_from(Rank peer) const { return received[static_cast<std::size_t>(peer)]; }
-
-  /// Receives and drops messages of `peer` that have arrived and that no exchange waits for any more, until `messages`
-  /// have been received from it. `rank` is this rank. Does not block.
-  void receive_unclaimed(MPI_Comm communicator, Rank rank, Rank peer, std::uint64_t messages) {
-    while (received_from(peer) < messages) {
-      int arrived = 0, length = 0;
-      MPI_Message message = MPI_MESSAGE_NULL;
-      MPI_Status status;
-      int const probed = MPI_Improbe(peer, MPI_ANY_TAG, communicator, &arrived, &message, &status);
-      if (probed != MPI_SUCCESS || arrived == 0) return;
-      MPI_Get_count(&status, MPI_BYTE, &length);
-      std::vector<std::byte> unclaimed(static_cast<std::size_t>(length));
-      check_mpi(MPI_Mrecv(unclaimed.data(), length, MPI_BYTE, &message, MPI_STATUS_IGNORE), "MPI_Mrecv", rank, peer);
-      ++received[static_cast<std::size_t>(peer)];
-    }
-  }
-
-  std::vector<std::uint64_t> sent, received;
-};
-
 /// The pending requests of one exchange. MPI holds addresses inside it, so it is not movable and must outlive them.
 class MpiExchange {
  public:
   /// `what` names the exchange in errors; static text. `hop`: 0 for an all-gather. `position`: of this rank; messages
-  /// of another position do not pair with those of this exchange. The tally must outlive the exchange.
+  /// of another position do not pair with those of this exchange. `peers`, by rank, must outlive the exchange.
   MpiExchange(MPI_Comm communicator, Rank rank, std::string_view what, int hop, CallPosition const& position,
-              MpiTags tags, std::size_t max_message_bytes, MpiTally& tally)
+              MpiTags tags, std::size_t max_message_bytes, std::span<MpiPeer> peers)
       : communicator_(communicator),
         rank_(rank),
         what_(what),
@@ -93,7 +64,7 @@ class MpiExchange {
         position_(position),
         tags_(tags),
         limit_(max_message_bytes),
-        tally_(tally) {}
+        peers_(peers) {}
 
   MpiExchange(MpiExchange const&) = delete;
   MpiExchange& operator=(MpiExchange const&) = delete;
@@ -108,7 +79,7 @@ class MpiExchange {
   /// Starts to receive `runs` from a peer that sends the same runs with send(). Called before all calls of send().
   void receive(IncomingBytes runs, Rank from) {
     auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
-    list.expected = list_of(runs);
+    list.own = list_of(runs);
     std::size_t const index = lists_.size() - 1;
     post_receive(std::as_writable_bytes(std::span(list.arriving)), tags_.list(), {from, true, list_run, index, 0});
     for (std::size_t p = 0; p < runs.size(); ++p)
@@ -120,9 +91,9 @@ class MpiExchange {
   /// Starts to send the list of `runs`, then the runs.
   void send(OutgoingBytes runs, Rank to) {
     auto& list = *lists_.emplace_back(std::make_unique<RunLists>());
-    list.announced = list_of(runs);
+    list.own = list_of(runs);
     auto const listed = std::min<std::size_t>(list_words, lengths_begin + runs.size());
-    post_send(std::as_bytes(std::span(list.announced).first(listed)), tags_.list(), to);
+    post_send(std::as_bytes(std::span(list.own).first(listed)), tags_.list(), to);
     for (auto const& run : runs)
       in_pieces(run, [&](std::span<std::byte const> piece) { post_send(piece, tags_.payload(piece.size()), to); });
   }
@@ -152,8 +123,12 @@ class MpiExchange {
       if (parts_[i].incoming && requests_[i] != MPI_REQUEST_NULL) MPI_Cancel(&requests_[i]);
   }
 
-  bool done() const { return receiving_ == 0 && sending_ == 0; }
-  bool receives_done() const { return receiving_ == 0; }
+  bool done() const {
+    return !any_pending([](Part const&) { return true; });
+  }
+  bool receives_done() const {
+    return !any_pending([](Part const& part) { return part.incoming; });
+  }
   /// True if all its messages are in own_bytes().
   bool owns_bytes() const { return !own_.empty(); }
   /// True if MPI may still read the caller's bytes for a message to this peer.
@@ -183,15 +158,15 @@ class MpiExchange {
   Awaited description() const noexcept { return hop_ == 0 ? Awaited(what_) : Awaited(what_, " shift, hop ", hop_); }
 
  private:
-  static constexpr std::size_t list_run = SIZE_MAX, list_words = 64, call_word = 2, step_word = 3, lengths_begin = 4;
+  static constexpr std::size_t list_run = SIZE_MAX, list_words = 64, lengths_begin = 3;
 
-  /// The list sent ahead of the runs: their number, a digest of their lengths, the call and step that they belong to,
-  /// and as many lengths as fit. Its maximum size is fixed: no received list is truncated, whatever a peer sends.
+  /// The list sent ahead of the runs: their number, a digest of their lengths, the position that they belong to, and as
+  /// many lengths as fit. Its maximum size is fixed: no received list is truncated, whatever a peer sends.
   using RunList = std::array<std::uint64_t, list_words>;
 
-  /// Of one peer: the list this rank expects and the one that arrives, or the one that it sends.
+  /// The list that this rank expects from a peer or sends to it, and the one that arrives.
   struct RunLists {
-    RunList expected{}, arriving{}, announced{};
+    RunList own{}, arriving{};
   };
 
   /// One request.
@@ -213,18 +188,13 @@ class MpiExchange {
 
   template <class Runs>
   RunList list_of(Runs runs) const {
-    RunList list{runs.size(), 0, position_.call,
-                 2 * static_cast<std::uint64_t>(position_.step) + (position_.pass == Pass::backward ? 1 : 0)};
+    RunList list{runs.size(), 0, position_.packed()};
     for (std::size_t p = 0; p < runs.size(); ++p) {
       std::uint64_t const length = runs[p].size();
       list[1] = digest_of(std::as_bytes(std::span(&length, 1)), list[1]);
       if (p + lengths_begin < list_words) list[p + lengths_begin] = length;
     }
     return list;
-  }
-  static CallPosition position_in(RunList const& list) {
-    return {list[call_word], list[step_word] % 2 == 1 ? Pass::backward : Pass::forward,
-            static_cast<int>(list[step_word] / 2)};
   }
 
   /// Calls post(piece) for consecutive pieces of at most limit_ bytes.
@@ -246,26 +216,23 @@ class MpiExchange {
     int const count = static_cast<int>(bytes.size());
     check_mpi(MPI_Irecv(bytes.data(), count, MPI_BYTE, part.peer, tag, communicator_, &request), "MPI_Irecv", rank_,
               part.peer);
-    ++receiving_;
   }
 
   void post_send(std::span<std::byte const> bytes, int tag, Rank to) {
     MPI_Request& request = add({to, false, 0, 0, bytes.size()});
     int const count = static_cast<int>(bytes.size());
     check_mpi(MPI_Isend(bytes.data(), count, MPI_BYTE, to, tag, communicator_, &request), "MPI_Isend", rank_, to);
-    ++sending_;
-    ++tally_.sent[static_cast<std::size_t>(to)];
+    ++peers_[static_cast<std::size_t>(to)].sent;
   }
 
   void finish(std::size_t index, MPI_Status const& status, int code) {
     Part const& part = parts_[index];
     // MPI does not free a request that completed with an error.
     if (requests_[index] != MPI_REQUEST_NULL) MPI_Request_free(&requests_[index]);
-    --(part.incoming ? receiving_ : sending_);
     int cancelled = 0, bytes = 0;
     MPI_Test_cancelled(&status, &cancelled);
     if (cancelled != 0) return;
-    if (part.incoming) ++tally_.received[static_cast<std::size_t>(part.peer)];
+    if (part.incoming) ++peers_[static_cast<std::size_t>(part.peer)].received;
     if (code != MPI_SUCCESS) return complain(mpi_error_text(code), part.peer);
     if (!part.incoming) return;
     if (part.run == list_run) return hop_ == 0 ? gather_list(part) : compare(*lists_[part.lists], part.peer, part.peer);
@@ -277,7 +244,7 @@ class MpiExchange {
   /// Notes a list of an all-gather; all lists are compared together. A rank whose record differs in length from all
   /// others is to blame itself; of two ranks, each blames the other.
   void gather_list(Part const& part) {
-    bool const differs = lists_[part.lists]->arriving != lists_[part.lists]->expected;
+    bool const differs = lists_[part.lists]->arriving != lists_[part.lists]->own;
     if (differs && lists_different_++ == 0) first_different_ = part;
     std::size_t const peers = lists_.size() / 2;  // one list from each peer and one to each peer
     if (++lists_arrived_ < peers || lists_different_ == 0) return;
@@ -286,10 +253,10 @@ class MpiExchange {
   }
 
   void compare(RunLists const& lists, Rank from, Rank culprit) {
-    auto const& [expected, arriving, announced] = lists;
+    auto const& [expected, arriving] = lists;
     if (arriving == expected) return;
-    if (position_in(arriving) != position_)
-      return complain(wrong_position(position_, position_in(arriving)).view(), from, culprit);
+    if (auto const position = CallPosition::unpacked(arriving[2]); position != position_)
+      return complain(wrong_position(position_, position).view(), from, culprit);
     if (arriving[0] != expected[0]) return complain(wrong_run_count(expected[0], arriving[0]).view(), from, culprit);
     for (std::size_t word = lengths_begin; word < list_words; ++word)
       if (arriving[word] != expected[word])
@@ -311,14 +278,13 @@ class MpiExchange {
   CallPosition position_;
   MpiTags tags_;
   std::size_t limit_;
-  MpiTally& tally_;
+  std::span<MpiPeer> peers_;
   std::vector<std::unique_ptr<RunLists>> lists_;
   std::vector<std::byte> own_;
   std::vector<Part> parts_;
   std::vector<MPI_Request> requests_;
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
-  int receiving_ = 0, sending_ = 0;
   std::size_t lists_arrived_ = 0, lists_different_ = 0;
   Part first_different_{};
   bool outlives_closing_ = false, cancelled_ = false;

@@ -8,43 +8,42 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/comm/mpi/exchange.hpp"
+#include "annulus/comm/mpi/call.hpp"
 #include "annulus/comm/ring_failure.hpp"
 
 namespace annulus::detail {
 
-/// One notice as it is sent, without the bytes of `text` behind its end.
+/// One notice as it is sent, without the bytes behind the end of the failure's text.
 struct MpiNotice {
+  static constexpr int tag = 0;
+
   enum Kind : std::int32_t {
-    abandoned,  ///< the ring is closed; text: the reason, rank: the rank to blame
+    abandoned,  ///< the ring is closed: the failure
     quiet,      ///< the ring is closed, and the sender has no receive posted and will post none
     late,       ///< a wait of the sender exceeded its timeout: its status, and a request for the statuses of all
-    status,     ///< the answer to `late`
+    answer,     ///< to `late`: the status of the sender
     left,       ///< the last notice: the sender will send nothing more; implies quiet
   };
   static constexpr std::size_t kinds = 5;
 
   Kind kind = abandoned;
-  Rank rank = CommunicationError::unknown;                  ///< abandoned: to blame; late, status: awaited by sender
-  RankStatus::Kind status_kind = RankStatus::Kind::silent;  ///< of the sender: late, status
-  std::int32_t all_sends_done = 0;                          ///< left: MPI no longer reads the caller's bytes
-  std::uint64_t progress = 0;                               ///< of the sender: late, status
-  std::uint64_t messages = 0;                               ///< left: number that the sender has sent to the receiver
-  FixedText<1000> text{};
-
-  RankStatus sender_status() const { return {status_kind, rank, progress, FixedText<110>(text.view())}; }
+  std::int32_t all_sends_done = 0;  ///< left: MPI no longer reads the caller's bytes
+  std::uint64_t messages = 0;       ///< left: number that the sender has sent to the receiver
+  RankStatus status{};              ///< of the sender: late, answer
+  RingFailure failure{};            ///< abandoned
 };
 
-/// What a rank knows of a peer from its notices.
+/// What a rank knows of a peer. Once the counts of both sides agree, no message is in flight between them.
 struct MpiPeer {
-  bool departed = false;       ///< it has no receive posted and will post none
-  bool left = false;           ///< it will send nothing more
-  bool sends_done = false;     ///< its MPI no longer reads its caller's bytes
-  std::uint64_t messages = 0;  ///< number that it has sent to this rank; known when it has left
+  std::uint64_t sent = 0, received = 0;  ///< messages of exchanges to the peer and from it
+  bool departed = false;                 ///< it has no receive posted and will post none
+  bool left = false;                     ///< it will send nothing more
+  bool sends_done = false;               ///< its MPI no longer reads its caller's bytes
+  std::uint64_t messages = 0;            ///< number that it has sent to this rank; known when it has left
   std::optional<RankStatus> status;
 
   void learn_from(MpiNotice const& notice) {
-    if (notice.kind == MpiNotice::late || notice.kind == MpiNotice::status) status = notice.sender_status();
+    if (notice.kind == MpiNotice::late || notice.kind == MpiNotice::answer) status = notice.status;
     if (notice.kind == MpiNotice::quiet || notice.kind == MpiNotice::left) departed = true;
     if (notice.kind != MpiNotice::left) return;
     left = true;
@@ -92,12 +91,12 @@ class MpiNotices {
     for (;;) {
       int arrived = 0, length = 0;
       MPI_Status status;
-      int const probed = MPI_Iprobe(MPI_ANY_SOURCE, MpiTags::notice, communicator_, &arrived, &status);
+      int const probed = MPI_Iprobe(MPI_ANY_SOURCE, MpiNotice::tag, communicator_, &arrived, &status);
       if (probed != MPI_SUCCESS || arrived == 0) return;
       MPI_Get_count(&status, MPI_BYTE, &length);
       MpiNotice notice;
       Rank const peer = status.MPI_SOURCE;
-      check_mpi(MPI_Recv(static_cast<void*>(&notice), length, MPI_BYTE, peer, MpiTags::notice, communicator_,
+      check_mpi(MPI_Recv(static_cast<void*>(&notice), length, MPI_BYTE, peer, MpiNotice::tag, communicator_,
                          MPI_STATUS_IGNORE),
                 "MPI_Recv", rank_, peer);
       process(peer, notice);
@@ -114,8 +113,9 @@ class MpiNotices {
  private:
   void send(MpiNotice const& notice, Rank peer) noexcept {
     if (peer == rank_) return;
-    std::size_t const bytes = offsetof(MpiNotice, text) + notice.text.view().size() + 1;
-    MPI_Isend(static_cast<void const*>(&notice), static_cast<int>(bytes), MPI_BYTE, peer, MpiTags::notice,
+    std::size_t const bytes =
+        offsetof(MpiNotice, failure) + offsetof(RingFailure, text) + notice.failure.text.view().size() + 1;
+    MPI_Isend(static_cast<void const*>(&notice), static_cast<int>(bytes), MPI_BYTE, peer, MpiNotice::tag,
               communicator_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
 

@@ -11,7 +11,6 @@
 #include <unistd.h>
 #endif
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +25,7 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/core/short_list.hpp"
 
 namespace annulus::detail {
 
@@ -33,6 +33,7 @@ namespace annulus::detail {
 struct MappingAddress {
   std::int32_t process = -1, descriptor = -1;
   std::uint64_t bytes = 0;  ///< 0: no memory
+  std::uint64_t key = 0;    ///< a random number, the first word of the memory, by which a reader recognises it
 };
 
 /// A mapping of anonymous memory, in the process that created it or in another one of this node.
@@ -47,14 +48,15 @@ class SharedMapping {
     return *this;
   }
 #if defined(__linux__)
-  /// New memory of `bytes` bytes, all zero. Empty if the system has no such memory, or no more of it.
-  static SharedMapping make(std::uint64_t bytes) {
+  /// New memory of `bytes` bytes, all zero after its key. Empty if the system has no such memory, or no more of it.
+  static SharedMapping make(std::uint64_t bytes, std::uint64_t key) {
     SharedMapping mapping;
     int const descriptor = ::memfd_create("annulus", MFD_CLOEXEC);
     if (descriptor < 0) return mapping;
     mapping.owned_ = true;
-    mapping.address_ = {static_cast<std::int32_t>(::getpid()), descriptor, bytes};
+    mapping.address_ = {static_cast<std::int32_t>(::getpid()), descriptor, bytes, key};
     if (::ftruncate(descriptor, static_cast<off_t>(bytes)) == 0) mapping.map(descriptor);
+    if (mapping) mapping.first_word() = key;
     return mapping;
   }
 
@@ -72,7 +74,7 @@ class SharedMapping {
     // The address may refer to a file of an unrelated process on this node: a shorter one would fault when read.
     if (::lseek(descriptor, 0, SEEK_END) == static_cast<off_t>(address.bytes)) mapping.map(descriptor);
     ::close(descriptor);
-    return mapping;
+    return mapping && mapping.first_word() == address.key ? std::move(mapping) : SharedMapping();
   }
 
   ~SharedMapping() {
@@ -80,7 +82,7 @@ class SharedMapping {
     if (owned_) ::close(address_.descriptor);
   }
 #else
-  static SharedMapping make(std::uint64_t) { return {}; }
+  static SharedMapping make(std::uint64_t, std::uint64_t) { return {}; }
   static SharedMapping open(MappingAddress const&) { return {}; }
 #endif
 
@@ -98,6 +100,7 @@ class SharedMapping {
     ::madvise(place, bytes, MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(place);
   }
+  std::uint64_t& first_word() const { return *reinterpret_cast<std::uint64_t*>(data_); }
 #endif
 
   std::byte* data_ = nullptr;
@@ -105,17 +108,8 @@ class SharedMapping {
   bool owned_ = false;
 };
 
-/// Identity of a window: the one with sequence number `number` on a channel from `owner` to this rank, opened by this
-/// rank at `position`.
-struct WindowNumber {
-  Rank owner = 0;
-  Channel channel{};
-  std::uint64_t number = 0;
-  CallPosition position{};
-};
-
-/// A window that this rank has taken. It is released, and its bytes may then be unmapped, when `reading` ends.
-struct AttachedWindow {
+/// The window with sequence number `number` on a channel from `owner` to this rank.
+struct MpiWindow {
   struct EndReading {
     std::shared_ptr<SharedMapping const> mapping;
     void operator()(std::atomic<std::uint32_t>* readers) const noexcept {
@@ -123,9 +117,12 @@ struct AttachedWindow {
     }
   };
 
-  std::array<std::span<std::byte const>, max_window_runs> runs;
-  std::size_t count = 0;
-  CallPosition position{};  ///< of the owner when it shared them
+  Rank owner = 0;
+  Channel channel{};
+  std::uint64_t number = 0;
+  CallPosition position{};  ///< of this rank when it opened the window
+  ShortList<std::span<std::byte const>, max_window_runs> runs{};  ///< once it is taken
+  /// Null before it is taken. The window is released, and its bytes may then be unmapped, when this ends.
   std::unique_ptr<std::atomic<std::uint32_t>, EndReading> reading{};
 };
 
@@ -135,61 +132,54 @@ class MpiSharedMemory {
                 "annulus: atomics that other processes see must not need a lock of this one");
 
  public:
-  /// `key`: a random number by which other ranks recognise this rank's memory.
+  /// `key`: a random number; each mapping of this rank gets the next one.
   MpiSharedMemory(Rank rank, int size, std::uint64_t key)
       : rank_(rank),
         size_(size),
         key_(key),
         table_(SharedMapping::make(sizeof(std::uint64_t) * words_in_line +
-                                   sizeof(WindowEntry) * max_open_windows * num_streams(size))),
+                                       sizeof(WindowEntry) * max_open_windows * num_streams(size),
+                                   key)),
         shared_(num_streams(size), 0),
-        windows_(shared_) {
-    if (table_) *reinterpret_cast<std::uint64_t*>(table_.data()) = key_;
-  }
+        windows_(shared_) {}
 
   MpiSharedMemory(MpiSharedMemory const&) = delete;
   MpiSharedMemory& operator=(MpiSharedMemory const&) = delete;
   ~MpiSharedMemory() {
-    for (auto const& own : own_mappings_) own->header().retired.store(1, std::memory_order_release);
+    for (OwnMapping const& own : own_mappings_) own.header().retired.store(1, std::memory_order_release);
   }
 
   /// The address of this rank's table; 0 bytes if the system has no memory for it.
   MappingAddress address() const { return table_ ? table_.address() : MappingAddress{}; }
 
-  /// Maps the tables of all ranks, which have these addresses and keys. Returns the first rank whose table cannot be
-  /// mapped, if any.
-  std::optional<Rank> open(std::span<MappingAddress const> addresses, std::span<std::uint64_t const> keys) {
-    for (Rank rank = 0; rank < size_; ++rank) {
-      auto const r = static_cast<std::size_t>(rank);
-      SharedMapping table = SharedMapping::open(addresses[r]);
-      if (!table || *reinterpret_cast<std::uint64_t const*>(table.data()) != keys[r]) return rank;
-      tables_.push_back(std::move(table));
-    }
+  /// Maps the tables of all ranks. Returns the first rank whose table cannot be mapped, if any.
+  std::optional<Rank> open(std::span<MappingAddress const> addresses) {
+    for (MappingAddress const& address : addresses)
+      if (!tables_.emplace_back(SharedMapping::open(address))) return static_cast<Rank>(tables_.size()) - 1;
     return std::nullopt;
   }
 
   /// A buffer that this rank can share; null for 0 bytes. Throws std::bad_alloc.
   std::byte* allocate(Index bytes) {
     if (bytes == 0) return nullptr;
-    auto const wanted = static_cast<std::uint64_t>(bytes);
-    for (auto const& own : own_mappings_)
-      if (!own->used && !reader_of(*own) && own->bytes >= wanted && own->bytes / 2 <= wanted) {
-        own->used = true;
-        return own->first;
+    auto const wanted = static_cast<std::size_t>(bytes);
+    for (OwnMapping& own : own_mappings_)
+      if (!own.used && !reader_of(own) && own.buffer().size() >= wanted && own.buffer().size() / 2 <= wanted) {
+        own.used = true;
+        return own.buffer().data();
       }
     drop_unused();
-    std::uint64_t const header_bytes = header_bytes_of(size_), whole = header_bytes + wanted;
-    auto own = std::make_unique<OwnMapping>(OwnMapping{SharedMapping::make(whole), nullptr, wanted, true});
-    if (!own->memory) throw std::bad_alloc();
-    own->header().key = key_ + ++made_;
-    own->key = key_ + made_;
-    own->first = own->memory.data() + header_bytes;
-    return own_mappings_.emplace_back(std::move(own))->first;
+    std::size_t const header =
+        (readers_begin + sizeof(std::uint32_t) * static_cast<std::size_t>(size_) + page - 1) / page * page;
+    OwnMapping own{SharedMapping::make(header + wanted, ++key_), header};
+    if (!own.memory) throw std::bad_alloc();
+    return own_mappings_.emplace_back(std::move(own)).buffer().data();
   }
 
   /// Frees the buffer at `first`. Windows on it stay readable until they are released.
   void free(std::byte* first) noexcept {
-    if (OwnMapping* const own = own_mapping_of(first)) own->used = false;
+    for (OwnMapping& own : own_mappings_)
+      if (own.buffer().data() == first) own.used = false;
     if (!keeps_spare_) drop_unused();
   }
 
@@ -202,9 +192,9 @@ class MpiSharedMemory {
   /// Publishes a window for rank `to`. Throws CommunicationError if there are too many runs, if they do not lie within
   /// one buffer, or if max_open_windows windows are open.
   void share(Channel channel, Rank to, OutgoingBytes out, CallPosition const& position) {
-    OwnMapping* const own = buffer_of_window(out, [&](std::span<std::byte const> run) {
-      OwnMapping* const found = own_mapping_of(run.data());
-      return found && run.data() + run.size() <= found->first + found->bytes ? found : nullptr;
+    OwnMapping const* const own = buffer_of_window(out, [&](std::span<std::byte const> run) {
+      OwnMapping const* const found = own_mapping_of(run.data());
+      return found && own_mapping_of(&run.back()) == found ? found : nullptr;
     });
     std::uint64_t& number = shared_[stream_index(channel, to)];
     WindowEntry& entry = entry_in(table_, channel, to, number);
@@ -218,35 +208,29 @@ class MpiSharedMemory {
     entry.count = out.size();
     entry.position = position;
     entry.address = own ? own->memory.address() : MappingAddress{};
-    entry.key = own ? own->key : 0;
     if (own) readers_of(own->memory.data(), to)->fetch_add(1, std::memory_order_relaxed);
     entry.opened.store(++number, std::memory_order_release);
   }
 
   /// The next window on this channel from `owner` to this rank, which is at `position`.
-  WindowNumber next_window_from(Rank owner, Channel channel, CallPosition const& position) {
+  MpiWindow next_window_from(Rank owner, Channel channel, CallPosition const& position) {
     return {owner, channel, windows_[stream_index(channel, owner)]++, position};
   }
 
-  /// Takes a window; none if the owner has not shared it yet, or its memory cannot be mapped.
-  std::optional<AttachedWindow> take(WindowNumber const& window) {
+  /// Takes a window. Returns the position of the owner when it shared the bytes; none if it has not shared them yet, or
+  /// its memory cannot be mapped.
+  std::optional<CallPosition> take(MpiWindow& window) {
     SharedMapping const& table = tables_[static_cast<std::size_t>(window.owner)];
     WindowEntry& entry = entry_in(table, window.channel, rank_, window.number);
     if (entry.opened.load(std::memory_order_acquire) <= window.number) return std::nullopt;
-    AttachedWindow taken;
-    taken.count = entry.count;
-    taken.position = entry.position;
-    if (entry.address.bytes > 0) {
-      auto mapping = map_once(window.owner, entry.address, entry.key);
-      if (!mapping) return std::nullopt;
-      std::byte* const first = mapping->data();
-      for (std::size_t p = 0; p < taken.count; ++p)
-        if (entry.runs[p].length > 0)
-          taken.runs[p] = {first + entry.runs[p].offset, static_cast<std::size_t>(entry.runs[p].length)};
-      taken.reading = {readers_of(first, rank_), {std::move(mapping)}};
-    }
+    std::shared_ptr<SharedMapping const> mapping;
+    if (entry.address.bytes > 0 && !(mapping = map_once(entry.address))) return std::nullopt;
+    for (auto const& [offset, length] : std::span(entry.runs).first(entry.count))
+      window.runs.push_back(length == 0 ? std::span<std::byte const>()
+                                        : std::span<std::byte const>(mapping->data() + offset, length));
+    if (mapping) window.reading = {readers_of(mapping->data(), rank_), {std::move(mapping)}};
     entry.taken.store(window.number + 1, std::memory_order_release);
-    return taken;
+    return entry.position;
   }
 
   /// A rank that has not released a window on the buffer at `first`; none if the buffer may be written.
@@ -261,7 +245,7 @@ class MpiSharedMemory {
   /// A window in the table of its owner.
   struct alignas(64) WindowEntry {
     std::atomic<std::uint64_t> opened, taken;  ///< 1 + the number of the last window opened here, and of the last taken
-    std::uint64_t count, key;
+    std::uint64_t count;
     CallPosition position;
     MappingAddress address;
     struct {
@@ -271,24 +255,22 @@ class MpiSharedMemory {
 
   /// First bytes of a mapping; the counts of windows that each reader has not released follow at readers_begin.
   struct MappingHeader {
-    std::uint64_t key;
+    std::uint64_t key;                   ///< of its address
     std::atomic<std::uint32_t> retired;  ///< 1: the owner will not share it again
   };
   static constexpr std::uint64_t readers_begin = 64, page = 4096;
 
-  /// A mapping of this rank, which holds one buffer of `bytes` bytes at `first`.
+  /// A mapping of this rank, which holds one buffer behind its header.
   struct OwnMapping {
     SharedMapping memory;
-    std::byte* first;
-    std::uint64_t bytes;
-    bool used;
-    std::uint64_t key = 0;
+    std::size_t header_bytes;
+    bool used = true;
     MappingHeader& header() const { return *reinterpret_cast<MappingHeader*>(memory.data()); }
+    std::span<std::byte> buffer() const {
+      return std::span(memory.data(), static_cast<std::size_t>(memory.address().bytes)).subspan(header_bytes);
+    }
   };
 
-  static std::uint64_t header_bytes_of(int size) {
-    return (readers_begin + sizeof(std::uint32_t) * static_cast<std::uint64_t>(size) + page - 1) / page * page;
-  }
   static std::atomic<std::uint32_t>* readers_of(std::byte* memory, Rank reader) {
     return reinterpret_cast<std::atomic<std::uint32_t>*>(memory + readers_begin) + reader;
   }
@@ -298,9 +280,9 @@ class MpiSharedMemory {
     return entries[stream_index(channel, reader) * max_open_windows + number % max_open_windows];
   }
 
-  OwnMapping* own_mapping_of(std::byte const* place) const {
-    for (auto const& own : own_mappings_)
-      if (place >= own->first && place < own->first + own->bytes) return own.get();
+  OwnMapping const* own_mapping_of(std::byte const* place) const {
+    for (OwnMapping const& own : own_mappings_)
+      if (place >= own.buffer().data() && place <= &own.buffer().back()) return &own;
     return nullptr;
   }
   std::optional<Rank> reader_of(OwnMapping const& own) const {
@@ -310,53 +292,35 @@ class MpiSharedMemory {
   }
 
   void drop_unused() noexcept {
-    std::erase_if(own_mappings_, [&](auto const& own) {
-      bool const gone = !own->used && !reader_of(*own);
-      if (gone) own->header().retired.store(1, std::memory_order_release);
+    std::erase_if(own_mappings_, [&](OwnMapping const& own) {
+      bool const gone = !own.used && !reader_of(own);
+      if (gone) own.header().retired.store(1, std::memory_order_release);
       return gone;
     });
   }
 
-  /// Another rank's mapping with this key, mapped at most once; null if it cannot be mapped.
-  std::shared_ptr<SharedMapping const> map_once(Rank owner, MappingAddress const& address, std::uint64_t key) {
-    auto const known = mapped_.find({owner, key});
+  /// The memory of this address, mapped at most once; null if it cannot be mapped.
+  std::shared_ptr<SharedMapping const> map_once(MappingAddress const& address) {
+    std::pair const place(address.process, address.key);
+    auto const known = mapped_.find(place);
     if (known != mapped_.end()) return known->second;
     std::erase_if(mapped_, [](auto const& entry) {
       auto const* const header = reinterpret_cast<MappingHeader const*>(entry.second->data());
       return header->retired.load(std::memory_order_acquire) != 0;
     });
     auto mapping = std::make_shared<SharedMapping const>(SharedMapping::open(address));
-    if (!*mapping || reinterpret_cast<MappingHeader const*>(mapping->data())->key != key) return nullptr;
-    return mapped_[{owner, key}] = mapping;
+    return *mapping ? mapped_[place] = std::move(mapping) : nullptr;
   }
 
   Rank rank_;
   int size_;
-  std::uint64_t key_, made_ = 0;
+  std::uint64_t key_;  ///< of the mapping made last
   SharedMapping table_;
   std::vector<SharedMapping> tables_;
   std::vector<std::uint64_t> shared_, windows_;  ///< windows opened for, and by, each peer, by stream_index
-  std::vector<std::unique_ptr<OwnMapping>> own_mappings_;
-  std::map<std::pair<Rank, std::uint64_t>, std::shared_ptr<SharedMapping const>> mapped_;
+  std::vector<OwnMapping> own_mappings_;
+  std::map<std::pair<std::int32_t, std::uint64_t>, std::shared_ptr<SharedMapping const>> mapped_;
   bool keeps_spare_ = true;
-};
-
-/// Memory that the other ranks of the ring can map.
-class MpiBuffer {
- public:
-  MpiBuffer(std::shared_ptr<MpiSharedMemory> memory, Index bytes)
-      : data_(memory->allocate(bytes), Free{memory}), size_(bytes) {}
-
-  std::byte* data() const { return data_.get(); }
-  Index size() const { return size_; }
-
- private:
-  struct Free {
-    std::shared_ptr<MpiSharedMemory> memory;
-    void operator()(std::byte* data) const noexcept { memory->free(data); }
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  Index size_;
 };
 
 }  // namespace annulus::detail

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,22 +35,49 @@ struct TileShift {
 /// Finds the renamings before each Allocate of a program.
 class OlderTiles {
  public:
-  explicit OlderTiles(Program const& program)
-      : program_(program), counts_(program.variables.size(), 1), oldest_asked_(program.buffers.size(), nothing) {
-    ask(program.body, oldest_asked_);
-    std::vector<Made> made(static_cast<std::size_t>(program.cores), Made(program.buffers.size()));
-    std::vector<int> cores;
-    for (int core = 0; core < program.cores; ++core) cores.push_back(core);
-    count(program.body, cores, made);
+  explicit OlderTiles(Program const& program) {
+    Ages asked(program.buffers.size(), nothing);
+    ask(program.body, asked);
+    for (int core = 0; core < program.cores; ++core) {
+      std::vector<Made> made(program.buffers.size());
+      count(program.body, core, made);
+    }
   }
 
   /// Renamings before an Allocate, in printing order: oldest tile first.
-  std::vector<TileShift> const& before(Allocate const& allocate) const { return shifts_.at(&allocate); }
+  std::vector<TileShift> before(Allocate const& allocate) const {
+    std::vector<TileShift> found;
+    for (int age = oldest_after_.at(&allocate); age >= 1; --age) {
+      std::vector<TileShift> of_cores;
+      auto const& cores = made_before_.at(&allocate);
+      for (auto const& [core, made] : cores) {
+        if (made.most < age) continue;
+        TileShift shift{age, core, std::nullopt};
+        // Coefficients are counts, so the first iterations have the fewest tiles.
+        Index const least = made.tiles.constant();
+        if (least < age) shift.where = {made.tiles - least, age - least};
+        of_cores.push_back(std::move(shift));
+      }
+      bool alike = of_cores.size() == cores.size();
+      for (TileShift const& shift : of_cores) alike = alike && shift.where == of_cores.front().where;
+      if (alike) {
+        of_cores.resize(1);
+        of_cores.front().only_core.reset();
+      }
+      found.insert(found.end(), of_cores.begin(), of_cores.end());
+    }
+    return found;
+  }
 
  private:
   static constexpr int nothing = -1;
-  using Ages = std::vector<int>;     ///< per buffer: the greatest age, as of this point, that later accesses use
-  using Made = std::vector<Affine>;  ///< per buffer: the number of tiles made so far
+  using Ages = std::vector<int>;  ///< per buffer: the greatest age, as of this point, that later accesses use
+
+  /// Number of tiles of a buffer that a core made so far.
+  struct Made {
+    Affine tiles;    ///< in the variables of the enclosing loops
+    Index most = 0;  ///< in the last iteration of each of these
+  };
 
   static std::size_t place(int number) { return static_cast<std::size_t>(number); }
 
@@ -88,77 +116,35 @@ class OlderTiles {
     return raised;
   }
 
-  /// Forward pass: `made` holds the tiles made by each core so far; `cores` are those that execute this body.
-  void count(Body const& body, std::vector<int> const& cores, std::vector<Made>& made) {
+  /// Forward pass over what one core executes, which has `made` tiles of each buffer.
+  void count(Body const& body, int core, std::vector<Made>& made) {
     for (Node const& node : body) {
       if (auto const* allocate = node.as<Allocate>()) {
-        shifts_[allocate] = shifts(*allocate, cores, made);
-        for (int core : cores) made[place(core)][place(allocate->buffer)] += 1;
+        Made& of_buffer = made[place(allocate->buffer)];
+        made_before_[allocate].emplace_back(core, of_buffer);
+        of_buffer.tiles += 1;
+        of_buffer.most += 1;
       } else if (auto const* branch = node.as<OnCore>()) {
-        if (std::ranges::find(cores, branch->core) != cores.end()) count(branch->body, {branch->core}, made);
+        if (branch->core == core) count(branch->body, core, made);
       } else if (auto const* loop = node.as<Loop>()) {
-        count_loop(*loop, cores, made);
+        std::vector<Made> inside = made;
+        for_each_executed(loop->body, core, [&](Node const& repeated, Index times) {
+          auto const* again = repeated.as<Allocate>();
+          if (!again) return;
+          Made &in_iteration = inside[place(again->buffer)], &after = made[place(again->buffer)];
+          in_iteration.tiles += Affine::of(loop->variable, times);
+          in_iteration.most += times * (loop->count - 1);
+          after.tiles += times * loop->count;
+          after.most += times * loop->count;
+        });
+        count(loop->body, core, inside);
       }
     }
   }
 
-  void count_loop(Loop const& loop, std::vector<int> const& cores, std::vector<Made>& made) {
-    counts_[place(loop.variable)] = loop.count;
-    std::vector<Made> pass = made;
-    for (int core : cores) {
-      Made per_pass(program_.buffers.size());
-      add_allocates(loop.body, core, 1, per_pass);
-      for (std::size_t i = 0; i < per_pass.size(); ++i) {
-        pass[place(core)][i] += Affine::of(loop.variable, per_pass[i].constant());
-        made[place(core)][i] += per_pass[i].constant() * loop.count;
-      }
-    }
-    count(loop.body, cores, pass);
-  }
-
-  static void add_allocates(Body const& body, int core, Index times, Made& made) {
-    for (Node const& node : body) {
-      if (auto const* allocate = node.as<Allocate>()) {
-        made[place(allocate->buffer)] += times;
-      } else if (auto const* loop = node.as<Loop>()) {
-        add_allocates(loop->body, core, times * loop->count, made);
-      } else if (auto const* branch = node.as<OnCore>()) {
-        if (branch->core == core) add_allocates(branch->body, core, times, made);
-      }
-    }
-  }
-
-  std::vector<TileShift> shifts(Allocate const& allocate, std::vector<int> const& cores,
-                                std::vector<Made> const& made) const {
-    std::vector<TileShift> found;
-    for (int age = oldest_after_.at(&allocate); age >= 1; --age) {
-      std::vector<TileShift> of_cores;
-      for (int core : cores) {
-        Affine const& tiles = made[place(core)][place(allocate.buffer)];
-        // Coefficients are counts, so the first iterations have the fewest tiles and the last ones the most.
-        Index most = tiles.constant();
-        for (Affine::Term const& term : tiles.terms()) most += term.coefficient * (counts_[place(term.variable)] - 1);
-        if (most < age) continue;
-        TileShift shift{age, core, std::nullopt};
-        if (tiles.constant() < age) shift.where = {tiles - tiles.constant(), age - tiles.constant()};
-        of_cores.push_back(std::move(shift));
-      }
-      bool alike = of_cores.size() == cores.size();
-      for (TileShift const& shift : of_cores) alike = alike && shift.where == of_cores.front().where;
-      if (alike && !of_cores.empty()) {
-        of_cores.resize(1);
-        of_cores.front().only_core.reset();
-      }
-      found.insert(found.end(), of_cores.begin(), of_cores.end());
-    }
-    return found;
-  }
-
-  Program const& program_;
-  std::vector<Index> counts_;  ///< trip count of the loop of each variable
-  Ages oldest_asked_;
   std::unordered_map<Allocate const*, int> oldest_after_;
-  std::unordered_map<Allocate const*, std::vector<TileShift>> shifts_;
+  /// For each core that executes the Allocate: the tiles of its buffer made before.
+  std::unordered_map<Allocate const*, std::vector<std::pair<int, Made>>> made_before_;
 };
 
 }  // namespace annulus::nki::print_detail

@@ -1,16 +1,16 @@
 #pragma once
 // Words of a printed kernel: spellings of NKI versions, literals of values, and names of buffers, loops and registers.
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "annulus/core/error.hpp"
-#include "annulus/nki/program/access.hpp"
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
@@ -41,54 +41,46 @@ namespace print_detail {
 inline std::string literal(bool value) { return value ? "True" : "False"; }
 inline std::string literal(int value) { return std::to_string(value); }
 inline std::string literal(Index value) { return std::to_string(value); }
-
-template <class Real>
-std::string shortest_digits(Real value) {
-  char digits[64];
-  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
-}
+inline std::string literal(Operator op) { return "nl." + std::string(name_of(op)); }
+inline std::string literal(Function function) { return "nl." + std::string(name_of(function)); }
+inline std::string literal(Engine engine) { return "nisa.engine." + std::string(name_of(engine)); }
+inline std::string literal(ReduceCommand command) { return "nisa.reduce_cmd." + std::string(name_of(command)); }
+inline std::string literal(Axis const& axis) { return "[" + literal(axis.stride) + ", " + literal(axis.count) + "]"; }
 
 /// Shortest digits that Python reads as a double which rounds to `value`; a Python float, never an int. Throws
 /// UnsupportedError unless `value` is finite.
 inline std::string literal(float value) {
   if (!std::isfinite(value))
-    throw UnsupportedError("an NKI kernel holds the value " + shortest_digits(value) +
+    throw UnsupportedError("an NKI kernel holds the value " + text_of(value) +
                            "; accepted: finite values, as Python has no literals for others");
-  std::string text = shortest_digits(value);
+  std::string text = text_of(value);
   double reread = 0;
   std::from_chars(text.data(), text.data() + text.size(), reread);
   // The shortest digits of a float may give another float when they are rounded to double first.
-  if (static_cast<float>(reread) != value) text = shortest_digits(static_cast<double>(value));
+  if (static_cast<float>(reread) != value) text = text_of(static_cast<double>(value));
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
 
-template <class Item, class Write>
-std::string list(std::span<Item const> items, Write&& write) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : ", ") + write(items[i]);
-  return text + "]";
-}
-
-/// [[stride, count], ...]
-inline std::string literal(std::span<Axis const> axes) {
-  return list(axes, [](Axis const& axis) { return "[" + literal(axis.stride) + ", " + literal(axis.count) + "]"; });
+/// [2, 128, 64]
+template <class Item>
+std::string literal(std::vector<Item> const& items) {
+  std::string text;
+  for (Item const& item : items) text += (text.empty() ? "" : ", ") + literal(item);
+  return "[" + text + "]";
 }
 
 /// [0, 1, 2], or [0] * 32 where all are equal.
-inline std::string literal(std::span<int const> numbers) {
-  for (int number : numbers)
-    if (number != numbers.front()) return list(numbers, [](int value) { return literal(value); });
-  if (numbers.size() < 2) return list(numbers, [](int value) { return literal(value); });
+inline std::string literal(std::vector<int> const& numbers) {
+  bool const alike = std::ranges::adjacent_find(numbers, std::not_equal_to()) == numbers.end();
+  if (!alike || numbers.size() < 2) return literal<int>(numbers);
   return "[" + literal(numbers.front()) + "] * " + std::to_string(numbers.size());
 }
 
 /// (2, 128, 64); one extent: (64,).
-inline std::string tuple(std::span<Index const> extents) {
-  std::string text = list(extents, [](Index extent) { return literal(extent); });
-  text.front() = '(';
-  text.back() = extents.size() == 1 ? ',' : ')';
-  return extents.size() == 1 ? text + ")" : text;
+inline std::string tuple(std::vector<Index> const& extents) {
+  std::string const text = literal(extents);
+  return "(" + text.substr(1, text.size() - 2) + (extents.size() == 1 ? ",)" : ")");
 }
 
 /// Assigns unique names. The kernel and its buffers keep theirs, which callers see and which must be unique
@@ -107,12 +99,19 @@ class PythonNames {
     }
     for (std::string const& variable : program.variables) variables_.push_back(claim(variable));
     for (int i = 0; i < program.registers; ++i) registers_.push_back(claim("r" + std::to_string(i)));
-    name_older_tiles(program, program.body);
+    for_each_node(program.body, [&](Node const& node) {
+      if (auto const* allocate = node.as<Allocate>()) at(tiles_, allocate->buffer);
+      if (auto const* instruction = node.as<Instruction>())
+        for_each_access(*instruction, [&](std::string_view, Use, Access const& access) {
+          std::vector<std::string>& names = at(tiles_, access.buffer);
+          while (static_cast<int>(names.size()) <= access.age)
+            names.push_back(claim(names.front() + "_" + std::to_string(names.size())));
+        });
+    });
   }
 
   /// Name of the tile of a buffer that was made `age` Allocates before the newest.
   std::string const& tile(int buffer, int age) const { return at(at(tiles_, buffer), age); }
-  std::string const& tensor(int buffer) const { return tile(buffer, 0); }
   std::vector<std::string> const& variables() const { return variables_; }
   std::string const& variable(Variable number) const { return at(variables_, number); }
   std::string const& register_name(int number) const { return at(registers_, number); }
@@ -120,8 +119,8 @@ class PythonNames {
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
 
  private:
-  template <class T>
-  static T const& at(std::vector<T> const& all, int number) {
+  template <class Names>
+  static auto at(Names& all, int number) -> decltype(all[0]) {
     if (number < 0 || static_cast<std::size_t>(number) >= all.size())
       throw UnsupportedError("a program names buffer, variable or register number " + std::to_string(number) +
                              "; it has " + std::to_string(all.size()));
@@ -145,22 +144,6 @@ class PythonNames {
     if (name.empty() || is_digit(name[0])) name.insert(0, "i");
     while (!taken_.insert(name).second) name += "_";
     return name;
-  }
-
-  void name_older_tiles(Program const& program, Body const& body) {
-    for (Node const& node : body) {
-      if (auto const* loop = node.as<Loop>()) name_older_tiles(program, loop->body);
-      if (auto const* branch = node.as<OnCore>()) name_older_tiles(program, branch->body);
-      if (auto const* allocate = node.as<Allocate>()) at(tiles_, allocate->buffer);
-      auto const* instruction = node.as<Instruction>();
-      if (!instruction) continue;
-      for_each_access(*instruction, [&](std::string_view, Use, Access const& access) {
-        at(tiles_, access.buffer);
-        std::vector<std::string>& names = tiles_[static_cast<std::size_t>(access.buffer)];
-        while (static_cast<int>(names.size()) <= access.age)
-          names.push_back(claim(names.front() + "_" + std::to_string(names.size())));
-      });
-    }
   }
 
   inline static std::set<std::string> const reserved_{

@@ -1,8 +1,10 @@
 #pragma once
 // NKI Python module of a tile program.
 
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "annulus/nki/print/older_tiles.hpp"
@@ -21,60 +23,44 @@ class PythonLines {
     ++depth_;
     block_start_ = lines_.size();
   }
+  void open_block(std::string_view head) {
+    statement(head);
+    open_block();
+  }
   void close_block() { --depth_; }
 
   void blank() { lines_.emplace_back(); }
-  void comment(std::string_view text) {
-    lines_.push_back(indentation() + (text.empty() ? "#" : "# ") + std::string(text));
-  }
-  void statement(std::string_view text) {
-    lines_.push_back(indentation() + std::string(text));
-    ++statements_;
-  }
+  void comment(std::string_view text) { statement((text.empty() ? "#" : "# ") + std::string(text)); }
+  void statement(std::string_view text) { lines_.push_back(indentation() + std::string(text)); }
 
   /// Appends head(arguments)tail; `head` is without the parenthesis.
   void call(std::string_view head, std::vector<std::string> const& arguments, std::string_view tail = "") {
-    std::string const start = indentation() + std::string(head) + "(";
     std::string const end = ")" + std::string(tail);
-    std::string line = start;
+    std::string line = indentation() + std::string(head) + "(", joined;
+    for (std::string const& argument : arguments) joined += (joined.empty() ? "" : ", ") + argument;
+    if (arguments.empty() || line.size() + joined.size() + end.size() <= width) {
+      lines_.push_back(line + joined + end);
+      return;
+    }
     // If the parenthesis is far to the right, arguments begin on a new line.
-    std::size_t const aligned = start.size() <= width / 2 ? start.size() : indentation().size() + 2 * step;
-    std::string const margin(aligned, ' ');
-    bool fresh = true;
-    auto const add = [&](std::string_view piece, std::size_t needed) {
-      if (!fresh && line.size() + needed > width) {
-        lines_.push_back(without_trailing_space(line));
-        line = margin;
-      }
+    bool const aligned = line.size() <= width / 2;
+    std::string const margin(aligned ? line.size() : indentation().size() + 2 * step, ' ');
+    if (!aligned) lines_.push_back(std::exchange(line, margin));
+    auto const add = [&](std::string_view piece) {
+      if (line.size() > margin.size() && line.size() + without_trailing_space(piece).size() > width)
+        lines_.emplace_back(without_trailing_space(std::exchange(line, margin)));
       line += piece;
-      fresh = false;
     };
-    if (aligned != start.size() && !fits(start, arguments, end)) {
-      lines_.push_back(line);
-      line = margin;
+    for (std::string const& argument : arguments) {
+      std::string const piece = argument + (&argument == &arguments.back() ? end : ", ");
+      if (margin.size() + without_trailing_space(piece).size() <= width)
+        add(piece);
+      else
+        for (std::string_view part : pieces(piece)) add(part);
     }
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-      bool const last = i + 1 == arguments.size();
-      std::string const argument = arguments[i] + (last ? end : ", ");
-      std::size_t const needed = last ? argument.size() : argument.size() - 1;
-      if (margin.size() + needed <= width) {
-        add(argument, needed);
-      } else {
-        for (std::string_view piece : pieces(argument)) add(piece, without_trailing_space(piece).size());
-      }
-    }
-    if (arguments.empty()) line += end;
     lines_.push_back(line);
-    ++statements_;
   }
 
-  /// Current end of the text, to which return_to() can truncate it.
-  std::size_t mark() const { return lines_.size(); }
-  int statements() const { return statements_; }
-  void return_to(std::size_t mark, int statements) {
-    lines_.resize(mark);
-    statements_ = statements;
-  }
   /// True if the next line is the first of a block.
   bool at_block_start() const { return lines_.size() == block_start_; }
 
@@ -91,15 +77,8 @@ class PythonLines {
 
   std::string indentation() const { return std::string(depth_ * step, ' '); }
 
-  static std::string without_trailing_space(std::string_view text) {
-    while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-    return std::string(text);
-  }
-
-  static bool fits(std::string const& start, std::vector<std::string> const& arguments, std::string const& end) {
-    std::size_t size = start.size() + end.size();
-    for (std::string const& argument : arguments) size += argument.size() + 2;
-    return size <= width + 2;
+  static std::string_view without_trailing_space(std::string_view text) {
+    return text.substr(0, text.find_last_not_of(' ') + 1);
   }
 
   /// Splits after commas and before signs, where a line inside parentheses may be broken.
@@ -120,14 +99,17 @@ class PythonLines {
 
   std::vector<std::string> lines_;
   std::size_t depth_ = 0, block_start_ = 0;
-  int statements_ = 0;
 };
 
 /// Builds the text. The body is printed first, because imports and declarations depend on what it uses.
 class PythonModule {
  public:
   PythonModule(Program const& program, Spelling const& spelling)
-      : program_(program), spelling_(spelling), names_(program), older_tiles_(program), operand_(program, names_) {
+      : program_(program),
+        spelling_(spelling),
+        names_(program),
+        older_tiles_(program),
+        calls_(program, names_, spelling) {
     body_.open_block();
     print(program.body);
   }
@@ -137,22 +119,22 @@ class PythonModule {
     introduce(lines);
     lines.blank();
     lines.statement("import nki");
-    if (uses_ring_) lines.statement("import nki.collectives as ncc");
+    if (calls_.uses_ring()) lines.statement("import nki.collectives as ncc");
     lines.statement("import nki.isa as nisa");
     lines.statement("import nki.language as nl");
     lines.blank();
     lines.blank();
     lines.statement("@nki.jit");
-    lines.call("def " + program_.name, arguments(), ":");
+    std::vector<std::string> parameters = names_of(Role::input);
+    if (program_.ranks > 1) parameters.emplace_back(PythonNames::replica_groups);
+    lines.call("def " + program_.name, parameters, ":");
     lines.open_block();
-    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      Buffer const& buffer = program_.buffers[i];
-      if (buffer.role != Role::input && !on_chip(buffer.memory)) declare(lines, static_cast<int>(i), true);
-    }
-    if (uses_ring_)
+    for (Buffer const& buffer : program_.buffers)
+      if (buffer.role != Role::input && !on_chip(buffer.memory)) declare(lines, buffer);
+    if (calls_.uses_ring())
       lines.statement(std::string(PythonNames::ring) + " = ncc.ReplicaGroup(" +
                       std::string(PythonNames::replica_groups) + ")");
-    if (uses_core_ || operand_.uses_core()) lines.statement(names_.variable(core_variable) + " = nl.program_id(0)");
+    if (calls_.uses_core()) lines.statement(names_.variable(core_variable) + " = nl.program_id(0)");
     lines.blank();
     lines.append(body_);
     print_return(lines);
@@ -160,10 +142,9 @@ class PythonModule {
   }
 
  private:
-  std::vector<std::string> arguments() const {
+  std::vector<std::string> names_of(Role role) const {
     std::vector<std::string> found;
-    for (int number : program_.with_role(Role::input)) found.push_back(names_.tensor(number));
-    if (program_.ranks > 1) found.emplace_back(PythonNames::replica_groups);
+    for (int number : program_.with_role(role)) found.push_back(program_.buffer(number).name);
     return found;
   }
 
@@ -189,22 +170,18 @@ class PythonModule {
   }
 
   static void describe(PythonLines& lines, Buffer const& buffer) {
-    std::string axes;
-    for (Index extent : buffer.shape) axes += (axes.empty() ? "" : ", ") + literal(extent);
-    lines.comment("  " + buffer.name + ": " + std::string(name_of(buffer.type)) + " [" + axes + "]");
+    lines.comment("  " + buffer.name + ": " + std::string(name_of(buffer.type)) + " " + literal(buffer.shape));
   }
 
-  void declare(PythonLines& lines, int number, bool named) const {
-    Buffer const& buffer = program_.buffer(number);
+  static void declare(PythonLines& lines, Buffer const& buffer) {
     std::vector<std::string> keywords{tuple(buffer.shape), "dtype=nl." + std::string(name_of(buffer.type)),
                                       "buffer=nl." + std::string(name_of(buffer.memory))};
-    if (named) keywords.push_back("name=\"" + buffer.name + "\"");
-    lines.call(names_.tensor(number) + " = nl.ndarray", keywords);
+    if (!on_chip(buffer.memory)) keywords.push_back("name=\"" + buffer.name + "\"");
+    lines.call(buffer.name + " = nl.ndarray", keywords);
   }
 
   void print_return(PythonLines& lines) const {
-    std::vector<std::string> results;
-    for (int number : program_.with_role(Role::output)) results.push_back(names_.tensor(number));
+    std::vector<std::string> const results = names_of(Role::output);
     if (results.empty())
       throw UnsupportedError("the program " + program_.name + " has no output; accepted: one or more, in shared HBM");
     if (results.size() == 1)
@@ -218,7 +195,7 @@ class PythonModule {
   }
 
   void print_node(Section const& section) {
-    std::string title = section.name + " " + operand_.index(section.number);
+    std::string title = section.name + " " + calls_.index(section.number);
     for (char& c : title)
       if (static_cast<unsigned char>(c) < ' ') c = ' ';
     if (!body_.at_block_start()) body_.blank();
@@ -226,72 +203,56 @@ class PythonModule {
   }
 
   void print_node(Instruction const& instruction) {
-    std::visit(
-        [&](auto const& typed) {
-          PythonCall const call = python_call(typed, operand_, program_, names_, spelling_);
-          uses_ring_ = uses_ring_ || call.function.find("ncc.") != std::string::npos;
-          body_.call(call.function, call.arguments);
-        },
-        instruction);
+    PythonCall const call = std::visit([&](auto const& typed) { return calls_.call(typed); }, instruction);
+    body_.call(call.function, call.arguments);
   }
 
   void print_node(Allocate const& allocate) {
     for (TileShift const& shift : older_tiles_.before(allocate)) {
-      if (shift.only_core) open_core(*shift.only_core);
-      if (shift.where) {
-        body_.statement("if " + operand_.index(shift.where->index) + " >= " + literal(shift.where->at_least) + ":");
-        body_.open_block();
-      }
+      if (shift.only_core) body_.open_block("if " + calls_.is_core(*shift.only_core) + ":");
+      if (shift.where)
+        body_.open_block("if " + calls_.index(shift.where->index) + " >= " + literal(shift.where->at_least) + ":");
       body_.statement(names_.tile(allocate.buffer, shift.age) + " = " + names_.tile(allocate.buffer, shift.age - 1));
       if (shift.where) body_.close_block();
       if (shift.only_core) body_.close_block();
     }
-    declare(body_, allocate.buffer, false);
+    declare(body_, program_.buffer(allocate.buffer));
   }
 
   void print_node(Loop const& loop) {
-    if (loop.count < 1) return;
+    if (loop.count < 1 || !has_statement(loop.body)) return;
     print_block("for " + names_.variable(loop.variable) + " in range(" + literal(loop.count) + "):", loop.body);
   }
 
   void print_node(OnCore const& branch) {
     if (branch.core >= program_.cores) return;
-    if (program_.cores == 1) {
+    if (program_.cores == 1)
       print(branch.body);
-      return;
-    }
-    if (print_block(core_condition(branch.core), branch.body)) uses_core_ = true;
+    else if (has_statement(branch.body))
+      print_block("if " + calls_.is_core(branch.core) + ":", branch.body);
   }
 
-  /// Prints a block unless it has no statement, which Python does not allow. Returns whether it was printed.
-  bool print_block(std::string const& head, Body const& body) {
-    std::size_t const mark = body_.mark();
-    int const statements = body_.statements();
-    body_.statement(head);
-    body_.open_block();
+  void print_block(std::string const& head, Body const& body) {
+    body_.open_block(head);
     print(body);
     body_.close_block();
-    bool const holds_any = body_.statements() > statements + 1;
-    if (!holds_any) body_.return_to(mark, statements);
-    return holds_any;
   }
 
-  void open_core(int core) {
-    uses_core_ = true;
-    body_.statement(core_condition(core));
-    body_.open_block();
-  }
-  std::string core_condition(int core) const {
-    return "if " + names_.variable(core_variable) + " == " + literal(core) + ":";
+  /// True if a statement is printed for the body; Python does not allow blocks without one.
+  bool has_statement(Body const& body) const {
+    return std::ranges::any_of(body, [this](Node const& node) {
+      if (auto const* loop = node.as<Loop>()) return loop->count >= 1 && has_statement(loop->body);
+      if (auto const* branch = node.as<OnCore>()) return branch->core < program_.cores && has_statement(branch->body);
+      return node.as<Section>() == nullptr;
+    });
   }
 
   Program const& program_;
   Spelling spelling_;
   PythonNames names_;
   OlderTiles older_tiles_;
-  PythonOperand operand_;
+  PythonCalls calls_;
   PythonLines body_;
-  bool uses_ring_ = false, uses_core_ = false;
 };
 
 }  // namespace print_detail

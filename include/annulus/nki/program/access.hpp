@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,17 +53,10 @@ struct Buffer {
   bool operator==(Buffer const&) const = default;
   Index partitions() const { return on_chip(memory) ? shape[0] : 1; }
   /// Number of elements, saturated at the largest Index.
-  Index size() const {
-    Index product = 1;
-    for (Index extent : shape) product = saturating_product(product, extent);
-    return product;
-  }
+  Index size() const { return stride(-1); }
   /// Elements between consecutive indices of a dimension, saturated likewise.
   Index stride(int dimension) const {
-    Index product = 1;
-    for (auto i = static_cast<std::size_t>(dimension) + 1; i < shape.size(); ++i)
-      product = saturating_product(product, shape[i]);
-    return product;
+    return std::accumulate(shape.begin() + dimension + 1, shape.end(), Index{1}, saturating_product);
   }
   Index elements_per_partition() const { return size() / partitions(); }
   Index bytes() const { return saturating_product(size(), bytes_of(type)); }

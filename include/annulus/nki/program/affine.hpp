@@ -1,7 +1,9 @@
 #pragma once
-// Affine indices: integer linear combinations of loop variables, and their text.
+// Affine indices: integer linear combinations of loop variables; and the text of indices and of real numbers.
 
 #include <algorithm>
+#include <charconv>
+#include <concepts>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +59,16 @@ class Affine {
   }
   friend Affine operator-(Affine a, Affine const& b) { return a += b * -1; }
 
+  /// Coefficient of a variable; 0 if the index does not depend on it.
+  Index coefficient(Variable variable) const {
+    auto const term = std::ranges::find(terms_, variable, &Term::variable);
+    return term == terms_.end() ? 0 : term->coefficient;
+  }
+  /// The index with `value` in place of a variable.
+  Affine with(Variable variable, Affine const& value) const {
+    return *this + (value - of(variable)) * coefficient(variable);
+  }
+
  private:
   void add_term(Term const& term) {
     auto const place = std::ranges::lower_bound(terms_, term.variable, {}, &Term::variable);
@@ -84,6 +96,13 @@ inline std::string text_of(Affine const& affine, std::span<std::string const> na
   for (Affine::Term const& term : affine.terms()) add(term.coefficient, names[static_cast<std::size_t>(term.variable)]);
   if (affine.constant() != 0 || text.empty()) add(affine.constant(), "");
   return text;
+}
+
+/// The shortest digits from which the value can be read back.
+template <std::floating_point Real>
+std::string text_of(Real value) {
+  char digits[64];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
 }  // namespace annulus::nki

@@ -2,6 +2,7 @@
 // Builder, which writes a program node by node, and the handles with which lowerings name its operands.
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -43,11 +44,7 @@ struct TensorHandle {
   int buffer = -1;
   std::vector<Index> shape;
 
-  Index size() const {
-    Index product = 1;
-    for (Index extent : shape) product *= extent;
-    return product;
-  }
+  Index size() const { return std::accumulate(shape.begin(), shape.end(), Index{1}, saturating_product); }
   Access whole() const { return Access(buffer, {{size(), 1}, {1, size()}}); }
   Access pattern(Affine offset, std::initializer_list<Axis> axes) const {
     Access access(buffer, axes);
@@ -111,24 +108,18 @@ class Builder {
     return collected;
   }
 
-  Variable make_variable(std::string name) {
-    program_.variables.push_back(std::move(name) + "_" + std::to_string(program_.variables.size()));
-    return static_cast<Variable>(program_.variables.size()) - 1;
-  }
-
   /// Emits a loop; write(index) emits its body, with index the Affine of the loop variable.
   template <class Write>
   void loop(std::string name, Index count, Write&& write) {
-    Variable const variable = make_variable(std::move(name));
-    Body inside = collect([&] { write(Affine::of(variable)); });
-    add(Loop{variable, count, std::move(inside)});
+    auto const variable = static_cast<Variable>(program_.variables.size());
+    program_.variables.push_back(std::move(name) + "_" + std::to_string(variable));
+    add(Loop{variable, count, collect([&] { write(Affine::of(variable)); })});
   }
 
   /// Emits nodes that only one core of a pair executes.
   template <class Write>
   void on_core(int core, Write&& write) {
-    Body inside = collect(std::forward<Write>(write));
-    add(OnCore{core, std::move(inside)});
+    add(OnCore{core, collect(std::forward<Write>(write))});
   }
 
   Program const& program() const { return program_; }

@@ -1,8 +1,8 @@
 #pragma once
 // NKI instructions that attention needs, as plain data. Semantics: the NKI ISA reference of Neuron SDK 2.29 to 2.32.
 //
-// fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, Use, Access)
-// for an operand, visit(keyword, value) for any other field. Printing, validation and scheduling use it.
+// fields(self, visit) visits every field in the order and with the keyword of the NKI call: visit(keyword, field), or
+// visit(keyword, field, Use) for an operand that is not only read. for_each_field and for_each_access unwrap the fields.
 
 #include <concepts>
 #include <optional>
@@ -81,8 +81,8 @@ struct MatMul {
   static constexpr Engine engine = Engine::tensor;
   Access dst, stationary, moving;
   bool accumulate = false;
-  ANNULUS_NKI_FIELDS(visit("dst", self.accumulate ? Use::update : Use::write, self.dst);
-                     visit("stationary", Use::read, self.stationary); visit("moving", Use::read, self.moving);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
+                     visit("stationary", self.stationary); visit("moving", self.moving);
                      visit("accumulate", self.accumulate);)
   bool operator==(MatMul const&) const = default;
 };
@@ -92,8 +92,7 @@ struct Transpose {
   static constexpr std::string_view name = "nc_transpose";
   Access dst, data;
   Engine engine = Engine::tensor;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data);
-                     visit("engine", self.engine);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("engine", self.engine);)
   bool operator==(Transpose const&) const = default;
 };
 
@@ -102,7 +101,7 @@ struct DmaCopy {
   static constexpr std::string_view name = "dma_copy";
   static constexpr Engine engine = Engine::dma;
   Access dst, src;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);)
   bool operator==(DmaCopy const&) const = default;
 };
 
@@ -111,7 +110,7 @@ struct DmaTranspose {
   static constexpr std::string_view name = "dma_transpose";
   static constexpr Engine engine = Engine::dma;
   Access dst, src;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);)
   bool operator==(DmaTranspose const&) const = default;
 };
 
@@ -126,9 +125,9 @@ struct Activation {
   std::optional<Operator> reduce_op{};
   std::optional<Access> reduce_res{};
   ReduceCommand reduce_cmd = ReduceCommand::idle;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("op", self.op); visit("data", Use::read, self.data);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("op", self.op); visit("data", self.data);
                      visit("bias", self.bias); visit("scale", self.scale); visit("reduce_op", self.reduce_op);
-                     visit("reduce_res", Use::write, self.reduce_res); visit("reduce_cmd", self.reduce_cmd);)
+                     visit("reduce_res", self.reduce_res, Use::write); visit("reduce_cmd", self.reduce_cmd);)
   bool operator==(Activation const&) const = default;
 };
 
@@ -138,8 +137,8 @@ struct TensorTensor {
   Access dst, data1, data2;
   Operator op = Operator::add;
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data1", Use::read, self.data1);
-                     visit("data2", Use::read, self.data2); visit("op", self.op); visit("engine", self.engine);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data1", self.data1); visit("data2", self.data2);
+                     visit("op", self.op); visit("engine", self.engine);)
   bool operator==(TensorTensor const&) const = default;
 };
 
@@ -154,7 +153,7 @@ struct TensorScalar {
   Scalar operand1 = 0.0f;
   bool reverse1 = false;
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
                      visit("operand0", self.operand0); visit("reverse0", self.reverse0); visit("op1", self.op1);
                      visit("operand1", self.operand1); visit("reverse1", self.reverse1); visit("engine", self.engine);)
   bool operator==(TensorScalar const&) const = default;
@@ -170,10 +169,9 @@ struct ScalarTensorTensor {
   Operator op1 = Operator::add;
   Access operand1;
   bool reverse0 = false, reverse1 = false;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
-                     visit("operand0", self.operand0); visit("op1", self.op1);
-                     visit("operand1", Use::read, self.operand1); visit("reverse0", self.reverse0);
-                     visit("reverse1", self.reverse1);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
+                     visit("operand0", self.operand0); visit("op1", self.op1); visit("operand1", self.operand1);
+                     visit("reverse0", self.reverse0); visit("reverse1", self.reverse1);)
   bool operator==(ScalarTensorTensor const&) const = default;
 };
 
@@ -186,9 +184,9 @@ struct TensorScalarReduce {
   Scalar operand0 = 1.0f;
   Operator reduce_op = Operator::maximum;
   Access reduce_res;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data); visit("op0", self.op0);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
                      visit("operand0", self.operand0); visit("reduce_op", self.reduce_op);
-                     visit("reduce_res", Use::write, self.reduce_res);)
+                     visit("reduce_res", self.reduce_res, Use::write);)
   bool operator==(TensorScalarReduce const&) const = default;
 };
 
@@ -201,7 +199,7 @@ struct TensorReduce {
   Access data;
   int axis = 1;
   bool negate = false;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("op", self.op); visit("data", Use::read, self.data);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("op", self.op); visit("data", self.data);
                      visit("axis", self.axis); visit("negate", self.negate);)
   bool operator==(TensorReduce const&) const = default;
 };
@@ -211,8 +209,7 @@ struct TensorCopy {
   static constexpr std::string_view name = "tensor_copy";
   Access dst, src;
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
-                     visit("engine", self.engine);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src); visit("engine", self.engine);)
   bool operator==(TensorCopy const&) const = default;
 };
 
@@ -229,12 +226,11 @@ struct RangeSelect {
   Operator reduce_op = Operator::maximum;
   Affine range_start{};
   float on_false_value = lowest_float;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("on_true_tile", Use::read, self.on_true_tile);
-                     visit("comp_op0", self.comp_op0); visit("comp_op1", self.comp_op1);
-                     visit("bound0", Use::read, self.bound0); visit("bound1", Use::read, self.bound1);
-                     visit("reduce_cmd", self.reduce_cmd); visit("reduce_res", Use::write, self.reduce_res);
-                     visit("reduce_op", self.reduce_op); visit("range_start", self.range_start);
-                     visit("on_false_value", self.on_false_value);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("on_true_tile", self.on_true_tile);
+                     visit("comp_op0", self.comp_op0); visit("comp_op1", self.comp_op1); visit("bound0", self.bound0);
+                     visit("bound1", self.bound1); visit("reduce_cmd", self.reduce_cmd);
+                     visit("reduce_res", self.reduce_res, Use::write); visit("reduce_op", self.reduce_op);
+                     visit("range_start", self.range_start); visit("on_false_value", self.on_false_value);)
   bool operator==(RangeSelect const&) const = default;
 };
 
@@ -243,7 +239,7 @@ struct Reciprocal {
   static constexpr std::string_view name = "reciprocal";
   static constexpr Engine engine = Engine::vector;
   Access dst, data;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("data", Use::read, self.data);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data);)
   bool operator==(Reciprocal const&) const = default;
 };
 
@@ -255,9 +251,8 @@ struct Exponential {
   Scalar max_value = 0.0f;
   std::optional<Access> reduce_res{};
   ReduceCommand reduce_cmd = ReduceCommand::idle;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
-                     visit("max_value", self.max_value); visit("reduce_res", Use::write, self.reduce_res);
-                     visit("reduce_cmd", self.reduce_cmd);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src); visit("max_value", self.max_value);
+                     visit("reduce_res", self.reduce_res, Use::write); visit("reduce_cmd", self.reduce_cmd);)
   bool operator==(Exponential const&) const = default;
 };
 
@@ -267,7 +262,7 @@ struct Memset {
   Access dst;
   std::variant<float, int> value = 0.0f;
   Engine engine = Engine::vector;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("value", self.value); visit("engine", self.engine);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("value", self.value); visit("engine", self.engine);)
   bool operator==(Memset const&) const = default;
 };
 
@@ -279,7 +274,7 @@ struct Iota {
   std::vector<Axis> pattern{};
   Affine offset{};
   Index channel_multiplier = 0;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("pattern", self.pattern); visit("offset", self.offset);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("pattern", self.pattern); visit("offset", self.offset);
                      visit("channel_multiplier", self.channel_multiplier);)
   bool operator==(Iota const&) const = default;
 };
@@ -295,10 +290,10 @@ struct AffineSelect {
   float on_false_value = lowest_float;
   Operator cmp_op = Operator::greater_equal;
   Affine offset{};
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("pattern", self.pattern);
-                     visit("channel_multiplier", self.channel_multiplier);
-                     visit("on_true_tile", Use::read, self.on_true_tile); visit("on_false_value", self.on_false_value);
-                     visit("cmp_op", self.cmp_op); visit("offset", self.offset);)
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
+                     visit("channel_multiplier", self.channel_multiplier); visit("on_true_tile", self.on_true_tile);
+                     visit("on_false_value", self.on_false_value); visit("cmp_op", self.cmp_op);
+                     visit("offset", self.offset);)
   bool operator==(AffineSelect const&) const = default;
 };
 
@@ -308,7 +303,7 @@ struct StreamShuffle {
   static constexpr Engine engine = Engine::vector;
   Access dst, src;
   std::vector<int> shuffle_mask;
-  ANNULUS_NKI_FIELDS(visit("dst", Use::write, self.dst); visit("src", Use::read, self.src);
+  ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);
                      visit("shuffle_mask", self.shuffle_mask);)
   bool operator==(StreamShuffle const&) const = default;
 };
@@ -318,7 +313,7 @@ struct CoreBarrier {
   static constexpr std::string_view name = "core_barrier";
   static constexpr Engine engine = Engine::gpsimd;
   Access data;
-  ANNULUS_NKI_FIELDS(visit("data", Use::update, self.data);)
+  ANNULUS_NKI_FIELDS(visit("data", self.data, Use::update);)
   bool operator==(CoreBarrier const&) const = default;
 };
 
@@ -328,7 +323,7 @@ struct CollectivePermute {
   static constexpr Engine engine = Engine::collective;
   Access src, dst;
   int channel = 0;
-  ANNULUS_NKI_FIELDS(visit("srcs_by_channel", Use::read, self.src); visit("dsts_by_channel", Use::write, self.dst);
+  ANNULUS_NKI_FIELDS(visit("srcs_by_channel", self.src); visit("dsts_by_channel", self.dst, Use::write);
                      visit("channel_ids", self.channel);)
   bool operator==(CollectivePermute const&) const = default;
 };
@@ -340,8 +335,8 @@ struct CollectivePermuteReduce {
   Access src0, src1, dst;
   Operator op = Operator::add;
   int channel = 0;
-  ANNULUS_NKI_FIELDS(visit("srcs0_by_channel", Use::read, self.src0); visit("srcs1_by_channel", Use::read, self.src1);
-                     visit("dsts_by_channel", Use::write, self.dst); visit("op", self.op);
+  ANNULUS_NKI_FIELDS(visit("srcs0_by_channel", self.src0); visit("srcs1_by_channel", self.src1);
+                     visit("dsts_by_channel", self.dst, Use::write); visit("op", self.op);
                      visit("channel_ids", self.channel);)
   bool operator==(CollectivePermuteReduce const&) const = default;
 };
@@ -373,45 +368,35 @@ inline Engine engine_of(Instruction const& instruction) {
   return std::visit([](auto const& typed) { return typed.engine; }, instruction);
 }
 
-/// Barriers and collectives: the instructions at which the cores of a pair wait for each other.
-template <class I>
-concept Meeting =
-    std::same_as<I, CoreBarrier> || std::same_as<I, CollectivePermute> || std::same_as<I, CollectivePermuteReduce>;
-
-namespace instruction_detail {
-
-/// Field visitor that unwraps the operands in Scalars and optionals, and passes on the indices if Visit takes them.
-template <class Visit>
-struct Operands {
-  Visit& visit;
-
-  void operator()(std::string_view keyword, Use use, auto& operand) const {
-    if constexpr (std::same_as<std::remove_cvref_t<decltype(operand)>, Access>)
-      visit(keyword, use, operand);
-    else if (operand)
-      visit(keyword, use, *operand);
-  }
-  template <class Value>
-  void operator()(std::string_view keyword, Value& value) const {
-    using Field = std::remove_const_t<Value>;
-    if constexpr (std::same_as<Field, Scalar>) {
-      if (auto* access = std::get_if<Access>(&value)) visit(keyword, Use::read, *access);
-    } else if constexpr (std::same_as<Field, Affine> && std::invocable<Visit&, std::string_view, Value&>) {
-      visit(keyword, value);
-    }
-  }
-};
-
-}  // namespace instruction_detail
+/// Calls visit(keyword, value, Use) for every field that has a value, in order; Scalars and other variants and optionals
+/// are unwrapped. The Use is that of an Access.
+template <class I, class Visit>
+void for_each_field(I& instruction, Visit&& visit) {
+  if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)
+    std::visit([&](auto& typed) { for_each_field(typed, visit); }, instruction);
+  else
+    I::fields(instruction, [&](std::string_view keyword, auto& field, Use use = Use::read) {
+      if constexpr (requires { field.has_value(); }) {
+        if (field) visit(keyword, *field, use);
+      } else if constexpr (requires { field.valueless_by_exception(); }) {
+        std::visit([&](auto& value) { visit(keyword, value, use); }, field);
+      } else {
+        visit(keyword, field, use);
+      }
+    });
+}
 
 /// Calls visit(keyword, Use, Access) for every operand in memory, including those inside Scalars and optionals, and
 /// visit(keyword, Affine) for every index among the other fields, if it takes that.
 template <class I, class Visit>
 void for_each_access(I& instruction, Visit&& visit) {
-  if constexpr (std::same_as<std::remove_const_t<I>, Instruction>)
-    std::visit([&](auto& typed) { for_each_access(typed, visit); }, instruction);
-  else
-    I::fields(instruction, instruction_detail::Operands<std::remove_reference_t<Visit>>{visit});
+  for_each_field(instruction, [&]<class Value>(std::string_view keyword, Value& value, Use use) {
+    if constexpr (std::same_as<std::remove_const_t<Value>, Access>)
+      visit(keyword, use, value);
+    else if constexpr (std::same_as<std::remove_const_t<Value>, Affine> &&
+                       std::invocable<Visit&, std::string_view, Value&>)
+      visit(keyword, value);
+  });
 }
 
 }  // namespace annulus::nki

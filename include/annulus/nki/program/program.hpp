@@ -1,6 +1,6 @@
 #pragma once
-// Tile programs: the buffers and instructions that every core of every rank of a ring executes, and the search for
-// references to what a program does not declare.
+// Tile programs: the buffers and instructions that every core of every rank of a ring executes; their traversal, and the
+// search for references to what a program does not declare.
 
 #include <string>
 #include <variant>
@@ -94,69 +94,71 @@ struct Program {
   }
 };
 
-namespace dangling_detail {
-
-/// Visitor of nodes and operands that describes the first dangling reference.
-struct Search {
-  Program const& program;
-  std::string found{};
-
-  /// `context` says what names the number.
-  template <class... Context>
-  void need(std::string_view what, Index number, Index count, Context const&... context) {
-    if (found.empty() && (number < 0 || number >= count))
-      found = message_of(context..., "names ", what, ' ', number, " of ", count);
+/// Calls visit(node) for every node of a body, each before those inside it.
+template <class NodeBody, class Visit>
+void for_each_node(NodeBody& body, Visit&& visit) {
+  for (auto& node : body) {
+    visit(node);
+    std::visit(
+        [&](auto& content) {
+          if constexpr (requires { content.body; }) for_each_node(content.body, visit);
+        },
+        node.content);
   }
-  template <class... Context>
-  void index(Affine const& affine, Context const&... context) {
-    for (Affine::Term const& term : affine.terms())
-      need("variable", term.variable, std::ssize(program.variables), context...);
-  }
+}
 
-  void operator()(Body const& body) {
-    for (Node const& node : body)
-      if (found.empty()) std::visit(*this, node.content);
-  }
-  void operator()(Instruction const& instruction) {
-    std::visit([&](auto const& typed) { for_each_access(typed, Operands{*this, typed.name}); }, instruction);
-    if (auto const* query = std::get_if<ProcessingRank>(&instruction))
-      need("register", query->register_number, program.registers, query->name, ": operand register ");
-  }
-  void operator()(Allocate const& made) { need("buffer", made.buffer, std::ssize(program.buffers), "allocate "); }
-  void operator()(Section const& section) { index(section.number, "section ", section.name, ' '); }
-  void operator()(Loop const& loop) {
-    need("variable", loop.variable, std::ssize(program.variables), "a loop ");
-    (*this)(loop.body);
-  }
-  void operator()(OnCore const& branch) { (*this)(branch.body); }
-
-  struct Operands {
-    Search& search;
-    std::string_view instruction;
-
-    void operator()(std::string_view keyword, Affine const& index) {
-      search.index(index, instruction, ": operand ", keyword, ' ');
+/// Calls visit(node, times) for the Instructions, Allocates and Sections that one core executes, `times` times each.
+template <class Visit>
+void for_each_executed(Body const& body, int core, Visit&& visit, Index times = 1) {
+  for (Node const& node : body) {
+    if (auto const* loop = node.as<Loop>()) {
+      if (loop->count > 0) for_each_executed(loop->body, core, visit, times * loop->count);
+    } else if (auto const* branch = node.as<OnCore>()) {
+      if (branch->core == core) for_each_executed(branch->body, core, visit, times);
+    } else {
+      visit(node, times);
     }
-    void operator()(std::string_view keyword, Use, Access const& access) {
-      search.need("buffer", access.buffer, std::ssize(search.program.buffers), instruction, ": operand ", keyword, ' ');
-      if (search.found.empty() && access.axes().empty())
-        search.found = message_of(instruction, ": operand ", keyword, " has no axes");
-      (*this)(keyword, access.offset);
-      if (access.register_offset)
-        search.need("register", access.register_offset->register_number, search.program.registers, instruction,
-                    ": operand ", keyword, ' ');
-    }
-  };
-};
-
-}  // namespace dangling_detail
+  }
+}
 
 /// Describes the first dangling reference, with its instruction and operand; empty if there is none. Call it before an
 /// unvalidated program is executed or costed.
 inline std::string dangling(Program const& program) {
-  dangling_detail::Search search{program};
-  search(program.body);
-  return search.found;
+  std::string found;
+  // `context` says what names the number.
+  auto const need = [&](std::string_view what, Index number, Index count, auto const&... context) {
+    if (found.empty() && (number < 0 || number >= count))
+      found = message_of(context..., "names ", what, ' ', number, " of ", count);
+  };
+  auto const need_buffer = [&](int number, auto const&... context) {
+    need("buffer", number, std::ssize(program.buffers), context...);
+  };
+  auto const need_variables = [&](Affine const& affine, auto const&... context) {
+    for (Affine::Term const& term : affine.terms())
+      need("variable", term.variable, std::ssize(program.variables), context...);
+  };
+  for_each_node(program.body, [&](Node const& node) {
+    if (auto const* made = node.as<Allocate>()) need_buffer(made->buffer, "allocate ");
+    if (auto const* section = node.as<Section>()) need_variables(section->number, "section ", section->name, ' ');
+    if (auto const* loop = node.as<Loop>()) need_variables(Affine::of(loop->variable), "a loop ");
+    auto const* instruction = node.as<Instruction>();
+    if (!instruction) return;
+    std::string_view const name = name_of(*instruction);
+    for_each_field(*instruction, [&]<class Value>(std::string_view keyword, Value const& value, Use) {
+      if constexpr (std::same_as<Value, Affine>) {
+        need_variables(value, name, ": operand ", keyword, ' ');
+      } else if constexpr (std::same_as<Value, Access>) {
+        need_buffer(value.buffer, name, ": operand ", keyword, ' ');
+        if (found.empty() && value.axes().empty()) found = message_of(name, ": operand ", keyword, " has no axes");
+        need_variables(value.offset, name, ": operand ", keyword, ' ');
+        if (value.register_offset)
+          need("register", value.register_offset->register_number, program.registers, name, ": operand ", keyword, ' ');
+      }
+    });
+    if (auto const* query = std::get_if<ProcessingRank>(instruction))
+      need("register", query->register_number, program.registers, query->name, ": operand register ");
+  });
+  return found;
 }
 
 }  // namespace annulus::nki

@@ -13,27 +13,19 @@ namespace annulus::nki {
 
 namespace roll_detail {
 
-inline void find_indices(Body& body, std::vector<Affine*>& found) {
-  struct {
-    std::vector<Affine*>& found;
-    void operator()(std::string_view, Use, Access& access) { found.push_back(&access.offset); }
-    void operator()(std::string_view, Affine& index) { found.push_back(&index); }
-  } collect{found};
-  for (Node& node : body) {
-    if (auto* instruction = std::get_if<Instruction>(&node.content))
-      for_each_access(*instruction, collect);
-    else if (auto* section = std::get_if<Section>(&node.content))
-      found.push_back(&section->number);
-    else if (auto* loop = std::get_if<Loop>(&node.content))
-      find_indices(loop->body, found);
-    else if (auto* branch = std::get_if<OnCore>(&node.content))
-      find_indices(branch->body, found);
-  }
-}
-
+/// Every index of a body, in the same order for bodies of the same form.
 inline std::vector<Affine*> indices_of(Body& body) {
   std::vector<Affine*> found;
-  find_indices(body, found);
+  for_each_node(body, [&](Node& node) {
+    if (auto* section = std::get_if<Section>(&node.content)) found.push_back(&section->number);
+    if (auto* instruction = std::get_if<Instruction>(&node.content))
+      for_each_field(*instruction, [&]<class Value>(std::string_view, Value& value, Use) {
+        if constexpr (std::same_as<Value, Access>)
+          found.push_back(&value.offset);
+        else if constexpr (std::same_as<Value, Affine>)
+          found.push_back(&value);
+      });
+  });
   return found;
 }
 
@@ -46,9 +38,7 @@ inline void share_variables(Body const& a, Body& b) {
     if (!first || !second) continue;
     if (first->variable != second->variable) {
       for (Affine* index : indices_of(second->body))
-        for (Affine::Term const term : std::vector(index->terms().begin(), index->terms().end()))
-          if (term.variable == second->variable)
-            *index += Affine::of(term.variable, -term.coefficient) + Affine::of(first->variable, term.coefficient);
+        *index = index->with(second->variable, Affine::of(first->variable));
       second->variable = first->variable;
     }
     share_variables(first->body, second->body);
@@ -74,20 +64,40 @@ inline std::optional<std::vector<Index>> steps_between(Body& a, Body& b) {
   return equal ? std::optional(std::move(steps)) : std::nullopt;
 }
 
-/// Appends a loop of `count` iterations: `bodies` form the first, steps[i] holds the index increments of bodies[i].
-inline void append_loop(Builder& builder, std::string const& name, std::size_t count, std::span<Body> bodies,
-                        std::vector<std::vector<Index>> const& steps) {
-  Variable const variable = builder.make_variable(name);
-  Loop loop{variable, static_cast<Index>(count), {}};
-  for (std::size_t place = 0; place < bodies.size(); ++place) {
-    std::vector<Affine*> const indices = indices_of(bodies[place]);
-    for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += Affine::of(variable, steps[place][i]);
-    for (Node& node : bodies[place]) loop.body.push_back(std::move(node));
+/// A sequence of bodies that repeats with a period, each index advancing by its own constant step.
+struct Run {
+  std::size_t period;
+  std::size_t length = 0;                   ///< in bodies
+  std::vector<std::vector<Index>> steps{};  ///< of the indices of the first `period` bodies
+
+  /// Adds a body, unless it does not continue the run; `earlier` is the body a period before it, if there is one.
+  bool add(Body* earlier, Body& body) {
+    if (length >= period) {
+      auto found = steps_between(*earlier, body);
+      if (!found || (length >= 2 * period && steps[length % period] != *found)) return false;
+      if (length < 2 * period) steps.push_back(std::move(*found));
+    }
+    ++length;
+    return true;
   }
-  Body rolled;
-  rolled.emplace_back().content = std::move(loop);
-  builder.append(std::move(rolled));
-}
+
+  /// The shortest run that becomes a loop has three iterations.
+  bool is_loop() const { return length >= 3 * period; }
+  std::size_t iterations() const { return length / period; }
+  /// Bodies that a loop saves.
+  std::size_t repeated() const { return (iterations() - 1) * period; }
+
+  /// Appends the loop; `first` holds the bodies of its first iteration.
+  void append_loop(Builder& builder, std::string const& name, std::span<Body> first) const {
+    builder.loop(name, static_cast<Index>(iterations()), [&](Affine const& iteration) {
+      for (std::size_t place = 0; place < period; ++place) {
+        std::vector<Affine*> const indices = indices_of(first[place]);
+        for (std::size_t i = 0; i < indices.size(); ++i) *indices[i] += iteration * steps[place][i];
+        builder.append(std::move(first[place]));
+      }
+    });
+  }
+};
 
 }  // namespace roll_detail
 
@@ -95,111 +105,66 @@ inline void append_loop(Builder& builder, std::string const& name, std::size_t c
 /// each index advancing by its own constant step, the repetitions become a loop of that name.
 inline void append_rolled(Builder& builder, std::string const& loop_name, std::vector<Body> bodies,
                           std::size_t longest_period = 1) {
-  using Steps = std::vector<Index>;
-  for (std::size_t first = 0; first < bodies.size();) {
-    std::size_t period = 0, count = 0;
-    std::vector<Steps> steps;
-    for (std::size_t tried = 1; tried <= longest_period && first + 3 * tried <= bodies.size(); ++tried) {
-      std::vector<Steps> found;
-      std::size_t matched = first;
-      for (; matched + tried < bodies.size(); ++matched) {
-        auto step = roll_detail::steps_between(bodies[matched], bodies[matched + tried]);
-        if (!step) break;
-        if (std::size_t const place = (matched - first) % tried; matched - first < tried)
-          found.push_back(std::move(*step));
-        else if (found[place] != *step)
-          break;
+  for (std::span<Body> rest(bodies); !rest.empty();) {
+    roll_detail::Run best{1, 1, {}};  // the first body alone
+    for (std::size_t period = 1; period <= longest_period && 3 * period <= rest.size(); ++period) {
+      roll_detail::Run run{period};
+      while (run.length < rest.size() &&
+             run.add(run.length < period ? nullptr : &rest[run.length - period], rest[run.length])) {
       }
-      std::size_t const repeats = (matched - first) / tried + 1;
-      if (repeats < 3 || (repeats - 1) * tried <= (count > 0 ? (count - 1) * period : 0)) continue;
-      period = tried;
-      count = repeats;
-      steps = std::move(found);
+      if (run.is_loop() && run.repeated() > best.repeated()) best = std::move(run);
     }
-    if (count == 0) {
-      builder.append(std::move(bodies[first++]));
-      continue;
-    }
-    roll_detail::append_loop(builder, loop_name, count, std::span(bodies).subspan(first, period), steps);
-    first += count * period;
+    if (best.is_loop())
+      best.append_loop(builder, loop_name, rest.first(best.period));
+    else
+      builder.append(std::move(rest.front()));
+    rest = rest.subspan(best.iterations() * best.period);
   }
 }
 
-/// Rolls bodies with one known period as they are added. Only the first two and the most recent repetition of a run are
-/// held, so a long run of large bodies is never in memory.
+/// Rolls bodies with one known period as they are added. Only the first and the last two repetitions of a run are held,
+/// so a long run of large bodies is never in memory.
 class Roller {
  public:
   Roller(Builder& builder, std::string loop_name, std::size_t period)
-      : builder_(&builder), name_(std::move(loop_name)), period_(period) {}
+      : builder_(&builder), name_(std::move(loop_name)), run_{period} {}
 
   void add(Body body) {
-    if (count_ >= period_ && !continues(body)) {
-      if (count_ >= least()) {
-        flush();
-      } else {
+    std::size_t const period = run_.period;
+    if (!run_.add(held_.size() < period ? nullptr : &held_[held_.size() - period], body)) {
+      std::vector<Body> again;
+      if (!run_.is_loop()) {
         // No run starts at the first held body; retry from the second.
-        std::vector<Body> rest = std::move(held_);
-        begin_run();
-        builder_->append(std::move(rest.front()));
-        for (std::size_t i = 1; i < rest.size(); ++i) add(std::move(rest[i]));
-        add(std::move(body));
-        return;
+        again.swap(held_);
+        builder_->append(std::move(again.front()));
+        again.erase(again.begin());
       }
+      flush();
+      again.push_back(std::move(body));
+      for (Body& next : again) add(std::move(next));
+      return;
     }
-    // Beyond the shortest run, a body overwrites the one a period before it.
-    if (count_ < least())
-      held_.push_back(std::move(body));
-    else
-      held_[least() - period_ + (count_ - least()) % period_] = std::move(body);
-    ++count_;
+    held_.push_back(std::move(body));
+    if (run_.length > 3 * period) held_.erase(held_.begin() + period);
   }
 
   /// Emits what is held; call after the last body.
   void flush() {
-    std::size_t const iterations = count_ / period_, rest = count_ % period_;
-    if (count_ < least()) {
-      for (Body& body : held_) builder_->append(std::move(body));
-      begin_run();
-      return;
+    std::span<Body> rest(held_);
+    if (run_.is_loop()) {
+      run_.append_loop(*builder_, name_, rest.first(run_.period));
+      rest = rest.last(run_.length % run_.period);
     }
-    std::vector<Body> after;
-    for (std::size_t i = 0; i < rest; ++i) after.push_back(std::move(held_[place_of(iterations * period_ + i)]));
-    roll_detail::append_loop(*builder_, name_, iterations, std::span(held_).first(period_), steps_);
-    for (Body& body : after) builder_->append(std::move(body));
-    begin_run();
+    for (Body& body : rest) builder_->append(std::move(body));
+    held_.clear();
+    run_ = {run_.period};
   }
 
  private:
-  /// Bodies of the shortest run: three repetitions.
-  std::size_t least() const { return 3 * period_; }
-  /// Index in held_ of body `number` of the run, if it is still held.
-  std::size_t place_of(std::size_t number) const {
-    return number < least() ? number : least() - period_ + (number - least()) % period_;
-  }
-
-  bool continues(Body& body) {
-    auto found = roll_detail::steps_between(held_[place_of(count_ - period_)], body);
-    if (!found) return false;
-    std::size_t const place = count_ % period_;
-    if (count_ < 2 * period_)
-      steps_.push_back(std::move(*found));
-    else if (steps_[place] != *found)
-      return false;
-    return true;
-  }
-
-  void begin_run() {
-    held_.clear();
-    steps_.clear();
-    count_ = 0;
-  }
-
   Builder* builder_;
   std::string name_;
-  std::size_t period_;
+  roll_detail::Run run_;
   std::vector<Body> held_;
-  std::vector<std::vector<Index>> steps_;
-  std::size_t count_ = 0;
 };
 
 }  // namespace annulus::nki

@@ -87,7 +87,9 @@ class Walk {
 /// True if the cores of a pair wait for each other at this node: at barriers and collectives.
 inline bool is_core_barrier(Node const& node) {
   auto const* instruction = node.as<Instruction>();
-  return instruction && std::visit([]<class I>(I const&) { return Meeting<I>; }, *instruction);
+  return instruction && (std::holds_alternative<CoreBarrier>(*instruction) ||
+                         std::holds_alternative<CollectivePermute>(*instruction) ||
+                         std::holds_alternative<CollectivePermuteReduce>(*instruction));
 }
 
 /// Counts of one core, or the sum over both.
@@ -111,53 +113,34 @@ struct Counts {
   Index instructions() const { return std::accumulate(executed.begin(), executed.end(), Index{0}); }
 };
 
-namespace count_detail {
-
-inline void add(Program const& program, int core, Instruction const& instruction, Index times, Counts& counts) {
-  counts.executed[instruction.index()] += times;
-  if (engine_of(instruction) == Engine::collective) {
-    if (core == 0)
-      for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
-        if (use == Use::write) counts.permuted += times * access.size() * bytes_of(program.buffer(access).type);
-      });
-    return;
-  }
-  if (std::holds_alternative<CoreBarrier>(instruction)) return;
-  for_each_access(instruction, [&](std::string_view, Use use, Access const& access) {
-    Buffer const& buffer = program.buffer(access);
-    Index const bytes = times * access.size() * bytes_of(buffer.type);
-    if (use != Use::write) (on_chip(buffer.memory) ? counts.on_chip_read : counts.hbm_read) += bytes;
-    if (use != Use::read) (on_chip(buffer.memory) ? counts.on_chip_written : counts.hbm_written) += bytes;
+/// Counts of one core, added to `counts`.
+inline Counts count(Program const& program, int core, Counts counts = {}) {
+  for_each_executed(program.body, core, [&](Node const& node, Index times) {
+    auto const* instruction = node.as<Instruction>();
+    if (!instruction) return;
+    counts.executed[instruction->index()] += times;
+    if (std::holds_alternative<CoreBarrier>(*instruction)) return;
+    bool const permutes = engine_of(*instruction) == Engine::collective;
+    for_each_access(*instruction, [&](std::string_view, Use use, Access const& access) {
+      Buffer const& buffer = program.buffer(access);
+      Index const bytes = times * access.size() * bytes_of(buffer.type);
+      if (permutes) {
+        if (core == 0 && use == Use::write) counts.permuted += bytes;
+        return;
+      }
+      if (use != Use::write) (on_chip(buffer.memory) ? counts.on_chip_read : counts.hbm_read) += bytes;
+      if (use != Use::read) (on_chip(buffer.memory) ? counts.on_chip_written : counts.hbm_written) += bytes;
+    });
+    if (auto const* product = std::get_if<MatMul>(instruction))
+      counts.multiply_adds += times * product->stationary.size() * product->moving.elements();
   });
-  if (auto const* product = std::get_if<MatMul>(&instruction))
-    counts.multiply_adds += times * product->stationary.size() * product->moving.elements();
-}
-
-inline void add(Program const& program, int core, Body const& body, Index times, Counts& counts) {
-  for (Node const& node : body) {
-    if (auto const* instruction = node.as<Instruction>()) {
-      add(program, core, *instruction, times, counts);
-    } else if (auto const* loop = node.as<Loop>()) {
-      if (loop->count > 0) add(program, core, loop->body, times * loop->count, counts);
-    } else if (auto const* branch = node.as<OnCore>()) {
-      if (branch->core == core) add(program, core, branch->body, times, counts);
-    }
-  }
-}
-
-}  // namespace count_detail
-
-/// Counts of one core.
-inline Counts count(Program const& program, int core) {
-  Counts counts;
-  count_detail::add(program, core, program.body, 1, counts);
   return counts;
 }
 
 /// Counts of all cores of one rank.
 inline Counts count(Program const& program) {
   Counts counts;
-  for (int core = 0; core < program.cores; ++core) count_detail::add(program, core, program.body, 1, counts);
+  for (int core = 0; core < program.cores; ++core) counts = count(program, core, counts);
   return counts;
 }
 
