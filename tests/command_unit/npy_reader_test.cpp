@@ -87,7 +87,7 @@ TEST_CASE("header text may differ from NumPy's in order, quotes and spaces", "[n
 
 TEST_CASE("every accepted element type, in both byte orders", "[npy]") {
   TemporaryFolder folder;
-  auto const detail::check = [&]<class T>(std::string const& name, NpyType type, std::vector<T> const& values,
+  auto const check = [&]<class T>(std::string const& name, NpyType type, std::vector<T> const& values,
                                           std::vector<double> const& expected) {
     for (auto const order : {std::endian::little, std::endian::big}) {
       std::string const descr = (order == std::endian::little ? "<" : ">") + name;

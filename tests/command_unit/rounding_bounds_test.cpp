@@ -62,7 +62,7 @@ void check_planted_errors(annulus::DataType type) {
     CAPTURE(result.name, result.largest, result.bound, result.of_bound, result.worst);
     CHECK(result.good());
   }
-  auto const detail::check = [&](char const* name, auto const& member) {
+  auto const check = [&](char const* name, auto const& member) {
     CAPTURE(name);
     Results<T> all_wrong = right, one_wrong = right;
     auto& all = member(all_wrong);

@@ -44,7 +44,7 @@ std::vector<double> differences(RingProblem& problem, std::vector<double>& value
 /// Compares all gradients of the problem, one by one.
 void check_gradients(RingProblem problem) {
   RingResult const result = solve<double>(problem);
-  auto const detail::check = [&](char const* name, std::vector<double>& values, std::vector<double> const& gradient) {
+  auto const check = [&](char const* name, std::vector<double>& values, std::vector<double> const& gradient) {
     std::vector<double> const expected = differences(problem, values);
     INFO(problem.text << ": gradient of " << name);
     CHECK(distance(gradient, expected) <= 1e-9 * norm(expected) + 1e-11);

@@ -87,7 +87,7 @@ TEMPLATE_TEST_CASE("nkilib: gradients of 16-bit operands are fp32, never rounded
     return Both{std::move(adapter), attention.backward(bhds(dy), plain, bhds(q), bhds(k), bhds(v))};
   });
   for (Both const& both : results) {
-    auto const detail::check = [](Tensor<float> const& wide, Tensor<T> const& narrow) {
+    auto const check = [](Tensor<float> const& wide, Tensor<T> const& narrow) {
       Tensor<T> rounded(wide.dimensions());
       for (Index i = 0; i < wide.size(); ++i) rounded.data()[i] = static_cast<T>(wide.data()[i]);
       CHECK(different(rounded, narrow) == 0);

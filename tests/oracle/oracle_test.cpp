@@ -231,7 +231,7 @@ TEST_CASE("the error of same-precision dense attention is that of its precision"
   problem.sinks = OracleSinks{1, uniform_values(engine, 4)};
   problem.bias = random_bias(engine, problem, 1, 1);
   auto dout = output_gradient(engine, problem);
-  auto const detail::check = [&](auto const& round_to, double unit) {
+  auto const check = [&](auto const& round_to, double unit) {
     for (auto* values : {&problem.q, &problem.k, &problem.v, &problem.sinks->values, &problem.bias->values, &dout})
       for (double& value : *values) value = round_to(value);
     auto const exact = oracle_forward(problem);

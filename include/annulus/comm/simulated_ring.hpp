@@ -3,7 +3,6 @@
 // buffers; a shift copies straight from the sender's bytes to the receiver's.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <optional>

@@ -122,7 +122,7 @@ void check_backward(VendorCase const& vendor_case, nki::RotatingSide travels) {
     HeadGradients<double> const exact(problem, head, [](double*, Index) {});
     HeadGradients<float> const dense(
         problem, head, [&](float* values, Index n) { nki::simulator::round_to(vendor_case.type, values, n); });
-    auto const detail::check = [&](char const* name, Rows<double> const& wanted, Rows<float> const& yardstick) {
+    auto const check = [&](char const* name, Rows<double> const& wanted, Rows<float> const& yardstick) {
       CAPTURE(name, h);
       Rows<double> const seen = problem.gathered(results, name, h).cast<double>();
       double const error = (seen - wanted).norm(), dense_error = (yardstick.cast<double>() - wanted).norm();
