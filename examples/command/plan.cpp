@@ -7,6 +7,7 @@
 #include <annulus/schedule/ring_plan.hpp>
 #include <array>
 #include <cmath>
+#include <iomanip>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -127,15 +128,21 @@ std::string range_text(Index first, Index last) {
   return first == last ? std::to_string(first) : std::to_string(first) + "-" + std::to_string(last);
 }
 
+/// Prints a value right-aligned under the title of its column, with two spaces before the column.
+template <class Value>
+void print_cell(std::ostream& out, std::string const& title, Value const& value) {
+  out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
+}
+
 template <std::size_t N>
 void print_line(std::ostream& out, std::array<char const*, N> const& titles, std::array<std::string, N> const& cells) {
-  for (std::size_t c = 0; c < N; ++c) annulus::detail::print_cell(out, titles[c], cells[c]);
+  for (std::size_t c = 0; c < N; ++c) print_cell(out, titles[c], cells[c]);
   out << '\n';
 }
 
 template <std::size_t N>
 void print_titles(std::ostream& out, std::array<char const*, N> const& titles) {
-  for (char const* title : titles) annulus::detail::print_cell(out, title, title);
+  for (char const* title : titles) print_cell(out, title, title);
   out << '\n';
 }
 
@@ -204,7 +211,7 @@ void print_totals(std::ostream& out, RingPlan const& plan) {
 /// Prints what annulus::print_plan prints, with one line per run of equal steps and one per run of ranks with equal
 /// totals; if there are too many such runs of ranks, prints only the least and the most total.
 void print_plan_summary(std::ostream& out, RingPlan const& plan) {
-  annulus::detail::print_heading(out, plan);
+  annulus::print_plan_heading(out, plan);
   print_steps(out, plan);
   print_steps_not_made(out, plan);
   print_totals(out, plan);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/scalar.hpp"
 #include "support/catch.hpp"
 
 using namespace annulus;

@@ -64,6 +64,9 @@ inline Index carried_rows_sent(RingPlan const& plan, Rank rank, int step) {
   return plan.carried_layout().empty() ? 0 : plan.step(rank, step).carried.size();
 }
 
+/// Writes the first lines of print_plan: the problem that the plan is for.
+void print_plan_heading(std::ostream& out, RingPlan const& plan);
+
 /// Writes the plan: the problem, a table of steps for each rank, the omitted steps, and per rank the work, the bytes
 /// sent and the bytes of its buffers. Columns of a step: the owner of the rows worked on, tiles by coverage,
 /// multiply-adds, and rows and bytes sent ahead of the compute (prefetched) and after it (carried).
@@ -71,15 +74,7 @@ void print_plan(std::ostream& out, RingPlan const& plan);
 
 #if defined(ANNULUS_DEFINITIONS)
 
-namespace detail {
-
-/// Prints a value right-aligned under the title of its column, with two spaces before the column.
-template <class Value>
-void print_cell(std::ostream& out, std::string const& title, Value const& value) {
-  out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
-}
-
-inline void print_heading(std::ostream& out, RingPlan const& plan) {
+ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) {
   PlanRequest const& request = plan.request();
   AttentionShape const& shape = request.shape;
   Mask const& mask = request.rules.mask;
@@ -98,6 +93,14 @@ inline void print_heading(std::ostream& out, RingPlan const& plan) {
   if (mask.chunk > 0) out << " chunk(" << mask.chunk << ")";
   if (Index const offset = request.rules.query_offset.value_or(0)) out << ", query_offset " << offset;
   out << '\n';
+}
+
+namespace detail {
+
+/// Prints a value right-aligned under the title of its column, with two spaces before the column.
+template <class Value>
+void print_cell(std::ostream& out, std::string const& title, Value const& value) {
+  out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
 }
 
 inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank) {
@@ -155,7 +158,7 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
 }  // namespace detail
 
 ANNULUS_INLINE void print_plan(std::ostream& out, RingPlan const& plan) {
-  detail::print_heading(out, plan);
+  print_plan_heading(out, plan);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) detail::print_rank(out, plan, rank);
   detail::print_steps_not_made(out, plan);
   detail::print_totals(out, plan);
