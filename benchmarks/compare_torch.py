@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed of annulus_attention_bench relative to PyTorch's flash attention for CPUs; the two alternate in each case.
 
-benchmarks/beside_torch.py [--build build/native] [--repetitions 3] [--threads 1]
+benchmarks/compare_torch.py [--build build/native] [--repetitions 3] [--threads 1]
 
 Requires PyTorch 2.3 or later. Batch 1, 4 heads, 4096 tokens; PyTorch gets its own axis order, contiguous. With one thread
 CPU time is measured, which excludes other load on the core; with several, wall time. Causal work counts half.
@@ -24,7 +24,7 @@ try:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 except ImportError:
-    raise SystemExit("beside_torch.py requires torch 2.3 or later, which this python3 does not have")
+    raise SystemExit("compare_torch.py requires torch 2.3 or later, which this python3 does not have")
 
 from results import attention_name, load
 
