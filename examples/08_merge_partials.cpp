@@ -23,6 +23,6 @@ int main() {
   annulus::merge_rows<float, float>({first.output.data(), 16}, first.lse(0, 0, 0), {second.output.data(), 16},
                                     second.lse(0, 0, 0));
   float const difference = std::abs(first.output(0, 0, 0, 0) - whole.output(0, 0, 0, 0));
-  std::cout << "merged lse " << first.lse(0, 0, 0) << ", in one go " << whole.lse(0, 0, 0) << '\n';
+  std::cout << "merged lse " << first.lse(0, 0, 0) << ", over the whole cache " << whole.lse(0, 0, 0) << '\n';
   return difference < 1e-6f ? 0 : 1;
 }

@@ -79,7 +79,7 @@ Matrix<float> exponentials(Logits const& logits) {
   return logits.unaryExpr([](float x) { return std::exp(x); });
 }
 
-/// Dense attention, rounded where a kernel does.
+/// Dense attention, rounded where a kernel rounds.
 class Dense : OverBlocks<float> {
  public:
   using OverBlocks::OverBlocks;
@@ -136,9 +136,9 @@ class Dense : OverBlocks<float> {
 
   void add_gradients(Where const& at, Forward const& forward, Eigen::VectorXf const& lse) {
     Matrix<float> const dout = query_rows(*inputs_.dout, at);
-    Eigen::VectorXf const finite =
+    Eigen::VectorXf const lse_or_zero =
         (lse.array() == minus_infinity).select(Eigen::ArrayXf::Zero(lse.size()), lse.array()).matrix();
-    Matrix<float> weights = exponentials(forward.logits.colwise() - finite);
+    Matrix<float> weights = exponentials(forward.logits.colwise() - lse_or_zero);
     Eigen::VectorXf const delta = dout.cwiseProduct(forward.output).rowwise().sum();
     Matrix<float> dlogits = weights.cwiseProduct((dout * forward.v.transpose()).colwise() - delta);
     if (forward.slope.size() > 0) dlogits = dlogits.cwiseProduct(forward.slope);
@@ -153,7 +153,7 @@ class Dense : OverBlocks<float> {
   Eigen::Array<bool, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> visible_;
 };
 
-/// Sums of squared terms.
+/// Roots of the sums of squared terms.
 class Terms : OverBlocks<double> {
  public:
   Terms(NkiProblem const& problem, Inputs<float> const& inputs, Results<double> const& reference)

@@ -21,7 +21,8 @@ namespace annulus_command {
 /// for f64, where the reference is rounded as well. u_t is that of the elements, u_s that of the sums (f32; f64 for
 /// f64). Errors of single roundings are independent, so those of n terms add up as the root of the sum of
 /// their squares; the sum of n numbers has the error u_s sqrt(n) (Higham and Mary, SIAM J. Sci. Comput. 41, 2019). To
-/// first order, with n the larger number of terms of any sum over positions:
+/// first order, with n the larger number of terms of any sum over positions, and 0.425 u_t the standard deviation of a
+/// rounding error of at most u_t:
 ///
 ///   product x = scale q.k      dx   = u_s |scale| |q| |k| sqrt(head_dim)
 ///   logit l, capped, biased    dl   = slope dx + dx^2 / softcap + 4 u_s (|capped| + |bias| + |l|)
@@ -35,8 +36,7 @@ namespace annulus_command {
 /// Each result is a sum of such factors times elements of the operands. Its error is the root of the sum of the squares
 /// of its terms' errors and of the squares of the sums that result if the errors of all terms have one sign, because
 /// equal terms are rounded equally and a row has one delta. It is computed from the terms, not from the result, so it
-/// holds where they cancel. The bound is 6 times this error, since 0.425 u_t is the standard deviation of a rounding
-/// error, plus the rounding of the result, at most u_t. It excludes an error of 3 percent of an element in every
+/// holds where they cancel. The bound is 6 standard deviations, plus the rounding of the result, at most u_t. It excludes an error of 3 percent of an element in every
 /// element type, unless the terms of that element cancel or dl is near 1.
 ///
 /// inputs, reference: of one call, in double. call: its element type is that of the checked results.
@@ -45,9 +45,9 @@ Results<double> rounding_bounds(Inputs<double> const& inputs, Call const& call, 
 /// Error of one result against the reference, checked element by element.
 struct Verified {
   std::string name;
-  double largest = 0;   ///< largest difference over the largest magnitude of the reference and of the bounds
+  double largest = 0;   ///< largest difference divided by the largest magnitude of the reference and of the bounds
   double of_bound = 0;  ///< largest ratio of an element's difference to its bound; infinite for a NaN
-  double bound = 0;     ///< bound of that element, over the same magnitude as `largest`
+  double bound = 0;     ///< bound of that element, divided by the same magnitude as `largest`
   std::string worst{};  ///< message about that element
 
   bool good() const { return of_bound <= 1; }

@@ -30,7 +30,7 @@ namespace {
 class ChoosyBackend : public annulus::ReferenceBackend {
  public:
   annulus::Support supports(annulus::Problem const& problem) const {
-    if (problem.dropout.active()) return annulus::Support::no("ChoosyBackend has no dropout");
+    if (problem.rules.dropout.active()) return annulus::Support::no("ChoosyBackend has no dropout");
     if (problem.local_queries == 0) return annulus::Support::no("ChoosyBackend requires local queries on each rank");
     return annulus::Support::yes();
   }

@@ -27,8 +27,7 @@ annulus::RingPlan forward_plan(RingProblem problem) {
   return annulus::RingPlan({.query_lengths = problem.query_lengths,
                             .key_lengths = problem.key_lengths,
                             .sharding = problem.options.sharding,
-                            .mask = problem.options.mask,
-                            .query_offset = problem.options.query_offset.value_or(0)});
+                            .rules = annulus::rules_of(problem.options)});
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST_CASE("a document in several runs is detected, and its range contains all of
   CHECK_FALSE(runs_of({1, 2, 1}).consecutive());
 }
 
-TEST_CASE("no keys, no runs", "[mask]") {
+TEST_CASE("no keys or only padding: no runs", "[mask]") {
   CHECK(runs_of({}).consecutive());
   CHECK(runs_of({}).rows_of(1).empty());
   CHECK(detail::DocumentRuns().rows_of(1).empty());

@@ -11,7 +11,7 @@ namespace annulus_test {
 
 inline std::vector<double> uniform_values(std::mt19937_64& engine, std::int64_t count) {
   std::vector<double> values(static_cast<std::size_t>(count));
-  for (double& value : values) value = 2.0 * static_cast<double>(engine() >> 11) / 9007199254740992.0 - 1.0;
+  for (double& value : values) value = 2.0 * static_cast<double>(engine() >> 11) / 0x1p53 - 1.0;
   return values;
 }
 

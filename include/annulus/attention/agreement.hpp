@@ -120,7 +120,7 @@ class CallRecord {
     if (all_are_calls(records)) compare_field(records, 0);
   }
 
-  /// False if a rank is in another operation than a call of the attention.
+  /// True if every rank is in a forward or backward call, none in a scatter, gather or all_reduce.
   static bool all_are_calls(std::span<CallRecord const> records) {
     return std::all_of(records.begin(), records.end(),
                        [](CallRecord const& record) { return record.fields_[0].name.view() == call_name; });

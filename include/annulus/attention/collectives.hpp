@@ -3,7 +3,7 @@
 //
 // All ranks call them in the same order, between calls of the attention. Arguments that do not fit are refused on all
 // ranks, with the same error, before any element moves; a rank that fails later abandons the ring. A rank that skips
-// one of several equal operations makes its next one instead, which no record can tell: number them (`call`).
+// one of several equal operations makes its next one instead, which comparing the calls cannot detect: number them (`call`).
 
 #include <algorithm>
 #include <array>
@@ -27,7 +27,7 @@
 
 namespace annulus {
 
-/// The axis of a tensor that holds the positions, and whose positions they are.
+/// The axis along which a tensor is sharded, and the side whose sharding applies.
 struct Along {
   std::size_t axis = axis::sequence;  ///< 1, as in [batch, sequence, heads, dim]; 2 for lse [batch, heads, queries]
   Side side = Side::query;

@@ -10,7 +10,7 @@
 
 namespace annulus {
 
-/// Base of the backends that compute in host memory: operations 1, 4 to 6 and 8 of the Backend concept without fold.
+/// Base of the backends that compute in host memory: everything of the Backend concept but supports, fold and add_gradients.
 /// Each is done when it returns.
 class HostOperations {
  public:
@@ -76,6 +76,7 @@ class HostOperations {
       scale *= row.normaliser();
       A const* const from = &state.accumulator(b, i, h, 0);
       T* const to = &output(b, i, h, 0);
+      // A constant stride of 1 lets the compiler vectorize.
       if (Index const stride = output.stride(axis::dim); stride == 1)
         for (Index d = 0; d < output.extent(axis::dim); ++d) to[d] = static_cast<T>(scale * from[d]);
       else

@@ -49,19 +49,19 @@ inline int number_in_environment(char const* variable, int index = 0) {
   return value ? entry_of(value, index) : 0;
 }
 
-/// Number of ranks that the launcher of this process has started on its node, as its environment states; 1 without.
+/// Number of ranks that the launcher of this process has started on its node, as its environment states; 1 without a launcher.
 inline int ranks_of_node() {
   for (char const* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE",  // Open MPI
                                "MPI_LOCALNRANKS",             // MPICH and Intel MPI
                                "MV2_COMM_WORLD_LOCAL_SIZE",   // MVAPICH2
                                "PMI_LOCAL_SIZE"})             // Cray PALS
     if (int const ranks = number_in_environment(variable); ranks > 0) return ranks;
-  // srun, which also starts the daemons of mpirun, and these pass its variables on: hence the last to be asked.
+  // Slurm last: where mpirun starts its daemons by srun, ranks inherit Slurm's variables, which count the daemons.
   return std::max(1, number_in_environment("SLURM_STEP_TASKS_PER_NODE", number_in_environment("SLURM_NODEID")));
 }
 
-/// Number of cores of the node that its ranks may use together: those of the Slurm job, or of the machine or container,
-/// whose first process is bound to no part of them.
+/// Number of cores of the node that its ranks may use together: those of the Slurm job, otherwise the larger number to
+/// which process 1, which is normally not bound, and this process are bound.
 inline int cores_of_node() {
   int const allocated = number_in_environment("SLURM_CPUS_ON_NODE");
   return allocated > 0 ? allocated : std::max(cores_of_process(1), cores_of_process(0));
@@ -73,7 +73,7 @@ inline int cores_of_node() {
 /// more than the cores that the process is bound to, and at least 1. A remainder stays idle: a ring is as fast as its
 /// slowest rank. The number of ranks is that of the launcher's environment (mpirun of Open MPI, MPICH, Intel MPI and
 /// MVAPICH2, PALS, srun), and 1 without one. MPI is not asked, so the result is the same before and after MPI_Init and
-/// with every communicator. A rank of another launcher, or one whose neighbours compute less, states its own number.
+/// with every communicator. A rank that is to use another share of its node states it (CpuBackend::threads).
 inline int default_threads() {
   return std::clamp(detail::cores_of_node() / detail::ranks_of_node(), 1, detail::cores_of_process(0));
 }

@@ -38,9 +38,10 @@ void in_step(Rank rank, int step, Function&& function) {
   }
 }
 
-/// Exchange by messages, between ranks that do not share memory: each hop is a shift, which copies the rows. Prefetched rows travel from rank to rank through two
-/// alternating buffers. Carried results are sent from up to two alternating working buffers and arrive in a buffer of
-/// their own. Members that wait throw CommunicationError for a lost or late peer and for corrupted rows.
+/// Exchange by messages, between ranks that do not share memory or with ZeroCopy::never: each hop is a shift, which
+/// copies the rows. Prefetched rows travel from rank to rank through two alternating buffers. Carried results are sent
+/// from up to two alternating working buffers and arrive in a buffer of their own. Members that wait throw
+/// CommunicationError for a lost or late peer and for corrupted rows.
 template <Communicator C, Backend B>
 class CopiedExchange {
  public:
@@ -152,10 +153,10 @@ class CopiedExchange {
   std::optional<TransferOf<C>> prefetched_shift_, carried_shift_;
 };
 
-/// Zero-copy exchange, with the members of CopiedExchange: ranks sharing memory read each other's buffers. Before its first step every rank opens
-/// windows on its prefetched rows to all ranks that need them; each step reads the rows of its owner in the owner's
-/// buffer. Results are read by the rank that adds to them next. They rotate through up to three buffers, so that this
-/// rank writes new results while the other rank reads the previous ones.
+/// Zero-copy exchange, with the members of CopiedExchange: ranks sharing memory read each other's buffers. Before its
+/// first step every rank opens windows on its prefetched rows to all ranks that need them; each step reads the rows of
+/// its owner in the owner's buffer. Results are read by the rank that adds to them next. They rotate through up to
+/// three buffers, so that this rank writes new results while the other rank reads the previous ones.
 template <ZeroCopyCommunicator C, Backend B>
 class ZeroCopyExchange {
  public:

@@ -21,7 +21,12 @@ namespace annulus {
 
 /// Each rank owns one block of the sequence; blocks are in rank order and may have any lengths, including 0.
 struct Contiguous {
+  static constexpr std::string_view kind = "contiguous";
+
   bool operator==(Contiguous const&) const = default;
+
+  /// Hash of the parameters, begun with `seed`.
+  std::uint64_t digest(std::uint64_t seed) const { return seed; }
 
   /// Near-equal blocks: the first global % ranks ranks own one position more.
   std::vector<Index> lengths(Side, int ranks, Index global) const {
@@ -42,9 +47,15 @@ struct Contiguous {
 /// Blocks of `block` positions are assigned round-robin; with block 1 rank r owns r, r + ranks, r + 2 ranks, ...
 /// Striped Attention: Brandon et al., arXiv 2311.09431.
 struct Striped {
+  static constexpr std::string_view kind = "striped";
+
   Index block = 1;
 
   bool operator==(Striped const&) const = default;
+
+  std::uint64_t digest(std::uint64_t seed) const {
+    return detail::digest_of(std::as_bytes(std::span(&block, 1)), seed);
+  }
 
   std::vector<Index> lengths(Side, int ranks, Index global) const {
     std::vector<Index> result;
@@ -78,7 +89,11 @@ struct Striped {
 /// The sequence is cut into 2 * ranks blocks; rank r owns blocks r and 2 * ranks - 1 - r, so that all ranks have the
 /// same causal work. If the length is not a multiple of 2 * ranks, the first blocks are one position longer.
 struct Zigzag {
+  static constexpr std::string_view kind = "zigzag";
+
   bool operator==(Zigzag const&) const = default;
+
+  std::uint64_t digest(std::uint64_t seed) const { return seed; }
 
   std::vector<Index> lengths(Side, int ranks, Index global) const {
     std::vector<Index> result;
@@ -108,10 +123,20 @@ struct Zigzag {
 /// Any position on any rank, in any order: queries[rank][row] is a global position. Keys are placed like the queries
 /// unless `keys` is given. Together the ranks must own every position in [0, length) exactly once.
 struct ExplicitMap {
+  static constexpr std::string_view kind = "explicit";
+
   std::vector<std::vector<Index>> queries;
   std::vector<std::vector<Index>> keys;
 
   bool operator==(ExplicitMap const&) const = default;
+
+  std::uint64_t digest(std::uint64_t seed) const {
+    for (auto const* side : {&queries, &keys}) {
+      for (auto const& rank : *side) seed = detail::digest_of(std::as_bytes(std::span(rank)), seed);
+      seed = ~seed;  // separates the last rank of the queries from the first of the keys
+    }
+    return seed;
+  }
 
   std::vector<std::vector<Index>> const& positions(Side side) const {
     return side == Side::key && !keys.empty() ? keys : queries;
@@ -192,9 +217,8 @@ class Sharding {
 
   /// "contiguous", "striped", "block-striped", "zigzag" or "explicit".
   std::string_view kind() const {
-    if (block() > 0) return block() == 1 ? "striped" : "block-striped";
-    if (std::holds_alternative<Zigzag>(kind_)) return "zigzag";
-    return std::holds_alternative<Contiguous>(kind_) ? "contiguous" : "explicit";
+    if (block() > 1) return "block-striped";
+    return std::visit([](auto const& kind) { return kind.kind; }, kind_);
   }
   /// Block length of a striped sharding; 0 for other kinds.
   Index block() const {
@@ -206,14 +230,9 @@ class Sharding {
 
   /// Hash of kind and parameters, which ranks compare before they exchange anything.
   std::uint64_t fingerprint() const {
-    std::array const parameters{static_cast<Index>(kind_.index()), block()};
-    auto hash = detail::digest_of(std::as_bytes(std::span(parameters)));
-    if (auto const* map = std::get_if<ExplicitMap>(&kind_))
-      for (auto const* side : {&map->queries, &map->keys}) {
-        for (auto const& rank : *side) hash = detail::digest_of(std::as_bytes(std::span(rank)), hash);
-        hash = ~hash;  // separates the last rank of the queries from the first of the keys
-      }
-    return hash;
+    Index const kind = static_cast<Index>(kind_.index());
+    auto const hash = detail::digest_of(std::as_bytes(std::span(&kind, 1)));
+    return std::visit([&](auto const& parameters) { return parameters.digest(hash); }, kind_);
   }
 
  private:

@@ -27,7 +27,7 @@ inline constexpr Index inactive_row = -1;
 
 /// Rows of a step kernel: query row i of the kernel is row queries[i] of the step, key row j is row keys[j].
 struct StepRows {
-  RingMask mask;
+  RingMask mask;  ///< over the kernel's rows, in their order
   std::vector<Index> queries, keys;
 };
 
@@ -55,17 +55,17 @@ inline std::optional<StepRows> in_order(Mask const& mask, StepPositions const& a
 }
 
 /// Sort key. In this order a query sees one range of the sink tokens and one of the other keys.
-struct Key {
+struct SortKey {
   bool in_window = true;
   std::int32_t document = 0;
   Index position = 0, row = 0;
 
-  auto operator<=>(Key const&) const = default;
+  auto operator<=>(SortKey const&) const = default;
 };
 
 /// Keys sorted so that each query sees one range in each of at most two pieces; drops padding; nullopt if none is left.
 inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at) {
-  std::vector<Key> keys;
+  std::vector<SortKey> keys;
   for (std::size_t row = 0; row < at.keys.size(); ++row) {
     std::int32_t const document = at.packed() ? at.key_documents[row] : 1;
     bool const in_window = !(mask.window.bounded() && mask.is_sink(at.keys[row]));
@@ -74,21 +74,22 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
   }
   if (keys.empty()) return std::nullopt;
   std::ranges::sort(keys);
-  auto const cut = std::ranges::find_if(keys, &Key::in_window) - keys.begin();
+  auto const cut = std::ranges::find_if(keys, &SortKey::in_window) - keys.begin();
   std::vector<RowRange> pieces;
   for (RowRange piece : {RowRange{0, cut}, RowRange{cut, std::ssize(keys)}})
     if (!piece.empty()) pieces.push_back(piece);
 
   std::vector<std::vector<RowRange>> ranges(pieces.size());
   for (std::size_t p = 0; p < pieces.size(); ++p) {
-    std::span<Key const> const piece = std::span<Key const>(keys).subspan(static_cast<std::size_t>(pieces[p].begin),
-                                                                          static_cast<std::size_t>(pieces[p].size()));
+    std::span<SortKey const> const piece = std::span<SortKey const>(keys).subspan(
+        static_cast<std::size_t>(pieces[p].begin), static_cast<std::size_t>(pieces[p].size()));
     bool const in_window = piece.front().in_window;
     for (std::size_t i = 0; i < at.queries.size(); ++i) {
       std::int32_t const document = at.packed() ? at.query_documents[i] : 1;
       PositionRange const visible = mask.keys_of(at.queries[i], !in_window);
       auto const first_from = [&](Index position) {
-        return std::ranges::lower_bound(piece, Key{in_window, document, position, 0}) - piece.begin() + pieces[p].begin;
+        return std::ranges::lower_bound(piece, SortKey{in_window, document, position, 0}) - piece.begin() +
+               pieces[p].begin;
       };
       RowRange const seen{first_from(visible.begin), first_from(visible.end)};
       ranges[p].push_back(annulus::detail::same_document(document, document) && !seen.empty()
@@ -97,7 +98,7 @@ inline std::optional<StepRows> sorted(Mask const& mask, StepPositions const& at)
     }
   }
   StepRows rows{RingMask(std::move(pieces), std::move(ranges)), {}, {}};
-  for (Key const& key : keys) rows.keys.push_back(key.row);
+  for (SortKey const& key : keys) rows.keys.push_back(key.row);
   return rows;
 }
 

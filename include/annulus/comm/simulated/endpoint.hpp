@@ -246,7 +246,7 @@ class SimulatedEndpoint {
     if (world_.failure) world_.failure->raise(rank_);
   }
 
-  /// Notes that the rank's function has returned: waits for it fail.
+  /// Records that this rank's function has returned; from then on, waits for this rank fail.
   void leave() noexcept {
     std::lock_guard const lock(world_.mutex);
     left_ = true;
@@ -276,7 +276,7 @@ class SimulatedEndpoint {
     return {from, rank_, channel, counts[stream_index(channel, from)]++};
   }
 
-  /// Closes the ring if function() fails: its exchange is only begun, and would pair wrongly later.
+  /// Closes the ring if function() fails: a half-posted exchange would match a later one.
   template <class Function>
   std::invoke_result_t<Function&> or_close(Function&& function) {
     try {
