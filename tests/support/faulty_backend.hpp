@@ -94,13 +94,12 @@ class FaultyBackend : public annulus::HostOperations {
       }
       A const dlogit = weight * (kept * dweight - backward.delta(b, h, i));
       A slope = logit.slope;
-      if (is(BackendFault::soft_cap_slope_forgotten)) slope = static_cast<A>(step.rules.softmax_scale.value());
-      if (is(BackendFault::scale_forgotten_in_backward)) slope /= static_cast<A>(step.rules.softmax_scale.value());
+      if (is(BackendFault::soft_cap_slope_forgotten)) slope = static_cast<A>(step.softmax_scale());
+      if (is(BackendFault::scale_forgotten_in_backward)) slope /= static_cast<A>(step.softmax_scale());
       if (gradients.dbias.data())
         gradients.dbias(b, h, i, step.key_positions[static_cast<std::size_t>(j)]) +=
-            is(BackendFault::bias_gradient_through_cap)
-                ? dlogit * slope / static_cast<A>(step.rules.softmax_scale.value())
-                : dlogit;
+            is(BackendFault::bias_gradient_through_cap) ? dlogit * slope / static_cast<A>(step.softmax_scale())
+                                                        : dlogit;
       for (annulus::Index d = 0; d < operands.q.extent(annulus::axis::dim); ++d) {
         gradients.dq(b, i, h, d) += dlogit * slope * static_cast<A>(operands.k(b, j, kv, d));
         if (!is(BackendFault::group_not_summed) || h % group == 0)

@@ -53,11 +53,14 @@ struct Step {
   TensorView<std::int32_t const, 2, Space> key_segments{};
   Progress progress{};
 
+  /// Factor of q.k; 1 if the rules do not set it.
+  double softmax_scale() const { return rules.softmax_scale.value_or(1); }
+
   bool has_segments() const { return query_segments.data() != nullptr; }
 
   template <class A>
   LogitRule<A> logit_rule() const {
-    return {static_cast<A>(rules.softmax_scale.value()), static_cast<A>(rules.logit_softcap)};
+    return {static_cast<A>(softmax_scale()), static_cast<A>(rules.logit_softcap)};
   }
 
   /// True if query row `query` sees key row `key`: the only place that applies all rules.

@@ -240,7 +240,7 @@ class BackwardUnit {
   /// key. Keys that all lanes see need no mask.
   void differentiate(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows) {
     RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units_.weight_scale,
-                            static_cast<A>(call_.step.rules.softmax_scale.value())};
+                            static_cast<A>(call_.step.softmax_scale())};
     RowRange plain{rows.end, rows.end};
     if (units_.finished && !call_.step.rules.dropout.active() && !seen.each) {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});

@@ -92,7 +92,7 @@ struct LogitUnits {
   static LogitUnits of(HostStep<T> const& step) {
     constexpr bool exact_queries = is_pair<PackedElement<T>>;
     bool const plain = step.rules.logit_softcap == 0 && !step.bias.data();
-    A const scale = static_cast<A>(step.rules.softmax_scale.value());
+    A const scale = static_cast<A>(step.softmax_scale());
     LogitUnits units;
     if (!exact_queries)
       units.query_scale = scale;
