@@ -13,7 +13,7 @@ int main() {
                                 .query_lengths = lengths,
                                 .key_lengths = lengths,
                                 .sharding = options.sharding,
-                                .mask = options.mask});
+                                .rules = rules_of(options)});
   std::cout << "backward: " << plan.steps() << " steps, " << name_of(plan.rotation()) << " rotate, "
             << plan.bytes_sent(0) << " bytes sent and " << plan.peak_buffer_bytes(0)
             << " bytes of buffers per rank, work of the busiest rank / mean = " << plan.imbalance() << '\n';
