@@ -36,8 +36,9 @@ namespace annulus_command {
 /// Each result is a sum of such factors times elements of the operands. Its error is the root of the sum of the squares
 /// of its terms' errors and of the squares of the sums that result if the errors of all terms have one sign, because
 /// equal terms are rounded equally and a row has one delta. It is computed from the terms, not from the result, so it
-/// holds where they cancel. The bound is 6 standard deviations, plus the rounding of the result, at most u_t. It excludes an error of 3 percent of an element in every
-/// element type, unless the terms of that element cancel or dl is near 1.
+/// holds where they cancel. The bound is 6 standard deviations, plus the rounding of the result, at most u_t. It
+/// excludes an error of 3 percent of an element in every element type, unless the terms of that element cancel or dl is
+/// near 1.
 ///
 /// inputs, reference: of one call, in double. call: its element type is that of the checked results.
 Results<double> rounding_bounds(Inputs<double> const& inputs, Call const& call, Results<double> const& reference);

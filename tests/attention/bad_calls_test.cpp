@@ -145,7 +145,7 @@ std::vector<BadCall> wrong_options() {
   auto const dropout = [](double x) { return [x](Call& c) { c.options.dropout.probability = x; }; };
   auto const offset = [](Index x) { return [x](Call& c) { c.options.query_offset = x; }; };
   return {
-      unsupported("reproducible", {"reproducible is true", "accepted: false"},
+      unsupported("reproducible", {"reproducible is true; accepted: false"},
                   [](Call& c) { c.options.reproducible = true; }),
       unsupported("a NaN scale", {"softmax_scale is", "nan", "finite"}, scale(std::nan(""))),
       unsupported("an infinite scale", {"softmax_scale is inf"}, scale(infinity)),

@@ -3,7 +3,8 @@
 //
 // All ranks call them in the same order, between calls of the attention. Arguments that do not fit are refused on all
 // ranks, with the same error, before any element moves; a rank that fails later abandons the ring. A rank that skips
-// one of several equal operations makes its next one instead, which comparing the calls cannot detect: number them (`call`).
+// one of several equal operations makes its next one instead, which comparing the calls cannot detect: number them
+// (`call`).
 
 #include <algorithm>
 #include <array>

@@ -22,8 +22,8 @@ struct Options {
   /// them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if queries and
   /// keys differ in number and the mask is causal, a window or chunks.
   std::optional<Index> query_offset{};
-  /// The same bits for any number of ranks. Not available yet: true throws UnsupportedError. For a given number of ranks
-  /// results always have the same bits.
+  /// The same bits for any number of ranks: true is refused with UnsupportedError. For a given number of ranks results
+  /// always have the same bits.
   bool reproducible = false;
   Rotation rotation = Rotation::automatic;
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are

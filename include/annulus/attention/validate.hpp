@@ -47,8 +47,8 @@ inline void validate_rules(AttentionRules const& rules) {
                                   "; accepted: a position, |query_offset| < ", limit);
 }
 
-/// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in number
-/// and the mask depends on positions.
+/// Global position of query 0. Throws UnsupportedError if it is unset and not clear: if queries and keys differ in
+/// number and the mask depends on positions.
 inline Index query_offset_of(AttentionRules const& rules, Index global_queries, Index global_keys) {
   if (rules.query_offset) return *rules.query_offset;
   Mask const& mask = rules.mask;

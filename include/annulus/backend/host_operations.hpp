@@ -10,8 +10,8 @@
 
 namespace annulus {
 
-/// Base of the backends that compute in host memory: everything of the Backend concept but supports, fold and add_gradients.
-/// Each is done when it returns.
+/// Base of the backends that compute in host memory: everything of the Backend concept but supports, fold and
+/// add_gradients. Each operation is done when it returns.
 class HostOperations {
  public:
   using memory_space = HostMemory;

@@ -49,7 +49,8 @@ inline int number_in_environment(char const* variable, int index = 0) {
   return value ? entry_of(value, index) : 0;
 }
 
-/// Number of ranks that the launcher of this process has started on its node, as its environment states; 1 without a launcher.
+/// Number of ranks that the launcher of this process has started on its node, as its environment states; 1 without a
+/// launcher.
 inline int ranks_of_node() {
   for (char const* variable : {"OMPI_COMM_WORLD_LOCAL_SIZE",  // Open MPI
                                "MPI_LOCALNRANKS",             // MPICH and Intel MPI

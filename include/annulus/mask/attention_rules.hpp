@@ -25,8 +25,8 @@ struct AttentionRules {
   /// softmax_scale, or its default for heads of `head_dim`.
   double scale(Index head_dim) const { return softmax_scale.value_or(1 / std::sqrt(static_cast<double>(head_dim))); }
 
-  /// Calls visit(name, value) for each rule. Values are bool, Index, double, std::uint64_t or std::optional<Index>; rules
-  /// that mean the same have equal values.
+  /// Calls visit(name, value) for each rule. Values are bool, Index, double, std::uint64_t or std::optional<Index>;
+  /// rules that mean the same have equal values.
   template <class Visit>
   void visit(Visit&& visit) const {
     auto const limit = [](Index reach) { return reach < unbounded ? std::optional(reach) : std::nullopt; };
