@@ -213,8 +213,12 @@ class RingAttention {
     detail::require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
     if (operands.bias_gradient)
       detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
+    else
+      detail::check<ShapeError>(!gradients.dbias.data(), "dbias is given without bias_gradient, which computes it");
     if (operands.sinks)
       detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+    else
+      detail::check<ShapeError>(!gradients.dsinks.data(), "dsinks is given without sink logits");
   }
 
   template <class T>

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/pair_bits.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
@@ -98,26 +98,58 @@ template <class A, class ForAll>
     negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
-  with_exponent(scale, maximum, [&](auto exponent) __attribute__((always_inline)) {
-    for_all([&](Index row, int v) __attribute__((always_inline)) {
-      V const weight = exponential(exponent(V::load(scores + row * panel + v * lanes), negative_maximum[v]));
-      sums[v] = sums[v] + weight;
-      return weight;
-    });
-  });
+  with_exponent(
+      scale, maximum, [&](auto exponent) __attribute__((always_inline)) {
+        for_all([&](Index row, int v) __attribute__((always_inline)) {
+          V const weight = exponential(exponent(V::load(scores + row * panel + v * lanes), negative_maximum[v]));
+          sums[v] = sums[v] + weight;
+          return weight;
+        });
+      });
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
-/// Replaces scores by their weights, see add_weights().
+/// Factors of dropout for the pairs of a panel and a key block, rows counted from `first`: `scale` for those that are
+/// kept, 0 for others. Without bits: none, and no factor.
 template <class A>
-[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
+struct DropoutFactors {
+  PairBits<A> const* kept = nullptr;
+  Index first = 0;
+  A scale = A(1);
+
+  [[gnu::always_inline]] Vector<A> apply(Vector<A> weight, Index row, int v) const {
+    return select(kept->at(v, first + row), weight * Vector<A>::of(scale), Vector<A>::zero());
+  }
+  A apply(A weight, Index row, Index lane) const {
+    return !kept ? weight : kept->at_lane(lane, first + row) ? weight * scale : A(0);
+  }
+};
+
+/// Calls for_all(weight) with a function weight(row, v) that multiplies the result of `plain` by the factors.
+template <class A, class Weight, class ForAll>
+[[gnu::always_inline]] inline void with_dropout(DropoutFactors<A> const& dropout, Weight const& plain,
+                                                ForAll&& for_all) {
+  if (dropout.kept)
+    for_all([&](Index row, int v) __attribute__((always_inline)) { return dropout.apply(plain(row, v), row, v); });
+  else
+    for_all(plain);
+}
+
+/// Replaces scores by their weights, see add_weights(), times the factors of dropout.
+template <class A>
+[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum,
+                             DropoutFactors<A> const& dropout) {
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  add_weights(scores, scale, maximum, sum, [&](auto weight) __attribute__((always_inline)) {
+  add_weights(
+      scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
+        with_dropout(
+            dropout, plain, [&](auto weight) __attribute__((always_inline)) {
 #pragma GCC unroll 2
-    for (Index j = 0; j < rows; ++j)
+              for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
-  });
+                for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
+            });
+      });
 }
 
 #if defined(ANNULUS_CPU_HAS_PAIRS)
@@ -146,17 +178,22 @@ template <class Element>
 
 /// Like weigh(), but writes the weights as pairs of rows, see store_row_pairs(); the sums are of the unrounded weights.
 [[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
-                                             float const* maximum, float* sum, BfloatPair* pairs) {
-  add_weights(scores, scale, maximum, sum, [&](auto weight) __attribute__((always_inline)) {
-    store_row_pairs(lead, rows, pairs, weight);
-  });
+                                             float const* maximum, float* sum, DropoutFactors<float> const& dropout,
+                                             BfloatPair* pairs) {
+  add_weights(
+      scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
+        with_dropout(
+            dropout,
+            plain, [&](auto weight) __attribute__((always_inline)) { store_row_pairs(lead, rows, pairs, weight); });
+      });
 }
 
 /// Converts block [rows][panel] to pairs of rows, see store_row_pairs().
 [[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
-  store_row_pairs(lead, rows, pairs, [&](Index j, int v) __attribute__((always_inline)) {
-    return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
-  });
+  store_row_pairs(
+      lead, rows, pairs, [&](Index j, int v) __attribute__((always_inline)) {
+        return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
+      });
 }
 
 /// Converts block [rows][panel] to pairs of neighbouring lanes, rounded.
