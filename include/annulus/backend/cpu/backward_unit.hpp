@@ -221,10 +221,11 @@ class BackwardUnit {
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
+    PrefetchQueue& during_products = call_.step.bias.data() ? expect_bias(queries.panel, seen, rows) : ahead;
     multiply_rows<false>(keys.key_groups + rows.first * extents_.head.packed(), row_count, queries.queries,
-                         extents_.head.packed(), blocks_.scores, no_maximum, ahead);
+                         extents_.head.packed(), blocks_.scores, no_maximum, during_products);
     multiply_rows<false>(keys.value_groups + rows.first * extents_.value.packed(), row_count, queries.douts,
-                         extents_.value.packed(), dweights_, no_maximum, ahead);
+                         extents_.value.packed(), dweights_, no_maximum, during_products);
     // The products of lanes without a query may be NaN there; their weight is 0.
     for_each_row_in(keys.not_finite_operands, rows.begin, rows.end, [&](Index j) {
       for (Index lane = 0, place = rows.row(j) * B::panel; lane < B::panel; ++lane, ++place)
@@ -251,6 +252,16 @@ class BackwardUnit {
   }
 
  private:
+  /// Lists the rows of bias and dbias that the panel needs for the next key block.
+  PrefetchQueue& expect_bias(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows) {
+    bias_ahead_.clear();
+    RowRange const next{rows.key(B::key_block), std::min(rows.key(2 * B::key_block), seen.any.end)};
+    PanelRows<T const>(call_.step.bias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+    if (call_.gradients.dbias.data())
+      PanelRows<A>(call_.gradients.dbias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+    return bias_ahead_;
+  }
+
   /// Replaces products by probabilities (times the factor of dropout) and by gradients of the products of query and
   /// key. Keys that all lanes see need no mask.
   void differentiate(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows) {
@@ -345,6 +356,7 @@ class BackwardUnit {
   LogitUnits<A> const units_;
   UnitBlocks<A> blocks_;
   Sight sight_ = Sight::all;  ///< of the panel and block at work
+  PrefetchQueue bias_ahead_;
   A* dweights_;
   /// For pairs only: weights and gradients as pairs of lanes, and gradients as pairs of rows.
   E *weight_lanes_ = nullptr, *gradient_lanes_ = nullptr, *gradient_rows_ = nullptr;

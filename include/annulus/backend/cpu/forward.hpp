@@ -53,6 +53,14 @@ class ForwardPanel {
   }
   void expect_store(PrefetchQueue& ahead) const { panel_.expect(call_.state.accumulator, ahead); }
 
+  /// Lists the rows of the bias that fold() will read for a key block.
+  void expect_bias(Index block, PrefetchQueue& ahead) const {
+    BlockRows const rows = BlockRows::of(block, keys_.any);
+    if (call_.step.bias.data())
+      PanelRows<T const>(call_.step.bias, panel_)
+          .expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+  }
+
   /// Packs the queries and clears the sums, unless the panel is loaded.
   void load() {
     if (loaded_) return;
@@ -290,6 +298,7 @@ class ForwardFold {
       panel.load();
       PrefetchQueue& ahead = scratch.ahead;
       ahead.clear();
+      scratch.panels[(p + 1) % count].expect_bias(block + (p + 1) / count, ahead);
       if (p + 1 < count) scratch.panels[p + 1].expect_load(ahead);
       if (block + 1 < blocks_end)
         packed.expect(block + 1, p, count, ahead);

@@ -25,6 +25,13 @@ class PanelRows {
     }
   }
 
+  /// Adds the elements of the keys to the prefetch queue: rows that follow each other are pages apart.
+  void expect(PrefetchQueue& ahead, std::span<Index const> positions, RowRange keys) const {
+    if (keys.empty() || one_row_ || !are_consecutive(positions, keys)) return;
+    Index const first = positions[static_cast<std::size_t>(keys.begin)] * stride_;
+    for (int lane = 0; lane < count_; ++lane) ahead.add(rows_[lane] + first, stride_, keys.size());
+  }
+
   /// block[j][lane] += the lane's element at the position of key row keys.begin + j. Lanes without a query stay.
   void add_to(A* block, std::span<Index const> positions, RowRange keys) const {
     bool const vectors = stride_ == 1 && are_consecutive(positions, keys);
