@@ -196,7 +196,7 @@ void add_all_cases() {
   for (Pass pass : passes)
     for (MaskKind mask : masks)
       for (DataType type : types)
-        for (Index tokens : {512, 1024, 2048, 4095, 4096, 4097, 8192, 16384, 32768})
+        for (Index tokens : {256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384, 32768})
           for (Index dim : {32, 64, 80, 96, 128, 192, 256})
             for (int threads : thread_counts()) {
               AttentionCase const c{
