@@ -155,7 +155,7 @@ TEMPLATE_TEST_CASE("vectors of random numbers are those of each query", "[cpu]",
       heads[i] = static_cast<std::uint32_t>(random());
       queries[i] = static_cast<std::uint32_t>(random());
     }
-    PhiloxRow<TestType>(batch, heads, queries, key).generate(group, numbers);
+    PhiloxQueries<TestType>(batch, heads, queries, key).generate(group, numbers);
     for (int i = 0; i < Vector<TestType>::lanes; ++i) {
       auto const expected = annulus::philox4x32(
           {batch, static_cast<std::uint32_t>(heads[i]), static_cast<std::uint32_t>(queries[i]), group}, key);

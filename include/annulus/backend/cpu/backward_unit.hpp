@@ -201,10 +201,11 @@ class BackwardUnit {
 
  public:
   /// Arguments must outlive the object.
-  BackwardUnit(Arena& arena, GradientCall<T> const& call, StepExtents<E> const& extents, KnownSights<T> const& sights)
+  BackwardUnit(Arena& arena, GradientCall<T> const& call, StepExtents<E> const& extents,
+               VisibilityCache<T> const& cache)
       : call_(call),
         extents_(extents),
-        sights_(sights),
+        visibility_cache_(cache),
         units_(LogitUnits<A>::of(call.step)),
         blocks_(UnitBlocks<A>::of(arena, call.step, Pass::backward)),
         dweights_(arena.take<A>(Index{B::key_block} * B::panel)) {
@@ -216,8 +217,8 @@ class BackwardUnit {
   /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
   void meet(BackwardPanel<T>& queries, PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows,
             HeadRows<T const> const& key_operand, PrefetchQueue& ahead) {
-    sight_ = sights_.find(call_.step, queries.panel, seen, rows, *blocks_.visible);
-    if (sight_ == Sight::nothing) return;
+    visibility_ = visibility_cache_.find(call_.step, queries.panel, seen, rows, *blocks_.visible);
+    if (visibility_ == Visibility::none) return;
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
@@ -256,9 +257,9 @@ class BackwardUnit {
   PrefetchQueue& expect_bias(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows) {
     bias_ahead_.clear();
     RowRange const next{rows.key(B::key_block), std::min(rows.key(2 * B::key_block), seen.any.end)};
-    PanelRows<T const>(call_.step.bias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+    BiasRows<T const>(call_.step.bias, panel).expect(bias_ahead_, call_.step.key_positions, next);
     if (call_.gradients.dbias.data())
-      PanelRows<A>(call_.gradients.dbias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+      BiasRows<A>(call_.gradients.dbias, panel).expect(bias_ahead_, call_.step.key_positions, next);
     return bias_ahead_;
   }
 
@@ -268,7 +269,7 @@ class BackwardUnit {
     RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units_.weight_scale,
                             static_cast<A>(call_.step.softmax_scale())};
     RowRange plain{rows.end, rows.end};
-    if (units_.finished && !blocks_.kept && sight_ == Sight::all) {
+    if (units_.finished && !blocks_.kept && visibility_ == Visibility::all) {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
       if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
@@ -284,7 +285,7 @@ class BackwardUnit {
     Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
-    finish_logits(call_.step, panel, seen, sight_, rows, blocks_, units_, largest);
+    finish_logits(call_.step, panel, seen, visibility_, rows, blocks_, units_, largest);
     if (blocks_.kept) find_kept(call_.step, panel, rows, *blocks_.kept);
     DropoutFactors<A> const dropout{blocks_.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
     A* const slope = blocks_.slope ? blocks_.slope + begin : nullptr;
@@ -297,8 +298,8 @@ class BackwardUnit {
     RowTerms<A> of_logits = terms;
     of_logits.gradient_scale = A(1);
     detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
-    PanelRows<A>(dbias, panel)
-        .add_from(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+    BiasRows<A>(dbias, panel)
+        .add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
     for (Index e = 0; e < count * B::panel; ++e)
       // The slope of an invisible pair may be NaN; its gradient is 0.
       if (A& gradient = dweights_[begin + e]; gradient != A(0))
@@ -352,10 +353,10 @@ class BackwardUnit {
 
   GradientCall<T> const& call_;
   StepExtents<E> const& extents_;
-  KnownSights<T> const& sights_;
+  VisibilityCache<T> const& visibility_cache_;
   LogitUnits<A> const units_;
   UnitBlocks<A> blocks_;
-  Sight sight_ = Sight::all;  ///< of the panel and block at work
+  Visibility visibility_ = Visibility::all;  ///< of the panel and block at work
   PrefetchQueue bias_ahead_;
   A* dweights_;
   /// For pairs only: weights and gradients as pairs of lanes, and gradients as pairs of rows.

@@ -25,10 +25,10 @@ class ForwardPanel {
 
  public:
   /// Takes memory for queries and results from the arena. Arguments must outlive the object.
-  ForwardPanel(Arena& arena, FoldCall<T> const& call, StepExtents<E> const& extents, KnownSights<T> const& sights)
+  ForwardPanel(Arena& arena, FoldCall<T> const& call, StepExtents<E> const& extents, VisibilityCache<T> const& cache)
       : call_(call),
         extents_(extents),
-        sights_(sights),
+        visibility_cache_(cache),
         units_(LogitUnits<A>::of(call.step)),
         queries_(arena.take<E>(extents.head.packed() * B::panel)),
         output_(arena.take<A>(extents.value.grouped() * B::panel)) {}
@@ -57,7 +57,7 @@ class ForwardPanel {
   void expect_bias(Index block, PrefetchQueue& ahead) const {
     BlockRows const rows = BlockRows::of(block, keys_.any);
     if (call_.step.bias.data())
-      PanelRows<T const>(call_.step.bias, panel_)
+      BiasRows<T const>(call_.step.bias, panel_)
           .expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
   }
 
@@ -100,8 +100,8 @@ class ForwardPanel {
 
   /// True if a lane sees one of `rows`, which are within the bounds of the lanes. Call it before fold().
   bool sees(BlockRows const& rows, UnitBlocks<A> const& blocks) {
-    sight_ = sights_.find(call_.step, panel_, keys_, rows, *blocks.visible);
-    return sight_ != Sight::nothing;
+    visibility_ = visibility_cache_.find(call_.step, panel_, keys_, rows, *blocks.visible);
+    return visibility_ != Visibility::none;
   }
 
   /// Adds keys [rows.begin, rows.end) of a block, those that any lane may see. `weights`: scratch of a block's size.
@@ -149,15 +149,15 @@ class ForwardPanel {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
       multiply.template operator()<false>(part);
-      finish_logits(call_.step, panel_, keys_, sight_, {part.block_begin, rows.first, part.begin, part.end}, blocks,
-                    units_, largest);
+      finish_logits(call_.step, panel_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end},
+                    blocks, units_, largest);
     };
     // Whole packed groups of rows; the last group of the keys is padded with copies.
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
     RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
     Index const full_begin = G::rows_padded(seen.begin - rows.block_begin), seen_end = seen.end - rows.block_begin;
     Index const full_end = seen_end == last ? last : seen_end / G::rows * G::rows;
-    if (units_.finished && sight_ == Sight::all && full_begin < full_end) {
+    if (units_.finished && visibility_ == Visibility::all && full_begin < full_end) {
       multiply_and_mask(rows.begin, full_begin);
       multiply.template operator()<true>({rows.block_begin, full_begin, full_begin, full_end});
       multiply_and_mask(full_end, rows.end);
@@ -186,11 +186,11 @@ class ForwardPanel {
 
   FoldCall<T> const& call_;
   StepExtents<E> const& extents_;
-  KnownSights<T> const& sights_;
+  VisibilityCache<T> const& visibility_cache_;
   LogitUnits<A> units_;
   QueryPanel<A> panel_{};
   PanelKeys<A> keys_;
-  Sight sight_ = Sight::all;  ///< of the block that is folded next
+  Visibility visibility_ = Visibility::all;  ///< of the block that is folded next
   E* queries_;
   A* output_;
   alignas(64) A maximum_[B::panel], sum_[B::panel];
@@ -222,12 +222,12 @@ class ForwardFold {
 
     auto const allocate = [&](Arena& arena) {
       packed_ = arena.construct<PackedHead<T>>(packed_count_, call_.operands, extents_);
-      sights_.emplace(arena, call_.step, extents_);
+      visibility_cache_.emplace(arena, call_.step, extents_);
     };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
-    sights_->clear();
+    visibility_cache_->clear();
     for (Index p = 0; p < packed_count_; ++p) packed_[p].hold(p, panel_groups_);
     share_items<E>(
         call, threads, heads * panel_groups_, [&](Arena& own) { return allocate_scratch(own); },
@@ -257,7 +257,7 @@ class ForwardFold {
 
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
-    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, call_, extents_, *sights_);
+    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, call_, extents_, *visibility_cache_);
     scratch.blocks = UnitBlocks<A>::of(arena, call_.step, Pass::forward);
     if (is_pair<E>) scratch.weights = arena.take<E>(Index{B::key_block} * B::panel);
     return scratch;
@@ -312,7 +312,7 @@ class ForwardFold {
   StepExtents<E> const extents_;
   Index panels_per_group_ = 1, panel_groups_ = 0, packed_count_ = 0;
   PackedHead<T>* packed_ = nullptr;
-  std::optional<KnownSights<T>> sights_;
+  std::optional<VisibilityCache<T>> visibility_cache_;
 };
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -1,5 +1,5 @@
 #pragma once
-// Logits of a panel and a key block: their products with soft cap, bias and mask.
+// Logits of a panel and a key block: products of queries and keys that are scaled, soft-capped, biased and masked.
 
 #include "annulus/backend/cpu/pair_bits.hpp"
 #include "annulus/backend/cpu/panel_bias.hpp"
@@ -9,14 +9,15 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Position of the softmax scale in the computation. Both passes compute logits in the same way, to the bit, so that a
-/// recomputed weight fits the log-sum-exp however large the logits and their rounding errors are.
+/// Where the softmax scale is applied: to packed queries, to products, or in the exponential. Both passes compute
+/// logits in the same way, to the bit, so that a recomputed weight fits the log-sum-exp however large the logits and
+/// their rounding errors are.
 template <class A>
 struct LogitUnits {
   A query_scale = A(1);    ///< applied to queries when they are packed
   A product_scale = A(1);  ///< applied to products by finish_logits, before the soft cap
   A weight_scale = A(1);   ///< applied to scores by the exponential; positive
-  bool finished = true;    ///< scores need finish_logits for the mask alone
+  bool finished = true;    ///< products are the logits, up to weight_scale; finish_logits only masks them
 
   template <class T>
   static LogitUnits of(HostStep<T> const& step) {
@@ -35,7 +36,8 @@ struct LogitUnits {
   }
 };
 
-/// Scratch for one panel and key block, blocks of [key_block][panel]; null where no option needs it.
+/// Scratch for one panel and key block: blocks [key_block][panel], and bits. slope and kept are null unless a soft cap
+/// (in the backward pass) or dropout needs them.
 template <class A>
 struct UnitBlocks {
   A* scores = nullptr;
@@ -52,8 +54,8 @@ struct UnitBlocks {
   }
 };
 
-/// Replaces products by logits before bias and mask: softcap * tanh(product * scale / softcap), and sets `slope`, unless
-/// null, to the slope of the soft cap.
+/// Replaces products by logits before bias and mask: softcap * tanh(product * scale / softcap), and sets `slope`,
+/// unless null, to the slope of the soft cap.
 template <class A>
 [[gnu::noinline]] void cap(A* products, Index count, A scale, A softcap, A* slope) {
   using V = Vector<A>;
@@ -92,12 +94,12 @@ template <class A, class See>
   for (int v = 0; v < B::panel_vectors; ++v) largest[v] = most[v];
 }
 
-/// Replaces the products of `rows` by logits, in the units of `units`; -inf for invisible pairs. Raises largest[v], one
-/// for each vector of the panel, to the largest logit of each lane. With Sight::some, blocks.visible decides, otherwise
-/// the bounds of the lanes.
+/// Replaces the products of `rows` by logits, up to the factor weight_scale; -inf for invisible pairs. Raises
+/// largest[v], one for each vector of the panel, to the largest logit of each lane. With Visibility::some,
+/// blocks.visible decides, otherwise the bounds of the lanes.
 template <class T, class A>
 [[gnu::noinline]] void finish_logits(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
-                                     Sight sight, BlockRows const& rows, UnitBlocks<A> const& blocks,
+                                     Visibility visibility, BlockRows const& rows, UnitBlocks<A> const& blocks,
                                      LogitUnits<A> const& units, Vector<A>* largest) {
   using V = Vector<A>;
   using B = Blocking<A>;
@@ -109,8 +111,8 @@ template <class T, class A>
         blocks.slope ? blocks.slope + first : nullptr);
   else if (units.product_scale != A(1))
     for (Index e = 0; e < count * B::panel; ++e) logits[e] *= units.product_scale;
-  if (step.bias.data()) PanelRows<T const>(step.bias, panel).add_to(logits, step.key_positions, in_step);
-  if (sight == Sight::some) {
+  if (step.bias.data()) BiasRows<T const>(step.bias, panel).add_to_scores(logits, step.key_positions, in_step);
+  if (visibility == Visibility::some) {
     mask_logits(
         logits, count,
         largest, [&](Index j, int v) __attribute__((always_inline)) { return blocks.visible->at(v, rows.begin + j); });

@@ -1,6 +1,6 @@
 #pragma once
-// One bit for each pair of a query panel and a key block: which pairs are visible, where a mask tensor, a predicate or
-// irregular rows decide pair by pair, and which pairs dropout keeps.
+// Bit matrices [key][query lane] of one panel and one key block: the visible pairs, where a mask tensor, a predicate or
+// irregular rows decide pair by pair; and the pairs that dropout keeps.
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ class PairBits {
   using Word = std::make_unsigned_t<typename V::Integer>;
   using Words = typename V::UnsignedBits;
   static constexpr int word_bits = 8 * static_cast<int>(sizeof(Word));
-  /// The keys of a block in words of 64 bits.
+  /// Bits of one lane for all keys of a block, 64 in a word.
   using LaneBits = std::array<std::uint64_t, B::key_block / 64>;
 
   /// Lanes of vector v whose bit for key j is set.
@@ -69,10 +69,10 @@ inline std::uint64_t bits_of_bools(bool const* bools) {
 #endif
 }
 
-/// What a panel sees of the keys of a block within the bounds of its lanes.
-enum class Sight { nothing, all, some };
+/// How many of the pairs of a panel and a key block, within the bounds of the lanes, are visible.
+enum class Visibility { none, all, some };
 
-/// Prefetches the mask of a lane from key row `key` on, that of the block that is likely to come next.
+/// Prefetches a lane's row of the boolean mask for the next key block, from key row `key` on.
 template <class T, class A>
 void prefetch_mask(HostStep<T> const& step, QueryPanel<A> const& panel, int lane, Index key) {
   if (!step.boolean_mask.data() || key >= static_cast<Index>(step.key_positions.size())) return;
@@ -85,8 +85,8 @@ void prefetch_mask(HostStep<T> const& step, QueryPanel<A> const& panel, int lane
 /// Sets the bits of the visible pairs of `rows`, where the rules decide pair by pair (keys.each). `same_for_heads`: the
 /// keys that a query sees do not depend on its head.
 template <class T, class A>
-Sight find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
-                   bool same_for_heads, PairBits<A>& visible) {
+Visibility find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
+                        BlockRows const& rows, bool same_for_heads, PairBits<A>& visible) {
   using LaneBits = typename PairBits<A>::LaneBits;
   PairTests tests = keys.tests;
   tests.consecutive = are_consecutive(step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
@@ -113,25 +113,26 @@ Sight find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKey
     }
     visible.set_lane(lane, bits);
   }
-  return !any ? Sight::nothing : all ? Sight::all : Sight::some;
+  return !any ? Visibility::none : all ? Visibility::all : Visibility::some;
 }
 
-/// What the panels of a step see of its key blocks, found once where all heads see the same: blocks that are hidden or
-/// seen as a whole then cost nothing. Threads share it.
+/// Visibility of each tile, panel and key block of a step whose heads share a boolean mask, found by the first head
+/// that needs it: for the others, blocks that are hidden or visible as a whole need no test. Threads share it.
 template <class T>
-class KnownSights {
+class VisibilityCache {
   using A = Accumulator<T>;
   using B = Blocking<A>;
 
  public:
-  /// Takes memory from the arena if `step` has a boolean mask that its kv heads share. `extents` must outlive the object.
-  KnownSights(Arena& arena, HostStep<T> const& step, StepExtents<PackedElement<T>> const& extents)
+  /// Takes memory from the arena if `step` has a boolean mask that its kv heads share. `extents` must outlive the
+  /// object.
+  VisibilityCache(Arena& arena, HostStep<T> const& step, StepExtents<PackedElement<T>> const& extents)
       : panels_(extents.panels()), blocks_(extents.blocks()), batches_(extents.batches) {
     Index const count = static_cast<Index>(step.tiles.size()) * batches_ * panels_ * blocks_;
     if (same_for_heads(step) && step.boolean_mask.data() && extents.kv_heads > 1 && count <= most_bytes)
       known_ = arena.take<std::uint8_t>(count_ = count);
   }
-  /// Forgets all. Call it once, when the arena has memory.
+  /// Marks all entries as unknown. Call it once the arena has memory; at first it only counts bytes.
   void clear() { std::fill_n(known_, count_, unknown); }
 
   /// Without a predicate, query heads that share the mask see the same keys.
@@ -139,19 +140,19 @@ class KnownSights {
     return !step.predicate->restrict && (!step.boolean_mask.data() || step.boolean_mask.stride(1) == 0);
   }
 
-  /// What the panel sees of `rows`; sets the bits of the visible pairs if that is Sight::some.
-  Sight find(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
-             PairBits<A>& visible) const {
-    if (!keys.each) return Sight::all;
+  /// Visibility of `rows` for the panel; sets the bits of the visible pairs if it is Visibility::some.
+  Visibility find(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
+                  PairBits<A>& visible) const {
+    if (!keys.each) return Visibility::all;
     if (!known_) return find_visible(step, panel, keys, rows, same_for_heads(step), visible);
     Index const place = ((keys.tile * batches_ + panel.rows->batch) * panels_ + panel.first / B::panel) * blocks_ +
                         rows.block_begin / B::key_block;
     std::atomic_ref<std::uint8_t> const known(known_[place]);
     // Threads that find the same at the same time store equal values.
-    if (auto const sight = static_cast<Sight>(known.load(std::memory_order_relaxed));
-        sight == Sight::nothing || sight == Sight::all)
-      return sight;
-    Sight const found = find_visible(step, panel, keys, rows, true, visible);
+    if (auto const visibility = static_cast<Visibility>(known.load(std::memory_order_relaxed));
+        visibility == Visibility::none || visibility == Visibility::all)
+      return visibility;
+    Visibility const found = find_visible(step, panel, keys, rows, true, visible);
     known.store(static_cast<std::uint8_t>(found), std::memory_order_relaxed);
     return found;
   }
@@ -182,7 +183,7 @@ template <class T, class A>
       heads[i] = static_cast<std::uint32_t>(panel.head(lane));
       queries[i] = static_cast<std::uint32_t>(step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
     }
-    PhiloxRow<A> const row(static_cast<std::uint32_t>(panel.rows->batch), heads, queries, key);
+    PhiloxQueries<A> const row(static_cast<std::uint32_t>(panel.rows->batch), heads, queries, key);
     Index known = -1;
     Words numbers[4]{};
     for (Index w = rows.begin / word_bits; w * word_bits < rows.end; ++w) {

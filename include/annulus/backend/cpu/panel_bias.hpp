@@ -1,6 +1,6 @@
 #pragma once
-// Rows of a bias, or of its gradient, for the queries of a panel. They lie along the keys, a block of scores along the
-// queries: squares of both are transposed in registers.
+// Rows of a bias, or of its gradient, for the queries of a panel. They are contiguous along keys, scores along queries,
+// so that square blocks are transposed in registers.
 
 #include <algorithm>
 #include <span>
@@ -11,13 +11,13 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// Rows [keys] of a tensor [batch, query_heads, queries, global_keys], one per lane of a panel.
 template <class T>
-class PanelRows {
+class BiasRows {
   using A = Accumulator<std::remove_const_t<T>>;
   using B = Blocking<A>;
   using V = Vector<A>;
 
  public:
-  PanelRows(TensorView<T, 4> const& tensor, QueryPanel<A> const& panel)
+  BiasRows(TensorView<T, 4> const& tensor, QueryPanel<A> const& panel)
       : count_(panel.count), stride_(tensor.stride(3)) {
     for (int lane = 0; lane < count_; ++lane) {
       rows_[lane] = tensor.data() + tensor.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
@@ -32,9 +32,10 @@ class PanelRows {
     for (int lane = 0; lane < count_; ++lane) ahead.add(rows_[lane] + first, stride_, keys.size());
   }
 
-  /// block[j][lane] += the lane's element at the position of key row keys.begin + j. Lanes without a query stay.
-  void add_to(A* block, std::span<Index const> positions, RowRange keys) const {
-    bool const vectors = stride_ == 1 && are_consecutive(positions, keys);
+  /// block[j][lane] += the lane's element at the position of key row keys.begin + j. Lanes without a query are not
+  /// changed.
+  void add_to_scores(A* block, std::span<Index const> positions, RowRange keys) const {
+    bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
     Index const* const position = positions.data() + keys.begin;
     Index j = 0;
     if (stride_ == 0) {
@@ -46,7 +47,7 @@ class PanelRows {
         V const element = V::of(static_cast<A>(rows_[0][position[j] * stride_]));
         for (int v = 0; v < B::panel_vectors; ++v) add_vector(block + j * B::panel + v * B::lanes, element);
       }
-    } else if (vectors) {
+    } else if (contiguous) {
       for (; j + B::lanes <= keys.size(); j += B::lanes)
         for (int v = 0; v < B::panel_vectors; ++v) {
           V square[B::lanes];
@@ -65,9 +66,9 @@ class PanelRows {
         block[j * B::panel + lane] += static_cast<A>(rows_[lane][position[j] * stride_]);
   }
 
-  /// The inverse: each lane's elements += block.
-  void add_from(A const* block, std::span<Index const> positions, RowRange keys) const requires std::same_as<T, A> {
-    bool const vectors = stride_ == 1 && are_consecutive(positions, keys);
+  /// For the gradient of a bias: each lane's element at the position of key row keys.begin + j += block[j][lane].
+  void add_gradient(A const* block, std::span<Index const> positions, RowRange keys) const requires std::same_as<T, A> {
+    bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
     Index const* const position = positions.data() + keys.begin;
     Index j = 0;
     if (stride_ == 0) {
@@ -78,7 +79,7 @@ class PanelRows {
       A of_lanes[B::panel];
       for (int v = 0; v < B::panel_vectors; ++v) sums[v].store(of_lanes + v * B::lanes);
       for (int lane = 0; lane < count_; ++lane) rows_[lane][0] += of_lanes[lane];
-    } else if (vectors) {
+    } else if (contiguous) {
       for (; j + B::lanes <= keys.size(); j += B::lanes) {
         V total = V::zero();
         for (int v = 0; v < B::panel_vectors; ++v) {

@@ -16,7 +16,7 @@ struct PanelKeys {
   static constexpr int width = Blocking<A>::panel;
 
   Index begin[width], end[width];  ///< bounds of each lane; empty for lanes outside the tile
-  RowRange any, all;               ///< hull of the keys seen by any lane; keys seen by all lanes
+  RowRange any, all;               ///< hull and intersection of the bounds of the lanes that have a query
   bool each = false;               ///< within the bounds, Step::find_visible decides pair by pair, with these tests
   PairTests tests{};
   Index tile = 0;  ///< place of the tile among those of the step

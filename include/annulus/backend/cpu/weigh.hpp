@@ -8,7 +8,7 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Vectors of annulus::finite_maximum.
+/// annulus::finite_maximum for SIMD vectors; NaN becomes the lowest finite number.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> finite_maximum(Vector<A> maximum) {
   return larger(maximum, Vector<A>::of(std::numeric_limits<A>::lowest()));
@@ -19,7 +19,9 @@ template <class A>
 inline constexpr A large_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
 
 /// True if a panel with these maxima or log-sum-exps, one per lane, needs large_exponent. The threshold is half of
-/// large_logit, so that both passes agree on every weight that does not vanish. Infinities and NaN do not count.
+/// large_logit: where one pass, which tests maxima, and the other, which tests log-sum-exps, decide differently, every
+/// weight that is not 0 has a product below large_logit, for which both ways give the same bits. Infinities and NaN do
+/// not count.
 template <class A>
 [[gnu::always_inline]] inline bool any_large(A const* statistics) {
   using V = Vector<A>;
@@ -33,7 +35,8 @@ template <class A>
 }
 
 /// score * scale + negative, where `negative` is minus a maximum or log-sum-exp. Large products are rounded first, like
-/// the maximum: otherwise the maximum's rounding error would remain in the exponent, and may exceed its range.
+/// the maximum: a fused multiply-add would leave the rounding error of the maximum in the exponent, which could
+/// overflow the exponential.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> large_exponent(Vector<A> score, Vector<A> scale, Vector<A> negative) {
   using V = Vector<A>;
@@ -58,8 +61,9 @@ template <class A, class Compute>
 /// that small increases, of which there are many, need no rescaling.
 inline constexpr int weight_headroom = 6;
 
-/// Raises the maxima of a panel to `largest`, which are not below them, in the rows that need it, and rescales the
-/// rows' sums and output [dim][panel]. The result of a row does not depend on other rows of the panel.
+/// Sets maximum[lane] to the lane's `largest`, which is not below it, where that is larger by more than
+/// weight_headroom, and rescales the lane's sum and output [dim][panel]. So `maximum` may be up to weight_headroom
+/// below the largest logit. The result of a lane does not depend on other lanes.
 template <class A>
 [[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
   using V = Vector<A>;
@@ -88,7 +92,7 @@ template <class A>
 
 /// Computes weights e^(score * scale - maximum) of scores [rows][panel] and adds them to `sum`, through a partial sum,
 /// as the rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which
-/// must call weight(row, v) for vector v of each row, in ascending order of rows.
+/// must call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
 template <class A, class ForAll>
 [[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
   using V = Vector<A>;
@@ -109,8 +113,9 @@ template <class A, class ForAll>
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
-/// Factors of dropout for the pairs of a panel and a key block, rows counted from `first`: `scale` for those that are
-/// kept, 0 for others. Without bits: none, and no factor.
+/// Factors of dropout for the pairs of a panel and a key block: `scale` for those that are kept, 0 for others. `kept`
+/// is null without dropout; the overload for vectors must then not be called. Score row 0 belongs to key `first` of the
+/// block.
 template <class A>
 struct DropoutFactors {
   PairBits<A> const* kept = nullptr;

@@ -14,18 +14,18 @@
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
 /// A vector of 32-bit numbers, each in the low half of 64 bits; the high halves are arbitrary.
-struct PhiloxWord {
+struct PhiloxWords {
   typedef std::uint64_t Native __attribute__((vector_size(vector_bytes)));
   Native native;
 
-  [[gnu::always_inline]] friend PhiloxWord operator^(PhiloxWord a, PhiloxWord b) { return {a.native ^ b.native}; }
-  [[gnu::always_inline]] friend PhiloxWord operator^(PhiloxWord a, std::uint32_t b) {
+  [[gnu::always_inline]] friend PhiloxWords operator^(PhiloxWords a, PhiloxWords b) { return {a.native ^ b.native}; }
+  [[gnu::always_inline]] friend PhiloxWords operator^(PhiloxWords a, std::uint32_t b) {
     return {a.native ^ std::uint64_t{b}};
   }
 };
 
-[[gnu::always_inline]] inline annulus::WideProduct<PhiloxWord> multiply_wide(PhiloxWord a, std::uint32_t b) {
-  using Native = PhiloxWord::Native;
+[[gnu::always_inline]] inline annulus::WideProduct<PhiloxWords> multiply_wide(PhiloxWords a, std::uint32_t b) {
+  using Native = PhiloxWords::Native;
 #if defined(__AVX512F__)
   auto const product = reinterpret_cast<Native>(_mm512_maskz_mul_epu32(
       static_cast<__mmask8>(-1), reinterpret_cast<__m512i>(a.native), reinterpret_cast<__m512i>(Native{} + b)));
@@ -36,6 +36,7 @@ struct PhiloxWord {
   auto const product = reinterpret_cast<Native>(
       _mm_mul_epu32(reinterpret_cast<__m128i>(a.native), reinterpret_cast<__m128i>(Native{} + b)));
 #else
+  // AVX without AVX2 has no multiplication of wide integer vectors.
   Native const product = (a.native & std::uint64_t{0xffffffff}) * std::uint64_t{b};
 #endif
   return {{product >> 32}, {product}};
@@ -43,37 +44,37 @@ struct PhiloxWord {
 
 /// Random numbers of a vector of queries.
 template <class A>
-class PhiloxRow {
+class PhiloxQueries {
   using Words = typename Vector<A>::UnsignedBits;
-  /// Vectors of 64-bit elements for one vector of elements A: those at even and at odd places, or all.
+  /// PhiloxWords for one vector of elements A: two for float, those of even and of odd lanes; one for double.
   static constexpr int parts = sizeof(A) == 8 ? 1 : 2;
 
  public:
   /// heads, queries: one per lane, below 2^32.
-  PhiloxRow(std::uint32_t batch, Words heads, Words queries, std::array<std::uint32_t, 2> key) : key_(key) {
+  PhiloxQueries(std::uint32_t batch, Words heads, Words queries, std::array<std::uint32_t, 2> key) : key_(key) {
     for (int p = 0; p < parts; ++p) {
-      batch_[p] = {PhiloxWord::Native{} + batch};
-      heads_[p] = {reinterpret_cast<PhiloxWord::Native>(heads) >> (32 * p)};
-      queries_[p] = {reinterpret_cast<PhiloxWord::Native>(queries) >> (32 * p)};
+      batch_[p] = {PhiloxWords::Native{} + batch};
+      heads_[p] = {reinterpret_cast<PhiloxWords::Native>(heads) >> (32 * p)};
+      queries_[p] = {reinterpret_cast<PhiloxWords::Native>(queries) >> (32 * p)};
     }
   }
 
-  /// Sets numbers[i] to the number of key 4 * group + i, in each lane.
+  /// Sets numbers[i] to the random numbers of key 4 * group + i, one for each lane.
   [[gnu::always_inline]] void generate(std::uint32_t group, Words* numbers) const {
     constexpr std::uint64_t low = 0xffffffff;
-    std::array<PhiloxWord, 4> words[parts];
+    std::array<PhiloxWords, 4> words[parts];
     for (int p = 0; p < parts; ++p)
       words[p] =
-          annulus::philox4x32<PhiloxWord>({batch_[p], heads_[p], queries_[p], {PhiloxWord::Native{} + group}}, key_);
+          annulus::philox4x32<PhiloxWords>({batch_[p], heads_[p], queries_[p], {PhiloxWords::Native{} + group}}, key_);
     for (std::size_t i = 0; i < 4; ++i) {
-      PhiloxWord::Native joined = words[0][i].native & low;
+      PhiloxWords::Native joined = words[0][i].native & low;
       if constexpr (parts == 2) joined |= words[1][i].native << 32;
       numbers[i] = reinterpret_cast<Words>(joined);
     }
   }
 
  private:
-  PhiloxWord batch_[parts], heads_[parts], queries_[parts];
+  PhiloxWords batch_[parts], heads_[parts], queries_[parts];
   std::array<std::uint32_t, 2> key_;
 };
 
