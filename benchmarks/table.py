@@ -3,7 +3,7 @@
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      one of attention, headers, ring, mpi_ring, merge
+benchmarks/table.py --only ring      one of attention, options, headers, ring, mpi_ring, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
@@ -18,7 +18,7 @@ import sys
 from results import attention_name, context, load
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("attention", "headers", "ring", "mpi_ring", "merge")
+PROGRAMS = ("attention", "options", "headers", "ring", "mpi_ring", "merge")
 
 # Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
 GOALS = {
@@ -37,8 +37,22 @@ SPEEDUP_PER_THREAD_GOAL = 0.97
 RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
 RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
 MPI_SPEEDUP_PER_RANK_GOAL = 0.95
+# Speed with an option relative to the same case without: {option: (forward, backward)}; a predicate that means causal,
+# to a causal mask.
+OPTION_GOALS = {
+    "soft_cap": (0.85, 0.85),
+    "bias": (0.80, 0.85),
+    "bias_row": (0.92, 0.92),
+    "bias_gradient": (None, 0.75),
+    "dropout": (0.65, 0.75),
+    "mask_true": (0.85, 0.85),
+    "mask_random": (0.85, 0.85),
+    "mask_blocks": (1 / 1.15, 1 / 1.15),
+    "predicate": (0.60, 0.70),
+}
 # Speed of annulus::cpu at its widest instruction set relative to headers that are compiled with -march=native.
 HEADERS_GOAL = 0.98
+OPTION_TOKENS = 2048
 # Cases that are measured for each instruction set, and with headers alone.
 LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"
 
@@ -50,11 +64,12 @@ def build(folder, names):
     subprocess.run(["cmake", "--preset", "native", "-DANNULUS_BUILD_BENCHMARKS=ON"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     folder = ROOT / "build" / "native"
     targets = subprocess.run(["cmake", "--build", folder, "--target", "help"], check=True, capture_output=True, text=True).stdout
-    programs = [f"annulus_{name}_bench" for name in PROGRAMS if name in names or (name == "attention" and "headers" in names)]
+    wanted = set(names) | ({"attention"} if {"headers", "options"} & set(names) else set())
+    programs = [f"annulus_{name}_bench" for name in PROGRAMS if name in wanted and name != "options"]
     if names == PROGRAMS:
         programs.append("annulus_million_tokens")
-    wanted = [program for program in programs if program in targets]
-    subprocess.run(["cmake", "--build", folder, "--target", *wanted], check=True)
+    known = [program for program in programs if program in targets]
+    subprocess.run(["cmake", "--build", folder, "--target", *known], check=True)
     return folder
 
 
@@ -155,6 +170,22 @@ def print_ratios(seen):
               attention_name("cpu", step, "full", 8192, 64), PACKED_GOAL)
 
 
+def print_options(seen):
+    print()
+    line("speed with an option, relative to the same case without", "reached", "goal")
+    for element in ("float32", "bfloat16"):
+        for i, step in enumerate(("forward", "backward")):
+            for option, goals in OPTION_GOALS.items():
+                for mask in ("full", "causal"):
+                    name = attention_name("cpu", step, f"{mask}+{option}", OPTION_TOKENS, 64, element=element)
+                    if name not in seen:
+                        continue
+                    plain = "causal" if option == "predicate" else mask
+                    base = seen[attention_name("cpu", step, plain, OPTION_TOKENS, 64, element=element)]
+                    line(f"{step}, {mask}, {option.replace('_', ' ')}, {element}", f"{seen[name]['GFLOP/s'] / base['GFLOP/s']:.2f}",
+                         f"{goals[i]:.2f}", f"{seen[name]['GFLOP/s']:.0f} of {base['GFLOP/s']:.0f} GFLOP/s")
+
+
 def print_baselines(seen):
     print()
     line("speedup over Eigen expressions, 4096 tokens, 1 thread", "plain", "blocked")
@@ -236,6 +267,9 @@ def main():
         if name == "headers":
             path = turn_file(results, 0, name)
             measured = arguments.print_only or run_turns(folder, results, arguments.repetitions, arguments.cases)
+        elif name == "options":
+            cases = "options" if arguments.cases == "table" else arguments.cases
+            measured = arguments.print_only or run(folder, "attention", path, arguments.repetitions, cases)
         else:
             measured = arguments.print_only or run(folder, name, path, arguments.repetitions, arguments.cases)
         if measured and path.exists():
@@ -261,6 +295,8 @@ def main():
                 if path.exists():
                     levels[target] = load([path])
         print_levels(levels)
+    if "options" in files:
+        print_options(load([files["options"]]))
     if "headers" in files:
         print_turns(results)
     rings = [files[name] for name in ("ring", "mpi_ring") if name in files]

@@ -70,10 +70,11 @@ struct AttentionCase {
   int threads = 1;
 
   std::string name() const {
-    std::string const with = option == OptionKind::none ? "" : "+" + name_of(option);
-    return std::string(pass == Pass::forward ? "forward" : "backward") + "/" + name_of(mask) + with + "/" +
-           std::string(annulus::name_of(type)) + "/tokens:" + std::to_string(tokens) +
-           "/dim:" + std::to_string(head_dim) + "/heads:" + std::to_string(heads) +
+    std::string name = pass == Pass::forward ? "forward/" : "backward/";
+    name += name_of(mask);
+    if (option != OptionKind::none) name += "+" + name_of(option);
+    name += "/" + std::string(annulus::name_of(type)) + "/tokens:" + std::to_string(tokens);
+    return name + "/dim:" + std::to_string(head_dim) + "/heads:" + std::to_string(heads) +
            "/threads:" + std::to_string(threads);
   }
 };

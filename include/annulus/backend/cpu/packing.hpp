@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <bit>
 #include <bitset>
+#include <concepts>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -84,6 +86,8 @@ void pack_joined(T const* const (&rows)[Operand<E>::depth], Index dim_stride, In
   auto const contiguous = [&](T const* row, Index d) __attribute__((always_inline)) { return row[first + d]; };
   if (dim_stride != 1 || std::ranges::find(rows, nullptr) != std::end(rows))
     pack(present, [&](T const* row, Index d) { return row ? row[(first + d) * dim_stride] : T(0); });
+  else if (present == Count && std::same_as<T, E>)
+    std::memcpy(to, rows[0] + first, Count * sizeof(E));
   else if (present == Count)
     pack(Count, contiguous);
   else
@@ -112,6 +116,15 @@ void pack_column_tiles(T const* const* rows, Index dim_stride, Index dim, Bfloat
     }
 }
 
+/// Rows are prefetched this many rows before they are packed: the rows of a head are far apart.
+inline constexpr Index rows_ahead = 16;
+
+template <class T>
+void prefetch_row(T const* row, Index dim_stride, Index dim) {
+  if (dim_stride == 1)
+    for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) __builtin_prefetch(row + d);
+}
+
 /// Packs `count` > 0 rows from `first` into groups (PackedGroup) of elements along dim. The last group is padded with
 /// copies of its last row, so that a maximum over the group equals that over its rows.
 template <class E, class T>
@@ -122,7 +135,10 @@ void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, In
   Index const depth = G::elements(dim);
   for (Index begin = 0; begin < count; begin += group) {
     T const* rows[group];
-    for (Index r = 0; r < group; ++r) rows[r] = from.row(first + std::min(begin + r, count - 1));
+    for (Index r = 0; r < group; ++r) {
+      rows[r] = from.row(first + std::min(begin + r, count - 1));
+      if (begin + r + rows_ahead < count) prefetch_row(from.row(first + begin + r + rows_ahead), from.dim_stride, dim);
+    }
     Index k = 0;
     auto const has_vector = [&] { return from.dim_stride == 1 && pair * (k + lanes) <= dim; };
     if constexpr (G::tiled) {
@@ -165,7 +181,10 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   } else {
     for (Index j = 0; j < count; j += joined) {
       T const* together[joined];
-      for (Index r = 0; r < joined; ++r) together[r] = finite(j + r);
+      for (Index r = 0; r < joined; ++r) {
+        if (j + r + rows_ahead < count) prefetch_row(from.row(first + j + r + rows_ahead), from.dim_stride, dim);
+        together[r] = finite(j + r);
+      }
       for (Index d = 0; d < dim; d += group)
         pack_joined<group>(together, from.dim_stride, d, dim, to + (d * rows + j * group) / joined);
     }
