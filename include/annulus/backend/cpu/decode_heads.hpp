@@ -90,7 +90,8 @@ class DecodeHeads {
       GroupRows const rows = extents_.rows(first + h);
       for (Index r = 0; r < rows_; ++r) {
         T const* const row = q.data() + q.offset(rows.batch, rows.query(r), rows.head(r), 0);
-        pack_row(row, q.stride(axis::dim), units_.query_scale, queries_ + (h * rows_ + r) * depth_);
+        pack_row(row, q.stride(axis::dim), units_.query_scale, queries_ + h * rows_ * depth_,
+                 QueryPlace<A>::of(r, depth_, rows_));
       }
     }
   }
@@ -188,7 +189,8 @@ class DecodeHeads {
                                 depth_, rows_, parts);
       } else {
         for (Index j = 0; j < seen.size(); ++j)
-          pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_);
+          pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
+                   [](Index element) { return element; });
         multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1}, queries_, depth_, rows_, parts);
       }
       for (Index r = 0; r < heads_ * rows_; ++r)
@@ -196,13 +198,16 @@ class DecodeHeads {
     }
   }
 
-  /// Packs a row of queries or keys, times `scale` unless of pairs, padded with zeros.
-  void pack_row(T const* row, Index dim_stride, A scale, E* to) const {
+  /// Packs a row of queries or keys, times `scale` unless of pairs, padded with zeros. Element k becomes to[place(k)].
+  template <class Place>
+  void pack_row(T const* row, Index dim_stride, A scale, E* to, Place const& place) const {
     for (Index k = 0; k < depth_; ++k) {
-      to[k] = E{};
-      if (k * Operand<E>::depth >= extents_.head.size) continue;
-      to[k] = packed_element<E>(row, dim_stride, extents_.head.size, k);
-      if constexpr (!is_pair<E>) to[k] *= scale;
+      E element{};
+      if (k * Operand<E>::depth < extents_.head.size) {
+        element = packed_element<E>(row, dim_stride, extents_.head.size, k);
+        if constexpr (!is_pair<E>) element *= scale;
+      }
+      to[place(k)] = element;
     }
   }
 
@@ -308,13 +313,17 @@ class DecodeHeads {
   /// Sets of_block_ to the products of weights and values.
   template <class R>
   void add_values_of(RowRange keys, R const* const* values) {
-    // Few keys at a time, so that several heads are read nearly in the order of memory.
-    Index const at_once = heads_ > 1 ? Index{8} : rows_ > 1 ? Index{16} : block;
+    if (heads_ > 1 && rows_ == 1)
+      return add_values_of_heads<block, A, R>(scores_ + keys.begin, heads_, values + keys.begin * heads_, keys.size(),
+                                              dim_, of_block_);
+    // Few keys at a time, so that values of several heads, or for several passes over rows, are read nearly in the order
+    // of memory.
+    Index const at_once = heads_ == 1 && rows_ == 1 ? block : Index{16};
     for (Index j = keys.begin; j < keys.end; j += at_once)
       for (Index h = 0; h < heads_; ++h)
-        add_all_values<A, R>(scores_ + h * rows_ * block + j, rows_, block,
-                             {values + j * heads_ + h, std::min(at_once, keys.end - j), heads_}, dim_,
-                             of_block_ + h * rows_ * dim_, j == keys.begin);
+        add_all_values<block, A, R>(scores_ + h * rows_ * block + j, rows_,
+                                    {values + j * heads_ + h, std::min(at_once, keys.end - j), heads_}, dim_,
+                                    of_block_ + h * rows_ * dim_, j == keys.begin);
   }
 
   /// The same for values that are not rows of whole vectors: through padded copies.

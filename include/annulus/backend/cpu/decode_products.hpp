@@ -9,18 +9,18 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Calls function(first, integral_constant<count>) for parts of `rows` rows: powers of two, the largest ones first.
-template <class A, class Function>
+/// Calls function(first, integral_constant<count>) for parts of `rows` rows: powers of two, at most Most, the largest
+/// ones first.
+template <int Most, class Function>
 [[gnu::always_inline]] inline void for_each_row_tile(Index rows, Function&& function) {
-  constexpr int most = Blocking<A>::micro_rows;
   Index row = 0;
-  for (; row + most <= rows; row += most) function(row, std::integral_constant<int, most>());
+  for (; row + Most <= rows; row += Most) function(row, std::integral_constant<int, Most>());
   auto const rest = [&]<int Rows>(std::integral_constant<int, Rows> tile) __attribute__((always_inline)) {
     if (row + Rows > rows) return;
     function(row, tile);
     row += Rows;
   };
-  if constexpr (most > 4) rest(std::integral_constant<int, 4>());
+  if constexpr (Most > 4) rest(std::integral_constant<int, 4>());
   rest(std::integral_constant<int, 2>());
   rest(std::integral_constant<int, 1>());
 }
@@ -32,6 +32,25 @@ template <class T>
   auto const* const bytes = reinterpret_cast<char const*>(row);
   for (Index b = 0; b < dim * static_cast<Index>(sizeof(T)); b += 64) __builtin_prefetch(bytes + b);
 }
+
+/// Where a query row is among `rows` rows of `depth` elements that a product reads in order: [tile of
+/// rows][k / lanes][row][k % lanes].
+template <class A>
+struct QueryPlace {
+  Index first, rows_of_tile;
+
+  static QueryPlace of(Index row, Index depth, Index rows) {
+    QueryPlace place{};
+    for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index tile, std::integral_constant<int, Rows>) {
+      if (tile <= row && row < tile + Rows) place = {tile * depth + (row - tile) * Vector<A>::lanes, Rows};
+    });
+    return place;
+  }
+  Index operator()(Index k) const {
+    constexpr Index lanes = Vector<A>::lanes;
+    return first + k / lanes * rows_of_tile * lanes + k % lanes;
+  }
+};
 
 /// Loads a vector of packed elements E from a row of operands of whole vectors, or from packed elements.
 template <class E, class R>
@@ -53,7 +72,7 @@ struct KeyRows {
 };
 
 /// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over vectors [k, k + Width) only, for
-/// Rows rows; added to the former sum unless k is 0. queries: [head][row][depth], `rows` rows for each head.
+/// Rows rows; added to the former sum unless k is 0. queries: see QueryPlace, `rows` rows for each head.
 template <int Rows, int Width, class E, class R, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_keys(KeyRows<R> const& keys, Index k, E const* queries, Index depth, Index rows,
                                      Vector<A>* sums) {
@@ -66,7 +85,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
   for (Index j = 0; j < keys.count; ++j)
     for (Index h = 0; h < keys.heads; ++h) {
       R const* const key = keys.first + j * keys.key_stride + h * keys.head_stride;
-      E const* const query = queries + h * rows * depth + k;
+      E const* const query = queries + h * rows * depth + k * Rows;
       V of[Rows][parts];
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r)
@@ -77,7 +96,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
         auto const element = load_row<E>(key, k + v * lanes);
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r)
-          of[r][v % parts] = O::multiply_add(element, O::load(query + r * depth + v * lanes), of[r][v % parts]);
+          of[r][v % parts] = O::multiply_add(element, O::load(query + (v * Rows + r) * lanes), of[r][v % parts]);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r) {
@@ -93,7 +112,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
 template <class E, class R, class A = typename Operand<E>::Sum>
 void multiply_all_keys(KeyRows<R> const& keys, E const* queries, Index depth, Index rows, Vector<A>* sums) {
   constexpr Index lanes = Vector<A>::lanes;
-  for_each_row_tile<A>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
+  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
     Index k = 0;
     auto const strips = [&]<int Width>(std::integral_constant<int, Width>) {
       for (; k + Width * lanes <= depth; k += Width * lanes)
@@ -184,11 +203,11 @@ struct ValueRows {
   Index count, step;
 };
 
-/// output[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus output[row][d] unless `first`, for
+/// output[row][d] = sum over value rows j of weights[row * Stride + j] * values[j][d], plus output[row][d] unless `first`, for
 /// Rows rows and Width vectors of d. Requests `request` elements of each value row first.
-template <int Rows, int Width, class A, class T>
-[[gnu::noinline]] void add_values(A const* weights, Index stride, ValueRows<T> const& values, Index d, A* output,
-                                  Index output_stride, Index request, bool first) {
+template <int Rows, int Width, Index Stride, class A, class T>
+[[gnu::noinline]] void add_values(A const* weights, ValueRows<T> const& values, Index d, A* output, Index output_stride,
+                                  Index request, bool first) {
   using V = Vector<A>;
   Sums<A, Rows, Width> sums;
   sums.clear();
@@ -204,7 +223,7 @@ template <int Rows, int Width, class A, class T>
     for (int v = 0; v < Width; ++v) value[v] = load_widened<A>(*row + d + v * V::lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      V const weight = V::of(weights[r * stride + j]);
+      V const weight = V::of(weights[r * Stride + j]);
 #pragma GCC unroll 8
       for (int v = 0; v < Width; ++v) sums.of[r][v] = multiply_add(weight, value[v], sums.of[r][v]);
     }
@@ -213,23 +232,45 @@ template <int Rows, int Width, class A, class T>
 }
 
 /// The same for all rows and `dim` columns, a multiple of the lanes.
-template <class A, class T>
-void add_all_values(A const* weights, Index rows, Index stride, ValueRows<T> const& values, Index dim, A* output,
-                    bool first) {
+template <Index Stride, class A, class T>
+void add_all_values(A const* weights, Index rows, ValueRows<T> const& values, Index dim, A* output, bool first) {
   constexpr Index lanes = Vector<A>::lanes;
-  for_each_row_tile<A>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
+  for_each_row_tile<4>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
     constexpr int widest = std::min(8, Blocking<A>::micro_rows * 2 / Rows);
     Index d = 0;
     auto const strips = [&]<int Width>(std::integral_constant<int, Width>) {
       for (; d + Width * lanes <= dim; d += Width * lanes)
-        add_values<Rows, Width>(weights + row * stride, stride, values, d, output + row * dim + d, dim,
-                                row + d == 0 ? dim : 0, first);
+        add_values<Rows, Width, Stride>(weights + row * Stride, values, d, output + row * dim + d, dim,
+                                        row + d == 0 ? dim : 0, first);
     };
     if constexpr (widest >= 8) strips(std::integral_constant<int, 8>());
     if constexpr (widest >= 4) strips(std::integral_constant<int, 4>());
     strips(std::integral_constant<int, 2>());
     strips(std::integral_constant<int, 1>());
   });
+}
+
+/// The same for one row of each of `heads` heads, whose value rows are [key][head] and are read in that order.
+template <Index Stride, class A, class T>
+[[gnu::noinline]] void add_values_of_heads(A const* weights, Index heads, T const* const* values, Index count,
+                                           Index dim, A* output) {
+  using V = Vector<A>;
+  constexpr Index width = 8, lanes = V::lanes;
+  std::fill_n(output, heads * dim, A(0));
+  for (Index j = 0; j < count; ++j)
+    for (Index h = 0; h < heads; ++h) {
+      T const* const row = values[j * heads + h];
+      A* const sums = output + h * dim;
+      V const weight = V::of(weights[h * Stride + j]);
+      Index d = 0;
+      for (; d + width * lanes <= dim; d += width * lanes) {
+        request_row(row + d, width * lanes);
+#pragma GCC unroll 8
+        for (Index e = d; e < d + width * lanes; e += lanes)
+          multiply_add(weight, load_widened<A>(row + e), V::load(sums + e)).store(sums + e);
+      }
+      for (; d < dim; d += lanes) multiply_add(weight, load_widened<A>(row + d), V::load(sums + d)).store(sums + d);
+    }
 }
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
