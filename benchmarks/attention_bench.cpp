@@ -2,6 +2,7 @@
 // rows of every result are compared with dense attention in double before it is timed.
 //
 //   --cases=table   the cases that benchmarks/table.py prints (the default)
+//   --cases=options soft cap, bias, dropout, masks and predicates, beside the same case without
 //   --cases=all     every combination: select with --benchmark_filter
 //   --cases=tiny    small cases that run each program; with --benchmark_min_time=0 in negligible time
 //
@@ -105,8 +106,7 @@ void measure(benchmark::State& state, ProgramKind kind, AttentionCase const& c) 
   state.counters["GFLOP/s"] = operations(c) / time * 1e-9;
   state.counters["peak_GFLOP/s"] = median(peaks) * 1e-9;
   state.counters["peak_%"] = 100 * median(shares);
-  state.counters["ps_per_pair_dim"] =
-      1e12 * time / (visible_pairs(c.mask, c.tokens) * static_cast<double>(c.heads * c.head_dim));
+  state.counters["ps_per_pair_dim"] = 1e12 * time / (counted_pairs(c) * static_cast<double>(c.heads * c.head_dim));
   state.counters["busy_%"] = 100 * median(busy);
   state.counters["error"] = ready.error;
   state.SetLabel(peak_name(c.type));
@@ -171,11 +171,32 @@ void add_table_cases() {
   }
 }
 
+/// Options are measured beside the plain case, whose time they are compared with.
+void add_options(AttentionCase c) {
+  auto const with = [&](MaskKind mask, OptionKind option) {
+    c.mask = mask;
+    c.option = option;
+    add(ProgramKind::cpu, c);
+  };
+  for (MaskKind mask : {MaskKind::full, MaskKind::causal})
+    for (OptionKind option : {OptionKind::none, OptionKind::soft_cap, OptionKind::bias, OptionKind::bias_row,
+                              OptionKind::bias_gradient, OptionKind::dropout})
+      if (option != OptionKind::bias_gradient || c.pass == Pass::backward) with(mask, option);
+  for (OptionKind option :
+       {OptionKind::mask_true, OptionKind::mask_random, OptionKind::mask_blocks, OptionKind::predicate})
+    with(MaskKind::full, option);
+}
+
+void add_option_cases() {
+  for (DataType type : {DataType::float32, DataType::bfloat16})
+    for (Pass pass : passes) add_options({.pass = pass, .type = type, .tokens = 2048});
+}
+
 void add_all_cases() {
   for (Pass pass : passes)
     for (MaskKind mask : masks)
       for (DataType type : types)
-        for (Index tokens : {512, 1024, 2048, 4095, 4096, 4097, 8192, 16384, 32768})
+        for (Index tokens : {256, 512, 1024, 2048, 4095, 4096, 4097, 8192, 16384, 32768})
           for (Index dim : {32, 64, 80, 96, 128, 192, 256})
             for (int threads : thread_counts()) {
               AttentionCase const c{
@@ -193,6 +214,7 @@ void add_tiny_cases() {
             .pass = pass, .mask = mask, .type = type, .tokens = 97, .head_dim = 24, .heads = 2, .threads = 2};
         add(ProgramKind::cpu, c);
         if (type == DataType::float32 && (mask == MaskKind::full || mask == MaskKind::causal)) add_eigen(c);
+        if (mask == MaskKind::full) add_options(c);
       }
 }
 
@@ -204,12 +226,14 @@ int main(int argc, char** argv) {
   std::string const cases = take_option(argc, argv, "cases", "table");
   if (cases == "table") {
     add_table_cases();
+  } else if (cases == "options") {
+    add_option_cases();
   } else if (cases == "all") {
     add_all_cases();
   } else if (cases == "tiny") {
     add_tiny_cases();
   } else {
-    std::cerr << "--cases=" << cases << " is unknown; accepted: table, all, tiny\n";
+    std::cerr << "--cases=" << cases << " is unknown; accepted: table, options, all, tiny\n";
     return 2;
   }
   return run_benchmarks(argc, argv);

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "attention/values.hpp"
+
 namespace annulus_bench {
 
 using annulus::DataType;
@@ -37,9 +39,30 @@ inline std::string name_of(MaskKind kind) {
   return "unknown";
 }
 
+/// An option or optional operand that a case has beside its mask.
+enum class OptionKind {
+  none,
+  soft_cap,
+  bias,           ///< [1, heads, queries, keys]
+  bias_row,       ///< [1, heads, 1, keys]
+  bias_gradient,  ///< bias with its gradient, in the backward pass
+  dropout,
+  mask_true,    ///< boolean mask [1, 1, queries, keys], all true
+  mask_random,  ///< 7 of 8 pairs are visible, at random
+  mask_blocks,  ///< 1 of 4 blocks of 256 x 256 pairs is visible, and the diagonal
+  predicate,    ///< k <= q; counted like a causal mask
+};
+
+inline std::string name_of(OptionKind kind) {
+  constexpr char const* names[] = {"none",    "soft_cap",  "bias",        "bias_row",    "bias_gradient",
+                                   "dropout", "mask_true", "mask_random", "mask_blocks", "predicate"};
+  return names[static_cast<int>(kind)];
+}
+
 struct AttentionCase {
   Pass pass = Pass::forward;
   MaskKind mask = MaskKind::full;
+  OptionKind option = OptionKind::none;
   DataType type = DataType::float32;
   Index tokens = 4096;
   Index head_dim = 64;
@@ -47,7 +70,8 @@ struct AttentionCase {
   int threads = 1;
 
   std::string name() const {
-    return std::string(pass == Pass::forward ? "forward" : "backward") + "/" + name_of(mask) + "/" +
+    std::string const with = option == OptionKind::none ? "" : "+" + name_of(option);
+    return std::string(pass == Pass::forward ? "forward" : "backward") + "/" + name_of(mask) + with + "/" +
            std::string(annulus::name_of(type)) + "/tokens:" + std::to_string(tokens) +
            "/dim:" + std::to_string(head_dim) + "/heads:" + std::to_string(heads) +
            "/threads:" + std::to_string(threads);
@@ -97,10 +121,32 @@ inline double visible_pairs(MaskKind mask, Index tokens) {
   return 0;
 }
 
+inline constexpr double soft_cap = 3, dropout_probability = 0.25;
+inline constexpr std::uint64_t dropout_seed = 7;
+
+/// Whether the boolean mask of a case shows a pair.
+inline bool mask_at(OptionKind kind, Index query, Index key) {
+  if (kind == OptionKind::mask_random) return value_at(20, static_cast<std::uint64_t>(query << 20 | key)) < 1.3f;
+  if (kind == OptionKind::mask_blocks) return query / 256 == key / 256 || (query / 256 + 3 * (key / 256)) % 4 == 0;
+  return true;
+}
+
+/// Pairs that count as work. A random mask hides pairs within every block, so that all of them are computed.
+inline double counted_pairs(AttentionCase const& c) {
+  if (c.option == OptionKind::predicate) return visible_pairs(MaskKind::causal, c.tokens);
+  if (c.option != OptionKind::mask_blocks) return visible_pairs(c.mask, c.tokens);
+  double pairs = 0;
+  for (Index query = 0; query < c.tokens; query += 256)
+    for (Index key = 0; key < c.tokens; key += 256)
+      if (mask_at(c.option, query, key))
+        pairs += static_cast<double>(std::min<Index>(256, c.tokens - query) * std::min<Index>(256, c.tokens - key));
+  return pairs;
+}
+
 /// Floating-point operations: two products per visible pair in the forward pass, five in the backward pass.
 inline double operations(AttentionCase const& c) {
   double const products = c.pass == Pass::forward ? 2 : 5;
-  return 2 * products * visible_pairs(c.mask, c.tokens) * static_cast<double>(c.heads * c.head_dim);
+  return 2 * products * counted_pairs(c) * static_cast<double>(c.heads * c.head_dim);
 }
 
 inline annulus::Mask mask_of(MaskKind kind) {

@@ -6,13 +6,19 @@
 #include <annulus/comm/self.hpp>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "attention/program.hpp"
 
 namespace annulus_bench {
 
-template <class T>
+/// The predicate of OptionKind::predicate.
+struct CausalPredicate {
+  bool operator()(Index, Index, Index query, Index key) const { return key <= query; }
+};
+
+template <class T, class Predicate = annulus::EveryPair>
 class CpuProgram final : public AttentionProgram {
   using A = annulus::Accumulator<T>;
   using Tensor = Eigen::Tensor<T, 4, Eigen::RowMajor>;
@@ -26,12 +32,33 @@ class CpuProgram final : public AttentionProgram {
         output_(q_.dimensions()),
         lse_(1, c.heads, c.tokens),
         backend_{.threads = c.threads},
-        attention_(ring_, backend_, {.mask = mask_of(c.mask)}) {
+        attention_(ring_, backend_, options_of(c)) {
     if (c.mask == MaskKind::packed) {
       std::vector<std::int32_t> const ids = document_ids(c.tokens);
       documents_ = Eigen::TensorMap<Eigen::Tensor<std::int32_t const, 2, Eigen::RowMajor>>(ids.data(), 1, c.tokens);
       optional_.query_segments = documents_;
       optional_.key_segments = documents_;
+    }
+    bool const has_gradient = c.option == OptionKind::bias_gradient;
+    if (c.option == OptionKind::bias || c.option == OptionKind::bias_row || has_gradient) {
+      bias_ = Tensor(1, c.heads, c.option == OptionKind::bias_row ? 1 : c.tokens, c.tokens);
+      for (Index h = 0; h < c.heads; ++h)
+        for (Index i = 0; i < bias_.dimension(2); ++i)
+          for (Index j = 0; j < c.tokens; ++j) bias_(0, h, i, j) = static_cast<T>(bias_at(c, h, i, j));
+      annulus::TensorView<T const, 4> view = annulus::view_of(std::as_const(bias_));
+      // A row for all queries: an axis of stride 0.
+      if (c.option == OptionKind::bias_row)
+        view = {view.data(), {1, c.heads, c.tokens, c.tokens}, {0, c.tokens, 0, 1}};
+      optional_.bias = view;
+      optional_.bias_gradient = has_gradient;
+      if (has_gradient) dbias_ = Tensor(bias_.dimensions());
+    }
+    if (c.option == OptionKind::mask_true || c.option == OptionKind::mask_random ||
+        c.option == OptionKind::mask_blocks) {
+      mask_ = Eigen::Tensor<bool, 4, Eigen::RowMajor>(1, 1, c.tokens, c.tokens);
+      for (Index i = 0; i < c.tokens; ++i)
+        for (Index j = 0; j < c.tokens; ++j) mask_(0, 0, i, j) = mask_at(c.option, i, j);
+      optional_.mask = mask_;
     }
     if (c.pass == Pass::backward)
       for (Tensor* gradient : {&dq_, &dk_, &dv_}) *gradient = Tensor(q_.dimensions());
@@ -40,10 +67,10 @@ class CpuProgram final : public AttentionProgram {
   void forward() override { attention_.forward_into(q_, k_, v_, output_, lse_, optional_); }
 
   void backward() override {
-    attention_.backward_into(dout_, output_, lse_, q_, k_, v_,
-                             annulus::GradientViews<T, annulus::HostMemory>{
-                                 annulus::view_of(dq_), annulus::view_of(dk_), annulus::view_of(dv_)},
-                             optional_);
+    annulus::GradientViews<T, annulus::HostMemory> gradients{annulus::view_of(dq_), annulus::view_of(dk_),
+                                                             annulus::view_of(dv_)};
+    if (dbias_.size() > 0) gradients.dbias = annulus::view_of(dbias_);
+    attention_.backward_into(dout_, output_, lse_, q_, k_, v_, gradients, optional_);
   }
 
   std::vector<double> row(Quantity quantity, Index head, Index row) const override {
@@ -58,17 +85,26 @@ class CpuProgram final : public AttentionProgram {
   }
 
  private:
-  Tensor q_, k_, v_, dout_, output_, dq_, dk_, dv_;
+  static annulus::Options options_of(AttentionCase const& c) {
+    annulus::Options options{.mask = mask_of(c.mask)};
+    if (c.option == OptionKind::soft_cap) options.logit_softcap = soft_cap;
+    if (c.option == OptionKind::dropout) options.dropout = {.probability = dropout_probability, .seed = dropout_seed};
+    return options;
+  }
+
+  Tensor q_, k_, v_, dout_, output_, dq_, dk_, dv_, bias_, dbias_;
+  Eigen::Tensor<bool, 4, Eigen::RowMajor> mask_;
   Eigen::Tensor<A, 3, Eigen::RowMajor> lse_;
   Eigen::Tensor<std::int32_t, 2, Eigen::RowMajor> documents_;
   annulus::Operands<T> optional_;
   annulus::SelfRing ring_;
   annulus::CpuBackend backend_;
-  annulus::RingAttention<annulus::SelfRing, annulus::CpuBackend> attention_;
+  annulus::RingAttention<annulus::SelfRing, annulus::CpuBackend, Predicate> attention_;
 };
 
 template <class T>
 std::unique_ptr<AttentionProgram> cpu_program(AttentionCase const& c, Operands const& operands) {
+  if (c.option == OptionKind::predicate) return std::make_unique<CpuProgram<T, CausalPredicate>>(c, operands);
   return std::make_unique<CpuProgram<T>>(c, operands);
 }
 

@@ -3,7 +3,6 @@
 
 #include <annulus/tensor/eigen.hpp>
 
-#include <cmath>
 #include <cstdint>
 
 #include "attention/attention_case.hpp"
@@ -11,15 +10,6 @@
 namespace annulus_bench {
 
 using FloatTensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
-
-/// Uniform value in [-sqrt(3), sqrt(3)] that depends on stream and place alone (the finaliser of splitmix64).
-inline float value_at(std::uint64_t stream, std::uint64_t place) {
-  std::uint64_t x = (stream << 40) + place + 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
-  return static_cast<float>(x >> 40) * (2 * 1.7320508f / 16777216.0f) - 1.7320508f;
-}
 
 inline float rounded_to(DataType type, float value) {
   if (type == DataType::bfloat16) return static_cast<float>(Eigen::bfloat16(value));
@@ -41,5 +31,10 @@ struct Operands {
     }
   }
 };
+
+/// Element of the bias [1, heads, queries, keys] of a case.
+inline float bias_at(AttentionCase const& c, Index head, Index query, Index key) {
+  return rounded_to(c.type, value_at(10, static_cast<std::uint64_t>((head * c.tokens + query) * c.tokens + key)));
+}
 
 }  // namespace annulus_bench

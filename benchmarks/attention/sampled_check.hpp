@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -19,7 +20,9 @@ namespace annulus_bench {
 class SampledRows {
  public:
   SampledRows(AttentionCase const& c, Operands const& operands) {
-    for (Index head : c.heads == 1 ? std::vector<Index>{0} : std::vector<Index>{0, c.heads - 1}) {
+    // The oracle of one head counts it as head 0, which dropout depends on.
+    bool const first_alone = c.heads == 1 || c.option == OptionKind::dropout;
+    for (Index head : first_alone ? std::vector<Index>{0} : std::vector<Index>{0, c.heads - 1}) {
       annulus_test::OracleProblem const problem = one_head(c, operands, head);
       std::vector<double> const dout = column_of(operands.dout, head);
       annulus_test::OracleGradientRows gradients(problem, dout);
@@ -31,7 +34,7 @@ class SampledRows {
           samples_.push_back({Quantity::dq, head, row, gradients.dq(0, 0, row), rounded_delta(c, problem, dout, row)});
       }
       // The gradient of a key needs the statistics of all rows that see it, so one head is checked.
-      if (c.pass == Pass::forward || head != c.heads - 1) continue;
+      if (c.pass == Pass::forward || (head != c.heads - 1 && !first_alone)) continue;
       for (Index row : rows(c.tokens)) {
         auto exact = gradients.dk_dv(0, 0, row);
         samples_.push_back({Quantity::dk, head, row, std::move(exact.dk)});
@@ -120,6 +123,23 @@ class SampledRows {
       problem.query_segments = ids;
       problem.key_segments = ids;
     }
+    if (c.option == OptionKind::soft_cap) problem.logit_softcap = soft_cap;
+    if (c.option == OptionKind::dropout) {
+      problem.dropout_probability = dropout_probability;
+      problem.dropout_seed = dropout_seed;
+    }
+    auto const pairs = [&]<class Value>(std::optional<annulus_test::OraclePairs<Value>>& of, auto&& value) {
+      of.emplace();
+      for (Index i = 0; i < c.tokens; ++i)
+        for (Index j = 0; j < c.tokens; ++j) of->values.push_back(static_cast<Value>(value(i, j)));
+    };
+    if (c.option == OptionKind::bias || c.option == OptionKind::bias_gradient)
+      pairs(problem.bias, [&](Index i, Index j) { return bias_at(c, head, i, j); });
+    if (c.option == OptionKind::bias_row) pairs(problem.bias, [&](Index, Index j) { return bias_at(c, head, 0, j); });
+    if (c.option == OptionKind::mask_random || c.option == OptionKind::mask_blocks)
+      pairs(problem.mask, [&](Index i, Index j) { return mask_at(c.option, i, j); });
+    if (c.option == OptionKind::predicate)
+      problem.predicate = [](std::int64_t, std::int64_t, std::int64_t query, std::int64_t key) { return key <= query; };
     problem.q = column_of(operands.q, head);
     problem.k = column_of(operands.k, head);
     problem.v = column_of(operands.v, head);
@@ -149,8 +169,8 @@ inline double error_bound(AttentionCase const& c) {
 
 /// The exact rows of a case, computed once for all programs and numbers of threads.
 inline SampledRows const& sampled_rows(AttentionCase const& c, Operands const& operands) {
-  static std::map<std::tuple<Pass, MaskKind, DataType, Index, Index, Index>, SampledRows> known;
-  auto const key = std::tuple(c.pass, c.mask, c.type, c.tokens, c.head_dim, c.heads);
+  static std::map<std::tuple<Pass, MaskKind, OptionKind, DataType, Index, Index, Index>, SampledRows> known;
+  auto const key = std::tuple(c.pass, c.mask, c.option, c.type, c.tokens, c.head_dim, c.heads);
   auto found = known.find(key);
   if (found == known.end()) found = known.emplace(key, SampledRows(c, operands)).first;
   return found->second;

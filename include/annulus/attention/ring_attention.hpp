@@ -164,6 +164,7 @@ class RingAttention {
   struct PassState {
     std::optional<RingPlan> plan;
     detail::CallRecord call;  ///< call that the plan was made for
+    bool buffers_bias_gradient = false;  ///< see prepare()
     detail::RingBuffers<C, B> buffers;
   };
 
@@ -213,8 +214,12 @@ class RingAttention {
     detail::require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
     if (operands.bias_gradient)
       detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
+    else
+      detail::check<ShapeError>(!gradients.dbias.data(), "dbias is given without bias_gradient, which computes it");
     if (operands.sinks)
       detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+    else
+      detail::check<ShapeError>(!gradients.dsinks.data(), "dsinks is given without sink logits");
   }
 
   template <class T>
@@ -233,9 +238,10 @@ class RingAttention {
 
   /// Validates this rank's arguments, converts integer operands, compares the calls of all ranks, and makes the plan. All
   /// ranks throw, or none.
+  /// `buffers_bias_gradient`: dbias is summed in a buffer, as its elements are not of the type of the sums.
   template <class T, class Check>
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands,
-                          Check&& check_results) {
+                          bool buffers_bias_gradient, Check&& check_results) {
     AttentionShape shape;
     Problem problem;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
@@ -260,8 +266,11 @@ class RingAttention {
                           call.checked);
     });
     PassState& planned = state(call.pass);
-    if (!is_as_before(planned, record)) {
+    if (!is_as_before(planned, record) || planned.buffers_bias_gradient != buffers_bias_gradient) {
       PlanRequest request = request_of<T>(call, problem, operands);
+      if (operands.bias_gradient && buffers_bias_gradient)
+        request.bias_gradient_elements =
+            operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
       // All ranks have the same records, so all of them reject the same requests.
       try {
         detail::validate_global(request, operands);
@@ -274,6 +283,7 @@ class RingAttention {
         throw;
       }
       planned.call = record;
+      planned.buffers_bias_gradient = buffers_bias_gradient;
       first_ = FirstCall{shape, queries, keys};
     }
     return *planned.plan;
@@ -297,8 +307,6 @@ class RingAttention {
                         .bound_to_queries = operands.bias || operands.mask,
                         .zero_copy = detail::shares_memory(*communicator_),
                         .checked = call.checked};
-    if (operands.bias_gradient && call.pass == Pass::backward)
-      request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
     for (detail::CallRecord const& other : calls_.records()) {
       request.query_lengths.push_back(other.local_queries);
       request.key_lengths.push_back(other.local_keys);
@@ -362,7 +370,7 @@ void RingAttention<C, B, Predicate>::run_forward(
     detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
   calls_.execute(begun, [&](Call& call) {
     ForwardViews<T> views;
-    RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
+    RingPlan const& plan = prepare(call, own, operands, false, [&](AttentionShape const& shape) {
       views = results(shape, own.q.extent(axis::sequence));
     });
     detail::forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
@@ -377,7 +385,8 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
                                                   detail::FunctionRef<GradientViews<G, Space>()> results) {
   calls_.execute(begun, [&](Call& call) {
     GradientViews<G, Space> gradients;
-    RingPlan const& plan = prepare(call, own, operands, [&](AttentionShape const& shape) {
+    constexpr bool buffers_bias_gradient = !std::same_as<G, AccumulatorOf<B, T>>;
+    RingPlan const& plan = prepare(call, own, operands, buffers_bias_gradient, [&](AttentionShape const& shape) {
       require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
       detail::require_extents("dout", known.dout, known.output.extents(), "the extents of output");
       gradients = results();

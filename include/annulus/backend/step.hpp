@@ -1,6 +1,7 @@
 #pragma once
 // Step: the work that a backend receives in one call (all heads, all tiles of one step), with its operands and results.
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -36,6 +37,13 @@ struct Progress {
   }
 };
 
+/// What Step::find_visible() must test, and what the caller knows about the keys.
+struct PairTests {
+  bool positions = true;     ///< false: the mask's rules by position hide none of the pairs
+  bool documents = true;     ///< false: the document ids hide none of the pairs
+  bool consecutive = false;  ///< the positions of the keys are consecutive numbers
+};
+
 /// Rules and optional operands of a step. Tiles and rows count from the first row of the operands.
 /// The spans and the predicate are in host memory and stay valid until the next Backend::synchronize().
 template <class T, class Predicate, class Space>
@@ -63,12 +71,39 @@ struct Step {
     return {static_cast<A>(softmax_scale()), static_cast<A>(rules.logit_softcap)};
   }
 
-  /// True if query row `query` sees key row `key`: the only place that applies all rules.
+  /// Sets visible[i] to whether query row `query` sees key row keys.begin + i, for all i < keys.size(): the only place
+  /// that applies all rules. The predicate is not asked about pairs that another rule hides.
+  void find_visible(Index batch, Index head, Index query, RowRange keys, PairTests tests,
+                    bool* visible) const requires std::same_as<Space, HostMemory> {
+    Index const* const positions = key_positions.data() + keys.begin;
+    Index const count = keys.size(), q = query_positions[static_cast<std::size_t>(query)];
+    if (boolean_mask.data()) {
+      bool const* const row = boolean_mask.data() + boolean_mask.offset(batch, head, query, 0);
+      if (Index const stride = boolean_mask.stride(3); tests.consecutive && stride == 1)
+        std::copy_n(row + positions[0], count, visible);
+      else
+        for (Index i = 0; i < count; ++i) visible[i] = row[positions[i] * stride];
+    } else {
+      std::fill_n(visible, count, true);
+    }
+    if (tests.positions)
+      for (Index i = 0; i < count; ++i) visible[i] = visible[i] && rules.mask.visible(q, positions[i]);
+    if (tests.documents && has_segments())
+      for (Index i = 0; i < count; ++i)
+        visible[i] = visible[i] &&
+                     detail::same_document(query_segments(batch, query), key_segments(batch, keys.begin + i));
+    if constexpr (requires { predicate->restrict_row(batch, head, q, positions, count, visible); })
+      predicate->restrict_row(batch, head, q, positions, count, visible);
+    else
+      for (Index i = 0; i < count; ++i)
+        visible[i] = visible[i] && static_cast<bool>((*predicate)(batch, head, q, positions[i]));
+  }
+
+  /// The same for one pair.
   bool visible(Index batch, Index head, Index query, Index key) const requires std::same_as<Space, HostMemory> {
-    Index const q = query_positions[static_cast<std::size_t>(query)], k = key_positions[static_cast<std::size_t>(key)];
-    return rules.mask.visible(q, k) &&
-           (!has_segments() || detail::same_document(query_segments(batch, query), key_segments(batch, key))) &&
-           (!boolean_mask.data() || boolean_mask(batch, head, query, k)) && (*predicate)(batch, head, q, k);
+    bool seen = false;
+    find_visible(batch, head, query, {key, key + 1}, {}, &seen);
+    return seen;
   }
 
   /// False if dropout zeroes the weight of this pair.

@@ -2,6 +2,7 @@
 // Visible keys of one query row in a tile, for backends in host memory.
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "annulus/backend/step.hpp"
@@ -9,11 +10,12 @@
 namespace annulus {
 namespace detail {
 
-/// Key rows of a step that contain every key a query sees. `each`: some of them may be hidden; ask
-/// Step::visible for each.
+/// Key rows of a step that contain every key a query sees. `each`: some of them may be hidden, which
+/// Step::find_visible tells if it makes the tests `tests`.
 struct KeyBounds {
   RowRange rows;
   bool each = false;
+  PairTests tests{.positions = false, .documents = false};
 };
 
 /// Key rows of the packed documents of a step, for each batch item.
@@ -34,13 +36,15 @@ class StepDocuments {
   KeyBounds bounds(Step<T, Predicate, HostMemory> const& step, Tile const& tile, Index batch, Index query) const {
     RowRange rows = tile.keys_of(step.rules.mask, query);
     rows = {rows.begin + tile.key_begin, rows.end + tile.key_begin};
-    bool each = tile.coverage == Coverage::elements;
+    bool const elements = tile.coverage == Coverage::elements;
+    // The bounds of a tile at regular positions are exact.
+    PairTests tests{.positions = elements && tile.key_stride == 0, .documents = false};
     if (step.has_segments()) {
       DocumentRuns const& runs = runs_[static_cast<std::size_t>(batch)];
       rows = intersection(rows, runs.rows_of(step.query_segments(batch, tile.query_begin + query)));
-      each = each || !runs.consecutive();
+      tests.documents = !runs.consecutive();
     }
-    return {rows, each};
+    return {rows, elements || tests.documents, tests};
   }
 
  private:
@@ -59,19 +63,28 @@ class KeyFinder {
   /// so that their values (NaN in padding, say) cannot reach the result. `query` counts from the tile's first row.
   template <class Function>
   void for_each_run(Tile const& tile, Index batch, Index head, Index query, Function&& function) const {
-    auto const [rows, each] = documents_.bounds(step_, tile, batch, query);
+    auto const [rows, each, tests] = documents_.bounds(step_, tile, batch, query);
     if (!each) {
       if (!rows.empty()) function(rows);
       return;
     }
-    for (Index key = rows.begin; key < rows.end; ++key) {
-      Index const begin = key;
-      while (key < rows.end && step_.visible(batch, head, tile.query_begin + query, key)) ++key;
-      if (key > begin) function(RowRange{begin, key});
+    RowRange run;
+    for (Index begin = rows.begin; begin < rows.end; begin += keys_at_once) {
+      RowRange const keys{begin, std::min(begin + keys_at_once, rows.end)};
+      bool visible[keys_at_once];
+      step_.find_visible(batch, head, tile.query_begin + query, keys, tests, visible);
+      for (Index key = keys.begin; key < keys.end; ++key) {
+        if (!visible[key - keys.begin]) continue;
+        if (run.end < key && !run.empty()) function(std::exchange(run, {}));
+        run = {run.empty() ? key : run.begin, key + 1};
+      }
     }
+    if (!run.empty()) function(run);
   }
 
  private:
+  static constexpr Index keys_at_once = 64;
+
   Step<T, Predicate, HostMemory> const& step_;
   detail::StepDocuments documents_;
 };

@@ -10,20 +10,38 @@
 
 namespace annulus {
 
+/// The 64-bit product of two 32-bit numbers, as two words.
+template <class Word>
+struct WideProduct {
+  Word high, low;
+};
+
+constexpr WideProduct<std::uint32_t> multiply_wide(std::uint32_t a, std::uint32_t b) {
+  std::uint64_t const product = std::uint64_t{a} * b;
+  return {static_cast<std::uint32_t>(product >> 32), static_cast<std::uint32_t>(product)};
+}
+
 /// Philox4x32-10, a counter-based generator, so that a random number is a pure function of its position: ten rounds on a
 /// 128-bit counter with a 64-bit key give four independent 32-bit numbers. Salmon, Moraes, Dror, Shaw, "Parallel random
-/// numbers: as easy as 1, 2, 3", SC 2011, section 3.3 and table 2.
-constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
-                                                  std::array<std::uint32_t, 2> key) {
+/// numbers: as easy as 1, 2, 3", SC 2011, section 3.3 and table 2. Word: std::uint32_t, or a SIMD vector of such numbers
+/// with ^ (also by a number) and multiply_wide(vector, number) in its namespace.
+template <class Word = std::uint32_t>
+[[gnu::always_inline]] constexpr std::array<Word, 4> philox4x32(std::array<Word, 4> counter,
+                                                                std::array<std::uint32_t, 2> key) {
+#pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
-    std::uint64_t const product0 = std::uint64_t{0xD2511F53u} * counter[0];
-    std::uint64_t const product1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
-               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(product0)};
+    auto const product0 = multiply_wide(counter[0], std::uint32_t{0xD2511F53u});
+    auto const product1 = multiply_wide(counter[2], std::uint32_t{0xCD9E8D57u});
+    counter = {product1.high ^ counter[1] ^ key[0], product1.low, product0.high ^ counter[3] ^ key[1], product0.low};
     key[0] += 0x9E3779B9u;
     key[1] += 0xBB67AE85u;
   }
   return counter;
+}
+
+/// Of the random numbers of 32 bits, those from this one on keep their pair.
+constexpr std::uint64_t dropout_threshold(Dropout const& dropout) {
+  return static_cast<std::uint64_t>(dropout.probability * 4294967296.0);
 }
 
 /// Dropout decisions of one query row. Consecutive calls for keys that share a counter cost one call of the generator.
@@ -33,7 +51,7 @@ class DropoutRow {
       : counter_{static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(query),
                  0},
         key_{static_cast<std::uint32_t>(dropout.seed), static_cast<std::uint32_t>(dropout.seed >> 32)},
-        threshold_(static_cast<std::uint64_t>(dropout.probability * 4294967296.0)) {}
+        threshold_(dropout_threshold(dropout)) {}
 
   /// True if the key is kept: word key % 4 of counter (batch, head, query, key / 4) is >= probability * 2^32.
   constexpr bool keeps(Index key) {

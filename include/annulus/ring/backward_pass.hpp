@@ -107,11 +107,15 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
 
   TensorView<A, 4, Space> dbias, dbias_pairs;
   if (gradients.dbias.data()) {
-    // A row of the part is [batch|1, query_heads|1, global_keys], as the bias has it.
-    Index const stored_batch = operands.bias->extent(0), heads = operands.bias->extent(1), keys = plan.global_keys();
-    dbias = {buffers.bias_gradient.template data<A>(Part::dbias),
-             {stored_batch, heads, plan.local_queries(rank), keys},
-             {heads * keys, keys, stored_batch * heads * keys, 1}};
+    if constexpr (std::same_as<G, A>) {
+      dbias = gradients.dbias;
+    } else {
+      // A row of the part is [batch|1, query_heads|1, global_keys], as the bias has it.
+      Index const stored_batch = operands.bias->extent(0), heads = operands.bias->extent(1), keys = plan.global_keys();
+      dbias = {buffers.bias_gradient.template data<A>(Part::dbias),
+               {stored_batch, heads, plan.local_queries(rank), keys},
+               {heads * keys, keys, stored_batch * heads * keys, 1}};
+    }
     dbias_pairs = broadcast(dbias, {batch, query_heads, plan.local_queries(rank), plan.global_keys()});
     backend.clear(dbias);
   }
@@ -154,7 +158,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     };
     for (Gradient const& gradient : sums)
       convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
-    if (gradients.dbias.data()) convert(dbias, gradients.dbias);
+    if constexpr (!std::same_as<G, A>)
+      if (gradients.dbias.data()) convert(dbias, gradients.dbias);
     if (!operands.sinks) return;
     Index const sinks = operands.sinks->extent(1);
     auto const share = buffers.sink_gradients.template view<A>(Part::dsinks).slice(axis::sequence, rank, 1);

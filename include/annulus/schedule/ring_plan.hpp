@@ -44,7 +44,7 @@ struct PlanRequest {
   int accumulator_bytes = 4;         ///< of the running state and of gradients in flight
   int lse_bytes = 4;                 ///< of lse, and of its remainder
   Index sinks = 0;                   ///< sink logits per query head; their gradients are summed over the ranks
-  Index bias_gradient_elements = 0;  ///< of dbias, per local query
+  Index bias_gradient_elements = 0;  ///< of dbias, per local query; 0 if it is summed in the result itself
   bool segments = false;             ///< packed documents: ids travel with their rows
   bool elementwise = false;          ///< a boolean mask or a predicate is evaluated per pair
   bool bound_to_queries = false;     ///< a bias or boolean mask stays with its queries, so that only keys can rotate

@@ -66,22 +66,23 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   /// std::bad_alloc.
   void convert(std::string_view name, std::vector<std::byte>& storage) {
     if constexpr (std::same_as<Space, HostMemory>) {
-      if (!read_) return;
+      if (!read_row_) return;
       auto const& extents = (*this)->extents();
       TensorView<T, N> target(nullptr, extents);
       storage.resize(static_cast<std::size_t>(target.size()) * sizeof(T));
       target = {reinterpret_cast<T*>(storage.data()), extents};
-      for (Index i = 0; i < target.size(); ++i) {
+      Index const count = extents[N - 1];
+      for (Index row = 0; row * count < target.size(); ++row) {
         Index offset = 0;
-        for (std::size_t a = N, rest = static_cast<std::size_t>(i); a-- > 0;) {
+        for (std::size_t a = N - 1, rest = static_cast<std::size_t>(row); a-- > 0;) {
           auto const extent = static_cast<std::size_t>(extents[a]);
           offset += static_cast<Index>(rest % extent) * (*this)->stride(a);
           rest /= extent;
         }
-        target.data()[i] = read_(name, source_, offset);
+        read_row_(name, source_, offset, (*this)->stride(N - 1), count, target.data() + row * count);
       }
       static_cast<Base&>(*this) = Base(typename Base::View(target));
-      read_ = nullptr;
+      read_row_ = nullptr;
     }
   }
 
@@ -90,23 +91,27 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   explicit OptionalIntegers(TensorView<U const, N, Space> const& view)
       : Base(typename Base::View(reinterpret_cast<T const*>(view.data()), view.extents(), view.strides())),
         source_(view.data()),
-        read_(&read<U>) {}
+        read_row_(&read_row<U>) {}
 
+  /// Reads `count` elements of type U, `stride` apart.
   template <class U>
-  static T read(std::string_view name, void const* source, Index offset) {
-    U const value = static_cast<U const*>(source)[offset];
-    if constexpr (std::same_as<T, bool>) {
-      return value != 0;
-    } else {
-      if constexpr (sizeof(U) >= sizeof(T))
-        detail::check<UnsupportedError>(value <= static_cast<U>(std::numeric_limits<T>::max()), name, " holds ", value,
-                                        "; accepted: at most ", std::numeric_limits<T>::max());
-      return value > 0 ? static_cast<T>(value) : T(0);
+  static void read_row(std::string_view name, void const* source, Index offset, Index stride, Index count, T* to) {
+    U const* const from = static_cast<U const*>(source) + offset;
+    for (Index i = 0; i < count; ++i) {
+      U const value = from[i * stride];
+      if constexpr (std::same_as<T, bool>) {
+        to[i] = value != 0;
+      } else {
+        if constexpr (sizeof(U) >= sizeof(T))
+          detail::check<UnsupportedError>(value <= static_cast<U>(std::numeric_limits<T>::max()), name, " holds ",
+                                          value, "; accepted: at most ", std::numeric_limits<T>::max());
+        to[i] = value > 0 ? static_cast<T>(value) : T(0);
+      }
     }
   }
 
   void const* source_ = nullptr;
-  T (*read_)(std::string_view, void const*, Index) = nullptr;
+  void (*read_row_)(std::string_view, void const*, Index offset, Index stride, Index count, T*) = nullptr;
 };
 
 /// Optional sink logits, given as [query_heads] or [query_heads, n]; the view is always [query_heads, n].

@@ -101,7 +101,7 @@ TEMPLATE_TEST_CASE("the slope of tanh is within 8 units in the last place, also 
   // Beyond the edge tanh is 1 in this type, and the slope stays constant.
   TestType const edge = sizeof(TestType) == 8 ? 19 : 9;
   for (TestType x = -edge; x < edge; x += TestType(0.000731)) arguments.push_back(x);
-  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).slope; });
+  auto const seen = lanes_of(arguments, [](Vector<TestType> x) { return hyperbolic_tangent(x).slope(); });
   double worst = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     long double const inverse = 1 / std::cosh(static_cast<long double>(arguments[i]));

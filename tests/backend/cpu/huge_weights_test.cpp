@@ -26,7 +26,7 @@ void check_weights_of_equal_keys(A magnitude) {
     scores.push_back(score);
   }
   for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + panel);
-  cpu::detail::weigh(scores.data(), rows, scale, maximum.data(), sum.data());
+  cpu::detail::weigh(scores.data(), rows, scale, maximum.data(), sum.data(), {});
   for (std::size_t i = 0; i < sum.size(); ++i) {
     A const logit = std::abs(maximum[i]);
     A const rounding = logit < cpu::detail::large_logit<A> ? (std::nextafter(logit, 2 * logit) - logit) / 2 : A(0);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "annulus/backend/cpu/backward_unit.hpp"
 
@@ -37,11 +38,13 @@ class BackwardSum {
     auto const allocate = [&](Arena& arena) {
       finished_ = arena.take<Index>(heads * pieces_);
       reach_ = arena.take<RowRange>(extents_.batches * panels_);
+      visibility_cache_.emplace(arena, call_.step, extents_);
     };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
     std::fill_n(finished_, heads * pieces_, panels_);
+    visibility_cache_->clear();
     find_reach();
     share_items<E>(
         call, threads, heads * pieces_, [&](Arena& own) { return allocate_scratch(own); },
@@ -82,7 +85,7 @@ class BackwardSum {
     Scratch scratch;
     scratch.keys = arena.construct<KeyBlock<T>>(blocks_per_piece_, extents_);
     scratch.panel = arena.construct<BackwardPanel<T>>(1, extents_);
-    scratch.unit = arena.construct<BackwardUnit<T>>(1, call_, extents_);
+    scratch.unit = arena.construct<BackwardUnit<T>>(1, call_, extents_, *visibility_cache_);
     return scratch;
   }
 
@@ -203,6 +206,7 @@ class BackwardSum {
   Index const panels_ = extents_.panels();  ///< of the queries of one kv head
   Index blocks_per_piece_ = 1, pieces_ = 0;
   Index* finished_ = nullptr;
+  std::optional<VisibilityCache<T>> visibility_cache_;
   RowRange* reach_ = nullptr;  ///< [batch item][panel]: hull of the keys that the panel sees
 };
 

@@ -152,30 +152,42 @@ template <class A>
       });
 }
 
-/// The same for pairs of which some may be masked (a logit of -inf), or with dropout: `kept` is null or [rows][panel],
-/// and probabilities are multiplied by it. The gradients are those of logits.
+/// The same for pairs of which some may be masked (a logit of -inf), with dropout, and with the slope of a soft cap,
+/// [rows][panel], unless null. Probabilities are multiplied by the factors of dropout.
 template <class A>
-[[gnu::noinline]] void differentiate_masked(A* logits, A* dweights, A const* kept, Index rows,
-                                            RowTerms<A> const& terms) {
+[[gnu::noinline]] void differentiate_masked(A* logits, A* dweights, A const* slope, DropoutFactors<A> const& dropout,
+                                            Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V const nothing = V::of(empty_row<A>), scale = V::of(terms.weight_scale);
-  bool const large = terms.weight_scale != A(1) && any_large(terms.lse);
-  for (Index j = 0; j < rows; ++j)
-    for (int v = 0; v < vectors; ++v) {
-      Index const place = j * panel + v * lanes;
-      V const logit = V::load(logits + place), dweight = V::load(dweights + place);
-      auto const masked = less_or_equal(logit, nothing);
-      V const factor = kept ? select(masked, V::zero(), V::load(kept + place)) : V::of(A(1));
-      V const lse = V::load(terms.lse + v * lanes), remainder = V::load(terms.remainder + v * lanes);
-      V const exponent =
-          large ? large_exponent(logit, scale, V::zero() - lse) : multiply_add(logit, scale, V::zero() - lse);
-      V const weight = select(masked, V::zero(), probability(exponent, remainder));
-      (weight * factor).store(logits + place);
-      // Values of a masked pair may be NaN and are not used.
-      V const gradient = weight * (factor * dweight - V::load(terms.delta + v * lanes));
-      select(masked, V::zero(), gradient).store(dweights + place);
-    }
+  V negative_lse[vectors], remainder[vectors], delta[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    negative_lse[v] = V::zero() - V::load(terms.lse + v * lanes);
+    remainder[v] = V::load(terms.remainder + v * lanes);
+    delta[v] = V::load(terms.delta + v * lanes);
+  }
+  V const nothing = V::of(empty_row<A>), gradient_scale = V::of(terms.gradient_scale);
+  with_exponent(
+      terms.weight_scale, terms.lse, [&](auto exponent) __attribute__((always_inline)) {
+        for (Index j = 0; j < rows; ++j)
+#pragma GCC unroll 4
+          for (int v = 0; v < vectors; ++v) {
+            Index const place = j * panel + v * lanes;
+            V const logit = V::load(logits + place);
+            V dweight = V::load(dweights + place);
+            auto const masked = less_or_equal(logit, nothing);
+            V const weight = select(masked, V::zero(), probability(exponent(logit, negative_lse[v]), remainder[v]));
+            V kept = weight;
+            if (dropout.kept) {
+              kept = dropout.apply(weight, j, v);
+              dweight = dropout.apply(dweight, j, v);
+            }
+            kept.store(logits + place);
+            V gradient = weight * gradient_scale * (dweight - delta[v]);
+            if (slope) gradient = gradient * V::load(slope + place);
+            // Values of a masked pair may be NaN and are not used.
+            select(masked, V::zero(), gradient).store(dweights + place);
+          }
+      });
 }
 
 /// Adds the share of a query panel and a key block to dq, dk, dv and dbias.
@@ -188,10 +200,12 @@ class BackwardUnit {
   using G = PackedGroup<E>;
 
  public:
-  /// `call` and `extents` must outlive the object.
-  BackwardUnit(Arena& arena, GradientCall<T> const& call, StepExtents<E> const& extents)
+  /// Arguments must outlive the object.
+  BackwardUnit(Arena& arena, GradientCall<T> const& call, StepExtents<E> const& extents,
+               VisibilityCache<T> const& cache)
       : call_(call),
         extents_(extents),
+        visibility_cache_(cache),
         units_(LogitUnits<A>::of(call.step)),
         blocks_(UnitBlocks<A>::of(arena, call.step, Pass::backward)),
         dweights_(arena.take<A>(Index{B::key_block} * B::panel)) {
@@ -203,13 +217,16 @@ class BackwardUnit {
   /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
   void meet(BackwardPanel<T>& queries, PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows,
             HeadRows<T const> const& key_operand, PrefetchQueue& ahead) {
+    visibility_ = visibility_cache_.find(call_.step, queries.panel, seen, rows, *blocks_.visible);
+    if (visibility_ == Visibility::none) return;
     rows.first = rows.begin / G::rows * G::rows;
     Index const row_count = G::rows_padded(rows.end) - rows.first;
     V* const no_maximum = nullptr;
+    PrefetchQueue& during_products = call_.step.bias.data() ? expect_bias(queries.panel, seen, rows) : ahead;
     multiply_rows<false>(keys.key_groups + rows.first * extents_.head.packed(), row_count, queries.queries,
-                         extents_.head.packed(), blocks_.scores, no_maximum, ahead);
+                         extents_.head.packed(), blocks_.scores, no_maximum, during_products);
     multiply_rows<false>(keys.value_groups + rows.first * extents_.value.packed(), row_count, queries.douts,
-                         extents_.value.packed(), dweights_, no_maximum, ahead);
+                         extents_.value.packed(), dweights_, no_maximum, during_products);
     // The products of lanes without a query may be NaN there; their weight is 0.
     for_each_row_in(keys.not_finite_operands, rows.begin, rows.end, [&](Index j) {
       for (Index lane = 0, place = rows.row(j) * B::panel; lane < B::panel; ++lane, ++place)
@@ -236,13 +253,23 @@ class BackwardUnit {
   }
 
  private:
+  /// Lists the rows of bias and dbias that the panel needs for the next key block.
+  PrefetchQueue& expect_bias(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows) {
+    bias_ahead_.clear();
+    RowRange const next{rows.key(B::key_block), std::min(rows.key(2 * B::key_block), seen.any.end)};
+    BiasRows<T const>(call_.step.bias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+    if (call_.gradients.dbias.data())
+      BiasRows<A>(call_.gradients.dbias, panel).expect(bias_ahead_, call_.step.key_positions, next);
+    return bias_ahead_;
+  }
+
   /// Replaces products by probabilities (times the factor of dropout) and by gradients of the products of query and
   /// key. Keys that all lanes see need no mask.
   void differentiate(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows) {
     RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units_.weight_scale,
                             static_cast<A>(call_.step.softmax_scale())};
     RowRange plain{rows.end, rows.end};
-    if (units_.finished && !call_.step.rules.dropout.active() && !seen.each) {
+    if (units_.finished && !blocks_.kept && visibility_ == Visibility::all) {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
       if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
@@ -258,15 +285,25 @@ class BackwardUnit {
     Index const begin = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
     V largest[B::panel_vectors];
     for (V& vector : largest) vector = V::zero();
-    finish_logits(call_.step, panel, seen, rows, blocks_, units_, largest);
-    if (call_.step.rules.dropout.active()) gather_kept(call_.step, panel, seen, rows, blocks_.kept);
-    detail::differentiate_masked(blocks_.scores + begin, dweights_ + begin,
-                                 blocks_.kept ? blocks_.kept + begin : nullptr, count, terms);
-    if (call_.gradients.dbias.data()) add_bias_gradient(panel, seen, rows);
-    A const scale = terms.gradient_scale;
-    for (Index e = begin; e < begin + count * B::panel; ++e)
-      // The slope of an invisible pair is not set; its gradient is 0.
-      dweights_[e] = dweights_[e] == A(0) ? A(0) : dweights_[e] * (blocks_.slope ? scale * blocks_.slope[e] : scale);
+    finish_logits(call_.step, panel, seen, visibility_, rows, blocks_, units_, largest);
+    if (blocks_.kept) find_kept(call_.step, panel, rows, *blocks_.kept);
+    DropoutFactors<A> const dropout{blocks_.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
+    A* const slope = blocks_.slope ? blocks_.slope + begin : nullptr;
+    auto const& dbias = call_.gradients.dbias;
+    if (!dbias.data()) {
+      detail::differentiate_masked(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
+      return;
+    }
+    // The gradient of the bias is that of the logit, before slope and scale.
+    RowTerms<A> of_logits = terms;
+    of_logits.gradient_scale = A(1);
+    detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
+    BiasRows<A>(dbias, panel)
+        .add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+    for (Index e = 0; e < count * B::panel; ++e)
+      // The slope of an invisible pair may be NaN; its gradient is 0.
+      if (A& gradient = dweights_[begin + e]; gradient != A(0))
+        gradient *= slope ? terms.gradient_scale * slope[e] : terms.gradient_scale;
   }
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
@@ -293,15 +330,6 @@ class BackwardUnit {
                               extents_.head.grouped(), ahead);
   }
 
-  void add_bias_gradient(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows) const {
-    for_each_pair(panel, seen, rows, [&](int lane, Index begin, Index end) {
-      for (Index j = begin; j < end; ++j)
-        call_.gradients.dbias(panel.rows->batch, panel.head(lane), panel.query(lane),
-                              call_.step.key_positions[static_cast<std::size_t>(rows.key(j))]) +=
-            dweights_[rows.row(j) * B::panel + lane];
-    });
-  }
-
   static void add_row(A* strips, Index capacity, Index i, T const* row, Index stride, Index dim, A factor) {
     for_each_strip<A>(B::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
       constexpr Index width = Width * B::lanes;
@@ -325,8 +353,11 @@ class BackwardUnit {
 
   GradientCall<T> const& call_;
   StepExtents<E> const& extents_;
+  VisibilityCache<T> const& visibility_cache_;
   LogitUnits<A> const units_;
   UnitBlocks<A> blocks_;
+  Visibility visibility_ = Visibility::all;  ///< of the panel and block at work
+  PrefetchQueue bias_ahead_;
   A* dweights_;
   /// For pairs only: weights and gradients as pairs of lanes, and gradients as pairs of rows.
   E *weight_lanes_ = nullptr, *gradient_lanes_ = nullptr, *gradient_rows_ = nullptr;

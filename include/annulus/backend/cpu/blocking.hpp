@@ -75,7 +75,7 @@ class PrefetchQueue {
  private:
   static constexpr std::size_t capacity = 128;
   static constexpr std::uintptr_t line_bytes = 64;
-  static constexpr int lines_at_once = 8;
+  static constexpr int lines_at_once = 16;
 
   struct Row {
     std::uintptr_t place, end;

@@ -1,25 +1,40 @@
 #pragma once
 // Arguments of the CPU kernels: a step with a type-erased predicate, its operands and results.
 
+#include <concepts>
+#include <cstring>
+
 #include "annulus/backend/step.hpp"
 #include "annulus/backend/visible_keys.hpp"
 #include "annulus/core/scalar.hpp"
 
 namespace annulus::cpu::detail {
 
-/// Type-erased reference to a predicate, so that kernels are compiled once for all predicate types.
+/// Type-erased reference to a predicate, so that kernels are compiled once for all predicate types. A call covers a row
+/// of keys: the predicate is compiled into the loop.
 struct AnyPredicate {
-  void const* object;
-  bool (*call)(void const*, Index, Index, Index, Index);
+  void const* object = nullptr;
+  void (*restrict)(void const*, Index, Index, Index, Index const*, Index, bool*) = nullptr;  ///< null: all are visible
 
   template <class Predicate>
   static AnyPredicate of(Predicate const& predicate) {
-    return {&predicate, [](void const* p, Index batch, Index head, Index query, Index key) -> bool {
-              return (*static_cast<Predicate const*>(p))(batch, head, query, key);
-            }};
+    if constexpr (std::same_as<Predicate, EveryPair>)
+      return {};
+    else
+      return {&predicate, [](void const* object, Index batch, Index head, Index query, Index const* keys, Index count,
+                             bool* visible) {
+                auto const& asked = *static_cast<Predicate const*>(object);
+                // Without a branch the compiler can vectorise the loop, but hidden pairs must not be asked about.
+                if (!std::memchr(visible, 0, static_cast<std::size_t>(count)))
+                  for (Index i = 0; i < count; ++i) visible[i] = static_cast<bool>(asked(batch, head, query, keys[i]));
+                else
+                  for (Index i = 0; i < count; ++i)
+                    visible[i] = visible[i] && static_cast<bool>(asked(batch, head, query, keys[i]));
+              }};
   }
-  bool operator()(Index batch, Index head, Index query, Index key) const {
-    return call(object, batch, head, query, key);
+  /// Clears visible[i] for the keys, given by position, that the query does not see.
+  void restrict_row(Index batch, Index head, Index query, Index const* keys, Index count, bool* visible) const {
+    if (restrict) restrict(object, batch, head, query, keys, count, visible);
   }
 };
 

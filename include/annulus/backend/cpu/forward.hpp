@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "annulus/backend/cpu/logits.hpp"
 #include "annulus/backend/cpu/packed_head.hpp"
@@ -23,10 +24,11 @@ class ForwardPanel {
   using G = PackedGroup<E>;
 
  public:
-  /// Takes memory for queries and results from the arena. `call` and `extents` must outlive the object.
-  ForwardPanel(Arena& arena, FoldCall<T> const& call, StepExtents<E> const& extents)
+  /// Takes memory for queries and results from the arena. Arguments must outlive the object.
+  ForwardPanel(Arena& arena, FoldCall<T> const& call, StepExtents<E> const& extents, VisibilityCache<T> const& cache)
       : call_(call),
         extents_(extents),
+        visibility_cache_(cache),
         units_(LogitUnits<A>::of(call.step)),
         queries_(arena.take<E>(extents.head.packed() * B::panel)),
         output_(arena.take<A>(extents.value.grouped() * B::panel)) {}
@@ -50,6 +52,14 @@ class ForwardPanel {
     if (!loaded_) panel_.expect(call_.operands.q, ahead);
   }
   void expect_store(PrefetchQueue& ahead) const { panel_.expect(call_.state.accumulator, ahead); }
+
+  /// Lists the rows of the bias that fold() will read for a key block.
+  void expect_bias(Index block, PrefetchQueue& ahead) const {
+    BlockRows const rows = BlockRows::of(block, keys_.any);
+    if (call_.step.bias.data())
+      BiasRows<T const>(call_.step.bias, panel_)
+          .expect(ahead, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+  }
 
   /// Packs the queries and clears the sums, unless the panel is loaded.
   void load() {
@@ -88,6 +98,12 @@ class ForwardPanel {
     unpack_panel(output_, extents_.value.size, kept, rows);
   }
 
+  /// True if a lane sees one of `rows`, which are within the bounds of the lanes. Call it before fold().
+  bool sees(BlockRows const& rows, UnitBlocks<A> const& blocks) {
+    visibility_ = visibility_cache_.find(call_.step, panel_, keys_, rows, *blocks.visible);
+    return visibility_ != Visibility::none;
+  }
+
   /// Adds keys [rows.begin, rows.end) of a block, those that any lane may see. `weights`: scratch of a block's size.
   void fold(PackedHead<T> const& head, Index block, BlockRows rows, UnitBlocks<A> const& blocks, E* weights,
             PrefetchQueue& ahead) {
@@ -109,23 +125,15 @@ class ForwardPanel {
       std::fill_n(elements_of_weights, before * B::panel, E{});
       std::fill_n(elements_of_weights + elements * B::panel, (padded - elements) * B::panel, E{});
     }
-    bool const has_dropout = call_.step.rules.dropout.active();
-    if (!is_pair<E> || has_dropout) weigh(scores, count, units_.weight_scale, maximum_, sum_);
-    if (has_dropout) {
-      gather_kept(call_.step, panel_, keys_, rows, blocks.kept);
-      A const* const kept = blocks.kept + rows.row(rows.begin) * B::panel;
-      // The factor of an invisible pair is not set; its weight is 0.
-      for (Index e = 0; e < count * B::panel; ++e) scores[e] = scores[e] == A(0) ? A(0) : scores[e] * kept[e];
-    }
-    if constexpr (is_pair<E>) {
-      if (has_dropout)
-        pair_rows_of_panel(scores, rows.begin % depth, count, place);
-      else
-        weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, place);
-    }
+    DropoutFactors<A> const dropout{blocks.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
+    if (blocks.kept) find_kept(call_.step, panel_, rows, *blocks.kept);
+    if constexpr (is_pair<E>)
+      weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, dropout, place);
+    else
+      weigh(scores, count, units_.weight_scale, maximum_, sum_, dropout);
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
                            output_, extents_.value.grouped(), ahead);
-    add_nonfinite_rows(head, block, rows, scores);
+    add_nonfinite_rows(head, block, rows, scores, dropout);
   }
 
  private:
@@ -141,14 +149,15 @@ class ForwardPanel {
       if (begin >= end) return;
       BlockRows const part{rows.block_begin, begin / G::rows * G::rows, begin, end};
       multiply.template operator()<false>(part);
-      finish_logits(call_.step, panel_, keys_, part, blocks.from_row(rows.row(part.first)), units_, largest);
+      finish_logits(call_.step, panel_, keys_, visibility_, {part.block_begin, rows.first, part.begin, part.end},
+                    blocks, units_, largest);
     };
     // Whole packed groups of rows; the last group of the keys is padded with copies.
     Index const last = std::min<Index>(B::key_block, extents_.keys - rows.block_begin);
     RowRange const seen = keys_.all_in({rows.key(rows.begin), rows.key(rows.end)});
     Index const full_begin = G::rows_padded(seen.begin - rows.block_begin), seen_end = seen.end - rows.block_begin;
     Index const full_end = seen_end == last ? last : seen_end / G::rows * G::rows;
-    if (units_.finished && !keys_.each && full_begin < full_end) {
+    if (units_.finished && visibility_ == Visibility::all && full_begin < full_end) {
       multiply_and_mask(rows.begin, full_begin);
       multiply.template operator()<true>({rows.block_begin, full_begin, full_begin, full_end});
       multiply_and_mask(full_end, rows.end);
@@ -158,14 +167,16 @@ class ForwardPanel {
   }
 
   /// Adds value rows that hold NaN or infinity, which are packed as zeros, to the queries that see them alone.
-  void add_nonfinite_rows(PackedHead<T> const& head, Index block, BlockRows const& rows, A const* scores) {
+  void add_nonfinite_rows(PackedHead<T> const& head, Index block, BlockRows const& rows, A const* scores,
+                          DropoutFactors<A> const& dropout) {
     for_each_row_in(head.not_finite(block), rows.begin, rows.end, [&](Index j) {
       HeadRows<T const> const& values = head.value_rows();
       T const* const row = values.row(rows.key(j));
       for (int lane = 0; lane < panel_.count; ++lane) {
         A const score = scores[(j - rows.begin) * B::panel + lane];
-        bool const weighed = !is_pair<E> || call_.step.rules.dropout.active();
-        A const weight = weighed ? score : rescale(score * units_.weight_scale, maximum_[lane]);
+        A const weight = is_pair<E>
+                             ? dropout.apply(rescale(score * units_.weight_scale, maximum_[lane]), j - rows.begin, lane)
+                             : score;
         if (weight == A(0)) continue;
         for (Index d = 0; d < extents_.value.size; ++d)
           output_[d * B::panel + lane] += weight * static_cast<A>(row[d * values.dim_stride]);
@@ -175,9 +186,11 @@ class ForwardPanel {
 
   FoldCall<T> const& call_;
   StepExtents<E> const& extents_;
+  VisibilityCache<T> const& visibility_cache_;
   LogitUnits<A> units_;
   QueryPanel<A> panel_{};
   PanelKeys<A> keys_;
+  Visibility visibility_ = Visibility::all;  ///< of the block that is folded next
   E* queries_;
   A* output_;
   alignas(64) A maximum_[B::panel], sum_[B::panel];
@@ -208,11 +221,13 @@ class ForwardFold {
     packed_count_ = std::min(expected, heads);
 
     auto const allocate = [&](Arena& arena) {
-      return arena.construct<PackedHead<T>>(packed_count_, call_.operands, extents_);
+      packed_ = arena.construct<PackedHead<T>>(packed_count_, call_.operands, extents_);
+      visibility_cache_.emplace(arena, call_.step, extents_);
     };
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
-    packed_ = allocate(arena);
+    allocate(arena);
+    visibility_cache_->clear();
     for (Index p = 0; p < packed_count_; ++p) packed_[p].hold(p, panel_groups_);
     share_items<E>(
         call, threads, heads * panel_groups_, [&](Arena& own) { return allocate_scratch(own); },
@@ -242,7 +257,7 @@ class ForwardFold {
 
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
-    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, call_, extents_);
+    scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, call_, extents_, *visibility_cache_);
     scratch.blocks = UnitBlocks<A>::of(arena, call_.step, Pass::forward);
     if (is_pair<E>) scratch.weights = arena.take<E>(Index{B::key_block} * B::panel);
     return scratch;
@@ -278,11 +293,12 @@ class ForwardFold {
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
       BlockRows const rows = BlockRows::of(block, panel.keys().any);
-      if (rows.begin >= rows.end) continue;
+      if (rows.begin >= rows.end || !panel.sees(rows, scratch.blocks)) continue;
       packed.need(block, blocks_end, team);
       panel.load();
       PrefetchQueue& ahead = scratch.ahead;
       ahead.clear();
+      scratch.panels[(p + 1) % count].expect_bias(block + (p + 1) / count, ahead);
       if (p + 1 < count) scratch.panels[p + 1].expect_load(ahead);
       if (block + 1 < blocks_end)
         packed.expect(block + 1, p, count, ahead);
@@ -296,6 +312,7 @@ class ForwardFold {
   StepExtents<E> const extents_;
   Index panels_per_group_ = 1, panel_groups_ = 0, packed_count_ = 0;
   PackedHead<T>* packed_ = nullptr;
+  std::optional<VisibilityCache<T>> visibility_cache_;
 };
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

@@ -3,12 +3,12 @@
 
 #include <limits>
 
-#include "annulus/backend/cpu/blocking.hpp"
+#include "annulus/backend/cpu/pair_bits.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Vectors of annulus::finite_maximum.
+/// annulus::finite_maximum for SIMD vectors; NaN becomes the lowest finite number.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> finite_maximum(Vector<A> maximum) {
   return larger(maximum, Vector<A>::of(std::numeric_limits<A>::lowest()));
@@ -19,7 +19,9 @@ template <class A>
 inline constexpr A large_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
 
 /// True if a panel with these maxima or log-sum-exps, one per lane, needs large_exponent. The threshold is half of
-/// large_logit, so that both passes agree on every weight that does not vanish. Infinities and NaN do not count.
+/// large_logit: where one pass, which tests maxima, and the other, which tests log-sum-exps, decide differently, every
+/// weight that is not 0 has a product below large_logit, for which both ways give the same bits. Infinities and NaN do
+/// not count.
 template <class A>
 [[gnu::always_inline]] inline bool any_large(A const* statistics) {
   using V = Vector<A>;
@@ -33,7 +35,8 @@ template <class A>
 }
 
 /// score * scale + negative, where `negative` is minus a maximum or log-sum-exp. Large products are rounded first, like
-/// the maximum: otherwise the maximum's rounding error would remain in the exponent, and may exceed its range.
+/// the maximum: a fused multiply-add would leave the rounding error of the maximum in the exponent, which could
+/// overflow the exponential.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> large_exponent(Vector<A> score, Vector<A> scale, Vector<A> negative) {
   using V = Vector<A>;
@@ -58,8 +61,9 @@ template <class A, class Compute>
 /// that small increases, of which there are many, need no rescaling.
 inline constexpr int weight_headroom = 6;
 
-/// Raises the maxima of a panel to `largest`, which are not below them, in the rows that need it, and rescales the
-/// rows' sums and output [dim][panel]. The result of a row does not depend on other rows of the panel.
+/// Sets maximum[lane] to the lane's `largest`, which is not below it, where that is larger by more than
+/// weight_headroom, and rescales the lane's sum and output [dim][panel]. So `maximum` may be up to weight_headroom
+/// below the largest logit. The result of a lane does not depend on other lanes.
 template <class A>
 [[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
   using V = Vector<A>;
@@ -88,7 +92,7 @@ template <class A>
 
 /// Computes weights e^(score * scale - maximum) of scores [rows][panel] and adds them to `sum`, through a partial sum,
 /// as the rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which
-/// must call weight(row, v) for vector v of each row, in ascending order of rows.
+/// must call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
 template <class A, class ForAll>
 [[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
   using V = Vector<A>;
@@ -98,26 +102,59 @@ template <class A, class ForAll>
     negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
     sums[v] = V::zero();
   }
-  with_exponent(scale, maximum, [&](auto exponent) __attribute__((always_inline)) {
-    for_all([&](Index row, int v) __attribute__((always_inline)) {
-      V const weight = exponential(exponent(V::load(scores + row * panel + v * lanes), negative_maximum[v]));
-      sums[v] = sums[v] + weight;
-      return weight;
-    });
-  });
+  with_exponent(
+      scale, maximum, [&](auto exponent) __attribute__((always_inline)) {
+        for_all([&](Index row, int v) __attribute__((always_inline)) {
+          V const weight = exponential(exponent(V::load(scores + row * panel + v * lanes), negative_maximum[v]));
+          sums[v] = sums[v] + weight;
+          return weight;
+        });
+      });
   for (int v = 0; v < vectors; ++v) (V::load(sum + v * lanes) + sums[v]).store(sum + v * lanes);
 }
 
-/// Replaces scores by their weights, see add_weights().
+/// Factors of dropout for the pairs of a panel and a key block: `scale` for those that are kept, 0 for others. `kept`
+/// is null without dropout; the overload for vectors must then not be called. Score row 0 belongs to key `first` of the
+/// block.
 template <class A>
-[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum) {
+struct DropoutFactors {
+  PairBits<A> const* kept = nullptr;
+  Index first = 0;
+  A scale = A(1);
+
+  [[gnu::always_inline]] Vector<A> apply(Vector<A> weight, Index row, int v) const {
+    return select(kept->at(v, first + row), weight * Vector<A>::of(scale), Vector<A>::zero());
+  }
+  A apply(A weight, Index row, Index lane) const {
+    return !kept ? weight : kept->at_lane(lane, first + row) ? weight * scale : A(0);
+  }
+};
+
+/// Calls for_all(weight) with a function weight(row, v) that multiplies the result of `plain` by the factors.
+template <class A, class Weight, class ForAll>
+[[gnu::always_inline]] inline void with_dropout(DropoutFactors<A> const& dropout, Weight const& plain,
+                                                ForAll&& for_all) {
+  if (dropout.kept)
+    for_all([&](Index row, int v) __attribute__((always_inline)) { return dropout.apply(plain(row, v), row, v); });
+  else
+    for_all(plain);
+}
+
+/// Replaces scores by their weights, see add_weights(), times the factors of dropout.
+template <class A>
+[[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum,
+                             DropoutFactors<A> const& dropout) {
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  add_weights(scores, scale, maximum, sum, [&](auto weight) __attribute__((always_inline)) {
+  add_weights(
+      scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
+        with_dropout(
+            dropout, plain, [&](auto weight) __attribute__((always_inline)) {
 #pragma GCC unroll 2
-    for (Index j = 0; j < rows; ++j)
+              for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
-  });
+                for (int v = 0; v < vectors; ++v) weight(j, v).store(scores + j * panel + v * lanes);
+            });
+      });
 }
 
 #if defined(ANNULUS_CPU_HAS_PAIRS)
@@ -146,17 +183,22 @@ template <class Element>
 
 /// Like weigh(), but writes the weights as pairs of rows, see store_row_pairs(); the sums are of the unrounded weights.
 [[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
-                                             float const* maximum, float* sum, BfloatPair* pairs) {
-  add_weights(scores, scale, maximum, sum, [&](auto weight) __attribute__((always_inline)) {
-    store_row_pairs(lead, rows, pairs, weight);
-  });
+                                             float const* maximum, float* sum, DropoutFactors<float> const& dropout,
+                                             BfloatPair* pairs) {
+  add_weights(
+      scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
+        with_dropout(
+            dropout,
+            plain, [&](auto weight) __attribute__((always_inline)) { store_row_pairs(lead, rows, pairs, weight); });
+      });
 }
 
 /// Converts block [rows][panel] to pairs of rows, see store_row_pairs().
 [[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
-  store_row_pairs(lead, rows, pairs, [&](Index j, int v) __attribute__((always_inline)) {
-    return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
-  });
+  store_row_pairs(
+      lead, rows, pairs, [&](Index j, int v) __attribute__((always_inline)) {
+        return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
+      });
 }
 
 /// Converts block [rows][panel] to pairs of neighbouring lanes, rounded.

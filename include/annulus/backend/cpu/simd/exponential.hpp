@@ -14,10 +14,20 @@ inline constexpr float exponential_coefficients[] = {1.000000000e+00f, 6.9314718
                                                      5.550328642e-02f, 9.618489072e-03f, 1.339993090e-03f,
                                                      1.534581243e-04f};
 template <>
-inline constexpr double exponential_coefficients<double>[] = {
-    1.0, 6.93147180559945309e-01, 2.40226506959100712e-01, 5.55041086648215799e-02, 9.61812910762847716e-03,
-    1.33335581464284434e-03, 1.54035303933816099e-04, 1.52527338040598402e-05, 1.32154867901443095e-06, 1.01780860092396998e-07,
-    7.05491162080112332e-09, 4.44553827187081150e-10, 2.56784359934882049e-11, 1.36914888539041289e-12};
+inline constexpr double exponential_coefficients<double>[] = {1.0,
+                                                              6.93147180559945309e-01,
+                                                              2.40226506959100712e-01,
+                                                              5.55041086648215799e-02,
+                                                              9.61812910762847716e-03,
+                                                              1.33335581464284434e-03,
+                                                              1.54035303933816099e-04,
+                                                              1.52527338040598402e-05,
+                                                              1.32154867901443095e-06,
+                                                              1.01780860092396998e-07,
+                                                              7.05491162080112332e-09,
+                                                              4.44553827187081150e-10,
+                                                              2.56784359934882049e-11,
+                                                              1.36914888539041289e-12};
 /// Coefficients of 2^u for 0 <= u < 1.
 inline constexpr float exponential_fraction[] = {1.000000000e+00f, 6.931470037e-01f, 2.402298301e-01f, 5.548334122e-02f,
                                                  9.678840637e-03f, 1.243968727e-03f, 2.170225489e-04f};
@@ -74,34 +84,52 @@ template <class A>
   return exponential2(x * Vector<A>::of(static_cast<A>(1.44269504088896340736)));
 }
 
+/// tanh of a vector, and what its slope follows from.
 template <class A>
 struct HyperbolicTangent {
-  Vector<A> value;  ///< tanh x
-  Vector<A> slope;  ///< 1 - tanh^2 x
+  Vector<A> value;
+  Vector<A> e;        ///< e^(2 |x|) - 1
+  Vector<A> inverse;  ///< 1 / (e + 2)
+
+  /// 1 - tanh^2 x = 4 (e + 1) / (e + 2)^2, without subtracting nearly equal values.
+  [[gnu::always_inline]] Vector<A> slope() const {
+    using V = Vector<A>;
+    return V::of(A(4)) * inverse * ((e + V::of(A(1))) * inverse);
+  }
 };
+
+/// 1 / (i + 1)!: e^r - 1 is r times the polynomial of these coefficients.
+template <class A>
+inline constexpr auto expm1_coefficients = [] {
+  struct {
+    A of[sizeof(A) == 8 ? 13 : 7];
+  } coefficients{};
+  A factorial = 1;
+  int i = 0;
+  for (A& coefficient : coefficients.of) coefficient = A(1) / (factorial *= static_cast<A>(++i));
+  return coefficients;
+}();
 
 /// tanh x and its slope, both within a few units in the last place, also where tanh is nearly 1.
 template <class A>
 [[gnu::always_inline]] inline HyperbolicTangent<A> hyperbolic_tangent(Vector<A> x) {
   using V = Vector<A>;
+  using Bits = typename V::UnsignedBits;
   // tanh |x| = e / (e + 2) with e = e^(2 |x|) - 1, computed as 2^n (e^r - 1) + (2^n - 1) to avoid cancellation near 0.
   constexpr A largest = sizeof(A) == 8 ? A(20) : A(10),
               ln2_high = sizeof(A) == 8 ? A(0x1.62e42fee00000p-1) : A(0x1.62e400p-1);
   constexpr A ln2_low = sizeof(A) == 8 ? A(0x1.a39ef35793c76p-33) : A(0x1.7f7d1cp-20);
-  V const magnitude = select(less(x, V::zero()), V::zero() - x, x);
+  Bits const sign = reinterpret_cast<Bits>(V::of(A(-0.0)).native) & reinterpret_cast<Bits>(x.native);
+  V const magnitude{reinterpret_cast<typename V::Native>(sign ^ reinterpret_cast<Bits>(x.native))};
   V const y = select(less(V::of(largest), magnitude), V::of(largest), magnitude) * V::of(A(2));
   V const shift = V::of(rounding_shift<A>);
   V const shifted = multiply_add(y, V::of(static_cast<A>(1.44269504088896340736)), shift), whole = shifted - shift;
   V const r = multiply_add(whole, V::of(-ln2_low), multiply_add(whole, V::of(-ln2_high), y));
-  constexpr int degree = sizeof(A) == 8 ? 14 : 8;
-  V sum = V::of(A(1));
-  for (int i = degree; i > 1; --i) sum = multiply_add(sum * r, V::of(A(1) / static_cast<A>(i)), V::of(A(1)));
   V const power = scaled_by_power(V::of(A(1)), shifted);
-  V const e = multiply_add(power, sum * r, power - V::of(A(1)));
-  V const divisor = e + V::of(A(2)), result = e / divisor;
-  // 1 - (e / (e + 2))^2, without subtracting nearly equal values.
-  V const slope = V::of(A(4)) / divisor * ((e + V::of(A(1))) / divisor);
-  return {select(less(x, V::zero()), V::zero() - result, result), slope};
+  V const e = multiply_add(power, polynomial(expm1_coefficients<A>.of, r) * r, power - V::of(A(1)));
+  V const divisor = e + V::of(A(2)), inverse = V::of(A(1)) / divisor, quotient = e * inverse;
+  V const result = multiply_add(multiply_add(V::zero() - quotient, divisor, e), inverse, quotient);
+  return {{reinterpret_cast<typename V::Native>(sign | reinterpret_cast<Bits>(result.native))}, e, inverse};
 }
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

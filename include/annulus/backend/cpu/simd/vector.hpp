@@ -126,6 +126,12 @@ template <class A, class T>
     Short bits;
     std::memcpy(&bits, from, sizeof bits);
     return {reinterpret_cast<typename Vector<A>::Native>(__builtin_convertvector(bits, Whole) << 16)};
+#if defined(__AVX512F__)
+  } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
+    __m256i bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return {_mm512_maskz_cvtph_ps(static_cast<__mmask16>(-1), bits)};
+#endif
   } else {
     A widened[lanes];
     for (int i = 0; i < lanes; ++i) widened[i] = static_cast<A>(from[i]);

@@ -1,0 +1,204 @@
+#pragma once
+// Bit matrices [key][query lane] of one panel and one key block: the visible pairs, where a mask tensor, a predicate or
+// irregular rows decide pair by pair; and the pairs that dropout keeps.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "annulus/backend/cpu/panel_keys.hpp"
+#include "annulus/backend/cpu/simd/philox.hpp"
+#include "annulus/backend/cpu/workspace.hpp"
+
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
+
+/// Bit j % word_bits of word [j / word_bits][lane] belongs to key j of the block.
+template <class A>
+class PairBits {
+  using V = Vector<A>;
+  using B = Blocking<A>;
+
+ public:
+  using Word = std::make_unsigned_t<typename V::Integer>;
+  using Words = typename V::UnsignedBits;
+  static constexpr int word_bits = 8 * static_cast<int>(sizeof(Word));
+  /// Bits of one lane for all keys of a block, 64 in a word.
+  using LaneBits = std::array<std::uint64_t, B::key_block / 64>;
+
+  /// Lanes of vector v whose bit for key j is set.
+  [[gnu::always_inline]] Lanes<A> at(int v, Index j) const {
+    Words words;
+    std::memcpy(&words, words_[j / word_bits] + v * B::lanes, sizeof words);
+    return {(words & (Word{1} << (j % word_bits))) != 0};
+  }
+  bool at_lane(Index lane, Index j) const { return words_[j / word_bits][lane] >> (j % word_bits) & 1; }
+
+  void set_lane(int lane, LaneBits const& bits) {
+    for (int w = 0; w < words_of_block; ++w)
+      words_[w][lane] = static_cast<Word>(bits[static_cast<std::size_t>(w * word_bits / 64)] >> (w * word_bits % 64));
+  }
+  /// Sets the bits of keys [w * word_bits, (w + 1) * word_bits) for the lanes of vector v.
+  [[gnu::always_inline]] void set_words(int v, Index w, Words words) {
+    std::memcpy(words_[w] + v * B::lanes, &words, sizeof words);
+  }
+
+ private:
+  static constexpr int words_of_block = B::key_block / word_bits;
+  alignas(64) Word words_[words_of_block][B::panel];
+};
+
+/// The bits of 64 bools, the first in the lowest bit.
+inline std::uint64_t bits_of_bools(bool const* bools) {
+#if defined(__AVX512BW__)
+  __m512i const bytes = _mm512_loadu_si512(bools);
+  return _mm512_test_epi8_mask(bytes, bytes);
+#elif defined(__SSE2__)
+  std::uint64_t bits = 0;
+  for (int i = 0; i < 64; i += 16) {
+    __m128i const bytes = _mm_loadu_si128(reinterpret_cast<__m128i const*>(bools + i));
+    bits |= static_cast<std::uint64_t>(_mm_movemask_epi8(_mm_slli_epi16(bytes, 7))) << i;
+  }
+  return bits;
+#else
+  std::uint64_t bits = 0;
+  for (int i = 0; i < 64; ++i) bits |= std::uint64_t{bools[i]} << i;
+  return bits;
+#endif
+}
+
+/// How many of the pairs of a panel and a key block, within the bounds of the lanes, are visible.
+enum class Visibility { none, all, some };
+
+/// Prefetches a lane's row of the boolean mask for the next key block, from key row `key` on.
+template <class T, class A>
+void prefetch_mask(HostStep<T> const& step, QueryPanel<A> const& panel, int lane, Index key) {
+  if (!step.boolean_mask.data() || key >= static_cast<Index>(step.key_positions.size())) return;
+  bool const* const next =
+      step.boolean_mask.data() + step.boolean_mask.offset(panel.rows->batch, panel.head(lane), panel.query(lane),
+                                                          step.key_positions[static_cast<std::size_t>(key)]);
+  for (int line = 0; line < Blocking<A>::key_block; line += 64) __builtin_prefetch(next + line, 0, 2);
+}
+
+/// Sets the bits of the visible pairs of `rows`, where the rules decide pair by pair (keys.each). `same_for_heads`: the
+/// keys that a query sees do not depend on its head.
+template <class T, class A>
+Visibility find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys,
+                        BlockRows const& rows, bool same_for_heads, PairBits<A>& visible) {
+  using LaneBits = typename PairBits<A>::LaneBits;
+  PairTests tests = keys.tests;
+  tests.consecutive = are_consecutive(step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
+  LaneBits bits{};
+  bool any = false, all = true;
+  for (int lane = 0; lane < Blocking<A>::panel; ++lane) {
+    if (lane == 0 || lane >= panel.count || !same_for_heads || panel.query(lane) != panel.query(lane - 1)) {
+      bits = {};
+      Index const begin = lane < panel.count ? std::max(rows.begin, keys.begin[lane] - rows.block_begin) : 0;
+      Index const end = lane < panel.count ? std::min(rows.end, keys.end[lane] - rows.block_begin) : 0;
+      if (begin < end) {
+        alignas(64) bool seen[Blocking<A>::key_block] = {};
+        if (tests.consecutive) prefetch_mask(step, panel, lane, rows.key(rows.begin) + Blocking<A>::key_block);
+        step.find_visible(panel.rows->batch, panel.head(lane), panel.query(lane), {rows.key(begin), rows.key(end)},
+                          tests, seen + begin);
+        Index count = 0;
+        for (std::size_t w = 0; w < bits.size(); ++w) {
+          bits[w] = bits_of_bools(seen + 64 * w);
+          count += std::popcount(bits[w]);
+        }
+        any = any || count > 0;
+        all = all && count == end - begin;
+      }
+    }
+    visible.set_lane(lane, bits);
+  }
+  return !any ? Visibility::none : all ? Visibility::all : Visibility::some;
+}
+
+/// Visibility of each tile, panel and key block of a step whose heads share a boolean mask, found by the first head
+/// that needs it: for the others, blocks that are hidden or visible as a whole need no test. Threads share it.
+template <class T>
+class VisibilityCache {
+  using A = Accumulator<T>;
+  using B = Blocking<A>;
+
+ public:
+  /// Takes memory from the arena if `step` has a boolean mask that its kv heads share. `extents` must outlive the
+  /// object.
+  VisibilityCache(Arena& arena, HostStep<T> const& step, StepExtents<PackedElement<T>> const& extents)
+      : panels_(extents.panels()), blocks_(extents.blocks()), batches_(extents.batches) {
+    Index const count = static_cast<Index>(step.tiles.size()) * batches_ * panels_ * blocks_;
+    if (same_for_heads(step) && step.boolean_mask.data() && extents.kv_heads > 1 && count <= most_bytes)
+      known_ = arena.take<std::uint8_t>(count_ = count);
+  }
+  /// Marks all entries as unknown. Call it once the arena has memory; at first it only counts bytes.
+  void clear() { std::fill_n(known_, count_, unknown); }
+
+  /// Without a predicate, query heads that share the mask see the same keys.
+  static bool same_for_heads(HostStep<T> const& step) {
+    return !step.predicate->restrict && (!step.boolean_mask.data() || step.boolean_mask.stride(1) == 0);
+  }
+
+  /// Visibility of `rows` for the panel; sets the bits of the visible pairs if it is Visibility::some.
+  Visibility find(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, BlockRows const& rows,
+                  PairBits<A>& visible) const {
+    if (!keys.each) return Visibility::all;
+    if (!known_) return find_visible(step, panel, keys, rows, same_for_heads(step), visible);
+    Index const place = ((keys.tile * batches_ + panel.rows->batch) * panels_ + panel.first / B::panel) * blocks_ +
+                        rows.block_begin / B::key_block;
+    std::atomic_ref<std::uint8_t> const known(known_[place]);
+    // Threads that find the same at the same time store equal values.
+    if (auto const visibility = static_cast<Visibility>(known.load(std::memory_order_relaxed));
+        visibility == Visibility::none || visibility == Visibility::all)
+      return visibility;
+    Visibility const found = find_visible(step, panel, keys, rows, true, visible);
+    known.store(static_cast<std::uint8_t>(found), std::memory_order_relaxed);
+    return found;
+  }
+
+ private:
+  static constexpr Index most_bytes = Index{1} << 24;
+  static constexpr std::uint8_t unknown = 255;
+
+  Index panels_, blocks_, batches_, count_ = 0;
+  std::uint8_t* known_ = nullptr;
+};
+
+/// Sets the bits of the pairs of `rows` that dropout keeps.
+template <class T, class A>
+[[gnu::noinline]] void find_kept(HostStep<T> const& step, QueryPanel<A> const& panel, BlockRows const& rows,
+                                 PairBits<A>& kept) {
+  using Words = typename PairBits<A>::Words;
+  using Word = typename PairBits<A>::Word;
+  constexpr Index word_bits = PairBits<A>::word_bits;
+  Dropout const& dropout = step.rules.dropout;
+  Word const threshold = static_cast<Word>(dropout_threshold(dropout));
+  std::array<std::uint32_t, 2> const key{static_cast<std::uint32_t>(dropout.seed),
+                                         static_cast<std::uint32_t>(dropout.seed >> 32)};
+  for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
+    Words heads{}, queries{};
+    for (int i = 0; i < Blocking<A>::lanes && v * Blocking<A>::lanes + i < panel.count; ++i) {
+      int const lane = v * Blocking<A>::lanes + i;
+      heads[i] = static_cast<std::uint32_t>(panel.head(lane));
+      queries[i] = static_cast<std::uint32_t>(step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
+    }
+    PhiloxQueries<A> const row(static_cast<std::uint32_t>(panel.rows->batch), heads, queries, key);
+    Index known = -1;
+    Words numbers[4]{};
+    for (Index w = rows.begin / word_bits; w * word_bits < rows.end; ++w) {
+      Words bits{};
+      for (Index j = std::max(rows.begin, w * word_bits); j < std::min(rows.end, (w + 1) * word_bits); ++j) {
+        Index const position = step.key_positions[static_cast<std::size_t>(rows.key(j))];
+        if (position / 4 != known) {
+          known = position / 4;
+          row.generate(static_cast<std::uint32_t>(known), numbers);
+        }
+        bits |= reinterpret_cast<Words>(numbers[position % 4] >= threshold) & (Word{1} << (j % word_bits));
+      }
+      kept.set_words(v, w, bits);
+    }
+  }
+}
+
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

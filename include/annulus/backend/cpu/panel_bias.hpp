@@ -1,0 +1,121 @@
+#pragma once
+// Rows of a bias, or of its gradient, for the queries of a panel. They are contiguous along keys, scores along queries,
+// so that square blocks are transposed in registers.
+
+#include <algorithm>
+#include <span>
+
+#include "annulus/backend/cpu/panel_keys.hpp"
+
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
+
+/// Rows [keys] of a tensor [batch, query_heads, queries, global_keys], one per lane of a panel.
+template <class T>
+class BiasRows {
+  using A = Accumulator<std::remove_const_t<T>>;
+  using B = Blocking<A>;
+  using V = Vector<A>;
+
+ public:
+  BiasRows(TensorView<T, 4> const& tensor, QueryPanel<A> const& panel)
+      : count_(panel.count), stride_(tensor.stride(3)) {
+    for (int lane = 0; lane < count_; ++lane) {
+      rows_[lane] = tensor.data() + tensor.offset(panel.rows->batch, panel.head(lane), panel.query(lane), 0);
+      one_row_ = one_row_ && rows_[lane] == rows_[0];
+    }
+  }
+
+  /// Adds the elements of the keys to the prefetch queue: rows that follow each other are pages apart.
+  void expect(PrefetchQueue& ahead, std::span<Index const> positions, RowRange keys) const {
+    if (keys.empty() || one_row_ || !are_consecutive(positions, keys)) return;
+    Index const first = positions[static_cast<std::size_t>(keys.begin)] * stride_;
+    for (int lane = 0; lane < count_; ++lane) ahead.add(rows_[lane] + first, stride_, keys.size());
+  }
+
+  /// block[j][lane] += the lane's element at the position of key row keys.begin + j. Lanes without a query are not
+  /// changed.
+  void add_to_scores(A* block, std::span<Index const> positions, RowRange keys) const {
+    bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
+    Index const* const position = positions.data() + keys.begin;
+    Index j = 0;
+    if (stride_ == 0) {
+      V element[B::panel_vectors];
+      load_lanes([&](int lane) { return static_cast<A>(rows_[lane][0]); }, element);
+      for (; j < keys.size(); ++j) add_vectors(block + j * B::panel, element);
+    } else if (one_row_ && count_ == B::panel) {
+      for (; j < keys.size(); ++j) {
+        V const element = V::of(static_cast<A>(rows_[0][position[j] * stride_]));
+        for (int v = 0; v < B::panel_vectors; ++v) add_vector(block + j * B::panel + v * B::lanes, element);
+      }
+    } else if (contiguous) {
+      for (; j + B::lanes <= keys.size(); j += B::lanes)
+        for (int v = 0; v < B::panel_vectors; ++v) {
+          V square[B::lanes];
+#pragma GCC unroll 16
+          for (int i = 0; i < B::lanes; ++i) {
+            int const lane = v * B::lanes + i;
+            square[i] = lane < count_ ? load_widened<A>(rows_[lane] + position[j]) : V::zero();
+          }
+          interleave(square);
+#pragma GCC unroll 16
+          for (int i = 0; i < B::lanes; ++i) add_vector(block + (j + i) * B::panel + v * B::lanes, square[i]);
+        }
+    }
+    for (; j < keys.size(); ++j)
+      for (int lane = 0; lane < count_; ++lane)
+        block[j * B::panel + lane] += static_cast<A>(rows_[lane][position[j] * stride_]);
+  }
+
+  /// For the gradient of a bias: each lane's element at the position of key row keys.begin + j += block[j][lane].
+  void add_gradient(A const* block, std::span<Index const> positions, RowRange keys) const requires std::same_as<T, A> {
+    bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
+    Index const* const position = positions.data() + keys.begin;
+    Index j = 0;
+    if (stride_ == 0) {
+      V sums[B::panel_vectors];
+      for (V& sum : sums) sum = V::zero();
+      for (; j < keys.size(); ++j)
+        for (int v = 0; v < B::panel_vectors; ++v) sums[v] = sums[v] + V::load(block + j * B::panel + v * B::lanes);
+      A of_lanes[B::panel];
+      for (int v = 0; v < B::panel_vectors; ++v) sums[v].store(of_lanes + v * B::lanes);
+      for (int lane = 0; lane < count_; ++lane) rows_[lane][0] += of_lanes[lane];
+    } else if (contiguous) {
+      for (; j + B::lanes <= keys.size(); j += B::lanes) {
+        V total = V::zero();
+        for (int v = 0; v < B::panel_vectors; ++v) {
+          V square[B::lanes];
+#pragma GCC unroll 16
+          for (int i = 0; i < B::lanes; ++i) square[i] = V::load(block + (j + i) * B::panel + v * B::lanes);
+          interleave(square);
+          for (int i = 0; i < B::lanes && v * B::lanes + i < count_; ++i)
+            if (one_row_)
+              total = total + square[i];
+            else
+              add_vector(rows_[v * B::lanes + i] + position[j], square[i]);
+        }
+        if (one_row_) add_vector(rows_[0] + position[j], total);
+      }
+    }
+    for (; j < keys.size(); ++j)
+      for (int lane = 0; lane < count_; ++lane) rows_[lane][position[j] * stride_] += block[j * B::panel + lane];
+  }
+
+ private:
+  template <class Element>
+  void load_lanes(Element&& element, V* to) const {
+    A elements[B::panel] = {};
+    for (int lane = 0; lane < count_; ++lane) elements[lane] = element(lane);
+    for (int v = 0; v < B::panel_vectors; ++v) to[v] = V::load(elements + v * B::lanes);
+  }
+  [[gnu::always_inline]] static void add_vector(A* to, V vector) { (V::load(to) + vector).store(to); }
+  [[gnu::always_inline]] static void add_vectors(A* to, V const* vectors) {
+    for (int v = 0; v < B::panel_vectors; ++v) add_vector(to + v * B::lanes, vectors[v]);
+  }
+
+  T* rows_[B::panel];
+  int count_;
+  Index stride_;
+  bool one_row_ = true;
+};
+
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

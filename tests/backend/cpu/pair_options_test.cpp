@@ -1,0 +1,173 @@
+// Options that differ from pair to pair: mask tensors with whole and partly hidden blocks, predicates, bias in any
+// layout, and dropout, whose random numbers are generated for a vector of queries at a time.
+
+#include <annulus/annulus.hpp>
+#include <annulus/backend/cpu/cpu.hpp>
+#include <annulus/backend/cpu/pair_bits.hpp>
+#include <array>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/judge.hpp"
+#include "support/ring_run.hpp"
+#include "support/small_ring_problem.hpp"
+
+using namespace annulus_test;
+
+namespace {
+
+using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+
+template <class T>
+std::string complaint_on_two_threads(RingProblem problem) {
+  settle(problem);
+  round_operands<T>(problem);
+  auto const results = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
+    annulus::CpuBackend backend{.threads = 2};
+    return problem.dense.predicate ? run_rank<T>(problem, ring, backend, problem.dense.predicate)
+                                   : run_rank<T>(problem, ring, backend);
+  });
+  return judge(problem, assemble(problem, results), std::is_same_v<T, double> ? double_bounds : float_bounds).complaint;
+}
+
+/// Problems of `length` tokens on one rank and on two, with three shardings.
+template <class Change>
+void for_each_sharding(std::int64_t length, std::int64_t heads, std::int64_t kv_heads, Change&& change) {
+  for (auto const& [ranks, sharding] : {std::pair{1, annulus::Sharding(annulus::Contiguous{})},
+                                        {2, annulus::Sharding(annulus::Zigzag{})},
+                                        {2, annulus::Sharding(annulus::Striped{})}}) {
+    RingProblem problem = small_ring_problem(
+        {.query_heads = heads, .kv_heads = kv_heads, .query_length = length, .head_dim = 8, .value_dim = 12}, ranks,
+        sharding);
+    change(problem);
+    INFO(length << " tokens, " << heads << " heads on " << ranks << " ranks");
+    CHECK(complaint_on_two_threads<float>(problem) == "");
+    CHECK(complaint_on_two_threads<double>(problem) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("blocks of a mask tensor that are visible, hidden, or both", "[cpu]") {
+  for (std::int64_t length : {std::int64_t{127}, std::int64_t{128}, std::int64_t{129}, std::int64_t{300}})
+    for (std::int64_t mask_heads : {1, 4})
+      for (bool causal : {false, true})
+        for_each_sharding(length, 4, 2, [&](RingProblem& problem) {
+          give_mask(problem, 1, mask_heads);
+          problem.dense.causal = causal;
+          // Of each square of 40 x 64 pairs all, none or some are visible; and some rows see nothing.
+          auto& values = problem.dense.mask->values;
+          for (std::size_t place = 0; place < values.size(); ++place) {
+            auto const key = static_cast<std::int64_t>(place) % length,
+                       query = static_cast<std::int64_t>(place) / length % length;
+            std::int64_t const square = (query / 40 + key / 64) % 3;
+            if (square < 2) values[place] = square == 0;
+            if (query == 50) values[place] = 0;
+          }
+        });
+}
+
+TEST_CASE("predicates hide pairs beside other rules", "[cpu]") {
+  for (std::int64_t length : {33, 130, 260}) {
+    for_each_sharding(length, 4, 2, [](RingProblem& problem) {
+      problem.dense.predicate = [](auto, auto, auto query, auto key) { return key <= query; };
+    });
+    for_each_sharding(length, 4, 4, [](RingProblem& problem) {
+      problem.dense.causal = true;
+      give_mask(problem, 1, 1);
+      auto const half = static_cast<int>(problem.dense.query_length / 2);
+      give_documents(problem, documents_of_lengths(1, {half, static_cast<int>(problem.dense.query_length) - half}));
+      problem.dense.predicate = [](auto, auto head, auto query, auto key) { return (query + 3 * key + head) % 4 != 0; };
+    });
+  }
+}
+
+TEST_CASE("a bias gives the same bits in every layout, and so does its gradient", "[cpu]") {
+  using annulus::Index;
+  constexpr Index heads = 4, queries = 70, keys = 150;
+  for (auto const& [over_heads, over_queries, over_keys] : {std::array<bool, 3>{true, true, true},
+                                                            {false, true, true},
+                                                            {true, false, true},
+                                                            {true, true, false},
+                                                            {false, false, true}}) {
+    Tensor q(1, queries, heads, 16), k(1, keys, 2, 16), v(1, keys, 2, 16), dout(1, queries, heads, 16);
+    for (Tensor* x : {&q, &k, &v, &dout}) x->setRandom();
+    // `compact` has extent 1 where the bias is the same, `whole` is written out, `reversed` has its axes in memory in
+    // reverse order.
+    Tensor compact(1, over_heads ? heads : 1, over_queries ? queries : 1, over_keys ? keys : 1);
+    compact.setRandom();
+    Tensor whole(1, heads, queries, keys);
+    Eigen::Tensor<float, 4, Eigen::ColMajor> reversed(1, heads, queries, keys);
+    for (Index h = 0; h < heads; ++h)
+      for (Index i = 0; i < queries; ++i)
+        for (Index j = 0; j < keys; ++j)
+          reversed(0, h, i, j) = whole(0, h, i, j) =
+              compact(0, over_heads ? h : 0, over_queries ? i : 0, over_keys ? j : 0);
+    Index const row = compact.dimension(3), matrix = row * compact.dimension(2);
+    annulus::TensorView<float const, 4> const broadcast(
+        compact.data(), {1, heads, queries, keys},
+        {0, over_heads ? matrix : 0, over_queries ? row : 0, over_keys ? Index{1} : 0});
+    annulus::SelfRing ring;
+    annulus::CpuBackend backend{.threads = 1};
+    annulus::RingAttention attention(ring, backend, {.logit_softcap = 2, .query_offset = 0});
+    auto const run = [&](annulus::Operands<float> operands) {
+      operands.bias_gradient = true;
+      auto const forward = attention.forward(q, k, v, operands);
+      return std::pair{forward, attention.backward(dout, forward, q, k, v, operands)};
+    };
+    auto const [expected, expected_gradients] = run({.bias = whole});
+    for (annulus::Operands<float> const& operands :
+         {annulus::Operands<float>{.bias = broadcast}, annulus::Operands<float>{.bias = reversed}}) {
+      auto const [seen, gradients] = run(operands);
+      for (Index e = 0; e < seen.output.size(); ++e) CHECK(seen.output.data()[e] == expected.output.data()[e]);
+      for (Index e = 0; e < gradients.dk.size(); ++e) CHECK(gradients.dk.data()[e] == expected_gradients.dk.data()[e]);
+      for (Index e = 0; e < gradients.dbias->size(); ++e)
+        CHECK(gradients.dbias->data()[e] == expected_gradients.dbias->data()[e]);
+    }
+  }
+}
+
+TEST_CASE("dbias without bias_gradient is refused", "[cpu]") {
+  Tensor q(1, 3, 1, 4), dbias(1, 1, 3, 3);
+  q.setRandom();
+  annulus::SelfRing ring;
+  annulus::CpuBackend backend;
+  annulus::RingAttention attention(ring, backend, {});
+  auto const forward = attention.forward(q, q, q, {.bias = dbias});
+  Tensor dq(q.dimensions()), dk(q.dimensions()), dv(q.dimensions());
+  annulus::GradientViews<float, annulus::HostMemory> views{annulus::view_of(dq), annulus::view_of(dk),
+                                                           annulus::view_of(dv), annulus::view_of(dbias)};
+  CHECK_THROWS_AS(attention.backward_into(q, forward.output, forward.lse, q, q, q, views, {.bias = dbias}),
+                  annulus::ShapeError);
+}
+
+TEMPLATE_TEST_CASE("vectors of random numbers are those of each query", "[cpu]", float, double) {
+  using namespace annulus::cpu::detail;
+  using Words = typename Vector<TestType>::UnsignedBits;
+  std::mt19937 random(1);
+  for (int repetition = 0; repetition < 200; ++repetition) {
+    std::array<std::uint32_t, 2> const key{static_cast<std::uint32_t>(random()), static_cast<std::uint32_t>(random())};
+    std::uint32_t const batch = static_cast<std::uint32_t>(random()), group = static_cast<std::uint32_t>(random());
+    Words heads{}, queries{}, numbers[4];
+    for (int i = 0; i < Vector<TestType>::lanes; ++i) {
+      heads[i] = static_cast<std::uint32_t>(random());
+      queries[i] = static_cast<std::uint32_t>(random());
+    }
+    PhiloxQueries<TestType>(batch, heads, queries, key).generate(group, numbers);
+    for (int i = 0; i < Vector<TestType>::lanes; ++i) {
+      auto const expected = annulus::philox4x32(
+          {batch, static_cast<std::uint32_t>(heads[i]), static_cast<std::uint32_t>(queries[i]), group}, key);
+      for (std::size_t w = 0; w < 4; ++w) CHECK(numbers[w][i] == expected[w]);
+    }
+  }
+}
+
+TEST_CASE("dropout at positions of every stride and order", "[cpu]") {
+  for (std::int64_t length : {31, 128, 131, 290})
+    for_each_sharding(length, 2, 1, [](RingProblem& problem) {
+      problem.dense.dropout_probability = 0.4;
+      problem.dense.dropout_seed = 0x123456789abcdef0u;
+    });
+}
