@@ -216,23 +216,39 @@ class DecodeHeads {
     auto const& step = call_.step;
     annulus::detail::KeyBounds const& bounds = bounds_[rows.query(r)];
     RowRange const seen = annulus::detail::intersection({bounds.rows.begin - begin, bounds.rows.end - begin}, vectors);
-    if (units_.product_scale != A(1))
+    if (step.rules.logit_softcap > 0)
+      cap(scores + vectors.begin, vectors.size(), units_.product_scale, static_cast<A>(step.rules.logit_softcap),
+          static_cast<A*>(nullptr));
+    else if (units_.product_scale != A(1))
       for (Index j = vectors.begin; j < vectors.end; ++j) scores[j] *= units_.product_scale;
-    if (A const softcap = static_cast<A>(step.rules.logit_softcap); softcap > A(0))
-      for (Index j = vectors.begin; j < vectors.end; j += lanes)
-        (V::of(softcap) * hyperbolic_tangent(V::load(scores + j) * V::of(A(1) / softcap)).value).store(scores + j);
-    if (step.bias.data()) {
-      T const* const bias = step.bias.data() + step.bias.offset(rows.batch, rows.head(r), rows.query(r), 0);
-      for (Index j = seen.begin; j < seen.end; ++j)
-        scores[j] +=
-            static_cast<A>(bias[step.key_positions[static_cast<std::size_t>(begin + j)] * step.bias.stride(3)]);
+    if (step.bias.data() || bounds.each) {
+      RowRange const in_step{begin + seen.begin, begin + std::max(seen.begin, seen.end)};
+      bool const consecutive = are_consecutive(step.key_positions, in_step);
+      if (step.bias.data()) add_bias(rows, r, in_step, consecutive, scores + seen.begin);
+      if (bounds.each) {
+        PairTests tests = bounds.tests;
+        tests.consecutive = consecutive;
+        bool visible[block];
+        step.find_visible(rows.batch, rows.head(r), rows.query(r), in_step, tests, visible);
+        for (Index j = seen.begin; j < seen.end; ++j)
+          if (!visible[j - seen.begin]) scores[j] = empty_row<A>;
+      }
     }
     if (seen.begin > vectors.begin || seen.end < vectors.end)
       for (Index j = vectors.begin; j < vectors.end; ++j)
         if (j < seen.begin || j >= seen.end) scores[j] = empty_row<A>;
-    if (bounds.each)
-      for (Index j = seen.begin; j < seen.end; ++j)
-        if (!step.visible(rows.batch, rows.head(r), rows.query(r), begin + j)) scores[j] = empty_row<A>;
+  }
+
+  /// Adds the bias of a row to the logits of `keys`.
+  void add_bias(GroupRows const& rows, Index r, RowRange keys, bool consecutive, A* logits) const {
+    auto const& bias = call_.step.bias;
+    Index const* const position = call_.step.key_positions.data() + keys.begin;
+    T const* const row = bias.data() + bias.offset(rows.batch, rows.head(r), rows.query(r), 0);
+    Index j = 0;
+    if (consecutive && bias.stride(3) == 1)
+      for (; j + lanes <= keys.size(); j += lanes)
+        (V::load(logits + j) + load_widened<A>(row + position[0] + j)).store(logits + j);
+    for (; j < keys.size(); ++j) logits[j] += static_cast<A>(row[position[j] * bias.stride(3)]);
   }
 
   /// Replaces the products of a row by weights, and raises its maximum if necessary. True if some of them are 0.
