@@ -1,7 +1,7 @@
 #pragma once
-// Forward pass of a step with few query rows: keys and values are read once, where they are, and the query heads of a kv
-// head share each load. The time is that of reading memory. Threads claim pieces of the keys; the partial results of the
-// pieces are merged in the order of the keys.
+// Forward pass of a step with few query rows: keys and values are read once, where they are, and the query heads of a
+// kv head share each load, so that the time is close to that of reading memory. Threads claim pieces of the keys; the
+// partial results of the pieces are merged in the order of the keys.
 
 #include <algorithm>
 #include <array>

@@ -79,8 +79,8 @@ class DecodeHeads {
         values_(arena.take<T const*>(block * heads_)),
         zeros_(arena.take<T>(dim_)) {}
 
-  /// Packs the queries of kv heads [first, first + DecodeParts::heads), counted as StepExtents::heads(), unless they are
-  /// loaded.
+  /// Packs the queries of kv heads [first, first + DecodeParts::heads), counted as StepExtents::heads(), unless they
+  /// are loaded.
   void load(Index first) {
     if (first_head_ == first) return;
     first_head_ = first;
@@ -332,8 +332,7 @@ class DecodeHeads {
     if (heads_ > 1 && rows_ == 1)
       return add_values_of_heads<block, A, R>(scores_ + keys.begin, heads_, values + keys.begin * heads_, keys.size(),
                                               dim_, of_block_);
-    // Few keys at a time, so that values of several heads, or for several passes over rows, are read nearly in the order
-    // of memory.
+    // Few keys at a time: several heads or rows need several passes over the values, which then stay in L1 cache.
     Index const at_once = heads_ == 1 && rows_ == 1 ? block : Index{16};
     for (Index j = keys.begin; j < keys.end; j += at_once)
       for (Index h = 0; h < heads_; ++h)

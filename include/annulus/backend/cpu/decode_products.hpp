@@ -1,6 +1,6 @@
 #pragma once
-// Products of a few query rows with keys and values that are read where they are, row by row, as the hardware prefetches
-// them. Lanes are dimensions.
+// Products of a few query rows with keys and values that are read where they are, row by row, as the hardware
+// prefetches them. Lanes are dimensions.
 
 #include <algorithm>
 #include <type_traits>
@@ -71,8 +71,8 @@ struct KeyRows {
   Index count, heads;
 };
 
-/// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over vectors [k, k + Width) only, for
-/// Rows rows; added to the former sum unless k is 0. queries: see QueryPlace, `rows` rows for each head.
+/// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over Width vectors from k on
+/// only, for Rows rows; added to the former sum unless k is 0. queries: see QueryPlace, `rows` rows for each head.
 template <int Rows, int Width, class E, class R, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void multiply_keys(KeyRows<R> const& keys, Index k, E const* queries, Index depth, Index rows,
                                      Vector<A>* sums) {
@@ -134,8 +134,8 @@ template <class Source, class A>
   (std::make_integer_sequence<int, Vector<A>::lanes>());
 }
 
-/// Adds the lanes of as many vectors as lanes: lane i of the result is the sum over rows[i]. Within 16 bytes first, which
-/// shuffles are fastest for, then across.
+/// Adds the lanes of as many vectors as lanes: lane i of the result is the sum over rows[i]. Within 16 bytes first,
+/// where shuffles are fastest, then across.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> sums_of_lanes(Vector<A> const* rows) {
   using V = Vector<A>;
@@ -203,8 +203,8 @@ struct ValueRows {
   Index count, step;
 };
 
-/// output[row][d] = sum over value rows j of weights[row * Stride + j] * values[j][d], plus output[row][d] unless `first`, for
-/// Rows rows and Width vectors of d. Requests `request` elements of each value row first.
+/// output[row][d] = sum over value rows j of weights[row * Stride + j] * values[j][d], plus output[row][d] unless `first`,
+/// for Rows rows and Width vectors of d. Requests `request` elements of each value row first.
 template <int Rows, int Width, Index Stride, class A, class T>
 [[gnu::noinline]] void add_values(A const* weights, ValueRows<T> const& values, Index d, A* output, Index output_stride,
                                   Index request, bool first) {
