@@ -203,8 +203,8 @@ struct ValueRows {
   Index count, step;
 };
 
-/// output[row][d] = sum over value rows j of weights[row * Stride + j] * values[j][d], plus output[row][d] unless `first`,
-/// for Rows rows and Width vectors of d. Requests `request` elements of each value row first.
+/// output[row][d] = sum over value rows j of weights[row * Stride + j] * values[j][d], plus output[row][d] unless
+/// `first`, for Rows rows and Width vectors of d. Requests `request` elements of each value row first.
 template <int Rows, int Width, Index Stride, class A, class T>
 [[gnu::noinline]] void add_values(A const* weights, ValueRows<T> const& values, Index d, A* output, Index output_stride,
                                   Index request, bool first) {
