@@ -3,7 +3,7 @@
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      one of attention, options, headers, ring, mpi_ring, merge
+benchmarks/table.py --only ring      one of attention, options, decode, headers, ring, mpi_ring, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
@@ -18,7 +18,7 @@ import sys
 from results import attention_name, context, load
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("attention", "options", "headers", "ring", "mpi_ring", "merge")
+PROGRAMS = ("attention", "options", "decode", "headers", "ring", "mpi_ring", "merge")
 
 # Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
 GOALS = {
@@ -50,6 +50,8 @@ OPTION_GOALS = {
     "mask_blocks": (1 / 1.15, 1 / 1.15),
     "predicate": (0.60, 0.70),
 }
+# Percent of the bytes per second of a loop that only reads keys and values.
+DECODE_GOAL = 85
 # Speed of annulus::cpu at its widest instruction set relative to headers that are compiled with -march=native.
 HEADERS_GOAL = 0.98
 OPTION_TOKENS = 2048
@@ -241,6 +243,15 @@ def print_rings(seen):
              f"exposed {values['exposed_cpu_%']:.1f} %; balance {values['balance_%']:.0f} %")
 
 
+def print_decodes(seen):
+    print()
+    line("one query, percent of the memory's read bandwidth", "reached", "goal")
+    for name, values in seen.items():
+        _, element, heads, _, keys, threads = name.split("/")[:6]
+        line(f"{element}, heads {heads[6:]} of 128, {keys[5:]} keys, threads {threads[8:]}", f"{values['read_%']:.0f}", str(DECODE_GOAL),
+             f"{values['GB/s']:.1f} of {values['read_GB/s']:.1f} GB/s")
+
+
 def print_merges(seen):
     print()
     line("merging, percent of a copy's bytes per second", "reached")
@@ -302,6 +313,8 @@ def main():
     rings = [files[name] for name in ("ring", "mpi_ring") if name in files]
     if rings:
         print_rings(load(rings))
+    if "decode" in files:
+        print_decodes(load([files["decode"]]))
     if "merge" in files:
         print_merges(load([files["merge"]]))
 

@@ -16,6 +16,7 @@
 
 #if !defined(ANNULUS_CPU_COMPILED)
 #include "annulus/backend/cpu/backward.hpp"
+#include "annulus/backend/cpu/decode.hpp"
 #include "annulus/backend/cpu/forward.hpp"
 #include "annulus/backend/cpu/simd/peak.hpp"
 #endif
@@ -47,8 +48,13 @@ std::string target_refusal();
 #else
 
 template <class T>
+void fold(FoldCall<T> const& call) {
+  if (!DecodeFold<T>::accepts(call) || !DecodeFold<T>(call).run()) ForwardFold<T>(call).run();
+}
+
+template <class T>
 constexpr KernelTable<T> kernels() {
-  return {[](FoldCall<T> const& call) { ForwardFold<T>(call).run(); },
+  return {fold<T>,
           [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); }, peak_loop<T>};
 }
 

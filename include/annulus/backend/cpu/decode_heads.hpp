@@ -1,0 +1,393 @@
+#pragma once
+// The query rows of one or more kv heads, and their online softmax over blocks of keys that are read where they are.
+
+#include <algorithm>
+#include <cmath>
+
+#include "annulus/backend/cpu/decode_products.hpp"
+#include "annulus/backend/cpu/logits.hpp"
+#include "annulus/backend/cpu/weigh.hpp"
+
+namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
+
+/// Division of the work of a step with few query rows. Blocks and pieces depend on the shapes alone, so that results
+/// have the same bits for every number of threads and all strides.
+struct DecodeParts {
+  static constexpr Index most_rows = 16;  ///< query rows of a kv head
+  static constexpr int most_logit = 256;  ///< magnitude from which packed panels are used
+  static constexpr Index block = 128;     ///< keys of a block
+  static constexpr Index most_heads = 8;  ///< kv heads of a work item
+
+  Index piece;  ///< keys of a work item, whole blocks
+  Index heads;  ///< kv heads of a work item: neighbours in memory, whose keys are read in the order of memory
+
+  template <class T, class E>
+  static DecodeParts of(StepOperands<T, HostMemory> const& operands, StepExtents<E> const& extents) {
+    Index const rows = extents.rows(0).count();
+    // Enough work items for many threads; each takes much longer than merging its result.
+    constexpr Index items = 256;
+    Index const share = extents.heads() * extents.keys / items, least = std::max(Index{256}, 32 * rows);
+    Index const piece = annulus::detail::ceil_divide(std::clamp(share, least, Index{4096}), block) * block;
+
+    auto const neighbours = [](auto const& view) {
+      return view.stride(axis::dim) == 1 && view.stride(axis::heads) == view.extent(axis::dim) &&
+             view.stride(axis::sequence) > view.stride(axis::heads);
+    };
+    Index heads = 1;
+    if (neighbours(operands.k) && neighbours(operands.v) && extents.value.size == extents.value.padded() &&
+        extents.head.size % (Blocking<Accumulator<T>>::lanes * Operand<E>::depth) == 0)
+      for (Index h = 2; h <= std::min(extents.kv_heads, most_heads / std::max<Index>(rows, 1)); ++h)
+        if (extents.kv_heads % h == 0) heads = h;
+    return {piece, heads};
+  }
+};
+
+/// Working memory of one thread: queries and results of a group of kv heads for one piece of the keys. Call order:
+/// load, clear, then for each tile look_at and for each block fold; then the results are statistics() and output().
+template <class T>
+class DecodeHeads {
+  using A = Accumulator<T>;
+  using E = PackedElement<T>;
+  using V = Vector<A>;
+  static constexpr Index lanes = V::lanes, block = DecodeParts::block;
+
+ public:
+  bool progresses = false;  ///< this is the calling thread, which calls Step::progress
+
+  /// `call` and `extents` must outlive the object.
+  DecodeHeads(Arena& arena, FoldCall<T> const& call, StepExtents<E> const& extents, DecodeParts const& parts)
+      : call_(call),
+        extents_(extents),
+        units_(LogitUnits<A>::of(call.step)),
+        heads_(parts.heads),
+        rows_(extents.rows(0).count()),
+        dim_(extents.value.padded()),
+        in_place_(call.operands.v.stride(axis::dim) == 1 && extents.value.size == dim_),
+        depth_(Blocking<A>::dim_padded(annulus::detail::ceil_divide(extents.head.size, Operand<E>::depth))),
+        bounds_(arena.take<annulus::detail::KeyBounds>(extents.queries)),
+        queries_(arena.take<E>(heads_ * rows_ * depth_)),
+        parts_(arena.take<V>(heads_ * rows_ * lanes)),
+        scores_(arena.take<A>(heads_ * rows_ * block)),
+        output_(arena.take<A>(heads_ * rows_ * dim_)),
+        copied_keys_(call.operands.k.stride(axis::dim) == 1 && extents.head.size == depth_ * Operand<E>::depth
+                         ? nullptr
+                         : arena.take<E>(lanes * depth_)),
+        of_block_(arena.take<A>(heads_ * rows_ * dim_)),
+        copied_(in_place_ ? nullptr : arena.take<A>(block * dim_)),
+        maximum_(arena.take<A>(heads_ * rows_)),
+        sums_(arena.take<V>(heads_ * rows_)),
+        values_(arena.take<T const*>(block * heads_)),
+        zeros_(arena.take<T>(dim_)) {}
+
+  /// Packs the queries of kv heads [first, first + DecodeParts::heads), counted as StepExtents::heads(), unless they
+  /// are loaded.
+  void load(Index first) {
+    if (first_head_ == first) return;
+    first_head_ = first;
+    std::fill_n(zeros_, dim_, T(0));
+    TensorView<T const, 4> const& q = call_.operands.q;
+    for (Index h = 0; h < heads_; ++h) {
+      GroupRows const rows = extents_.rows(first + h);
+      for (Index r = 0; r < rows_; ++r) {
+        T const* const row = q.data() + q.offset(rows.batch, rows.query(r), rows.head(r), 0);
+        pack_row(row, q.stride(axis::dim), units_.query_scale, queries_ + h * rows_ * depth_,
+                 QueryPlace<A>::of(r, depth_, rows_));
+      }
+    }
+  }
+
+  void clear() {
+    for (Index r = 0; r < heads_ * rows_; ++r) {
+      maximum_[r] = empty_row<A>;
+      sums_[r] = V::zero();
+    }
+    std::fill_n(output_, heads_ * rows_ * dim_, A(0));
+  }
+
+  /// Finds the keys of `piece` within a tile that each query sees; returns the smallest range that contains them.
+  RowRange look_at(Tile const& tile, RowRange piece) {
+    RowRange any;
+    Index const batch = extents_.rows(first_head_).batch;
+    for (Index query = 0; query < extents_.queries; ++query) {
+      Index const in_tile = query - tile.query_begin;
+      bounds_[query] = {};
+      if (in_tile < 0 || in_tile >= tile.query_count) continue;
+      bounds_[query] = call_.documents.bounds(call_.step, tile, batch, in_tile);
+      RowRange& rows = bounds_[query].rows = annulus::detail::intersection(bounds_[query].rows, piece);
+      if (!rows.empty()) any = annulus::detail::hull(any, rows);
+    }
+    return any;
+  }
+
+  /// Adds `keys`, which lie in the block that begins at key `begin`.
+  void fold(Index begin, RowRange keys) {
+    RowRange const in_block{keys.begin - begin, keys.end - begin};
+    score(begin, in_block);
+    request(call_.operands.v, keys.begin, keys.end);
+    list_values(begin, in_block);
+    for (Index h = 0; h < heads_; ++h) {
+      bool some_vanish = false;
+      for (Index r = 0; r < rows_; ++r) some_vanish = weigh_row(h, r, begin, in_block) || some_vanish;
+      not_finite_[h].reset();
+      if (some_vanish) skip_vanishing(h, in_block);
+    }
+    if (in_place_)
+      add_values_of<T>(in_block, values_);
+    else
+      add_copies(in_block);
+    request(call_.operands.k, keys.end, extents_.keys);
+    for (Index e = 0; e < heads_ * rows_ * dim_; ++e) output_[e] += of_block_[e];
+    for (Index h = 0; h < heads_; ++h) add_nonfinite_rows(h, begin, in_block);
+  }
+
+  /// True if a logit is so large that the backward pass, which adds the products in another order, might not recompute
+  /// its weight.
+  bool has_large_logits() const { return large_; }
+
+  /// Maximum and sum of row r of head h, and its values.
+  SoftmaxRow<A> statistics(Index h, Index r) const {
+    A of_lanes[lanes], sum = A(0);
+    sums_[h * rows_ + r].store(of_lanes);
+    for (A lane : of_lanes) sum += lane;
+    return {maximum_[h * rows_ + r], sum};
+  }
+  A* output(Index h, Index r) const { return output_ + (h * rows_ + r) * dim_; }
+
+ private:
+  T const* row_of(TensorView<T const, 4> const& view, Index h, Index key) const {
+    GroupRows const rows = extents_.rows(first_head_);
+    return view.data() + view.offset(rows.batch, key, rows.kv_head + h, 0);
+  }
+
+  /// Requests the first rows of keys or values that are read next, so that memory does not rest in between.
+  void request(TensorView<T const, 4> const& view, Index begin, Index end) const {
+    constexpr Index rows = 8;
+    if (view.stride(axis::dim) != 1) return;
+    for (Index row = 0; row < rows && begin + row / heads_ < end; ++row)
+      request_row(row_of(view, row % heads_, begin + row / heads_), view.extent(axis::dim));
+  }
+
+  /// Lists the value rows of `keys`, [key][head].
+  void list_values(Index begin, RowRange keys) {
+    TensorView<T const, 4> const& v = call_.operands.v;
+    for (Index h = 0; h < heads_; ++h) {
+      T const* row = row_of(v, h, begin + keys.begin);
+      for (Index j = keys.begin; j < keys.end; ++j, row += v.stride(axis::sequence)) values_[j * heads_ + h] = row;
+    }
+  }
+
+  /// Computes the products of the queries and `keys` of the block.
+  void score(Index begin, RowRange keys) {
+    TensorView<T const, 4> const& k = call_.operands.k;
+    for (Index first = keys.begin / lanes * lanes; first < keys.end; first += lanes) {
+      RowRange const seen{std::max(keys.begin, first), std::min(keys.end, first + lanes)};
+      if (seen.size() < lanes) std::fill_n(parts_, heads_ * rows_ * lanes, V::zero());
+      T const* const rows = row_of(k, 0, begin + seen.begin);
+      V* const parts = parts_ + (seen.begin - first);
+      if (!copied_keys_) {
+        multiply_all_keys<E, T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_}, queries_,
+                                depth_, rows_, parts);
+      } else {
+        for (Index j = 0; j < seen.size(); ++j)
+          pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
+                   [](Index element) { return element; });
+        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1}, queries_, depth_, rows_, parts);
+      }
+      for (Index r = 0; r < heads_ * rows_; ++r)
+        sums_of_lanes<A>(parts_ + r * lanes).store(scores_ + r * block + first);
+    }
+  }
+
+  /// Packs a row of queries or keys, times `scale` unless of pairs, padded with zeros. Element k becomes to[place(k)].
+  template <class Place>
+  void pack_row(T const* row, Index dim_stride, A scale, E* to, Place const& place) const {
+    for (Index k = 0; k < depth_; ++k) {
+      E element{};
+      if (k * Operand<E>::depth < extents_.head.size) {
+        element = packed_element<E>(row, dim_stride, extents_.head.size, k);
+        if constexpr (!is_pair<E>) element *= scale;
+      }
+      to[place(k)] = element;
+    }
+  }
+
+  /// Turns the products of a row into logits within vectors [vectors.begin, vectors.end) of the block.
+  void finish_row(GroupRows const& rows, Index r, Index begin, RowRange vectors, A* scores) const {
+    auto const& step = call_.step;
+    annulus::detail::KeyBounds const& bounds = bounds_[rows.query(r)];
+    RowRange const seen = annulus::detail::intersection({bounds.rows.begin - begin, bounds.rows.end - begin}, vectors);
+    if (step.rules.logit_softcap > 0)
+      cap(scores + vectors.begin, vectors.size(), units_.product_scale, static_cast<A>(step.rules.logit_softcap),
+          static_cast<A*>(nullptr));
+    else if (units_.product_scale != A(1))
+      for (Index j = vectors.begin; j < vectors.end; ++j) scores[j] *= units_.product_scale;
+    if (step.bias.data() || bounds.each) {
+      RowRange const in_step{begin + seen.begin, begin + std::max(seen.begin, seen.end)};
+      bool const consecutive = are_consecutive(step.key_positions, in_step);
+      if (step.bias.data()) add_bias(rows, r, in_step, consecutive, scores + seen.begin);
+      if (bounds.each) {
+        PairTests tests = bounds.tests;
+        tests.consecutive = consecutive;
+        bool visible[block];
+        step.find_visible(rows.batch, rows.head(r), rows.query(r), in_step, tests, visible);
+        for (Index j = seen.begin; j < seen.end; ++j)
+          if (!visible[j - seen.begin]) scores[j] = empty_row<A>;
+      }
+    }
+    if (seen.begin > vectors.begin || seen.end < vectors.end)
+      for (Index j = vectors.begin; j < vectors.end; ++j)
+        if (j < seen.begin || j >= seen.end) scores[j] = empty_row<A>;
+  }
+
+  /// Adds the bias of a row to the logits of `keys`.
+  void add_bias(GroupRows const& rows, Index r, RowRange keys, bool consecutive, A* logits) const {
+    auto const& bias = call_.step.bias;
+    Index const* const position = call_.step.key_positions.data() + keys.begin;
+    T const* const row = bias.data() + bias.offset(rows.batch, rows.head(r), rows.query(r), 0);
+    Index j = 0;
+    if (consecutive && bias.stride(3) == 1)
+      for (; j + lanes <= keys.size(); j += lanes)
+        (V::load(logits + j) + load_widened<A>(row + position[0] + j)).store(logits + j);
+    for (; j < keys.size(); ++j) logits[j] += static_cast<A>(row[position[j] * bias.stride(3)]);
+  }
+
+  /// Replaces the products of a row by weights, and raises its maximum if necessary. True if some of them are 0.
+  bool weigh_row(Index h, Index r, Index begin, RowRange keys) {
+    GroupRows const rows = extents_.rows(first_head_ + h);
+    Index const place = h * rows_ + r;
+    A* const scores = scores_ + place * block;
+    RowRange const vectors{keys.begin / lanes * lanes, annulus::detail::ceil_divide(keys.end, lanes) * lanes};
+    finish_row(rows, r, begin, vectors, scores);
+    V const scale = V::of(units_.weight_scale);
+    V largest = V::of(empty_row<A>), magnitude_of_negative = V::zero();
+    for (Index j = vectors.begin; j < vectors.end; j += lanes) {
+      V const score = V::load(scores + j);
+      largest = larger(score, largest);
+      V const is_number = select(less(V::of(empty_row<A>), score), score, V::zero());
+      magnitude_of_negative = larger(V::zero() - is_number, magnitude_of_negative);
+    }
+    largest = largest * scale;
+    if (any(less_or_equal(V::of(A(DecodeParts::most_logit)), larger(largest, magnitude_of_negative * scale))))
+      large_ = true;
+    if (any(less(V::of(A(weight_headroom)), largest - V::of(maximum_[place])))) raise_row(place, largest);
+    V const negative = V::zero() - finite_maximum(V::of(maximum_[place]));
+    V sum = V::zero(), least = V::of(A(1));
+    auto const weigh_all = [&](auto exponent) __attribute__((always_inline)) {
+      for (Index j = vectors.begin; j < vectors.end; j += lanes) {
+        V const weight = exponential(exponent(V::load(scores + j), negative));
+        sum = sum + weight;
+        least = select(less(weight, least), weight, least);
+        weight.store(scores + j);
+      }
+    };
+    A const magnitude = std::abs(maximum_[place]);
+    if (units_.weight_scale == A(1) || !(magnitude >= large_logit<A> / 2 && std::isfinite(magnitude)))
+      weigh_all([&](V score, V minus) __attribute__((always_inline)) { return multiply_add(score, scale, minus); });
+    else
+      weigh_all([&](V score, V minus) __attribute__((always_inline)) { return large_exponent(score, scale, minus); });
+    sums_[place] = sums_[place] + sum;
+    if (!call_.step.rules.dropout.active()) return any(less_or_equal(least, V::zero()));
+    drop(rows, r, begin, keys, scores);
+    return true;
+  }
+
+  [[gnu::noinline]] void raise_row(Index place, V largest) {
+    A of_lanes[lanes];
+    largest.store(of_lanes);
+    SoftmaxRow<A> row{maximum_[place], A(0)};
+    A const factor = row.raise(*std::max_element(of_lanes, of_lanes + lanes));
+    maximum_[place] = row.maximum;
+    sums_[place] = sums_[place] * V::of(factor);
+    A* const values = output_ + place * dim_;
+    // What has the weight 0 may be infinite.
+    for (Index d = 0; d < dim_; ++d) values[d] = factor == A(0) ? A(0) : values[d] * factor;
+  }
+
+  /// Multiplies weights by the factors of dropout.
+  void drop(GroupRows const& rows, Index r, Index begin, RowRange keys, A* weights) const {
+    auto const& step = call_.step;
+    DropoutRow row(step.rules.dropout, rows.batch, rows.head(r),
+                   step.query_positions[static_cast<std::size_t>(rows.query(r))]);
+    A const scale = static_cast<A>(step.rules.dropout.keep_scale());
+    for (Index j = keys.begin; j < keys.end; ++j)
+      weights[j] = row.keeps(step.key_positions[static_cast<std::size_t>(begin + j)]) ? weights[j] * scale : A(0);
+  }
+
+  /// Replaces value rows by zeros where all rows give them the weight 0; and where some do and they are not finite,
+  /// which add_nonfinite_rows() then adds to the others.
+  void skip_vanishing(Index h, RowRange keys) {
+    Index const dim_stride = call_.operands.v.stride(axis::dim);
+    for (Index j = keys.begin; j < keys.end; ++j) {
+      Index vanish = 0;
+      for (Index r = 0; r < rows_; ++r) vanish += scores_[(h * rows_ + r) * block + j] == A(0);
+      T const*& row = values_[j * heads_ + h];
+      if (vanish == rows_ || (vanish > 0 && !finite_row<A>(row, dim_stride, extents_.value.size, j, not_finite_[h])))
+        row = in_place_ ? zeros_ : nullptr;
+    }
+  }
+
+  /// Sets of_block_ to the products of weights and values.
+  template <class R>
+  void add_values_of(RowRange keys, R const* const* values) {
+    if (heads_ > 1 && rows_ == 1)
+      return add_values_of_heads<block, A, R>(scores_ + keys.begin, heads_, values + keys.begin * heads_, keys.size(),
+                                              dim_, of_block_);
+    // Few keys at a time: several heads or rows need several passes over the values, which then stay in L1 cache.
+    Index const at_once = heads_ == 1 && rows_ == 1 ? block : Index{16};
+    for (Index j = keys.begin; j < keys.end; j += at_once)
+      for (Index h = 0; h < heads_; ++h)
+        add_all_values<block, A, R>(scores_ + h * rows_ * block + j, rows_,
+                                    {values + j * heads_ + h, std::min(at_once, keys.end - j), heads_}, dim_,
+                                    of_block_ + h * rows_ * dim_, j == keys.begin);
+  }
+
+  /// The same for values that are not rows of whole vectors: through padded copies.
+  void add_copies(RowRange keys) {
+    A const* rows[block];
+    Index const stride = call_.operands.v.stride(axis::dim);
+    for (Index j = keys.begin; j < keys.end; ++j) {
+      A* const copy = copied_ + j * dim_;
+      for (Index d = 0; d < dim_; ++d)
+        copy[d] = values_[j] && d < extents_.value.size ? static_cast<A>(values_[j][d * stride]) : A(0);
+      rows[j] = copy;
+    }
+    add_values_of<A>(keys, rows);
+  }
+
+  void add_nonfinite_rows(Index h, Index begin, RowRange keys) {
+    for_each_row_in(not_finite_[h], keys.begin, keys.end, [&](Index j) {
+      T const* const row = row_of(call_.operands.v, h, begin + j);
+      for (Index r = 0; r < rows_; ++r) {
+        A const weight = scores_[(h * rows_ + r) * block + j];
+        if (weight == A(0)) continue;
+        for (Index d = 0; d < extents_.value.size; ++d)
+          output(h, r)[d] += weight * static_cast<A>(row[d * call_.operands.v.stride(axis::dim)]);
+      }
+    });
+  }
+
+  FoldCall<T> const& call_;
+  StepExtents<E> const& extents_;
+  LogitUnits<A> const units_;
+  Index const heads_, rows_;  ///< kv heads, and query rows of each
+  Index const dim_;           ///< of values, padded to whole vectors
+  bool const in_place_;       ///< values are contiguous rows of whole vectors
+  Index const depth_;         ///< packed elements of a query, padded to whole vectors
+  Index first_head_ = -1;
+  annulus::detail::KeyBounds* const bounds_;  ///< of each query, in the current tile
+  E* const queries_;                          ///< [heads][rows][depth]
+  V* const parts_;                            ///< [heads][rows][keys], the sum of a product over vectors
+  A* const scores_;                           ///< then weights, [heads][rows][block]
+  A* const output_;                           ///< [heads][rows][dim]
+  E* const copied_keys_;                      ///< null: keys are contiguous rows of whole vectors
+  A* const of_block_;  ///< the same, of one block: the rounding error of a sum grows with its length
+  A* const copied_;
+  A* const maximum_;
+  V* const sums_;  ///< one sum per lane
+  T const** const values_;
+  T* const zeros_;
+  bool large_ = false;
+  RowSet not_finite_[DecodeParts::most_heads];
+};
+
+}  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS
