@@ -223,15 +223,8 @@ struct ExplicitMap {
   }
 };
 
-namespace detail {
-
-template <ShardingKind... Kinds>
-using OneOfKinds = std::variant<Kinds...>;
-
-}  // namespace detail
-
 /// One of Contiguous{} (default), Striped{.block = n} (throws UnsupportedError if n < 1), Zigzag{} or ExplicitMap{...}.
-/// A new kind satisfies ShardingKind, and has a constructor here and its place in the type of kind_.
+/// A new kind satisfies ShardingKind, and has a constructor and an alternative of the variant here.
 class Sharding {
  public:
   Sharding() = default;
@@ -262,6 +255,7 @@ class Sharding {
       detail::check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
     return std::visit(
         [&]<class Kind>(Kind const& kind) {
+          static_assert(ShardingKind<Kind>);
           if constexpr (!Kind::any_lengths) check_lengths(side, held);
           return kind.segments(side, rank, held);
         },
@@ -307,7 +301,7 @@ class Sharding {
                                         std::vector<Index>(held.begin(), held.end()), " rows, expected ", expected));
   }
 
-  detail::OneOfKinds<Contiguous, Striped, Zigzag, ExplicitMap> kind_;
+  std::variant<Contiguous, Striped, Zigzag, ExplicitMap> kind_;
 };
 
 }  // namespace annulus
