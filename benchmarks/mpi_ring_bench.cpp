@@ -9,7 +9,7 @@
 //                       on the machine has little effect on both; they exclude the time in which a core is idle
 //   balance_%           work over the capacity of the ranks if each step takes as long as its busiest rank
 //
-// All are medians over rounds of one rank, the ring, and the silent ring (SilentRing).
+// All are medians over rounds of one rank, the ring, and the ring without transfers.
 
 #include <benchmark/benchmark.h>
 #include <annulus/comm/mpi.hpp>
@@ -98,8 +98,8 @@ void mpi_ring(benchmark::State& state, RingCase const& c) {
           if (leads) alone->run();
         });
         Elapsed const together = timed([&] { rank.run(); });
-        Elapsed const silent = timed([&] { rank.run_silently(); });
-        report.add_round(one, together, silent);
+        Elapsed const without = timed([&] { rank.run_without_transfers(); });
+        report.add_round(one, together, without);
         state.SetIterationTime(together.wall);
       }
       report.write(state, c, rank.plan());

@@ -8,9 +8,10 @@ usage: cmake/bootstrap.sh demo [arguments of `annulus demo`]
        cmake/bootstrap.sh test [arguments of ctest]
        cmake/bootstrap.sh build
 
-Each installs with apt-get what is missing (with sudo where the user is not root), configures build/release and builds:
-demo the annulus command, which it runs; test the command and the quick tests, which it runs; build all, with examples,
-benchmarks and the tests that take longer, which `ctest --preset release` runs.
+Each installs with apt-get what is missing (with sudo where the user is not root) and configures build/release.
+  demo   builds and runs the annulus command
+  test   builds it and the quick tests, and runs these
+  build  builds everything; `ctest --preset release` then runs all tests
 
 ANNULUS_CMAKE_ARGUMENTS adds arguments to the configuration, such as -DCMAKE_CXX_COMPILER=clang++.
 TEXT
@@ -98,7 +99,7 @@ job_count() {
 
 on_if() { if "$@"; then echo ON; else echo OFF; fi; }
 
-# Installed packages decide what is configured, so that `demo` and `test` use the same configuration in any order.
+# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again.
 configure() {
   say "configuring $build"
   # shellcheck disable=SC2086  # several arguments

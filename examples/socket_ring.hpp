@@ -1,7 +1,7 @@
 #pragma once
-// A complete communicator of one's own. Ranks are threads; POSIX sockets lead from every rank to every rank, so that
-// processes forked with these sockets can be ranks as well. Bytes move only inside calls of the ring: to overlap large
-// exchanges with compute, Transfer would also need progress() (annulus/comm/communicator.hpp).
+// Example of a complete communicator. Ranks are threads; POSIX sockets connect every pair of ranks, so that processes
+// forked with these sockets can be ranks as well. Bytes move only inside calls of the ring: to overlap large exchanges
+// with compute, Transfer would also need progress() (annulus/comm/communicator.hpp).
 #include <algorithm>
 #include <annulus/annulus.hpp>
 #include <array>
@@ -63,7 +63,7 @@ class SocketRing {
     for (std::size_t const use : {messages, notices}) {
       int ends[2];
       annulus::detail::check<annulus::Error>(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0,
-                                             "no socket: ", std::strerror(errno));
+                                             "cannot create a socket pair: ", std::strerror(errno));
       peer(to.rank_).out[use] = ends[0];
       to.peer(rank_).in[use] = ends[1];
     }
@@ -82,8 +82,8 @@ class SocketRing {
     auto const c = static_cast<std::size_t>(channel);
     transfer.key_ = {c, peer(transfer.from_).expected[c]++};
     Peer& to = peer(transfer.to_);
-    to.leaving += words_of(c, out);
-    for (auto const& run : out) to.leaving.append(reinterpret_cast<char const*>(run.data()), run.size());
+    to.outbox += header_of(c, out);
+    for (auto const& run : out) to.outbox.append(reinterpret_cast<char const*>(run.data()), run.size());
     send_to(to);
     return transfer;
   }
@@ -107,7 +107,7 @@ class SocketRing {
     for (Peer& one : peers_) {
       ::send(one.out[notices], &notice_, sizeof notice_, MSG_DONTWAIT | MSG_NOSIGNAL);
       ::shutdown(one.out[messages], SHUT_WR);
-      one.leaving.clear();
+      one.outbox.clear();
     }
   }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank_); }
@@ -125,17 +125,17 @@ class SocketRing {
   };
   struct Peer {
     std::array<int, 2> out{-1, -1}, in{-1, -1};
-    std::string leaving, arriving;
+    std::string outbox, partial_message;
     std::map<Key, std::string> inbox;
     std::array<std::size_t, channels> arrived{}, expected{};  // numbers of messages by channel
-    bool left = false;
+    bool has_left = false;
   };
 
   Peer& peer(Rank rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   /// Channel, bytes of the message, number of runs, and the length of each: the first words of a message.
   template <class Runs>
-  static std::string words_of(std::size_t channel, Runs const& runs) {
+  static std::string header_of(std::size_t channel, Runs const& runs) {
     std::vector<std::uint64_t> words{channel, (3 + runs.size()) * sizeof(std::uint64_t), runs.size()};
     for (auto const& run : runs) {
       words.push_back(run.size());
@@ -149,16 +149,16 @@ class SocketRing {
     auto& inbox = peer(transfer.from_).inbox;
     for (auto const deadline = Clock::now() + timeout_;;) {
       bool const arrived = inbox.contains(transfer.key_);
-      if (arrived && peer(transfer.to_).leaving.empty()) break;
+      if (arrived && peer(transfer.to_).outbox.empty()) break;
       require_open();
       Rank const awaited = arrived ? transfer.to_ : transfer.from_;
-      if (peer(awaited).left) fail(awaited, "it has left the ring");
+      if (peer(awaited).has_left) fail(awaited, "it has left the ring");
       if (!move_bytes(deadline))
         fail(awaited, annulus::detail::message_of("no answer within ", timeout_.count(), " ms"));
     }
     std::string const message = std::move(inbox.extract(transfer.key_).mapped());
-    std::string const words = words_of(transfer.key_[0], transfer.in_);
-    if (!message.starts_with(words)) fail(transfer.from_, "the runs that it sent have not the expected lengths");
+    std::string const words = header_of(transfer.key_[0], transfer.in_);
+    if (!message.starts_with(words)) fail(transfer.from_, "the runs that it sent do not have the expected lengths");
     char const* bytes = message.data() + words.size();
     for (auto const& run : transfer.in_) {
       std::copy_n(bytes, run.size(), reinterpret_cast<char*>(run.data()));
@@ -183,9 +183,9 @@ class SocketRing {
     if (remaining.count() <= 0) return false;
     std::vector<pollfd> sockets;
     for (Peer const& one : peers_) {
-      sockets.push_back({one.left ? -1 : one.in[notices], POLLIN, 0});
-      sockets.push_back({one.left ? -1 : one.in[messages], POLLIN, 0});
-      sockets.push_back({one.left || one.leaving.empty() ? -1 : one.out[messages], POLLOUT, 0});
+      sockets.push_back({one.has_left ? -1 : one.in[notices], POLLIN, 0});
+      sockets.push_back({one.has_left ? -1 : one.in[messages], POLLIN, 0});
+      sockets.push_back({one.has_left || one.outbox.empty() ? -1 : one.out[messages], POLLOUT, 0});
     }
     ::poll(sockets.data(), sockets.size(), static_cast<int>(std::min<long long>(remaining.count(), 1000)));
     for (std::size_t p = 0; p < peers_.size(); ++p) {
@@ -197,10 +197,10 @@ class SocketRing {
   }
 
   void send_to(Peer& to) {
-    while (!to.leaving.empty()) {
-      ssize_t const sent = ::send(to.out[messages], to.leaving.data(), to.leaving.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (!to.outbox.empty()) {
+      ssize_t const sent = ::send(to.out[messages], to.outbox.data(), to.outbox.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0 && errno != EINTR) return;  // full, or the peer has left, which receive_from() notices
-      if (sent > 0) to.leaving.erase(0, static_cast<std::size_t>(sent));
+      if (sent > 0) to.outbox.erase(0, static_cast<std::size_t>(sent));
     }
   }
 
@@ -209,16 +209,16 @@ class SocketRing {
     for (;;) {
       ssize_t const received = ::recv(from.in[messages], bytes.data(), bytes.size(), MSG_DONTWAIT);
       if (received < 0 && errno == EINTR) continue;
-      from.left = received == 0;
-      if (from.left) receive_notice(from);  // the reason was sent first
+      from.has_left = received == 0;
+      if (from.has_left) receive_notice(from);  // the reason was sent first
       if (received <= 0) return;
-      from.arriving.append(bytes.data(), static_cast<std::size_t>(received));
+      from.partial_message.append(bytes.data(), static_cast<std::size_t>(received));
       std::array<std::uint64_t, 2> words;  // channel and bytes
-      while (from.arriving.size() >= sizeof words) {
-        std::memcpy(words.data(), from.arriving.data(), sizeof words);
-        if (from.arriving.size() < words[1]) break;
-        from.inbox[{words[0], from.arrived[words[0]]++}] = from.arriving.substr(0, words[1]);
-        from.arriving.erase(0, words[1]);
+      while (from.partial_message.size() >= sizeof words) {
+        std::memcpy(words.data(), from.partial_message.data(), sizeof words);
+        if (from.partial_message.size() < words[1]) break;
+        from.inbox[{words[0], from.arrived[words[0]]++}] = from.partial_message.substr(0, words[1]);
+        from.partial_message.erase(0, words[1]);
       }
     }
   }

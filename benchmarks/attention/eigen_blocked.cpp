@@ -1,3 +1,5 @@
+// Blocked Eigen program: attention head by head over blocks of queries and keys with online softmax.
+
 #include <algorithm>
 #include <limits>
 

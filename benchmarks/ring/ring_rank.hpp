@@ -11,7 +11,7 @@
 
 #include "attention/operands.hpp"
 #include "ring/ring_case.hpp"
-#include "ring/silent_ring.hpp"
+#include "ring/ring_without_transfers.hpp"
 
 namespace annulus_bench {
 
@@ -21,7 +21,7 @@ using RingResults = std::vector<FloatTensor>;
 template <annulus::Communicator C>
 class RingRank {
  public:
-  /// Collective: runs the pass once on the ring and once on the silent ring, which is silenced after that.
+  /// Collective: runs the pass once on the ring and once on the wrapper, whose transfers are then disabled.
   RingRank(C& ring, RingCase const& c, Operands const& global)
       : case_(c),
         rank_(ring.rank()),
@@ -32,10 +32,10 @@ class RingRank {
         dout_(shard(global.dout)),
         output_(q_.dimensions()),
         lse_(1, c.attention.heads, q_.dimension(1)),
-        silent_ring_(ring),
+        wrapper_(ring),
         backend_{.threads = c.attention.threads},
         attention_(ring, backend_, options()),
-        silent_(silent_ring_, backend_, options()) {
+        without_transfers_(wrapper_, backend_, options()) {
     attention_.forward_into(q_, k_, v_, output_, lse_);
     if (c.attention.pass == Pass::backward) {
       for (FloatTensor* gradient : {&dq_, &dk_, &dv_}) *gradient = FloatTensor(q_.dimensions());
@@ -45,12 +45,12 @@ class RingRank {
     other_lse_ = lse_;
     for (auto const& [copy, gradient] : {std::pair{&other_dq_, &dq_}, {&other_dk_, &dk_}, {&other_dv_, &dv_}})
       *copy = *gradient;
-    run_silently();
-    silent_ring_.silence();
+    run_without_transfers();
+    wrapper_.disable_transfers();
   }
 
   void run() { pass(attention_, output_, lse_, dq_, dk_, dv_); }
-  void run_silently() { pass(silent_, other_output_, other_lse_, other_dq_, other_dk_, other_dv_); }
+  void run_without_transfers() { pass(without_transfers_, other_output_, other_lse_, other_dq_, other_dk_, other_dv_); }
 
   RingResults results() const {
     return case_.attention.pass == Pass::forward ? RingResults{output_} : RingResults{dq_, dk_, dv_};
@@ -78,10 +78,10 @@ class RingRank {
   int ranks_;
   FloatTensor q_, k_, v_, dout_, output_, dq_, dk_, dv_, other_output_, other_dq_, other_dk_, other_dv_;
   Eigen::Tensor<float, 3, Eigen::RowMajor> lse_, other_lse_;
-  SilentRing<C> silent_ring_;
+  RingWithoutTransfers<C> wrapper_;
   annulus::CpuBackend backend_;
   annulus::RingAttention<C, annulus::CpuBackend> attention_;
-  annulus::RingAttention<SilentRing<C>, annulus::CpuBackend> silent_;
+  annulus::RingAttention<RingWithoutTransfers<C>, annulus::CpuBackend> without_transfers_;
 };
 
 }  // namespace annulus_bench

@@ -34,12 +34,12 @@ inline double balance(annulus::RingPlan const& plan) {
 /// load on the machine affects all three alike. CPU times are sums over all ranks.
 class RingReport {
  public:
-  void add_round(Elapsed const& alone, Elapsed const& ring, Elapsed const& silent) {
+  void add_round(Elapsed const& alone, Elapsed const& ring, Elapsed const& without_transfers) {
     seconds_.push_back(ring.wall);
     speeds_.push_back(alone.wall / ring.wall);
-    exposed_.push_back(1 - silent.wall / ring.wall);
+    exposed_.push_back(1 - without_transfers.wall / ring.wall);
     cpu_shares_.push_back(alone.cpu / ring.cpu);
-    cpu_exposed_.push_back(1 - silent.cpu / ring.cpu);
+    cpu_exposed_.push_back(1 - without_transfers.cpu / ring.cpu);
   }
 
   void write(benchmark::State& state, RingCase const& c, annulus::RingPlan const& plan) const {

@@ -28,7 +28,7 @@ namespace annulus_command {
 
 namespace {
 
-/// Operands made from a text: each byte is a token, embedded by a fixed table and given rotary positions.
+/// Tables of fixed_number(), one for each operand.
 enum class Table : std::uint32_t { query, key, value, output_gradient };
 
 /// Pseudo-random number, uniform between -sqrt(3) and sqrt(3) (mean 0, variance 1); a pure function of its arguments.
@@ -51,8 +51,9 @@ void rotate_pairs(float* row, annulus::Index dims, annulus::Index position) {
   }
 }
 
-/// Global inputs of call.shape.queries positions, axes bshd, batch 1; the text is repeated or truncated to that length.
-/// dout is a fixed pseudo-random tensor.
+/// Global inputs made from a text: each byte is a token, embedded by a fixed table and, in q and k, given its rotary
+/// position. The text is repeated or truncated to call.shape.queries positions. Axes bshd, batch 1; dout is a fixed
+/// pseudo-random tensor.
 Inputs<float> inputs_of_text(std::string_view text, Call const& call) {
   annulus::Index const tokens = call.shape.queries;
   Inputs<float> inputs = make_inputs<float>(call, {tokens, tokens});
@@ -156,9 +157,10 @@ annulus::Index shard_bytes(Call const& call, annulus::RingPlan const& plan) {
 }
 
 /// First-order bound of rounding errors in float that behave like random ones (Higham and Mary, SIAM J. Sci. Comput.
-/// 41, 2019): a sum of n terms is off by sqrt(n) units. A weight exp(logit - lse) is off by that of its logit, a
-/// product over head_dim of size up to `largest_logit`, and that of the lse, a sum over the keys; gradients add a sum
-/// over the queries of a group. Each enters twice, directly and through delta.
+/// 41, 2019): a sum of n terms has an error of sqrt(n) roundings. A weight exp(logit - lse) has the error of its logit,
+/// at most sqrt(head_dim) * largest_logit roundings, and that of lse, a sum over the keys. Gradients of k and v are sums
+/// over the queries of a group, which are at least as many: sqrt(rows) stands for both. The factor 2: each error enters
+/// directly and through delta.
 double error_bound(Inputs<float> const& inputs) {
   auto const longest = [](Tensor<float, 4> const& tensor) {
     Eigen::Index const dims = tensor.dimension(3);
@@ -177,7 +179,7 @@ double error_bound(Inputs<float> const& inputs) {
 double mebibytes(annulus::Index bytes) { return static_cast<double>(bytes) / (1024 * 1024); }
 
 void print_balance(Call call, int ranks) {
-  print_formatted("  most work of a rank / mean  ");
+  print_formatted("  %-28s", "load imbalance (max / mean)");
   for (auto const& [name, sharding] : shardings) {
     call.options.sharding = sharding;
     print_formatted("%s %.2f   ", name.c_str(), plan_of(call, annulus::Pass::forward, ranks).imbalance());

@@ -65,8 +65,8 @@ struct NkiOptions {
   /// --sinks as a number; unset where it is not given or names a file.
   std::optional<annulus::Index> sinks_per_head() const;
   bool wants_forward() const { return only != NkiOnly::backward; }
-  bool wants_backward() const { return only != NkiOnly::forward && travels() != NkiBackward::none; }
-  NkiBackward travels() const { return backward.value_or(training ? NkiBackward::queries : NkiBackward::none); }
+  bool wants_backward() const { return only != NkiOnly::forward && rotating_side() != NkiBackward::none; }
+  NkiBackward rotating_side() const { return backward.value_or(training ? NkiBackward::queries : NkiBackward::none); }
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.

@@ -99,7 +99,7 @@ NkiError lse_error(NkiProblem const& problem, Tensor<float, 3> const& found, Ten
                  largest_difference(dense, reference), 0};
   error.largest = error.distance / std::max(1.0, largest);  // the logarithm of a sum has scale 1
   error.accepted = std::max(lse_slack, lse_roundings * rounding_unit(ElementType::float32) * largest);
-  if (std::isfinite(error.dense)) error.accepted = std::max(error.accepted, 2 * error.dense);
+  if (std::isfinite(error.dense_distance)) error.accepted = std::max(error.accepted, 2 * error.dense_distance);
   if (problem.spec.lse_type != ElementType::float32) error.accepted += rounding_unit(problem.spec.lse_type) * largest;
   return error;
 }
@@ -125,7 +125,7 @@ std::vector<NkiError> nki_errors(NkiProblem const& problem, Inputs<float> const&
                    of_terms};
     double const slack = float_slack + (b.size() < many ? rounding_unit(problem.spec.type) : 0);
     error.accepted = slack * std::max(1.0, ratio(term.norm, size.norm));
-    if (std::isfinite(error.dense)) error.accepted += factor * error.dense;
+    if (std::isfinite(error.dense_distance)) error.accepted += factor * error.dense_distance;
     errors.push_back(error);
   };
   if (forward) {
@@ -149,7 +149,8 @@ void print_errors(std::vector<NkiError> const& errors) {
   print_formatted("  %-6s %22s %10s %10s %14s\n", "", "largest relative error", "distance", "dense", "accepted up to");
   for (NkiError const& error : errors)
     print_formatted("  %-6s %22.3g %10.3g %10.3g %14.3g%s%s\n", error.name.c_str(), error.largest, error.distance,
-                    error.dense, error.accepted, error.of_terms ? "  of terms" : "", error.good() ? "" : "  exceeded");
+                    error.dense_distance, error.accepted, error.of_terms ? "  of terms" : "",
+                    error.good() ? "" : "  exceeded");
 }
 
 void require_good(std::vector<NkiError> const& errors) {

@@ -58,7 +58,7 @@ std::string digits(double value) {
 }
 
 /// A side of a window, -1 if unbounded.
-std::string side(Index reach) { return std::to_string(reach < annulus::unbounded ? reach : Index{-1}); }
+std::string window_side(Index reach) { return std::to_string(reach < annulus::unbounded ? reach : Index{-1}); }
 
 /// The command line, with all options, that builds the same kernels without files: "annulus nki --ranks 4 ...".
 std::string nki_command_line(NkiOptions const& options, NkiProblem const& problem) {
@@ -84,7 +84,8 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   for (auto const& [name, sharding] : shardings)
     if (sharding == attention.sharding) add("--sharding", name);
   if (mask.causal) line += " --causal";
-  if (mask.window.bounded()) add("--window", side(mask.window.reach_left()) + "," + side(mask.window.reach_right()));
+  if (mask.window.bounded())
+    add("--window", window_side(mask.window.reach_left()) + "," + window_side(mask.window.reach_right()));
   if (mask.sink_tokens > 0) number("--sink-tokens", mask.sink_tokens);
   if (mask.chunk > 0) number("--chunk", mask.chunk);
   CallShape const& lengths = problem.call.shape;
@@ -107,9 +108,9 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
   add("--nki-version", std::string(options.spelling().version));
   if (spec.groups > 1) number("--groups", spec.groups);
   if (options.only != NkiOnly::forward)
-    add("--backward", options.travels() == NkiBackward::none   ? "none"
-                      : options.travels() == NkiBackward::keys ? "keys"
-                                                               : "queries");
+    add("--backward", options.rotating_side() == NkiBackward::none   ? "none"
+                      : options.rotating_side() == NkiBackward::keys ? "keys"
+                                                                     : "queries");
   if (options.only != NkiOnly::both) add("--only", options.only == NkiOnly::forward ? "fwd" : "bwd");
   return line;
 }
@@ -208,12 +209,12 @@ class Readme {
   void call(NkiKernel const& kernel) {
     Program const& program = kernel.program();
     line("## `" + program.name + "`", "");
-    table("argument", program, Role::input);
+    table("argument", kernel, Role::input);
     if (program.ranks > 1)
       line("| `replica_groups` | tuple of tuples | | rank ids: rings of " + number(program.ranks) +
            " consecutive ranks, the first a multiple of " + number(program.ranks) + " |");
     line("");
-    table("result", program, Role::output);
+    table("result", kernel, Role::output);
     line("", "The call on rank `rank`:", "", "```python");
     std::string const mask = mask_input_of(program);
     if (!mask.empty() && nki_mask_files(problem_, kernel).written) line("import numpy", "");
@@ -233,13 +234,20 @@ class Readme {
            "rowsum(dout * output).", "");
   }
 
-  void table(char const* what, Program const& program, Role role) {
+  bool queries_rotate(NkiKernel const& kernel) const {
+    return kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::RotatingSide::queries;
+  }
+
+  void table(char const* what, NkiKernel const& kernel, Role role) {
+    Program const& program = kernel.program();
+    NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
     line(std::string("| ") + what + " | element type | shape | what it is |", "|---|---|---|---|");
     for (int index : program.with_role(role)) {
       Buffer const& buffer = program.buffer(index);
       std::string shape;
       for (Index extent : buffer.shape) shape += (shape.empty() ? "" : ", ") + number(extent);
-      Meaning meaning = meaning_of(buffer.name);
+      Meaning meaning = meaning_of(buffer.name, queries_rotate(kernel));
+      if (buffer.name == mask.input && mask.written) meaning.text += "; from the file";
       if (buffer.name == "lse" && role == Role::input && spec_.lse_type != buffer.type)
         meaning.text += "; the forward kernel returns " + std::string(name_of(spec_.lse_type)) + ": convert it";
       line("| `" + buffer.name + "` | " + std::string(name_of(buffer.type)) + " | [" + shape + "] | " + meaning.axes +
@@ -247,10 +255,12 @@ class Readme {
     }
   }
 
-  Meaning meaning_of(std::string const& name) const {
+  Meaning meaning_of(std::string const& name, bool queries_rotate) const {
     std::string const by_token = "[batch, heads, rows, dim]", by_dim = "[batch, heads, dim, rows]";
     std::string const lse = "[batch, query heads, 128, columns]";
     std::string const masked = spec_.masked_row == annulus::nki::MaskedRow::zero ? "0" : "-inf";
+    std::string const other = queries_rotate ? "owner of queries" : "owner of keys";
+    std::string const run = " (rows at equally spaced positions)";
     std::map<std::string, Meaning> const known{
         {"q", {spec_.queries_by_token ? by_token : by_dim, "queries of this rank, not scaled"}},
         {"k", {spec_.keys_by_token ? by_token : by_dim, "keys of this rank"}},
@@ -265,11 +275,12 @@ class Readme {
         {"dk", {by_token, "gradient of k"}},
         {"dv", {by_token, "gradient of v"}},
         {"mask_offsets",
-         {"[ranks of all rings, query pieces * key pieces * 2]",
-          "the band of keys that each row sees, by owner of the keys; from the file"}},
+         {"[ranks of all rings, query runs * key runs * 2]",
+          "lo and hi of the band of visible keys, for each " + other + ", run of query rows and run of key rows" + run +
+              ": row i sees the key rows i + lo <= j < i + hi of the run"}},
         {"mask_ranges",
-         {"[ranks of all rings, batch or 1, key pieces, begin or end, rows]",
-          "the range of keys that each row sees, by owner of the keys"}}};
+         {"[ranks of all rings, batch or 1, key runs, begin or end, rows]",
+          "the range of key rows that each query row sees, for each " + other + " and run of key rows" + run}}};
     auto const found = known.find(name);
     return found == known.end() ? Meaning{} : found->second;
   }
@@ -278,13 +289,11 @@ class Readme {
     NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
     std::string const place = "rank % " + number(spec_.ranks);
     if (!mask.written) {
-      bool const travel =
-          kernel.pass == annulus::Pass::backward && spec_.travels == annulus::nki::RotatingSide::queries;
       line("# " + mask.input + ": " + std::to_string(mask.bytes) +
                " bytes for all ranks, too large to be written to files. In C++ each rank",
            "# makes its own: annulus::nki::sharded_mask(mask, sharding, ranks, queries, keys)." +
                std::string(mask.input == "mask_offsets" ? "offsets" : "ranges") + "(" + place + ", " +
-               number(problem_.groups()) + (travel ? ", true)" : ")"));
+               number(problem_.groups()) + (queries_rotate(kernel) ? ", true)" : ")"));
     } else if (mask.names.size() == 1) {
       line(mask.input + " = numpy.load(\"" + mask.names.front() + "\")[" + place + "]");
     } else {

@@ -184,7 +184,7 @@ void require_consistent(NkiOptions const& options) {
     for (auto const& [given, option] :
          {std::pair{options.lse_type.has_value(), "--lse-dtype"}, {options.masked_row.has_value(), "--dead-row"}})
       if (given) refuse(std::string(option) + " is given with --no-training, which keeps no lse; accepted: either");
-  if (options.only == NkiOnly::forward && options.backward && options.travels() != NkiBackward::none)
+  if (options.only == NkiOnly::forward && options.backward && options.rotating_side() != NkiBackward::none)
     refuse("--backward queries|keys is given with --only fwd, which builds no backward kernel; accepted: either");
   if (options.version && options.emit.empty())
     refuse("--nki-version applies only to the kernels that --emit writes; accepted: both options");

@@ -83,8 +83,9 @@ std::vector<int> nki_ring_order(NkiOptions const& options);
 NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<int> const& ring_order,
                Inputs<float> const& inputs, Results<float>& results);
 
-/// Every product and sum in float; weights and gradients of the logits rounded to the element type of the operands
-/// before they are multiplied, output and lse to their own types. Fully masked rows have output 0 and lse -inf.
+/// Dense attention that rounds where the kernel does: products and sums in float, weights and gradients of the logits
+/// rounded to the element type of the operands before they are multiplied, output and lse to their own types. Fully
+/// masked rows have output 0 and lse -inf.
 Results<float> dense_in_kernel_rounding(NkiProblem const& problem, Inputs<float> const& inputs);
 
 /// Computes results.dsinks, if set, from the output and lse in `results`. Kernels leave the gradient of the sink logits
@@ -100,11 +101,11 @@ Results<double> term_sizes(NkiProblem const& problem, Inputs<float> const& input
 /// Error of one result.
 struct NkiError {
   std::string name;
-  double largest = 0;     ///< largest difference over the largest magnitude of the reference; lse: over 1 at least
-  double distance = 0;    ///< relative, in the Frobenius norm; lse: the largest absolute difference; never NaN
-  double dense = 0;       ///< the distance of dense attention that rounds where the kernel does
-  double accepted = 0;    ///< largest accepted distance; always finite
-  bool of_terms = false;  ///< relative to the terms of the sums, because they cancel, not to the reference
+  double largest = 0;   ///< largest difference over the largest magnitude of the reference; of lse: or over 1 if larger
+  double distance = 0;  ///< relative, in the Frobenius norm; of lse: the largest absolute difference; never NaN
+  double dense_distance = 0;  ///< the distance of dense_in_kernel_rounding()
+  double accepted = 0;        ///< largest accepted distance; always finite
+  bool of_terms = false;      ///< relative to the terms of the sums, because they cancel, not to the reference
 
   bool good() const { return distance <= accepted; }
 };

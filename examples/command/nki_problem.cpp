@@ -79,8 +79,8 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .keys_by_token = options.keys_by_token,
           .training = options.training,
           .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
-          .travels = options.travels() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
-                                                            : annulus::nki::RotatingSide::queries};
+          .travels = options.rotating_side() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
+                                                                  : annulus::nki::RotatingSide::queries};
 }
 
 void require_documents(NkiOptions const& options, CallShape const& shape) {

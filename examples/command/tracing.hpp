@@ -22,7 +22,7 @@ struct Span {
 
   Kind kind;
   annulus::Pass pass;
-  std::int32_t step;         ///< of the ring; -1 for a whole pass and for the agreement before its first step
+  std::int32_t step;         ///< of the ring; -1 outside of steps: a whole pass, the agreement, the final confirmation
   annulus::Channel channel;  ///< of a wait
   double begin, seconds;
   annulus::Index bytes;  ///< that the rank sent in the shift it waited for
@@ -75,7 +75,8 @@ class StepLog {
   std::vector<Span> spans_;
 };
 
-/// Communicator decorator that records how long its rank waits.
+/// Communicator decorator that records how long its rank waits. It forwards messages only: a traced ring uses neither
+/// zero-copy exchange nor progress() during compute.
 template <annulus::Communicator C>
 class TracedRing {
  public:

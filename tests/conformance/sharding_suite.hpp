@@ -63,7 +63,8 @@ inline void check_refuses_other_lengths(annulus::Sharding const& sharding, int r
     CHECK_THROWS_AS(sharding.segments(annulus::Side::query, rank, lengths), annulus::ShapeError);
 }
 
-/// make(ranks, global): the sharding under test. fixes_lengths: any other lengths are an error.
+/// make(ranks, global): the sharding under test. fixes_lengths: any other lengths are an error; false for a kind with
+/// any_lengths.
 inline void run_sharding_suite(std::function<annulus::Sharding(int, annulus::Index)> const& make,
                                bool fixes_lengths = true) {
   for (int ranks = 1; ranks <= 16; ++ranks)

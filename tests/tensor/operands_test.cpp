@@ -52,8 +52,9 @@ TEST_CASE("operands that are not given are absent", "[tensor]") {
 TEST_CASE("operands refer to the caller's elements", "[tensor]") {
   auto const bias = zeros<Rows<float, 4>>(1, 2, 3, 4);
   auto const mask = zeros<Eigen::Tensor<bool, 4>>(2, 1, 3, 4);
-  auto const ids = zeros<Rows<std::int32_t, 2>>(2, 3);
-  Operands<float> const operands{.bias = bias, .mask = mask, .query_segments = ids, .key_segments = ids};
+  auto const document_ids = zeros<Rows<std::int32_t, 2>>(2, 3);
+  Operands<float> const operands{
+      .bias = bias, .mask = mask, .query_segments = document_ids, .key_segments = document_ids};
   CHECK(operands.bias->data() == bias.data());
   CHECK(operands.mask->data() == mask.data());
   CHECK(operands.mask->strides() == std::array<Index, 4>{1, 2, 2, 6});

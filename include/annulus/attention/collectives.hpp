@@ -118,7 +118,7 @@ void shift(C& ring, int hop, std::span<std::byte const> out, std::span<std::byte
   ring.start_shift(Channel::prefetched, hop, leaving, arriving).wait();
 }
 
-/// A new tensor of x's family and axis order; extents in attention order.
+/// A new tensor of x's tensor library and axis order; extents in attention order.
 template <class X, std::size_t N>
 auto make_as(X const& x, std::array<Index, N> const& extents) {
   if constexpr (N == 4)

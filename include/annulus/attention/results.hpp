@@ -1,6 +1,6 @@
 #pragma once
-// Results of the forward and backward passes. Their tensors are of the family of q (for Eigen: a Tensor of the same
-// storage order).
+// Results of the forward and backward passes. Their tensors are of q's tensor library and storage order (for Eigen: a
+// Tensor).
 
 #include <array>
 #include <optional>

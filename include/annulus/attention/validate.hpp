@@ -219,15 +219,12 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
           .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
 }
 
-/// Adds the sharding under its name. Explicit maps have none: a number distinguishes them.
+/// Adds the sharding, compared by its fingerprint and shown by its name.
 inline void record_sharding(CallRecord& record, Sharding const& sharding) {
   auto const fingerprint = sharding.fingerprint();
-  if (sharding.kind() == "explicit")
-    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind(), " #", fingerprint % 1000000);
-  else if (Index const block = sharding.block(); block > 1)
-    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind(), "(", block, ")");
-  else
-    record.add_named("sharding", static_cast<Index>(fingerprint), sharding.kind());
+  sharding.describe(fingerprint, [&](auto const&... parts) {
+    record.add_named("sharding", static_cast<Index>(fingerprint), parts...);
+  });
 }
 
 /// Adds the fields that must be equal on all ranks to the record, and this rank's lengths.

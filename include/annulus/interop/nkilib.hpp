@@ -61,7 +61,7 @@ struct BackwardParameters {
   OptionalView<float, 2, HostMemory> bound_max{};
 };
 
-/// Result of the forward pass: four-axis tensors of the family of q.
+/// Result of the forward pass: four-axis tensors of q's tensor library and storage order.
 template <TensorLike Output, TensorLike Lse>
 struct ForwardResult {
   Output o;                ///< [b, h, s, d], element type of q

@@ -109,6 +109,7 @@ class RingPlan {
   /// Like tiles(), but replaces the contents of `tiles` and reuses storage.
   void find_tiles(Rank rank, int step, detail::TileFinder& finder, std::vector<Tile>& tiles) const;
 
+  /// Runs of the global positions of the rank's rows; not the document ids that Operands calls query_segments.
   std::vector<Segment> const& query_segments(Rank rank) const {
     return query_segments_[static_cast<std::size_t>(rank)];
   }

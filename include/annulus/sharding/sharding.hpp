@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -19,13 +20,46 @@
 
 namespace annulus {
 
+namespace detail {
+
+/// Takes any parts of a text.
+struct AnyText {
+  template <class... Parts>
+  void operator()(Parts const&...) const {}
+};
+
+}  // namespace detail
+
+/// What a kind of sharding must define. Sharding checks ranks and lengths before it calls lengths() and segments().
+template <class K>
+concept ShardingKind = std::equality_comparable<K> &&
+    requires(K const& kind, std::uint64_t hash, Side side, Rank rank, int ranks, Index global,
+             std::span<Index const> lengths) {
+  { K::kind } -> std::convertible_to<std::string_view>;
+  /// True if the ranks may hold any numbers of rows; else they must hold those that lengths() returns.
+  { K::any_lengths } -> std::convertible_to<bool>;
+  /// Calls write(part, ...) once with the text of the kind and its parameters, of which errors show 31 characters.
+  /// `hash` is the fingerprint of the sharding, to be shown for parameters that are too long.
+  kind.describe(hash, detail::AnyText{});
+  /// Hash of the parameters, begun with `hash`.
+  { kind.digest(hash) } -> std::same_as<std::uint64_t>;
+  /// Number of rows of a sequence of `global` positions that each rank owns.
+  { kind.lengths(side, ranks, global) } -> std::same_as<std::vector<Index>>;
+  /// Segments that `rank` owns if the ranks hold `lengths` rows.
+  { kind.segments(side, rank, lengths) } -> std::same_as<std::vector<Segment>>;
+};
+
 /// Each rank owns one block of the sequence; blocks are in rank order and may have any lengths, including 0.
 struct Contiguous {
   static constexpr std::string_view kind = "contiguous";
+  static constexpr bool any_lengths = true;
 
   bool operator==(Contiguous const&) const = default;
 
-  /// Hash of the parameters, begun with `seed`.
+  template <class Write>
+  void describe(std::uint64_t, Write&& write) const {
+    write(kind);
+  }
   std::uint64_t digest(std::uint64_t seed) const { return seed; }
 
   /// Near-equal blocks: the first global % ranks ranks own one position more.
@@ -35,7 +69,6 @@ struct Contiguous {
     return result;
   }
 
-  /// `lengths`: rows of every rank.
   std::vector<Segment> segments(Side, Rank rank, std::span<Index const> lengths) const {
     Index const begin = std::accumulate(lengths.begin(), lengths.begin() + rank, Index{0});
     std::vector<Segment> result;
@@ -48,11 +81,16 @@ struct Contiguous {
 /// Striped Attention: Brandon et al., arXiv 2311.09431.
 struct Striped {
   static constexpr std::string_view kind = "striped";
+  static constexpr bool any_lengths = false;
 
   Index block = 1;
 
   bool operator==(Striped const&) const = default;
 
+  template <class Write>
+  void describe(std::uint64_t, Write&& write) const {
+    block > 1 ? write("block-striped(", block, ")") : write(kind);
+  }
   std::uint64_t digest(std::uint64_t seed) const {
     return detail::digest_of(std::as_bytes(std::span(&block, 1)), seed);
   }
@@ -90,9 +128,14 @@ struct Striped {
 /// same causal work. If the length is not a multiple of 2 * ranks, the first blocks are one position longer.
 struct Zigzag {
   static constexpr std::string_view kind = "zigzag";
+  static constexpr bool any_lengths = false;
 
   bool operator==(Zigzag const&) const = default;
 
+  template <class Write>
+  void describe(std::uint64_t, Write&& write) const {
+    write(kind);
+  }
   std::uint64_t digest(std::uint64_t seed) const { return seed; }
 
   std::vector<Index> lengths(Side, int ranks, Index global) const {
@@ -124,12 +167,17 @@ struct Zigzag {
 /// unless `keys` is given. Together the ranks must own every position in [0, length) exactly once.
 struct ExplicitMap {
   static constexpr std::string_view kind = "explicit";
+  static constexpr bool any_lengths = false;
 
   std::vector<std::vector<Index>> queries;
   std::vector<std::vector<Index>> keys;
 
   bool operator==(ExplicitMap const&) const = default;
 
+  template <class Write>
+  void describe(std::uint64_t fingerprint, Write&& write) const {
+    write(kind, " #", fingerprint % 1000000);
+  }
   std::uint64_t digest(std::uint64_t seed) const {
     for (auto const* side : {&queries, &keys}) {
       for (auto const& rank : *side) seed = detail::digest_of(std::as_bytes(std::span(rank)), seed);
@@ -176,6 +224,7 @@ struct ExplicitMap {
 };
 
 /// One of Contiguous{} (default), Striped{.block = n} (throws UnsupportedError if n < 1), Zigzag{} or ExplicitMap{...}.
+/// A new kind satisfies ShardingKind, and has a constructor and an alternative of the variant here.
 class Sharding {
  public:
   Sharding() = default;
@@ -198,21 +247,19 @@ class Sharding {
   }
 
   /// Segments that `rank` owns, given the number of rows that every rank holds. Together the ranks own each position
-  /// exactly once. Throws ShapeError if this sharding assigns other lengths (contiguous shards may have any).
+  /// exactly once. Throws ShapeError if this sharding assigns other lengths, unless its kind accepts any.
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const {
     detail::check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ",
                               held.size());
     for (Index rows : held)
       detail::check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
-    if (!std::holds_alternative<Contiguous>(kind_)) {
-      Index const global = std::accumulate(held.begin(), held.end(), Index{0});
-      std::vector<Index> const expected = lengths(side, static_cast<int>(held.size()), global);
-      std::vector<Index> const seen(held.begin(), held.end());
-      detail::check<ShapeError>(seen == expected, name(), " sharding of ", global,
-                                side == Side::query ? " queries" : " keys", " over ", held.size(),
-                                " ranks: the ranks hold ", seen, " rows, expected ", expected);
-    }
-    return std::visit([&](auto const& kind) { return kind.segments(side, rank, held); }, kind_);
+    return std::visit(
+        [&]<class Kind>(Kind const& kind) {
+          static_assert(ShardingKind<Kind>);
+          if constexpr (!Kind::any_lengths) check_lengths(side, held);
+          return kind.segments(side, rank, held);
+        },
+        kind_);
   }
 
   /// "contiguous", "striped", "block-striped", "zigzag" or "explicit".
@@ -225,8 +272,17 @@ class Sharding {
     auto const* const striped = std::get_if<Striped>(&kind_);
     return striped ? striped->block : 0;
   }
-  /// The kind, with the block length if it is above 1.
-  std::string name() const { return block() > 1 ? detail::message_of(kind(), "(", block(), ")") : std::string(kind()); }
+  /// The kind with its parameters: "contiguous", "striped", "block-striped(16)", "zigzag", "explicit #123456".
+  std::string name() const {
+    std::string text;
+    describe(fingerprint(), [&](auto const&... parts) { text = detail::message_of(parts...); });
+    return text;
+  }
+  /// Calls write(part, ...) with the parts of name(), given fingerprint().
+  template <class Write>
+  void describe(std::uint64_t hash, Write&& write) const {
+    std::visit([&](auto const& kind) { kind.describe(hash, write); }, kind_);
+  }
 
   /// Hash of kind and parameters, which ranks compare before they exchange anything.
   std::uint64_t fingerprint() const {
@@ -236,6 +292,15 @@ class Sharding {
   }
 
  private:
+  void check_lengths(Side side, std::span<Index const> held) const {
+    Index const global = std::accumulate(held.begin(), held.end(), Index{0});
+    std::vector<Index> const expected = lengths(side, static_cast<int>(held.size()), global);
+    if (std::equal(held.begin(), held.end(), expected.begin(), expected.end())) return;
+    throw ShapeError(detail::message_of(name(), " sharding of ", global, side == Side::query ? " queries" : " keys",
+                                        " over ", held.size(), " ranks: the ranks hold ",
+                                        std::vector<Index>(held.begin(), held.end()), " rows, expected ", expected));
+  }
+
   std::variant<Contiguous, Striped, Zigzag, ExplicitMap> kind_;
 };
 

@@ -44,7 +44,7 @@ constexpr auto view_of(X&& x) {
   return TensorTraits<std::remove_cvref_t<X>>::view(x);
 }
 
-/// A new tensor of x's family with these extents. Axis-order wrappers do not permute them; see make_in_order_of.
+/// A new tensor of x's tensor library with these extents, not permuted by axis-order wrappers; see make_in_order_of.
 template <class U, std::size_t N, TensorLike X>
 auto make_like(X const&, std::array<Index, N> const& extents) {
   return TensorTraits<X>::template make<U, N>(extents);
@@ -138,7 +138,7 @@ struct TensorTraits<InAxisOrder<X>> {
 
 namespace detail {
 
-/// A new four-axis tensor of x's family, stored in the axis order of x; `extents` are in attention order.
+/// A new four-axis tensor of x's tensor library, stored in the axis order of x; `extents` are in attention order.
 template <class U, class X>
 auto make_in_order_of(X const& x, std::array<Index, 4> const& extents) {
   return make_like<U, 4>(x, stored_extents(axis_order_of(x), extents));

@@ -12,7 +12,11 @@ FLOAT32 = 2.0**-18  # sums of some hundred float32 terms and a float32 exp
 
 
 def dense(q, k, v, dout, causal):
-    """Attention and its gradients in double, all [items, length, head_dim], and the magnitudes that the bounds need."""
+    """Attention and its gradients in double, of q, k, v and dout [items, length, head_dim].
+
+    Also returns sums of absolute terms, which scale the bounds of bfloat16 (out_terms, grad_terms) and of float32
+    (grad_float32_terms).
+    """
     length = q.shape[1]
     scores = q @ k.transpose(0, 2, 1)
     if causal:
@@ -25,15 +29,15 @@ def dense(q, k, v, dout, causal):
     delta = (dout * out).sum(-1)
     dweights = dout @ v.transpose(0, 2, 1)
     dscores = weights * (dweights - delta[..., None])
-    size = weights * (np.abs(dout) @ np.abs(v).transpose(0, 2, 1) + np.abs(delta)[..., None])
+    dscores_terms = weights * (np.abs(dout) @ np.abs(v).transpose(0, 2, 1) + np.abs(delta)[..., None])
     dscores_t = dscores.transpose(0, 2, 1)
     return dict(out=out, lse=(top + np.log(total))[..., 0], delta=delta,
                 grads=(dscores @ k, dscores_t @ q, weights.transpose(0, 2, 1) @ dout),
-                out_size=weights @ np.abs(v),
-                grad_sizes=(np.abs(dscores) @ np.abs(k), np.abs(dscores_t) @ np.abs(q),
+                out_terms=weights @ np.abs(v),
+                grad_terms=(np.abs(dscores) @ np.abs(k), np.abs(dscores_t) @ np.abs(q),
                             weights.transpose(0, 2, 1) @ np.abs(dout)),
-                grad_floors=(size @ np.abs(k), size.transpose(0, 2, 1) @ np.abs(q),
-                             weights.transpose(0, 2, 1) @ np.abs(dout)))
+                grad_float32_terms=(dscores_terms @ np.abs(k), dscores_terms.transpose(0, 2, 1) @ np.abs(q),
+                                    weights.transpose(0, 2, 1) @ np.abs(dout)))
 
 
 def positions(rank, n, tokens, striped):
@@ -41,7 +45,7 @@ def positions(rank, n, tokens, striped):
 
 
 def run(n, lnc, items, tokens, head_dim, mask, ring_order=None, groups=1, group_ids="position"):
-    causal, striped = mask != "full", mask == "striped"
+    causal, striped = mask != "full", mask == "causal striped"
     replica_groups = tuple(tuple(range(g * n, (g + 1) * n)) for g in range(groups))
     ranks = (np.arange(groups * n, dtype=np.int32) % n).reshape(1, -1)
     options = dict(ring_order=ring_order, group_ids=group_ids)
@@ -65,13 +69,13 @@ def run(n, lnc, items, tokens, head_dim, mask, ring_order=None, groups=1, group_
     for rank in range(groups * n):
         wanted, own = problems[rank // n], positions(rank % n, n, tokens, striped)
         out, lse = outputs[rank]
-        expect_close(out, wanted["out"][:, own], (HALF_ULP + FLOAT32) * wanted["out_size"][:, own],
+        expect_close(out, wanted["out"][:, own], (HALF_ULP + FLOAT32) * wanted["out_terms"][:, own],
                      f"out of rank {rank}")
         expect_close(lse[..., 0], wanted["lse"][:, own], 1e-5, f"lse of rank {rank}")
-        for name, got, want, size, floor, roundings in zip(("dq", "dk", "dv"), grads[rank], wanted["grads"],
-                                                           wanted["grad_sizes"],
-                                                           wanted["grad_floors"], (2, 2, 1)):
-            bound = 1.01 * roundings * HALF_ULP * size[:, own] + FLOAT32 * floor[:, own]
+        for name, got, want, terms, float32_terms, roundings in zip(("dq", "dk", "dv"), grads[rank], wanted["grads"],
+                                                           wanted["grad_terms"],
+                                                           wanted["grad_float32_terms"], (2, 2, 1)):
+            bound = 1.01 * roundings * HALF_ULP * terms[:, own] + FLOAT32 * float32_terms[:, own]
             expect_close(got.transpose(0, 2, 1), want[:, own], bound, f"{name} of rank {rank}")
 
 
@@ -79,12 +83,12 @@ def _add(name, *arguments, **options):
     CHECKS.append((f"ring: {name}", lambda: run(*arguments, **options)))
 
 
-for _mask in ("full", "contiguous", "striped"):
-    _add(f"{_mask}, n=1, LNC=1", 1, 1, 2, 256, 64, _mask)
-    _add(f"{_mask}, n=1, LNC=2, one item", 1, 2, 1, 384, 128, _mask)
-    _add(f"{_mask}, n=2, LNC=1, one item", 2, 1, 1, 256, 128, _mask)
-    _add(f"{_mask}, n=2, LNC=2, three items", 2, 2, 3, 128, 64, _mask)
-    _add(f"{_mask}, n=4, LNC=1, shuffled ring", 4, 1, 2, 128, 32, _mask, (2, 0, 3, 1))
-    _add(f"{_mask}, n=4, LNC=2, one item, shuffled ring", 4, 2, 1, 256, 64, _mask, (3, 1, 0, 2))
-    _add(f"{_mask}, n=2, LNC=2, two groups, shuffled ring", 2, 2, 1, 128, 64, _mask, (1, 0), groups=2)
-    _add(f"{_mask}, n=2, two groups, global ids", 2, 1, 1, 128, 64, _mask, groups=2, group_ids="global")
+for _mask in ("full", "causal contiguous", "causal striped"):
+    _add(f"{_mask}, ranks=1, LNC=1", 1, 1, 2, 256, 64, _mask)
+    _add(f"{_mask}, ranks=1, LNC=2, one item", 1, 2, 1, 384, 128, _mask)
+    _add(f"{_mask}, ranks=2, LNC=1, one item", 2, 1, 1, 256, 128, _mask)
+    _add(f"{_mask}, ranks=2, LNC=2, three items", 2, 2, 3, 128, 64, _mask)
+    _add(f"{_mask}, ranks=4, LNC=1, shuffled ring", 4, 1, 2, 128, 32, _mask, (2, 0, 3, 1))
+    _add(f"{_mask}, ranks=4, LNC=2, one item, shuffled ring", 4, 2, 1, 256, 64, _mask, (3, 1, 0, 2))
+    _add(f"{_mask}, ranks=2, LNC=2, two groups, shuffled ring", 2, 2, 1, 128, 64, _mask, (1, 0), groups=2)
+    _add(f"{_mask}, ranks=2, two groups, global ids", 2, 1, 1, 128, 64, _mask, groups=2, group_ids="global")

@@ -1,3 +1,5 @@
+// Second translation unit that includes the umbrella header: linking fails if a header defines a symbol twice.
+
 #include <annulus/annulus.hpp>
 
 // Equal logits: the output is the mean of the values 1 and 3.

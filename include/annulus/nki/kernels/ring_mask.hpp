@@ -42,7 +42,7 @@ struct Cover {
 /// Form in which a kernel receives the ranges.
 enum class BoundsForm {
   none,   ///< everything is visible
-  band,   ///< row i sees i + lo <= j < i + hi: two offsets per pair of pieces and owner
+  band,   ///< two offsets per pair of pieces and owner: row i sees i + lo <= j < i + hi (annulus::Band includes hi)
   ranges  ///< two bounds per row, piece and owner
 };
 

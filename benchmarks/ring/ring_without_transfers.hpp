@@ -8,9 +8,9 @@
 
 namespace annulus_bench {
 
-/// Wraps any ring. Shifts are forwarded until silence() is called, so that the buffers hold real data afterwards.
+/// Wraps any ring. Shifts are forwarded until disable_transfers() is called, so that the buffers then hold real data.
 template <annulus::Communicator C>
-class SilentRing {
+class RingWithoutTransfers {
  public:
   using memory_space = typename C::memory_space;
 
@@ -26,21 +26,21 @@ class SilentRing {
     std::optional<annulus::TransferOf<C>> transfer_;
   };
 
-  explicit SilentRing(C& ring) : ring_(&ring) {}
+  explicit RingWithoutTransfers(C& ring) : ring_(&ring) {}
 
-  void silence() { silent_ = true; }
+  void disable_transfers() { disabled_ = true; }
 
   annulus::Rank rank() const { return ring_->rank(); }
   int size() const { return ring_->size(); }
   Transfer start_shift(annulus::Channel channel, int hop, annulus::OutgoingBytes out, annulus::IncomingBytes in) {
-    return silent_ ? Transfer() : Transfer(ring_->start_shift(channel, hop, out, in));
+    return disabled_ ? Transfer() : Transfer(ring_->start_shift(channel, hop, out, in));
   }
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { ring_->all_gather(mine, all); }
   void abandon(std::string const& reason) noexcept { ring_->abandon(reason); }
 
  private:
   C* ring_;
-  bool silent_ = false;
+  bool disabled_ = false;
 };
 
 }  // namespace annulus_bench
