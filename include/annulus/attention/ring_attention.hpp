@@ -206,22 +206,6 @@ class RingAttention {
       detail::require_extents("lse_remainder", lse_remainder, lse.extents(), "the extents of lse");
   }
 
-  template <class T, class G>
-  static void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
-                                GradientViews<G, Space> const& gradients) {
-    detail::require_extents("dq", gradients.dq, own.q.extents(), "the extents of q");
-    detail::require_extents("dk", gradients.dk, own.k.extents(), "the extents of k");
-    detail::require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
-    if (operands.bias_gradient)
-      detail::require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
-    else
-      detail::check<ShapeError>(!gradients.dbias.data(), "dbias is given without bias_gradient, which computes it");
-    if (operands.sinks)
-      detail::require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
-    else
-      detail::check<ShapeError>(!gradients.dsinks.data(), "dsinks is given without sink logits");
-  }
-
   template <class T>
   Call call_of(Pass pass, Operands<T, Space> const& operands) const {
     return {pass, operands.call, is_checked()};
@@ -390,7 +374,7 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
       require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
       detail::require_extents("dout", known.dout, known.output.extents(), "the extents of output");
       gradients = results();
-      require_gradients(own, operands, gradients);
+      detail::require_gradients(own, operands, gradients);
     });
     detail::backward_pass(context(call, plan), own, operands, known.dout, known.output, known.lse, known.lse_remainder,
                           gradients);

@@ -140,6 +140,23 @@ void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, A
                     ", global_keys] = [batch|1, query_heads|1, local_queries, global_keys]");
 }
 
+/// Throws ShapeError unless `gradients`, GradientViews, have the extents of their operands, and exactly those are given
+/// that are computed.
+template <class T, class Space, class Views>
+void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> const& operands, Views const& gradients) {
+  require_extents("dq", gradients.dq, own.q.extents(), "the extents of q");
+  require_extents("dk", gradients.dk, own.k.extents(), "the extents of k");
+  require_extents("dv", gradients.dv, own.v.extents(), "the extents of v");
+  if (operands.bias_gradient)
+    require_extents("dbias", gradients.dbias, operands.bias->extents(), "the extents of the bias");
+  else
+    check<ShapeError>(!gradients.dbias.data(), "dbias is given without bias_gradient, which computes it");
+  if (operands.sinks)
+    require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
+  else
+    check<ShapeError>(!gradients.dsinks.data(), "dsinks is given without sink logits");
+}
+
 /// Shape of a call, from q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim] and
 /// v [batch, local_keys, kv_heads, value_dim]. Throws ShapeError if their extents are inconsistent.
 template <class T, class Space>
