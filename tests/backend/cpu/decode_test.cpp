@@ -23,7 +23,7 @@ using namespace annulus_test;
 namespace {
 
 /// Keys of a block and the least number of keys of a piece; see DecodeParts.
-constexpr std::int64_t block = 128, piece = 256;
+constexpr std::int64_t decode_block = 128, piece = 256;
 
 template <class T, class Placement = HostPlacement>
 RingResult solve(RingProblem const& problem, int threads = 1) {
@@ -35,7 +35,7 @@ RingResult solve(RingProblem const& problem, int threads = 1) {
 
 /// Complaint about the results for contiguous and for strided operands.
 template <class T>
-std::string complaint_of(RingProblem problem, int threads = 1) {
+std::string complaint_of_decode(RingProblem problem, int threads = 1) {
   if (problem.query_lengths.empty()) settle(problem);
   round_operands<T>(problem);
   auto const judged = [&](RingResult const& result) {
@@ -61,16 +61,16 @@ TEMPLATE_TEST_CASE("decode: query rows, heads and lengths around blocks and piec
   for (Heads heads : all_heads)
     for (std::int64_t queries : {1, 2, 3, 5, 8, 16, 17})
       for (std::int64_t keys :
-           {std::int64_t{1}, std::int64_t{7}, block - 1, piece - 1, piece, piece + 1, 3 * piece + 9}) {
+           {std::int64_t{1}, std::int64_t{7}, decode_block - 1, piece - 1, piece, piece + 1, 3 * piece + 9}) {
         if (queries > 3 && heads.query == 8) continue;
         INFO(queries << " queries, " << keys << " keys, " << heads.query << ":" << heads.kv << " heads");
-        CHECK(complaint_of<TestType>(small_ring_problem({.query_heads = heads.query,
-                                                         .kv_heads = heads.kv,
-                                                         .query_length = queries,
-                                                         .key_length = keys,
-                                                         .head_dim = 32,
-                                                         .value_dim = 16},
-                                                        1)) == "");
+        CHECK(complaint_of_decode<TestType>(small_ring_problem({.query_heads = heads.query,
+                                                                .kv_heads = heads.kv,
+                                                                .query_length = queries,
+                                                                .key_length = keys,
+                                                                .head_dim = 32,
+                                                                .value_dim = 16},
+                                                               1)) == "");
       }
 }
 
@@ -80,14 +80,14 @@ TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[cpu]
     for (std::int64_t value_dim : {std::int64_t{1}, std::int64_t{17}, std::int64_t{32}, dim})
       for (Heads heads : all_heads) {
         INFO("head_dim " << dim << ", value_dim " << value_dim << ", " << heads.query << ":" << heads.kv << " heads");
-        CHECK(complaint_of<TestType>(small_ring_problem({.batch = 2,
-                                                         .query_heads = heads.query,
-                                                         .kv_heads = heads.kv,
-                                                         .query_length = 1,
-                                                         .key_length = block + 5,
-                                                         .head_dim = dim,
-                                                         .value_dim = value_dim},
-                                                        1)) == "");
+        CHECK(complaint_of_decode<TestType>(small_ring_problem({.batch = 2,
+                                                                .query_heads = heads.query,
+                                                                .kv_heads = heads.kv,
+                                                                .query_length = 1,
+                                                                .key_length = decode_block + 5,
+                                                                .head_dim = dim,
+                                                                .value_dim = value_dim},
+                                                               1)) == "");
       }
 }
 
@@ -138,7 +138,7 @@ TEMPLATE_TEST_CASE("decode: every option, on one rank and on three", "[cpu]", fl
           ranks, sharding);
       change(problem);
       INFO(name << " on " << ranks << " ranks");
-      CHECK(complaint_of<TestType>(problem, 2) == "");
+      CHECK(complaint_of_decode<TestType>(problem, 2) == "");
     }
 }
 

@@ -22,10 +22,6 @@ class DecodeFold {
  public:
   /// True if the step has few query rows for each kv head: with more, packed panels are faster.
   static bool accepts(FoldCall<T> const& call) {
-#if defined(ANNULUS_CPU_HAS_AMX)
-    // Products on AMX tiles add in another order than pair products, and must be those of the backward pass.
-    if (PackedGroup<E>::tiled && amx_is_permitted()) return false;
-#endif
     return StepExtents<E>(call.operands).rows(0).count() <= DecodeParts::most_rows;
   }
 
