@@ -2,6 +2,7 @@
 
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
+#include <annulus/backend/cpu/decode.hpp>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -25,10 +26,27 @@ namespace {
 /// Keys of a block and the least number of keys of a piece; see DecodeParts.
 constexpr std::int64_t decode_block = 128, piece = 256;
 
-template <class T, class Placement = HostPlacement>
+/// CpuBackend that reads keys and values where they are in every step with few query rows, however few keys it has.
+struct InPlaceBackend : annulus::CpuBackend {
+  template <class T, class Predicate>
+  void fold(annulus::Step<T, Predicate, annulus::HostMemory> const& step,
+            annulus::StepOperands<T, annulus::HostMemory> const& operands,
+            annulus::RunningState<annulus::Accumulator<T>, annulus::HostMemory> state) {
+    using namespace annulus::cpu::detail;
+    documents.assign(step);
+    AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
+    auto const erased = step.with_predicate(predicate);
+    StepExtents<PackedElement<T>> const extents(operands);
+    bool const few = extents.rows(0).count() <= DecodeParts::most_rows;
+    if (!few || !DecodeFold<T>({erased, operands, state, documents, threads}).run())
+      annulus::CpuBackend::fold(step, operands, state);
+  }
+};
+
+template <class T, class Placement = HostPlacement, class Backend = InPlaceBackend>
 RingResult solve(RingProblem const& problem, int threads = 1) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                    annulus::CpuBackend backend{.threads = threads};
+                    Backend backend{{.threads = threads}};
                     return run_rank<T, Placement>(problem, ring, backend);
                   }));
 }
@@ -193,7 +211,7 @@ TEST_CASE("decode: an infinite value whose weight vanishes", "[cpu]") {
     for (annulus::Index d = 0; d < 16; ++d)
       k(0, 70, 0, d) = -50, v(0, 70, 0, d) = std::numeric_limits<float>::infinity();
     annulus::SelfRing ring;
-    annulus::CpuBackend backend{.threads = 1};
+    InPlaceBackend backend{{.threads = 1}};
     annulus::RingAttention attention(ring, backend, {});
     auto const forward = attention.forward(q, k, v);
     for (annulus::Index h = 0; h < heads; ++h)
@@ -220,4 +238,32 @@ TEMPLATE_TEST_CASE("decode: the same bits for every number of threads and all st
       CHECK(strided.output == alone.output);
       CHECK(strided.lse == alone.lse);
     }
+}
+
+TEMPLATE_TEST_CASE("decode: CpuBackend around the number of keys from which it reads them in place", "[cpu]", float,
+                   double, Eigen::half, Eigen::bfloat16) {
+  struct AsItIs : annulus::CpuBackend {};
+  constexpr std::int64_t least = annulus::cpu::detail::DecodeParts::least_keys;
+  for (Heads heads : all_heads)
+    for (int ranks : {1, 2})
+      for (std::int64_t keys : {least - 1, least, least + 1, 2 * least + 70}) {
+        RingProblem problem = small_ring_problem({.query_heads = heads.query,
+                                                  .kv_heads = heads.kv,
+                                                  .query_length = 2,
+                                                  .key_length = ranks * keys,
+                                                  .head_dim = 32,
+                                                  .value_dim = 32},
+                                                 ranks);
+        problem.dense.causal = true;
+        problem.dense.query_offset = ranks * keys - 3;
+        settle(problem);
+        round_operands<TestType>(problem);
+        RingResult const result = solve<TestType, HostPlacement, AsItIs>(problem, 2);
+        INFO(keys << " keys on each of " << ranks << " ranks, " << heads.query << ":" << heads.kv << " heads");
+        if constexpr (sizeof(TestType) == 2)
+          CHECK(ThreeWayJudge<TestType>().complaint(problem, result) == "");
+        else
+          CHECK(judge(problem, result, std::is_same_v<TestType, double> ? double_bounds : float_bounds).complaint ==
+                "");
+      }
 }

@@ -20,9 +20,10 @@ class DecodeFold {
   using Scratch = DecodeHeads<T>;
 
  public:
-  /// True if the step has few query rows for each kv head: with more, packed panels are faster.
+  /// True if the step has few query rows for each kv head, and many keys: otherwise packed panels are faster.
   static bool accepts(FoldCall<T> const& call) {
-    return StepExtents<E>(call.operands).rows(0).count() <= DecodeParts::most_rows;
+    StepExtents<E> const extents(call.operands);
+    return extents.rows(0).count() <= DecodeParts::most_rows && extents.keys >= DecodeParts::least_keys;
   }
 
   /// All that `call` refers to must outlive the object.

@@ -13,7 +13,8 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 /// Division of the work of a step with few query rows. Blocks and pieces depend on the shapes alone, so that results
 /// have the same bits for every number of threads and all strides.
 struct DecodeParts {
-  static constexpr Index most_rows = 16;  ///< query rows of a kv head
+  static constexpr Index most_rows = 16;     ///< query rows of a kv head
+  static constexpr Index least_keys = 1024;  ///< with fewer, packing costs little
   static constexpr int most_logit = 256;  ///< magnitude from which packed panels are used
   static constexpr Index block = 128;     ///< keys of a block
   static constexpr Index most_heads = 8;  ///< kv heads of a work item
