@@ -81,7 +81,8 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .segments = shape.segments,
                                .elementwise = shape.mask[0] > 0,
                                .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0};
-  if (shape.bias_gradient && pass == annulus::Pass::backward)
+  // dbias is summed in the result where that has the type of the sums.
+  if (shape.bias_gradient && pass == annulus::Pass::backward && request.element_bytes != accumulator_bytes)
     request.bias_gradient_elements = shape.bias[0] * shape.bias[1] * shape.keys;
   return annulus::RingPlan(std::move(request));
 }

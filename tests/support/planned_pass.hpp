@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/core/scalar.hpp"
@@ -36,8 +37,8 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .checked = problem.options.checked.value_or(false)};
   request.rules.softmax_scale = request.rules.scale(d.head_dim);
   request.rules.query_offset = d.query_offset;
-  // run_rank requests dbias whenever there is a bias.
-  if (d.bias && pass == annulus::Pass::backward)
+  // run_rank requests dbias, in elements T, whenever there is a bias. It needs a buffer unless T is the type of sums.
+  if (d.bias && pass == annulus::Pass::backward && !std::is_same_v<T, A>)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
   return request;
 }
