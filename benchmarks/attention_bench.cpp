@@ -2,7 +2,7 @@
 // rows of every result are compared with dense attention in double before it is timed.
 //
 //   --cases=table   the cases that benchmarks/table.py prints (the default)
-//   --cases=options soft cap, bias, dropout, masks and predicates, beside the same case without
+//   --cases=options soft cap, bias, dropout, masks and predicates, each with the plain case that it is compared with
 //   --cases=all     every combination: select with --benchmark_filter
 //   --cases=tiny    small cases that run each program; with --benchmark_min_time=0 in negligible time
 //
@@ -171,7 +171,7 @@ void add_table_cases() {
   }
 }
 
-/// Options are measured beside the plain case, whose time they are compared with.
+/// The case with each option, and the plain case that they are compared with.
 void add_options(AttentionCase c) {
   auto const with = [&](MaskKind mask, OptionKind option) {
     c.mask = mask;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -137,5 +138,27 @@ inline std::vector<annulus::Sharding> every_sharding(int ranks, std::int64_t que
           ExplicitMap{blocks_in_order(ranks, queries, backwards), blocks_in_order(ranks, keys, backwards)},
           ExplicitMap{shuffled_positions(ranks, queries, 5), shuffled_positions(ranks, keys, 6)}};
 }
+
+/// A named change of a problem.
+struct ProblemChange {
+  char const* name;
+  std::function<void(RingProblem&)> change;
+};
+
+/// Options and optional operands that change logits or weights pair by pair.
+inline std::vector<ProblemChange> const logit_options{
+    {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
+    {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
+    {"bias shared by heads", [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); }},
+    {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 1); }},
+    {"sink logits", [](RingProblem& p) { give_sinks(p, 2); }},
+    {"dropout",
+     [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5, p.dense.causal = true; }},
+    {"soft cap, bias, dropout",
+     [](RingProblem& p) {
+       p.dense.logit_softcap = 2, p.dense.dropout_probability = 0.2, p.dense.dropout_seed = 6;
+       give_bias(p, 1, p.dense.query_heads);
+     }},
+};
 
 }  // namespace annulus_test

@@ -5,7 +5,6 @@
 #include <annulus/backend/cpu/cpu.hpp>
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <set>
@@ -76,8 +75,7 @@ TEST_CASE("head_dim and value_dim around multiples of the vector width", "[cpu]"
 }
 
 TEST_CASE("every option across block edges, on one rank and on two", "[cpu]") {
-  using Change = std::function<void(RingProblem&)>;
-  std::vector<std::pair<char const*, Change>> const options{
+  std::vector<ProblemChange> options{
       {"nothing", [](RingProblem&) {}},
       {"causal", [](RingProblem& p) { p.dense.causal = true; }},
       {"window", [](RingProblem& p) { p.dense.window_left = 70, p.dense.window_right = 3; }},
@@ -92,19 +90,8 @@ TEST_CASE("every option across block edges, on one rank and on two", "[cpu]") {
        [](RingProblem& p) {
          p.dense.causal = true, give_documents(p, documents_of_lengths(1, {130, 90, 80}));
        }},
-      {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
-      {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
-      {"bias shared by heads", [](RingProblem& p) { p.dense.causal = true, give_bias(p, 1, 1); }},
-      {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 1); }},
-      {"sink logits", [](RingProblem& p) { give_sinks(p, 2); }},
-      {"dropout",
-       [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5, p.dense.causal = true; }},
-      {"soft cap, bias, dropout",
-       [](RingProblem& p) {
-         p.dense.logit_softcap = 2, p.dense.dropout_probability = 0.2, p.dense.dropout_seed = 6;
-         give_bias(p, 1, p.dense.query_heads);
-       }},
   };
+  options.insert(options.end(), logit_options.begin(), logit_options.end());
   for (auto const& [name, change] : options)
     for (auto const& [ranks, sharding] : {std::pair{1, annulus::Sharding(annulus::Contiguous{})},
                                           {2, annulus::Sharding(annulus::Zigzag{})},

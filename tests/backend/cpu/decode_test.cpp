@@ -5,7 +5,6 @@
 #include <annulus/backend/cpu/decode.hpp>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -111,8 +110,7 @@ TEMPLATE_TEST_CASE("decode: head_dim and value_dim around whole vectors", "[cpu]
 
 TEMPLATE_TEST_CASE("decode: every option, on one rank and on three", "[cpu]", float, double, Eigen::half,
                    Eigen::bfloat16) {
-  using Change = std::function<void(RingProblem&)>;
-  std::vector<std::pair<char const*, Change>> const options{
+  std::vector<ProblemChange> options{
       {"nothing", [](RingProblem&) {}},
       {"causal", [](RingProblem& p) { p.dense.causal = true, p.dense.query_offset = 297; }},
       {"window",
@@ -134,18 +132,9 @@ TEMPLATE_TEST_CASE("decode: every option, on one rank and on three", "[cpu]", fl
          p.dense.key_segments = documents_of_lengths(1, {130, 90, 80});
          for (std::size_t i = 0; i < 300; i += 7) (*p.dense.key_segments)[i] = 3;
        }},
-      {"soft cap", [](RingProblem& p) { p.dense.logit_softcap = 0.7; }},
       {"negative scale", [](RingProblem& p) { p.dense.softmax_scale = -0.3; }},
-      {"bias", [](RingProblem& p) { give_bias(p, 1, p.dense.query_heads); }},
-      {"boolean mask", [](RingProblem& p) { give_mask(p, 1, 1); }},
-      {"sink logits", [](RingProblem& p) { give_sinks(p, 2); }},
-      {"dropout", [](RingProblem& p) { p.dense.dropout_probability = 0.3, p.dense.dropout_seed = 5; }},
-      {"soft cap, bias, dropout",
-       [](RingProblem& p) {
-         p.dense.logit_softcap = 2, p.dense.dropout_probability = 0.2, p.dense.dropout_seed = 6;
-         give_bias(p, 1, p.dense.query_heads);
-       }},
   };
+  options.insert(options.end(), logit_options.begin(), logit_options.end());
   for (auto const& [name, change] : options)
     for (auto const& [ranks, sharding] : {std::pair{1, annulus::Sharding(annulus::Contiguous{})},
                                           {3, annulus::Sharding(annulus::Contiguous{})},
@@ -219,7 +208,7 @@ TEST_CASE("decode: an infinite value whose weight vanishes", "[cpu]") {
   }
 }
 
-TEMPLATE_TEST_CASE("decode: the same bits for every number of threads and all strides", "[cpu]", float, double,
+TEMPLATE_TEST_CASE("decode: results do not depend on the number of threads or on strides, to the bit", "[cpu]", float, double,
                    Eigen::half, Eigen::bfloat16) {
   for (Heads heads : all_heads)
     for (int ranks : {1, 2}) {

@@ -10,8 +10,8 @@
 
 namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 
-/// Division of the work of a step with few query rows. Blocks and pieces depend on the shapes alone, so that results
-/// have the same bits for every number of threads and all strides.
+/// Division of the work of a step with few query rows. Blocks and pieces depend on the shapes alone, so that results do
+/// not depend on the number of threads or on strides, to the bit.
 struct DecodeParts {
   static constexpr Index most_rows = 16;     ///< query rows of a kv head
   static constexpr Index least_keys = 1024;  ///< with fewer, packing costs little
