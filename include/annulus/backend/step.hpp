@@ -60,6 +60,9 @@ struct Step {
   TensorView<std::int32_t const, 2, Space> query_segments{};
   TensorView<std::int32_t const, 2, Space> key_segments{};
   Progress progress{};
+  /// False if no backward pass has to recompute the logits of this step to the bit: a backend may then sum their products
+  /// in any order.
+  bool recomputed = true;
 
   /// Factor of q.k; 1 if the rules do not set it.
   double softmax_scale() const { return rules.softmax_scale.value_or(1); }
@@ -90,8 +93,8 @@ struct Step {
       for (Index i = 0; i < count; ++i) visible[i] = visible[i] && rules.mask.visible(q, positions[i]);
     if (tests.documents && has_segments())
       for (Index i = 0; i < count; ++i)
-        visible[i] = visible[i] &&
-                     detail::same_document(query_segments(batch, query), key_segments(batch, keys.begin + i));
+        visible[i] =
+            visible[i] && detail::same_document(query_segments(batch, query), key_segments(batch, keys.begin + i));
     if constexpr (requires { predicate->restrict_row(batch, head, q, positions, count, visible); })
       predicate->restrict_row(batch, head, q, positions, count, visible);
     else
@@ -115,8 +118,8 @@ struct Step {
   /// The same step with `predicate` as its predicate, which must outlive the result.
   template <class Other>
   Step<T, Other, Space> with_predicate(Other const& other) const {
-    return {tiles, rules,        query_positions, key_positions, &other,
-            bias,  boolean_mask, query_segments,  key_segments,  progress};
+    return {tiles,        rules,          query_positions, key_positions, &other,    bias,
+            boolean_mask, query_segments, key_segments,    progress,      recomputed};
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
@@ -132,7 +135,8 @@ struct Step {
             moved(boolean_mask),
             moved(query_segments),
             moved(key_segments),
-            Progress{}};
+            Progress{},
+            recomputed};
   }
 };
 

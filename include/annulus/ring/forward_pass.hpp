@@ -97,8 +97,10 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const state = state_in<A>(keys_rotate ? buffers.resident : results);
     if (!keys_rotate) backend.reset(state);
-    backend.fold(builder.build(i, rotating_ids(operands, plan, i, here), progress), operands_at(i, own, plan, here),
-                 state);
+    Step<T, Predicate, Space> step = builder.build(i, rotating_ids(operands, plan, i, here), progress);
+    // Who does not ask for lse_remainder forgoes exact agreement of the passes.
+    step.recomputed = lse_remainder.data() != nullptr;
+    backend.fold(step, operands_at(i, own, plan, here), state);
   };
   auto const inspect = [&](int i, Payload const& results) {
     if constexpr (std::same_as<Space, HostMemory>) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 
 #include "annulus/backend/cpu/decode_heads.hpp"
@@ -20,10 +19,12 @@ class DecodeFold {
   using Scratch = DecodeHeads<T>;
 
  public:
-  /// True if the step has few query rows for each kv head, and many keys: otherwise packed panels are faster.
+  /// True if the step has few query rows for each kv head, and many keys: otherwise packed panels are faster. Products
+  /// are summed in another order than in the backward pass, which must not need the same bits.
   static bool accepts(FoldCall<T> const& call) {
     StepExtents<E> const extents(call.operands);
-    return extents.rows(0).count() <= DecodeParts::most_rows && extents.keys >= DecodeParts::least_keys;
+    return !call.step.recomputed && extents.rows(0).count() <= DecodeParts::most_rows &&
+           extents.keys >= DecodeParts::least_keys;
   }
 
   /// All that `call` refers to must outlive the object.
@@ -34,9 +35,8 @@ class DecodeFold {
         head_groups_(extents_.heads() / parts_.heads),
         pieces_(annulus::detail::ceil_divide(extents_.keys, parts_.piece)) {}
 
-  /// False if the step has large logits, and then leaves the state as it is.
-  bool run() {
-    if (call_.step.tiles.empty() || extents_.empty()) return true;
+  void run() {
+    if (call_.step.tiles.empty() || extents_.empty()) return;
     ThreadPool::Call call(ThreadPool::shared(), call_.threads);
     Index const rows = extents_.heads() * extents_.rows(0).count() * pieces_;
     auto const allocate = [&](Arena& arena) {
@@ -46,20 +46,15 @@ class DecodeFold {
     Workspace const shared(WorkspaceStores::shared().of_calls, bytes_of(allocate));
     Arena arena(shared.data());
     allocate(arena);
-    std::atomic<bool> large{false};
     auto const scratch = [&](Arena& own) { return Scratch(own, call_, extents_, parts_); };
     Index const items = head_groups_ * pieces_;
     share_items<E>(call, std::min(call.most(), items), items, scratch, [&](Team const&, Scratch& own, Index item) {
-      if (large.load(std::memory_order_relaxed)) return;
       fold_piece(own, item / pieces_ * parts_.heads, item % pieces_ * parts_.piece);
-      if (own.has_large_logits()) large.store(true, std::memory_order_relaxed);
     });
-    if (large.load()) return false;
     constexpr Index bytes_of_thread = Index{1} << 20;  // with less, waking it up takes longer
     Index const threads = 1 + rows * extents_.value.padded() * static_cast<Index>(sizeof(A)) / bytes_of_thread;
     share_items<E>(call, std::min({call.most(), head_groups_, threads}), head_groups_, scratch,
                    [&](Team const&, Scratch& own, Index group) { merge(own, group * parts_.heads); });
-    return true;
   }
 
  private:

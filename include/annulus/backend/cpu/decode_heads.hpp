@@ -15,9 +15,8 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 struct DecodeParts {
   static constexpr Index most_rows = 16;     ///< query rows of a kv head
   static constexpr Index least_keys = 1024;  ///< with fewer, packing costs little
-  static constexpr int most_logit = 256;  ///< magnitude from which packed panels are used
-  static constexpr Index block = 128;     ///< keys of a block
-  static constexpr Index most_heads = 8;  ///< kv heads of a work item
+  static constexpr Index block = 128;        ///< keys of a block
+  static constexpr Index most_heads = 8;     ///< kv heads of a work item
 
   Index piece;  ///< keys of a work item, whole blocks
   Index heads;  ///< kv heads of a work item: neighbours in memory, whose keys are read in the order of memory
@@ -141,10 +140,6 @@ class DecodeHeads {
     for (Index h = 0; h < heads_; ++h) add_nonfinite_rows(h, begin, in_block);
   }
 
-  /// True if a logit is so large that the backward pass, which adds the products in another order, might not recompute
-  /// its weight.
-  bool has_large_logits() const { return large_; }
-
   /// Maximum and sum of row r of head h, and its values.
   SoftmaxRow<A> statistics(Index h, Index r) const {
     A of_lanes[lanes], sum = A(0);
@@ -260,16 +255,9 @@ class DecodeHeads {
     RowRange const vectors{keys.begin / lanes * lanes, annulus::detail::ceil_divide(keys.end, lanes) * lanes};
     finish_row(rows, r, begin, vectors, scores);
     V const scale = V::of(units_.weight_scale);
-    V largest = V::of(empty_row<A>), magnitude_of_negative = V::zero();
-    for (Index j = vectors.begin; j < vectors.end; j += lanes) {
-      V const score = V::load(scores + j);
-      largest = larger(score, largest);
-      V const is_number = select(less(V::of(empty_row<A>), score), score, V::zero());
-      magnitude_of_negative = larger(V::zero() - is_number, magnitude_of_negative);
-    }
+    V largest = V::of(empty_row<A>);
+    for (Index j = vectors.begin; j < vectors.end; j += lanes) largest = larger(V::load(scores + j), largest);
     largest = largest * scale;
-    if (any(less_or_equal(V::of(A(DecodeParts::most_logit)), larger(largest, magnitude_of_negative * scale))))
-      large_ = true;
     if (any(less(V::of(A(weight_headroom)), largest - V::of(maximum_[place])))) raise_row(place, largest);
     V const negative = V::zero() - finite_maximum(V::of(maximum_[place]));
     V sum = V::zero(), least = V::of(A(1));
@@ -281,8 +269,7 @@ class DecodeHeads {
         weight.store(scores + j);
       }
     };
-    A const magnitude = std::abs(maximum_[place]);
-    if (units_.weight_scale == A(1) || !(magnitude >= large_logit<A> / 2 && std::isfinite(magnitude)))
+    if (units_.weight_scale == A(1) || !any(is_large(V::of(maximum_[place]))))
       weigh_all([&](V score, V minus) __attribute__((always_inline)) { return multiply_add(score, scale, minus); });
     else
       weigh_all([&](V score, V minus) __attribute__((always_inline)) { return large_exponent(score, scale, minus); });
@@ -387,7 +374,6 @@ class DecodeHeads {
   V* const sums_;  ///< one sum per lane
   T const** const values_;
   T* const zeros_;
-  bool large_ = false;
   RowSet not_finite_[DecodeParts::most_heads];
 };
 

@@ -49,7 +49,10 @@ std::string target_refusal();
 
 template <class T>
 void fold(FoldCall<T> const& call) {
-  if (!DecodeFold<T>::accepts(call) || !DecodeFold<T>(call).run()) ForwardFold<T>(call).run();
+  if (DecodeFold<T>::accepts(call))
+    DecodeFold<T>(call).run();
+  else
+    ForwardFold<T>(call).run();
 }
 
 template <class T>

@@ -18,19 +18,23 @@ template <class A>
 template <class A>
 inline constexpr A large_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
 
-/// True if a panel with these maxima or log-sum-exps, one per lane, needs large_exponent. The threshold is half of
-/// large_logit: where one pass, which tests maxima, and the other, which tests log-sum-exps, decide differently, every
-/// weight that is not 0 has a product below large_logit, for which both ways give the same bits. Infinities and NaN do
-/// not count.
+/// True for a maximum or log-sum-exp that needs large_exponent. The threshold is half of large_logit: where one pass,
+/// which tests maxima, and the other, which tests log-sum-exps, decide differently, every weight that is not 0 has a
+/// product below large_logit, for which both ways give the same bits. Infinities and NaN do not count.
+template <class A>
+[[gnu::always_inline]] inline Lanes<A> is_large(Vector<A> statistic) {
+  using V = Vector<A>;
+  V const magnitude = larger(statistic, V::zero() - statistic);
+  return less_or_equal(V::of(large_logit<A> / 2), magnitude) &
+         less(magnitude, V::of(std::numeric_limits<A>::infinity()));
+}
+
+/// True if one of the maxima or log-sum-exps of a panel, one per lane, is large.
 template <class A>
 [[gnu::always_inline]] inline bool any_large(A const* statistics) {
-  using V = Vector<A>;
-  V const limit = V::of(large_logit<A> / 2), infinity = V::of(std::numeric_limits<A>::infinity());
   bool large = false;
-  for (int v = 0; v < Blocking<A>::panel_vectors; ++v) {
-    V const number = V::load(statistics + v * Blocking<A>::lanes), magnitude = larger(number, V::zero() - number);
-    large = large || any(less_or_equal(limit, magnitude) & less(magnitude, infinity));
-  }
+  for (int v = 0; v < Blocking<A>::panel_vectors; ++v)
+    large = large || any(is_large(Vector<A>::load(statistics + v * Blocking<A>::lanes)));
   return large;
 }
 
