@@ -129,6 +129,18 @@ TEST_CASE("a bias gives the same bits in every layout, and so does its gradient"
   }
 }
 
+TEST_CASE("a bias that heads share sums their gradients, also where all lanes of a panel share a row", "[cpu]") {
+  for (std::int64_t queries : {1, 2, 9})
+    for (std::int64_t heads : {8, 40}) {
+      RingProblem problem =
+          small_ring_problem({.query_heads = heads, .query_length = queries, .key_length = 150, .head_dim = 8}, 1);
+      give_bias(problem, 1, 1);
+      INFO(queries << " queries, " << heads << " heads");
+      CHECK(complaint_on_two_threads<float>(problem) == "");
+      CHECK(complaint_on_two_threads<double>(problem) == "");
+    }
+}
+
 TEST_CASE("dbias without bias_gradient is refused", "[cpu]") {
   Tensor q(1, 3, 1, 4), dbias(1, 1, 3, 3);
   q.setRandom();
