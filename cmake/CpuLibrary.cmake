@@ -38,13 +38,24 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
 endif()
 # Sanitizers do not support functions made local.
 if(ANNULUS_CPU_LEVELS AND annulus_cpu_levels_above AND CMAKE_EXECUTABLE_FORMAT STREQUAL "ELF" AND NOT ANNULUS_SANITIZE)
-  if(CMAKE_LINKER AND CMAKE_OBJCOPY AND CMAKE_NM)
+  # With Clang, CMake may choose LLVM's linker, which cannot dissolve section groups (LocalFunctions.cmake); GNU ld can.
+  set(annulus_cpu_linker)
+  foreach(candidate IN ITEMS "${CMAKE_LINKER}" ld.bfd)
+    execute_process(COMMAND "${candidate}" --help OUTPUT_VARIABLE annulus_cpu_help ERROR_QUIET)
+    if(annulus_cpu_help MATCHES "--force-group-allocation")
+      set(annulus_cpu_linker "${candidate}")
+      break()
+    elseif(CMAKE_CROSSCOMPILING)
+      break()
+    endif()
+  endforeach()
+  if(annulus_cpu_linker AND CMAKE_OBJCOPY AND CMAKE_NM)
     list(APPEND annulus_cpu_levels ${annulus_cpu_levels_above})
     if("neon_bf16" IN_LIST annulus_cpu_levels)
       set(annulus_cpu_flags_baseline -march=armv8-a)
     endif()
   else()
-    message(STATUS "annulus::cpu: kernels for the baseline alone, as ld, objcopy or nm was not found")
+    message(STATUS "annulus::cpu: kernels for the baseline alone, as GNU ld, objcopy or nm was not found")
   endif()
 endif()
 
@@ -85,7 +96,7 @@ foreach(level IN LISTS annulus_cpu_levels)
     else()
       set(object "${PROJECT_BINARY_DIR}/cpu/${level}_${type}.o")
       add_custom_command(OUTPUT "${object}"
-                         COMMAND "${CMAKE_COMMAND}" "-DLINKER=${CMAKE_LINKER}" "-DOBJCOPY=${CMAKE_OBJCOPY}" "-DNM=${CMAKE_NM}"
+                         COMMAND "${CMAKE_COMMAND}" "-DLINKER=${annulus_cpu_linker}" "-DOBJCOPY=${CMAKE_OBJCOPY}" "-DNM=${CMAKE_NM}"
                                  "-DFROM=$<TARGET_OBJECTS:${kernels}>" "-DTO=${object}"
                                  -P "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake"
                          DEPENDS "${PROJECT_SOURCE_DIR}/cmake/LocalFunctions.cmake" $<TARGET_OBJECTS:${kernels}> VERBATIM)
