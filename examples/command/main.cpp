@@ -141,6 +141,13 @@ void run_together(CommandLine const& line, MpiSession& session, std::optional<La
   ranks.together([&] { output.finish(); });
 }
 
+// Sanitizers intercept system calls and are not ready so early; other C libraries call nothing before libraries.
+#if defined(__GLIBC__) && !defined(ANNULUS_SANITIZED)
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = detail::note_ignored_signals;
+#else
+[[gnu::constructor]] void before_main() { detail::note_ignored_signals(); }
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {

@@ -82,6 +82,19 @@ class RemovalsLock {
   sigset_t before_;
 };
 
+/// Ignored signals, recorded by note_ignored_signals().
+inline sigset_t ignored_signals;
+
+/// Records which signals are ignored. Runs before the constructors of shared libraries where the platform allows it, as
+/// UCX, which Open MPI may load, replaces the action of SIGHUP in its own.
+inline void note_ignored_signals() {
+  sigemptyset(&ignored_signals);
+  for (int signal : ending_signals) {
+    struct sigaction before {};
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) sigaddset(&ignored_signals, signal);
+  }
+}
+
 /// Signal handler: removes what is not kept, newest first, and ends the process by the same signal. Calls only
 /// async-signal-safe functions.
 inline void on_ending_signal(int signal) {
@@ -104,16 +117,18 @@ inline void on_ending_signal(int signal) {
 
 }  // namespace detail
 
-/// Installs the signal handlers. Called once, at the start of the command. Signals that were ignored stay ignored.
+/// Installs the signal handlers. Called once, at the start of the command. Signals that were ignored when the process
+/// started stay ignored.
 /// Writing to a closed pipe or beyond the file size limit becomes a write error instead of a signal.
 inline void clean_up_on_signals() {
   struct sigaction action {};
   action.sa_handler = detail::on_ending_signal;
   action.sa_mask = detail::ending_signal_set();
-  for (int signal : detail::ending_signals) {
-    struct sigaction before {};
-    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
-  }
+  for (int signal : detail::ending_signals)
+    if (sigismember(&detail::ignored_signals, signal))
+      std::signal(signal, SIG_IGN);
+    else
+      sigaction(signal, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
 }

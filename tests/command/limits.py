@@ -24,7 +24,9 @@ def limited(*arguments, **limits):
 
 
 def one_line(done):
-    assert done.returncode == 1 and done.stdout == "", done
+    # UCX, which Open MPI may load, reports on standard output that it cannot start a thread of its own.
+    printed = [line for line in done.stdout.splitlines() if "UCX" not in line]
+    assert done.returncode == 1 and not printed, done
     assert done.stderr.startswith("annulus: ") and done.stderr.count("\n") == 1 and done.stderr.endswith("\n"), done
 
 

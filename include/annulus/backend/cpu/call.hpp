@@ -21,9 +21,9 @@ struct AnyPredicate {
     if constexpr (std::same_as<Predicate, EveryPair>)
       return {};
     else
-      return {&predicate, [](void const* object, Index batch, Index head, Index query, Index const* keys, Index count,
+      return {&predicate, [](void const* self, Index batch, Index head, Index query, Index const* keys, Index count,
                              bool* visible) {
-                auto const& asked = *static_cast<Predicate const*>(object);
+                auto const& asked = *static_cast<Predicate const*>(self);
                 // Without a branch the compiler can vectorise the loop, but hidden pairs must not be asked about.
                 if (!std::memchr(visible, 0, static_cast<std::size_t>(count)))
                   for (Index i = 0; i < count; ++i) visible[i] = static_cast<bool>(asked(batch, head, query, keys[i]));
