@@ -115,10 +115,11 @@ TEST_CASE("bounds are finite, positive, and near the unit roundoff of the type",
     Results<double> const reference = reference_results(inputs, call);
     Results<double> const bounds = rounding_bounds(inputs, call, reference);
     double const sums = type == annulus::DataType::float64 ? 0x1p-52 : 0x1p-24;
+    double const limit = 1000 * (unit + 100 * sums);
     for_each_tensor<double>(bounds, [&](auto const& tensor) {
       for (Eigen::Index i = 0; i < tensor.size(); ++i) {
         REQUIRE(tensor.data()[i] > 0);
-        REQUIRE(tensor.data()[i] < 1000 * (unit + 100 * sums));
+        REQUIRE(tensor.data()[i] < limit);
       }
     });
   }
