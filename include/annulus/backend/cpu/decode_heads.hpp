@@ -68,12 +68,13 @@ class DecodeHeads {
         queries_(arena.take<E>(heads_ * rows_ * depth_)),
         parts_(arena.take<V>(heads_ * rows_ * lanes)),
         scores_(arena.take<A>(heads_ * rows_ * block)),
+        pair_weights_(is_pair<E> ? arena.take<E>(heads_ * rows_ * block / 2) : nullptr),
         output_(arena.take<A>(heads_ * rows_ * dim_)),
         copied_keys_(call.operands.k.stride(axis::dim) == 1 && extents.head.size == depth_ * Operand<E>::depth
                          ? nullptr
                          : arena.take<E>(lanes * depth_)),
         of_block_(arena.take<A>(heads_ * rows_ * dim_)),
-        copied_(in_place_ ? nullptr : arena.take<A>(block * dim_)),
+        copied_(in_place_ ? nullptr : arena.take<T>(block * dim_)),
         maximum_(arena.take<A>(heads_ * rows_)),
         sums_(arena.take<V>(heads_ * rows_)),
         values_(arena.take<T const*>(block * heads_)),
@@ -123,7 +124,6 @@ class DecodeHeads {
   void fold(Index begin, RowRange keys) {
     RowRange const in_block{keys.begin - begin, keys.end - begin};
     score(begin, in_block);
-    request(call_.operands.v, keys.begin, keys.end);
     list_values(begin, in_block);
     for (Index h = 0; h < heads_; ++h) {
       bool some_vanish = false;
@@ -131,11 +131,7 @@ class DecodeHeads {
       not_finite_[h].reset();
       if (some_vanish) skip_vanishing(h, in_block);
     }
-    if (in_place_)
-      add_values_of<T>(in_block, values_);
-    else
-      add_copies(in_block);
-    request(call_.operands.k, keys.end, extents_.keys);
+    add_values(begin, in_block);
     for (Index e = 0; e < heads_ * rows_ * dim_; ++e) output_[e] += of_block_[e];
     for (Index h = 0; h < heads_; ++h) add_nonfinite_rows(h, begin, in_block);
   }
@@ -155,21 +151,21 @@ class DecodeHeads {
     return view.data() + view.offset(rows.batch, key, rows.kv_head + h, 0);
   }
 
-  /// Requests the first rows of keys or values that are read next, so that memory does not rest in between.
-  void request(TensorView<T const, 4> const& view, Index begin, Index end) const {
-    constexpr Index rows = 8;
-    if (view.stride(axis::dim) != 1) return;
-    for (Index row = 0; row < rows && begin + row / heads_ < end; ++row)
-      request_row(row_of(view, row % heads_, begin + row / heads_), view.extent(axis::dim));
+  /// How many keys after `end` a row is requested before it is read.
+  Index ahead_of(Index end) const { return std::min(extents_.keys - end, 64 / heads_); }
+
+  /// `keys` of a block and the others of their pairs.
+  static RowRange whole_pairs(RowRange keys) {
+    constexpr Index pair = Operand<E>::depth;
+    return {keys.begin / pair * pair, annulus::detail::ceil_divide(keys.end, pair) * pair};
   }
 
-  /// Lists the value rows of `keys`, [key][head].
+  /// Lists the value rows of `keys`, [key][head], and zeros for the others of their pairs.
   void list_values(Index begin, RowRange keys) {
-    TensorView<T const, 4> const& v = call_.operands.v;
-    for (Index h = 0; h < heads_; ++h) {
-      T const* row = row_of(v, h, begin + keys.begin);
-      for (Index j = keys.begin; j < keys.end; ++j, row += v.stride(axis::sequence)) values_[j * heads_ + h] = row;
-    }
+    RowRange const listed = whole_pairs(keys);
+    for (Index j = listed.begin; j < listed.end; ++j)
+      for (Index h = 0; h < heads_; ++h)
+        values_[j * heads_ + h] = j < keys.begin || j >= keys.end ? zeros_ : row_of(call_.operands.v, h, begin + j);
   }
 
   /// Computes the products of the queries and `keys` of the block.
@@ -181,13 +177,14 @@ class DecodeHeads {
       T const* const rows = row_of(k, 0, begin + seen.begin);
       V* const parts = parts_ + (seen.begin - first);
       if (!copied_keys_) {
-        multiply_all_keys<E, T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_}, queries_,
-                                depth_, rows_, parts);
+        multiply_all_keys<E, T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_,
+                                 ahead_of(begin + seen.end) * k.stride(axis::sequence)},
+                                queries_, depth_, rows_, parts);
       } else {
         for (Index j = 0; j < seen.size(); ++j)
           pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
                    [](Index element) { return element; });
-        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1}, queries_, depth_, rows_, parts);
+        multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0}, queries_, depth_, rows_, parts);
       }
       for (Index r = 0; r < heads_ * rows_; ++r)
         sums_of_lanes<A>(parts_ + r * lanes).store(scores_ + r * block + first);
@@ -310,36 +307,48 @@ class DecodeHeads {
       for (Index r = 0; r < rows_; ++r) vanish += scores_[(h * rows_ + r) * block + j] == A(0);
       T const*& row = values_[j * heads_ + h];
       if (vanish == rows_ || (vanish > 0 && !finite_row<A>(row, dim_stride, extents_.value.size, j, not_finite_[h])))
-        row = in_place_ ? zeros_ : nullptr;
+        row = zeros_;
     }
   }
 
-  /// Sets of_block_ to the products of weights and values.
-  template <class R>
-  void add_values_of(RowRange keys, R const* const* values) {
+  /// Sets of_block_ to the products of weights and values, which are read where they are or from padded copies.
+  void add_values(Index begin, RowRange keys) {
+    TensorView<T const, 4> const& v = call_.operands.v;
+    Index const stride = v.stride(axis::sequence), ahead = ahead_of(begin + keys.end);
+    if (!in_place_) copy_values(keys);
+    ValueRows<T> const values = in_place_ ? ValueRows<T>{values_, block, heads_, row_of(v, 0, begin + ahead), stride}
+                                          : ValueRows<T>{values_, block, heads_, copied_, 0};
     if (heads_ > 1 && rows_ == 1)
-      return add_values_of_heads<block, A, R>(scores_ + keys.begin, heads_, values + keys.begin * heads_, keys.size(),
-                                              dim_, of_block_);
-    // Few keys at a time: several heads or rows need several passes over the values, which then stay in L1 cache.
-    Index const at_once = heads_ == 1 && rows_ == 1 ? block : Index{16};
-    for (Index j = keys.begin; j < keys.end; j += at_once)
-      for (Index h = 0; h < heads_; ++h)
-        add_all_values<block, A, R>(scores_ + h * rows_ * block + j, rows_,
-                                    {values + j * heads_ + h, std::min(at_once, keys.end - j), heads_}, dim_,
-                                    of_block_ + h * rows_ * dim_, j == keys.begin);
+      return add_values_of_heads(scores_ + keys.begin, block, values.part(keys), dim_, of_block_);
+    if constexpr (is_pair<E>)
+      if (rows_ > 1) {
+        pair_lanes_of_panel(scores_, heads_ * rows_ * block / Blocking<A>::panel, pair_weights_);
+        return add_rows(whole_pairs(keys), pair_weights_, values);
+      }
+    add_rows(keys, scores_, values);
   }
 
-  /// The same for values that are not rows of whole vectors: through padded copies.
-  void add_copies(RowRange keys) {
-    A const* rows[block];
+  /// Replaces the listed value rows by padded copies.
+  void copy_values(RowRange keys) {
     Index const stride = call_.operands.v.stride(axis::dim);
     for (Index j = keys.begin; j < keys.end; ++j) {
-      A* const copy = copied_ + j * dim_;
-      for (Index d = 0; d < dim_; ++d)
-        copy[d] = values_[j] && d < extents_.value.size ? static_cast<A>(values_[j][d * stride]) : A(0);
-      rows[j] = copy;
+      if (values_[j] == zeros_) continue;
+      T* const copy = copied_ + j * dim_;
+      for (Index d = 0; d < dim_; ++d) copy[d] = d < extents_.value.size ? values_[j][d * stride] : T(0);
+      values_[j] = copy;
     }
-    add_values_of<A>(keys, rows);
+  }
+
+  /// weights: [heads][rows][block], or pairs of keys.
+  template <class W, class R>
+  void add_rows(RowRange keys, W const* weights, ValueRows<R> const& values) {
+    // Few keys at a time: several heads or rows need several passes over the values, which then stay in L1 cache.
+    constexpr Index at_once = 32, stride = block / Operand<W>::depth;
+    for (Index j = keys.begin; j < keys.end; j += at_once)
+      for (Index h = 0; h < heads_; ++h)
+        add_all_values(weights + h * rows_ * stride + j / Operand<W>::depth, stride, rows_,
+                       values.part({j, std::min(j + at_once, keys.end)}, h, dim_), dim_, of_block_ + h * rows_ * dim_,
+                       j == keys.begin);
   }
 
   void add_nonfinite_rows(Index h, Index begin, RowRange keys) {
@@ -366,10 +375,11 @@ class DecodeHeads {
   E* const queries_;                          ///< [heads][rows][depth]
   V* const parts_;                            ///< [heads][rows][keys], the sum of a product over vectors
   A* const scores_;                           ///< then weights, [heads][rows][block]
+  E* const pair_weights_;                     ///< the weights, rounded
   A* const output_;                           ///< [heads][rows][dim]
   E* const copied_keys_;                      ///< null: keys are contiguous rows of whole vectors
   A* const of_block_;  ///< the same, of one block: the rounding error of a sum grows with its length
-  A* const copied_;
+  T* const copied_;    ///< value rows, unless they are read where they are
   A* const maximum_;
   V* const sums_;  ///< one sum per lane
   T const** const values_;

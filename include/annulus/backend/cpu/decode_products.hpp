@@ -25,12 +25,17 @@ template <int Most, class Function>
   rest(std::integral_constant<int, 1>());
 }
 
-/// Requests `dim` contiguous elements in the order of memory, before products wait for some of them: the hardware then
-/// reads ahead at the full rate.
+/// Requests the cache line of an element that is needed soon, into L2 cache: requests into L1 cache would stop
+/// arithmetic when too many of them wait for memory.
+template <class T>
+[[gnu::always_inline]] inline void request_line(T const* element) {
+  __builtin_prefetch(element, 0, 2);
+}
+
+/// Requests `dim` contiguous elements.
 template <class T>
 [[gnu::always_inline]] inline void request_row(T const* row, Index dim) {
-  auto const* const bytes = reinterpret_cast<char const*>(row);
-  for (Index b = 0; b < dim * static_cast<Index>(sizeof(T)); b += 64) __builtin_prefetch(bytes + b);
+  for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) request_line(row + d);
 }
 
 /// Where a query row is among `rows` rows of `depth` elements that a product reads in order: [tile of
@@ -63,12 +68,14 @@ template <class E, class R>
     return load_packed<E>(row + k);
 }
 
-/// Rows of keys: those of several heads, for each key.
+/// Rows of keys: those of several heads, for each key. Each is read together with a request for the one that lies
+/// `ahead` elements further.
 template <class R>
 struct KeyRows {
   R const* first;
   Index key_stride, head_stride;
   Index count, heads;
+  Index ahead;
 };
 
 /// sums[(head * rows + r) * lanes + key] = product of a key and query row r, summed over Width vectors from k on
@@ -78,32 +85,53 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
                                      Vector<A>* sums) {
   using V = Vector<A>;
   using O = Operand<E>;
-  constexpr Index lanes = V::lanes;
+  constexpr Index joined = std::is_same_v<R, E> ? 1 : O::depth;  // elements of a key in a packed element
+  constexpr Index lanes = V::lanes, line = 64 / static_cast<Index>(sizeof(R)), elements = lanes * joined;
+  constexpr int at_once = 2;  // keys that share the loads of queries
   constexpr int parts = std::min(Width, Rows >= 8   ? 1
                                         : Rows >= 4 ? 2
                                                     : 4);  // several sums hide the latency of additions
-  for (Index j = 0; j < keys.count; ++j)
+  for (Index j = 0; j < keys.count; j += at_once)
     for (Index h = 0; h < keys.heads; ++h) {
-      R const* const key = keys.first + j * keys.key_stride + h * keys.head_stride;
+      Index const present = std::min<Index>(at_once, keys.count - j);
+      R const* key[at_once];
+#pragma GCC unroll 2
+      for (int i = 0; i < at_once; ++i)
+        key[i] = keys.first + (i < present ? j + i : j) * keys.key_stride + h * keys.head_stride + k * joined;
       E const* const query = queries + h * rows * depth + k * Rows;
-      V of[Rows][parts];
-#pragma GCC unroll 8
-      for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-        for (int p = 0; p < parts; ++p) of[r][p] = V::zero();
-#pragma GCC unroll 8
-      for (int v = 0; v < Width; ++v) {
-        auto const element = load_row<E>(key, k + v * lanes);
+      V of[at_once][Rows][parts];
+#pragma GCC unroll 2
+      for (int i = 0; i < at_once; ++i)
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r)
-          of[r][v % parts] = O::multiply_add(element, O::load(query + (v * Rows + r) * lanes), of[r][v % parts]);
-      }
-#pragma GCC unroll 8
-      for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-        for (int p = 1; p < parts; ++p) of[r][0] = of[r][0] + of[r][p];
-        V& sum = sums[(h * rows + r) * lanes + j];
-        sum = k == 0 ? of[r][0] : sum + of[r][0];
+          for (int p = 0; p < parts; ++p) of[i][r][p] = V::zero();
+#pragma GCC unroll 8
+      for (int v = 0; v < Width; ++v) {
+        typename O::Row element[at_once];
+#pragma GCC unroll 2
+        for (int i = 0; i < at_once; ++i) {
+          if (v * elements % line == 0) request_line(key[i] + keys.ahead + v * elements);
+          element[i] = load_row<E>(key[i], v * lanes);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+          auto const factor = O::load(query + (v * Rows + r) * lanes);
+#pragma GCC unroll 2
+          for (int i = 0; i < at_once; ++i)
+            of[i][r][v % parts] = O::multiply_add(element[i], factor, of[i][r][v % parts]);
+        }
+      }
+#pragma GCC unroll 2
+      for (int i = 0; i < at_once; ++i) {
+        if (i == present) break;
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+          for (int p = 1; p < parts; ++p) of[i][r][0] = of[i][r][0] + of[i][r][p];
+          V& sum = sums[(h * rows + r) * lanes + j + i];
+          sum = k == 0 ? of[i][r][0] : sum + of[i][r][0];
+        }
       }
     }
 }
@@ -196,52 +224,78 @@ template <class A>
   }
 }
 
-/// Rows of values, `step` pointers apart.
+/// Rows of values, those of several heads for each key. A row is read together with a request for that of the same key
+/// and head of `ahead`.
 template <class T>
 struct ValueRows {
-  T const* const* rows;
-  Index count, step;
+  T const* const* rows;  ///< [key][head]
+  Index count, heads;
+  T const* ahead;  ///< [key][head][dim], keys `stride` elements apart
+  Index stride;
+
+  /// Those of `keys`, from a head on.
+  ValueRows part(RowRange keys, Index head = 0, Index dim = 0) const {
+    return {rows + keys.begin * heads + head, keys.size(), heads, ahead + keys.begin * stride + head * dim, stride};
+  }
 };
 
-/// output[row][d] = sum over value rows j of weights[row * Stride + j] * values[j][d], plus output[row][d] unless
-/// `first`, for Rows rows and Width vectors of d. Requests `request` elements of each value row first.
-template <int Rows, int Width, Index Stride, class A, class T>
-[[gnu::noinline]] void add_values(A const* weights, ValueRows<T> const& values, Index d, A* output, Index output_stride,
-                                  Index request, bool first) {
-  using V = Vector<A>;
+/// Loads a vector of a value row, or of two as pairs of rows. `step`: pointers from one row to the next.
+template <class E, class R>
+[[gnu::always_inline]] inline typename Operand<E>::Row load_joined(R const* const* rows, Index step, Index d) {
+  using A = typename Operand<E>::Sum;
+  if constexpr (is_pair<E>) {
+    using Row = typename Operand<E>::Row;
+    auto const widened = [&](R const* row) __attribute__((always_inline)) { return load_widened<A>(row + d).native; };
+    return reinterpret_cast<Row>(widened(rows[0])) >> 16 | reinterpret_cast<Row>(widened(rows[step]));
+  } else {
+    return load_widened<A>(rows[0] + d);
+  }
+}
+
+/// output[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus output[row][d] unless `first`, for
+/// Rows rows, `stride` elements apart, and Width vectors of d. With pairs there are weights and values for an even
+/// number of rows. Requests elements `requested` of the rows ahead.
+template <int Rows, int Width, class E, class R, class A = typename Operand<E>::Sum>
+[[gnu::noinline]] void add_values(E const* weights, Index stride, ValueRows<R> const& values, Index d, A* output,
+                                  Index output_stride, RowRange requested, bool first) {
+  using O = Operand<E>;
   Sums<A, Rows, Width> sums;
   sums.clear();
   if (!first) sums.add(output, output_stride);
-  T const* const* row = values.rows;
-  for (Index j = 0; j < values.count; ++j, row += values.step) {
-    if constexpr (Rows == 1)
-      request_row(*row + d, Width * V::lanes);
-    else
-      request_row(*row, request);
-    V value[Width];
+  R const* const* row = values.rows;
+  R const* ahead = values.ahead + requested.begin;
+  for (Index j = 0; j * O::depth < values.count; ++j, row += O::depth * values.heads) {
+    for (int i = 0; i < O::depth; ++i, ahead += values.stride) request_row(ahead, requested.size());
+    typename O::Row value[Width];
 #pragma GCC unroll 8
-    for (int v = 0; v < Width; ++v) value[v] = load_widened<A>(*row + d + v * V::lanes);
+    for (int v = 0; v < Width; ++v) value[v] = load_joined<E>(row, values.heads, d + v * Vector<A>::lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      V const weight = V::of(weights[r * Stride + j]);
+      auto const weight = O::repeat(weights[r * stride + j]);
 #pragma GCC unroll 8
-      for (int v = 0; v < Width; ++v) sums.of[r][v] = multiply_add(weight, value[v], sums.of[r][v]);
+      for (int v = 0; v < Width; ++v) sums.of[r][v] = O::multiply_add(weight, value[v], sums.of[r][v]);
     }
   }
   sums.store(output, output_stride);
 }
 
-/// The same for all rows and `dim` columns, a multiple of the lanes.
-template <Index Stride, class A, class T>
-void add_all_values(A const* weights, Index rows, ValueRows<T> const& values, Index dim, A* output, bool first) {
+/// The same for all rows and `dim` columns, a multiple of the lanes. Each part of the work requests as large a part of
+/// the rows ahead, so that memory and arithmetic are busy all the time.
+template <class E, class R, class A = typename Operand<E>::Sum>
+void add_all_values(E const* weights, Index stride, Index rows, ValueRows<R> const& values, Index dim, A* output,
+                    bool first) {
   constexpr Index lanes = Vector<A>::lanes;
-  for_each_row_tile<4>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
+  Index done = 0;
+  for_each_row_tile<Blocking<A>::micro_rows>(rows, [&]<int Rows>(Index row, std::integral_constant<int, Rows>) {
     constexpr int widest = std::min(8, Blocking<A>::micro_rows * 2 / Rows);
     Index d = 0;
     auto const strips = [&]<int Width>(std::integral_constant<int, Width>) {
-      for (; d + Width * lanes <= dim; d += Width * lanes)
-        add_values<Rows, Width, Stride>(weights + row * Stride, values, d, output + row * dim + d, dim,
-                                        row + d == 0 ? dim : 0, first);
+      for (; d + Width * lanes <= dim; d += Width * lanes) {
+        RowRange const requested{done / rows, (done + Rows * Width * lanes) / rows};
+        add_values<Rows, Width>(weights + row * stride, stride, values, d, output + row * dim + d, dim, requested,
+                                first);
+        done += Rows * Width * lanes;
+      }
     };
     if constexpr (widest >= 8) strips(std::integral_constant<int, 8>());
     if constexpr (widest >= 4) strips(std::integral_constant<int, 4>());
@@ -250,21 +304,22 @@ void add_all_values(A const* weights, Index rows, ValueRows<T> const& values, In
   });
 }
 
-/// The same for one row of each of `heads` heads, whose value rows are [key][head] and are read in that order.
-template <Index Stride, class A, class T>
-[[gnu::noinline]] void add_values_of_heads(A const* weights, Index heads, T const* const* values, Index count,
-                                           Index dim, A* output) {
+/// The same for one row of each head, whose value rows are read in the order of `values`.
+template <class A, class T>
+[[gnu::noinline]] void add_values_of_heads(A const* weights, Index stride, ValueRows<T> const& values, Index dim,
+                                           A* output) {
   using V = Vector<A>;
   constexpr Index width = 8, lanes = V::lanes;
-  std::fill_n(output, heads * dim, A(0));
-  for (Index j = 0; j < count; ++j)
-    for (Index h = 0; h < heads; ++h) {
-      T const* const row = values[j * heads + h];
+  std::fill_n(output, values.heads * dim, A(0));
+  for (Index j = 0; j < values.count; ++j)
+    for (Index h = 0; h < values.heads; ++h) {
+      T const* const row = values.rows[j * values.heads + h];
+      T const* const ahead = values.ahead + j * values.stride + h * dim;
       A* const sums = output + h * dim;
-      V const weight = V::of(weights[h * Stride + j]);
+      V const weight = V::of(weights[h * stride + j]);
       Index d = 0;
       for (; d + width * lanes <= dim; d += width * lanes) {
-        request_row(row + d, width * lanes);
+        request_row(ahead + d, width * lanes);
 #pragma GCC unroll 8
         for (Index e = d; e < d + width * lanes; e += lanes)
           multiply_add(weight, load_widened<A>(row + e), V::load(sums + e)).store(sums + e);
