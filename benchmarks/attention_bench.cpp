@@ -3,6 +3,7 @@
 //
 //   --cases=table   the cases that benchmarks/table.py prints (the default)
 //   --cases=options soft cap, bias, dropout, masks and predicates, each with the plain case that it is compared with
+//   --cases=short   sequences of 256 tokens, alone and as documents, each with the long one that it is compared with
 //   --cases=all     every combination: select with --benchmark_filter
 //   --cases=tiny    small cases that run each program; with --benchmark_min_time=0 in negligible time
 //
@@ -129,7 +130,8 @@ void add_eigen(AttentionCase const& c) {
 }
 
 constexpr std::array passes{Pass::forward, Pass::backward};
-constexpr std::array masks{MaskKind::full, MaskKind::causal, MaskKind::window, MaskKind::packed};
+constexpr std::array masks{MaskKind::full,   MaskKind::causal,    MaskKind::window,
+                           MaskKind::packed, MaskKind::documents, MaskKind::causal_documents};
 constexpr std::array types{DataType::float32, DataType::float64, DataType::bfloat16, DataType::float16};
 
 /// 1, 2 and powers of two up to all cores.
@@ -192,6 +194,26 @@ void add_option_cases() {
     for (Pass pass : passes) add_options({.pass = pass, .type = type, .tokens = 2048});
 }
 
+void add_short_cases() {
+  for (Pass pass : passes)
+    for (Index dim : {64, 128}) {
+      AttentionCase c{.pass = pass, .head_dim = dim};
+      for (MaskKind mask : {MaskKind::full, MaskKind::causal})
+        for (Index tokens : {4096, 256}) {
+          c.mask = mask;
+          c.tokens = tokens;
+          add(ProgramKind::cpu, c);
+        }
+      c.tokens = 4096;
+      for (MaskKind mask : {MaskKind::documents, MaskKind::causal_documents})
+        for (int threads : {1, thread_counts().back()}) {
+          c.mask = mask;
+          c.threads = threads;
+          add(ProgramKind::cpu, c);
+        }
+    }
+}
+
 void add_all_cases() {
   for (Pass pass : passes)
     for (MaskKind mask : masks)
@@ -228,12 +250,14 @@ int main(int argc, char** argv) {
     add_table_cases();
   } else if (cases == "options") {
     add_option_cases();
+  } else if (cases == "short") {
+    add_short_cases();
   } else if (cases == "all") {
     add_all_cases();
   } else if (cases == "tiny") {
     add_tiny_cases();
   } else {
-    std::cerr << "--cases=" << cases << " is unknown; accepted: table, options, all, tiny\n";
+    std::cerr << "--cases=" << cases << " is unknown; accepted: table, options, short, all, tiny\n";
     return 2;
   }
   return run_benchmarks(argc, argv);

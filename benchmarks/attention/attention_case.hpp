@@ -22,22 +22,18 @@ enum class MaskKind {
   full,
   causal,
   window,  ///< each query sees itself and the 1023 keys before it
-  packed,  ///< 16 documents of different lengths, which do not see each other
+  packed,            ///< 16 documents of different lengths, which do not see each other
+  documents,         ///< 16 documents of one length
+  causal_documents,  ///< the same, each with a causal mask
 };
 
 inline std::string name_of(MaskKind kind) {
-  switch (kind) {
-    case MaskKind::full:
-      return "full";
-    case MaskKind::causal:
-      return "causal";
-    case MaskKind::window:
-      return "window";
-    case MaskKind::packed:
-      return "packed";
-  }
-  return "unknown";
+  constexpr char const* names[] = {"full", "causal", "window", "packed", "documents", "causal_documents"};
+  return names[static_cast<int>(kind)];
 }
+
+inline bool is_causal(MaskKind kind) { return kind == MaskKind::causal || kind == MaskKind::causal_documents; }
+inline bool has_documents(MaskKind kind) { return kind >= MaskKind::packed; }
 
 /// An option or optional operand that a case has beside its mask.
 enum class OptionKind {
@@ -79,47 +75,40 @@ struct AttentionCase {
   }
 };
 
-inline constexpr Index window_keys = 1024, packed_documents = 16;
+inline constexpr Index window_keys = 1024, documents_of_case = 16;
 
-/// First position of document `document`, 0 to packed_documents. Lengths are about 0.5 to 1.5 times the mean.
-inline Index document_begin(Index document, Index tokens) {
-  if (document == 0 || document == packed_documents) return document == 0 ? 0 : tokens;
-  Index const moved = (document * 37) % 16 - 8;  // in 1/32 of the mean length
-  return (tokens * (32 * document + moved)) / (32 * packed_documents);
+/// First position of document `document`, 0 to documents_of_case. Lengths of MaskKind::packed are about 0.5 to 1.5 times
+/// the mean.
+inline Index document_begin(MaskKind mask, Index document, Index tokens) {
+  if (document == 0 || document == documents_of_case) return document == 0 ? 0 : tokens;
+  Index const moved = mask == MaskKind::packed ? (document * 37) % 16 - 8 : 0;  // in 1/32 of the mean length
+  return (tokens * (32 * document + moved)) / (32 * documents_of_case);
 }
 
 /// Document id of each token, counted from 1.
-inline std::vector<std::int32_t> document_ids(Index tokens) {
+inline std::vector<std::int32_t> document_ids(MaskKind mask, Index tokens) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
-  for (Index document = 0; document < packed_documents; ++document)
-    std::fill(ids.begin() + document_begin(document, tokens), ids.begin() + document_begin(document + 1, tokens),
-              static_cast<std::int32_t>(document + 1));
+  for (Index document = 0; document < documents_of_case; ++document)
+    std::fill(ids.begin() + document_begin(mask, document, tokens),
+              ids.begin() + document_begin(mask, document + 1, tokens), static_cast<std::int32_t>(document + 1));
   return ids;
 }
 
 /// Visible pairs of query and key per head.
 inline double visible_pairs(MaskKind mask, Index tokens) {
-  auto const n = static_cast<double>(tokens);
-  switch (mask) {
-    case MaskKind::full:
-      return n * n;
-    case MaskKind::causal:
-      return n * (n + 1) / 2;
-    case MaskKind::window: {
-      auto const ramp = static_cast<double>(std::min(tokens, window_keys));
-      return ramp * (ramp + 1) / 2 + (n - ramp) * ramp;
-    }
-    case MaskKind::packed: {
-      double sum = 0;
-      for (Index document = 0; document < packed_documents; ++document) {
-        auto const length =
-            static_cast<double>(document_begin(document + 1, tokens) - document_begin(document, tokens));
-        sum += length * length;
-      }
-      return sum;
-    }
+  auto const of_length = [&](Index length) {
+    auto const n = static_cast<double>(length);
+    return is_causal(mask) ? n * (n + 1) / 2 : n * n;
+  };
+  if (mask == MaskKind::window) {
+    auto const ramp = static_cast<double>(std::min(tokens, window_keys));
+    return ramp * (ramp + 1) / 2 + (static_cast<double>(tokens) - ramp) * ramp;
   }
-  return 0;
+  if (!has_documents(mask)) return of_length(tokens);
+  double sum = 0;
+  for (Index document = 0; document < documents_of_case; ++document)
+    sum += of_length(document_begin(mask, document + 1, tokens) - document_begin(mask, document, tokens));
+  return sum;
 }
 
 inline constexpr double soft_cap = 3, dropout_probability = 0.25;
@@ -151,7 +140,7 @@ inline double operations(AttentionCase const& c) {
 }
 
 inline annulus::Mask mask_of(MaskKind kind) {
-  if (kind == MaskKind::causal) return annulus::causal();
+  if (is_causal(kind)) return annulus::causal();
   if (kind == MaskKind::window) return annulus::sliding_window(window_keys - 1, 0);
   return annulus::full();
 }

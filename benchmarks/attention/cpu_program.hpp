@@ -33,8 +33,8 @@ class CpuProgram final : public AttentionProgram {
         lse_(1, c.heads, c.tokens),
         backend_{.threads = c.threads},
         attention_(ring_, backend_, options_of(c)) {
-    if (c.mask == MaskKind::packed) {
-      std::vector<std::int32_t> const ids = document_ids(c.tokens);
+    if (has_documents(c.mask)) {
+      std::vector<std::int32_t> const ids = document_ids(c.mask, c.tokens);
       documents_ = Eigen::TensorMap<Eigen::Tensor<std::int32_t const, 2, Eigen::RowMajor>>(ids.data(), 1, c.tokens);
       optional_.query_segments = documents_;
       optional_.key_segments = documents_;

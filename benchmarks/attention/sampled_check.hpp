@@ -112,14 +112,14 @@ class SampledRows {
     annulus_test::OracleProblem problem;
     problem.query_length = problem.key_length = c.tokens;
     problem.head_dim = problem.value_dim = c.head_dim;
-    problem.causal = c.mask == MaskKind::causal;
+    problem.causal = is_causal(c.mask);
     if (c.mask == MaskKind::window) {
       problem.window_left = window_keys - 1;
       problem.window_right = 0;
     }
-    if (c.mask == MaskKind::packed) {
+    if (has_documents(c.mask)) {
       std::vector<int> ids;
-      for (std::int32_t id : document_ids(c.tokens)) ids.push_back(id);
+      for (std::int32_t id : document_ids(c.mask, c.tokens)) ids.push_back(id);
       problem.query_segments = ids;
       problem.key_segments = ids;
     }

@@ -280,15 +280,25 @@ class ForwardFold {
         seen = annulus::detail::hull(seen, scratch.panels[p].keys().any);
       }
       if (seen.empty()) continue;
+      Index const next = first_block_before(tile, rows, first * B::panel, B::key_blocks(seen.end) - 1);
       for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
-        fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end));
+        fold_block(team, scratch, packed, count, block, B::key_blocks(seen.end), next);
     }
     for (Index p = 0; p < count; ++p) scratch.panels[p].store();
     if (packed.leave() && head + packed_count_ < extents_.heads()) packed.hold(head + packed_count_, panel_groups_);
   }
 
-  void fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block,
-                  Index blocks_end) {
+  /// First key block of the panel group that ends before row `end`, the next work item; `otherwise` if it has none.
+  Index first_block_before(Tile const& tile, GroupRows const& rows, Index end, Index otherwise) const {
+    Index const query = rows.query(std::max(end - panels_per_group_ * B::panel, Index{0})) - tile.query_begin;
+    if (end == 0 || query < 0 || query >= tile.query_count) return otherwise;
+    RowRange const keys = call_.documents.bounds(call_.step, tile, rows.batch, query).rows;
+    return keys.empty() ? otherwise : keys.begin / B::key_block;
+  }
+
+  /// Folds a key block into all panels that see it, and prefetches the next one, or block `next` after the last.
+  void fold_block(Team const& team, Scratch& scratch, PackedHead<T>& packed, Index count, Index block, Index blocks_end,
+                  Index next) {
     if (scratch.progresses) call_.step.progress();
     for (Index p = 0; p < count; ++p) {
       ForwardPanel<T>& panel = scratch.panels[p];
@@ -300,10 +310,8 @@ class ForwardFold {
       ahead.clear();
       scratch.panels[(p + 1) % count].expect_bias(block + (p + 1) / count, ahead);
       if (p + 1 < count) scratch.panels[p + 1].expect_load(ahead);
-      if (block + 1 < blocks_end)
-        packed.expect(block + 1, p, count, ahead);
-      else
-        panel.expect_store(ahead);
+      packed.expect(block + 1 < blocks_end ? block + 1 : next, p, count, ahead);
+      if (block + 1 == blocks_end) panel.expect_store(ahead);
       panel.fold(packed, block, rows, scratch.blocks, scratch.weights, ahead);
     }
   }

@@ -71,27 +71,33 @@ template <class E, class T>
     return load_widened<E>(from);
 }
 
-/// Packs elements [first, first + Count) of one row, or of two rows as pairs of rows. Null rows and elements from `dim`
-/// on are zeros.
+/// Packs `count` elements of one row, or of two rows as pairs of rows, from the results of element(row, d).
+template <class E, class T, class Element>
+[[gnu::always_inline]] inline void join_rows(T const* const* rows, Index count, E* to, Element&& element) {
+  for (Index d = 0; d < count; ++d)
+    if constexpr (is_pair<E>)
+      to[d].bits = bits_of(element(rows[0], d)) | bits_of(element(rows[1], d)) << 16;
+    else
+      to[d] = static_cast<E>(element(rows[0], d));
+}
+
+/// The same for elements [first, first + Count) of contiguous rows.
 template <Index Count, class E, class T>
-void pack_joined(T const* const (&rows)[Operand<E>::depth], Index dim_stride, Index first, Index dim, E* to) {
-  Index const present = std::clamp<Index>(dim - first, 0, Count);
-  auto const pack = [&](Index count, auto element) __attribute__((always_inline)) {
-    for (Index d = 0; d < count; ++d)
-      if constexpr (is_pair<E>)
-        to[d].bits = bits_of(element(rows[0], d)) | bits_of(element(rows[1], d)) << 16;
-      else
-        to[d] = static_cast<E>(element(rows[0], d));
-  };
-  auto const contiguous = [&](T const* row, Index d) __attribute__((always_inline)) { return row[first + d]; };
-  if (dim_stride != 1 || std::ranges::find(rows, nullptr) != std::end(rows))
-    pack(present, [&](T const* row, Index d) { return row ? row[(first + d) * dim_stride] : T(0); });
-  else if (present == Count && std::same_as<T, E>)
+[[gnu::always_inline]] inline void pack_contiguous(T const* const* rows, Index first, E* to) {
+  if constexpr (std::same_as<T, E>)
     std::memcpy(to, rows[0] + first, Count * sizeof(E));
-  else if (present == Count)
-    pack(Count, contiguous);
   else
-    pack(present, contiguous);
+    join_rows(
+        rows, Count, to, [&](T const* row, Index d) __attribute__((always_inline)) { return row[first + d]; });
+}
+
+/// The same for rows of any stride. Null rows and elements from `dim` on are zeros.
+template <Index Count, class E, class T>
+void pack_joined(T const* const* rows, Index dim_stride, Index first, Index dim, E* to) {
+  Index const present = std::clamp<Index>(dim - first, 0, Count);
+  bool const all = std::find(rows, rows + Operand<E>::depth, nullptr) == rows + Operand<E>::depth;
+  if (dim_stride == 1 && all && present == Count) return pack_contiguous<Count>(rows, first, to);
+  join_rows(rows, present, to, [&](T const* row, Index d) { return row ? row[(first + d) * dim_stride] : T(0); });
   std::fill_n(to + present, Count - present, E{});
 }
 
@@ -179,14 +185,24 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
     for (Index j = 0; j < rows; ++j) all[j] = finite(j);
     pack_column_tiles(all, from.dim_stride, dim, to);
   } else {
-    for (Index j = 0; j < count; j += joined) {
-      T const* together[joined];
-      for (Index r = 0; r < joined; ++r) {
-        if (j + r + rows_ahead < count) prefetch_row(from.row(first + j + r + rows_ahead), from.dim_stride, dim);
-        together[r] = finite(j + r);
+    // Some rows at a time: the cache lines of different groups lie in the same places of a cache.
+    constexpr Index at_once = 16;
+    for (Index begin = 0; begin < count; begin += at_once) {
+      Index const end = std::min(begin + at_once, annulus::detail::ceil_divide(count, joined) * joined);
+      T const* all[at_once];
+      for (Index j = begin; j < end; ++j) {
+        if (j + rows_ahead < count) prefetch_row(from.row(first + j + rows_ahead), from.dim_stride, dim);
+        all[j - begin] = finite(j);
       }
-      for (Index d = 0; d < dim; d += group)
-        pack_joined<group>(together, from.dim_stride, d, dim, to + (d * rows + j * group) / joined);
+      bool const plain = from.dim_stride == 1 && std::find(all, all + (end - begin), nullptr) == all + (end - begin);
+      for (Index d = 0; d < dim; d += group) {
+        E* place = to + (d * rows + begin * group) / joined;
+        for (Index i = 0; i < end - begin; i += joined, place += group)
+          if (plain && d + group <= dim)
+            pack_contiguous<group>(all + i, d, place);
+          else
+            pack_joined<group>(all + i, from.dim_stride, d, dim, place);
+      }
     }
   }
 }
@@ -212,13 +228,21 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
 /// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart.
 template <class A>
 void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, Index row_stride) {
-  for (Index i = 0; i < count; ++i)
+  for (Index i = 0; i < count; ++i) {
+    if (i + rows_ahead < count) prefetch_row(rows + (i + rows_ahead) * row_stride, 1, dim);
     for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
       constexpr Index width = Width * Blocking<A>::lanes;
       A const* const place = from + begin * capacity + i * width;
       A* const row = rows + i * row_stride + begin;
-      for (Index d = 0; d < std::min(width, dim - begin); ++d) row[d] += place[d];
+      auto const add = [&](Index columns) __attribute__((always_inline)) {
+        for (Index d = 0; d < columns; ++d) row[d] += place[d];
+      };
+      if (dim - begin >= width)
+        add(width);
+      else
+        add(dim - begin);
     });
+  }
 }
 
 /// Sets lane i of a panel [dim][panel] to rows[i] times `scale`, or to zeros if that row is null. Pairs, along dim, are
