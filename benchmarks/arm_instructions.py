@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 
-ELEMENTS = {"float": "float, FMLA", "BfloatPair": "pairs, BFDOT", "BfloatQuad": "quads, BFMMLA"}
-PRODUCTS = {"multiply_rows": "logits and dout v^T", "add_product_of_columns": "output and dq", "add_product_to_strip": "dk and dv"}
+ELEMENTS = {"float": "float, `FMLA`", "BfloatPair": "bfloat16, `BFDOT`", "BfloatQuad": "bfloat16, `BFMMLA`"}
+PRODUCTS = {"multiply_rows": "logits, and gradients of weights", "add_product_of_columns": "output, dq",
+            "add_product_to_strip": "dk, dv"}
 MULTIPLY_ADDS = {"fmla": 4, "bfdot": 8, "bfmmla": 16}  # of one instruction
 
 SOURCE = """#include <annulus/backend/cpu/products.hpp>
@@ -47,20 +48,24 @@ def inner_loop(code):
     return min(loops, key=len)
 
 
+def count(body):
+    """Multiply-adds, loads, stores and others of the inner loop, per 512 multiply-adds."""
+    loop = inner_loop([(int(place, 16), name, operands) for place, name, operands in
+                       re.findall(r"^ +([0-9a-f]+):\t(\S+)[ \t]*(.*)$", body, re.M)])
+    scale = 512 / sum(MULTIPLY_ADDS.get(name, 0) for name in loop)
+    kinds = [sum(name in MULTIPLY_ADDS for name in loop), sum(name.startswith("ld") for name in loop),
+             sum(name.startswith("st") for name in loop)]
+    return ", ".join(f"{scale * kind:.0f}" for kind in [*kinds, len(loop) - sum(kinds)])
+
+
 def main():
     text = disassembly(sys.argv[1] if len(sys.argv) > 1 else "/usr/include/eigen3")
-    print("| product | elements | multiply-add | load | store | other |\n|---|---|---|---|---|---|")
     functions = dict(re.findall(r"^[0-9a-f]+ <(.*)>:\n((?:.+\n)+)", text, re.M))
+    print("| multiply-adds, loads, stores, others |", " | ".join(ELEMENTS.values()), "|\n" + "|---" * 4 + "|")
     for product, purpose in PRODUCTS.items():
-        for element, words in ELEMENTS.items():
-            body = next(code for name, code in functions.items()
-                        if re.search(rf"{product}<(\w+, )?(\S+::)?{element}, ", name))
-            loop = inner_loop([(int(place, 16), name, operands) for place, name, operands in
-                               re.findall(r"^ +([0-9a-f]+):\t(\S+)[ \t]*(.*)$", body, re.M)])
-            per = 512 / sum(MULTIPLY_ADDS.get(name, 0) for name in loop)
-            kinds = [[name in MULTIPLY_ADDS, name.startswith("ld"), name.startswith("st")] for name in loop]
-            counts = [sum(kind[i] for kind in kinds) for i in range(3)]
-            print(f"| {purpose} | {words} |", " | ".join(f"{count * per:.0f}" for count in [*counts, len(loop) - sum(counts)]), "|")
+        cells = [next(count(body) for name, body in functions.items()
+                      if re.search(rf"{product}<(\w+, )?(\S+::)?{element}, ", name)) for element in ELEMENTS]
+        print(f"| {purpose} |", " | ".join(cells), "|")
 
 
 if __name__ == "__main__":

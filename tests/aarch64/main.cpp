@@ -42,7 +42,7 @@ RingProblem edge_problem(std::uint64_t seed) {
   problem.ranks = static_cast<int>(choose.of<std::int64_t>({1, 1, 1, 2}));
   d.kv_heads = choose.of<std::int64_t>({1, 2});
   d.query_heads = d.kv_heads * choose.of<std::int64_t>({1, 1, 2, 3});
-  d.head_dim = choose.of<std::int64_t>({8, 40, 64, 128, 1, 37});
+  d.head_dim = choose.of<std::int64_t>({8, 40, 64, 128, 1, 37, 300});
   d.value_dim = choose.one_in(2) ? d.head_dim : choose.of<std::int64_t>({8, 40, 64, 13});
   d.query_length = choose.of<std::int64_t>({1, 2, 7, panel - 1, panel, panel + 1, 2 * panel + 5});
   d.key_length = choose.of<std::int64_t>({1, 2, 3, 5, 31, block - 1, block, block + 1, block + 6});
