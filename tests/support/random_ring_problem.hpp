@@ -132,6 +132,26 @@ inline std::string describe(RingProblem const& problem, std::uint64_t seed) {
   return out.str();
 }
 
+/// Chooses everything but ranks, heads, dims and lengths, which are set.
+inline void choose_options_and_operands(RandomChoice& choose, RingProblem& problem, std::uint64_t seed) {
+  OracleProblem& d = problem.dense;
+  choose_mask(choose, d);
+  if (choose.one_in(4)) d.softmax_scale = choose.of({0.0, -0.3, 0.11, 1.0, 2.5});
+  if (choose.one_in(5)) d.logit_softcap = choose.of({0.5, 2.0, 30.0});
+  if (choose.one_in(5)) {
+    d.dropout_probability = choose.of({0.1, 0.5, 0.9});
+    d.dropout_seed = choose.engine()();
+  }
+  choose_sharding(choose, problem);
+  fill_operands(problem, choose.engine());
+  choose_operands(choose, problem);
+  take_options_from_dense(problem);
+  bool const bound = d.bias || d.mask;
+  problem.options.rotation = bound ? choose.of({annulus::Rotation::automatic, annulus::Rotation::keys})
+                                   : choose.of({annulus::Rotation::automatic, annulus::Rotation::keys, annulus::Rotation::queries});
+  problem.text = describe(problem, seed);
+}
+
 /// The random problem of a seed; equal for equal seeds.
 inline RingProblem random_ring_problem(std::uint64_t seed) {
   RandomChoice choose(seed);
@@ -149,21 +169,7 @@ inline RingProblem random_ring_problem(std::uint64_t seed) {
   };
   d.query_length = length();
   d.key_length = choose.one_in(3) ? length() : d.query_length;
-  choose_mask(choose, d);
-  if (choose.one_in(4)) d.softmax_scale = choose.of({0.0, -0.3, 0.11, 1.0, 2.5});
-  if (choose.one_in(5)) d.logit_softcap = choose.of({0.5, 2.0, 30.0});
-  if (choose.one_in(5)) {
-    d.dropout_probability = choose.of({0.1, 0.5, 0.9});
-    d.dropout_seed = choose.engine()();
-  }
-  choose_sharding(choose, problem);
-  fill_operands(problem, choose.engine());
-  choose_operands(choose, problem);
-  take_options_from_dense(problem);
-  bool const bound = d.bias || d.mask;
-  problem.options.rotation = bound ? choose.of({annulus::Rotation::automatic, annulus::Rotation::keys})
-                                   : choose.of({annulus::Rotation::automatic, annulus::Rotation::keys, annulus::Rotation::queries});
-  problem.text = describe(problem, seed);
+  choose_options_and_operands(choose, problem, seed);
   return problem;
 }
 

@@ -18,7 +18,7 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 template <class T>
 class BackwardSum {
   using A = Accumulator<T>;
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<A>;
 
  public:
@@ -68,9 +68,9 @@ class BackwardSum {
   };
 
   Index block_bytes() const {
-    Index const elements =
-        extents_.head.size + extents_.value.size + 2 * extents_.head.packed() + extents_.value.packed();
-    return B::key_block * elements * static_cast<Index>(sizeof(A));
+    Index const gradients = extents_.head.size + extents_.value.size;
+    Index const packed = 2 * extents_.head.packed() + extents_.value.packed();
+    return B::key_block * (gradients * static_cast<Index>(sizeof(A)) + packed * static_cast<Index>(sizeof(E)));
   }
 
   /// True if heads or batch items share elements of dbias: pieces of different heads would then write to the same ones.

@@ -18,7 +18,7 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 template <class T>
 struct KeyBlock {
   using A = Accumulator<T>;
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<A>;
   /// Rows of a block, and the same in packed elements.
   static constexpr Index rows = B::key_block, depth = rows / Operand<E>::depth;
@@ -53,7 +53,7 @@ struct KeyBlock {
 template <class T>
 class BackwardPanel {
   using A = Accumulator<T>;
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<A>;
 
  public:
@@ -194,7 +194,7 @@ template <class A>
 template <class T>
 class BackwardUnit {
   using A = Accumulator<T>;
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<A>;
   using V = Vector<A>;
   using G = PackedGroup<E>;
@@ -209,7 +209,7 @@ class BackwardUnit {
         units_(LogitUnits<A>::of(call.step)),
         blocks_(UnitBlocks<A>::of(arena, call.step, Pass::backward)),
         dweights_(arena.take<A>(Index{B::key_block} * B::panel)) {
-    if constexpr (is_pair<E>)
+    if constexpr (is_joined<E>)
       for (E** block : {&weight_lanes_, &gradient_lanes_, &gradient_rows_})
         *block = arena.take<E>(Index{B::key_block} * B::panel / Operand<E>::depth);
   }
@@ -309,12 +309,18 @@ class BackwardUnit {
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
   void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count,
                 PrefetchQueue& ahead) {
-    constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, pair = Operand<E>::depth;
+    constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, joined = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
-    if constexpr (is_pair<E>) {
-      pair_lanes_of_panel(blocks_.scores, row_count, weight_lanes);
-      pair_lanes_of_panel(dweights_, row_count, gradient_lanes);
-      pair_rows_of_panel(dweights_, 0, row_count, gradient_rows);
+    if constexpr (is_joined<E>) {
+      auto const join_lanes = [&](A const* block, E* to) {
+        if constexpr (is_quad<E>)
+          quad_lanes_of_panel(block, row_count, to);
+        else
+          pair_lanes_of_panel(block, row_count, to);
+      };
+      join_lanes(blocks_.scores, weight_lanes);
+      join_lanes(dweights_, gradient_lanes);
+      join_rows_of_panel(dweights_, row_count, gradient_rows);
     } else {
       weight_lanes = blocks_.scores;
       gradient_lanes = gradient_rows = dweights_;
@@ -323,10 +329,10 @@ class BackwardUnit {
                            row_count, extents_.value.padded());
     add_product_of_rows<E>(gradient_lanes, {queries.query_rows, lanes_depth}, {keys.dk, KeyBlock<T>::rows, rows.first},
                            row_count, extents_.head.padded());
-    Index const first = rows.begin / pair / G::depth * G::depth;
-    Index const depth = G::depth_padded(annulus::detail::ceil_divide(rows.end, pair) - first);
+    Index const first = rows.begin / joined / G::depth * G::depth;
+    Index const depth = G::depth_padded(annulus::detail::ceil_divide(rows.end, joined) - first);
     add_product_of_columns<E>(keys.key_columns + first * G::rows, keys_depth * G::rows,
-                              gradient_rows + (first - rows.first / pair) * B::panel, depth, queries.dq,
+                              gradient_rows + (first - rows.first / joined) * B::panel, depth, queries.dq,
                               extents_.head.grouped(), ahead);
   }
 
@@ -359,7 +365,7 @@ class BackwardUnit {
   Visibility visibility_ = Visibility::all;  ///< of the panel and block at work
   PrefetchQueue bias_ahead_;
   A* dweights_;
-  /// For pairs only: weights and gradients as pairs of lanes, and gradients as pairs of rows.
+  /// For pairs and quads only: weights and gradients joined along the lanes, and gradients joined along the rows.
   E *weight_lanes_ = nullptr, *gradient_lanes_ = nullptr, *gradient_rows_ = nullptr;
 };
 

@@ -18,7 +18,7 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 template <class T>
 class ForwardPanel {
   using A = Accumulator<T>;
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<A>;
   using V = Vector<A>;
   using G = PackedGroup<E>;
@@ -119,7 +119,7 @@ class ForwardPanel {
     constexpr int depth = Operand<E>::depth;
     Index const first = rows.begin / depth / G::depth * G::depth, before = rows.begin / depth - first;
     Index const elements = annulus::detail::ceil_divide(rows.end, depth) - first, padded = G::depth_padded(elements);
-    E* const elements_of_weights = is_pair<E> ? weights : reinterpret_cast<E*>(scores);
+    E* const elements_of_weights = is_joined<E> ? weights : reinterpret_cast<E*>(scores);
     E* const place = elements_of_weights + before * B::panel;
     if constexpr (G::depth > 1) {
       std::fill_n(elements_of_weights, before * B::panel, E{});
@@ -127,8 +127,8 @@ class ForwardPanel {
     }
     DropoutFactors<A> const dropout{blocks.kept, rows.begin, static_cast<A>(call_.step.rules.dropout.keep_scale())};
     if (blocks.kept) find_kept(call_.step, panel_, rows, *blocks.kept);
-    if constexpr (is_pair<E>)
-      weigh_to_pairs(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, dropout, place);
+    if constexpr (is_joined<E>)
+      weigh_to_joined_rows(scores, rows.begin % depth, count, units_.weight_scale, maximum_, sum_, dropout, place);
     else
       weigh(scores, count, units_.weight_scale, maximum_, sum_, dropout);
     add_product_of_columns(head.values(block, first), B::key_block / depth * G::rows, elements_of_weights, padded,
@@ -174,7 +174,7 @@ class ForwardPanel {
       T const* const row = values.row(rows.key(j));
       for (int lane = 0; lane < panel_.count; ++lane) {
         A const score = scores[(j - rows.begin) * B::panel + lane];
-        A const weight = is_pair<E>
+        A const weight = is_joined<E>
                              ? dropout.apply(rescale(score * units_.weight_scale, maximum_[lane]), j - rows.begin, lane)
                              : score;
         if (weight == A(0)) continue;
@@ -202,7 +202,7 @@ class ForwardPanel {
 template <class T>
 class ForwardFold {
   using A = Accumulator<T>;
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<A>;
 
  public:
@@ -247,19 +247,20 @@ class ForwardFold {
     bool progresses = false;  ///< this is the calling thread, which calls Step::progress
     ForwardPanel<T>* panels = nullptr;
     UnitBlocks<A> blocks{};
-    E* weights = nullptr;  ///< for pairs only; other weights overwrite the scores
+    E* weights = nullptr;  ///< for pairs and quads only; other weights overwrite the scores
     PrefetchQueue ahead{};
   };
 
   Index panel_bytes() const {
-    return (extents_.head.packed() + extents_.value.grouped()) * B::panel * static_cast<Index>(sizeof(A));
+    Index const queries = extents_.head.packed() * static_cast<Index>(sizeof(E));
+    return B::panel * (queries + extents_.value.grouped() * static_cast<Index>(sizeof(A)));
   }
 
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
     scratch.panels = arena.construct<ForwardPanel<T>>(panels_per_group_, call_, extents_, *visibility_cache_);
     scratch.blocks = UnitBlocks<A>::of(arena, call_.step, Pass::forward);
-    if (is_pair<E>) scratch.weights = arena.take<E>(Index{B::key_block} * B::panel);
+    if (is_joined<E>) scratch.weights = arena.take<E>(Index{B::key_block} * B::panel);
     return scratch;
   }
 

@@ -13,7 +13,7 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 /// Storage for one packed head at a time, reused by the next head when the last reader of the current one has left.
 template <class T>
 class PackedHead {
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
   using B = Blocking<Accumulator<T>>;
 
  public:

@@ -51,32 +51,51 @@ T const* finite_row(T const* row, Index dim_stride, Index dim, Index i, RowSet& 
 
 inline std::uint32_t bits_of(Eigen::bfloat16 const& x) { return Eigen::numext::bit_cast<std::uint16_t>(x); }
 
-/// Packed element k of a row along dim. A pair has elements 2 k and 2 k + 1 of the row, 0 beyond its end.
+/// Joins bfloat16 to a pair or quad; bits(r): the bits of number r.
+template <class E, class Bits>
+[[gnu::always_inline]] inline E join(Bits&& bits) {
+  using Word = decltype(E::bits);
+  return [&]<int... R>(std::integer_sequence<int, R...>) __attribute__((always_inline)) {
+    return E{(... | (Word{bits(R)} << (16 * R)))};
+  }
+  (std::make_integer_sequence<int, Operand<E>::depth>());
+}
+
+/// Packed element k of a row along dim. A pair has elements 2 k and 2 k + 1 of the row, 0 beyond its end; a quad four.
 template <class E, class T>
 E packed_element(T const* row, Index dim_stride, Index dim, Index k) {
-  if constexpr (is_pair<E>) {
-    auto const bits = [&](Index d) { return d < dim ? bits_of(row[d * dim_stride]) : 0u; };
-    return {bits(2 * k) | bits(2 * k + 1) << 16};
+  if constexpr (is_joined<E>) {
+    return join<E>([&](int r) {
+      Index const d = Operand<E>::depth * k + r;
+      return d < dim ? bits_of(row[d * dim_stride]) : 0u;
+    });
   } else {
     return static_cast<E>(row[k * dim_stride]);
   }
 }
 
-/// A vector of packed elements of a contiguous row; of pairs the bits, for data movement only, not for arithmetic.
+/// Number of packed elements in a vector.
+template <class E>
+inline constexpr Index packed_lanes = vector_bytes / static_cast<int>(sizeof(E));
+
+/// A vector of packed elements of a contiguous row; of pairs and quads the bits, for data movement only, not for
+/// arithmetic.
 template <class E, class T>
 [[gnu::always_inline]] inline auto load_packed(T const* from) {
   if constexpr (is_pair<E>)
     return Vector<float>::load(from);
+  else if constexpr (is_quad<E>)
+    return Vector<double>::load(from);
   else
     return load_widened<E>(from);
 }
 
-/// Packs `count` elements of one row, or of two rows as pairs of rows, from the results of element(row, d).
+/// Packs `count` elements of one row, or of two or four rows joined, from the results of element(row, d).
 template <class E, class T, class Element>
 [[gnu::always_inline]] inline void join_rows(T const* const* rows, Index count, E* to, Element&& element) {
   for (Index d = 0; d < count; ++d)
-    if constexpr (is_pair<E>)
-      to[d].bits = bits_of(element(rows[0], d)) | bits_of(element(rows[1], d)) << 16;
+    if constexpr (is_joined<E>)
+      to[d] = join<E>([&](int r) __attribute__((always_inline)) { return bits_of(element(rows[r], d)); });
     else
       to[d] = static_cast<E>(element(rows[0], d));
 }
@@ -136,8 +155,7 @@ void prefetch_row(T const* row, Index dim_stride, Index dim) {
 template <class E, class T>
 void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, E* to) {
   using G = PackedGroup<E>;
-  using A = typename Operand<E>::Sum;
-  constexpr Index group = G::rows, lanes = Blocking<A>::lanes, pair = Operand<E>::depth;
+  constexpr Index group = G::rows, lanes = packed_lanes<E>, joined = Operand<E>::depth;
   Index const depth = G::elements(dim);
   for (Index begin = 0; begin < count; begin += group) {
     T const* rows[group];
@@ -146,20 +164,20 @@ void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, In
       if (begin + r + rows_ahead < count) prefetch_row(from.row(first + begin + r + rows_ahead), from.dim_stride, dim);
     }
     Index k = 0;
-    auto const has_vector = [&] { return from.dim_stride == 1 && pair * (k + lanes) <= dim; };
+    auto const has_vector = [&] { return from.dim_stride == 1 && joined * (k + lanes) <= dim; };
     if constexpr (G::tiled) {
       for (; k < depth; k += lanes)
         for (T const* row : rows) {
           if (has_vector())
-            load_packed<E>(row + pair * k).store(to);
+            load_packed<E>(row + joined * k).store(to);
           else
             for (Index i = 0; i < lanes; ++i) to[i] = packed_element<E>(row, from.dim_stride, dim, k + i);
           to += lanes;
         }
     } else {
       for (; has_vector(); k += lanes, to += group * lanes) {
-        Vector<A> block[group];
-        for (Index r = 0; r < group; ++r) block[r] = load_packed<E>(rows[r] + pair * k);
+        decltype(load_packed<E>(rows[0])) block[group];
+        for (Index r = 0; r < group; ++r) block[r] = load_packed<E>(rows[r] + joined * k);
         interleave(block);
         for (Index r = 0; r < group; ++r) block[r].store(to + r * lanes);
       }
@@ -169,8 +187,8 @@ void pack_row_groups(HeadRows<T const> const& from, Index first, Index count, In
   }
 }
 
-/// Packs `count` rows from `first`, transposed, into groups: row d of the groups holds element d of all rows, as pairs
-/// of rows if E is a pair, key_block rows deep. Padding, and rows that hold NaN or infinity, which are inserted into
+/// Packs `count` rows from `first`, transposed, into groups: row d of the groups holds element d of all rows, joined if
+/// E is a pair or quad, key_block rows deep. Padding, and rows that hold NaN or infinity, which are inserted into
 /// `not_finite`, are zeros.
 template <class E, class T>
 void pack_column_groups(HeadRows<T const> const& from, Index first, Index count, Index dim, E* to, RowSet& not_finite) {
@@ -208,8 +226,8 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
 }
 
 /// Packs `count` rows, a multiple of Operand<E>::depth, into strips (see for_each_strip) of as many rows, or of half as
-/// many pairs of rows. Padding columns, null rows, and rows that hold NaN or infinity, which are inserted into
-/// `not_finite`, are zeros.
+/// many pairs or a quarter as many quads of rows. Padding columns, null rows, and rows that hold NaN or infinity, which
+/// are inserted into `not_finite`, are zeros.
 template <class E, class T>
 void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim, E* to, RowSet& not_finite) {
   using A = typename Operand<E>::Sum;
@@ -245,21 +263,21 @@ void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, 
   }
 }
 
-/// Sets lane i of a panel [dim][panel] to rows[i] times `scale`, or to zeros if that row is null. Pairs, along dim, are
-/// not scaled.
+/// Sets lane i of a panel [dim][panel] to rows[i] times `scale`, or to zeros if that row is null. Pairs and quads,
+/// along dim, are not scaled.
 template <class E, class T>
 void pack_panel(T const* const* rows, Index dim_stride, Index dim, typename Operand<E>::Sum scale, E* to) {
-  using A = typename Operand<E>::Sum;
-  constexpr Index panel = Blocking<A>::panel, lanes = Blocking<A>::lanes, pair = Operand<E>::depth;
-  static constexpr T zeros[pair * lanes]{};
+  using V = decltype(load_packed<E>(rows[0]));
+  constexpr Index panel = Blocking<typename Operand<E>::Sum>::panel, lanes = V::lanes, joined = Operand<E>::depth;
+  static constexpr T zeros[joined * lanes]{};
   Index k = 0;
   if (dim_stride == 1)
-    for (; pair * (k + lanes) <= dim; k += lanes)
+    for (; joined * (k + lanes) <= dim; k += lanes)
       for (Index first = 0; first < panel; first += lanes) {
-        Vector<A> block[lanes];
+        V block[lanes];
         for (Index i = 0; i < lanes; ++i) {
-          block[i] = load_packed<E>(rows[first + i] ? rows[first + i] + pair * k : zeros);
-          if constexpr (!is_pair<E>) block[i] = block[i] * Vector<A>::of(scale);
+          block[i] = load_packed<E>(rows[first + i] ? rows[first + i] + joined * k : zeros);
+          if constexpr (!is_joined<E>) block[i] = block[i] * V::of(scale);
         }
         interleave(block);
         for (Index d = 0; d < lanes; ++d) block[d].store(to + (k + d) * panel + first);
@@ -269,7 +287,7 @@ void pack_panel(T const* const* rows, Index dim_stride, Index dim, typename Oper
       E& element = to[k * panel + i] = E{};
       if (!rows[i]) continue;
       element = packed_element<E>(rows[i], dim_stride, dim, k);
-      if constexpr (!is_pair<E>) element *= scale;
+      if constexpr (!is_joined<E>) element *= scale;
     }
 }
 

@@ -143,7 +143,8 @@ class VisibilityCache {
  public:
   /// Takes memory from the arena if `step` has a boolean mask that its kv heads share. `extents` must outlive the
   /// object.
-  VisibilityCache(Arena& arena, HostStep<T> const& step, StepExtents<PackedElement<T>> const& extents)
+  template <class E>
+  VisibilityCache(Arena& arena, HostStep<T> const& step, StepExtents<E> const& extents)
       : panels_(extents.panels()), blocks_(extents.blocks()), batches_(extents.batches) {
     Index const count = static_cast<Index>(step.tiles.size()) * batches_ * panels_ * blocks_;
     if (same_for_heads(step) && step.boolean_mask.data() && extents.kv_heads > 1 && count <= most_bytes)

@@ -32,11 +32,13 @@ struct Sums {
 #pragma GCC unroll 4
       for (int v = 0; v < Width; ++v) of[r][v].store(to + r * stride + v * Vector<A>::lanes);
   }
-  /// Adds the sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column].
+  /// Adds the sum over k < depth of a[r * row_stride + k * depth_stride] * b[k * b_stride + column]. The row stride of
+  /// quads is 1.
   template <class E>
   [[gnu::always_inline]] void add_product(E const* a, Index row_stride, Index depth_stride, E const* b, Index b_stride,
                                           Index depth) {
     using O = Operand<E>;
+    if constexpr (is_quad<E>) return add_product_of_quads(a, depth_stride, b, b_stride, depth);
     for (Index k = 0; k < depth; ++k) {
       typename O::Row row[Width];
 #pragma GCC unroll 4
@@ -62,6 +64,45 @@ struct Sums {
       for (Index k = 0; k < depth; k += G::depth)
         add_product(a + G::place(0, k), G::depth, 1, b + k * panel, panel, G::depth);
     }
+  }
+
+ private:
+  /// Each product is a square: two rows of two columns. Square (r, c) takes the place of vector c / 2 of row
+  /// 2 * r + c % 2.
+  template <class E>
+  [[gnu::always_inline]] void add_product_of_quads(E const* a, Index depth_stride, E const* b, Index b_stride,
+                                                   Index depth) {
+    using O = Operand<E>;
+    constexpr int columns = Vector<A>::lanes / 2 * Width;
+    exchange_rows_and_squares();
+    for (Index k = 0; k < depth; ++k) {
+      typename O::Row rows[Rows / 2];
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows / 2; ++r) rows[r] = O::load(a + 2 * r);
+#pragma GCC unroll 8
+      for (int c = 0; c < columns; ++c) {
+        auto const column = O::load(b + 2 * c);
+#pragma GCC unroll 8
+        for (int r = 0; r < Rows / 2; ++r) {
+          Vector<A>& square = of[2 * r + c % 2][c / 2];
+          square = O::multiply_add(rows[r], column, square);
+        }
+      }
+      a += depth_stride;
+      b += b_stride;
+    }
+    exchange_rows_and_squares();
+  }
+  /// Exchanges the second half of each even row's vectors for the first half of the next row's.
+  [[gnu::always_inline]] void exchange_rows_and_squares() {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; r += 2)
+#pragma GCC unroll 4
+      for (int v = 0; v < Width; ++v) {
+        auto const even = of[r][v].native, odd = of[r + 1][v].native;
+        of[r][v].native = __builtin_shufflevector(even, odd, 0, 1, 4, 5);
+        of[r + 1][v].native = __builtin_shufflevector(even, odd, 2, 3, 6, 7);
+      }
   }
 };
 
@@ -101,8 +142,10 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
     Sums<A, B::micro_rows, B::panel_vectors> sums;
     A* const place = result + row * B::panel;
     ahead.next();
-    // Long sums are split into shorter ones: the rounding error of a sum grows with its length.
-    Index const part = depth > 2 * B::sum_length ? Index{B::sum_length} : depth;
+    // Long sums are split into shorter ones: the rounding error of a sum grows with its length. A quad is added in two
+    // roundings.
+    constexpr Index length = is_quad<E> ? B::sum_length / 2 : B::sum_length;
+    Index const part = depth > 2 * length ? length : depth;
     Index k = 0;
     E const* const group = rows + row / G::rows * G::rows * depth + G::place(row % G::rows, 0);
     do {
@@ -186,6 +229,8 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
   using B = Blocking<A>;
   constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
+  // The rows of a packed group of quads alternate.
+  constexpr Index row_stride = is_quad<E> ? 1 : depth, depth_stride = is_quad<E> ? PackedGroup<E>::rows : 1;
 #if defined(ANNULUS_CPU_HAS_AMX)
   if constexpr (PackedGroup<E>::tiled) {
     static_assert(depth == amx_tile_side && B::lanes == amx_tile_side);
@@ -199,14 +244,14 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.clear();
-    sums.add_product(a + row * depth, depth, 1, b, stride, depth);
+    sums.add_product(a + row * depth, row_stride, depth_stride, b, stride, depth);
     sums.add(result + row * stride, stride);
     sums.store(result + row * stride, stride);
   }
 }
 
-/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. row_count is a multiple of a packed group's
-/// rows, dim of the lanes.
+/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. a: [row][k], quads in packed groups of rows.
+/// row_count is a multiple of a packed group's rows, dim of the lanes.
 template <class E, class A = typename Operand<E>::Sum>
 void add_product_of_rows(E const* a, StripRows<E const> b, StripRows<A> result, Index row_count, Index dim) {
   for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {

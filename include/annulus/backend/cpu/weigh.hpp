@@ -162,45 +162,54 @@ template <class A>
 }
 
 #if defined(ANNULUS_CPU_HAS_PAIRS)
-/// Stores element(row, v), vector v of a row of a panel, as pairs of rows, rounded. With lead 1 the first row is the
-/// second of its pair. Missing elements of pairs are 0.
-template <class Element>
-[[gnu::always_inline]] inline void store_row_pairs(Index lead, Index rows, BfloatPair* pairs, Element&& element) {
+/// Stores element(row, v), vector v of a row of a panel, as elements E of neighbouring rows, rounded. The first row is
+/// number `lead` of those in its element. Missing rows are 0.
+template <class E, class Element>
+[[gnu::always_inline]] inline void store_joined_rows(Index lead, Index rows, E* to, Element&& element) {
   using V = Vector<float>;
-  using O = Operand<BfloatPair>;
+  using O = Operand<E>;
   constexpr int vectors = Blocking<float>::panel_vectors, lanes = V::lanes, panel = Blocking<float>::panel;
   Index j = 0;
-  if (lead == 1 && rows > 0) {
-    for (int v = 0; v < vectors; ++v) O::store(O::pairs_of_rows(V::zero(), element(0, v)), pairs + v * lanes);
-    pairs += panel;
-    j = 1;
-  }
-  for (; j + 1 < rows; j += 2, pairs += panel)
+  auto const store_some = [&](Index before, Index count) __attribute__((always_inline)) {
+    for (int v = 0; v < vectors; ++v) {
+      V joined[O::depth];
+      for (Index r = 0; r < O::depth; ++r)
+        joined[r] = r < before || r >= before + count ? V::zero() : element(j + r - before, v);
+      O::store_rows(joined, to + v * lanes);
+    }
+    j += count;
+    to += panel;
+  };
+  if (lead > 0 && rows > 0) store_some(lead, std::min(O::depth - lead, rows));
+  for (; j + O::depth <= rows; j += O::depth, to += panel)
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
-      V const even = element(j, v);
-      O::store(O::pairs_of_rows(even, element(j + 1, v)), pairs + v * lanes);
+      V joined[O::depth];
+#pragma GCC unroll 4
+      for (Index r = 0; r < O::depth; ++r) joined[r] = element(j + r, v);
+      O::store_rows(joined, to + v * lanes);
     }
-  if (j < rows)
-    for (int v = 0; v < vectors; ++v) O::store(O::pairs_of_rows(element(j, v), V::zero()), pairs + v * lanes);
+  if (j < rows) store_some(0, rows - j);
 }
 
-/// Like weigh(), but writes the weights as pairs of rows, see store_row_pairs(); the sums are of the unrounded weights.
-[[gnu::noinline]] inline void weigh_to_pairs(float const* scores, Index lead, Index rows, float scale,
-                                             float const* maximum, float* sum, DropoutFactors<float> const& dropout,
-                                             BfloatPair* pairs) {
+/// Like weigh(), but writes the weights as joined rows, see store_joined_rows(); the sums are of the unrounded weights.
+template <class E>
+[[gnu::noinline]] void weigh_to_joined_rows(float const* scores, Index lead, Index rows, float scale,
+                                            float const* maximum, float* sum, DropoutFactors<float> const& dropout,
+                                            E* to) {
   add_weights(
       scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
         with_dropout(
             dropout,
-            plain, [&](auto weight) __attribute__((always_inline)) { store_row_pairs(lead, rows, pairs, weight); });
+            plain, [&](auto weight) __attribute__((always_inline)) { store_joined_rows(lead, rows, to, weight); });
       });
 }
 
-/// Converts block [rows][panel] to pairs of rows, see store_row_pairs().
-[[gnu::noinline]] inline void pair_rows_of_panel(float const* block, Index lead, Index rows, BfloatPair* pairs) {
-  store_row_pairs(
-      lead, rows, pairs, [&](Index j, int v) __attribute__((always_inline)) {
+/// Converts block [rows][panel] to joined rows, see store_joined_rows().
+template <class E>
+[[gnu::noinline]] void join_rows_of_panel(float const* block, Index rows, E* to) {
+  store_joined_rows(
+      0, rows, to, [&](Index j, int v) __attribute__((always_inline)) {
         return Vector<float>::load(block + j * Blocking<float>::panel + v * Vector<float>::lanes);
       });
 }
@@ -211,6 +220,21 @@ template <class Element>
   using O = Operand<BfloatPair>;
   for (Index e = 0; e < rows * Blocking<float>::panel; e += 2 * V::lanes, pairs += V::lanes)
     O::store(O::pairs_of_lanes(V::load(block + e), V::load(block + e + V::lanes)), pairs);
+}
+#endif
+
+#if defined(ANNULUS_CPU_HAS_QUADS)
+/// Converts block [rows][panel] to quads of neighbouring lanes, rounded, in packed groups of rows.
+[[gnu::noinline]] inline void quad_lanes_of_panel(float const* block, Index rows, BfloatQuad* quads) {
+  using V = Vector<float>;
+  using O = Operand<BfloatQuad>;
+  constexpr Index panel = Blocking<float>::panel, group = PackedGroup<BfloatQuad>::rows;
+  for (Index begin = 0; begin < rows; begin += group)
+    for (Index lane = 0; lane < panel; lane += O::depth)
+      for (Index row = begin; row < begin + group; row += 2, quads += 2) {
+        float const* const place = block + row * panel + lane;
+        O::store_lanes(V::load(place), V::load(place + panel), quads);
+      }
 }
 #endif
 

@@ -1,7 +1,8 @@
 #pragma once
-// Operand elements of products: single values, or pairs of bfloat16 where the target has a pair product instruction; and
-// products of pairs on AMX tiles, the matrix registers of x86: sums of 16 x 16 floats, from 16 rows of 16 pairs and 16
-// rows of pairs for 16 columns (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18).
+// Operand elements of products: single values, or pairs or quads of bfloat16 where the target has an instruction for
+// their product; and products of pairs on AMX tiles, the matrix registers of x86: sums of 16 x 16 floats, from 16 rows
+// of 16 pairs and 16 rows of pairs for 16 columns (Intel 64 and IA-32 Architectures Software Developer's Manual, volume
+// 1, chapter 18).
 
 #include <Eigen/Core>
 #include <concepts>
@@ -26,6 +27,11 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 /// Two bfloat16 neighbours along the summed axis; the first in the low bits.
 struct BfloatPair {
   std::uint32_t bits;
+};
+
+/// Four bfloat16 neighbours along the summed axis; the first in the low bits.
+struct BfloatQuad {
+  std::uint64_t bits;
 };
 
 /// Loads and multiply-adds for elements E.
@@ -86,6 +92,10 @@ struct Operand<BfloatPair> {
     }(std::make_integer_sequence<int, 2 * lanes>());
   }
   [[gnu::always_inline]] static void store(Row row, BfloatPair* to) { std::memcpy(to, &row, sizeof row); }
+  /// Stores the pairs of each lane, rounded.
+  [[gnu::always_inline]] static void store_rows(Vector<float> const (&rows)[depth], BfloatPair* to) {
+    store(pairs_of_rows(rows[0], rows[1]), to);
+  }
 #endif
 };
 
@@ -95,14 +105,65 @@ inline constexpr bool multiplies_bfloat_pairs = true;
 inline constexpr bool multiplies_bfloat_pairs = false;
 #endif
 
+#if defined(ANNULUS_CPU_HAS_QUADS)
+inline constexpr bool multiplies_bfloat_quads = true;
+
+/// Products of two quads and two quads (BFMMLA of Arm), rounded like two products of pairs, one after the other (Arm
+/// Architecture Reference Manual, BFMMLA): sums have the same bits as with pairs.
+template <>
+struct Operand<BfloatQuad> {
+  using Sum = float;
+  typedef std::uint64_t Row __attribute__((vector_size(vector_bytes)));
+  static constexpr int depth = 4;
+
+  [[gnu::always_inline]] static Row load(BfloatQuad const* from) {
+    Row row;
+    std::memcpy(&row, from, sizeof row);
+    return row;
+  }
+  [[gnu::always_inline]] static Row repeat(BfloatQuad element) { return element.bits + Row{}; }
+  /// Adds the product of quad i of a and quad j of b to lane 2 i + j.
+  [[gnu::always_inline]] static Vector<float> multiply_add(Row a, Row b, Vector<float> sum) {
+    return {reinterpret_cast<Vector<float>::Native>(vbfmmlaq_f32(reinterpret_cast<float32x4_t>(sum.native),
+                                                                 reinterpret_cast<bfloat16x8_t>(a),
+                                                                 reinterpret_cast<bfloat16x8_t>(b)))};
+  }
+
+  /// Stores the quad of one vector, then that of the other, rounded to nearest.
+  [[gnu::always_inline]] static void store_lanes(Vector<float> first, Vector<float> second, BfloatQuad* to) {
+    auto const quads = Operand<BfloatPair>::pairs_of_lanes(first, second);
+    std::memcpy(to, &quads, sizeof quads);
+  }
+  /// Stores the quads of each lane, rounded to nearest.
+  [[gnu::always_inline]] static void store_rows(Vector<float> const (&rows)[depth], BfloatQuad* to) {
+    using Pairs = Operand<BfloatPair>;
+    auto const low = Pairs::pairs_of_rows(rows[0], rows[1]), high = Pairs::pairs_of_rows(rows[2], rows[3]);
+    Pairs::Row const quads[] = {__builtin_shufflevector(low, high, 0, 4, 1, 5),
+                                __builtin_shufflevector(low, high, 2, 6, 3, 7)};
+    std::memcpy(to, quads, sizeof quads);
+  }
+};
+#else
+inline constexpr bool multiplies_bfloat_quads = false;
+#endif
+
 /// Packed element type of operands of type T.
 template <class T>
 using PackedElement =
     std::conditional_t<multiplies_bfloat_pairs && std::same_as<T, Eigen::bfloat16>, BfloatPair, Accumulator<T>>;
 
-/// Pairs hold operands unscaled, so that the softmax scale is applied after the products.
+/// The same for the packed groups, panels and strips that products of many rows read.
+template <class T>
+using BlockElement =
+    std::conditional_t<multiplies_bfloat_quads && std::same_as<T, Eigen::bfloat16>, BfloatQuad, PackedElement<T>>;
+
 template <class E>
 inline constexpr bool is_pair = std::same_as<E, BfloatPair>;
+template <class E>
+inline constexpr bool is_quad = std::same_as<E, BfloatQuad>;
+/// Pairs and quads hold operands unscaled, so that the softmax scale is applied after the products.
+template <class E>
+inline constexpr bool is_joined = is_pair<E> || is_quad<E>;
 
 /// Rows of an AMX tile, pairs in a row of factors, and columns of sums.
 inline constexpr Index amx_tile_side = 16;

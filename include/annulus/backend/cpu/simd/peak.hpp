@@ -68,11 +68,14 @@ template <class E>
 /// Peak loop for elements of type T, with sums in float (double for double). half is widened to float.
 template <class T>
 PeakLoop peak_loop() {
-  using E = PackedElement<T>;
+  using E = BlockElement<T>;
 #if defined(ANNULUS_CPU_HAS_AMX)
   if (is_pair<E> && amx_is_permitted()) return {"AMX tile product", tile_products};
 #endif
-  if constexpr (is_pair<E>)
+  if constexpr (is_quad<E>)
+    return {"bfloat16 quad product",
+            [](long repetitions) { return multiply_adds(BfloatQuad{0x3c003c003c003c00}, repetitions); }};  // 2^-7
+  else if constexpr (is_pair<E>)
     return {"bfloat16 pair product",
             [](long repetitions) { return multiply_adds(BfloatPair{0x3c003c00}, repetitions); }};  // 2^-7 twice
   else

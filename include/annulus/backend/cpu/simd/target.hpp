@@ -29,6 +29,7 @@
 #elif defined(__ARM_NEON) && defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define ANNULUS_CPU_INSTRUCTIONS neon_bf16
 #define ANNULUS_CPU_HAS_PAIRS
+#define ANNULUS_CPU_HAS_QUADS
 #elif defined(__ARM_NEON)
 #define ANNULUS_CPU_INSTRUCTIONS neon
 #else
