@@ -3,7 +3,7 @@
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      one of attention, options, decode, headers, ring, mpi_ring, merge
+benchmarks/table.py --only ring      one of attention, options, short, decode, headers, ring, mpi_ring, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
@@ -18,7 +18,7 @@ import sys
 from results import attention_name, context, load
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("attention", "options", "decode", "headers", "ring", "mpi_ring", "merge")
+PROGRAMS = ("attention", "options", "short", "decode", "headers", "ring", "mpi_ring", "merge")
 
 # Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
 GOALS = {
@@ -50,11 +50,15 @@ OPTION_GOALS = {
     "mask_blocks": (1 / 1.15, 1 / 1.15),
     "predicate": (0.60, 0.70),
 }
+# Speed of a sequence of 256 tokens relative to one of 4096, and of 16 documents of 256 tokens relative to one.
+SHORT_GOAL, DOCUMENTS_GOAL = 0.90, 0.90
 # Percent of the bytes per second of a loop that only reads keys and values.
 DECODE_GOAL = 85
 # Speed of annulus::cpu at its widest instruction set relative to headers that are compiled with -march=native.
 HEADERS_GOAL = 0.98
 OPTION_TOKENS = 2048
+# Sets of cases of annulus_attention_bench beside those of the table.
+ATTENTION_CASES = ("options", "short")
 # Cases that are measured for each instruction set, and with headers alone.
 LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"
 
@@ -66,8 +70,8 @@ def build(folder, names):
     subprocess.run(["cmake", "--preset", "native", "-DANNULUS_BUILD_BENCHMARKS=ON"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     folder = ROOT / "build" / "native"
     targets = subprocess.run(["cmake", "--build", folder, "--target", "help"], check=True, capture_output=True, text=True).stdout
-    wanted = set(names) | ({"attention"} if {"headers", "options"} & set(names) else set())
-    programs = [f"annulus_{name}_bench" for name in PROGRAMS if name in wanted and name != "options"]
+    wanted = set(names) | ({"attention"} if {"headers", *ATTENTION_CASES} & set(names) else set())
+    programs = [f"annulus_{name}_bench" for name in PROGRAMS if name in wanted and name not in ATTENTION_CASES]
     if names == PROGRAMS:
         programs.append("annulus_million_tokens")
     known = [program for program in programs if program in targets]
@@ -188,6 +192,26 @@ def print_options(seen):
                          f"{goals[i]:.2f}", f"{seen[name]['GFLOP/s']:.0f} of {base['GFLOP/s']:.0f} GFLOP/s")
 
 
+def print_short(seen):
+    print()
+    line("speed of short sequences, relative", "reached", "goal")
+
+    def ratio(what, case, base, goal):
+        line(what, f"{seen[case]['GFLOP/s'] / seen[base]['GFLOP/s']:.2f}", goal, f"{seen[case]['GFLOP/s']:.0f} of {seen[base]['GFLOP/s']:.0f} GFLOP/s")
+
+    threads = max(int(name.rsplit(":", 1)[1]) for name in seen)
+    for step in ("forward", "backward"):
+        for mask, documents in (("full", "documents"), ("causal", "causal_documents")):
+            for dim in (64, 128):
+                one = attention_name("cpu", step, mask, 256, dim)
+                several = attention_name("cpu", step, documents, 4096, dim)
+                ratio(f"{step}, {mask}, 256 tokens, head_dim {dim}, to 4096 tokens", one, attention_name("cpu", step, mask, 4096, dim), f"{SHORT_GOAL:.2f}")
+                ratio(f"{step}, {mask}, 16 documents of 256, head_dim {dim}, to one", several, one, f"{DOCUMENTS_GOAL:.2f}")
+                if threads > 1:
+                    ratio(f"{step}, {mask}, 16 documents of 256, head_dim {dim}, {threads} threads to 1",
+                          attention_name("cpu", step, documents, 4096, dim, threads), several, f"{SPEEDUP_PER_THREAD_GOAL * threads:.2f}")
+
+
 def print_baselines(seen):
     print()
     line("speedup over Eigen expressions, 4096 tokens, 1 thread", "plain", "blocked")
@@ -278,8 +302,8 @@ def main():
         if name == "headers":
             path = turn_file(results, 0, name)
             measured = arguments.print_only or run_turns(folder, results, arguments.repetitions, arguments.cases)
-        elif name == "options":
-            cases = "options" if arguments.cases == "table" else arguments.cases
+        elif name in ATTENTION_CASES:
+            cases = name if arguments.cases == "table" else arguments.cases
             measured = arguments.print_only or run(folder, "attention", path, arguments.repetitions, cases)
         else:
             measured = arguments.print_only or run(folder, name, path, arguments.repetitions, arguments.cases)
@@ -308,6 +332,8 @@ def main():
         print_levels(levels)
     if "options" in files:
         print_options(load([files["options"]]))
+    if "short" in files:
+        print_short(load([files["short"]]))
     if "headers" in files:
         print_turns(results)
     rings = [files[name] for name in ("ring", "mpi_ring") if name in files]
