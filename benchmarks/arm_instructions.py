@@ -40,8 +40,9 @@ def inner_loop(code):
     """Instructions of the smallest loop that has multiply-adds; a loop ends with a branch to an earlier address."""
     loops = []
     for end, (address, name, operands) in enumerate(code):
-        target = re.match(r"([0-9a-f]+) <", operands)
-        if name.startswith("b.") and target and int(target[1], 16) <= address:
+        target = re.search(r"\b([0-9a-f]+) <", operands)
+        branches = name.startswith("b.") or name in ("b", "cbz", "cbnz", "tbz", "tbnz")
+        if branches and target and int(target[1], 16) <= address:
             loop = [other for place, other, _ in code[:end + 1] if place >= int(target[1], 16)]
             if MULTIPLY_ADDS.keys() & set(loop):
                 loops.append(loop)

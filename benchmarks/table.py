@@ -57,7 +57,7 @@ DECODE_GOAL = 85
 # Speed of annulus::cpu at its widest instruction set relative to headers that are compiled with -march=native.
 HEADERS_GOAL = 0.98
 OPTION_TOKENS = 2048
-# Sets of cases of annulus_attention_bench beside those of the table.
+# Sets of cases of annulus_attention_bench other than the table.
 ATTENTION_CASES = ("options", "short")
 # Cases that are measured for each instruction set, and with headers alone.
 LEVEL_CASES = "^cpu/(forward|backward)/(full|causal)/float32/tokens:4096/dim:(64|128)/heads:4/threads:1/"

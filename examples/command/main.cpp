@@ -141,7 +141,7 @@ void run_together(CommandLine const& line, MpiSession& session, std::optional<La
   ranks.together([&] { output.finish(); });
 }
 
-// Sanitizers intercept system calls and are not ready so early; other C libraries call nothing before libraries.
+// Sanitizers intercept calls of the C library and are not ready so early; not every C library has such an array.
 #if defined(__GLIBC__) && !defined(ANNULUS_SANITIZED)
 [[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = detail::note_ignored_signals;
 #else

@@ -117,8 +117,8 @@ inline void on_ending_signal(int signal) {
 
 }  // namespace detail
 
-/// Installs the signal handlers. Called once, at the start of the command. Signals that were ignored when the process
-/// started stay ignored.
+/// Installs the signal handlers. Called once, at the start of the command. Signals that note_ignored_signals()
+/// recorded stay ignored.
 /// Writing to a closed pipe or beyond the file size limit becomes a write error instead of a signal.
 inline void clean_up_on_signals() {
   struct sigaction action {};

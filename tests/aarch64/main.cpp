@@ -12,7 +12,9 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
+#include "support/in_place_backend.hpp"
 #include "support/judge.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/ring_run.hpp"
@@ -50,10 +52,11 @@ RingProblem edge_problem(std::uint64_t seed) {
   return problem;
 }
 
-template <class T>
+template <class T, class Backend = annulus::CpuBackend>
 RingResult solve(RingProblem const& problem) {
   return assemble(problem, annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& ring) {
-                    annulus::CpuBackend backend{.threads = 1};
+                    Backend backend;
+                    backend.threads = 1;
                     return run_rank<T>(problem, ring, backend);
                   }));
 }
@@ -73,6 +76,28 @@ void check_random_problems(std::string_view type, std::uint64_t first_seed, std:
     }
   }
   if constexpr (sizeof(T) == 2) check(type, three_way.complaint_about_all());
+}
+
+/// Steps with few query rows, whose operands are not packed: one or several rows for each kv head, rows of whole vectors
+/// and others.
+template <class T>
+void check_decoding(std::string_view type) {
+  for (std::int64_t keys : {std::int64_t{129}, std::int64_t{300}})
+    for (std::int64_t dim : {40, 64, 13})
+      for (auto const& [query_heads, kv_heads] : {std::pair{1, 1}, {8, 1}, {4, 4}, {6, 2}}) {
+        RingProblem problem = small_ring_problem(
+            {.query_heads = query_heads, .kv_heads = kv_heads, .query_length = 1, .key_length = keys, .head_dim = dim},
+            1);
+        settle(problem);
+        round_operands<T>(problem);
+        RingResult const result = solve<T, InPlaceBackend>(problem);
+        if constexpr (sizeof(T) == 2) {
+          ThreeWayJudge<T> three_way;
+          check(type, three_way.complaint(problem, result));
+        } else {
+          check(type, judge(problem, result, sizeof(T) == 8 ? double_bounds : float_bounds).complaint);
+        }
+      }
 }
 
 /// With a causal mask, NaN in a key and value row reaches the queries from that row on, and no others: not those whose
@@ -111,6 +136,10 @@ int main(int count, char** arguments) {
   check_random_problems<double>("double", 2'000, 60);
   check_random_problems<Eigen::half>("half", 3'000, 60);
   check_random_problems<Eigen::bfloat16>("bfloat16", 4'000, 120);
+  check_decoding<float>("float, decoding");
+  check_decoding<double>("double, decoding");
+  check_decoding<Eigen::half>("half, decoding");
+  check_decoding<Eigen::bfloat16>("bfloat16, decoding");
   check_poisoned_rows<float>("float");
   check_poisoned_rows<Eigen::bfloat16>("bfloat16");
   std::cout << annulus::cpu_target_name() << ": " << failures << " failures\n";

@@ -74,6 +74,17 @@ struct Step {
     return {static_cast<A>(softmax_scale()), static_cast<A>(rules.logit_softcap)};
   }
 
+  /// The boolean mask's elements for `keys`, if they are contiguous and no other rule hides a pair; otherwise null.
+  bool const* deciding_mask(Index batch, Index head, Index query, RowRange keys,
+                            PairTests tests) const requires std::same_as<Space, HostMemory> {
+    bool admits_all = std::same_as<Predicate, EveryPair>;
+    if constexpr (requires { predicate->admits_all(); }) admits_all = predicate->admits_all();
+    bool const alone = admits_all && !tests.positions && !(tests.documents && has_segments());
+    if (!alone || !boolean_mask.data() || boolean_mask.stride(3) != 1 || !tests.consecutive) return nullptr;
+    return boolean_mask.data() +
+           boolean_mask.offset(batch, head, query, key_positions[static_cast<std::size_t>(keys.begin)]);
+  }
+
   /// Sets visible[i] to whether query row `query` sees key row keys.begin + i, for all i < keys.size(): the only place
   /// that applies all rules. The predicate is not asked about pairs that another rule hides.
   void find_visible(Index batch, Index head, Index query, RowRange keys, PairTests tests,

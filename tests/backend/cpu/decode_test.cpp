@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/in_place_backend.hpp"
 #include "support/judge.hpp"
 #include "support/random_ring_problem.hpp"
 #include "support/ring_run.hpp"
@@ -25,25 +26,6 @@ namespace {
 
 /// Keys of a block and the least number of keys of a piece; see DecodeParts.
 constexpr std::int64_t decode_block = 128, piece = 256;
-
-/// CpuBackend that reads keys and values where they are in every step with few query rows, however few keys it has.
-struct InPlaceBackend : annulus::CpuBackend {
-  template <class T, class Predicate>
-  void fold(annulus::Step<T, Predicate, annulus::HostMemory> const& step,
-            annulus::StepOperands<T, annulus::HostMemory> const& operands,
-            annulus::RunningState<annulus::Accumulator<T>, annulus::HostMemory> state) {
-    using namespace annulus::cpu::detail;
-    documents.assign(step);
-    AnyPredicate const predicate = AnyPredicate::of(*step.predicate);
-    auto const erased = step.with_predicate(predicate);
-    StepExtents<PackedElement<T>> const extents(operands);
-    bool const few = extents.rows(0).count() <= DecodeParts::most_rows;
-    if (few)
-      DecodeFold<T>({erased, operands, state, documents, threads}).run();
-    else
-      annulus::CpuBackend::fold(step, operands, state);
-  }
-};
 
 template <class T, class Placement = HostPlacement>
 RingResult solve(RingProblem const& problem, int threads = 1) {
@@ -268,7 +250,7 @@ TEMPLATE_TEST_CASE("decode: CpuBackend reads many keys in place for callers with
         difference += (seen - expected) * (seen - expected);
         size += expected * expected;
       }
-      // The relative error of a norm: both outputs are rounded, in 16 bits also the weights of the packed one.
+      // The relative error of a norm: both outputs are rounded, in 16 bits also weights.
       CHECK(std::sqrt(difference / size) <= (sizeof(TestType) == 2 ? 4 : 32) * rounding);
       // Rounding to 16 bits can hide the other order of sums.
       if (keys < least || sizeof(TestType) > 2) CHECK(differs == (keys >= least));

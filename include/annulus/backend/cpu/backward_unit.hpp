@@ -312,14 +312,8 @@ class BackwardUnit {
     constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, joined = Operand<E>::depth;
     E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
     if constexpr (is_joined<E>) {
-      auto const join_lanes = [&](A const* block, E* to) {
-        if constexpr (is_quad<E>)
-          quad_lanes_of_panel(block, row_count, to);
-        else
-          pair_lanes_of_panel(block, row_count, to);
-      };
-      join_lanes(blocks_.scores, weight_lanes);
-      join_lanes(dweights_, gradient_lanes);
+      join_lanes_of_panel(blocks_.scores, row_count, weight_lanes);
+      join_lanes_of_panel(dweights_, row_count, gradient_lanes);
       join_rows_of_panel(dweights_, row_count, gradient_rows);
     } else {
       weight_lanes = blocks_.scores;

@@ -32,6 +32,7 @@ struct AnyPredicate {
                     visible[i] = visible[i] && static_cast<bool>(asked(batch, head, query, keys[i]));
               }};
   }
+  bool admits_all() const { return !restrict; }
   /// Clears visible[i] for the keys, given by position, that the query does not see.
   void restrict_row(Index batch, Index head, Index query, Index const* keys, Index count, bool* visible) const {
     if (restrict) restrict(object, batch, head, query, keys, count, visible);

@@ -66,7 +66,7 @@ class DecodeHeads {
         depth_(Blocking<A>::dim_padded(annulus::detail::ceil_divide(extents.head.size, Operand<E>::depth))),
         bounds_(arena.take<annulus::detail::KeyBounds>(extents.queries)),
         queries_(arena.take<E>(heads_ * rows_ * depth_)),
-        parts_(arena.take<V>(heads_ * rows_ * lanes)),
+        lane_sums_(arena.take<V>(heads_ * rows_ * lanes)),
         scores_(arena.take<A>(heads_ * rows_ * block)),
         pair_weights_(is_pair<E> ? arena.take<E>(heads_ * rows_ * block / 2) : nullptr),
         output_(arena.take<A>(heads_ * rows_ * dim_)),
@@ -131,7 +131,7 @@ class DecodeHeads {
       not_finite_[h].reset();
       if (some_vanish) skip_vanishing(h, in_block);
     }
-    add_values(begin, in_block);
+    multiply_values(begin, in_block);
     for (Index e = 0; e < heads_ * rows_ * dim_; ++e) output_[e] += of_block_[e];
     for (Index h = 0; h < heads_; ++h) add_nonfinite_rows(h, begin, in_block);
   }
@@ -151,16 +151,17 @@ class DecodeHeads {
     return view.data() + view.offset(rows.batch, key, rows.kv_head + h, 0);
   }
 
-  /// How many keys after `end` a row is requested before it is read.
-  Index ahead_of(Index end) const { return std::min(extents_.keys - end, 64 / heads_); }
+  /// Keys between a row that is read and the row that is prefetched, where `end` is the first key after those that are
+  /// read. Rows beyond a piece are prefetched too: this or another thread reads the next piece at that time.
+  Index prefetch_distance(Index end) const { return std::min(extents_.keys - end, 64 / heads_); }
 
-  /// `keys` of a block and the others of their pairs.
+  /// `keys` of a block, extended to whole pairs.
   static RowRange whole_pairs(RowRange keys) {
     constexpr Index pair = Operand<E>::depth;
     return {keys.begin / pair * pair, annulus::detail::ceil_divide(keys.end, pair) * pair};
   }
 
-  /// Lists the value rows of `keys`, [key][head], and zeros for the others of their pairs.
+  /// Lists the value rows of `keys` as [key][head]. A key that only completes a pair gets a row of zeros.
   void list_values(Index begin, RowRange keys) {
     RowRange const listed = whole_pairs(keys);
     for (Index j = listed.begin; j < listed.end; ++j)
@@ -173,21 +174,24 @@ class DecodeHeads {
     TensorView<T const, 4> const& k = call_.operands.k;
     for (Index first = keys.begin / lanes * lanes; first < keys.end; first += lanes) {
       RowRange const seen{std::max(keys.begin, first), std::min(keys.end, first + lanes)};
-      if (seen.size() < lanes) std::fill_n(parts_, heads_ * rows_ * lanes, V::zero());
+      if (seen.size() < lanes) std::fill_n(lane_sums_, heads_ * rows_ * lanes, V::zero());
       T const* const rows = row_of(k, 0, begin + seen.begin);
-      V* const parts = parts_ + (seen.begin - first);
+      V* const parts = lane_sums_ + (seen.begin - first);
       if (!copied_keys_) {
         multiply_all_keys<E, T>({rows, k.stride(axis::sequence), k.stride(axis::heads), seen.size(), heads_,
-                                 ahead_of(begin + seen.end) * k.stride(axis::sequence)},
+                                 prefetch_distance(begin + seen.end) * k.stride(axis::sequence)},
                                 queries_, depth_, rows_, parts);
       } else {
-        for (Index j = 0; j < seen.size(); ++j)
+        Index const distance = prefetch_distance(begin + seen.end);
+        for (Index j = 0; j < seen.size(); ++j) {
+          prefetch_row<2>(rows + (j + distance) * k.stride(axis::sequence), k.stride(axis::dim), extents_.head.size);
           pack_row(rows + j * k.stride(axis::sequence), k.stride(axis::dim), A(1), copied_keys_ + j * depth_,
                    [](Index element) { return element; });
+        }
         multiply_all_keys<E, E>({copied_keys_, depth_, 0, seen.size(), 1, 0}, queries_, depth_, rows_, parts);
       }
       for (Index r = 0; r < heads_ * rows_; ++r)
-        sums_of_lanes<A>(parts_ + r * lanes).store(scores_ + r * block + first);
+        sums_of_lanes<A>(lane_sums_ + r * lanes).store(scores_ + r * block + first);
     }
   }
 
@@ -298,8 +302,8 @@ class DecodeHeads {
       weights[j] = row.keeps(step.key_positions[static_cast<std::size_t>(begin + j)]) ? weights[j] * scale : A(0);
   }
 
-  /// Replaces value rows by zeros where all rows give them the weight 0; and where some do and they are not finite,
-  /// which add_nonfinite_rows() then adds to the others.
+  /// Replaces by zeros the value rows that have the weight 0 in every query row, and those that are not finite and have
+  /// it in some: add_nonfinite_rows() then adds the latter to the other query rows.
   void skip_vanishing(Index h, RowRange keys) {
     Index const dim_stride = call_.operands.v.stride(axis::dim);
     for (Index j = keys.begin; j < keys.end; ++j) {
@@ -312,27 +316,29 @@ class DecodeHeads {
   }
 
   /// Sets of_block_ to the products of weights and values, which are read where they are or from padded copies.
-  void add_values(Index begin, RowRange keys) {
+  void multiply_values(Index begin, RowRange keys) {
     TensorView<T const, 4> const& v = call_.operands.v;
-    Index const stride = v.stride(axis::sequence), ahead = ahead_of(begin + keys.end);
-    if (!in_place_) copy_values(keys);
+    Index const stride = v.stride(axis::sequence), ahead = prefetch_distance(begin + keys.end);
+    if (!in_place_) copy_values(keys, ahead);
     ValueRows<T> const values = in_place_ ? ValueRows<T>{values_, block, heads_, row_of(v, 0, begin + ahead), stride}
                                           : ValueRows<T>{values_, block, heads_, copied_, 0};
     if (heads_ > 1 && rows_ == 1)
-      return add_values_of_heads(scores_ + keys.begin, block, values.part(keys), dim_, of_block_);
+      return add_values_of_heads(scores_ + keys.begin, block, values.of(keys), dim_, of_block_);
     if constexpr (is_pair<E>)
       if (rows_ > 1) {
-        pair_lanes_of_panel(scores_, heads_ * rows_ * block / Blocking<A>::panel, pair_weights_);
+        round_to_pairs(scores_, heads_ * rows_ * block, pair_weights_);
         return add_rows(whole_pairs(keys), pair_weights_, values);
       }
     add_rows(keys, scores_, values);
   }
 
-  /// Replaces the listed value rows by padded copies.
-  void copy_values(RowRange keys) {
-    Index const stride = call_.operands.v.stride(axis::dim);
+  /// Replaces the listed value rows, which are of one head, by padded copies; prefetches those `ahead` keys further.
+  void copy_values(RowRange keys, Index ahead) {
+    TensorView<T const, 4> const& v = call_.operands.v;
+    Index const stride = v.stride(axis::dim);
     for (Index j = keys.begin; j < keys.end; ++j) {
       if (values_[j] == zeros_) continue;
+      prefetch_row<2>(values_[j] + ahead * v.stride(axis::sequence), stride, extents_.value.size);
       T* const copy = copied_ + j * dim_;
       for (Index d = 0; d < dim_; ++d) copy[d] = d < extents_.value.size ? values_[j][d * stride] : T(0);
       values_[j] = copy;
@@ -347,7 +353,7 @@ class DecodeHeads {
     for (Index j = keys.begin; j < keys.end; j += at_once)
       for (Index h = 0; h < heads_; ++h)
         add_all_values(weights + h * rows_ * stride + j / Operand<W>::depth, stride, rows_,
-                       values.part({j, std::min(j + at_once, keys.end)}, h, dim_), dim_, of_block_ + h * rows_ * dim_,
+                       values.of({j, std::min(j + at_once, keys.end)}, h, dim_), dim_, of_block_ + h * rows_ * dim_,
                        j == keys.begin);
   }
 
@@ -373,12 +379,12 @@ class DecodeHeads {
   Index first_head_ = -1;
   annulus::detail::KeyBounds* const bounds_;  ///< of each query, in the current tile
   E* const queries_;                          ///< [heads][rows][depth]
-  V* const parts_;                            ///< [heads][rows][keys], the sum of a product over vectors
+  V* const lane_sums_;                        ///< [heads][rows][keys], the sum of a product over vectors
   A* const scores_;                           ///< then weights, [heads][rows][block]
-  E* const pair_weights_;                     ///< the weights, rounded
+  E* const pair_weights_;                     ///< the weights, rounded; null unless E is a pair
   A* const output_;                           ///< [heads][rows][dim]
   E* const copied_keys_;                      ///< null: keys are contiguous rows of whole vectors
-  A* const of_block_;  ///< the same, of one block: the rounding error of a sum grows with its length
+  A* const of_block_;  ///< output_ of one block: the rounding error of a sum grows with its length
   T* const copied_;    ///< value rows, unless they are read where they are
   A* const maximum_;
   V* const sums_;  ///< one sum per lane

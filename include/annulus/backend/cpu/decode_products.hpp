@@ -1,6 +1,6 @@
 #pragma once
-// Products of a few query rows with keys and values that are read where they are, row by row, as the hardware
-// prefetches them. Lanes are dimensions.
+// Products of a few query rows with keys and values that are read where they are, in the order of memory, and
+// prefetched. Lanes are dimensions.
 
 #include <algorithm>
 #include <type_traits>
@@ -23,19 +23,6 @@ template <int Most, class Function>
   if constexpr (Most > 4) rest(std::integral_constant<int, 4>());
   rest(std::integral_constant<int, 2>());
   rest(std::integral_constant<int, 1>());
-}
-
-/// Requests the cache line of an element that is needed soon, into L2 cache: requests into L1 cache would stop
-/// arithmetic when too many of them wait for memory.
-template <class T>
-[[gnu::always_inline]] inline void request_line(T const* element) {
-  __builtin_prefetch(element, 0, 2);
-}
-
-/// Requests `dim` contiguous elements.
-template <class T>
-[[gnu::always_inline]] inline void request_row(T const* row, Index dim) {
-  for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) request_line(row + d);
 }
 
 /// Where a query row is among `rows` rows of `depth` elements that a product reads in order: [tile of
@@ -68,8 +55,8 @@ template <class E, class R>
     return load_packed<E>(row + k);
 }
 
-/// Rows of keys: those of several heads, for each key. Each is read together with a request for the one that lies
-/// `ahead` elements further.
+/// Rows of keys: those of several heads, for each key. While a row is multiplied, the one that lies `ahead` elements
+/// further is prefetched; 0 for rows that are in a cache.
 template <class R>
 struct KeyRows {
   R const* first;
@@ -88,9 +75,8 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
   constexpr Index joined = std::is_same_v<R, E> ? 1 : O::depth;  // elements of a key in a packed element
   constexpr Index lanes = V::lanes, line = 64 / static_cast<Index>(sizeof(R)), elements = lanes * joined;
   constexpr int at_once = 2;  // keys that share the loads of queries
-  constexpr int parts = std::min(Width, Rows >= 8   ? 1
-                                        : Rows >= 4 ? 2
-                                                    : 4);  // several sums hide the latency of additions
+  // Several sums hide the latency of additions; all of them take at most half of the registers.
+  constexpr int chains = std::min(Width, std::clamp(vector_registers / 2 / (at_once * Rows), 1, 4));
   for (Index j = 0; j < keys.count; j += at_once)
     for (Index h = 0; h < keys.heads; ++h) {
       Index const present = std::min<Index>(at_once, keys.count - j);
@@ -99,19 +85,19 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
       for (int i = 0; i < at_once; ++i)
         key[i] = keys.first + (i < present ? j + i : j) * keys.key_stride + h * keys.head_stride + k * joined;
       E const* const query = queries + h * rows * depth + k * Rows;
-      V of[at_once][Rows][parts];
+      V of[at_once][Rows][chains];
 #pragma GCC unroll 2
       for (int i = 0; i < at_once; ++i)
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-          for (int p = 0; p < parts; ++p) of[i][r][p] = V::zero();
+          for (int c = 0; c < chains; ++c) of[i][r][c] = V::zero();
 #pragma GCC unroll 8
       for (int v = 0; v < Width; ++v) {
         typename O::Row element[at_once];
 #pragma GCC unroll 2
         for (int i = 0; i < at_once; ++i) {
-          if (v * elements % line == 0) request_line(key[i] + keys.ahead + v * elements);
+          if (v * elements % line == 0) prefetch_line<2>(key[i] + keys.ahead + v * elements);
           element[i] = load_row<E>(key[i], v * lanes);
         }
 #pragma GCC unroll 8
@@ -119,7 +105,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
           auto const factor = O::load(query + (v * Rows + r) * lanes);
 #pragma GCC unroll 2
           for (int i = 0; i < at_once; ++i)
-            of[i][r][v % parts] = O::multiply_add(element[i], factor, of[i][r][v % parts]);
+            of[i][r][v % chains] = O::multiply_add(element[i], factor, of[i][r][v % chains]);
         }
       }
 #pragma GCC unroll 2
@@ -128,7 +114,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
 #pragma GCC unroll 8
         for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4
-          for (int p = 1; p < parts; ++p) of[i][r][0] = of[i][r][0] + of[i][r][p];
+          for (int c = 1; c < chains; ++c) of[i][r][0] = of[i][r][0] + of[i][r][c];
           V& sum = sums[(h * rows + r) * lanes + j + i];
           sum = k == 0 ? of[i][r][0] : sum + of[i][r][0];
         }
@@ -224,17 +210,17 @@ template <class A>
   }
 }
 
-/// Rows of values, those of several heads for each key. A row is read together with a request for that of the same key
-/// and head of `ahead`.
+/// Rows of values, those of several heads for each key. While a row is multiplied, the row of `ahead` for the same key and
+/// head is prefetched.
 template <class T>
 struct ValueRows {
   T const* const* rows;  ///< [key][head]
   Index count, heads;
-  T const* ahead;  ///< [key][head][dim], keys `stride` elements apart
+  T const* ahead;  ///< [key][head][dim], keys `stride` elements apart; 0 for rows that are in a cache
   Index stride;
 
   /// Those of `keys`, from a head on.
-  ValueRows part(RowRange keys, Index head = 0, Index dim = 0) const {
+  ValueRows of(RowRange keys, Index head = 0, Index dim = 0) const {
     return {rows + keys.begin * heads + head, keys.size(), heads, ahead + keys.begin * stride + head * dim, stride};
   }
 };
@@ -254,18 +240,18 @@ template <class E, class R>
 
 /// output[row][d] = sum over value rows j of weights[row][j] * values[j][d], plus output[row][d] unless `first`, for
 /// Rows rows, `stride` elements apart, and Width vectors of d. With pairs there are weights and values for an even
-/// number of rows. Requests elements `requested` of the rows ahead.
+/// number of rows. Prefetches elements `prefetched` of the rows ahead.
 template <int Rows, int Width, class E, class R, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_values(E const* weights, Index stride, ValueRows<R> const& values, Index d, A* output,
-                                  Index output_stride, RowRange requested, bool first) {
+                                  Index output_stride, RowRange prefetched, bool first) {
   using O = Operand<E>;
   Sums<A, Rows, Width> sums;
   sums.clear();
   if (!first) sums.add(output, output_stride);
   R const* const* row = values.rows;
-  R const* ahead = values.ahead + requested.begin;
+  R const* ahead = values.ahead + prefetched.begin;
   for (Index j = 0; j * O::depth < values.count; ++j, row += O::depth * values.heads) {
-    for (int i = 0; i < O::depth; ++i, ahead += values.stride) request_row(ahead, requested.size());
+    for (int i = 0; i < O::depth; ++i, ahead += values.stride) prefetch_row<2>(ahead, 1, prefetched.size());
     typename O::Row value[Width];
 #pragma GCC unroll 8
     for (int v = 0; v < Width; ++v) value[v] = load_joined<E>(row, values.heads, d + v * Vector<A>::lanes);
@@ -279,7 +265,7 @@ template <int Rows, int Width, class E, class R, class A = typename Operand<E>::
   sums.store(output, output_stride);
 }
 
-/// The same for all rows and `dim` columns, a multiple of the lanes. Each part of the work requests as large a part of
+/// The same for all rows and `dim` columns, a multiple of the lanes. Each part of the work prefetches as large a part of
 /// the rows ahead, so that memory and arithmetic are busy all the time.
 template <class E, class R, class A = typename Operand<E>::Sum>
 void add_all_values(E const* weights, Index stride, Index rows, ValueRows<R> const& values, Index dim, A* output,
@@ -291,8 +277,8 @@ void add_all_values(E const* weights, Index stride, Index rows, ValueRows<R> con
     Index d = 0;
     auto const strips = [&]<int Width>(std::integral_constant<int, Width>) {
       for (; d + Width * lanes <= dim; d += Width * lanes) {
-        RowRange const requested{done / rows, (done + Rows * Width * lanes) / rows};
-        add_values<Rows, Width>(weights + row * stride, stride, values, d, output + row * dim + d, dim, requested,
+        RowRange const prefetched{done / rows, (done + Rows * Width * lanes) / rows};
+        add_values<Rows, Width>(weights + row * stride, stride, values, d, output + row * dim + d, dim, prefetched,
                                 first);
         done += Rows * Width * lanes;
       }
@@ -317,13 +303,12 @@ template <class A, class T>
       T const* const ahead = values.ahead + j * values.stride + h * dim;
       A* const sums = output + h * dim;
       V const weight = V::of(weights[h * stride + j]);
+      prefetch_row<2>(ahead, 1, dim);
       Index d = 0;
-      for (; d + width * lanes <= dim; d += width * lanes) {
-        request_row(ahead + d, width * lanes);
+      for (; d + width * lanes <= dim; d += width * lanes)
 #pragma GCC unroll 8
         for (Index e = d; e < d + width * lanes; e += lanes)
           multiply_add(weight, load_widened<A>(row + e), V::load(sums + e)).store(sums + e);
-      }
       for (; d < dim; d += lanes) multiply_add(weight, load_widened<A>(row + d), V::load(sums + d)).store(sums + d);
     }
 }

@@ -289,7 +289,8 @@ class ForwardFold {
     if (packed.leave() && head + packed_count_ < extents_.heads()) packed.hold(head + packed_count_, panel_groups_);
   }
 
-  /// First key block of the panel group that ends before row `end`, the next work item; `otherwise` if it has none.
+  /// First key block of the panel group that ends before row `end`, which is the next work item unless another thread
+  /// claims it; `otherwise` if it has none.
   Index first_block_before(Tile const& tile, GroupRows const& rows, Index end, Index otherwise) const {
     Index const query = rows.query(std::max(end - panels_per_group_ * B::panel, Index{0})) - tile.query_begin;
     if (end == 0 || query < 0 || query >= tile.query_count) return otherwise;
@@ -311,8 +312,8 @@ class ForwardFold {
       ahead.clear();
       scratch.panels[(p + 1) % count].expect_bias(block + (p + 1) / count, ahead);
       if (p + 1 < count) scratch.panels[p + 1].expect_load(ahead);
-      packed.expect(block + 1 < blocks_end ? block + 1 : next, p, count, ahead);
       if (block + 1 == blocks_end) panel.expect_store(ahead);
+      packed.expect(block + 1 < blocks_end ? block + 1 : next, p, count, ahead);
       panel.fold(packed, block, rows, scratch.blocks, scratch.weights, ahead);
     }
   }

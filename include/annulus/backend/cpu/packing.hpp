@@ -144,10 +144,17 @@ void pack_column_tiles(T const* const* rows, Index dim_stride, Index dim, Bfloat
 /// Rows are prefetched this many rows before they are packed: the rows of a head are far apart.
 inline constexpr Index rows_ahead = 16;
 
-template <class T>
-void prefetch_row(T const* row, Index dim_stride, Index dim) {
+/// Prefetches the cache line of an element into the cache of a level. Where many lines wait for memory, those of L1 cache
+/// would stop the arithmetic.
+template <int Level, class T>
+[[gnu::always_inline]] inline void prefetch_line(T const* element) {
+  __builtin_prefetch(element, 0, 4 - Level);
+}
+
+template <int Level = 1, class T>
+[[gnu::always_inline]] inline void prefetch_row(T const* row, Index dim_stride, Index dim) {
   if (dim_stride == 1)
-    for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) __builtin_prefetch(row + d);
+    for (Index d = 0; d < dim; d += 64 / static_cast<Index>(sizeof(T))) prefetch_line<Level>(row + d);
 }
 
 /// Packs `count` > 0 rows from `first` into groups (PackedGroup) of elements along dim. The last group is padded with
@@ -203,7 +210,7 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
     for (Index j = 0; j < rows; ++j) all[j] = finite(j);
     pack_column_tiles(all, from.dim_stride, dim, to);
   } else {
-    // Some rows at a time: the cache lines of different groups lie in the same places of a cache.
+    // Some rows at a time: groups are a large power of two apart, so that their cache lines map to the same cache sets.
     constexpr Index at_once = 16;
     for (Index begin = 0; begin < count; begin += at_once) {
       Index const end = std::min(begin + at_once, annulus::detail::ceil_divide(count, joined) * joined);

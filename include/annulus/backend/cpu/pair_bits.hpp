@@ -82,16 +82,6 @@ void prefetch_mask(HostStep<T> const& step, QueryPanel<A> const& panel, int lane
   for (int line = 0; line < Blocking<A>::key_block; line += 64) __builtin_prefetch(next + line, 0, 2);
 }
 
-/// The boolean mask's elements for `keys`, if they are contiguous and hide all that is hidden; otherwise null.
-template <class T>
-bool const* deciding_mask(HostStep<T> const& step, Index batch, Index head, Index query, RowRange keys,
-                          PairTests const& tests) {
-  bool const others = tests.positions || (tests.documents && step.has_segments()) || step.predicate->restrict;
-  if (others || !tests.consecutive || !step.boolean_mask.data() || step.boolean_mask.stride(3) != 1) return nullptr;
-  return step.boolean_mask.data() +
-         step.boolean_mask.offset(batch, head, query, step.key_positions[static_cast<std::size_t>(keys.begin)]);
-}
-
 /// Sets the bits of the visible pairs of `rows`, where the rules decide pair by pair (keys.each). `same_for_heads`: the
 /// keys that a query sees do not depend on its head.
 template <class T, class A>
@@ -113,7 +103,7 @@ Visibility find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, Pan
         RowRange const asked{rows.key(begin), rows.key(end)};
         bool const* seen = nullptr;
         if (asked.size() == Blocking<A>::key_block)
-          seen = deciding_mask(step, panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests);
+          seen = step.deciding_mask(panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests);
         if (!seen) {
           std::ranges::fill(copied, false);
           step.find_visible(panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests, copied + begin);

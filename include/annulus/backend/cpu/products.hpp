@@ -67,8 +67,7 @@ struct Sums {
   }
 
  private:
-  /// Each product is a square: two rows of two columns. Square (r, c) takes the place of vector c / 2 of row
-  /// 2 * r + c % 2.
+  /// Each product is a square: two rows of two columns. Square (r, c) is stored in of[2 * r + c % 2][c / 2].
   template <class E>
   [[gnu::always_inline]] void add_product_of_quads(E const* a, Index depth_stride, E const* b, Index b_stride,
                                                    Index depth) {

@@ -162,8 +162,8 @@ template <class A>
 }
 
 #if defined(ANNULUS_CPU_HAS_PAIRS)
-/// Stores element(row, v), vector v of a row of a panel, as elements E of neighbouring rows, rounded. The first row is
-/// number `lead` of those in its element. Missing rows are 0.
+/// Rounds element(row, v), vector v of a row of a panel, and stores Operand<E>::depth neighbouring rows in each element
+/// E. Row 0 is row `lead` of its element. Absent rows are 0.
 template <class E, class Element>
 [[gnu::always_inline]] inline void store_joined_rows(Index lead, Index rows, E* to, Element&& element) {
   using V = Vector<float>;
@@ -214,18 +214,23 @@ template <class E>
       });
 }
 
-/// Converts block [rows][panel] to pairs of neighbouring lanes, rounded.
-[[gnu::noinline]] inline void pair_lanes_of_panel(float const* block, Index rows, BfloatPair* pairs) {
+/// Converts `count` numbers, a multiple of two vectors, to pairs, rounded.
+[[gnu::noinline]] inline void round_to_pairs(float const* numbers, Index count, BfloatPair* pairs) {
   using V = Vector<float>;
   using O = Operand<BfloatPair>;
-  for (Index e = 0; e < rows * Blocking<float>::panel; e += 2 * V::lanes, pairs += V::lanes)
-    O::store(O::pairs_of_lanes(V::load(block + e), V::load(block + e + V::lanes)), pairs);
+  for (Index e = 0; e < count; e += 2 * V::lanes, pairs += V::lanes)
+    O::store(O::pairs_of_lanes(V::load(numbers + e), V::load(numbers + e + V::lanes)), pairs);
+}
+
+/// Converts block [rows][panel] to pairs of neighbouring lanes, rounded.
+inline void join_lanes_of_panel(float const* block, Index rows, BfloatPair* pairs) {
+  round_to_pairs(block, rows * Blocking<float>::panel, pairs);
 }
 #endif
 
 #if defined(ANNULUS_CPU_HAS_QUADS)
 /// Converts block [rows][panel] to quads of neighbouring lanes, rounded, in packed groups of rows.
-[[gnu::noinline]] inline void quad_lanes_of_panel(float const* block, Index rows, BfloatQuad* quads) {
+[[gnu::noinline]] inline void join_lanes_of_panel(float const* block, Index rows, BfloatQuad* quads) {
   using V = Vector<float>;
   using O = Operand<BfloatQuad>;
   constexpr Index panel = Blocking<float>::panel, group = PackedGroup<BfloatQuad>::rows;
