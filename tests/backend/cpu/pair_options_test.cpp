@@ -69,6 +69,20 @@ TEST_CASE("blocks of a mask tensor that are visible, hidden, or both", "[cpu]") 
         });
 }
 
+TEST_CASE("a mask tensor and rules that hide pairs within whole blocks", "[cpu]") {
+  constexpr std::int64_t length = 400;
+  for_each_sharding(length, 2, 1, [](RingProblem& problem) {
+    problem.dense.causal = true, problem.dense.window_left = 20, problem.dense.sink_tokens = 5;
+    give_mask(problem, 1, 1);
+  });
+  for_each_sharding(length, 2, 1, [](RingProblem& problem) {
+    std::vector<int> alternating;
+    for (int token = 0; token < length; ++token) alternating.push_back(1 + token % 2);
+    give_documents(problem, alternating);
+    give_mask(problem, 1, 1);
+  });
+}
+
 TEST_CASE("predicates hide pairs beside other rules", "[cpu]") {
   for (std::int64_t length : {33, 130, 260}) {
     for_each_sharding(length, 4, 2, [](RingProblem& problem) {
