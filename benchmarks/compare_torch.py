@@ -100,11 +100,10 @@ def torch_decode_rate(kv_heads, keys, element, threads):
 
 def annulus_counter(build, program, cases, name, counter):
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        subprocess.run(
-            [build / "benchmarks" / program, f"--cases={cases}", f"--benchmark_filter=^{re.escape(name)}/", f"--benchmark_out={out.name}"],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        command = [build / "benchmarks" / program, f"--cases={cases}", f"--benchmark_filter=^{re.escape(name)}/", f"--benchmark_out={out.name}"]
+        result = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if result.returncode != 0:
+            raise SystemExit(f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stderr}")
         return load([out.name])[name][counter] * 1e9
 
 

@@ -32,12 +32,15 @@ struct DecodeCase {
   int threads;
 };
 
-/// Sum of the bits of `bytes` bytes, a multiple of 512: reads them in order, as fast as the memory allows.
+/// Sum of the bits of `bytes` bytes, a multiple of 512: reads them in order, as fast as the memory allows. Without the
+/// prefetches some processors read half as fast.
 [[gnu::noinline]] std::uint64_t read_all(std::byte const* data, Index bytes) {
   typedef std::uint64_t Words __attribute__((vector_size(64)));
   Words sums[8] = {};
   for (Index at = 0; at + 512 <= bytes; at += 512)
     for (int i = 0; i < 8; ++i) {
+      constexpr Index ahead = 32768;
+      if (at + ahead < bytes) __builtin_prefetch(data + at + ahead + 64 * i, 0, 2);
       Words words;
       std::memcpy(&words, data + at + 64 * i, sizeof words);
       sums[i] += words;
