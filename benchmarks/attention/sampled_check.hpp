@@ -151,11 +151,9 @@ class SampledRows {
 
 /// Bound of the relative error. 16-bit types: 4 roundings, as probabilities, gradients of logits and results are each
 /// rounded once; sums are in float. Float and double: 32 roundings, or if larger 2 roundings of the terms of a long
-/// sum: they have either sign, so that the sum over n keys is about sqrt(n) times smaller than they are together. Dropout
-/// enlarges the terms that it keeps, and their roundings.
+/// sum: they have either sign, so that the sum over n keys is about sqrt(n) times smaller than they are together.
 inline double error_bound(AttentionCase const& c) {
-  double const enlarged = c.option == OptionKind::dropout ? 1 / (1 - dropout_probability) : 1;
-  double const roundings = enlarged * std::max(32.0, 2 * std::sqrt(static_cast<double>(c.tokens)));
+  double const roundings = std::max(32.0, 2 * std::sqrt(static_cast<double>(c.tokens)));
   switch (c.type) {
     case DataType::float64:
       return roundings * 0x1p-53;
