@@ -31,7 +31,8 @@ class SampledRows {
         samples_.push_back({Quantity::output, head, row, std::move(exact.output)});
         samples_.push_back({Quantity::lse, head, row, {exact.lse}});
         if (c.pass == Pass::backward)
-          samples_.push_back({Quantity::dq, head, row, gradients.dq(0, 0, row), rounded_delta(c, problem, dout, row)});
+          samples_.push_back(
+              {Quantity::dq, head, row, gradients.dq(0, 0, row), cancelled_terms(c, problem, dout, row)});
       }
       // The gradient of a key needs the statistics of all rows that see it, so one head is checked.
       if (c.pass == Pass::forward || (head != c.heads - 1 && !first_alone)) continue;
@@ -76,11 +77,10 @@ class SampledRows {
     double terms = 0;  ///< norm of terms that cancel, added to that of the exact values
   };
 
-  /// Change of dq, in units of the rounding, as the backward pass reads the output rounded to 16 bits. It matters where
-  /// a row sees few keys and dq is a difference of nearly equal terms.
-  static double rounded_delta(AttentionCase const& c, annulus_test::OracleProblem const& problem,
-                              std::vector<double> const& dout, Index row) {
-    if (c.type != DataType::bfloat16 && c.type != DataType::float16) return 0;
+  /// Norm of the terms whose difference is dq: the sums of P * dP * k and of P * delta * k are nearly equal where a row
+  /// sees few keys, and equal where it sees one. Rounding errors are relative to them.
+  static double cancelled_terms(AttentionCase const& c, annulus_test::OracleProblem const& problem,
+                                std::vector<double> const& dout, Index row) {
     annulus_test::OracleProblem keys = problem;
     keys.v = keys.k;
     std::vector<double> const output = annulus_test::oracle_row(problem, 0, 0, row).output,
