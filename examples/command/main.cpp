@@ -18,6 +18,7 @@
 #include "output_stream.hpp"
 #include "pending_file.hpp"
 #include "plan.hpp"
+#include "trace.hpp"
 
 namespace {
 
@@ -51,7 +52,8 @@ class CommandLine {
   CommandLine(int argc, char** argv)
       : attend_(add_attend(app_, attend_options_)),
         demo_(add_demo(app_, demo_options_)),
-        plan_(add_plan(app_, plan_options_)) {
+        plan_(add_plan(app_, plan_options_)),
+        trace_(add_trace(app_, trace_options_)) {
     add_nki(app_, nki_options_);
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "annulus " ANNULUS_VERSION);
@@ -99,6 +101,8 @@ class CommandLine {
       run_demo(demo_options_);
     else if (plan_.parsed())
       run_plan(plan_options_);
+    else if (trace_.parsed())
+      run_trace(trace_options_);
     else
       run_nki_command(nki_options_);
   }
@@ -119,8 +123,9 @@ class CommandLine {
   AttendOptions attend_options_;
   DemoOptions demo_options_;
   PlanOptions plan_options_;
+  TraceOptions trace_options_;
   NkiOptions nki_options_;
-  CLI::App const &attend_, &demo_, &plan_;
+  CLI::App const &attend_, &demo_, &plan_, &trace_;
   std::exception_ptr help_, error_;
 };
 

@@ -161,4 +161,15 @@ class OutputFolder {
   std::vector<RemovedUnlessKept> created_;
 };
 
+/// Writes a file by write(stream), under its final name only when it is complete. Throws InputError as require_free()
+/// does, and std::runtime_error with the system's reason.
+template <class Write>
+void write_file(std::filesystem::path const& path, std::vector<std::filesystem::path> const& inputs, Write&& write) {
+  OutputFolder::require_free(path, inputs);
+  PendingFile file(path);
+  write(file.stream());
+  file.close();
+  file.commit();
+}
+
 }  // namespace annulus_command

@@ -18,6 +18,8 @@
 #include "call.hpp"
 #include "errors.hpp"
 #include "options.hpp"
+#include "output_folder.hpp"
+#include "plan_picture.hpp"
 
 namespace annulus_command {
 
@@ -334,6 +336,9 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_switch(plan, "--every-step", options.every_step,
              "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
                  " steps in total are summarised, in JSON with \"summarized\": true");
+  add_file(plan, "--svg", options.svg, "draw the work of each rank in each step as an SVG picture");
+  add_file(plan, "--svg-memory", options.svg_memory,
+           "draw the memory of a rank against the number of tokens as an SVG picture");
   return plan;
 }
 
@@ -343,6 +348,11 @@ void run_plan(PlanOptions const& options) {
   std::vector<RingPlan> plans;
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
   if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));
+  if (!options.svg.empty()) write_file(options.svg, {}, [&](std::ostream& stream) { draw_balance(stream, plans); });
+  if (!options.svg_memory.empty())
+    write_file(options.svg_memory, {}, [&](std::ostream& stream) {
+      draw_memory(stream, call, options.passes.backward ? Pass::backward : Pass::forward, options.ranks);
+    });
   auto const lists_steps = [&](RingPlan const& plan) {
     return options.every_step || Index{plan.ranks()} * plan.steps() <= most_listed_steps;
   };

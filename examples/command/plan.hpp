@@ -5,6 +5,7 @@
 #include <annulus/mask/mask.hpp>
 #include <annulus/schedule/ring_plan.hpp>
 #include <annulus/sharding/sharding.hpp>
+#include <filesystem>
 #include <optional>
 
 namespace CLI {
@@ -36,13 +37,14 @@ struct PlanOptions {
   annulus::Rotation rotation = annulus::Rotation::automatic;
   Passes passes{};
   bool json = false;
-  bool every_step = false;  ///< list all steps even where the default is a summary
+  bool every_step = false;                ///< list all steps even where the default is a summary
+  std::filesystem::path svg, svg_memory;  ///< pictures to write; empty: none
 };
 
 /// Adds the subcommand. Its options are parsed into `options`, which must live as long as `app`.
 CLI::App& add_plan(CLI::App& app, PlanOptions& options);
 
-/// Prints the plan. Throws InputError or UnsupportedError for invalid or inconsistent options.
+/// Prints the plan and draws the pictures. Throws InputError or UnsupportedError for invalid or inconsistent options.
 void run_plan(PlanOptions const& options);
 
 }  // namespace annulus_command

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -127,5 +128,56 @@ with Folder():
                 extra = sum(sent) - sum(step[lane + "_bytes"] for step in steps)
                 assert extra in (0, 8 * len(sent)), (rank, name, lane, extra)
         assert sum(event["cat"] == "exchange" for event in mine) >= 8
+
+    # annulus trace reads it: the table has the sums of the file, the picture one rectangle for each span.
+    done = run("trace", "trace.json", "--svg", "timeline.svg")
+    assert done.returncode == 0 and done.stderr == "", done
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:3]}
+    assert list(rows) == ["forward", "backward"]
+    for name, row in rows.items():
+        compute = [sum(event["dur"] for event in spans if event["pid"] == rank and event["name"] in (name + " compute", name + " synchronize"))
+                   for rank in range(4)]
+        waits = [event for event in spans if event["name"].startswith(name + " wait")]
+        assert row[0] == "4" and abs(float(row[2]) - sum(compute) / 4e3) < 0.01, row
+        assert abs(float(row[3]) - sum(event["dur"] for event in waits) / 4e3) < 0.01, row
+        assert abs(float(row[6]) - max(compute) * 4 / sum(compute)) < 0.01, row
+        assert abs(float(row[7]) - sum(event["args"]["bytes_sent"] for event in waits) / 4 / 2**20) < 0.01, row
+    picture = ElementTree.parse("timeline.svg").getroot()
+    hints = [title.text for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+    for hint, kinds in (("compute", ("compute", "synchronize")), ("wait", ("wait",)), ("message in flight", ("wait",))):
+        assert sum(text.startswith(hint + ",") for text in hints) == sum(event["name"].split(" ")[1:2] in [[kind] for kind in kinds] for event in spans), hint
+
+    # Other files are refused, and no picture is left.
+    for number, (text, reason) in enumerate((("", "is not JSON"), ("[1]", "has no array"), ('{"traceEvents": [3]}', "has no pass"),
+                                             ('{"traceEvents": [{"ph": "X"}]}', 'without the text "name"'),
+                                             ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 0, "ts": 1}]}', 'the number "dur"'),
+                                             ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 0, "ts": -1, "dur": 1}]}', "negative"),
+                                             ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 1e9, "ts": 1, "dur": 1}]}', "has rank"),
+                                             ('{"traceEvents": [{"ph": "X", "name": "forward compute", "pid": 0, "ts": 1, "dur": 1}]}', "no whole forward"))):
+        with open("bad.json", "w") as file:
+            file.write(text)
+        done = run("trace", "bad.json", "--svg", "bad.svg")
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, (text, done)
+        assert reason in done.stderr and "accepted: a file written by annulus attend --trace" in done.stderr, (text, done)
+        assert not os.path.exists("bad.svg")
+    assert run("trace", "missing.json").returncode == 2 and run("trace").returncode == 2
+    assert run("trace", "trace.json", "--svg", "trace.json").returncode == 2
+
+    # Pictures of plans: a cell for each rank and step with its work, and idle cells where there is none.
+    hints_of = lambda path: [title.text for title in ElementTree.parse(path).getroot().iter("{http://www.w3.org/2000/svg}title")]
+    assert plan(*call, "--tokens", "64", "--svg", "balance.svg") == plan(*call, "--tokens", "64")
+    cells = [text for text in hints_of("balance.svg") if text.startswith("rank ")]
+    expected = [f"rank {r}, step {i}, keys of rank {step['owner']}: {step['multiply_adds']} multiply-adds"
+                for pass_of in plans(*call, "--tokens", "64") for r, rank in enumerate(pass_of["ranks"]) for i, step in enumerate(rank["steps"])]
+    assert cells == expected
+    plan("--tokens", "4096", "--ranks", "4", "--svg-memory", "memory.svg", "--pass", "forward")
+    texts = [text.text for text in ElementTree.parse("memory.svg").getroot().iter("{http://www.w3.org/2000/svg}text")]
+    # Scores of 4096 x 4096 floats and four tensors of 4096 x 64 of them.
+    assert "68 MiB" in texts and "ring of 4, each" in texts and "4k" in texts, texts
+    for arguments in (["--ranks", "65", "--tokens", "650", "--svg", "x.svg"], ["--queries", "5", "--keys", "6", "--svg-memory", "x.svg"],
+                      ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"]):
+        done = run("plan", *arguments)
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done
+        assert not os.path.exists("x.svg")
 
 print("ok")

@@ -1,0 +1,229 @@
+#include "plan_picture.hpp"
+
+#include <algorithm>
+#include <annulus/core/error.hpp>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "errors.hpp"
+#include "picture/diagram.hpp"
+#include "picture/svg.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+using annulus::Index;
+using annulus::Pass;
+using annulus::Rank;
+using annulus::RingPlan;
+using annulus_picture::Anchor;
+using annulus_picture::Axis;
+using annulus_picture::Diagram;
+using annulus_picture::fixed;
+using annulus_picture::Svg;
+
+std::string_view name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
+
+/// Colour between white (0) and dark blue (1).
+std::string shade(double share) {
+  constexpr std::array dark{27, 108, 168};
+  std::string colour = "rgb(";
+  for (std::size_t i = 0; i < dark.size(); ++i)
+    colour += (i == 0 ? "" : ",") + std::to_string(static_cast<int>(std::lround(255 + share * (dark[i] - 255))));
+  return colour + ")";
+}
+
+/// Largest work of any rank in a step; the step takes as long as this.
+Index busiest(RingPlan const& plan, int step) {
+  Index most = 0;
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) most = std::max(most, plan.step(rank, step).multiply_adds);
+  return most;
+}
+
+/// Sizes of the diagram of one plan, in pixels.
+struct BalanceLayout {
+  static constexpr double left = 70, title = 62, bottom = 34, gap = 24, bars = 170, right = 80;
+
+  double cell_width, cell_height;
+
+  explicit BalanceLayout(RingPlan const& plan)
+      : cell_width(std::clamp(560.0 / plan.steps(), 9.0, 64.0)),
+        cell_height(std::clamp(560.0 / plan.ranks(), 9.0, 30.0)) {}
+
+  double cells(RingPlan const& plan) const { return cell_width * plan.steps(); }
+  double width(RingPlan const& plan) const { return left + cells(plan) + gap + bars + right; }
+  double height(RingPlan const& plan) const { return title + cell_height * plan.ranks() + bottom; }
+};
+
+void draw_plan(Svg& svg, RingPlan const& plan, double top) {
+  BalanceLayout const layout(plan);
+  Index most = 1, rounds = 0, work = 0;
+  for (int step = 0; step < plan.steps(); ++step) {
+    most = std::max(most, busiest(plan, step));
+    rounds += busiest(plan, step);
+  }
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) work += plan.multiply_adds(rank);
+  double const mean = std::max(1.0, static_cast<double>(work) / plan.ranks());
+  double const waiting = rounds == 0 ? 0 : 1 - mean / static_cast<double>(rounds);
+
+  svg.text({BalanceLayout::left, top + 20},
+           std::string(name_of(plan.request().pass)) + ", " + plan.request().sharding.name() + " sharding, " +
+               std::to_string(plan.global_queries()) + " queries, " + std::to_string(plan.global_keys()) + " keys, " +
+               std::to_string(plan.ranks()) + " ranks",
+           {.size = 14, .bold = true});
+  svg.text({BalanceLayout::left, top + 38},
+           "busiest rank: " + fixed(plan.imbalance(), 2) + " times the mean work; " + fixed(100 * waiting, 0) +
+               " % of the ranks' time is idle if each step waits for the slowest rank");
+  double const first = top + BalanceLayout::title, bars = BalanceLayout::left + layout.cells(plan) + BalanceLayout::gap;
+  double const end = first + layout.cell_height * plan.ranks();
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+    double const y = first + layout.cell_height * rank;
+    if (layout.cell_height >= 12 || rank % 8 == 0)
+      svg.text({BalanceLayout::left - 8, y + layout.cell_height / 2 + 4}, "rank " + std::to_string(rank),
+               {.anchor = Anchor::end});
+    for (int step = 0; step < plan.steps(); ++step) {
+      Index const multiply_adds = plan.step(rank, step).multiply_adds;
+      double const share = static_cast<double>(multiply_adds) / static_cast<double>(most);
+      double const x = BalanceLayout::left + layout.cell_width * step;
+      svg.rectangle({x + 0.5, y + 0.5}, layout.cell_width - 1, layout.cell_height - 1,
+                    multiply_adds == 0 ? "#f6d5d5" : shade(0.12 + 0.88 * share),
+                    "rank " + std::to_string(rank) + ", step " + std::to_string(step) + ", keys of rank " +
+                        std::to_string(plan.owner(rank, step)) + ": " + std::to_string(multiply_adds) +
+                        " multiply-adds");
+      if (layout.cell_width >= 40 && layout.cell_height >= 16)
+        svg.text({x + layout.cell_width / 2, y + layout.cell_height / 2 + 4},
+                 multiply_adds == 0 ? "idle" : fixed(100 * share, 0) + " %",
+                 {.anchor = Anchor::middle, .size = 11, .colour = share > 0.55 ? "#ffffff" : "#24292f"});
+    }
+    double const relative = static_cast<double>(plan.multiply_adds(rank)) / mean;
+    svg.rectangle({bars, y + 1.5}, BalanceLayout::bars * relative / std::max(plan.imbalance(), 1.0),
+                  layout.cell_height - 3, "#1b6ca8");
+    if (layout.cell_height >= 12)
+      svg.text({bars + BalanceLayout::bars + 10, y + layout.cell_height / 2 + 4}, fixed(relative, 2));
+  }
+  double const mean_at = bars + BalanceLayout::bars / std::max(plan.imbalance(), 1.0);
+  svg.line({mean_at, first}, {mean_at, end}, "#d1242f", 1.5);
+  int const apart = layout.cell_width >= 24 ? 1 : 8;
+  for (int step = 0; step < plan.steps(); step += apart)
+    svg.text({BalanceLayout::left + layout.cell_width * (step + 0.5), end + 16}, std::to_string(step),
+             {.anchor = Anchor::middle});
+  svg.text({BalanceLayout::left - 8, end + 16}, "step", {.anchor = Anchor::end});
+  svg.text({bars, end + 16}, "work of the rank; mean = 1 (red)");
+}
+
+/// Bytes with a binary unit.
+std::string bytes_text(double bytes) {
+  static constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return fixed(bytes, bytes < 10 && bytes != std::floor(bytes) ? 1 : 0) + ' ' + units[unit];
+}
+
+std::string tokens_text(Index tokens) {
+  if (tokens >= Index{1} << 20 && tokens % (Index{1} << 20) == 0) return std::to_string(tokens >> 20) + "M";
+  if (tokens >= 1024 && tokens % 1024 == 0) return std::to_string(tokens >> 10) + "k";
+  return std::to_string(tokens);
+}
+
+/// Bytes of operands and results of a pass for `queries` and `keys` rows.
+double operand_bytes(Call const& call, Pass pass, Index queries, Index keys) {
+  annulus::AttentionShape const& shape = call.shape.attention;
+  auto const rows_of = [&](Index rows, Index heads, Index dim) {
+    return static_cast<double>(shape.batch) * static_cast<double>(rows) * static_cast<double>(heads) *
+           static_cast<double>(dim) * static_cast<double>(annulus::size_of(call.shape.dtype));
+  };
+  double const operands = rows_of(queries, shape.query_heads, shape.head_dim + shape.value_dim) +
+                          rows_of(keys, shape.kv_heads, shape.head_dim + shape.value_dim);
+  return pass == Pass::forward ? operands : 2 * operands;
+}
+
+}  // namespace
+
+void draw_balance(std::ostream& stream, std::vector<RingPlan> const& plans) {
+  double width = 0, height = 0;
+  for (RingPlan const& plan : plans) {
+    if (plan.ranks() > most_drawn_ranks)
+      throw InputError("--svg is asked for " + std::to_string(plan.ranks()) + " ranks; accepted: up to " +
+                       std::to_string(most_drawn_ranks));
+    width = std::max({width, BalanceLayout(plan).width(plan), 640.0});
+    height += BalanceLayout(plan).height(plan);
+  }
+  Svg svg(stream, width, height, "Work of each rank in each step of ring attention");
+  double top = 0;
+  for (RingPlan const& plan : plans) {
+    draw_plan(svg, plan, top);
+    top += BalanceLayout(plan).height(plan);
+  }
+}
+
+void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
+  constexpr int most_points = 16;
+  Index const tokens = call.shape.queries;
+  if (tokens != call.shape.keys)
+    throw InputError("--svg-memory is asked for " + std::to_string(tokens) + " queries and " +
+                     std::to_string(call.shape.keys) + " keys; accepted: as many queries as keys");
+  std::vector<Index> lengths;
+  for (Index length = tokens; length >= 2 * ranks && std::ssize(lengths) < most_points; length /= 2)
+    lengths.insert(lengths.begin(), length);
+  if (lengths.size() < 2)
+    throw InputError("--svg-memory is asked for " + std::to_string(tokens) + " tokens on " + std::to_string(ranks) +
+                     " ranks; accepted: at least four tokens a rank");
+
+  using Points = std::vector<std::pair<double, double>>;
+  Points all_scores, one_rank, ring;
+  double const heads = static_cast<double>(call.shape.attention.batch * call.shape.attention.query_heads);
+  for (Index const length : lengths) {
+    Call part = call;
+    part.shape.queries = part.shape.keys = length;
+    auto const bytes_on = [&](int count) {
+      RingPlan const plan = plan_of(part, pass, count);
+      double most = 0;
+      for (Rank rank = 0; rank < count; ++rank)
+        most = std::max(most, operand_bytes(part, pass, plan.local_queries(rank), plan.local_keys(rank)) +
+                                  static_cast<double>(plan.peak_buffer_bytes(rank)));
+      return most;
+    };
+    double const at = static_cast<double>(length);
+    double const scores = heads * at * at * static_cast<double>(annulus::size_of(call.shape.dtype));
+    all_scores.emplace_back(at, operand_bytes(part, pass, length, length) + scores);
+    one_rank.emplace_back(at, bytes_on(1));
+    ring.emplace_back(at, bytes_on(ranks));
+  }
+
+  Svg svg(stream, 760, 460, "Memory of a rank as the sequence grows");
+  Diagram diagram{.corner = {90, 60}, .width = 480, .height = 330};
+  diagram.x = {.first = static_cast<double>(lengths.front()), .last = static_cast<double>(tokens), .logarithmic = true};
+  double const least = std::exp2(std::floor(std::log2(ring.front().second)));
+  diagram.y = {.first = least, .last = std::exp2(std::ceil(std::log2(all_scores.back().second))), .logarithmic = true};
+  svg.text({90, 26}, "Bytes on one device, " + std::string(name_of(pass)) + " pass: operands, results and buffers",
+           {.size = 14, .bold = true});
+  int const octaves = static_cast<int>(std::lround(std::log2(diagram.y.last / diagram.y.first)));
+  int const apart = std::max(1, (octaves + 9) / 10);
+  for (int octave = 0; octave <= octaves; octave += apart)
+    diagram.draw_level(svg, std::ldexp(least, octave), bytes_text(std::ldexp(least, octave)));
+  std::size_t const columns = (lengths.size() + 7) / 8;
+  for (std::size_t i = (lengths.size() - 1) % columns; i < lengths.size(); i += columns)
+    diagram.draw_column(svg, static_cast<double>(lengths[i]), tokens_text(lengths[i]));
+  diagram.draw_frame(svg, "");
+  svg.text({90 + 240, 60 + 330 + 38}, "tokens", {.anchor = Anchor::middle});
+  struct Curve {
+    Points const& points;
+    std::string_view colour;
+    std::string name;
+  };
+  std::array const curves{Curve{all_scores, "#d1242f", "all scores stored"}, Curve{one_rank, "#7d8791", "one device"},
+                          Curve{ring, "#1b6ca8", "ring of " + std::to_string(ranks) + ", each"}};
+  double y = 80;
+  for (Curve const& curve : curves) {
+    diagram.draw_curve(svg, curve.points, curve.colour, 2.5);
+    draw_legend_entry(svg, {590, y}, curve.colour, 2.5, curve.name);
+    svg.text({622, y + 20}, bytes_text(curve.points.back().second), {.size = 11});
+    y += 44;
+  }
+}
+
+}  // namespace annulus_command

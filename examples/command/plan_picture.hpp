@@ -1,0 +1,24 @@
+#pragma once
+// Pictures of plans: who works when, and how much memory a rank needs as the sequence grows.
+
+#include <annulus/schedule/ring_plan.hpp>
+#include <ostream>
+#include <vector>
+
+#include "call.hpp"
+
+namespace annulus_command {
+
+/// Most ranks that draw_balance shows.
+inline constexpr int most_drawn_ranks = 64;
+
+/// Draws a diagram of rank x step for each plan: the darker a cell, the more multiply-adds the rank has in the step; and
+/// next to it the work of each rank, relative to the mean. Throws InputError for more than most_drawn_ranks ranks.
+void draw_balance(std::ostream& stream, std::vector<annulus::RingPlan> const& plans);
+
+/// Draws the memory of a rank against the number of tokens, up to that of the call, in powers of two: attention that
+/// stores all scores, attention on one rank that stores none, and the ring. Of `pass`, as planned. Throws InputError if
+/// the call has unequal numbers of queries and keys, or fewer than two powers of two fit.
+void draw_memory(std::ostream& stream, Call const& call, annulus::Pass pass, int ranks);
+
+}  // namespace annulus_command
