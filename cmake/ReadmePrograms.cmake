@@ -1,12 +1,11 @@
-# annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...])
+# annulus_add_readme_programs(<markdown file> [PREFIX <prefix>] [MPI_BLOCKS <number>...] [PACKAGE <variable>])
 #     Tests the code of a page. Each ```cpp block with a main function becomes a program and a ctest entry
 #     readme.<prefix>program_<number>, which runs in a folder per page. A block that starts with an include and has no
 #     main function is compiled alone: fragment_<number>. Blocks are counted from 1. Pages after the first need a prefix.
 #     MPI_BLOCKS: these need MPI, without which they are left out; their programs run on two ranks.
-#     The first ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to the first program under
-#     the file name that the block uses: folder ANNULUS_README_PACKAGE, which the package test builds to run
-#     ANNULUS_README_PROGRAM. Folder ANNULUS_README_MPI_PACKAGE is the same for the first program that uses MPI, with
-#     the component and target of MPI.
+#     PACKAGE <variable>: the page's ```cmake block with find_package(annulus becomes package/CMakeLists.txt, next to
+#     the first program under the file name that the block uses; <variable> is set to the folder, which the package test
+#     builds, and <variable>_PROGRAM to the name of the program.
 
 # Sets <prefix>_count and <prefix>_0 .. <prefix>_<count-1> to all blocks of one language: not a list, as code has
 # semicolons.
@@ -75,7 +74,7 @@ function(annulus_write_readme_package cmake_text source folder program)
 endfunction()
 
 function(annulus_add_readme_programs readme)
-  cmake_parse_arguments(PARSE_ARGV 1 readme "" "PREFIX" "MPI_BLOCKS")
+  cmake_parse_arguments(PARSE_ARGV 1 readme "" "PREFIX;PACKAGE" "MPI_BLOCKS")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${readme}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/readme/${readme_PREFIX}")
   file(READ "${readme}" text)
@@ -83,8 +82,8 @@ function(annulus_add_readme_programs readme)
   annulus_fenced_blocks("${text}" cmake cmake)
 
   set(number 0)
+  set(found FALSE)
   set(first_program)
-  set(first_mpi_program)
   while(number LESS cpp_count)
     set(block "${cpp_${number}}")
     math(EXPR number "${number} + 1")
@@ -94,34 +93,31 @@ function(annulus_add_readme_programs readme)
     endif()
     if(block MATCHES "int main\\(")
       annulus_add_readme_program(${readme_PREFIX}program_${number} "${block}" "${folder}" ${needs_mpi})
-      if(needs_mpi AND NOT first_mpi_program)
-        set(first_mpi_program "${block}")
-      elseif(NOT needs_mpi AND NOT first_program)
+      set(found TRUE)
+      if(NOT first_program AND (ANNULUS_WITH_MPI OR NOT needs_mpi))
         set(first_program "${block}")
       endif()
     elseif(block MATCHES "^#include")
+      set(found TRUE)
       annulus_add_readme_program(${readme_PREFIX}fragment_${number} "${block}" "${folder}" ${needs_mpi})
     endif()
   endwhile()
-  if(NOT first_program)
-    message(FATAL_ERROR "${readme} has no \`\`\`cpp block with a main function, so none of its programs would be tested")
+  if(NOT found)
+    message(FATAL_ERROR "${readme} has no \`\`\`cpp block that is a program or begins with an include: none would be tested")
   endif()
-
+  if(NOT readme_PACKAGE OR NOT first_program)
+    return()
+  endif()
   set(number 0)
   while(number LESS cmake_count)
     set(block "${cmake_${number}}")
     math(EXPR number "${number} + 1")
     if(block MATCHES "find_package\\(annulus")
       annulus_write_readme_package("${block}" "${first_program}" "${folder}/package" program)
-      set(ANNULUS_README_PACKAGE "${folder}/package" PARENT_SCOPE)
-      if(first_mpi_program AND ANNULUS_WITH_MPI)
-        string(REPLACE "find_package(annulus REQUIRED" "find_package(annulus REQUIRED COMPONENTS cpu mpi" block "${block}")
-        string(REPLACE "annulus::cpu" "annulus::cpu annulus::mpi" block "${block}")
-        annulus_write_readme_package("${block}" "${first_mpi_program}" "${folder}/mpi_package" program)
-        set(ANNULUS_README_MPI_PACKAGE "${folder}/mpi_package" PARENT_SCOPE)
-      endif()
-      set(ANNULUS_README_PROGRAM "${program}" PARENT_SCOPE)
-      break()
+      set(${readme_PACKAGE} "${folder}/package" PARENT_SCOPE)
+      set(${readme_PACKAGE}_PROGRAM "${program}" PARENT_SCOPE)
+      return()
     endif()
   endwhile()
+  message(FATAL_ERROR "${readme} has no \`\`\`cmake block with find_package(annulus, so its package would not be tested")
 endfunction()
