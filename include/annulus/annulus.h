@@ -32,7 +32,7 @@ typedef enum annulus_status {
   ANNULUS_UNSUPPORTED_ERROR = 3,   /* an invalid or unsupported option or operand */
   ANNULUS_COMMUNICATION_ERROR = 4, /* a peer is lost, late, or was called differently */
   ANNULUS_OUT_OF_MEMORY = 5,
-  ANNULUS_OTHER_ERROR = 6          /* an exception that is not of the library */
+  ANNULUS_OTHER_ERROR = 6 /* an exception that is not of the library */
 } annulus_status;
 
 typedef struct annulus_error {
