@@ -146,7 +146,6 @@ static annulus_status refuse_on_rank_1(annulus_ring* ring, void* context) {
 
 static annulus_status fail_on_rank_2(annulus_ring* ring, void* context) {
   annulus_error const own = {ANNULUS_OTHER_ERROR, -1, -1, -1, "no data for rank 2"};
-  (void)context;
   if (annulus_ring_rank(ring) == 2) return annulus_set_error(&own);
   return attend_on_rank(ring, context, &whole);
 }
@@ -177,12 +176,20 @@ static void test_failing_ranks(void) {
 }
 
 static void test_plan(void) {
-  annulus_plan_request request = {ANNULUS_PASS_FORWARD, ANNULUS_BFLOAT16, 8, 1, 32, 8, 128, 128, 131072, 131072};
+  annulus_plan_request request = {0};
   annulus_plan_totals totals;
   annulus_rank_plan rank;
   annulus_step_plan step;
   annulus_plan* plan = NULL;
   int64_t sent = 0;
+  request.pass = ANNULUS_PASS_FORWARD;
+  request.dtype = ANNULUS_BFLOAT16;
+  request.ranks = 8;
+  request.batch = 1;
+  request.query_heads = 32;
+  request.kv_heads = 8;
+  request.head_dim = request.value_dim = 128;
+  request.queries = request.keys = 131072;
   REQUIRE(annulus_plan_create(&request, NULL, &plan) == ANNULUS_SUCCESS);
   REQUIRE(annulus_plan_get_totals(plan, &totals) == ANNULUS_SUCCESS);
   REQUIRE(totals.ranks == 8 && totals.steps == 8 && totals.rotation == ANNULUS_ROTATION_KEYS && totals.imbalance == 1);

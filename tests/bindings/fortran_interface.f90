@@ -16,8 +16,9 @@ program fortran_interface
   integer, allocatable :: own(:)
   real(double), dimension(dim, heads, tokens, 1) :: q, k, v, dout, output, dq, dk, dv
   real(double) :: lse(tokens, heads, 1)
-  real(double), allocatable, dimension(:, :, :, :) :: q_own, k_own, v_own, dout_own, output_own, dq_own, dk_own, dv_own
-  real(double), allocatable, dimension(:, :, :) :: lse_own, remainder_own
+  real(double), allocatable, target, dimension(:, :, :, :) :: q_own, k_own, v_own, dout_own, output_own, dq_own, dk_own, &
+    dv_own
+  real(double), allocatable, target, dimension(:, :, :) :: lse_own, remainder_own
 #if defined(USE_MPI)
   integer :: error
   call MPI_Init(error)
@@ -41,6 +42,7 @@ program fortran_interface
   rows = int(lengths(rank + 1))
   allocate (positions(rows))
   call require(annulus_shard_positions(options%sharding, annulus_queries, rank, ranks, lengths, positions))
+  allocate (own(rows))
   own = int(positions) + 1
   q_own = q(:, :, own, :)
   k_own = k(:, :, own, :)

@@ -3,7 +3,8 @@
 !
 ! The first index of a Fortran array runs fastest, so the extents are in reverse order: q(head_dim, query_heads,
 ! local_queries, batch), lse(local_queries, query_heads, batch). annulus_tensor_of(q) describes an array to the library,
-! which reads or writes it in the call that gets the description. Positions count from 0.
+! which reads or writes it in the call that gets the description; the array is contiguous, and has the attribute target.
+! Positions count from 0.
 module annulus
   use, intrinsic :: iso_c_binding
   implicit none
@@ -139,7 +140,7 @@ module annulus
   interface annulus_tensor_of
     module procedure tensor_of_float_4, tensor_of_double_4, tensor_of_float_3, tensor_of_double_3
   end interface
-  private :: tensor_of_float_4, tensor_of_double_4, tensor_of_float_3, tensor_of_double_3, dense
+  private :: tensor_of_float_4, tensor_of_double_4, tensor_of_float_3, tensor_of_double_3, dense, require_contiguous
 
 contains
 
@@ -171,37 +172,48 @@ contains
     integer, intent(in) :: extents(:)
     type(annulus_tensor) :: tensor
     integer :: axis
+    integer(c_int64_t) :: stride
     tensor%data = first
     tensor%dtype = dtype
     tensor%num_axes = size(extents)
-    tensor%strides(size(extents)) = 1
+    stride = 1
     do axis = size(extents), 1, -1
       tensor%extents(axis) = extents(axis)
-      if (axis > 1) tensor%strides(axis - 1) = tensor%strides(axis) * extents(axis)
+      tensor%strides(axis) = stride
+      stride = stride * extents(axis)
     end do
   end function
 
+  subroutine require_contiguous(contiguous_array)
+    logical, intent(in) :: contiguous_array
+    if (.not. contiguous_array) error stop 'annulus_tensor_of requires a contiguous array, got an array with gaps'
+  end subroutine
+
   function tensor_of_float_4(x) result(tensor)
-    real(c_float), intent(in), contiguous, target :: x(:, :, :, :)
+    real(c_float), intent(in), target :: x(:, :, :, :)
     type(annulus_tensor) :: tensor
+    call require_contiguous(is_contiguous(x))
     tensor = dense(c_loc(x), annulus_float32, [size(x, 4), size(x, 3), size(x, 2), size(x, 1)])
   end function
 
   function tensor_of_double_4(x) result(tensor)
-    real(c_double), intent(in), contiguous, target :: x(:, :, :, :)
+    real(c_double), intent(in), target :: x(:, :, :, :)
     type(annulus_tensor) :: tensor
+    call require_contiguous(is_contiguous(x))
     tensor = dense(c_loc(x), annulus_float64, [size(x, 4), size(x, 3), size(x, 2), size(x, 1)])
   end function
 
   function tensor_of_float_3(x) result(tensor)
-    real(c_float), intent(in), contiguous, target :: x(:, :, :)
+    real(c_float), intent(in), target :: x(:, :, :)
     type(annulus_tensor) :: tensor
+    call require_contiguous(is_contiguous(x))
     tensor = dense(c_loc(x), annulus_float32, [size(x, 3), size(x, 2), size(x, 1)])
   end function
 
   function tensor_of_double_3(x) result(tensor)
-    real(c_double), intent(in), contiguous, target :: x(:, :, :)
+    real(c_double), intent(in), target :: x(:, :, :)
     type(annulus_tensor) :: tensor
+    call require_contiguous(is_contiguous(x))
     tensor = dense(c_loc(x), annulus_float64, [size(x, 3), size(x, 2), size(x, 1)])
   end function
 

@@ -55,7 +55,11 @@ def load(name: str) -> ctypes.CDLL:
     for folder in (os.environ.get("ANNULUS_LIBRARY_DIR"), here, os.path.join(here, "..", "..", "..")):
         if folder and os.path.exists(os.path.join(folder, file)):
             return ctypes.CDLL(os.path.join(folder, file))
-    return ctypes.CDLL(file)
+    try:
+        return ctypes.CDLL(file)
+    except OSError as error:
+        raise OSError(f"{error}; {file} is needed on the path of the dynamic linker, next to {here} as installed, or in "
+                      "the folder that ANNULUS_LIBRARY_DIR names") from None
 
 
 c = load("annulus_c")

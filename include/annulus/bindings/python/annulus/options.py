@@ -22,7 +22,7 @@ class Striped:
 
 @dataclass(frozen=True)
 class ExplicitMap:
-    """queries[rank] and keys[rank] (default: as the queries): the positions that a rank owns, in the order of its rows."""
+    """queries[rank] and keys[rank] (default: as queries): the positions that a rank owns, in the order of its rows."""
 
     queries: Sequence[Sequence[int]]
     keys: Optional[Sequence[Sequence[int]]] = None
