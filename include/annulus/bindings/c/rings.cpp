@@ -13,7 +13,10 @@ annulus_ring_options annulus_default_ring_options(void) {
 }
 
 annulus_status annulus_ring_self(annulus_ring** ring) {
-  return guarded([&] { require_given(ring, "ring") = new RingHandle<SelfRing>(SelfRing()); });
+  return guarded([&] {
+    require_given(ring, "ring");
+    *ring = new RingHandle<SelfRing>(SelfRing());
+  });
 }
 
 annulus_status annulus_run_ring(int ranks, annulus_rank_function function, void* context,
