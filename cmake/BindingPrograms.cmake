@@ -38,6 +38,12 @@ if(ANNULUS_WITH_MPI)
                   OUTPUT_QUIET ERROR_QUIET)
 endif()
 
+# What the package tests install.
+add_dependencies(annulus_quick_tests annulus_c)
+if(ANNULUS_WITH_MPI)
+  add_dependencies(annulus_quick_tests annulus_c_mpi)
+endif()
+
 set(annulus_fortran_module "${annulus_bindings}/fortran/annulus.f90")
 
 function(annulus_link_c_program target language mpi)

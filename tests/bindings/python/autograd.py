@@ -55,8 +55,8 @@ class TorchAttention(unittest.TestCase):
         self.check(Tensor, lambda tensor: tensor.numpy(), 1e-12)
 
     def test_bfloat16(self):
-        self.check(lambda x: Tensor(to_bfloat16(x), "bfloat16"), lambda tensor: from_bfloat16(tensor.array.view(np.uint16)),
-                   8e-2, lambda x: from_bfloat16(to_bfloat16(x)))
+        self.check(lambda x: Tensor(to_bfloat16(x), "bfloat16"),
+                   lambda tensor: from_bfloat16(tensor.array.view(np.uint16)), 8e-2, lambda x: from_bfloat16(to_bfloat16(x)))
 
     def test_other_devices_are_refused(self):
         q, k, v, _ = (Tensor(x, device="cuda") for x in random_arrays())

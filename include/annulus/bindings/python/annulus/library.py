@@ -49,17 +49,18 @@ PASSES = ("forward", "backward")
 
 
 def load(name: str) -> ctypes.CDLL:
-    """The library in ANNULUS_LIBRARY_DIR, in a wheel, in an installation of the package, or on the system's path."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    """The library in the folder ANNULUS_LIBRARY_DIR, if that is set; else in the wheel, in the installation that this
+    package is part of, or on the path of the dynamic linker."""
     file = "lib" + name + ".so"
-    for folder in (os.environ.get("ANNULUS_LIBRARY_DIR"), here, os.path.join(here, "..", "..", "..")):
-        if folder and os.path.exists(os.path.join(folder, file)):
-            return ctypes.CDLL(os.path.join(folder, file))
+    here = os.path.dirname(os.path.abspath(__file__))
+    chosen = os.environ.get("ANNULUS_LIBRARY_DIR")
+    folders = [chosen] if chosen else [here, os.path.dirname(os.path.dirname(os.path.dirname(here)))]
+    paths = [os.path.join(folder, file) for folder in folders]
     try:
-        return ctypes.CDLL(file)
+        return ctypes.CDLL(next(filter(os.path.exists, paths), paths[0] if chosen else file))
     except OSError as error:
-        raise OSError(f"{error}; {file} is needed on the path of the dynamic linker, next to {here} as installed, or in "
-                      "the folder that ANNULUS_LIBRARY_DIR names") from None
+        raise OSError(f"annulus cannot load {file}: {error}; accepted: the library in one of {folders}, or in the "
+                      "folder that ANNULUS_LIBRARY_DIR names") from None
 
 
 c = load("annulus_c")
