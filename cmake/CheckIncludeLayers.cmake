@@ -17,6 +17,7 @@ set(allowed_backend core tensor numerics mask schedule nki)
 set(allowed_ring core tensor mask schedule comm/communicator.hpp backend/backend.hpp)
 set(allowed_attention core tensor numerics sharding mask schedule comm backend ring)
 set(allowed_interop attention)
+set(allowed_bindings annulus.h core tensor mask sharding schedule comm backend attention)
 
 # Headers that need an optional library: only headers that match may include them, and umbrella headers under
 # #if defined(ANNULUS_WITH_MPI).
@@ -98,6 +99,7 @@ if(SELF_TEST)
   expect_refusal(. "\"annulus/comm/mpi/call.hpp\"")
   expect_refusal(tensor "<mpi.h>")
   expect_refusal(comm "\"communicator.hpp\"")
+  expect_refusal(bindings/c "\"annulus/interop/nkilib.hpp\"")
   expect_refusal(unknown_folder "\"annulus/core/index.hpp\"")
 else()
   check_tree("${INCLUDE_DIR}" complaints)

@@ -4,6 +4,8 @@
 include(GNUInstallDirs)
 
 file(GLOB_RECURSE annulus_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/annulus/*.hpp")
+# Headers of the sources of annulus::c, which is compiled.
+list(FILTER annulus_headers EXCLUDE REGEX "/include/annulus/bindings/")
 set(annulus_mpi_headers ${annulus_headers})
 list(FILTER annulus_mpi_headers INCLUDE REGEX "/include/annulus/comm/mpi(/.*)?\\.hpp$")
 list(REMOVE_ITEM annulus_headers ${annulus_mpi_headers})

@@ -9,6 +9,7 @@
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
+#include "annulus/core/version.hpp"
 #include "annulus/schedule/print_plan.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
 #include "annulus/tensor/eigen.hpp"

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <span>
 #include <utility>
@@ -137,6 +138,14 @@ class RingAttention {
         call_of(Pass::backward, operands), {view_of(q), view_of(k), view_of(v)},
         {view_of(dout), view_of(output), view_of(lse), detail::view_if_given<Statistics>(lse_remainder)}, operands,
         given);
+  }
+
+  /// Takes part in a call for a rank that has no views to pass, because its arguments are not tensors of the right types:
+  /// all ranks throw `reason`, as for other invalid arguments, and the ring stays open. `call`: Operands::call. Collective.
+  void refuse(Pass pass, std::exception_ptr reason, std::optional<Index> call = {}) {
+    calls_.execute({pass, call, is_checked()}, [&](Call& begun) {
+      calls_.compare(begun, [&](detail::CallRecord&) { std::rethrow_exception(reason); });
+    });
   }
 
   /// The plan of the last call of a pass; empty before the first one.

@@ -1,0 +1,105 @@
+#include "annulus/bindings/c/options.hpp"
+
+#include <string_view>
+
+#include "annulus/bindings/c/errors.hpp"
+
+namespace annulus::bindings {
+
+namespace {
+
+std::vector<std::vector<Index>> map_of(int ranks, int64_t const* lengths, int64_t const* positions,
+                                       std::string_view side) {
+  require_given(lengths, detail::message_of("sharding: map_", side, "_lengths"));
+  std::vector<std::vector<Index>> map;
+  for (int rank = 0; rank < ranks; ++rank) {
+    detail::check<UnsupportedError>(lengths[rank] >= 0, "sharding: the explicit map of ", side, " has ", lengths[rank],
+                                    " positions on rank ", rank, "; accepted: 0 or more");
+    if (lengths[rank] > 0) require_given(positions, detail::message_of("sharding: the positions of ", side));
+    map.emplace_back(positions, positions + lengths[rank]);
+    positions += lengths[rank];
+  }
+  return map;
+}
+
+Sharding explicit_map(annulus_sharding const& sharding) {
+  detail::check<UnsupportedError>(sharding.map_ranks >= 1, "sharding: map_ranks is ", sharding.map_ranks,
+                                  "; an explicit map needs 1 or more");
+  ExplicitMap map{map_of(sharding.map_ranks, sharding.map_query_lengths, sharding.map_queries, "query"), {}};
+  if (sharding.map_key_lengths)
+    map.keys = map_of(sharding.map_ranks, sharding.map_key_lengths, sharding.map_keys, "key");
+  return map;
+}
+
+Rotation rotation_of(annulus_rotation rotation) {
+  switch (rotation) {
+    case ANNULUS_ROTATION_AUTOMATIC:
+      return Rotation::automatic;
+    case ANNULUS_ROTATION_KEYS:
+      return Rotation::keys;
+    case ANNULUS_ROTATION_QUERIES:
+      return Rotation::queries;
+  }
+  throw UnsupportedError(
+      detail::message_of("rotation is ", static_cast<int>(rotation), "; accepted: 0 automatic, 1 keys, 2 queries"));
+}
+
+}  // namespace
+
+bool flag_of(int flag, char const* name) {
+  detail::check<UnsupportedError>(flag == 0 || flag == 1, name, " is ", flag, "; accepted: 0 and 1");
+  return flag == 1;
+}
+
+Sharding sharding_of(annulus_sharding const& sharding) {
+  bool const mapped = sharding.map_ranks || sharding.map_query_lengths || sharding.map_queries ||
+                      sharding.map_key_lengths || sharding.map_keys;
+  detail::check<UnsupportedError>(sharding.kind == ANNULUS_EXPLICIT_MAP || !mapped,
+                                  "sharding: an explicit map is given, but kind is ", static_cast<int>(sharding.kind),
+                                  "; accepted with a map: ANNULUS_EXPLICIT_MAP");
+  detail::check<UnsupportedError>(sharding.kind == ANNULUS_STRIPED || sharding.block == 1 || sharding.block == 0,
+                                  "sharding: block is ", sharding.block, ", but kind is ",
+                                  static_cast<int>(sharding.kind), "; accepted with blocks: ANNULUS_STRIPED");
+  switch (sharding.kind) {
+    case ANNULUS_CONTIGUOUS:
+      return Contiguous{};
+    case ANNULUS_STRIPED:
+      return Striped{.block = static_cast<Index>(sharding.block)};
+    case ANNULUS_ZIGZAG:
+      return Zigzag{};
+    case ANNULUS_EXPLICIT_MAP:
+      return explicit_map(sharding);
+  }
+  throw UnsupportedError(detail::message_of("sharding: kind is ", static_cast<int>(sharding.kind),
+                                            "; accepted: 0 contiguous, 1 striped, 2 zigzag, 3 explicit map"));
+}
+
+Options options_of(annulus_options const* given) {
+  annulus_options const options = given ? *given : annulus_default_options();
+  Options result{.mask = {.causal = flag_of(options.causal, "causal"),
+                          .window = {.left = static_cast<Index>(options.window_left),
+                                     .right = static_cast<Index>(options.window_right)},
+                          .sink_tokens = static_cast<Index>(options.sink_tokens),
+                          .chunk = static_cast<Index>(options.chunk)},
+                 .logit_softcap = options.logit_softcap,
+                 .dropout = {.probability = options.dropout_probability, .seed = options.dropout_seed},
+                 .sharding = sharding_of(options.sharding),
+                 .reproducible = flag_of(options.reproducible, "reproducible"),
+                 .rotation = rotation_of(options.rotation),
+                 .require_finite = flag_of(options.require_finite, "require_finite")};
+  if (flag_of(options.has_softmax_scale, "has_softmax_scale")) result.softmax_scale = options.softmax_scale;
+  if (flag_of(options.has_query_offset, "has_query_offset"))
+    result.query_offset = static_cast<Index>(options.query_offset);
+  if (options.checked != -1) result.checked = flag_of(options.checked, "checked");
+  return result;
+}
+
+}  // namespace annulus::bindings
+
+annulus_options annulus_default_options(void) {
+  annulus_options options{};
+  options.window_left = options.window_right = -1;
+  options.sharding.block = 1;
+  options.checked = -1;
+  return options;
+}

@@ -1,0 +1,162 @@
+"""Attention of the ranks of a ring, and of global arrays on one rank or on simulated ranks."""
+
+from __future__ import annotations
+
+import weakref
+from ctypes import byref, c_void_p
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from . import library
+from .arrays import OPERANDS, Forward, Gradients, operands_of, sum_dtype, tensor_of
+from .errors import ShapeError, UnsupportedError, check, place
+from .options import Options, options_of, positions
+from .plan import Plan
+from .rings import Ring, run_ring
+
+
+class Attention:
+    """Attention on one rank of a ring (default: a ring of one rank) with the options of `Options`, given by name.
+
+    Every rank makes one, and calls the same passes in the same order. The first call fixes the shapes.
+    """
+
+    def __init__(self, ring: Optional[Ring] = None, **options: Any):
+        self.options = Options(**options)
+        self.ring = Ring() if ring is None else ring
+        handle = c_void_p()
+        check(library.c.annulus_attention_create(self.ring.handle, byref(options_of(self.options)), byref(handle)))
+        self._handle = handle
+        weakref.finalize(self, library.c.annulus_attention_free, handle)
+
+    def forward(self, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, dtype: Optional[str] = None,
+                call: Optional[int] = None, **operands: Optional[np.ndarray]) -> Forward:
+        """Attention of this rank's queries over the keys of all ranks. Collective. Shapes, operands: see the package.
+
+        call: number of the call, compared across ranks.
+        """
+        q, k, v = np.asarray(q), np.asarray(k), np.asarray(v)
+        given = operands_of(operands, dtype, call)
+        batch, queries, heads = (q.shape + (0, 0, 0))[:3]
+        output = np.empty((batch, queries, heads) + v.shape[3:4], q.dtype)
+        lse = np.empty((batch, heads, queries), sum_dtype(q))
+        remainder = np.empty_like(lse)
+        tensors = [tensor_of(array, name, dtype) for name, array in (("q", q), ("k", k), ("v", v))]
+        results = [tensor_of(output, "output", dtype), tensor_of(lse, "lse"), tensor_of(remainder, "lse_remainder")]
+        check(library.c.annulus_forward(self._handle, *map(byref, tensors), byref(given), *map(byref, results)))
+        return Forward(output, lse, remainder)
+
+    def backward(self, dout: np.ndarray, forward: Forward, q: np.ndarray, k: np.ndarray, v: np.ndarray, *,
+                 bias_gradient: bool = False, wide: bool = False, dtype: Optional[str] = None,
+                 call: Optional[int] = None, **operands: Optional[np.ndarray]) -> Gradients:
+        """Gradients of a scalar whose gradient by the output is dout. Collective; operands as in the forward pass.
+
+        bias_gradient: also dbias, the share of this rank's queries. wide: gradients of 16-bit operands in float32.
+        """
+        dout, q, k, v = np.asarray(dout), np.asarray(q), np.asarray(k), np.asarray(v)
+        given = operands_of(operands, dtype, call)
+        bias, sinks = operands.get("bias"), operands.get("sinks")
+        if bias_gradient and bias is None:
+            raise UnsupportedError("bias_gradient is set but no bias is given")
+        element = sum_dtype(q) if wide else q.dtype
+        dq, dk, dv = (np.empty(x.shape, element) for x in (q, k, v))
+        dbias = np.empty(np.shape(bias), element) if bias_gradient else None
+        dsinks = np.empty(np.shape(sinks), sum_dtype(q)) if sinks is not None else None
+        results = library.Gradients()
+        for name, array in (("dq", dq), ("dk", dk), ("dv", dv), ("dbias", dbias), ("dsinks", dsinks)):
+            setattr(results, name, tensor_of(array, name, None if wide or name == "dsinks" else dtype))
+        tensors = [tensor_of(dout, "dout", dtype), tensor_of(forward.output, "output", dtype),
+                   tensor_of(forward.lse, "lse"), tensor_of(forward.lse_remainder, "lse_remainder")]
+        tensors += [tensor_of(array, name, dtype) for name, array in (("q", q), ("k", k), ("v", v))]
+        check(library.c.annulus_backward(self._handle, *map(byref, tensors), byref(given), byref(results)))
+        return Gradients(dq, dk, dv, dbias, dsinks)
+
+    def plan(self, pass_: str = "forward") -> Plan:
+        """The plan of the last call of a pass, "forward" or "backward"."""
+        handle = c_void_p()
+        check(library.c.annulus_attention_plan(self._handle, place(pass_, library.PASSES, "pass"), byref(handle)))
+        return Plan(handle)
+
+
+def _split(given: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Operands, and the rest."""
+    operands = {name: given.pop(name) for name in OPERANDS if name in given}
+    return operands, given
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, dtype: Optional[str] = None,
+              **operands_and_options: Any) -> Tuple[np.ndarray, np.ndarray]:
+    """Attention on one rank: output, lse. Shapes and operands: see the package; options: see Options."""
+    operands, options = _split(operands_and_options)
+    return Attention(**options).forward(q, k, v, dtype=dtype, **operands)[:2]
+
+
+#: The axis of an operand along which its rows are sharded, and the side.
+_SHARDED = {"bias": (2, "query"), "mask": (2, "query"), "query_segments": (1, "query"), "key_segments": (1, "key")}
+
+
+class _Shards:
+    """Global arrays, and the rows of each simulated rank in them."""
+
+    def __init__(self, ranks: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, operands: Dict[str, Any],
+                 options: Options, dtype: Optional[str]):
+        self.q, self.k, self.v = np.asarray(q), np.asarray(k), np.asarray(v)
+        for name, array in (("q", self.q), ("k", self.k), ("v", self.v)):
+            if array.ndim != 4:
+                raise ShapeError(f"{name} has {array.ndim} axes; expected 4")
+        self.operands = {name: np.asarray(array) for name, array in operands.items() if array is not None}
+        self.dtype = dtype
+        tokens = {"query": self.q.shape[1], "key": self.k.shape[1]}
+        self.rows = [{side: positions(options.sharding, rank, ranks, tokens[side], side) for side in tokens}
+                     for rank in range(max(ranks, 1))]
+
+    def own(self, ring: Ring) -> Tuple[List[np.ndarray], Dict[str, np.ndarray]]:
+        """q, k, v and operands of a rank."""
+        rows = self.rows[ring.rank]
+        own = [self.q[:, rows["query"]], self.k[:, rows["key"]], self.v[:, rows["key"]]]
+        return own, {name: array.take(rows[_SHARDED[name][1]], _SHARDED[name][0]) if name in _SHARDED else array
+                     for name, array in self.operands.items()}
+
+    def whole(self, shards: List[np.ndarray], axis: int, side: str) -> np.ndarray:
+        """The global array of the shards of all ranks."""
+        joined = np.concatenate(shards, axis)
+        return joined.take(np.argsort(np.concatenate([rows[side] for rows in self.rows])), axis)
+
+
+def ring(ranks: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, *, dtype: Optional[str] = None,
+         timeout: float = 600.0, **operands_and_options: Any) -> Tuple[np.ndarray, np.ndarray]:
+    """Attention over `ranks` simulated ranks, which hold the shards of global arrays: global output, lse."""
+    operands, options = _split(operands_and_options)
+    shards = _Shards(ranks, q, k, v, operands, Options(**options), dtype)
+
+    def on_rank(one: Ring) -> Forward:
+        (q, k, v), own = shards.own(one)
+        return Attention(one, **options).forward(q, k, v, dtype=dtype, **own)
+
+    results = run_ring(ranks, on_rank, timeout)
+    return (shards.whole([one.output for one in results], 1, "query"),
+            shards.whole([one.lse for one in results], 2, "query"))
+
+
+def ring_gradients(ranks: int, dout: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, *,
+                   bias_gradient: bool = False, dtype: Optional[str] = None, timeout: float = 600.0,
+                   **operands_and_options: Any) -> Gradients:
+    """Forward and backward pass over simulated ranks: the global gradients of a scalar whose gradient by the output is
+    dout [batch, queries, query_heads, value_dim]."""
+    operands, options = _split(operands_and_options)
+    shards = _Shards(ranks, q, k, v, operands, Options(**options), dtype)
+    dout = np.asarray(dout)
+
+    def on_rank(one: Ring) -> Gradients:
+        (q, k, v), own = shards.own(one)
+        attention = Attention(one, **options)
+        forward = attention.forward(q, k, v, dtype=dtype, **own)
+        own_dout = dout.take(shards.rows[one.rank]["query"], 1)
+        return attention.backward(own_dout, forward, q, k, v, bias_gradient=bias_gradient, dtype=dtype, **own)
+
+    results = run_ring(ranks, on_rank, timeout)
+    dbias = shards.whole([one.dbias for one in results], 2, "query") if bias_gradient else None
+    return Gradients(shards.whole([one.dq for one in results], 1, "query"),
+                     shards.whole([one.dk for one in results], 1, "key"),
+                     shards.whole([one.dv for one in results], 1, "key"), dbias, results[0].dsinks)

@@ -1,0 +1,58 @@
+"""The errors of the library as exceptions."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from . import library
+
+
+class Error(RuntimeError):
+    """An error of the library: rank that detected it, step of the ring, neighbour that caused it; -1: not known."""
+
+    status = 1
+
+    def __init__(self, message: str, rank: int = -1, step: int = -1, neighbour: int = -1):
+        super().__init__(message)
+        self.rank, self.step, self.neighbour = rank, step, neighbour
+
+
+class ShapeError(Error, ValueError):
+    """Extents do not match."""
+
+    status = 2
+
+
+class UnsupportedError(Error, ValueError):
+    """An invalid or unsupported option or operand."""
+
+    status = 3
+
+
+class CommunicationError(Error):
+    """A peer is lost, late, or was called with different arguments."""
+
+    status = 4
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Not enough memory."""
+
+    status = 5
+
+
+def check(status: int) -> None:
+    """Raises the last error of this thread unless the status is that of success."""
+    if status == 0:
+        return
+    error = library.c.annulus_last_error()
+    kinds = {kind.status: kind for kind in (ShapeError, UnsupportedError, CommunicationError, OutOfMemoryError)}
+    message = error.message.decode(errors="replace")
+    raise kinds.get(status, Error)(message, error.rank, error.step, error.neighbour)
+
+
+def place(value: str, words: Sequence[str], name: str) -> int:
+    """The place of a word among those that an enumeration of annulus.h stands for."""
+    if value not in words:
+        raise UnsupportedError(f"{name} is {value!r}; accepted: {', '.join(words)}")
+    return words.index(value)

@@ -1,0 +1,72 @@
+"""The structures and functions of annulus.h, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
+from typing import Any, List, Sequence, Tuple
+
+
+def _structure(name: str, fields: Sequence[Tuple[str, Any]]) -> type:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
+
+
+def _fields(kind: Any, names: str) -> List[Tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+Error = _structure("Error", _fields(c_int, "status rank step neighbour") + [("message", c_char_p)])
+Tensor = _structure("Tensor", [("data", c_void_p), ("dtype", c_int), ("num_axes", c_int),
+                               ("extents", c_int64 * 4), ("strides", c_int64 * 4)])
+Sharding = _structure("Sharding", [("kind", c_int), ("block", c_int64), ("map_ranks", c_int)] + _fields(
+    POINTER(c_int64), "map_query_lengths map_queries map_key_lengths map_keys"))
+RingOptions = _structure("RingOptions", [("timeout_ms", c_int64), ("zero_copy", c_int)])
+Options = _structure("Options", [("causal", c_int)] + _fields(
+    c_int64, "window_left window_right sink_tokens chunk") + [("has_softmax_scale", c_int)] + _fields(
+    c_double, "softmax_scale logit_softcap dropout_probability") + [
+        ("dropout_seed", c_uint64), ("sharding", Sharding), ("has_query_offset", c_int), ("query_offset", c_int64)
+    ] + _fields(c_int, "rotation reproducible checked require_finite threads"))
+Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks") + [
+    ("has_call", c_int), ("call", c_int64)])
+Gradients = _structure("Gradients", _fields(Tensor, "dq dk dv dbias dsinks"))
+PlanRequest = _structure("PlanRequest", _fields(c_int, "pass_ dtype ranks") + _fields(
+    c_int64, "batch query_heads kv_heads head_dim value_dim queries keys bias_batch bias_heads") + _fields(
+    c_int, "bias_gradient mask segments zero_copy") + [("sinks", c_int64)])
+PlanTotals = _structure("PlanTotals", _fields(c_int, "ranks steps rotation") + [
+    ("bytes_sent", c_int64), ("imbalance", c_double)])
+RankPlan = _structure("RankPlan", _fields(c_int64, "queries keys multiply_adds bytes_sent peak_buffer_bytes"))
+StepPlan = _structure("StepPlan", [("owner", c_int)] + _fields(
+    c_int64, "visible_pairs multiply_adds prefetched_bytes carried_bytes"))
+RankFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
+          "uint32", "uint64")
+ROTATIONS = ("automatic", "keys", "queries")
+ZERO_COPY = ("automatic", "never", "always")
+SIDES = ("query", "key")
+PASSES = ("forward", "backward")
+
+
+def load(name: str) -> ctypes.CDLL:
+    """The library in the folder ANNULUS_LIBRARY_DIR, if that is set; else in the wheel, in the installation that this
+    package is part of, or on the path of the dynamic linker."""
+    file = "lib" + name + ".so"
+    here = os.path.dirname(os.path.abspath(__file__))
+    chosen = os.environ.get("ANNULUS_LIBRARY_DIR")
+    folders = [chosen] if chosen else [here, os.path.dirname(os.path.dirname(os.path.dirname(here)))]
+    paths = [os.path.join(folder, file) for folder in folders]
+    try:
+        return ctypes.CDLL(next(filter(os.path.exists, paths), paths[0] if chosen else file))
+    except OSError as error:
+        raise OSError(f"annulus cannot load {file}: {error}; accepted: the library in one of {folders}, or in the "
+                      "folder that ANNULUS_LIBRARY_DIR names") from None
+
+
+c = load("annulus_c")
+c.annulus_version.restype = c_char_p
+c.annulus_last_error.restype = Error
+c.annulus_default_options.restype = Options
+for _name in ("ring_rank", "ring_size", "ring_free", "attention_free", "plan_free"):
+    getattr(c, "annulus_" + _name).argtypes = [c_void_p]
+c.annulus_run_ring.argtypes = [c_int, RankFunction, c_void_p, POINTER(RingOptions)]

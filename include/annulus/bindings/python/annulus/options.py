@@ -1,0 +1,116 @@
+"""Options of attention, and which rank owns which positions."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_int64
+from dataclasses import dataclass
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import library
+from .errors import ShapeError, UnsupportedError, check, place
+
+
+@dataclass(frozen=True)
+class Striped:
+    """Blocks of `block` positions, assigned round-robin."""
+
+    block: int = 1
+
+
+@dataclass(frozen=True)
+class ExplicitMap:
+    """queries[rank] and keys[rank] (default: as queries): the positions that a rank owns, in the order of its rows."""
+
+    queries: Sequence[Sequence[int]]
+    keys: Optional[Sequence[Sequence[int]]] = None
+
+
+#: "contiguous", "striped", "zigzag", Striped(block) or ExplicitMap(queries, keys)
+Sharding = Union[str, Striped, ExplicitMap]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of attention, with the meaning of annulus::Options in C++. Equal on all ranks, but for threads."""
+
+    causal: bool = False
+    window: Tuple[Optional[int], Optional[int]] = (None, None)  # (left, right); None: unbounded
+    sink_tokens: int = 0
+    chunk: int = 0
+    softmax_scale: Optional[float] = None  # None: 1 / sqrt(head_dim)
+    logit_softcap: float = 0.0
+    dropout: float = 0.0
+    seed: int = 0
+    sharding: Sharding = "contiguous"
+    query_offset: Optional[int] = None
+    rotation: str = "automatic"  # or "keys", "queries"
+    reproducible: bool = False
+    checked: Optional[bool] = None
+    require_finite: bool = False
+    threads: int = 0  # of this rank; 0: its share of the cores
+
+
+def options_of(given: Options) -> Any:
+    """annulus_options."""
+    options = library.c.annulus_default_options()
+    options.causal, options.reproducible = bool(given.causal), bool(given.reproducible)
+    options.window_left, options.window_right = (-1 if side is None else side for side in given.window)
+    options.sink_tokens, options.chunk, options.threads = given.sink_tokens, given.chunk, given.threads
+    if given.softmax_scale is not None:
+        options.has_softmax_scale, options.softmax_scale = 1, given.softmax_scale
+    options.logit_softcap, options.dropout_probability = given.logit_softcap, given.dropout
+    if not 0 <= given.seed < 2**64:
+        raise UnsupportedError(f"seed is {given.seed}; accepted: 0 to 2**64 - 1")
+    options.dropout_seed = given.seed
+    options.sharding = sharding_of(given.sharding)
+    if given.query_offset is not None:
+        options.has_query_offset, options.query_offset = 1, given.query_offset
+    options.rotation = place(given.rotation, library.ROTATIONS, "rotation")
+    options.checked = -1 if given.checked is None else bool(given.checked)
+    options.require_finite = bool(given.require_finite)
+    return options
+
+
+def sharding_of(given: Sharding) -> Any:
+    """annulus_sharding."""
+    sharding = library.Sharding(block=1)
+    if isinstance(given, Striped):
+        sharding.kind, sharding.block = 1, given.block
+    elif isinstance(given, ExplicitMap):
+        sharding.kind, sharding.map_ranks = 3, len(given.queries)
+        sharding.map_query_lengths, sharding.map_queries = _lists(given.queries)
+        if given.keys is not None:
+            if len(given.keys) != len(given.queries):
+                raise ShapeError(f"ExplicitMap has {len(given.queries)} ranks of queries and {len(given.keys)} of "
+                                 "keys; they must be equal")
+            sharding.map_key_lengths, sharding.map_keys = _lists(given.keys)
+    else:
+        sharding.kind = place(given, ("contiguous", "striped", "zigzag"), "sharding")
+    return sharding
+
+
+def _lists(rows: Sequence[Sequence[int]]) -> Tuple[Any, Any]:
+    flat = [int(position) for row in rows for position in row]
+    # A pointer to an array keeps it alive, and a structure keeps the pointers that are assigned to it.
+    return (ctypes.cast((c_int64 * max(len(values), 1))(*values), POINTER(c_int64))
+            for values in ([len(row) for row in rows], flat))
+
+
+def shard_lengths(sharding: Sharding, ranks: int, tokens: int, side: str = "query") -> List[int]:
+    """Number of the `tokens` positions that each rank owns. side: "query" or "key"."""
+    lengths = (c_int64 * max(ranks, 1))()
+    check(library.c.annulus_shard_lengths(byref(sharding_of(sharding)), place(side, library.SIDES, "side"), ranks,
+                                          c_int64(tokens), lengths))
+    return list(lengths)
+
+
+def positions(sharding: Sharding, rank: int, ranks: int, tokens: int, side: str = "query") -> np.ndarray:
+    """Global positions of the rows of a rank among `tokens`, int64 [rows], in the order of its rows."""
+    lengths = (c_int64 * max(ranks, 1))(*shard_lengths(sharding, ranks, tokens, side))
+    found = np.empty(lengths[rank] if 0 <= rank < ranks else 0, np.int64)
+    check(library.c.annulus_shard_positions(byref(sharding_of(sharding)), place(side, library.SIDES, "side"), rank,
+                                            ranks, lengths, found.ctypes.data_as(POINTER(c_int64))))
+    return found

@@ -1,0 +1,100 @@
+"""Rings: one rank, simulated ranks in this process, the ranks of an mpi4py communicator."""
+
+from __future__ import annotations
+
+import weakref
+from ctypes import byref, c_void_p
+from typing import Any, Callable, List, Optional
+
+from . import library
+from .errors import Error, check, place
+
+
+class Ring:
+    """One rank of a ring; by itself a ring of one rank."""
+
+    def __init__(self) -> None:
+        handle = c_void_p()
+        check(library.c.annulus_ring_self(byref(handle)))
+        self._own(handle)
+
+    def _own(self, handle: c_void_p) -> None:
+        self._handle: Optional[c_void_p] = handle
+        self._free = weakref.finalize(self, library.c.annulus_ring_free, handle)
+
+    @property
+    def handle(self) -> c_void_p:
+        """annulus_ring*. Raises Error if the ring is closed."""
+        if self._handle is None:
+            raise Error("the ring is closed; accepted: a ring that is open; those of run_ring are open in its function")
+        return self._handle
+
+    @property
+    def rank(self) -> int:
+        return library.c.annulus_ring_rank(self.handle)
+
+    @property
+    def size(self) -> int:
+        return library.c.annulus_ring_size(self.handle)
+
+    def close(self) -> None:
+        """Leaves the ring; the same as its destruction."""
+        self._handle = None
+        self._free()
+
+    def __enter__(self) -> "Ring":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _ring_options(timeout: float, zero_copy: str) -> Any:
+    return library.RingOptions(int(timeout * 1000), place(zero_copy, library.ZERO_COPY, "zero_copy"))
+
+
+class MpiRing(Ring):
+    """The ranks of an mpi4py communicator. Collective. timeout: longest wait of a rank, in seconds."""
+
+    def __init__(self, communicator: Any, timeout: float = 600.0, zero_copy: str = "automatic"):
+        handle = c_void_p()
+        check(library.load("annulus_c_mpi").annulus_ring_from_mpi(
+            communicator.py2f(), byref(_ring_options(timeout, zero_copy)), byref(handle)))
+        self._own(handle)
+
+
+class _SimulatedRing(Ring):
+    def __init__(self, handle: int):
+        self._handle = c_void_p(handle)
+
+    def close(self) -> None:
+        self._handle = None
+
+
+def run_ring(ranks: int, function: Callable[[Ring], Any], timeout: float = 600.0,
+             zero_copy: str = "automatic") -> List[Any]:
+    """Calls function(ring) on `ranks` threads that form a ring, and returns what they return, in rank order. The
+    exception of a rank is raised again; the others then get a CommunicationError."""
+    results: List[Any] = [None] * max(ranks, 0)
+    exceptions = {}
+
+    def run(handle: int, _: Any) -> int:
+        with _SimulatedRing(handle) as ring:
+            rank = ring.rank
+            try:
+                results[rank] = function(ring)
+                return 0
+            except BaseException as error:  # an exception must not leave a callback of ctypes
+                exceptions[rank] = error
+                status = error.status if isinstance(error, Error) else 6
+                message = f"{type(error).__name__}: {error}".encode()
+                return library.c.annulus_set_error(byref(library.Error(status, rank, -1, -1, message)))
+
+    options = _ring_options(timeout, zero_copy)
+    status = library.c.annulus_run_ring(ranks, library.RankFunction(run), None, byref(options))
+    if status != 0:
+        failed = library.c.annulus_last_error().rank
+        if failed in exceptions:
+            raise exceptions[failed]
+    check(status)
+    return results

@@ -1,0 +1,235 @@
+/* The C interface from C99: results against dense attention, errors, plan, positions. */
+
+#include <string.h>
+
+#include "dense.h"
+
+static problem whole;
+
+static int message_has(char const* text) { return strstr(annulus_last_error().message, text) != NULL; }
+
+static void test_version_and_names(void) {
+  REQUIRE(strcmp(annulus_version(), EXPECTED_VERSION) == 0);
+  REQUIRE(annulus_last_error().status == ANNULUS_SUCCESS && annulus_last_error().message[0] == 0);
+  REQUIRE(strcmp(annulus_status_name(ANNULUS_SHAPE_ERROR), "ANNULUS_SHAPE_ERROR") == 0);
+  REQUIRE(strcmp(annulus_status_name((annulus_status)99), "not a status of annulus") == 0);
+}
+
+static void test_one_rank(void) {
+  annulus_ring* ring = NULL;
+  annulus_options const options = causal_options(ANNULUS_CONTIGUOUS);
+  fill_problem(&whole);
+  REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_ring_rank(ring) == 0 && annulus_ring_size(ring) == 1);
+  REQUIRE(attend_on_rank(ring, &options, &whole) == ANNULUS_SUCCESS);
+  REQUIRE(greatest_error(&whole) < bound);
+  whole.dk[5] += 1e-4f;
+  REQUIRE(greatest_error(&whole) > bound);
+  annulus_ring_free(ring);
+}
+
+static annulus_status attend(annulus_ring* ring, void* options) { return attend_on_rank(ring, options, &whole); }
+
+static void test_simulated_ring(void) {
+  int64_t const lengths[3] = {20, 0, 17};
+  int64_t positions[n];
+  for (int i = 0; i < n; ++i) positions[i] = (i * 5 + 3) % n;
+  for (int kind = ANNULUS_CONTIGUOUS; kind <= ANNULUS_EXPLICIT_MAP; ++kind) {
+    annulus_options options = causal_options((annulus_sharding_kind)kind);
+    if (kind == ANNULUS_STRIPED) options.sharding.block = 3;
+    if (kind == ANNULUS_EXPLICIT_MAP) {
+      options.sharding.map_ranks = 3;
+      options.sharding.map_query_lengths = lengths;
+      options.sharding.map_queries = positions;
+    }
+    memset(&whole, 0, sizeof whole);
+    fill_problem(&whole);
+    REQUIRE(annulus_run_ring(3, attend, &options, NULL) == ANNULUS_SUCCESS);
+    REQUIRE(greatest_error(&whole) < bound);
+  }
+}
+
+/* q and output with the heads before the sequence in memory, k backwards in memory. */
+static void test_strides(void) {
+  static float q[q_size], k[kv_size], output[q_size];
+  annulus_ring* ring = NULL;
+  annulus_attention* attention = NULL;
+  annulus_options const options = causal_options(ANNULUS_CONTIGUOUS);
+  annulus_tensor tq = rows_of(q, n, heads), tk = rows_of(k + kv_size - kv_heads * dim, n, kv_heads);
+  annulus_tensor tout = rows_of(output, n, heads), dense = rows_of(whole.output, n, heads);
+  annulus_tensor const plain_q = rows_of(whole.q, n, heads), plain_k = rows_of(whole.k, n, kv_heads),
+                       v = rows_of(whole.v, n, kv_heads), lse = statistics_of(whole.lse, n);
+  tq.strides[1] = tout.strides[1] = dim;
+  tq.strides[2] = tout.strides[2] = n * dim;
+  tk.strides[1] = -kv_heads * dim;
+  fill_problem(&whole);
+  for (int i = 0; i < n; ++i)
+    for (int d = 0; d < dim; ++d) {
+      for (int h = 0; h < heads; ++h) q[(h * n + i) * dim + d] = whole.q[(i * heads + h) * dim + d];
+      for (int h = 0; h < kv_heads; ++h)
+        k[((n - 1 - i) * kv_heads + h) * dim + d] = whole.k[(i * kv_heads + h) * dim + d];
+    }
+  REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_forward(attention, &plain_q, &plain_k, &v, NULL, &dense, &lse, NULL) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_forward(attention, &tq, &tk, &v, NULL, &tout, &lse, NULL) == ANNULUS_SUCCESS);
+  for (int i = 0; i < n; ++i)
+    for (int h = 0; h < heads; ++h)
+      REQUIRE(memcmp(output + (h * n + i) * dim, whole.output + (i * heads + h) * dim, dim * sizeof(float)) == 0);
+  annulus_ring_free(ring);
+  REQUIRE(annulus_forward(attention, &tq, &tk, &v, NULL, &tout, &lse, NULL) == ANNULUS_ERROR);
+  REQUIRE(message_has("the ring of this attention object has been freed"));
+  annulus_attention_free(attention);
+}
+
+static void test_refused_arguments(void) {
+  annulus_ring* ring = NULL;
+  annulus_attention* attention = NULL;
+  annulus_options options = causal_options(ANNULUS_CONTIGUOUS);
+  annulus_tensor const q = rows_of(whole.q, n, heads), v = rows_of(whole.v, n, kv_heads),
+                       output = rows_of(whole.output, n, heads), lse = statistics_of(whole.lse, n);
+  annulus_tensor k = rows_of(whole.k, n - 1, kv_heads);
+  REQUIRE(annulus_ring_self(NULL) == ANNULUS_UNSUPPORTED_ERROR && message_has("ring is NULL"));
+  REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
+  options.causal = 2;
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(message_has("causal is 2; accepted: 0 and 1"));
+  options.causal = 1;
+  options.sharding.block = 4;
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_UNSUPPORTED_ERROR);
+  options.sharding.block = 1;
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_forward(attention, &q, &k, &v, NULL, &output, &lse, NULL) == ANNULUS_SHAPE_ERROR);
+  REQUIRE(annulus_last_error().status == ANNULUS_SHAPE_ERROR && message_has("v has extents"));
+  k = rows_of(whole.k, n, kv_heads);
+  k.dtype = ANNULUS_FLOAT64;
+  REQUIRE(annulus_forward(attention, &q, &k, &v, NULL, &output, &lse, NULL) == ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(message_has("k has elements of float64; accepted: float32, the type of q"));
+  k.dtype = (annulus_dtype)77;
+  REQUIRE(annulus_forward(attention, &k, &k, &v, NULL, &output, &lse, NULL) == ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(message_has("q has elements of a value that is no annulus_dtype"));
+  k = rows_of(whole.k, n, kv_heads);
+  REQUIRE(annulus_forward(attention, &q, &k, NULL, NULL, &output, &lse, NULL) == ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(annulus_forward(attention, &q, &k, &lse, NULL, &output, &lse, NULL) == ANNULUS_SHAPE_ERROR);
+  REQUIRE(message_has("v has 3 axes; expected 4"));
+  REQUIRE(annulus_forward(attention, &q, &k, &v, NULL, &output, &lse, NULL) == ANNULUS_SUCCESS);
+  annulus_attention_free(attention);
+  annulus_ring_free(ring);
+}
+
+typedef struct outcome {
+  annulus_status status[3];
+  char message[3][256];
+  annulus_status again;
+} outcome;
+
+/* Rank 1 passes keys of another type, which all ranks refuse, and then the right ones. */
+static annulus_status refuse_on_rank_1(annulus_ring* ring, void* context) {
+  outcome* const seen = context;
+  int const rank = annulus_ring_rank(ring);
+  float* const own = calloc(q_size, sizeof *own);
+  annulus_attention* attention = NULL;
+  annulus_tensor const q = rows_of(own, 2, heads), lse = statistics_of(own, 2);
+  annulus_tensor k = rows_of(own, 2, kv_heads);
+  annulus_tensor const output = rows_of(own + q_size / 2, 2, heads);
+  if (rank == 1) k.dtype = ANNULUS_BFLOAT16;
+  if (annulus_attention_create(ring, NULL, &attention) != ANNULUS_SUCCESS) return ANNULUS_ERROR;
+  seen->status[rank] = annulus_forward(attention, &q, &k, &k, NULL, &output, &lse, NULL);
+  strncpy(seen->message[rank], annulus_last_error().message, 255);
+  k.dtype = ANNULUS_FLOAT32;
+  annulus_status const again = annulus_forward(attention, &q, &k, &k, NULL, &output, &lse, NULL);
+  if (rank == 2) seen->again = again;
+  annulus_attention_free(attention);
+  free(own);
+  return ANNULUS_SUCCESS;
+}
+
+static annulus_status fail_on_rank_2(annulus_ring* ring, void* context) {
+  annulus_error const own = {ANNULUS_OTHER_ERROR, -1, -1, -1, "no data for rank 2"};
+  if (annulus_ring_rank(ring) == 2) return annulus_set_error(&own);
+  return attend_on_rank(ring, context, &whole);
+}
+
+static annulus_status fail_without_error(annulus_ring* ring, void* context) {
+  (void)context;
+  return annulus_ring_rank(ring) == 0 ? ANNULUS_ERROR : ANNULUS_SUCCESS;
+}
+
+static void test_failing_ranks(void) {
+  static outcome seen;
+  annulus_options options = causal_options(ANNULUS_ZIGZAG);
+  annulus_ring_options ring_options = annulus_default_ring_options();
+  REQUIRE(annulus_run_ring(3, refuse_on_rank_1, &seen, NULL) == ANNULUS_SUCCESS);
+  for (int rank = 0; rank < 3; ++rank) {
+    REQUIRE(seen.status[rank] == ANNULUS_UNSUPPORTED_ERROR);
+    REQUIRE(strcmp(seen.message[rank], "rank 1: k has elements of bfloat16; accepted: float32, the type of q") == 0);
+  }
+  REQUIRE(seen.again == ANNULUS_SUCCESS);
+  REQUIRE(annulus_run_ring(3, fail_on_rank_2, &options, NULL) == ANNULUS_OTHER_ERROR);
+  REQUIRE(annulus_last_error().rank == 2 && strcmp(annulus_last_error().message, "no data for rank 2") == 0);
+  REQUIRE(annulus_run_ring(2, fail_without_error, NULL, NULL) == ANNULUS_ERROR);
+  REQUIRE(message_has("the function of rank 0 returned status 1"));
+  ring_options.timeout_ms = 0;
+  REQUIRE(annulus_run_ring(2, fail_without_error, NULL, &ring_options) == ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(message_has("timeout is 0 ms"));
+  REQUIRE(annulus_run_ring(2, NULL, NULL, NULL) == ANNULUS_UNSUPPORTED_ERROR);
+}
+
+static void test_plan(void) {
+  annulus_plan_request request = {0};
+  annulus_plan_totals totals;
+  annulus_rank_plan rank;
+  annulus_step_plan step;
+  annulus_plan* plan = NULL;
+  int64_t sent = 0;
+  request.pass = ANNULUS_PASS_FORWARD;
+  request.dtype = ANNULUS_BFLOAT16;
+  request.ranks = 8;
+  request.batch = 1;
+  request.query_heads = 32;
+  request.kv_heads = 8;
+  request.head_dim = request.value_dim = 128;
+  request.queries = request.keys = 131072;
+  REQUIRE(annulus_plan_create(&request, NULL, &plan) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_plan_get_totals(plan, &totals) == ANNULUS_SUCCESS);
+  REQUIRE(totals.ranks == 8 && totals.steps == 8 && totals.rotation == ANNULUS_ROTATION_KEYS && totals.imbalance == 1);
+  REQUIRE(annulus_plan_get_rank(plan, 3, &rank) == ANNULUS_SUCCESS);
+  REQUIRE(rank.queries == 16384 && rank.bytes_sent == 448ll << 20 && totals.bytes_sent == 8 * rank.bytes_sent);
+  for (int i = 0; i < totals.steps; ++i) {
+    REQUIRE(annulus_plan_get_step(plan, 3, i, &step) == ANNULUS_SUCCESS);
+    REQUIRE(step.owner == (8 + 3 - i) % 8 && step.visible_pairs == 16384ll * 16384);
+    sent += step.prefetched_bytes + step.carried_bytes;
+  }
+  REQUIRE(sent == rank.bytes_sent);
+  REQUIRE(annulus_plan_get_rank(plan, 8, &rank) == ANNULUS_SHAPE_ERROR);
+  annulus_plan_free(plan);
+  request.kv_heads = 5;
+  REQUIRE(annulus_plan_create(&request, NULL, &plan) == ANNULUS_SHAPE_ERROR && message_has("multiple of kv_heads"));
+}
+
+static void test_positions(void) {
+  annulus_sharding sharding = {0};
+  int64_t lengths[2], positions[n];
+  sharding.kind = ANNULUS_STRIPED;
+  sharding.block = 1;
+  REQUIRE(annulus_shard_lengths(&sharding, ANNULUS_KEYS, 2, n, lengths) == ANNULUS_SUCCESS);
+  REQUIRE(lengths[0] == 19 && lengths[1] == 18);
+  REQUIRE(annulus_shard_positions(&sharding, ANNULUS_KEYS, 1, 2, lengths, positions) == ANNULUS_SUCCESS);
+  for (int i = 0; i < 18; ++i) REQUIRE(positions[i] == 2 * i + 1);
+  REQUIRE(annulus_shard_positions(&sharding, ANNULUS_KEYS, 2, 2, lengths, positions) == ANNULUS_SHAPE_ERROR);
+  sharding.block = 0;
+  REQUIRE(annulus_shard_lengths(&sharding, ANNULUS_KEYS, 2, n, lengths) == ANNULUS_UNSUPPORTED_ERROR);
+}
+
+int main(void) {
+  test_version_and_names();
+  test_one_rank();
+  test_simulated_ring();
+  test_strides();
+  test_refused_arguments();
+  test_failing_ranks();
+  test_plan();
+  test_positions();
+  puts("the C interface agrees with dense attention");
+  return 0;
+}

@@ -1,0 +1,140 @@
+"""Errors of the Python module: their classes, their texts, and failures of a rank."""
+
+import time
+import unittest
+
+import annulus
+import numpy as np
+from oracle import random_arrays
+
+
+class Refusals(unittest.TestCase):
+    def setUp(self):
+        self.q, self.k, self.v, self.dout = random_arrays()
+
+    def refuse(self, kind, text, **given):
+        with self.assertRaisesRegex(kind, text):
+            annulus.attention(self.q, self.k, self.v, **given)
+
+    def test_classes(self):
+        self.assertTrue(issubclass(annulus.ShapeError, (annulus.Error, ValueError)))
+        self.assertTrue(issubclass(annulus.CommunicationError, annulus.Error))
+
+    def test_shapes(self):
+        with self.assertRaisesRegex(annulus.ShapeError, "k has head_dim 3, q has 6; they must be equal"):
+            annulus.attention(self.q, self.k[..., :3], self.v)
+        with self.assertRaisesRegex(annulus.ShapeError, "q has 3 axes; expected 4"):
+            annulus.attention(self.q[0], self.k, self.v)
+        with self.assertRaisesRegex(annulus.ShapeError, "q has 5 axes"):
+            annulus.attention(self.q[None], self.k, self.v)
+        with self.assertRaisesRegex(annulus.ShapeError, "v has 2 axes; expected 4"):
+            annulus.ring(2, self.q, self.k, self.v[0, :, 0])
+        self.refuse(annulus.ShapeError, "bias covers 9 keys", bias=np.zeros((1, 1, 23, 9)))
+        self.refuse(annulus.ShapeError, "without key_segments", query_segments=np.ones((2, 23), int))
+        self.refuse(annulus.ShapeError, "mask has 0 axes", mask=np.array(True))
+
+    def test_options(self):
+        self.refuse(annulus.UnsupportedError, "chunk is -1", chunk=-1)
+        self.refuse(annulus.UnsupportedError, "reproducible is true", reproducible=True)
+        self.refuse(annulus.UnsupportedError, "dropout probability is 1", dropout=1.0)
+        self.refuse(annulus.UnsupportedError, "seed is -1", seed=-1)
+        self.refuse(annulus.UnsupportedError, "sharding is 'diagonal'; accepted: contiguous", sharding="diagonal")
+        self.refuse(annulus.UnsupportedError, "block is 0", sharding=annulus.Striped(0))
+        self.refuse(annulus.ShapeError, "the map has 2 ranks", sharding=annulus.ExplicitMap([[0], [1]]))
+        self.refuse(annulus.UnsupportedError, "rotation is 'both'", rotation="both")
+        self.refuse(annulus.UnsupportedError, "threads is -1", threads=-1)
+        self.refuse(TypeError, "casual", casual=True)
+        self.refuse(annulus.UnsupportedError, "mask has elements of float64", mask=np.ones((1, 1, 23, 23)))
+        self.q[0, 0, 0, 0] = np.nan
+        self.refuse(annulus.Error, "has the value nan in batch 0, row 0", require_finite=True)
+
+    def test_operands(self):
+        attention = annulus.Attention()
+        with self.assertRaisesRegex(TypeError, "unknown operand 'biass'"):
+            attention.forward(self.q, self.k, self.v, biass=None)
+        forward = attention.forward(self.q, self.k, self.v)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "no bias is given"):
+            attention.backward(self.dout, forward, self.q, self.k, self.v, bias_gradient=True)
+        with self.assertRaisesRegex(annulus.ShapeError, "dout has extents"):
+            attention.backward(self.dout[:, :5], forward, self.q, self.k, self.v)
+
+    def test_plan(self):
+        with self.assertRaisesRegex(annulus.ShapeError, "no sequence length"):
+            annulus.plan(2, heads=1, head_dim=8)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "the plan has elements of int8"):
+            annulus.plan(2, 8, heads=1, head_dim=8, dtype="int8")
+        with self.assertRaises(annulus.ShapeError):
+            annulus.plan(2, 8, heads=1, head_dim=8).rank(2)
+
+
+class Rings(unittest.TestCase):
+    def test_results_and_ranks(self):
+        self.assertEqual(annulus.run_ring(3, lambda ring: (ring.rank, ring.size)), [(0, 3), (1, 3), (2, 3)])
+        with annulus.Ring() as ring:
+            self.assertEqual((ring.rank, ring.size), (0, 1))
+        with self.assertRaisesRegex(annulus.UnsupportedError, "0 ranks"):
+            annulus.run_ring(0, lambda ring: None)
+
+    def test_exception_of_a_rank(self):
+        q, k, v, _ = random_arrays()
+
+        def fail(ring):
+            if ring.rank == 1:
+                raise LookupError("no batch")
+            try:
+                annulus.Attention(ring).forward(q, k, v)
+            except annulus.CommunicationError as error:
+                caught.append((ring.rank, error.neighbour, str(error)))
+                raise
+
+        caught = []
+        with self.assertRaisesRegex(LookupError, "no batch"):
+            annulus.run_ring(3, fail)
+        self.assertEqual(sorted(rank for rank, _, _ in caught), [0, 2])
+        for _, neighbour, text in caught:
+            self.assertEqual(neighbour, 1)
+            self.assertIn("LookupError: no batch", text)
+
+    def test_timeout(self):
+        q, k, v, _ = random_arrays()
+
+        def late(ring):
+            if ring.rank == 1:
+                time.sleep(1)
+            annulus.Attention(ring).forward(q, k, v)
+
+        with self.assertRaisesRegex(annulus.CommunicationError, "rank 1"):
+            annulus.run_ring(2, late, timeout=0.05)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "timeout is 0 ms"):
+            annulus.run_ring(2, late, timeout=0)
+
+    def test_refusal_of_one_rank_reaches_all(self):
+        q, k, v, _ = random_arrays()
+
+        def refused(ring):
+            attention = annulus.Attention(ring)
+            try:
+                attention.forward(q, k.astype(np.float32) if ring.rank == 1 else k, v)
+            except annulus.UnsupportedError as error:
+                attention.forward(q, k, v)
+                return str(error)
+
+        texts = annulus.run_ring(3, refused)
+        self.assertEqual(texts, ["rank 1: k has elements of float32; accepted: float64, the type of q"] * 3)
+
+    def test_call_numbers(self):
+        q, k, v, _ = random_arrays()
+        with self.assertRaisesRegex(annulus.CommunicationError, "different call number"):
+            annulus.run_ring(2, lambda ring: annulus.Attention(ring).forward(q, k, v, call=ring.rank))
+
+    def test_objects_that_outlive_their_ring(self):
+        q, k, v, _ = random_arrays()
+        attentions = annulus.run_ring(2, lambda ring: annulus.Attention(ring))
+        with self.assertRaisesRegex(annulus.Error, "has been freed"):
+            attentions[0].forward(q, k, v)
+        with self.assertRaisesRegex(annulus.Error, "the ring is closed"):
+            annulus.Attention(attentions[1].ring)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,126 @@
+"""Results of the Python module for every option and operand, on one rank and on rings, against dense attention."""
+
+import unittest
+
+import annulus
+import numpy as np
+from oracle import error_of, expected, named, random_arrays
+
+BOUND = 1e-12
+RANKS = 3
+
+rng = np.random.default_rng(1)
+DOCUMENTS = np.sort(rng.integers(0, 4, (2, 23)), axis=1)
+OPERANDS = [
+    {},
+    {"bias": rng.standard_normal((2, 4, 23, 23))},
+    {"bias": rng.standard_normal((1, 1, 23, 23))},
+    {"mask": rng.random((1, 4, 23, 23)) < 0.7},
+    {"mask": rng.integers(0, 2, (2, 1, 23, 23), np.int16)},
+    {"query_segments": DOCUMENTS, "key_segments": DOCUMENTS.astype(np.uint8)},
+    {"sinks": rng.standard_normal(4)},
+    {"sinks": rng.standard_normal((4, 3))},
+]
+OPTIONS = [
+    {"causal": True},
+    {"window": (5, 2)},
+    {"window": (None, 3)},
+    {"window": (4, 0), "sink_tokens": 2, "causal": True},
+    {"chunk": 7},
+    {"softmax_scale": 0.0},
+    {"softmax_scale": -1.5},
+    {"logit_softcap": 0.8},
+    {"dropout": 0.3, "seed": 2**40 + 5},
+    {"query_offset": 3, "causal": True},
+]
+HOW = [
+    {},
+    {"sharding": "striped"},
+    {"sharding": annulus.Striped(3)},
+    {"sharding": "zigzag", "rotation": "keys", "checked": True},
+    {"sharding": "zigzag", "rotation": "queries", "checked": False},
+    {"sharding": annulus.ExplicitMap([[5, 3, 4], [], [i for i in range(23) if i not in (3, 4, 5)]])},
+    {"sharding": annulus.ExplicitMap([range(12), range(12, 23), []], [[], range(10, 23), range(10)])},
+    {"require_finite": True, "threads": 1},
+]
+
+
+class Results(unittest.TestCase):
+    def check(self, operands, options, arrays=None):
+        q, k, v, dout = random_arrays() if arrays is None else arrays
+        wanted = expected(q, k, v, dout, operands, options)
+        if "bias" not in operands:
+            wanted.pop("dbias", None)
+        gradient = {"bias_gradient": "bias" in operands}
+
+        attention = annulus.Attention(**options)
+        forward = attention.forward(q, k, v, **operands)
+        gradients = attention.backward(dout, forward, q, k, v, **gradient, **operands)
+        found = named(forward.output, forward.lse, gradients)
+        self.assertEqual(found.keys(), wanted.keys())
+        self.assertLess(error_of(found, wanted), BOUND)
+
+        for how in HOW:
+            bound_to_queries = "bias" in operands or "mask" in operands
+            if bound_to_queries and how.get("rotation") == "queries":
+                continue
+            if isinstance(how.get("sharding"), annulus.ExplicitMap) and (q.shape[1], k.shape[1]) != (23, 23):
+                continue
+            with self.subTest(how=how):
+                output, lse = annulus.ring(RANKS, q, k, v, **operands, **options, **how)
+                gradients = annulus.ring_gradients(RANKS, dout, q, k, v, **gradient, **operands, **options, **how)
+                found = named(output, lse, gradients)
+                self.assertEqual(found.keys(), wanted.keys())
+                self.assertLess(error_of(found, wanted), BOUND)
+        return wanted
+
+    def test_operands(self):
+        plain = self.check({}, {})
+        for operands in OPERANDS[1:]:
+            with self.subTest(operands=operands.keys()):
+                self.assertGreater(error_of({"out": plain["out"]}, self.check(operands, {"causal": True})), 1e-3)
+
+    def test_options(self):
+        plain = self.check({}, {})
+        for options in OPTIONS:
+            with self.subTest(options=options):
+                self.assertGreater(error_of({"out": plain["out"]}, self.check({}, options)), 1e-3)
+
+    def test_all_operands_and_options_together(self):
+        operands = {name: array for given in OPERANDS for name, array in given.items()}
+        self.check(operands, {"causal": True, "window": (9, 0), "logit_softcap": 2.0, "dropout": 0.1, "seed": 7})
+
+    def test_unequal_lengths(self):
+        self.check({}, {"causal": True, "query_offset": 9}, random_arrays(queries=11, keys=20))
+
+    def test_plan_of_a_call(self):
+        attention = annulus.Attention(causal=True)
+        with self.assertRaisesRegex(annulus.Error, "after the first call"):
+            attention.plan("forward")
+        q, k, v, _ = random_arrays()
+        attention.forward(q, k, v)
+        plan = attention.plan("forward")
+        self.assertEqual((plan.ranks, plan.steps, plan.rank(0).bytes_sent), (1, 1, 0))
+        self.assertEqual(plan.step(0, 0).visible_pairs, 23 * 24 // 2)
+
+    def test_plan(self):
+        plan = annulus.plan(8, 131072, heads=32, kv_heads=8, head_dim=128, dtype="bfloat16", causal=True,
+                            window=(4095, 0))
+        self.assertEqual((plan.ranks, plan.steps, plan.rotation), (8, 2, "keys"))
+        self.assertEqual(max(plan.rank(rank).bytes_sent for rank in range(8)), 4095 * 2 * 8 * 128 * 2)
+        self.assertEqual(plan.bytes_sent, sum(plan.rank(rank).bytes_sent for rank in range(8)))
+        backward = annulus.plan(8, 131072, heads=32, kv_heads=8, head_dim=128, dtype="bfloat16", pass_="backward")
+        self.assertEqual(backward.rank(0).bytes_sent, 1472 << 20)
+        balanced = annulus.plan(4, 4096, heads=1, head_dim=64, causal=True, sharding="zigzag").imbalance
+        self.assertLess(balanced, annulus.plan(4, 4096, heads=1, head_dim=64, causal=True).imbalance)
+
+    def test_positions(self):
+        for sharding in ("contiguous", "striped", "zigzag", annulus.Striped(4)):
+            rows = [annulus.positions(sharding, rank, 3, 25) for rank in range(3)]
+            self.assertEqual([len(row) for row in rows], annulus.shard_lengths(sharding, 3, 25))
+            self.assertEqual(sorted(np.concatenate(rows)), list(range(25)))
+        self.assertEqual(list(annulus.positions("zigzag", 0, 2, 8)), [0, 1, 6, 7])
+
+
+if __name__ == "__main__":
+    unittest.main()
