@@ -15,8 +15,12 @@
 #define ANNULUS_API
 #endif
 
+/* Enumerations have the size of int. In C++ they then hold any value of int, so that unknown ones can be refused. */
 #if defined(__cplusplus)
+#define ANNULUS_INT : int
 extern "C" {
+#else
+#define ANNULUS_INT
 #endif
 
 /* "major.minor.patch" of the library that runs. */
@@ -25,7 +29,7 @@ ANNULUS_API char const* annulus_version(void);
 /* ---- Errors ---- */
 
 /* The class of the C++ exception. */
-typedef enum annulus_status {
+typedef enum annulus_status ANNULUS_INT {
   ANNULUS_SUCCESS = 0,
   ANNULUS_ERROR = 1,               /* annulus::Error: none of the following */
   ANNULUS_SHAPE_ERROR = 2,         /* extents do not match */
@@ -53,7 +57,7 @@ ANNULUS_API char const* annulus_status_name(annulus_status status);
 
 /* ---- Tensors ---- */
 
-typedef enum annulus_dtype {
+typedef enum annulus_dtype ANNULUS_INT {
   ANNULUS_FLOAT64 = 0,
   ANNULUS_FLOAT32 = 1,
   ANNULUS_FLOAT16 = 2,
@@ -83,9 +87,9 @@ ANNULUS_API annulus_tensor annulus_dense(void* data, annulus_dtype dtype, int nu
 
 /* ---- Sharding ---- */
 
-typedef enum annulus_side { ANNULUS_QUERIES = 0, ANNULUS_KEYS = 1 } annulus_side;
+typedef enum annulus_side ANNULUS_INT { ANNULUS_QUERIES = 0, ANNULUS_KEYS = 1 } annulus_side;
 
-typedef enum annulus_sharding_kind {
+typedef enum annulus_sharding_kind ANNULUS_INT {
   ANNULUS_CONTIGUOUS = 0,
   ANNULUS_STRIPED = 1, /* `block` positions at a time */
   ANNULUS_ZIGZAG = 2,
@@ -124,7 +128,7 @@ ANNULUS_API annulus_status annulus_gather(annulus_sharding const* sharding, annu
 /* One rank of a ring. */
 typedef struct annulus_ring annulus_ring;
 
-typedef enum annulus_zero_copy {
+typedef enum annulus_zero_copy ANNULUS_INT {
   ANNULUS_ZERO_COPY_AUTOMATIC = 0,
   ANNULUS_ZERO_COPY_NEVER = 1,
   ANNULUS_ZERO_COPY_ALWAYS = 2
@@ -165,7 +169,7 @@ ANNULUS_API void annulus_ring_free(annulus_ring* ring);
 
 /* ---- Attention ---- */
 
-typedef enum annulus_rotation {
+typedef enum annulus_rotation ANNULUS_INT {
   ANNULUS_ROTATION_AUTOMATIC = 0,
   ANNULUS_ROTATION_KEYS = 1,   /* pass-KV */
   ANNULUS_ROTATION_QUERIES = 2 /* pass-Q */
@@ -243,7 +247,7 @@ ANNULUS_API annulus_status annulus_backward(annulus_attention* attention, annulu
 
 /* ---- Plan: steps, bytes and memory of a pass, without data ---- */
 
-typedef enum annulus_pass { ANNULUS_PASS_FORWARD = 0, ANNULUS_PASS_BACKWARD = 1 } annulus_pass;
+typedef enum annulus_pass ANNULUS_INT { ANNULUS_PASS_FORWARD = 0, ANNULUS_PASS_BACKWARD = 1 } annulus_pass;
 
 typedef struct annulus_plan_request {
   annulus_pass pass;
@@ -294,6 +298,7 @@ ANNULUS_API annulus_status annulus_plan_get_rank(annulus_plan const* plan, int r
 ANNULUS_API annulus_status annulus_plan_get_step(annulus_plan const* plan, int rank, int step,
                                                  annulus_step_plan* step_plan);
 
+#undef ANNULUS_INT
 #if defined(__cplusplus)
 }
 #endif

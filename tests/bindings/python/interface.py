@@ -33,7 +33,7 @@ def structures():
 
 
 def is_enumeration(kind):
-    return f"typedef enum {kind} {{" in header
+    return f"typedef enum {kind} ANNULUS_INT {{" in header
 
 
 def enumerators():
