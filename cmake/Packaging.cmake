@@ -1,0 +1,43 @@
+# Packages made from the installation: pkg-config files, and a Debian package by cpack.
+
+include(GNUInstallDirs)
+
+# annulus_add_pkg_config(<name> REQUIRES <modules> LIBS <flags> DESCRIPTION <text> [DEFINITIONS <flags>]): installs <name>.pc.
+function(annulus_add_pkg_config name)
+  cmake_parse_arguments(PARSE_ARGV 1 pc "" "REQUIRES;LIBS;DESCRIPTION;DEFINITIONS" "")
+  # Relative to the file, so that an installation can be moved.
+  file(RELATIVE_PATH prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  string(REGEX REPLACE "/$" "" prefix "${prefix}")
+  set(file "${PROJECT_BINARY_DIR}/${name}.pc")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/packaging/annulus.pc.in" "${file}" @ONLY)
+  install(FILES "${file}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT annulus_development)
+endfunction()
+
+annulus_add_pkg_config(annulus REQUIRES eigen3 LIBS -pthread DESCRIPTION "${PROJECT_DESCRIPTION}, headers only")
+annulus_add_pkg_config(annulus_cpu REQUIRES eigen3 LIBS "-L\${libdir} -lannulus_cpu -pthread" DEFINITIONS -DANNULUS_CPU_COMPILED=1
+                       DESCRIPTION "${PROJECT_DESCRIPTION}, kernels selected at run time")
+if(ANNULUS_BUILD_C)
+  annulus_add_pkg_config(annulus_c LIBS "-L\${libdir} -lannulus_c" DESCRIPTION "${PROJECT_DESCRIPTION}, C interface")
+endif()
+
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/guide" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
+install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+        COMPONENT annulus_development)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_GENERATOR DEB)
+  set(CPACK_PACKAGE_NAME annulus)
+  set(CPACK_PACKAGE_CONTACT "The Annulus developers")
+  set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libeigen3-dev (>= 3.4)")
+  set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libopenmpi-dev, catch2, python3-numpy")
+  # One package with all components.
+  set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+  set(CPACK_DEB_COMPONENT_INSTALL OFF)
+  include(CPack)
+endif()

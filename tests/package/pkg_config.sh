@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# pkg_config.sh <folder of .pc files> <compiler> <source>...: builds and runs a program with each C++ module, from another
+# place than the one that the package was installed to.
+set -eu
+modules=$1
+compiler=$2
+shift 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r "$(cd "$modules/../.." && pwd)" "$work/moved"
+PKG_CONFIG_PATH=$work/moved/${modules#"$(cd "$modules/../.." && pwd)/"}
+export PKG_CONFIG_PATH
+for module in annulus annulus_cpu; do
+  read -ra flags <<<"$("$ANNULUS_PKG_CONFIG" --cflags "$module")"
+  read -ra libraries <<<"$("$ANNULUS_PKG_CONFIG" --libs "$module")"
+  case "${flags[*]}" in *"$work/moved"*) ;; *) echo "$module names another folder: ${flags[*]}"; exit 1 ;; esac
+  "$compiler" -std=c++20 -O1 "$@" "${flags[@]}" "${libraries[@]}" -o "$work/program"
+  "$work/program"
+done
+test "$("$ANNULUS_PKG_CONFIG" --modversion annulus)" = "$("$ANNULUS_PKG_CONFIG" --modversion annulus_cpu)"
