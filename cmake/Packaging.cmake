@@ -1,4 +1,5 @@
-# Packages made from the installation: pkg-config files, and a Debian package by cpack.
+# Packages made from the installation: pkg-config files, a Debian package by cpack, a description in CPS; and all headers
+# in one file.
 
 include(GNUInstallDirs)
 
@@ -18,6 +19,21 @@ annulus_add_pkg_config(annulus_cpu REQUIRES eigen3 LIBS "-L\${libdir} -lannulus_
                        DESCRIPTION "${PROJECT_DESCRIPTION}, kernels selected at run time")
 if(ANNULUS_BUILD_C)
   annulus_add_pkg_config(annulus_c LIBS "-L\${libdir} -lannulus_c" DESCRIPTION "${PROJECT_DESCRIPTION}, C interface")
+endif()
+
+find_package(Python3 QUIET COMPONENTS Interpreter)
+if(Python3_FOUND)
+  set(annulus_single_header "${PROJECT_BINARY_DIR}/single/annulus/annulus.hpp")
+  add_custom_target(annulus_single_header
+                    COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/cmake/packaging/single_header.py"
+                            "${PROJECT_SOURCE_DIR}/include" "${annulus_single_header}"
+                    VERBATIM)
+endif()
+
+# A description of the package for other build systems (Common Package Specification), which CMake 4.3 and later write.
+if(NOT CMAKE_VERSION VERSION_LESS 4.3)
+  install(PACKAGE_INFO annulus EXPORT annulusTargets VERSION "${PROJECT_VERSION}" COMPAT_VERSION
+          "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}" COMPONENT annulus_development)
 endif()
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/guide" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
