@@ -2,6 +2,7 @@
 // Attention of all layers over a ring: each rank passes the rows of its shard.
 
 #include <annulus/annulus.hpp>
+#include <array>
 #include <cstddef>
 #include <vector>
 

@@ -41,7 +41,7 @@ inline double bits(double nats) { return nats / std::numbers::ln2; }
 template <class T, class Ring>
 Trained<T> train(Ring& ring, TrainingOptions const& options, Budget const& budget, Text const& text,
                  std::function<void(double)> const& report) {
-  Trainer<T, Ring> trainer(ring, options);
+  Trainer<T, Ring> trainer(ring, options, Parameters<T>::initial(options.shape, options.seed));
   RandomWindows windows(text.training, options.batch, options.context + 1, options.seed);
   auto const begin = std::chrono::steady_clock::now();
   auto const seconds = [begin] {

@@ -5,6 +5,7 @@
 #include <annulus/annulus.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "adamw.hpp"
@@ -29,21 +30,23 @@ struct TrainingOptions {
 };
 
 /// The model and its optimizer on one rank. All ranks start from the same parameters and apply the same summed gradient,
-/// so their parameters have the same bits at every step. All members but parameters() are collective.
+/// so their parameters have the same bits at every step. All members but the accessors are collective.
 template <class T, class Ring>
 class Trainer {
  public:
-  Trainer(Ring& ring, TrainingOptions const& options)
+  /// initial: equal on all ranks.
+  Trainer(Ring& ring, TrainingOptions const& options, Parameters<T> initial)
       : ring_(&ring),
         options_(options),
         positions_(annulus::positions(ring, options.sharding, options.context)),
         rotary_(positions_, options.shape.head_dim()),
         attention_(ring, options.shape, options.batch, options.sharding),
-        parameters_(Parameters<T>::initial(options.shape, options.seed)),
+        parameters_(std::move(initial)),
         gradient_(options.shape),
         optimizer_(options.shape, options.weight_decay) {}
 
   Parameters<T> const& parameters() const { return parameters_; }
+  Parameters<T> const& gradient() const { return gradient_; }
 
   /// Mean cross entropy of the windows in nats per byte.
   double loss(Windows const& windows) {
@@ -51,22 +54,28 @@ class Trainer {
     return mean_over_ranks(cross_entropy(activations.logits, targets(windows), 0));
   }
 
-  struct Report {
-    double loss;           ///< before the step, nats per byte
-    double gradient_norm;  ///< before clipping
-  };
-
-  /// A forward pass, a backward pass and an update of the parameters.
-  Report step(Windows const& windows, double learning_rate) {
+  /// Mean cross entropy of the windows, and sets gradient() to its gradient by the parameters: a forward and a backward
+  /// pass, and the sum over the ranks.
+  double loss_and_gradient(Windows const& windows) {
     auto activations = forward(windows);
     double const weight = 1 / static_cast<double>(options_.batch * options_.context);
     double const sum = cross_entropy(activations.logits, targets(windows), weight);
     gradient_.values().setZero();
     model_backward(parameters_, activations, activations.logits, rotary_, attention_, gradient_);
     annulus::all_reduce(*ring_, annulus::TensorView<T, 1>(gradient_.values().data(), {gradient_.values().size()}));
-    Report const report{mean_over_ranks(sum), clip(gradient_.values(), options_.longest_gradient)};
+    return mean_over_ranks(sum);
+  }
+
+  struct Report {
+    double loss;           ///< before the step, nats per byte
+    double gradient_norm;  ///< before clipping
+  };
+
+  Report step(Windows const& windows, double learning_rate) {
+    double const loss = loss_and_gradient(windows);
+    double const norm = clip(gradient_.values(), options_.longest_gradient);
     optimizer_.step(parameters_, gradient_.values(), learning_rate);
-    return report;
+    return {loss, norm};
   }
 
  private:
