@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused("--text", "absent.txt", says="absent.txt: cannot be read (No such file or directory)")
     refused("--text", "empty", says="empty: has no text")
     refused("--text", "short.txt", says="the text has 9 bytes")
-    refused("--text", "text.txt", "--csv", "absent/curve.csv", says="absent/curve.csv: cannot be written")
+    refused("--text", "text.txt", "--context", "8", "--csv", "absent/curve.csv", says="absent/curve.csv: cannot be written")
     refused("--text", "text.txt", "--context", "8", "--svg", "empty", says="empty: cannot be written")
     refused("--plot", "curve.csv", says="--svg")
     refused("--plot", "absent.csv", "--svg", "x.svg", says="absent.csv: cannot be read")

@@ -12,7 +12,8 @@ import tempfile
 
 PROGRAM = os.path.abspath(sys.argv[1])
 LAUNCHER = sys.argv[2:]
-MODEL = ["--layers", "2", "--width", "32", "--context", "64", "--batch", "2", "--text", "text.txt"]
+MODEL = ["--layers", "2", "--width", "32", "--context", "64", "--batch", "2", "--learning-rate", "0.01", "--warm-up", "2"]
+TEXT = ["--text", "text.txt"]
 
 
 def run(*arguments, launcher=(), status=0):
@@ -23,7 +24,7 @@ def run(*arguments, launcher=(), status=0):
 
 def train(*arguments, launcher=()):
     """The text of the CSV file of a run."""
-    run(*MODEL, "--steps", "12", "--csv", "curve.csv", *arguments, launcher=launcher)
+    run(*MODEL, *TEXT, "--steps", "12", "--csv", "curve.csv", *arguments, launcher=launcher)
     with open("curve.csv") as file:
         return file.read()
 
@@ -47,9 +48,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert len(expected) == 12 and expected[-1] < expected[0] - 1, expected
     assert train("--ranks", "1") == alone
     assert losses(train("--ranks", "1", "--seed", "2")) != expected
-    # A unit of rounding in float is 6e-8. Each of the 12 losses, of order 10, may be off by some tens of them, and a loss
-    # moves with the weights of the steps before, so by up to ten times as much.
-    for dtype, bound in (("f32", 10 * 10 * 30 * 6e-8), ("f64", 10 * 10 * 30 * 1.1e-16)):
+    # A loss of up to 8 is off by up to 16 roundings, the square root of the 256 terms of the longest sum, in each of 12
+    # steps.
+    for dtype, rounding in (("f32", 2**-24), ("f64", 2**-53)):
+        bound = 8 * 16 * 12 * rounding
         reference = losses(train("--ranks", "1", "--dtype", dtype))
         for ranks in (2, 4):
             for sharding in ("contiguous", "zigzag"):
@@ -59,7 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert reference != expected and max(abs(a - b) for a, b in zip(reference, expected)) < 1e-3
 
     # A time instead of a number of steps; text; and a picture.
-    done = run(*MODEL, "--minutes", "0.01", "--generate", "20", "--prompt", "The square", "--svg", "one.svg", "--csv", "one.csv")
+    done = run(*MODEL, *TEXT, "--minutes", "0.01", "--generate", "20", "--prompt", "The square", "--svg", "one.svg", "--csv", "one.csv")
     steps = int(re.search(r"training +(\d+) steps", done.stdout).group(1))
     with open("one.csv") as file:
         assert len(losses(file.read())) == steps >= 1
@@ -69,7 +71,7 @@ with tempfile.TemporaryDirectory() as folder:
         assert file.read().startswith("<svg ")
 
     # Text is the same on every ring at temperature 0, and any curves are drawn together.
-    texts = [run(*MODEL, "--steps", "40", "--ranks", ranks, "--generate", "30", "--temperature", "0").stdout.split("generated")[1] for ranks in "13"]
+    texts = [run(*MODEL, *TEXT, "--steps", "40", "--ranks", ranks, "--generate", "30", "--temperature", "0").stdout.split("generated")[1] for ranks in "13"]
     assert texts[0] == texts[1], texts
     done = run("--plot", "one.csv", "curve.csv", "--svg", "both.svg")
     assert "one and curve differ by at most" in done.stdout, done.stdout
@@ -84,11 +86,11 @@ with tempfile.TemporaryDirectory() as folder:
             lines = [line for line in lines if line.startswith("train_bytes: ")]
             assert len(lines) == 1 and says in lines[0], (arguments, lines)
 
-        refused("--steps", "1", says="without --comm mpi")
-        refused("--comm", "mpi", "--ranks", "3", says="MPI connects 2")
-        refused("--comm", "mpi", "--layers", "0", says="--layers")
+        refused(*TEXT, says="without --comm mpi")
+        refused(*TEXT, "--comm", "mpi", "--ranks", "3", says="MPI connects 2")
+        refused(*TEXT, "--comm", "mpi", "--batch", "0", says="--batch")
         refused("--comm", "mpi", "--text", "absent.txt", says="absent.txt: cannot be read")
     else:
-        assert "this build has no MPI" in run(*MODEL, "--comm", "mpi", status=2).stderr
+        assert "this build has no MPI" in run(*MODEL, *TEXT, "--comm", "mpi", status=2).stderr
 
 print("ok")
