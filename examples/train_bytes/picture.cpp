@@ -83,12 +83,15 @@ struct Diagram {
   }
 };
 
-/// Colour and width of a curve: later ones are narrower, and lie on top.
+std::string colour_of(std::size_t index, std::size_t count) {
+  double const hue = 220 + 360 * static_cast<double>(index) / static_cast<double>(count);
+  return "stroke=\"hsl(" + fixed(std::fmod(hue, 360), 0) + ",70%,45%)\"";
+}
+
+/// Colour and width of a loss curve: later ones are narrower, and lie on top.
 std::string style_of(std::size_t index, std::size_t count) {
   double const place = count == 1 ? 1 : static_cast<double>(index) / static_cast<double>(count - 1);
-  double const hue = 220 + 360 * static_cast<double>(index) / static_cast<double>(count);
-  return "stroke=\"hsl(" + fixed(std::fmod(hue, 360), 0) + ",70%,45%)\" stroke-width=\"" + fixed(9 - 7.8 * place, 1) +
-         "\"";
+  return colour_of(index, count) + " stroke-width=\"" + fixed(7 - 6 * place, 1) + "\"";
 }
 
 /// log10 of the difference of each point from the first curve; -infinity where they are equal.
@@ -134,7 +137,7 @@ void write_differences(std::ostream& stream, std::vector<NamedCurve> const& curv
     diagram.write_level(stream, level, "1e" + fixed(level, 0));
   diagram.write_frame(stream, "difference from " + curves[0].name + ", bits per byte; equal at the lower edge");
   for (std::size_t i = 1; i < curves.size(); ++i)
-    diagram.write_curve(stream, curves[i].curve, style_of(i, curves.size()),
+    diagram.write_curve(stream, curves[i].curve, colour_of(i, curves.size()),
                         [&](CurvePoint const& point, std::size_t j) { return log_difference(first, point, j); });
 }
 
