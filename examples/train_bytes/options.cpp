@@ -87,7 +87,8 @@ std::optional<CommandLine> parse(int argc, char const* const* argv, std::filesys
                               annulus_command::Choices<bool>{{"f32", false}, {"f64", true}},
                               "element type of the model")
       ->default_str("f32");
-  CLI::Option* const steps = annulus_command::add_extent(app, "--steps", line.budget.steps, Index{1} << 40, "steps");
+  CLI::Option* const steps =
+      annulus_command::add_extent(app, "--steps", line.budget.steps, Index{1} << 40, "steps of the run");
   steps->capture_default_str();
   app.add_option("--minutes", line.budget.minutes, "train for this time instead of a number of steps")
       ->check(number_between(0.001, 1e6))
