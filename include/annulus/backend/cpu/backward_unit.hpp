@@ -38,7 +38,7 @@ struct KeyBlock {
     pack_column_groups(k, begin, count, extents.head.size, key_columns, not_finite);
     not_finite_operands = not_finite;
     for (Index j = 0; j < count; ++j)
-      finite_row<A>(v.row(begin + j), v.dim_stride, extents.value.size, j, not_finite_operands);
+      finite_row(v.row(begin + j), v.dim_stride, extents.value.size, j, not_finite_operands);
     std::fill_n(dk, rows * extents.head.padded(), A(0));
     std::fill_n(dv, rows * extents.value.padded(), A(0));
   }
@@ -342,7 +342,7 @@ class BackwardUnit {
   void add_nonfinite_query(BackwardPanel<T> const& queries, KeyBlock<T>& keys, BlockRows const& rows,
                            Index lane) const {
     auto const add = [&](T const* row, Index stride, Index dim, A const* factors, A* gradients) {
-      if (all_finite<A>(row, stride, dim)) return;
+      if (all_finite(row, stride, dim)) return;
       for (Index j = rows.begin; j < rows.end; ++j)
         if (A const factor = factors[rows.row(j) * B::panel + lane]; factor != A(0))
           add_row(gradients, KeyBlock<T>::rows, j, row, stride, dim, factor);

@@ -310,7 +310,7 @@ class DecodeHeads {
       Index vanish = 0;
       for (Index r = 0; r < rows_; ++r) vanish += scores_[(h * rows_ + r) * block + j] == A(0);
       T const*& row = values_[j * heads_ + h];
-      if (vanish == rows_ || (vanish > 0 && !finite_row<A>(row, dim_stride, extents_.value.size, j, not_finite_[h])))
+      if (vanish == rows_ || (vanish > 0 && !finite_row(row, dim_stride, extents_.value.size, j, not_finite_[h])))
         row = zeros_;
     }
   }
