@@ -123,9 +123,11 @@ template <class T, class A>
   if (capped)
     cap(logits, count * B::panel, units.product_scale, static_cast<A>(step.rules.logit_softcap),
         blocks.slope ? blocks.slope + first : nullptr, masked || biased ? nullptr : largest);
-  else if (units.product_scale != A(1))
+  else if (!biased && units.product_scale != A(1))
     for (Index e = 0; e < count * B::panel; ++e) logits[e] *= units.product_scale;
-  if (biased) BiasRows<T const>(step.bias, panel).add_to_scores(logits, step.key_positions, in_step);
+  if (biased)
+    BiasRows<T const>(step.bias, panel)
+        .add_to_scaled(logits, capped ? A(1) : units.product_scale, step.key_positions, in_step);
   if (visibility == Visibility::some) {
     mask_logits(
         logits, count,
