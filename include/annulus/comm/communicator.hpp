@@ -31,6 +31,7 @@ constexpr std::string_view name_of(Channel channel) {
 /// Runs of bytes that are sent or received together. Run p of the sender arrives in run p of the receiver, which must
 /// have the same length; empty runs are legal.
 using OutgoingBytes = std::span<std::span<std::byte const> const>;
+/// Runs of bytes to receive into; see OutgoingBytes.
 using IncomingBytes = std::span<std::span<std::byte> const>;
 
 /// A pending exchange. Satisfied by a movable T where
@@ -120,6 +121,7 @@ decltype(auto) or_abandon(C& communicator, Function&& function) {
   }
 }
 
+/// Type of the pending exchanges of communicator C.
 template <class C>
 using TransferOf = decltype(std::declval<C&>().start_shift(Channel{}, 1, OutgoingBytes{}, IncomingBytes{}));
 
@@ -184,6 +186,7 @@ concept ZeroCopyCommunicator = Communicator<C> &&
   communicator.reclaim(first);
 };
 
+/// Type of the windows of communicator C.
 template <class C>
 using WindowOf = decltype(std::declval<C&>().open_window(Channel{}, 1, OutgoingBytes{}));
 

@@ -10,6 +10,7 @@
 
 namespace annulus {
 
+/// Positions, extents and counts.
 using Index = std::ptrdiff_t;
 
 /// Position of a process in the ring, 0 <= rank < ranks.
@@ -47,11 +48,11 @@ constexpr Index saturating_product(Index a, Index b) {
 /// v [batch, local_keys, kv_heads, value_dim], output [batch, local_queries, query_heads, value_dim].
 /// query_heads is a multiple of kv_heads: query head h reads kv head h / group().
 struct AttentionShape {
-  Index batch = 1;
-  Index query_heads = 1;
-  Index kv_heads = 1;
-  Index head_dim = 1;
-  Index value_dim = 1;
+  Index batch = 1;        ///< batch items
+  Index query_heads = 1;  ///< heads of q
+  Index kv_heads = 1;     ///< heads of k and v
+  Index head_dim = 1;     ///< elements of a row of q and k
+  Index value_dim = 1;    ///< elements of a row of v and of the output
 
   bool operator==(AttentionShape const&) const = default;
 

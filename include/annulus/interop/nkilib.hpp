@@ -36,7 +36,7 @@ struct ForwardParameters {
   ReplicaGroups replica_groups{};         ///< default: one group, 0 ... num_workers - 1; see check_workers
   int num_workers = 1;                    ///< communicator.size()
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
-  bool use_causal_mask = false;
+  bool use_causal_mask = false;           ///< k <= q, on global positions
   bool striped_input = false;  ///< requires use_causal_mask or bounds; without both, position order has no effect
   bool training = false;       ///< return lse
   bool tp_q = false;           ///< false: q [b, h, d, s]; true: q [b, h, s, d]
@@ -44,20 +44,22 @@ struct ForwardParameters {
   /// [b * h, s, 1], both or none, with striped_input: local query i sees local key j of any rank iff
   /// bound_min(i) <= j < bound_max(i) and the causal mask, if any, allows it. Equal on all ranks.
   OptionalView<float, 3, HostMemory> bound_min{};
+  /// Exclusive upper bounds; see bound_min.
   OptionalView<float, 3, HostMemory> bound_max{};
 };
 
 /// Parameters of ring_attention_spmd_bwd, for designated initialisers. Without comment: see ForwardParameters.
 struct BackwardParameters {
-  bool use_causal_mask = false;
-  bool mixed_precision = true;  ///< false throws UnsupportedError: sums are always wider than 16 bits
-  std::optional<double> softmax_scale{};
-  int num_workers = 1;
-  int lnc_size = 1;  ///< logical cores of a Trainium device; values other than 1 throw UnsupportedError
-  ReplicaGroups replica_groups{};
+  bool use_causal_mask = false;           ///< that of the forward pass
+  bool mixed_precision = true;            ///< false throws UnsupportedError: sums are always wider than 16 bits
+  std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
+  int num_workers = 1;                    ///< communicator.size()
+  int lnc_size = 1;                ///< logical cores of a Trainium device; values other than 1 throw UnsupportedError
+  ReplicaGroups replica_groups{};  ///< default: one group, 0 ... num_workers - 1
   bool striped_attention = false;  ///< the striped_input of the forward pass
   /// [b, s]
   OptionalView<float, 2, HostMemory> bound_min{};
+  /// [b, s]
   OptionalView<float, 2, HostMemory> bound_max{};
 };
 
@@ -248,8 +250,8 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
 
 /// Parameters of ring_attention_unpermute; see ForwardParameters.
 struct UnpermuteParameters {
-  ReplicaGroups replica_groups{};
-  int num_workers = 1;
+  ReplicaGroups replica_groups{};  ///< default: one group, 0 ... num_workers - 1
+  int num_workers = 1;             ///< communicator.size()
 };
 
 /// Returns a tensor [bs, s, d] with positions rank * s ... rank * s + s - 1 of a sequence of n * s, for n ranks.

@@ -10,10 +10,10 @@ namespace annulus {
 
 /// Local rows [local_begin, local_begin + length) hold the global positions global_begin + i * global_stride.
 struct Segment {
-  Index local_begin = 0;
-  Index length = 0;
-  Index global_begin = 0;
-  Index global_stride = 1;
+  Index local_begin = 0;    ///< first row of the shard
+  Index length = 0;         ///< number of rows
+  Index global_begin = 0;   ///< position of the first row
+  Index global_stride = 1;  ///< distance of consecutive rows' positions
 
   bool operator==(Segment const&) const = default;
 };

@@ -21,7 +21,7 @@ enum class Version { nki_0_3, nki_0_4, nki_0_5, nki_0_6 };
 /// Spellings of one NKI version.
 struct Spelling {
   std::string_view version;  ///< oldest version that accepts the text
-  std::string_view sdk;
+  std::string_view sdk;  ///< Neuron SDK that it comes with
   bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
 };
 

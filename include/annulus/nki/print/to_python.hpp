@@ -257,7 +257,7 @@ class PythonModule {
 
 }  // namespace print_detail
 
-/// Text of an NKI Python module with one @nki.jit function that has the name of the program.
+/// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
 ///
 /// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
 /// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids. Returns the tuple of Role::output

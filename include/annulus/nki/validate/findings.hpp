@@ -41,7 +41,7 @@ enum class Rule {
 
 /// Name of a rule in findings, and what it is about.
 struct RuleText {
-  std::string_view name, subject;
+  std::string_view name, subject;  ///< as in name_of and subject_of
 };
 /// By number of the rule.
 inline constexpr RuleText rule_texts[] = {
@@ -72,12 +72,13 @@ inline constexpr RuleText rule_texts[] = {
     {"lifetime", "tiles that are not made yet or no longer kept"},
 };
 constexpr std::string_view name_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].name; }
+/// What the rule is about.
 constexpr std::string_view subject_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].subject; }
 static_assert(std::size(rule_texts) == static_cast<std::size_t>(Rule::lifetime) + 1);
 
 /// One violated rule.
 struct Finding {
-  Rule rule = Rule::form;
+  Rule rule = Rule::form;   ///< that is broken
   std::string instruction;  ///< NKI name; "program", "allocate", "section", "loop" or "on_core" for other nodes
   std::string place;        ///< section, loops and core
   std::string operand;      ///< NKI keyword, or the name of a buffer; empty if the whole instruction is meant
