@@ -7,9 +7,14 @@
   s|^//$|///|
 }
 
-# Doxygen takes a nested inline namespace for the name of its parent.
+# Namespaces that a user does not write: annulus::CpuBackend is the public name. Doxygen takes a nested inline namespace
+# for the name of its parent.
+/^(inline )?namespace (cpu|ANNULUS_CPU_KERNELS) \{$|^\}  \/\/ namespace (cpu|ANNULUS_CPU_KERNELS)$|^using cpu::/ s|^|//|
 s|^namespace (.*)::inline |namespace \1::|
-s|^inline namespace |namespace |
+
+# Lines after three spaces list operands: name, two spaces or more, description.
+s#^( *(///| \*)   )(([^ ]+ )*[^ ]+)  +([^ ])#\1`\3`: \5#
+s#^( *(///| \*)   )([^ ])#\1- \3#
 
 s|/\*\*< (.*) \*/$|///< \1|
 

@@ -10,7 +10,9 @@ import sys
 
 FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
 HEADING = re.compile(r"^(#+) (.*)$", re.M)
+BOLD_LINK = re.compile(r"\*\*\[([^]]*)\]\(([^)\s]+)\)\*\*")
 LINK_OR_CODE = re.compile(r"(?P<code>`[^`]*`)|(?P<picture>!?)\[(?P<text>[^]]*)\]\((?P<target>[^)\s]+)\)")
+GUIDE = pathlib.Path("examples/guide/README.md")
 SOURCES = {".h", ".hpp", ".cpp"}
 root = pathlib.Path.cwd()
 
@@ -37,6 +39,8 @@ def linked(path, match):
     found = (root / path.parent / target).resolve().relative_to(root) if target else path
     if match["picture"]:
         return f"![{match['text']}]({found.name})"
+    if path == GUIDE and found.parent == GUIDE.parent and not anchor and (root / found).exists():
+        return f'@subpage {page_of(found)} "{match["text"]}"'
     if found.suffix == ".md" and (root / found).exists():
         return f"[{match['text']}](@ref {section_of(found, anchor) if anchor else page_of(found)})"
     if found.suffix in SOURCES and found.parts[0] == "include":
@@ -53,6 +57,7 @@ def with_identifier(path, match):
 
 
 def prose(path, text):
+    text = BOLD_LINK.sub(r"[**\1**](\2)", text)  # Doxygen takes bold text in a link, but no link in bold text
     text = LINK_OR_CODE.sub(lambda match: linked(path, match), text)
     return HEADING.sub(lambda match: with_identifier(path, match), text)
 

@@ -31,13 +31,13 @@ ANNULUS_API char const* annulus_version(void);
 
 /** The class of the C++ exception. */
 typedef enum annulus_status ANNULUS_INT {
-  ANNULUS_SUCCESS = 0,
+  ANNULUS_SUCCESS = 0,             /**< no failure */
   ANNULUS_ERROR = 1,               /**< annulus::Error: none of the following */
   ANNULUS_SHAPE_ERROR = 2,         /**< extents do not match */
   ANNULUS_UNSUPPORTED_ERROR = 3,   /**< an invalid or unsupported option or operand */
   ANNULUS_COMMUNICATION_ERROR = 4, /**< a peer is lost, late, or was called differently */
-  ANNULUS_OUT_OF_MEMORY = 5,
-  ANNULUS_OTHER_ERROR = 6 /**< an exception that is not of the library */
+  ANNULUS_OUT_OF_MEMORY = 5,       /**< std::bad_alloc */
+  ANNULUS_OTHER_ERROR = 6          /**< an exception that is not of the library */
 } annulus_status;
 
 /** A failure. */
@@ -61,19 +61,19 @@ ANNULUS_API char const* annulus_status_name(annulus_status status);
 
 /** Element type. */
 typedef enum annulus_dtype ANNULUS_INT {
-  ANNULUS_FLOAT64 = 0,
-  ANNULUS_FLOAT32 = 1,
-  ANNULUS_FLOAT16 = 2,
-  ANNULUS_BFLOAT16 = 3,
-  ANNULUS_BOOL = 4,
-  ANNULUS_INT8 = 5,
-  ANNULUS_INT16 = 6,
-  ANNULUS_INT32 = 7,
-  ANNULUS_INT64 = 8,
-  ANNULUS_UINT8 = 9,
-  ANNULUS_UINT16 = 10,
-  ANNULUS_UINT32 = 11,
-  ANNULUS_UINT64 = 12
+  ANNULUS_FLOAT64 = 0,  /**< double */
+  ANNULUS_FLOAT32 = 1,  /**< float */
+  ANNULUS_FLOAT16 = 2,  /**< IEEE 754, 5 bits of exponent */
+  ANNULUS_BFLOAT16 = 3, /**< 8 bits of exponent */
+  ANNULUS_BOOL = 4,     /**< 1 byte, 0 or 1 */
+  ANNULUS_INT8 = 5,     /**< int8_t */
+  ANNULUS_INT16 = 6,    /**< int16_t */
+  ANNULUS_INT32 = 7,    /**< int32_t */
+  ANNULUS_INT64 = 8,    /**< int64_t */
+  ANNULUS_UINT8 = 9,    /**< uint8_t */
+  ANNULUS_UINT16 = 10,  /**< uint16_t */
+  ANNULUS_UINT32 = 11,  /**< uint32_t */
+  ANNULUS_UINT64 = 12   /**< uint64_t */
 } annulus_dtype;
 
 /** Memory of the caller, with any strides. num_axes 0, as in a tensor of zeros: the tensor is not given. */
@@ -91,14 +91,17 @@ ANNULUS_API annulus_tensor annulus_dense(void* data, annulus_dtype dtype, int nu
 /* ---- Sharding ---- */
 
 /** Queries and keys are sharded separately. */
-typedef enum annulus_side ANNULUS_INT { ANNULUS_QUERIES = 0, ANNULUS_KEYS = 1 } annulus_side;
+typedef enum annulus_side ANNULUS_INT {
+  ANNULUS_QUERIES = 0, /**< rows of q and of the output */
+  ANNULUS_KEYS = 1     /**< rows of k and v */
+} annulus_side;
 
 /** Assignment of positions to ranks. */
 typedef enum annulus_sharding_kind ANNULUS_INT {
-  ANNULUS_CONTIGUOUS = 0,
-  ANNULUS_STRIPED = 1, /**< `block` positions at a time */
-  ANNULUS_ZIGZAG = 2,
-  ANNULUS_EXPLICIT_MAP = 3
+  ANNULUS_CONTIGUOUS = 0,  /**< one block per rank, of any lengths */
+  ANNULUS_STRIPED = 1,     /**< `block` positions at a time */
+  ANNULUS_ZIGZAG = 2,      /**< blocks r and 2 * ranks - 1 - r of 2 * ranks */
+  ANNULUS_EXPLICIT_MAP = 3 /**< any position on any rank */
 } annulus_sharding_kind;
 
 /** Owner of each position. */
@@ -136,15 +139,15 @@ typedef struct annulus_ring annulus_ring;
 
 /** Whether ranks read each other's memory instead of sending messages. */
 typedef enum annulus_zero_copy ANNULUS_INT {
-  ANNULUS_ZERO_COPY_AUTOMATIC = 0,
-  ANNULUS_ZERO_COPY_NEVER = 1,
-  ANNULUS_ZERO_COPY_ALWAYS = 2
+  ANNULUS_ZERO_COPY_AUTOMATIC = 0, /**< if the ranks share memory */
+  ANNULUS_ZERO_COPY_NEVER = 1,     /**< all bytes are sent as messages */
+  ANNULUS_ZERO_COPY_ALWAYS = 2     /**< refused if the ranks do not share memory */
 } annulus_zero_copy;
 
 /** Options of a ring. */
 typedef struct annulus_ring_options {
   int64_t timeout_ms;          /**< longest wait of a rank, 1 or more */
-  annulus_zero_copy zero_copy; /**< ALWAYS is refused where ranks do not share memory */
+  annulus_zero_copy zero_copy; /**< default: automatic */
 } annulus_ring_options;
 
 /** 10 minutes, automatic. */
@@ -181,9 +184,9 @@ ANNULUS_API void annulus_ring_free(annulus_ring* ring);
 
 /** The side that travels around the ring. */
 typedef enum annulus_rotation ANNULUS_INT {
-  ANNULUS_ROTATION_AUTOMATIC = 0,
-  ANNULUS_ROTATION_KEYS = 1,   /**< pass-KV */
-  ANNULUS_ROTATION_QUERIES = 2 /**< pass-Q */
+  ANNULUS_ROTATION_AUTOMATIC = 0, /**< the side that sends fewer bytes */
+  ANNULUS_ROTATION_KEYS = 1,      /**< pass-KV */
+  ANNULUS_ROTATION_QUERIES = 2    /**< pass-Q */
 } annulus_rotation;
 
 /** annulus::Options and the threads of CpuBackend. Begin with annulus_default_options(). Equal on all ranks, but for
@@ -245,6 +248,7 @@ ANNULUS_API void annulus_attention_free(annulus_attention* attention);
  *   q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim],
  *   v [batch, local_keys, kv_heads, value_dim], output [batch, local_queries, query_heads, value_dim],
  *   lse, lse_remainder [batch, query_heads, local_queries]: float32, with float64 operands float64
+ *
  * lse is the natural logarithm. operands and lse_remainder may be NULL; pass lse_remainder to both passes if |lse| may
  * be large. Arguments that are invalid on one rank make all ranks fail alike, and leave the ring open. */
 ANNULUS_API annulus_status annulus_forward(annulus_attention* attention, annulus_tensor const* q,
@@ -262,7 +266,10 @@ ANNULUS_API annulus_status annulus_backward(annulus_attention* attention, annulu
 /* ---- Plan: steps, bytes and memory of a pass, without data ---- */
 
 /** Forward or backward. */
-typedef enum annulus_pass ANNULUS_INT { ANNULUS_PASS_FORWARD = 0, ANNULUS_PASS_BACKWARD = 1 } annulus_pass;
+typedef enum annulus_pass ANNULUS_INT {
+  ANNULUS_PASS_FORWARD = 0, /**< output and lse */
+  ANNULUS_PASS_BACKWARD = 1 /**< gradients */
+} annulus_pass;
 
 /** A pass to be planned. Flags are 0 or 1. */
 typedef struct annulus_plan_request {

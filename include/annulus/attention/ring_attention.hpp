@@ -35,6 +35,7 @@ namespace annulus {
 ///   q [batch, local_queries, query_heads, head_dim]   this rank's shard, in the order of its positions in the sharding
 ///   k [batch, local_keys, kv_heads, head_dim]         query_heads % kv_heads == 0
 ///   v [batch, local_keys, kv_heads, value_dim]
+///
 /// Errors: ShapeError and UnsupportedError before any rows are sent, the same on all ranks; CommunicationError if the
 /// ranks were called differently or a peer is lost. A later error closes the ring: every rank that has entered the call
 /// throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had received everything

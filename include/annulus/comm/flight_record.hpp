@@ -118,7 +118,12 @@ class FlightRecord {
   }
 
  private:
-  enum class State : std::uint8_t { validating, running, done, failed };
+  enum class State : std::uint8_t {
+    validating,  ///< ranks compare their calls
+    running,     ///< a step is in progress
+    done,        ///< returned
+    failed,      ///< thrown
+  };
   struct Call {
     std::uint64_t number = 0;
     Pass pass = Pass::forward;

@@ -61,6 +61,9 @@ struct AttentionShape {
 };
 
 /// Forward or backward.
-enum class Pass { forward, backward };
+enum class Pass {
+  forward,   ///< output and lse
+  backward,  ///< gradients
+};
 
 }  // namespace annulus

@@ -19,7 +19,12 @@ template <Scalar T>
 using Accumulator = std::conditional_t<std::same_as<T, double>, double, float>;
 
 /// Element type as a run-time value.
-enum class DataType : std::uint8_t { float64, float32, float16, bfloat16 };
+enum class DataType : std::uint8_t {
+  float64,   ///< double
+  float32,   ///< float
+  float16,   ///< Eigen::half
+  bfloat16,  ///< Eigen::bfloat16
+};
 
 /// The DataType of an element type.
 template <Scalar T>

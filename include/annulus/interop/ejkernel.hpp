@@ -41,6 +41,7 @@ class SlidingWindow {
 ///   [1, n]                 n that all heads share
 ///   [query_heads]          one for each head
 ///   [n], n != query_heads  n that all heads share
+///
 /// ejkernel's ring kernels read every [n] as shared, other kernels of it as one for each head: write [1, n] if n may
 /// equal query_heads.
 template <class A>
@@ -232,6 +233,7 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
 ///   key           [batch, sk, kv_heads, head_dim], query_heads % kv_heads == 0
 ///   value         [batch, sk, kv_heads, value_dim]
 ///   mask_builder  callable (batch, query head, query position, key position) -> bool on global positions; default: all
+///
 /// Throws on all ranks: UnsupportedError for an unsupported option, and the errors of RingAttention::forward.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention(C& axis_name, B& backend, Q const& query, K const& key, V const& value,

@@ -158,7 +158,8 @@ inline constexpr bool in_host_memory =
 ///   q    [b, h, d, s], or [b, h, s, d] with tp_q
 ///   k    [b, heads, d, s], or [b, heads, s, d] with tp_k
 ///   v    [b, heads, s, d]
-///   LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
+///
+/// LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
 /// Throws on all ranks: UnsupportedError for an invalid parameter, and the errors of RingAttention::forward.
 template <class LseDtype = void, Communicator C, Backend B, class Q, class K, class V>
 auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
@@ -203,6 +204,7 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
 ///                     annulus::view_of(o).permuted({0, 1, 3, 2}) or a transposed copy
 ///   lse_ref           [b, h, 128, ceil(s / 128)] of the forward pass, any lse_dtype; gradients carry about 2 |lse| of
 ///                     its rounding errors, because these interfaces have no lse remainder
+///
 /// Throws on all ranks: UnsupportedError for an invalid parameter, ShapeError, and the errors of
 /// RingAttention::backward.
 template <Communicator C, Backend B, class Q, class K, class V, class O, class Dy, class Lse>

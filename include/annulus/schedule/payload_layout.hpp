@@ -13,22 +13,22 @@ namespace annulus {
 
 /// What a part of a payload holds. The plan, the buffers and the passes find parts by these names.
 enum class Part : std::uint8_t {
-  q,
-  k,
-  v,
-  dout,
-  lse,
-  lse_remainder,
-  delta,
-  document_ids,
-  accumulator,
-  maximum,
-  sum,  ///< running state
-  dq,
-  dk,
-  dv,
-  dbias,
-  dsinks,
+  q,              ///< queries
+  k,              ///< keys
+  v,              ///< values
+  dout,           ///< gradient of the output
+  lse,            ///< log-sum-exp of the forward pass
+  lse_remainder,  ///< rounding error of lse
+  delta,          ///< rowsum(dout * output)
+  document_ids,   ///< of queries or keys
+  accumulator,    ///< running state: weighted sum of the values
+  maximum,        ///< running state: largest logit
+  sum,            ///< running state: sum of the weights
+  dq,             ///< gradient of q
+  dk,             ///< gradient of k
+  dv,             ///< gradient of v
+  dbias,          ///< gradient of the bias
+  dsinks,         ///< gradient of the sink logits
 };
 
 constexpr std::string_view name_of(Part part) {

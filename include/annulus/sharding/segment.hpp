@@ -19,7 +19,10 @@ struct Segment {
 };
 
 /// Side of the attention problem. Queries and keys may have different lengths, so each side is sharded separately.
-enum class Side { query, key };
+enum class Side {
+  query,  ///< rows of q and of the output
+  key,    ///< rows of k and v
+};
 
 namespace detail {
 

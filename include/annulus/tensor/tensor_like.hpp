@@ -16,6 +16,7 @@ namespace annulus {
 ///   scalar, rank, memory_space          element type without const, number of axes, memory space
 ///   static view(X&), view(X const&)     TensorView<scalar [const], rank, memory_space>
 ///   static make<U, N>(extents)          a new tensor of the same family: element type U, N axes; elements unspecified
+///
 /// The specialisations for Eigen tensors and host views are in tensor/eigen.hpp.
 template <class X>
 struct TensorTraits;

@@ -14,14 +14,20 @@ inline constexpr Index most_rows = Index{1} << 21;  ///< most queries or keys pe
 inline constexpr Index widest_dim = 512;            ///< one PSUM bank of fp32
 
 /// lse of a masked row (one that sees no key): -inf as everywhere in Annulus, or 0 as in the vendor's kernels.
-enum class MaskedRow { minus_infinity, zero };
+enum class MaskedRow {
+  minus_infinity,  ///< the logarithm of an empty sum
+  zero,            ///< as the vendor's kernels write it
+};
 
 /// Operands that rotate in the backward pass.
-enum class RotatingSide { queries, keys };
+enum class RotatingSide {
+  queries,  ///< pass-Q: q, dout, lse, delta and dq
+  keys,     ///< pass-KV: k, v, dk and dv
+};
 
 /// Shapes and options of a kernel. All ranks hold equally many rows.
 struct KernelSpec {
-  Target target = Target::trn2;  ///< hardware generation
+  Target target = Target::trn2;              ///< hardware generation
   int cores = 2;                             ///< LNC: physical cores per rank, 1 or 2
   int ranks = 1;                             ///< ranks of a ring
   int groups = 1;                            ///< rings that run concurrently; rank ids may count through all of them
@@ -31,9 +37,9 @@ struct KernelSpec {
   ElementType type = ElementType::bfloat16;  ///< of q, k, v, dout: float32, bfloat16, float16
   ElementType output_type = ElementType::bfloat16;  ///< of output
   ElementType lse_type = ElementType::float32;      ///< of lse
-  double softmax_scale = 1;  ///< factor of the product of query and key
-  double logit_softcap = 0;       ///< 0: none
-  Index sinks = 0;                ///< sink logits per query head
+  double softmax_scale = 1;                         ///< factor of the product of query and key
+  double logit_softcap = 0;                         ///< 0: none
+  Index sinks = 0;                                  ///< sink logits per query head
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse

@@ -18,7 +18,12 @@
 namespace annulus::nki {
 
 /// Memory of a buffer. Private HBM belongs to one core; shared HBM to both cores of a pair.
-enum class Memory { sbuf, psum, private_hbm, shared_hbm };
+enum class Memory {
+  sbuf,         ///< on chip, operands of all engines
+  psum,         ///< on chip, results of matmuls
+  private_hbm,  ///< of one core
+  shared_hbm,   ///< of both cores of a pair
+};
 /// True for SBUF and PSUM.
 constexpr bool on_chip(Memory memory) { return memory == Memory::sbuf || memory == Memory::psum; }
 constexpr std::string_view name_of(Memory memory) {
@@ -27,7 +32,13 @@ constexpr std::string_view name_of(Memory memory) {
 }
 
 /// Element type of a buffer.
-enum class ElementType { float32, bfloat16, float16, int32, uint8 };
+enum class ElementType {
+  float32,   ///< 4 bytes
+  bfloat16,  ///< 2 bytes, 8 bits of exponent
+  float16,   ///< 2 bytes, 5 bits of exponent
+  int32,     ///< 4 bytes, signed
+  uint8,     ///< 1 byte
+};
 /// Bytes of an element.
 constexpr Index bytes_of(ElementType type) {
   return type == ElementType::float32 || type == ElementType::int32 ? 4 : type == ElementType::uint8 ? 1 : 2;
@@ -40,7 +51,11 @@ constexpr std::string_view name_of(ElementType type) {
 }
 
 /// Role of a buffer in the kernel: argument, result or neither.
-enum class Role { internal, input, output };
+enum class Role {
+  internal,  ///< neither
+  input,     ///< argument
+  output,    ///< result
+};
 
 /// A buffer in HBM exists from the first instruction on; `shape` is the caller's, elements are in row-major order.
 /// A buffer on chip has shape {partitions, elements per partition}; every Allocate makes a new tile, and the newest

@@ -15,7 +15,15 @@
 namespace annulus::nki {
 
 /// Five compute engines, the DMA queues and the collective cores of one physical core.
-enum class Engine { tensor, vector, scalar, gpsimd, sync, dma, collective };
+enum class Engine {
+  tensor,      ///< TensorE: products
+  vector,      ///< VectorE: element by element, reductions
+  scalar,      ///< ScalarE: functions of one element
+  gpsimd,      ///< GpSimdE: patterns of positions
+  sync,        ///< queries of the ring
+  dma,         ///< DMA queues
+  collective,  ///< permutes around the ring
+};
 /// Number of engines.
 inline constexpr int engine_count = 7;
 constexpr std::string_view name_of(Engine engine) {
@@ -25,19 +33,19 @@ constexpr std::string_view name_of(Engine engine) {
 
 /// Binary operators of VectorE and GpSimdE, and of reductions.
 enum class Operator {
-  add,
-  subtract,
-  multiply,
-  maximum,
-  minimum,
-  equal,
-  not_equal,
-  greater,
-  greater_equal,
-  less,
-  less_equal,
-  logical_and,
-  logical_or
+  add,            ///< a + b
+  subtract,       ///< a - b
+  multiply,       ///< a * b
+  maximum,        ///< the larger one
+  minimum,        ///< the smaller one
+  equal,          ///< a == b
+  not_equal,      ///< a != b
+  greater,        ///< a > b
+  greater_equal,  ///< a >= b
+  less,           ///< a < b
+  less_equal,     ///< a <= b
+  logical_and,    ///< both are not 0
+  logical_or,     ///< one is not 0
 };
 constexpr std::string_view name_of(Operator op) {
   constexpr std::string_view names[] = {"add",        "subtract",    "multiply",  "maximum",       "minimum",
@@ -49,21 +57,40 @@ constexpr std::string_view name_of(Operator op) {
 constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }
 
 /// Elementwise functions of Activation.
-enum class Function { copy, exp, log, tanh, square, abs, sqrt, rsqrt, reciprocal };
+enum class Function {
+  copy,        ///< x
+  exp,         ///< e^x
+  log,         ///< natural logarithm
+  tanh,        ///< hyperbolic tangent
+  square,      ///< x * x
+  abs,         ///< magnitude
+  sqrt,        ///< square root
+  rsqrt,       ///< 1 / square root
+  reciprocal,  ///< 1 / x
+};
 constexpr std::string_view name_of(Function function) {
   constexpr std::string_view names[] = {"copy", "exp", "log", "tanh", "square", "abs", "sqrt", "rsqrt", "reciprocal"};
   return names[static_cast<int>(function)];
 }
 
 /// Action of an instruction on the 128 internal accumulators (one per partition) of its engine.
-enum class ReduceCommand { idle, reset, reduce, reset_reduce };
+enum class ReduceCommand {
+  idle,          ///< none
+  reset,         ///< sets them to the neutral element
+  reduce,        ///< reduces onto them
+  reset_reduce,  ///< resets, then reduces
+};
 constexpr std::string_view name_of(ReduceCommand command) {
   constexpr std::string_view names[] = {"idle", "reset", "reduce", "reset_reduce"};
   return names[static_cast<int>(command)];
 }
 
 /// Use of an operand by an instruction; update reads and writes it.
-enum class Use { read, write, update };
+enum class Use {
+  read,    ///< input
+  write,   ///< result
+  update,  ///< both
+};
 
 /// An immediate value, or one element per partition ([P, 1]).
 using Scalar = std::variant<float, Access>;

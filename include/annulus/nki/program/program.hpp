@@ -12,7 +12,10 @@
 namespace annulus::nki {
 
 /// Hardware generation: NeuronCore-v3 (trn2) or v4 (trn3).
-enum class Target { trn2, trn3 };
+enum class Target {
+  trn2,  ///< NeuronCore-v3
+  trn3,  ///< NeuronCore-v4
+};
 constexpr std::string_view name_of(Target target) { return target == Target::trn2 ? "trn2" : "trn3"; }
 
 /// Makes a new tile of an on-chip buffer; its elements are undefined.

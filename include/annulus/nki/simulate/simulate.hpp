@@ -25,7 +25,10 @@ namespace annulus::nki {
 /// ids, and order of the cores.
 struct Arrangement {
   /// Meaning of the rank ids that programs query: position in the group, or rank number across all groups.
-  enum class Ids { position, global };
+  enum class Ids {
+    position,  ///< in the group
+    global,    ///< across all groups
+  };
 
   /// Worker that each rank of the communicator runs as; empty: worker = rank. Data moves from each rank to the next.
   std::vector<int> ring;
