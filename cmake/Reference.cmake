@@ -13,7 +13,7 @@ if(DOXYGEN_FOUND AND Python3_FOUND)
   endif()
   configure_file(cmake/reference/Doxyfile.in "${annulus_reference_folder}/Doxyfile" @ONLY)
   add_custom_target(annulus_reference
-                    COMMAND "${CMAKE_COMMAND}" -E rm -rf "${annulus_reference_folder}/html"
+                    COMMAND "${CMAKE_COMMAND}" -E rm -rf "${annulus_reference_folder}/html" "${annulus_reference_folder}/xml"
                     COMMAND Doxygen::doxygen "${annulus_reference_folder}/Doxyfile"
                     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
                     COMMENT "Making the reference in ${annulus_reference_folder}/html"

@@ -48,4 +48,5 @@ s|^ *std::vector<Index> lengths\(Side|/** Number of rows that each rank owns. */
 s|^ *std::vector<Segment> segments\(Side|/** Segments that a rank owns. */ &|
 
 # Macros of one header alone.
-/^#define ANNULUS_(TEXT_OF|VERSION_TEXT|API|INT|NKI_FIELDS)\>/ s|^|//|
+/^#define ANNULUS_(API|INT|TEXT_OF)\>/ s|^|//|
+/^#define ANNULUS_(NKI_FIELDS|VERSION_TEXT)\>/,/[^\]$/ s|^.*$|//|

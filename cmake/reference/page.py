@@ -44,7 +44,7 @@ def linked(path, match):
     if found.suffix == ".md" and (root / found).exists():
         return f"[{match['text']}](@ref {section_of(found, anchor) if anchor else page_of(found)})"
     if found.suffix in SOURCES and found.parts[0] == "include":
-        return f"[{match['text']}](@ref {found})"
+        return f"[{match['text']}](@ref {found.relative_to('include')})"
     if found.suffix in SOURCES and found.parts[:-1] == ("examples",):
         return f"[{match['text']}]({found.name.replace('_', '__').replace('.', '_8')}_source.html)"
     return match["text"]  # the reference does not have it
