@@ -1,6 +1,9 @@
 # annulus_reference: the reference of the public headers with the guide as its pages, made by Doxygen in
-# reference/html of the build folder. Only if Doxygen is found; not part of the default target.
+# reference/html of the build folder. Only if Doxygen and Python are found; not part of the default target.
 
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return()
+endif()
 find_package(Doxygen 1.9.4 QUIET)
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(DOXYGEN_FOUND AND Python3_FOUND)

@@ -39,12 +39,13 @@ def linked(path, match):
     found = (root / path.parent / target).resolve().relative_to(root) if target else path
     if match["picture"]:
         return f"![{match['text']}]({found.name})"
+    words = re.sub(r"[*`]", "", match["text"])  # @ref takes plain text
     if path == GUIDE and found.parent == GUIDE.parent and not anchor and (root / found).exists():
-        return f'@subpage {page_of(found)} "{match["text"]}"'
+        return f'@subpage {page_of(found)} "{words}"'
     if found.suffix == ".md" and (root / found).exists():
-        return f"[{match['text']}](@ref {section_of(found, anchor) if anchor else page_of(found)})"
+        return f"[{words}](@ref {section_of(found, anchor) if anchor else page_of(found)})"
     if found.suffix in SOURCES and found.parts[0] == "include":
-        return f"[{match['text']}](@ref {found.relative_to('include')})"
+        return f"[{words}](@ref {found.relative_to('include')})"
     if found.suffix in SOURCES and found.parts[:-1] == ("examples",):
         return f"[{match['text']}]({found.name.replace('_', '__').replace('.', '_8')}_source.html)"
     return match["text"]  # the reference does not have it
@@ -57,7 +58,7 @@ def with_identifier(path, match):
 
 
 def prose(path, text):
-    text = BOLD_LINK.sub(r"[**\1**](\2)", text)  # Doxygen takes bold text in a link, but no link in bold text
+    text = BOLD_LINK.sub(r"[\1](\2)", text)  # Doxygen has no links in bold text
     text = LINK_OR_CODE.sub(lambda match: linked(path, match), text)
     return HEADING.sub(lambda match: with_identifier(path, match), text)
 

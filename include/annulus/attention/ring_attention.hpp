@@ -19,6 +19,7 @@
 #include "annulus/ring/forward_pass.hpp"
 #include "annulus/tensor/eigen.hpp"
 
+/// Exact ring attention, forward and backward.
 namespace annulus {
 
 /// Exact attention over the ranks of a ring (Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv

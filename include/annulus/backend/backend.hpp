@@ -93,6 +93,7 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 ///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
 ///     logits, with the same probabilities.
+///
 /// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
 /// Results are bit-identical from run to run.
 template <class B>

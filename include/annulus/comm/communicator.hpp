@@ -65,6 +65,7 @@ concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
 ///     needs no allocation when memory is short; and optionally, as a second argument, the rank to blame, which the
 ///     peers' errors then name instead of this rank;
 ///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks.
+///
 /// One thread per rank calls a communicator.
 template <class C>
 concept Communicator = requires(C& communicator, C const& observed, Channel channel, int hop, OutgoingBytes out,

@@ -1,9 +1,10 @@
 #pragma once
+// Integer types of the library, and the extents of an attention problem. Positions and extents are signed, so that a
+// distance is an ordinary difference.
+
 #if __cplusplus < 202002L
 #error "annulus requires C++20: compile with -std=c++20 (CMake: target_compile_features(... cxx_std_20))"
 #endif
-// Integer types of the library, and the extents of an attention problem. Positions and extents are signed, so that a
-// distance is an ordinary difference.
 
 #include <cstddef>
 #include <limits>

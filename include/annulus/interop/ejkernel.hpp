@@ -16,6 +16,7 @@
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/interop/check_on_all_ranks.hpp"
 
+/// ring_attention of ejkernel (EasyDeL) with its names and conventions.
 namespace annulus::ejkernel {
 
 /// No window, one number for both sides, or {left, right}: query q sees key k iff q - k <= left and k - q <= right.

@@ -26,6 +26,7 @@
 #include "annulus/interop/check_on_all_ranks.hpp"
 #include "annulus/interop/nkilib_layout.hpp"
 
+/// Ring kernels of nkilib (AWS Neuron) with their names, layouts and conventions.
 namespace annulus::nkilib {
 
 /// Process groups as lists of world ranks; rank i of a ring is the i-th member of its group.

@@ -9,6 +9,7 @@
 #include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
+/// Trainium tile programs: built, validated, simulated, costed and printed as NKI kernels.
 namespace annulus::nki {
 
 /// Hardware generation: NeuronCore-v3 (trn2) or v4 (trn3).
