@@ -1,4 +1,4 @@
-# Filter of Doxygen for headers (sed -E). Keeps the line numbers.
+# Filter of Doxygen for headers, for GNU sed -E. Keeps the line numbers.
 
 # The comment at the top describes the file.
 1,/^$/ {

@@ -84,7 +84,7 @@ struct Striped {
   static constexpr std::string_view kind = "striped";
   static constexpr bool any_lengths = false;
 
-  Index block = 1;  ///< positions dealt at a time
+  Index block = 1;  ///< positions of a block
 
   bool operator==(Striped const&) const = default;
 
