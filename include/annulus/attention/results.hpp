@@ -14,6 +14,7 @@ namespace annulus {
 /// Result of the forward pass and argument of the backward pass. T: a tensor type with four axes.
 template <TensorLike T>
 struct Forward {
+  /// Type of lse and lse_remainder: three axes, in the accumulator type of T's elements.
   using Lse = MadeLike<T, Accumulator<ScalarOf<T>>, 3>;
 
   T output;  ///< [batch, local_queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
@@ -29,6 +30,7 @@ struct Forward {
 /// with four axes.
 template <TensorLike T>
 struct Gradients {
+  /// Type of dsinks: two axes, in the accumulator type of T's elements.
   using Sinks = MadeLike<T, Accumulator<ScalarOf<T>>, 2>;
 
   T dq, dk, dv;                   ///< shaped as q, k and v, each in its axis order
