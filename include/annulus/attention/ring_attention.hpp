@@ -68,7 +68,7 @@ class RingAttention {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     std::optional<Forward<MadeLike<Q, ScalarOf<Q>, 4>>> result;
     auto const make = [&](AttentionShape const& shape, Index queries) {
-      result.emplace(detail::make_forward(q, shape, queries));
+      result.emplace(detail::make_forward(q, shape, queries, operands));
       return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)), view_of(result->lse),
                                        view_of(result->lse_remainder)};
     };
@@ -94,8 +94,9 @@ class RingAttention {
   }
 
   /// Gradients of a scalar whose gradient with respect to the output is dout [batch, local_queries, query_heads,
-  /// value_dim]. `forward`: result of the forward pass with the same operands. Returns dq, dk, dv shaped as q, k, v; dk
-  /// and dv are summed over the queries of all ranks. dbias and dsinks: results.hpp. Collective.
+  /// value_dim]. `forward`: result of the forward pass with the same operands, otherwise throws ShapeError. Returns dq,
+  /// dk, dv shaped as q, k, v; dk and dv are summed over the queries of all ranks. dbias and dsinks: results.hpp.
+  /// Collective.
   template <class DOut, class T, class Q, class K, class V>
   Gradients<T> backward(DOut const& dout, Forward<T> const& forward, Q const& q, K const& k, V const& v,
                         OperandsFor<Q, Space> const& operands = {}) {
@@ -103,6 +104,7 @@ class RingAttention {
     using Scalar = ScalarOf<Q>;
     std::optional<Gradients<T>> result;
     auto const make = [&] {
+      detail::require_operands_of_forward(forward.given, detail::given_operands(operands));
       result.emplace(detail::make_gradients<T>(q, k, v, operands));
       GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
                                          view_of(with_axes(result->dk, axis_order_of(k))),
