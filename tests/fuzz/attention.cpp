@@ -23,7 +23,10 @@ constexpr Index longest = 12;
 /// Document ids from -1, which is padding like 0, to 4, in any order.
 std::vector<int> document_ids(ByteReader& in, Index count) {
   std::vector<int> ids;
-  for (Index i = 0; i < count; ++i) ids.push_back(static_cast<int>(in.between(0, 5) + 1) % 6 - (in.one_in(16) ? 1 : 0));
+  for (Index i = 0; i < count; ++i) {
+    ids.push_back(static_cast<int>(in.between(0, 5) + 1) % 6);
+    if (in.one_in(16)) --ids.back();
+  }
   return ids;
 }
 

@@ -194,10 +194,12 @@ class ProgramMutation {
   }
 
   void change(nki::Affine& affine) {
-    if (in_.one_in(2))
-      affine += nki::Affine::of(reference(program_.variables.size()), in_.any_number() % 1024);
-    else
-      affine += in_.any_number() % (Index{1} << 60) - affine.constant() % (Index{1} << 60);
+    if (in_.one_in(2)) {
+      nki::Variable const variable = reference(program_.variables.size());
+      affine += nki::Affine::of(variable, in_.any_number() % 1024);
+      return;
+    }
+    affine = affine - affine.constant() + in_.any_number();
   }
   void change(bool& flag) { flag = !flag; }
   void change(int& number) { number = static_cast<int>(in_.between(-1, 6)); }
