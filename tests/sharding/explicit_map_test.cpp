@@ -69,6 +69,7 @@ TEST_CASE("invalid maps are refused with the reason", "[sharding]") {
   refused({.queries = {{0, 1}, {2, 4}}, .keys = {}}, 2, 4, "position 4 is outside [0, 4)");
   refused({.queries = {{0, -1}}, .keys = {}}, 1, 2, "position -1 is outside [0, 2)");
   refused({.queries = {{0, 1}, {2}}, .keys = {}}, 2, 4, "3 of 4 positions are owned");
+  refused({.queries = {{0, 1}, {2}}, .keys = {}}, 2, Index{1} << 60, "3 of 1152921504606846976 positions are owned");
   refused({.queries = {{0, 1}, {2, 3}}, .keys = {}}, 3, 4, "the map has 2 ranks, the ring has 3");
   refused({}, 1, 4, "the map has 0 ranks");
   refused({.queries = {{0}, {1}}, .keys = {}}, 2, 3, "queries");

@@ -62,6 +62,12 @@ TEST_CASE("segments refuses ranks outside the ring and negative lengths", "[shar
   }
 }
 
+TEST_CASE("segments refuses lengths whose sum overflows", "[sharding]") {
+  std::vector<Index> const lengths(3, Index{1} << 62);
+  for (Sharding const& sharding : {Sharding(), Sharding(Striped{}), Sharding(Zigzag{})})
+    CHECK_THROWS_AS(sharding.segments(Side::query, 0, lengths), ShapeError);
+}
+
 TEST_CASE("the error for wrong lengths names sharding, side, seen and expected lengths", "[sharding]") {
   std::vector<Index> const lengths{5, 1};
   CHECK_THROWS_WITH(Sharding(Zigzag{}).segments(Side::key, 0, lengths),

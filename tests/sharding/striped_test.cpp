@@ -39,3 +39,18 @@ TEST_CASE("on one rank the blocks are one segment", "[sharding]") {
 TEST_CASE("a block longer than the sequence leaves it on rank 0", "[sharding]") {
   CHECK(Striped{.block = 100}.lengths(Side::query, 3, 7) == std::vector<Index>{7, 0, 0});
 }
+
+TEST_CASE("blocks of any length are assigned to sequences of any length", "[sharding]") {
+  constexpr Index longest = std::numeric_limits<Index>::max() - 1;
+  for (Index block : {Index{1} << 40, Index{1} << 61, std::numeric_limits<Index>::max()}) {
+    CAPTURE(block);
+    Sharding const sharding = Striped{.block = block};
+    auto const lengths = sharding.lengths(Side::query, 9, longest);
+    Index next = 0;
+    for (Index length : lengths) next += length;
+    CHECK(next == longest);
+    if (block < (Index{1} << 61)) continue;  // too many segments to list
+    for (Rank rank = 0; rank < 9; ++rank)
+      CHECK(rows_of(sharding.segments(Side::query, rank, lengths)) == lengths[static_cast<std::size_t>(rank)]);
+  }
+}

@@ -232,8 +232,9 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
   }
 }
 
-/// Throws ShapeError if positions, pairs of a step or bytes of a buffer overflow. All sums and products of the plan,
-/// except those of the work, are below the limits checked here. Negative lengths are rejected by the sharding.
+/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
+/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
+/// the sharding.
 ANNULUS_INLINE void RingPlan::check_sizes() const {
   AttentionShape const& s = request_.shape;
   Index rows = 1, positions = 0;
@@ -252,22 +253,23 @@ ANNULUS_INLINE void RingPlan::check_sizes() const {
   detail::check<ShapeError>(detail::saturating_product(queries, keys) < detail::largest_index, "plan: a step of ",
                             queries, " queries and ", keys, " keys; accepted: fewer than ", detail::largest_index,
                             " pairs");
-  // The widest row of any payload: a query with its dout and at most four scalars.
-  Index const heads = detail::saturating_product(s.batch, std::max(s.query_heads, s.kv_heads));
-  Index const width = detail::saturating_sum(detail::saturating_sum(s.head_dim, s.value_dim), 4);
-  Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
+  // The widest row of any payload: a query with its dout and at most four scalars. Extents of 0 count as 1, because
+  // the other ones are multiplied, too. In a pass every position visits each rank once at most.
   auto const product = [](Index first, auto... others) {
     ((first = detail::saturating_product(first, others)), ...);
     return first;
   };
-  Index const largest =
-      std::max({product(heads, width, bytes, rows), product(request_.bias_gradient_elements, bytes, rows),
-                product(s.query_heads, request_.sinks, bytes, Index{ranks()} + 1)});
+  Index const heads = product(std::max<Index>(s.batch, 1), std::max({s.query_heads, s.kv_heads, Index{1}}));
+  Index const width = detail::saturating_sum(detail::saturating_sum(s.head_dim, s.value_dim), 4);
+  Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
+  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks()),
+                                  product(request_.bias_gradient_elements, bytes, rows),
+                                  product(heads, request_.sinks, bytes, ranks(), Index{ranks()} + 1)});
   detail::check<ShapeError>(largest < detail::largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads,
                             " query heads, ", s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ",
-                            s.value_dim, ", ", request_.sinks, " sink logits per head and ", rows,
-                            " rows of a rank need a buffer of ", largest, " bytes or more; accepted: fewer than ",
-                            detail::largest_index / 32);
+                            s.value_dim, ", ", request_.sinks, " sink logits per head, ", positions,
+                            " positions and ", rows, " rows of a rank, on ", ranks(), " ranks, make ", largest,
+                            " bytes or more; accepted: fewer than ", detail::largest_index / 32);
 }
 
 ANNULUS_INLINE void RingPlan::find_layouts() {

@@ -99,9 +99,9 @@ struct Striped {
 
   std::vector<Index> lengths(Side, int ranks, Index global) const {
     std::vector<Index> result;
-    Index const rows = clamped_block(global), round = rows * ranks;
+    Index const rows = clamped_block(global), rounds = global / rows / ranks, rest = global - rounds * ranks * rows;
     for (Rank r = 0; r < ranks; ++r)
-      result.push_back(global / round * rows + std::clamp(global % round - r * rows, Index{0}, rows));
+      result.push_back(rounds * rows + std::clamp(rest - detail::saturating_product(r, rows), Index{0}, rows));
     return result;
   }
 
@@ -114,7 +114,10 @@ struct Striped {
       detail::append_segment(result, remaining, rank, ranks);
       return result;
     }
-    for (Index begin = rank * rows; remaining > 0; begin += rows * ranks) {
+    // Saturated begins are those of no rows.
+    Index const round = detail::saturating_product(rows, ranks);
+    for (Index begin = detail::saturating_product(rank, rows); remaining > 0;
+         begin = detail::saturating_sum(begin, round)) {
       detail::append_segment(result, std::min(rows, remaining), begin, 1);
       remaining -= std::min(rows, remaining);
     }
@@ -122,7 +125,7 @@ struct Striped {
   }
 
  private:
-  /// Block length clamped to the sequence: the assignment is the same, and products of it cannot overflow.
+  /// Block length clamped to the sequence: the assignment is the same.
   Index clamped_block(Index global) const { return std::min(block, std::max(global, Index{1})); }
 };
 
@@ -213,18 +216,21 @@ struct ExplicitMap {
     auto const& map = positions(side);
     detail::check<ShapeError>(static_cast<int>(map.size()) == ranks, "explicit sharding of ", what, ": the map has ",
                               map.size(), " ranks, the ring has ", ranks);
-    std::vector<char> owned(static_cast<std::size_t>(global), 0);
     Index total = 0;
     for (auto const& rank : map)
       for (Index position : rank) {
         detail::check<ShapeError>(position >= 0 && position < global, "explicit sharding of ", what, ": position ",
                                   position, " is outside [0, ", global, ")");
-        detail::check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ",
-                                  what, ": position ", position, " is owned twice");
         ++total;
       }
-    detail::check<ShapeError>(total == global, "explicit sharding of ", what, ": ", total, " of ", global,
+    // Checked before memory is allocated for every position: the length may be one that no map has.
+    detail::check<ShapeError>(total >= global, "explicit sharding of ", what, ": ", total, " of ", global,
                               " positions are owned; each must be owned once");
+    std::vector<char> owned(static_cast<std::size_t>(global), 0);
+    for (auto const& rank : map)
+      for (Index position : rank)
+        detail::check<ShapeError>(!std::exchange(owned[static_cast<std::size_t>(position)], 1), "explicit sharding of ",
+                                  what, ": position ", position, " is owned twice");
   }
 };
 
@@ -253,12 +259,18 @@ class Sharding {
   }
 
   /// Segments that `rank` owns, given the number of rows that every rank holds. Together the ranks own each position
-  /// exactly once. Throws ShapeError if this sharding assigns other lengths, unless its kind accepts any.
+  /// exactly once. Throws ShapeError for a rank or lengths that cannot be, and if this sharding assigns other lengths,
+  /// unless its kind accepts any.
   std::vector<Segment> segments(Side side, Rank rank, std::span<Index const> held) const {
     detail::check<ShapeError>(rank >= 0 && rank < static_cast<int>(held.size()), "sharding: rank ", rank, " of ",
                               held.size());
-    for (Index rows : held)
+    Index total = 0;
+    for (Index rows : held) {
       detail::check<ShapeError>(rows >= 0, "sharding: a rank holds ", rows, " rows; a length must not be negative");
+      total = detail::saturating_sum(total, rows);
+    }
+    detail::check<ShapeError>(total < detail::largest_index, "sharding: the ranks hold ", detail::largest_index,
+                              " rows or more; accepted: fewer");
     return std::visit(
         [&]<class Kind>(Kind const& kind) {
           static_assert(ShardingKind<Kind>);

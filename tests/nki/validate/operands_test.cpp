@@ -50,6 +50,15 @@ TEST_CASE("R1: DMA may begin at any partition", "[nki][validate]") {
   check_refused(program(77, 52), {"R2", "dma_copy", "dst", "partitions 77..128 of tile tile, which has 128"});
 }
 
+TEST_CASE("R2: a start partition whose sum with the partitions overflows is outside its tile", "[nki][validate]") {
+  constexpr Index largest = std::numeric_limits<Index>::max();
+  Draft draft;
+  TensorHandle const q = draft.input("q", {32, 4});
+  TileHandle const tile = draft.tile("tile", Memory::sbuf, 32, 4, ElementType::float32);
+  draft.emit(DmaCopy{tile.part(largest, 32, 0, 4), q.whole()});
+  check_refused(draft.done(), {"R2", "dma_copy", "dst", "partitions 9223372036854775807.."});
+}
+
 TEST_CASE("R2: an operand must be inside its tile, in partitions and in elements", "[nki][validate]") {
   auto const partitions = [](Index of_tile) {
     Draft draft;

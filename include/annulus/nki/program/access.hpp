@@ -134,8 +134,10 @@ struct Access {
   /// True if the elements that axes `from` and later name are adjacent, in order.
   bool contiguous_from(std::size_t from) const {
     Index expected = 1;
-    for (std::size_t i = axis_count_; i-- > from; expected *= axes_[i].count)
+    for (std::size_t i = axis_count_; i-- > from;) {
       if (axes_[i].count != 1 && axes_[i].stride != expected) return false;
+      expected = annulus::detail::saturating_product(expected, axes_[i].count);
+    }
     return true;
   }
   /// True if the elements of each partition are adjacent.

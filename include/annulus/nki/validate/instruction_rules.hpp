@@ -273,11 +273,12 @@ inline void check(DmaTranspose const& i, Site const& site) {
   site.require(rows % 16 == 0, Rule::dma_transpose, "src", "first axis of ", rows, "; accepted: multiples of 16");
   site.require(columns % 16 == 0 && columns <= 128, Rule::dma_transpose, "src", "last axis of ", columns,
                "; accepted: multiples of 16 up to 128");
-  Affine const bytes = i.dst.offset * bytes_of(site.type(i.dst));
-  bool aligned = bytes.constant() % 32 == 0;
-  for (Affine::Term const& term : bytes.terms()) aligned = aligned && term.coefficient % 32 == 0;
-  site.require(aligned, Rule::dma_transpose, "dst", "begins at byte ", bytes.constant(),
-               bytes.is_constant() ? "" : " and on", " of a partition; accepted: multiples of 32");
+  Index const bytes = bytes_of(site.type(i.dst)), elements = 32 / bytes;
+  bool aligned = i.dst.offset.constant() % elements == 0;
+  for (Affine::Term const& term : i.dst.offset.terms()) aligned = aligned && term.coefficient % elements == 0;
+  site.require(aligned, Rule::dma_transpose, "dst", "begins at byte ",
+               annulus::detail::saturating_product(i.dst.offset.constant(), bytes),
+               i.dst.offset.is_constant() ? "" : " and on", " of a partition; accepted: multiples of 32");
 }
 
 /// Requires all elements of a tensor in shared HBM, in order.

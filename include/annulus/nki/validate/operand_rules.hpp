@@ -83,11 +83,10 @@ inline bool check_tile_operand(std::string_view keyword, Access const& access, O
                                  access.partitions(), " partitions; at most ", limits.partitions);
   bool const starts =
       whose == OperandOf::dma || require_start_partition(access.start_partition, access.partitions(), keyword, site);
+  Index const end = annulus::detail::saturating_sum(access.start_partition, access.partitions());
   if (fits && starts)
-    site.require(access.start_partition >= 0 && access.start_partition + access.partitions() <= buffer.partitions(),
-                 Rule::capacity, keyword, "partitions ", access.start_partition, "..",
-                 access.start_partition + access.partitions() - 1, " of tile ", buffer.name, ", which has ",
-                 buffer.partitions());
+    site.require(access.start_partition >= 0 && end <= buffer.partitions(), Rule::capacity, keyword, "partitions ",
+                 access.start_partition, "..", end - 1, " of tile ", buffer.name, ", which has ", buffer.partitions());
   auto const free_axes = static_cast<Index>(access.free_axes().size());
   site.require(free_axes >= 1 && free_axes <= limits.free_axes, Rule::access_pattern, keyword, free_axes,
                " free axes; 1 to ", limits.free_axes, " are accepted");
