@@ -36,9 +36,14 @@ if(NOT CMAKE_VERSION VERSION_LESS 4.3)
           "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}" COMPONENT annulus_development)
 endif()
 
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/guide" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
-install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
-        COMPONENT annulus_development)
+# In the folders of the repository, so that links between pages hold.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
+foreach(page IN ITEMS README.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md cmake/packaging/README.md
+                      include/annulus/backend/cpu/README.md include/annulus/nki/README.md)
+  cmake_path(GET page PARENT_PATH folder)
+  install(FILES "${PROJECT_SOURCE_DIR}/${page}" DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}"
+          COMPONENT annulus_development)
+endforeach()
 
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR DEB)

@@ -16,7 +16,7 @@ test "$(field Package)" = annulus
 test "$(field Version)" = "$version"
 case "$(field Depends)" in *"libeigen3-dev (>= 3.4)"*libc6*|*libc6*"libeigen3-dev (>= 3.4)"*) ;; *) field Depends; exit 1 ;; esac
 dpkg-deb --extract "$package" "$work/root"
-for file in bin/annulus include/annulus/annulus.hpp share/doc/annulus/README.md share/doc/annulus/guide/README.md; do
+for file in bin/annulus include/annulus/annulus.hpp share/doc/annulus/README.md share/doc/annulus/examples/guide/README.md; do
   test -s "$work/root/usr/$file" || { echo "the package has no $file"; exit 1; }
 done
 test "$("$work/root/usr/bin/annulus" --version)" = "annulus $version"
