@@ -125,7 +125,7 @@ std::vector<T> NpyArray::to() const {
 }
 
 inline std::vector<char> NpyArray::to_mask() const {
-  std::string const accepted = "; a mask is b1, or whole numbers that are 0 or 1";
+  std::string const accepted = "; accepted for a mask: b1, or whole numbers that are 0 or 1";
   if (is_floating(type)) throw InputError(file + ": holds " + name_of(type) + accepted);
   std::vector<char> values;
   values.reserve(count());

@@ -123,7 +123,7 @@ with Folder():
     bad_operand("--bias", np.zeros((1, 1, 5, 7), int), "i8")
     bad_operand("--bias", np.zeros((1, 1, 5, 7), complex), "c16")
     bad_operand("--sinks", np.zeros(4, bool), "b1")
-    bad_operand("--mask", np.ones((1, 1, 5, 7)), ["f8", "a mask is b1"])
+    bad_operand("--mask", np.ones((1, 1, 5, 7)), ["f8", "accepted for a mask: b1"])
     bad_operand("--mask", np.full((1, 1, 5, 7), 2), ["holds 2", "0 or 1"])
     bad_operand("--q-segments", np.ones((2, 5)), "f8", "--kv-segments", "k_ids.npy")
     bad_operand("--q-segments", np.full((2, 5), 2**40), "32 bits", "--kv-segments", "k_ids.npy")

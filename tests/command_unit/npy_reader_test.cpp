@@ -168,7 +168,7 @@ TEST_CASE("integers and masks are not converted from other types", "[npy]") {
   CHECK(is_clear(error_of("<u8", bytes_of<std::uint64_t>({std::uint64_t{1} << 63}), false), "w.npy"));
   CHECK(error_of("<u8", bytes_of<std::uint64_t>({(std::uint64_t{1} << 63) - 1}), false).empty());
   auto const message = error_of("<i4", bytes_of<std::int32_t>({-7}), true);
-  CHECK(contains(message, "w.npy: holds -7; a mask is b1"));
-  CHECK(contains(error_of("<f8", bytes_of<double>({1}), true), "w.npy: holds f8; a mask is b1"));
+  CHECK(contains(message, "w.npy: holds -7; accepted for a mask: b1"));
+  CHECK(contains(error_of("<f8", bytes_of<double>({1}), true), "w.npy: holds f8; accepted for a mask: b1"));
   CHECK(error_of("<i4", bytes_of<std::int32_t>({1}), true).empty());
 }

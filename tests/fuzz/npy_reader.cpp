@@ -42,9 +42,9 @@ void check_array(NpyArray const& array) {
   is_accepted([&] { require(array.to_mask().size() == count, "a mask has lost elements"); });
 
   // What this program writes for the shape is read back as the same shape.
-  std::string const written = detail::npy_preamble("f8", array.shape);
+  std::string const written = detail::npy_preamble(name_of(NpyType::int8), array.shape);
   NpyHeader const again = parse_npy_header("input.npy", std::string_view(written).substr(10));
-  require(again.shape == array.shape && !again.fortran_order && again.element.type == NpyType::float64,
+  require(again.shape == array.shape && !again.fortran_order && again.element.type == NpyType::int8,
           "a written header is read differently: ", written);
 }
 

@@ -172,6 +172,7 @@ class ProgramMutation {
       axes.resize(static_cast<std::size_t>(in_.between(0, static_cast<std::int64_t>(nki::Access::most_axes))));
     else
       change(axes);
+    axes.resize(std::min(axes.size(), nki::Access::most_axes));
     nki::Access changed = axes.empty() ? nki::Access{} : nki::Access(access.buffer, axes[0], std::span(axes).subspan(1));
     changed.buffer = access.buffer;
     changed.age = access.age;
@@ -199,7 +200,10 @@ class ProgramMutation {
       affine += nki::Affine::of(variable, in_.any_number() % 1024);
       return;
     }
-    affine = affine - affine.constant() + in_.any_number();
+    nki::Affine changed = in_.any_number();
+    for (nki::Affine::Term const& term : affine.terms())
+      changed += nki::Affine::of(term.variable, term.coefficient);
+    affine = changed;
   }
   void change(bool& flag) { flag = !flag; }
   void change(int& number) { number = static_cast<int>(in_.between(-1, 6)); }
