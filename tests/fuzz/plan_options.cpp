@@ -154,7 +154,8 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     request.query_lengths = lengths(Side::query);
     request.key_lengths = in.one_in(4) ? any_numbers(in, in.between(0, 6)) : lengths(Side::key);
     auto const extent = [&] { return std::max(in.any_number(), Index{0}); };
-    request.shape = {.batch = extent(), .query_heads = extent(), .kv_heads = extent(), .head_dim = extent(), .value_dim = extent()};
+    request.shape = {
+        .batch = extent(), .query_heads = extent(), .kv_heads = extent(), .head_dim = extent(), .value_dim = extent()};
     request.element_bytes = in.of({4, 2, 8});
     request.accumulator_bytes = request.lse_bytes = request.element_bytes == 8 ? 8 : 4;
     request.sinks = extent();
