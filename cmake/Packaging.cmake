@@ -1,4 +1,5 @@
-# Packages made from the installation: pkg-config files, and a Debian package by cpack.
+# Packages made from the installation: pkg-config files, a Debian package by cpack, a description in CPS; and all headers
+# in one file.
 
 include(GNUInstallDirs)
 
@@ -20,9 +21,29 @@ if(ANNULUS_BUILD_C)
   annulus_add_pkg_config(annulus_c LIBS "-L\${libdir} -lannulus_c" DESCRIPTION "${PROJECT_DESCRIPTION}, C interface")
 endif()
 
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/guide" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
-install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
-        COMPONENT annulus_development)
+find_package(Python3 QUIET COMPONENTS Interpreter)
+if(Python3_FOUND)
+  set(annulus_single_header "${PROJECT_BINARY_DIR}/single/annulus/annulus.hpp")
+  add_custom_target(annulus_single_header
+                    COMMAND Python3::Interpreter "${PROJECT_SOURCE_DIR}/cmake/packaging/single_header.py"
+                            "${PROJECT_SOURCE_DIR}/include" "${annulus_single_header}"
+                    VERBATIM)
+endif()
+
+# A description of the package for other build systems (Common Package Specification), which CMake 4.3 and later write.
+if(NOT CMAKE_VERSION VERSION_LESS 4.3)
+  install(PACKAGE_INFO annulus EXPORT annulusTargets VERSION "${PROJECT_VERSION}" COMPAT_VERSION
+          "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}" COMPONENT annulus_development)
+endif()
+
+# In the folders of the repository, so that links between pages hold.
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT annulus_development)
+foreach(page IN ITEMS README.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md cmake/packaging/README.md
+                      include/annulus/backend/cpu/README.md include/annulus/nki/README.md)
+  cmake_path(GET page PARENT_PATH folder)
+  install(FILES "${PROJECT_SOURCE_DIR}/${page}" DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}"
+          COMPONENT annulus_development)
+endforeach()
 
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR DEB)

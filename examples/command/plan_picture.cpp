@@ -37,6 +37,25 @@ std::string shade(double share) {
   return colour + ")";
 }
 
+/// The pairs that a rank computes in a step, of all pairs of its queries and the owner's keys.
+double share_of_block(RingPlan const& plan, Rank rank, int step) {
+  bool const keys = plan.rotation() == annulus::Rotation::keys;
+  Rank const owner = plan.owner(rank, step);
+  double const queries = static_cast<double>(plan.local_queries(keys ? rank : owner));
+  double const held = static_cast<double>(plan.local_keys(keys ? owner : rank));
+  double const pairs = queries * held;
+  return pairs > 0 ? static_cast<double>(plan.step(rank, step).visible_pairs) / pairs : 0;
+}
+
+/// The rules of a mask, in words.
+std::string words_of(annulus::Mask const& mask) {
+  std::string words = mask.causal ? "causal" : "";
+  auto const add = [&](std::string const& rule) { words += (words.empty() ? "" : ", ") + rule; };
+  if (mask.window.bounded()) add("window");
+  if (mask.chunk > 0) add("chunks of " + std::to_string(mask.chunk));
+  return words.empty() ? "no mask" : words;
+}
+
 /// Largest work of any rank in a step; the step takes as long as this.
 Index busiest(RingPlan const& plan, int step) {
   Index most = 0;
@@ -46,7 +65,7 @@ Index busiest(RingPlan const& plan, int step) {
 
 /// Sizes of the diagram of one plan, in pixels.
 struct BalanceLayout {
-  static constexpr double left = 70, title = 62, bottom = 34, gap = 24, bars = 170, right = 80;
+  static constexpr double left = 70, title = 72, bottom = 34, gap = 24, bars = 170, right = 80;
 
   double cell_width, cell_height;
 
@@ -61,23 +80,22 @@ struct BalanceLayout {
 
 void draw_plan(Svg& svg, RingPlan const& plan, double top) {
   BalanceLayout const layout(plan);
-  Index most = 1, rounds = 0, work = 0;
-  for (int step = 0; step < plan.steps(); ++step) {
-    most = std::max(most, busiest(plan, step));
-    rounds += busiest(plan, step);
-  }
+  Index rounds = 0, work = 0;
+  for (int step = 0; step < plan.steps(); ++step) rounds += busiest(plan, step);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) work += plan.multiply_adds(rank);
   double const mean = std::max(1.0, static_cast<double>(work) / plan.ranks());
   double const waiting = rounds == 0 ? 0 : 1 - mean / static_cast<double>(rounds);
 
   svg.text({BalanceLayout::left, top + 20},
-           std::string(name_of(plan.request().pass)) + ", " + plan.request().sharding.name() + " sharding, " +
-               std::to_string(plan.global_queries()) + " queries, " + std::to_string(plan.global_keys()) + " keys, " +
-               std::to_string(plan.ranks()) + " ranks",
+           std::string(name_of(plan.request().pass)) + ", " + words_of(plan.request().rules.mask) + ", " +
+               plan.request().sharding.name() + " sharding, " + std::to_string(plan.global_queries()) + " queries, " +
+               std::to_string(plan.global_keys()) + " keys, " + std::to_string(plan.ranks()) + " ranks",
            {.size = 14, .bold = true});
   svg.text({BalanceLayout::left, top + 38},
-           "busiest rank: " + fixed(plan.imbalance(), 2) + " times the mean work; " + fixed(100 * waiting, 0) +
-               " % of the ranks' time is idle if each step waits for the slowest rank");
+           "Cells: pairs that the rank computes in the step, of all pairs of its queries and the keys that are there.");
+  svg.text({BalanceLayout::left, top + 54}, "Busiest rank: " + fixed(plan.imbalance(), 2) +
+                                                " times the mean work. Idle: " + fixed(100 * waiting, 0) +
+                                                " % of all ranks' time, if each step waits for its slowest rank.");
   double const first = top + BalanceLayout::title, bars = BalanceLayout::left + layout.cells(plan) + BalanceLayout::gap;
   double const end = first + layout.cell_height * plan.ranks();
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
@@ -87,7 +105,7 @@ void draw_plan(Svg& svg, RingPlan const& plan, double top) {
                {.anchor = Anchor::end});
     for (int step = 0; step < plan.steps(); ++step) {
       Index const multiply_adds = plan.step(rank, step).multiply_adds;
-      double const share = static_cast<double>(multiply_adds) / static_cast<double>(most);
+      double const share = share_of_block(plan, rank, step);
       double const x = BalanceLayout::left + layout.cell_width * step;
       svg.rectangle({x + 0.5, y + 0.5}, layout.cell_width - 1, layout.cell_height - 1,
                     multiply_adds == 0 ? "#f6d5d5" : shade(0.12 + 0.88 * share),
@@ -149,7 +167,7 @@ void draw_balance(std::ostream& stream, std::vector<RingPlan> const& plans) {
     if (plan.ranks() > most_drawn_ranks)
       throw InputError("--svg is asked for " + std::to_string(plan.ranks()) + " ranks; accepted: up to " +
                        std::to_string(most_drawn_ranks));
-    width = std::max({width, BalanceLayout(plan).width(plan), 640.0});
+    width = std::max({width, BalanceLayout(plan).width(plan), 760.0});
     height += BalanceLayout(plan).height(plan);
   }
   Svg svg(stream, width, height, "Work of each rank in each step of ring attention");

@@ -192,7 +192,7 @@ double draw_pass(Svg& svg, std::string const& pass, PassTimeline const& timeline
   auto const x = [&](double time) { return left + width * std::clamp((time - begin) / seconds, 0.0, 1.0); };
   svg.text({left, top + 18},
            pass + ": " + milliseconds(seconds) + " ms, " + fixed(100 * timeline.waiting() / seconds, 1) +
-               " % exposed communication, imbalance " + fixed(timeline.imbalance(), 2),
+               " % of it waiting for messages or late ranks, imbalance " + fixed(timeline.imbalance(), 2),
            {.size = 14, .bold = true});
   double y = top + title - 10;
   for (auto const& [rank, of_rank] : timeline.ranks) {

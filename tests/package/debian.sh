@@ -15,12 +15,12 @@ field() { dpkg-deb --field "$package" "$1"; }
 test "$(field Package)" = annulus
 test "$(field Version)" = "$version"
 case "$(field Depends)" in *"libeigen3-dev (>= 3.4)"*libc6*|*libc6*"libeigen3-dev (>= 3.4)"*) ;; *) field Depends; exit 1 ;; esac
-dpkg-deb --extract "$package" "$work/root"
-for file in bin/annulus include/annulus/annulus.hpp share/doc/annulus/README.md share/doc/annulus/guide/README.md; do
-  test -s "$work/root/usr/$file" || { echo "the package has no $file"; exit 1; }
+dpkg-deb --extract "$package" "$work/system"
+for file in bin/annulus include/annulus/annulus.hpp share/doc/annulus/README.md share/doc/annulus/examples/guide/README.md; do
+  test -s "$work/system/usr/$file" || { echo "the package has no $file"; exit 1; }
 done
-test "$("$work/root/usr/bin/annulus" --version)" = "annulus $version"
-modules=$(dirname "$(find "$work/root" -name annulus_cpu.pc)")
+test "$("$work/system/usr/bin/annulus" --version)" = "annulus $version"
+modules=$(dirname "$(find "$work/system" -name annulus_cpu.pc)")
 read -ra flags <<<"$(PKG_CONFIG_PATH=$modules "$ANNULUS_PKG_CONFIG" --cflags --libs annulus_cpu)"
 "$compiler" -std=c++20 -O1 "$@" "${flags[@]}" -o "$work/program"
 "$work/program"

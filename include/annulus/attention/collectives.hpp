@@ -31,6 +31,7 @@ namespace annulus {
 /// The axis along which a tensor is sharded, and the side whose sharding applies.
 struct Along {
   std::size_t axis = axis::sequence;  ///< 1, as in [batch, sequence, heads, dim]; 2 for lse [batch, heads, queries]
+  /// Whose sharding applies: that of the queries or that of the keys.
   Side side = Side::query;
   std::optional<Index> call{};  ///< number of this operation, chosen by the caller; compared across ranks
 };

@@ -25,7 +25,7 @@ struct Options {
   /// The same bits for any number of ranks: true is refused with UnsupportedError. For a given number of ranks results
   /// always have the same bits.
   bool reproducible = false;
-  Rotation rotation = Rotation::automatic;
+  Rotation rotation = Rotation::automatic;  ///< default: the side that sends fewer bytes
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;
   /// costs a pass over all bytes exchanged. Unset: on in builds without NDEBUG.

@@ -4,16 +4,30 @@
 
 #include <array>
 #include <optional>
+#include <string>
+#include <utility>
 
+#include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/core/scalar.hpp"
 #include "annulus/tensor/tensor_like.hpp"
 
 namespace annulus {
 
+/// The optional operands that a pass was given.
+struct GivenOperands {
+  bool bias = false;       ///< Operands::bias
+  bool mask = false;       ///< Operands::mask
+  bool documents = false;  ///< Operands::query_segments and key_segments
+  bool sinks = false;      ///< Operands::sinks
+
+  bool operator==(GivenOperands const&) const = default;
+};
+
 /// Result of the forward pass and argument of the backward pass. T: a tensor type with four axes.
 template <TensorLike T>
 struct Forward {
+  /// Type of lse and lse_remainder: three axes, in the accumulator type of T's elements.
   using Lse = MadeLike<T, Accumulator<ScalarOf<T>>, 3>;
 
   T output;  ///< [batch, local_queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
@@ -23,12 +37,15 @@ struct Forward {
   /// counts as zeros, and then gradients have an error of about 2 |lse| roundings.
   Lse lse_remainder;
   AxisOrder axes = AxisOrder::bshd;  ///< of `output`
+  /// What the backward pass must be given as well; unset, in a Forward that is not the result of a call: not compared.
+  std::optional<GivenOperands> given{};
 };
 
 /// Result of the backward pass. Queries that see no key and keys that no query sees have gradient 0. T: a tensor type
 /// with four axes.
 template <TensorLike T>
 struct Gradients {
+  /// Type of dsinks: two axes, in the accumulator type of T's elements.
   using Sinks = MadeLike<T, Accumulator<ScalarOf<T>>, 2>;
 
   T dq, dk, dv;                   ///< shaped as q, k and v, each in its axis order
@@ -38,16 +55,38 @@ struct Gradients {
 
 namespace detail {
 
+template <class OptionalOperands>
+GivenOperands given_operands(OptionalOperands const& operands) {
+  return {static_cast<bool>(operands.bias), static_cast<bool>(operands.mask),
+          static_cast<bool>(operands.query_segments), static_cast<bool>(operands.sinks)};
+}
+
+/// Throws ShapeError unless the backward pass is given the optional operands that the forward pass was given.
+inline void require_operands_of_forward(std::optional<GivenOperands> const& forward, GivenOperands const& backward) {
+  if (!forward || *forward == backward) return;
+  auto const list = [](GivenOperands const& given) {
+    std::string names;
+    for (auto const& [is_given, name] : {std::pair{given.bias, "bias"},
+                                         {given.mask, "mask"},
+                                         {given.documents, "document ids"},
+                                         {given.sinks, "sink logits"}})
+      if (is_given) names += (names.empty() ? "" : ", ") + std::string(name);
+    return names.empty() ? "none" : names;
+  };
+  throw ShapeError(message_of("optional operands of the backward pass: ", list(backward),
+                              "; of the forward pass: ", list(*forward), "; pass the same operands to both"));
+}
+
 /// New results of a forward pass of `q`, with this many local queries.
-template <class Q>
-auto make_forward(Q const& q, AttentionShape const& shape, Index local_queries) {
+template <class Q, class OptionalOperands>
+auto make_forward(Q const& q, AttentionShape const& shape, Index local_queries, OptionalOperands const& operands) {
   using T = ScalarOf<Q>;
   auto const statistics = [&] {
     return make_like<Accumulator<T>, 3>(q, std::array{shape.batch, shape.query_heads, local_queries});
   };
   return Forward<MadeLike<Q, T, 4>>{
       make_in_order_of<T>(q, std::array{shape.batch, local_queries, shape.query_heads, shape.value_dim}), statistics(),
-      statistics(), axis_order_of(q)};
+      statistics(), axis_order_of(q), given_operands(operands)};
 }
 
 /// New results of a backward pass: gradients of q, k, v and of the optional operands that have one.

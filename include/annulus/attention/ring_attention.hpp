@@ -19,6 +19,7 @@
 #include "annulus/ring/forward_pass.hpp"
 #include "annulus/tensor/eigen.hpp"
 
+/// Exact ring attention, forward and backward.
 namespace annulus {
 
 /// Exact attention over the ranks of a ring (Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", arXiv
@@ -35,6 +36,7 @@ namespace annulus {
 ///   q [batch, local_queries, query_heads, head_dim]   this rank's shard, in the order of its positions in the sharding
 ///   k [batch, local_keys, kv_heads, head_dim]         query_heads % kv_heads == 0
 ///   v [batch, local_keys, kv_heads, value_dim]
+///
 /// Errors: ShapeError and UnsupportedError before any rows are sent, the same on all ranks; CommunicationError if the
 /// ranks were called differently or a peer is lost. A later error closes the ring: every rank that has entered the call
 /// throws, within the communicator's deadline, and a new ring has to be made. Only a rank that had received everything
@@ -43,7 +45,7 @@ template <Communicator C, Backend B, class Predicate = EveryPair>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 class RingAttention {
  public:
-  using Space = typename B::memory_space;
+  using Space = typename B::memory_space;  ///< of all operands and results
 
   /// Does not throw; options are validated, and compared across ranks, on the first call.
   RingAttention(C& communicator, B& backend, Options options = {}, Predicate predicate = {})
@@ -55,9 +57,9 @@ class RingAttention {
 
   /// Movable only: other ranks may be reading its buffers.
   RingAttention(RingAttention&&) = default;
-  RingAttention& operator=(RingAttention&&) = default;
+  RingAttention& operator=(RingAttention&&) = default;  ///< see the constructor
 
-  Options const& options() const { return options_; }
+  Options const& options() const { return options_; }  ///< as given
 
   /// Attention of this rank's queries over the keys of all ranks: output [batch, local_queries, query_heads, value_dim]
   /// in the axis order of q, lse and lse_remainder [batch, query_heads, local_queries]. Collective.
@@ -66,7 +68,7 @@ class RingAttention {
     static_assert(detail::RequireOperands<Space, Q, K, V>::value);
     std::optional<Forward<MadeLike<Q, ScalarOf<Q>, 4>>> result;
     auto const make = [&](AttentionShape const& shape, Index queries) {
-      result.emplace(detail::make_forward(q, shape, queries));
+      result.emplace(detail::make_forward(q, shape, queries, operands));
       return ForwardViews<ScalarOf<Q>>{view_of(with_axes(result->output, result->axes)), view_of(result->lse),
                                        view_of(result->lse_remainder)};
     };
@@ -92,8 +94,9 @@ class RingAttention {
   }
 
   /// Gradients of a scalar whose gradient with respect to the output is dout [batch, local_queries, query_heads,
-  /// value_dim]. `forward`: result of the forward pass with the same operands. Returns dq, dk, dv shaped as q, k, v; dk
-  /// and dv are summed over the queries of all ranks. dbias and dsinks: results.hpp. Collective.
+  /// value_dim]. `forward`: result of the forward pass with the same operands, otherwise throws ShapeError. Returns dq,
+  /// dk, dv shaped as q, k, v; dk and dv are summed over the queries of all ranks. dbias and dsinks: results.hpp.
+  /// Collective.
   template <class DOut, class T, class Q, class K, class V>
   Gradients<T> backward(DOut const& dout, Forward<T> const& forward, Q const& q, K const& k, V const& v,
                         OperandsFor<Q, Space> const& operands = {}) {
@@ -101,6 +104,7 @@ class RingAttention {
     using Scalar = ScalarOf<Q>;
     std::optional<Gradients<T>> result;
     auto const make = [&] {
+      detail::require_operands_of_forward(forward.given, detail::given_operands(operands));
       result.emplace(detail::make_gradients<T>(q, k, v, operands));
       GradientViews<Scalar, Space> views{view_of(with_axes(result->dq, axis_order_of(q))),
                                          view_of(with_axes(result->dk, axis_order_of(k))),
@@ -172,7 +176,7 @@ class RingAttention {
 
   struct PassState {
     std::optional<RingPlan> plan;
-    detail::CallRecord call;  ///< call that the plan was made for
+    detail::CallRecord call;             ///< call that the plan was made for
     bool buffers_bias_gradient = false;  ///< see prepare()
     detail::RingBuffers<C, B> buffers;
   };
@@ -262,8 +266,7 @@ class RingAttention {
     if (!is_as_before(planned, record) || planned.buffers_bias_gradient != buffers_bias_gradient) {
       PlanRequest request = request_of<T>(call, problem, operands);
       if (operands.bias_gradient && buffers_bias_gradient)
-        request.bias_gradient_elements =
-            operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
+        request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
       // All ranks have the same records, so all of them reject the same requests.
       try {
         detail::validate_global(request, operands);
@@ -391,9 +394,9 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
 }
 
 template <class C, class B>
-RingAttention(C&, B&, Options = {}) -> RingAttention<C, B>;
+RingAttention(C&, B&, Options = {}) -> RingAttention<C, B>;  ///< without a predicate
 template <class C, class B, class Predicate>
-RingAttention(C&, B&, Options, Predicate) -> RingAttention<C, B, Predicate>;
+RingAttention(C&, B&, Options, Predicate) -> RingAttention<C, B, Predicate>;  ///< with one
 
 /// Constructs a RingAttention; the predicate defaults to none.
 template <class C, class B, class Predicate = EveryPair>

@@ -12,32 +12,34 @@ namespace annulus {
 
 /// One pass of one rank, as Backend::supports sees it. The flags say which optional operands are given.
 struct Problem {
-  Pass pass = Pass::forward;
-  DataType data_type = DataType::float32;
-  AttentionShape shape{};
-  int ranks = 1;
-  Index local_queries = 0;
-  Index local_keys = 0;
-  AttentionRules rules{};  ///< with softmax_scale set
-  bool bias = false;
-  bool bias_gradient = false;
-  bool boolean_mask = false;
-  bool predicate = false;
-  bool segments = false;  ///< document ids
-  Index sinks = 0;        ///< sink logits per query head
+  Pass pass = Pass::forward;               ///< of the call
+  DataType data_type = DataType::float32;  ///< of q, k, v and dout
+  AttentionShape shape{};                  ///< extents that are equal on all ranks
+  int ranks = 1;                           ///< of the ring
+  Index local_queries = 0;                 ///< query rows of this rank
+  Index local_keys = 0;                    ///< key rows of this rank
+  AttentionRules rules{};                  ///< with softmax_scale set
+  bool bias = false;                       ///< an additive bias
+  bool bias_gradient = false;              ///< dbias is computed
+  bool boolean_mask = false;               ///< a boolean mask
+  bool predicate = false;                  ///< a predicate other than EveryPair
+  bool segments = false;                   ///< document ids
+  Index sinks = 0;                         ///< sink logits per query head
 };
 
 /// Answer of a backend: supported, or the reason why not.
 class Support {
  public:
+  /// The problem is supported.
   static Support yes() { return {}; }
+  /// The problem is not supported, for this reason, which becomes the message of an UnsupportedError.
   static Support no(std::string reason) {
     Support support;
     support.reason_ = std::move(reason);
     return support;
   }
 
-  explicit operator bool() const { return !reason_; }
+  explicit operator bool() const { return !reason_; }  ///< true if supported
   /// Empty if supported.
   std::string reason() const { return reason_.value_or(""); }
 
@@ -91,6 +93,7 @@ concept BackendIn = requires(B& backend, B const& observed, Problem const& probl
 ///     Probabilities are exp((logit - lse) - lse_remainder), where lse_remainder without data is 0;
 ///  8. sink_gradients(lse, lse_remainder, delta, sinks, dsinks) writes this rank's share of the gradient of the sink
 ///     logits, with the same probabilities.
+///
 /// Extents: backend/step.hpp. State and gradient views have unit stride along dim; operands may have any strides.
 /// Results are bit-identical from run to run.
 template <class B>

@@ -15,31 +15,38 @@ namespace annulus {
 class HostOperations {
  public:
   using memory_space = HostMemory;
-  using Buffer = detail::HostBuffer;
+  using Buffer = detail::HostBuffer;  ///< 64-byte aligned
 
+  /// A buffer of unspecified contents. Throws std::bad_alloc.
   Buffer allocate(Index bytes) { return detail::HostBuffer(bytes); }
+  /// Does nothing: every operation is done when it returns.
   void synchronize() {}
 
+  /// Copies each element. Both views have the same extents.
   template <class T, std::size_t N>
   void copy(TensorView<T const, N> from, TensorView<T, N> to) {
     detail::copy_elements(from, to);
   }
 
+  /// Copies each element, converted from the type of the sums to that of the results. Equal extents.
   template <class A, class T, std::size_t N>
   void convert(TensorView<A const, N> from, TensorView<T, N> to) {
     detail::copy_elements(from, to);
   }
 
+  /// Adds each element of `from` to that of `into`. Equal extents.
   template <class A, std::size_t N>
   void add(TensorView<A, N> into, TensorView<A const, N> from) {
     detail::for_each_element(into, from, [](A& sum, A const& value) { sum += value; });
   }
 
+  /// Sets each element to 0.
   template <class A, std::size_t N>
   void clear(TensorView<A, N> view) {
     detail::for_each_element(view, view, [](A& element, A&) { element = A(0); });
   }
 
+  /// Makes every row empty: it has seen no key.
   template <class A>
   void reset(RunningState<A, HostMemory> state) {
     clear(state.accumulator);
@@ -47,6 +54,7 @@ class HostOperations {
     detail::for_each_element(state.maximum, state.maximum, [](A& element, A&) { element = empty_row<A>; });
   }
 
+  /// Merges two states of the same rows, by the merge rule of SoftmaxRow, into the first.
   template <class A>
   void merge(RunningState<A, HostMemory> into, RunningState<A, HostMemory> from) {
     for_each_row(into.maximum, [&](Index b, Index h, Index i) {
@@ -60,6 +68,7 @@ class HostOperations {
     });
   }
 
+  /// Computes output, lse and the rounding error of lse from a state.
   /// sinks: sink logits [query_heads, n], without data: none. output [batch, queries, query_heads, value_dim], lse and
   /// lse_remainder [batch, query_heads, queries]; lse_remainder without data is not written.
   template <class A, class L, class T>
@@ -89,6 +98,7 @@ class HostOperations {
     });
   }
 
+  /// Computes delta: for each row the sum over dim of dout * output.
   /// dout and output [batch, queries, query_heads, value_dim]; delta [batch, query_heads, queries], overwritten.
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {

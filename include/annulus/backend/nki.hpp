@@ -62,9 +62,10 @@ inline KernelKey key_of(Pass pass, KernelSpec const& spec, RingMask const& mask)
 /// Least-recently-used cache of up to `most` programs (at least 1).
 class KernelCache {
  public:
+  /// An empty cache.
   explicit KernelCache(std::size_t most) : most_(std::max(most, std::size_t{1})) {}
 
-  std::size_t size() const { return kernels_.size(); }
+  std::size_t size() const { return kernels_.size(); }  ///< number of kernels kept
   /// Number of programs built so far, evicted ones included.
   Index built() const { return built_; }
 
@@ -98,10 +99,10 @@ class KernelCache {
 
 /// Options of NkiBackend.
 struct NkiOptions {
-  nki::Target target = nki::Target::trn2;
-  int cores = 2;                  ///< LNC: 1 or 2 physical cores share a rank
-  bool validate = true;           ///< validate each program once against the limits of the hardware
-  std::size_t kept_kernels = 64;  ///< capacity of the cache of step programs
+  nki::Target target = nki::Target::trn2;  ///< hardware generation
+  int cores = 2;                           ///< LNC: 1 or 2 physical cores share a rank
+  bool validate = true;                    ///< validate each program once against the limits of the hardware
+  std::size_t kept_kernels = 64;           ///< capacity of the cache of step programs
 };
 
 /// Backend that computes in host memory what a NeuronCore would: products in the operands' type with fp32 sums;
@@ -113,6 +114,7 @@ struct NkiOptions {
 /// add_gradients() for one whose log-sum-exp exceeds 2^25; the error names the row, and the ring is then closed.
 class NkiBackend : public HostOperations {
  public:
+  /// Type of sums over operands of type T.
   template <class T>
   using accumulator = Accumulator<T>;
 
@@ -123,9 +125,10 @@ class NkiBackend : public HostOperations {
                                     "; a logical core is 1 or 2 physical cores");
   }
 
-  NkiOptions const& options() const { return options_; }
-  nki::KernelCache const& kernels() const { return kernels_; }
+  NkiOptions const& options() const { return options_; }        ///< as given
+  nki::KernelCache const& kernels() const { return kernels_; }  ///< kernels built so far
 
+  /// Refuses double, dropout, bias, boolean masks, predicates, and shapes that no kernel takes.
   Support supports(Problem const& problem) const {
     auto const no = [](std::string_view what) { return Support::no("nki: " + std::string(what)); };
     if (problem.data_type == DataType::float64)
@@ -153,6 +156,7 @@ class NkiBackend : public HostOperations {
     return Support::yes();
   }
 
+  /// Runs the forward program of a step on the rows of its operands and of the state.
   template <class T, class Predicate, class A>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<A, HostMemory> state) {
@@ -175,6 +179,7 @@ class NkiBackend : public HostOperations {
     });
   }
 
+  /// Runs the backward program of a step and adds its gradients.
   template <class T, class L, class Predicate, class A>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, L, A, HostMemory> const& backward, StepGradients<A, HostMemory> gradients) {

@@ -17,8 +17,9 @@ namespace annulus {
 /// [batch, keys, kv_heads, value_dim].
 template <class T, class Space>
 struct StepOperands {
-  TensorView<T const, 4, Space> q, k, v;
+  TensorView<T const, 4, Space> q, k, v;  ///< any strides
 
+  /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
   StepOperands<T, Other> in_space() const {
     return {q.template in_space<Other>(), k.template in_space<Other>(), v.template in_space<Other>()};
@@ -29,9 +30,10 @@ struct StepOperands {
 /// time to time during a step, on the thread that called the backend and before that call returns. It costs about a
 /// microsecond and does not throw. A backend that computes elsewhere, such as on a device, need not call it.
 struct Progress {
-  void (*call)(void*) = nullptr;
-  void* context = nullptr;
+  void (*call)(void*) = nullptr;  ///< null: nothing to advance
+  void* context = nullptr;        ///< argument of the call
 
+  /// Advances the exchange, if there is one.
   void operator()() const {
     if (call) call(context);
   }
@@ -48,17 +50,23 @@ struct PairTests {
 /// The spans and the predicate are in host memory and stay valid until the next Backend::synchronize().
 template <class T, class Predicate, class Space>
 struct Step {
+  /// All pairs of rows of which some are visible.
   std::span<Tile const> tiles;
   AttentionRules rules{};                  ///< with softmax_scale and query_offset set
   std::span<Index const> query_positions;  ///< global, query offset included
   std::span<Index const> key_positions;    ///< global
+  /// The caller's predicate on (batch, head, query, key), global positions.
   Predicate const* predicate = nullptr;
   /// Views without data are operands that were not given. bias and boolean_mask are [batch, query_heads, queries,
   /// global_keys], with stride 0 along broadcast axes; query_segments and key_segments are document ids [batch, rows].
   TensorView<T const, 4, Space> bias{};
+  /// True: the query may see the key.
   TensorView<bool const, 4, Space> boolean_mask{};
+  /// Document ids of the query rows.
   TensorView<std::int32_t const, 2, Space> query_segments{};
+  /// Document ids of the key rows.
   TensorView<std::int32_t const, 2, Space> key_segments{};
+  /// Advances a pending exchange.
   Progress progress{};
   /// False if no backward pass has to recompute the logits of this step to the bit: a backend may then sum their products
   /// in any order.
@@ -67,8 +75,9 @@ struct Step {
   /// Factor of q.k; 1 if the rules do not set it.
   double softmax_scale() const { return rules.softmax_scale.value_or(1); }
 
-  bool has_segments() const { return query_segments.data() != nullptr; }
+  bool has_segments() const { return query_segments.data() != nullptr; }  ///< true if document ids are given
 
+  /// Scale and soft cap of the rules.
   template <class A>
   LogitRule<A> logit_rule() const {
     return {static_cast<A>(softmax_scale()), static_cast<A>(rules.logit_softcap)};
@@ -134,6 +143,7 @@ struct Step {
   }
 
   /// The step with its views reinterpreted as views in another memory space, whose kernels cannot call `progress`.
+  /// X
   template <class Other>
   Step<T, Predicate, Other> in_space() const {
     auto const moved = [](auto const& view) { return view.template in_space<Other>(); };
@@ -155,9 +165,10 @@ struct Step {
 /// [batch, query_heads, queries]. Accumulator and sum are relative to the row's maximum (numerics/softmax.hpp).
 template <class A, class Space>
 struct RunningState {
-  TensorView<A, 4, Space> accumulator;
-  TensorView<A, 3, Space> maximum, sum;
+  TensorView<A, 4, Space> accumulator;   ///< unit stride along dim
+  TensorView<A, 3, Space> maximum, sum;  ///< [batch, query_heads, queries]
 
+  /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
   RunningState<A, Other> in_space() const {
     return {accumulator.template in_space<Other>(), maximum.template in_space<Other>(), sum.template in_space<Other>()};
@@ -169,16 +180,17 @@ struct RunningState {
 /// pass; without data it counts as 0.
 template <class T, class L, class A, class Space>
 struct BackwardOperands {
-  TensorView<T const, 4, Space> dout;
-  TensorView<L const, 3, Space> lse;
-  TensorView<A const, 3, Space> delta;
-  TensorView<L const, 3, Space> lse_remainder{};
+  TensorView<T const, 4, Space> dout;             ///< gradient of the output
+  TensorView<L const, 3, Space> lse;              ///< of the forward pass
+  TensorView<A const, 3, Space> delta;            ///< sum over dim of dout * output
+  TensorView<L const, 3, Space> lse_remainder{};  ///< rounding error of lse
 
   /// lse_remainder of a row, 0 if it is not given.
   L remainder(Index batch, Index head, Index query) const requires std::same_as<Space, HostMemory> {
     return lse_remainder.data() ? lse_remainder(batch, head, query) : L(0);
   }
 
+  /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
   BackwardOperands<T, L, A, Other> in_space() const {
     return {dout.template in_space<Other>(), lse.template in_space<Other>(), delta.template in_space<Other>(),
@@ -190,8 +202,9 @@ struct BackwardOperands {
 /// broadcast axes. dbias without data is not computed.
 template <class A, class Space>
 struct StepGradients {
-  TensorView<A, 4, Space> dq, dk, dv, dbias;
+  TensorView<A, 4, Space> dq, dk, dv, dbias;  ///< unit stride along dim
 
+  /// The same views in another memory space; see TensorView::in_space.
   template <class Other>
   StepGradients<A, Other> in_space() const {
     return {dq.template in_space<Other>(), dk.template in_space<Other>(), dv.template in_space<Other>(),

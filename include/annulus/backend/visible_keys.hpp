@@ -57,6 +57,7 @@ class StepDocuments {
 template <class T, class Predicate>
 class KeyFinder {
  public:
+  /// For a step that outlives it.
   explicit KeyFinder(Step<T, Predicate, HostMemory> const& step) : step_(step) { documents_.assign(step); }
 
   /// Calls function(RowRange) for each maximal run of keys of the step that the query sees. Other keys are never read,

@@ -31,6 +31,7 @@ constexpr std::string_view name_of(Channel channel) {
 /// Runs of bytes that are sent or received together. Run p of the sender arrives in run p of the receiver, which must
 /// have the same length; empty runs are legal.
 using OutgoingBytes = std::span<std::span<std::byte const> const>;
+/// Runs of bytes to receive into; see OutgoingBytes.
 using IncomingBytes = std::span<std::span<std::byte> const>;
 
 /// A pending exchange. Satisfied by a movable T where
@@ -64,6 +65,7 @@ concept ProgressingTransfer = Transfer<T> && requires(T transfer) {
 ///     needs no allocation when memory is short; and optionally, as a second argument, the rank to blame, which the
 ///     peers' errors then name instead of this rank;
 ///  6. every wait has a deadline, which the communicator chooses: when it has passed, the ring is closed on all ranks.
+///
 /// One thread per rank calls a communicator.
 template <class C>
 concept Communicator = requires(C& communicator, C const& observed, Channel channel, int hop, OutgoingBytes out,
@@ -120,6 +122,7 @@ decltype(auto) or_abandon(C& communicator, Function&& function) {
   }
 }
 
+/// Type of the pending exchanges of communicator C.
 template <class C>
 using TransferOf = decltype(std::declval<C&>().start_shift(Channel{}, 1, OutgoingBytes{}, IncomingBytes{}));
 
@@ -184,6 +187,7 @@ concept ZeroCopyCommunicator = Communicator<C> &&
   communicator.reclaim(first);
 };
 
+/// Type of the windows of communicator C.
 template <class C>
 using WindowOf = decltype(std::declval<C&>().open_window(Channel{}, 1, OutgoingBytes{}));
 

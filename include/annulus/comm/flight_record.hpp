@@ -18,9 +18,9 @@ constexpr std::string_view name_of(Pass pass) { return pass == Pass::forward ? "
 
 /// Call, pass and step that an exchange belongs to. Messages carry it, so that those of different calls never pair.
 struct CallPosition {
-  std::uint64_t call = 0;  ///< number of the call on this ring, from 1; 0: outside a call
-  Pass pass = Pass::forward;
-  int step = 0;
+  std::uint64_t call = 0;     ///< number of the call on this ring, from 1; 0: outside a call
+  Pass pass = Pass::forward;  ///< of the call
+  int step = 0;               ///< of the pass, from 0
 
   bool operator==(CallPosition const&) const = default;
 
@@ -28,12 +28,15 @@ struct CallPosition {
   std::uint64_t packed() const noexcept {
     return call << 32 | (pass == Pass::backward ? backward_bit : 0) | static_cast<std::uint64_t>(step);
   }
+  /// The position that packed() gave a number.
   static CallPosition unpacked(std::uint64_t packed) noexcept {
     return {packed >> 32, (packed & backward_bit) != 0 ? Pass::backward : Pass::forward,
             static_cast<int>(packed & (backward_bit - 1))};
   }
+  /// Bit of packed() that a backward pass sets.
   static constexpr std::uint64_t backward_bit = std::uint64_t{1} << 31;
 
+  /// Text such as "call 3, backward, step 1".
   detail::FixedText<80> text() const noexcept {
     detail::FixedText<80> words;
     return call == 0 ? words.add("outside a call") : words.add("call ", call, ", ", name_of(pass), ", step ", step);
@@ -44,9 +47,9 @@ struct CallPosition {
 /// seconds_since_last_step() may be called by all threads.
 class FlightRecord {
  public:
-  using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t capacity = 8;
-  using Tail = detail::FixedText<255>;
+  using Clock = std::chrono::steady_clock;    ///< of all times
+  static constexpr std::size_t capacity = 8;  ///< calls that are kept
+  using Tail = detail::FixedText<255>;        ///< text of the last calls
 
   FlightRecord() = default;
   FlightRecord(FlightRecord const&) = delete;
@@ -82,12 +85,14 @@ class FlightRecord {
   /// count no call: afterwards the numbers of all ranks are equal again.
   void reuse_number() noexcept { --numbered_; }
 
+  /// Call, pass and step noted last.
   CallPosition position() const noexcept { return CallPosition::unpacked(position_.load(std::memory_order_relaxed)); }
   /// Notes that the communicator has completed an exchange of this rank.
   void advance() noexcept { progress_.fetch_add(1, std::memory_order_relaxed); }
   /// Counts calls and steps that began, calls that ended and exchanges that completed. Of ranks that do the same work,
   /// the one with the smallest count is behind.
   std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
+  /// Seconds since a call or step was noted last.
   double seconds_since_last_step() const noexcept {
     return std::chrono::duration<double>(Clock::now().time_since_epoch() -
                                          Clock::duration(last_step_.load(std::memory_order_relaxed)))
@@ -113,7 +118,12 @@ class FlightRecord {
   }
 
  private:
-  enum class State : std::uint8_t { validating, running, done, failed };
+  enum class State : std::uint8_t {
+    validating,  ///< ranks compare their calls
+    running,     ///< a step is in progress
+    done,        ///< returned
+    failed,      ///< thrown
+  };
   struct Call {
     std::uint64_t number = 0;
     Pass pass = Pass::forward;

@@ -152,7 +152,9 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
     return {Adopted{detail::communicator_of_replica_group(communicator, groups)}, options};
   }
 
+  /// Movable only.
   MpiRing(MpiRing&&) noexcept = default;
+  /// Exchanges the rings, so that the other object closes this one's.
   MpiRing& operator=(MpiRing&& other) noexcept {
     std::swap(endpoint_, other.endpoint_);
     std::swap(exceptions_, other.exceptions_);

@@ -18,11 +18,11 @@ class SelfRing {
   /// A transfer that start_shift has already completed.
   class Done {
    public:
-    void wait() {}
+    void wait() {}  ///< returns at once
   };
 
-  Rank rank() const { return 0; }
-  int size() const { return 1; }
+  Rank rank() const { return 0; }  ///< 0
+  int size() const { return 1; }   ///< 1
 
   /// Copies `out` to `in`; the ring loop makes no shift on one rank. Throws CommunicationError if the runs differ in
   /// number or length.
@@ -37,11 +37,12 @@ class SelfRing {
     return {};
   }
 
+  /// Copies `mine` to `all`.
   void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) {
     if (!mine.empty()) std::memmove(all.data(), mine.data(), mine.size());
   }
 
-  void abandon(std::string const&) noexcept {}
+  void abandon(std::string const&) noexcept {}  ///< does nothing: there are no peers
 };
 
 static_assert(Communicator<SelfRing>);

@@ -40,8 +40,9 @@ class UnsupportedError : public Error {
 /// A peer is lost, late, or was called with different arguments. Afterwards the ring of this communicator is closed.
 class CommunicationError : public Error {
  public:
-  static constexpr int unknown = -1;
+  static constexpr int unknown = -1;  ///< rank, step or neighbour that is not known
 
+  /// The message, and what is known of the place.
   explicit CommunicationError(std::string const& message, Rank rank = unknown, int step = unknown,
                               Rank neighbour = unknown)
       : Error(message), rank_(rank), step_(step), neighbour_(neighbour) {}

@@ -1,15 +1,17 @@
 #pragma once
+// Integer types of the library, and the extents of an attention problem. Positions and extents are signed, so that a
+// distance is an ordinary difference.
+
 #if __cplusplus < 202002L
 #error "annulus requires C++20: compile with -std=c++20 (CMake: target_compile_features(... cxx_std_20))"
 #endif
-// Integer types of the library, and the extents of an attention problem. Positions and extents are signed, so that a
-// distance is an ordinary difference.
 
 #include <cstddef>
 #include <limits>
 
 namespace annulus {
 
+/// Positions, extents and counts.
 using Index = std::ptrdiff_t;
 
 /// Position of a process in the ring, 0 <= rank < ranks.
@@ -47,11 +49,11 @@ constexpr Index saturating_product(Index a, Index b) {
 /// v [batch, local_keys, kv_heads, value_dim], output [batch, local_queries, query_heads, value_dim].
 /// query_heads is a multiple of kv_heads: query head h reads kv head h / group().
 struct AttentionShape {
-  Index batch = 1;
-  Index query_heads = 1;
-  Index kv_heads = 1;
-  Index head_dim = 1;
-  Index value_dim = 1;
+  Index batch = 1;        ///< batch items
+  Index query_heads = 1;  ///< heads of q
+  Index kv_heads = 1;     ///< heads of k and v
+  Index head_dim = 1;     ///< elements of a row of q and k
+  Index value_dim = 1;    ///< elements of a row of v and of the output
 
   bool operator==(AttentionShape const&) const = default;
 
@@ -60,6 +62,9 @@ struct AttentionShape {
 };
 
 /// Forward or backward.
-enum class Pass { forward, backward };
+enum class Pass {
+  forward,   ///< output and lse
+  backward,  ///< gradients
+};
 
 }  // namespace annulus

@@ -21,6 +21,7 @@ namespace annulus {
 template <class T>
 class [[gnu::visibility("default")]] PerProcess {
  public:
+  /// The T of this process.
   static T& get() {
     Place* place = current_.load(std::memory_order_acquire);
     if (place) return place->value;

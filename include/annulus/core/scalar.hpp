@@ -12,15 +12,21 @@ namespace annulus {
 /// Element type of q, k, v and dout.
 template <class T>
 concept Scalar = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, Eigen::half> ||
-                 std::same_as<T, Eigen::bfloat16>;
+    std::same_as<T, Eigen::bfloat16>;
 
 /// Type of the running state, lse, and gradients in flight: double for double, else float.
 template <Scalar T>
 using Accumulator = std::conditional_t<std::same_as<T, double>, double, float>;
 
 /// Element type as a run-time value.
-enum class DataType : std::uint8_t { float64, float32, float16, bfloat16 };
+enum class DataType : std::uint8_t {
+  float64,   ///< double
+  float32,   ///< float
+  float16,   ///< Eigen::half
+  bfloat16,  ///< Eigen::bfloat16
+};
 
+/// The DataType of an element type.
 template <Scalar T>
 inline constexpr DataType data_type = std::same_as<T, double>        ? DataType::float64
                                       : std::same_as<T, float>       ? DataType::float32
@@ -29,17 +35,19 @@ inline constexpr DataType data_type = std::same_as<T, double>        ? DataType:
 
 constexpr std::string_view name_of(DataType type) {
   switch (type) {
-    case DataType::float64: return "float64";
-    case DataType::float32: return "float32";
-    case DataType::float16: return "float16";
-    case DataType::bfloat16: return "bfloat16";
+    case DataType::float64:
+      return "float64";
+    case DataType::float32:
+      return "float32";
+    case DataType::float16:
+      return "float16";
+    case DataType::bfloat16:
+      return "bfloat16";
   }
   return "unknown";
 }
 
 /// Bytes of one element.
-constexpr int size_of(DataType type) {
-  return type == DataType::float64 ? 8 : type == DataType::float32 ? 4 : 2;
-}
+constexpr int size_of(DataType type) { return type == DataType::float64 ? 8 : type == DataType::float32 ? 4 : 2; }
 
 }  // namespace annulus

@@ -3,8 +3,11 @@
 
 #include <string_view>
 
+/// Changes with an incompatible interface.
 #define ANNULUS_VERSION_MAJOR 0
+/// Changes with an extended one; before 1.0 also with an incompatible one.
 #define ANNULUS_VERSION_MINOR 1
+/// Changes with a corrected one.
 #define ANNULUS_VERSION_PATCH 0
 
 namespace annulus {

@@ -16,6 +16,7 @@
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/interop/check_on_all_ranks.hpp"
 
+/// ring_attention of ejkernel (EasyDeL) with its names and conventions.
 namespace annulus::ejkernel {
 
 /// No window, one number for both sides, or {left, right}: query q sees key k iff q - k <= left and k - q <= right.
@@ -23,12 +24,13 @@ namespace annulus::ejkernel {
 class SlidingWindow {
  public:
   constexpr SlidingWindow() = default;
-  constexpr SlidingWindow(Index both_sides) : SlidingWindow(both_sides, both_sides) {}
+  constexpr SlidingWindow(Index both_sides) : SlidingWindow(both_sides, both_sides) {}  ///< {both_sides, both_sides}
+  /// Earlier and later keys within reach.
   constexpr SlidingWindow(Index left, Index right) : given_(true), left_(left), right_(right) {}
 
-  constexpr bool given() const { return given_; }
-  constexpr Index left() const { return left_; }
-  constexpr Index right() const { return right_; }
+  constexpr bool given() const { return given_; }   ///< false: no window
+  constexpr Index left() const { return left_; }    ///< reach to earlier keys
+  constexpr Index right() const { return right_; }  ///< reach to later keys
 
  private:
   bool given_ = false;
@@ -40,20 +42,22 @@ class SlidingWindow {
 ///   [1, n]                 n that all heads share
 ///   [query_heads]          one for each head
 ///   [n], n != query_heads  n that all heads share
+///
 /// ejkernel's ring kernels read every [n] as shared, other kernels of it as one for each head: write [1, n] if n may
 /// equal query_heads.
 template <class A>
 class SoftmaxAux {
  public:
   SoftmaxAux() = default;
-  SoftmaxAux(std::nullopt_t) {}
+  SoftmaxAux(std::nullopt_t) {}  ///< no sink logits
 
+  /// A view of the tensor, which must outlive it.
   template <TensorLike X>
   requires(std::same_as<ScalarOf<X>, A>&& std::same_as<SpaceOf<X>, HostMemory> && (rank_of<X> == 1 || rank_of<X> == 2))
       SoftmaxAux(X const& tensor)
       : one_axis_(rank_of<X> == 1), view_(row(TensorView<A const, rank_of<X>>(view_of(tensor)))) {}
 
-  explicit operator bool() const { return view_.has_value(); }
+  explicit operator bool() const { return view_.has_value(); }  ///< true if given
 
   /// True if all heads share the sink logits.
   bool shared_by(Index query_heads) const {
@@ -80,13 +84,13 @@ class SoftmaxAux {
 /// Block sizes and launch parameters of ejkernel's kernels. The backends of annulus choose their own, and no length has
 /// to be a multiple of a block: options_of throws if one is set.
 struct KernelParams {
-  std::optional<Index> q_blocksize{};
-  std::optional<Index> kv_blocksize{};
-  std::optional<Index> num_warps{};
-  std::optional<Index> num_stages{};
+  std::optional<Index> q_blocksize{};   ///< query rows of a block
+  std::optional<Index> kv_blocksize{};  ///< key rows of a block
+  std::optional<Index> num_warps{};     ///< of a GPU kernel
+  std::optional<Index> num_stages{};    ///< of a GPU kernel
 };
-using FwdParams = KernelParams;
-using BwdParams = KernelParams;
+using FwdParams = KernelParams;  ///< of the forward pass
+using BwdParams = KernelParams;  ///< of the backward pass
 
 /// Options of a call, for designated initialisers; equal on all ranks except for the contents of operands. sq, sk: rows
 /// of this rank's queries and keys. T: element type of query, key and value.
@@ -95,19 +99,20 @@ struct RingAttentionOptions {
   /// Document ids [batch, sq] and [batch, sk], both or none. Equal ids see each other. 0 and negative ids are padding,
   /// as in ejkernel's XLA path; in its Triton path 0 is a document: add 1 to ids that count from 0.
   OptionalView<std::int32_t, 2, HostMemory> q_segment_ids{};
+  /// The ids of the keys; see q_segment_ids.
   OptionalView<std::int32_t, 2, HostMemory> kv_segment_ids{};
   SoftmaxAux<Accumulator<T>> softmax_aux{};  ///< sink logits, [query_heads, n], [1, n], [query_heads] or [n]
   OptionalView<T, 4, HostMemory> bias{};     ///< [batch|1, query_heads|1, sq, global keys], added to the logits
   /// [batch|1, query_heads|1, sq, global keys], true: the query may see the key
   OptionalView<bool, 4, HostMemory> attention_mask{};
-  SlidingWindow sliding_window{};
+  SlidingWindow sliding_window{};  ///< default: no window
   /// Chunked attention: query q sees key k only where q / chunk_size == k / chunk_size. Default: no chunks.
   std::optional<Index> chunk_size{};
-  bool causal = false;
+  bool causal = false;                      ///< k <= q
   std::optional<double> logits_soft_cap{};  ///< c > 0: c * tanh(x / c); default: no cap
   std::optional<double> softmax_scale{};    ///< default 1 / sqrt(head_dim); 0 means 0
-  FwdParams fwd_params{};
-  BwdParams bwd_params{};
+  FwdParams fwd_params{};                   ///< refused unless empty
+  BwdParams bwd_params{};                   ///< refused unless empty
   /// true throws UnsupportedError: the only backward pass is one loop that computes dq, dk and dv.
   bool fused_backward = false;
   double dropout_prob = 0;  ///< 0 <= dropout_prob < 1; kept probabilities are divided by 1 - dropout_prob
@@ -183,11 +188,11 @@ Operands<T> operands_of(RingAttentionOptions<T> const& options, Index query_head
 /// them.
 template <TensorLike X, class MaskBuilder>
 struct RingFlashResiduals {
-  using T = ScalarOf<X>;
+  using T = ScalarOf<X>;  ///< element type of the operands
 
-  TensorView<T const, 4> q, k, v;
-  RingAttentionOptions<T> options;  ///< with bias, attention_mask and dropout_seed
-  MaskBuilder mask_builder;
+  TensorView<T const, 4> q, k, v;      ///< of the forward pass
+  RingAttentionOptions<T> options;     ///< with bias, attention_mask and dropout_seed
+  MaskBuilder mask_builder;            ///< of the forward pass
   X o;                                 ///< [batch, sq, query_heads, value_dim], the output
   MadeLike<X, Accumulator<T>, 3> lse;  ///< [batch, query_heads, sq], natural log with sink logits; masked rows: -inf
   MadeLike<X, Accumulator<T>, 3> lse_remainder;  ///< [batch, query_heads, sq], exact lse minus the rounded one
@@ -229,6 +234,7 @@ auto ring_attention_fwd(C& axis_name, B& backend, Q const& query, K const& key, 
 ///   key           [batch, sk, kv_heads, head_dim], query_heads % kv_heads == 0
 ///   value         [batch, sk, kv_heads, value_dim]
 ///   mask_builder  callable (batch, query head, query position, key position) -> bool on global positions; default: all
+///
 /// Throws on all ranks: UnsupportedError for an unsupported option, and the errors of RingAttention::forward.
 template <Communicator C, Backend B, class Q, class K, class V, class MaskBuilder = EveryPair>
 auto ring_attention(C& axis_name, B& backend, Q const& query, K const& key, V const& value,

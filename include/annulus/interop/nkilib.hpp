@@ -26,6 +26,7 @@
 #include "annulus/interop/check_on_all_ranks.hpp"
 #include "annulus/interop/nkilib_layout.hpp"
 
+/// Ring kernels of nkilib (AWS Neuron) with their names, layouts and conventions.
 namespace annulus::nkilib {
 
 /// Process groups as lists of world ranks; rank i of a ring is the i-th member of its group.
@@ -36,7 +37,7 @@ struct ForwardParameters {
   ReplicaGroups replica_groups{};         ///< default: one group, 0 ... num_workers - 1; see check_workers
   int num_workers = 1;                    ///< communicator.size()
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
-  bool use_causal_mask = false;
+  bool use_causal_mask = false;           ///< k <= q, on global positions
   bool striped_input = false;  ///< requires use_causal_mask or bounds; without both, position order has no effect
   bool training = false;       ///< return lse
   bool tp_q = false;           ///< false: q [b, h, d, s]; true: q [b, h, s, d]
@@ -44,20 +45,22 @@ struct ForwardParameters {
   /// [b * h, s, 1], both or none, with striped_input: local query i sees local key j of any rank iff
   /// bound_min(i) <= j < bound_max(i) and the causal mask, if any, allows it. Equal on all ranks.
   OptionalView<float, 3, HostMemory> bound_min{};
+  /// Exclusive upper bounds; see bound_min.
   OptionalView<float, 3, HostMemory> bound_max{};
 };
 
 /// Parameters of ring_attention_spmd_bwd, for designated initialisers. Without comment: see ForwardParameters.
 struct BackwardParameters {
-  bool use_causal_mask = false;
-  bool mixed_precision = true;  ///< false throws UnsupportedError: sums are always wider than 16 bits
-  std::optional<double> softmax_scale{};
-  int num_workers = 1;
-  int lnc_size = 1;  ///< logical cores of a Trainium device; values other than 1 throw UnsupportedError
-  ReplicaGroups replica_groups{};
+  bool use_causal_mask = false;           ///< that of the forward pass
+  bool mixed_precision = true;            ///< false throws UnsupportedError: sums are always wider than 16 bits
+  std::optional<double> softmax_scale{};  ///< default 1 / sqrt(d)
+  int num_workers = 1;                    ///< communicator.size()
+  int lnc_size = 1;                ///< logical cores of a Trainium device; values other than 1 throw UnsupportedError
+  ReplicaGroups replica_groups{};  ///< default: one group, 0 ... num_workers - 1
   bool striped_attention = false;  ///< the striped_input of the forward pass
   /// [b, s]
   OptionalView<float, 2, HostMemory> bound_min{};
+  /// [b, s]
   OptionalView<float, 2, HostMemory> bound_max{};
 };
 
@@ -156,7 +159,8 @@ inline constexpr bool in_host_memory =
 ///   q    [b, h, d, s], or [b, h, s, d] with tp_q
 ///   k    [b, heads, d, s], or [b, heads, s, d] with tp_k
 ///   v    [b, heads, s, d]
-///   LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
+///
+/// LseDtype is nkilib's lse_dtype: float, Eigen::half or Eigen::bfloat16; default float (double for double operands).
 /// Throws on all ranks: UnsupportedError for an invalid parameter, and the errors of RingAttention::forward.
 template <class LseDtype = void, Communicator C, Backend B, class Q, class K, class V>
 auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k, V const& v,
@@ -201,6 +205,7 @@ auto ring_attention_spmd_fwd(C& communicator, B& backend, Q const& q, K const& k
 ///                     annulus::view_of(o).permuted({0, 1, 3, 2}) or a transposed copy
 ///   lse_ref           [b, h, 128, ceil(s / 128)] of the forward pass, any lse_dtype; gradients carry about 2 |lse| of
 ///                     its rounding errors, because these interfaces have no lse remainder
+///
 /// Throws on all ranks: UnsupportedError for an invalid parameter, ShapeError, and the errors of
 /// RingAttention::backward.
 template <Communicator C, Backend B, class Q, class K, class V, class O, class Dy, class Lse>
@@ -248,8 +253,8 @@ auto ring_attention_spmd_bwd(C& communicator, B& backend, Q const& q_ref, K cons
 
 /// Parameters of ring_attention_unpermute; see ForwardParameters.
 struct UnpermuteParameters {
-  ReplicaGroups replica_groups{};
-  int num_workers = 1;
+  ReplicaGroups replica_groups{};  ///< default: one group, 0 ... num_workers - 1
+  int num_workers = 1;             ///< communicator.size()
 };
 
 /// Returns a tensor [bs, s, d] with positions rank * s ... rank * s + s - 1 of a sequence of n * s, for n ranks.

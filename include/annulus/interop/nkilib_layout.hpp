@@ -67,7 +67,7 @@ class PackedDocuments {
 
   /// Document ids of local queries and of local keys, [batch, s].
   TensorView<std::int32_t const, 2> query_ids() const { return {query_ids_.data(), {batch_, rows_}}; }
-  TensorView<std::int32_t const, 2> key_ids() const { return {key_ids_.data(), {batch_, rows_}}; }
+  TensorView<std::int32_t const, 2> key_ids() const { return {key_ids_.data(), {batch_, rows_}}; }  ///< of local keys
 
   /// True if the query of this row sees no key of any rank. With a causal mask that holds before the first row of its
   /// document; in that first row the key of rank 0 is never later than the query.

@@ -16,15 +16,17 @@ inline constexpr Index unbounded = Index{1} << 60;
 
 /// Sliding window: query q sees key k iff q - k <= left and k - q <= right. An unset or negative side is unbounded.
 struct Window {
-  std::optional<Index> left{};
-  std::optional<Index> right{};
+  std::optional<Index> left{};   ///< largest distance of an earlier key
+  std::optional<Index> right{};  ///< largest distance of a later key
 
+  /// True if both sides have the same reach.
   bool operator==(Window const& other) const {
     return reach_left() == other.reach_left() && reach_right() == other.reach_right();
   }
 
-  constexpr Index reach_left() const { return reach(left); }
-  constexpr Index reach_right() const { return reach(right); }
+  constexpr Index reach_left() const { return reach(left); }    ///< `left`, or unbounded
+  constexpr Index reach_right() const { return reach(right); }  ///< `right`, or unbounded
+  /// True if a side is bounded.
   constexpr bool bounded() const { return reach_left() < unbounded || reach_right() < unbounded; }
 
  private:
@@ -35,9 +37,10 @@ struct Window {
 
 /// Positions [begin, end).
 struct PositionRange {
-  Index begin;
-  Index end;
+  Index begin;  ///< first position
+  Index end;    ///< position after the last one
 
+  /// True if it is one of them.
   constexpr bool contains(Index position) const { return begin <= position && position < end; }
 };
 
@@ -73,7 +76,7 @@ struct Mask {
     return range;
   }
 
-  constexpr bool is_sink(Index key) const { return key < sink_tokens; }
+  constexpr bool is_sink(Index key) const { return key < sink_tokens; }  ///< true for the first sink_tokens keys
   /// Number of sink tokens among `count` keys at first + i * stride; they come before the others.
   constexpr Index sinks_among(Index first, Index stride, Index count) const {
     return std::clamp(detail::ceil_divide(sink_tokens - first, stride), Index{0}, count);
@@ -94,17 +97,18 @@ constexpr Mask sliding_window(Index left, Index right) { return {.window = {.lef
 
 /// The default predicate on (batch, head, query, key): no further restriction.
 struct EveryPair {
+  /// True: every pair passes.
   constexpr bool operator()(Index, Index, Index, Index) const { return true; }
 };
 
 /// Rows [begin, end) of a shard or tile.
 struct RowRange {
-  Index begin = 0;
-  Index end = 0;
+  Index begin = 0;  ///< first row
+  Index end = 0;    ///< row after the last one
 
   bool operator==(RowRange const&) const = default;
-  constexpr Index size() const { return end - begin; }
-  constexpr bool empty() const { return end <= begin; }
+  constexpr Index size() const { return end - begin; }   ///< number of rows
+  constexpr bool empty() const { return end <= begin; }  ///< true if there are no rows
 };
 
 namespace detail {
@@ -123,8 +127,8 @@ constexpr RowRange intersection(RowRange a, RowRange b) { return {std::max(a.beg
 
 /// Key j of a tile is visible to query i iff i + lo <= j <= i + hi.
 struct Band {
-  Index lo = -unbounded;
-  Index hi = unbounded;
+  Index lo = -unbounded;  ///< first visible key, relative to the query
+  Index hi = unbounded;   ///< last visible key, relative to the query
 
   bool operator==(Band const&) const = default;
 
@@ -136,7 +140,9 @@ struct Band {
   /// The band of the same pairs if queries are counted from a row `by` later, or keys from a row `by` earlier.
   constexpr Band shifted(Index by) const { return {lo > -unbounded ? lo + by : lo, hi < unbounded ? hi + by : hi}; }
 
+  /// True if every pair of a tile is visible.
   constexpr bool is_full(Index queries, Index keys) const { return lo + queries - 1 <= 0 && hi >= keys - 1; }
+  /// True if no pair of a tile is visible.
   constexpr bool is_empty(Index queries, Index keys) const { return queries_seeing(queries, keys).empty(); }
 
   /// Range of the query rows that see a key; they are contiguous.

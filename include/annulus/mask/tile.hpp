@@ -36,14 +36,14 @@ constexpr std::string_view name_of(Coverage coverage) {
 /// Query i of the tile is row query_begin + i of its shard and has position query_position + i * query_stride; keys
 /// alike. Stride 0: positions are irregular, so unless coverage is `full`, each pair must be tested.
 struct Tile {
-  Index query_begin = 0, query_count = 0;
-  Index key_begin = 0, key_count = 0;
-  Index query_position = 0, query_stride = 1;
-  Index key_position = 0, key_stride = 1;
-  bool sink = false;  ///< the keys are exempt from the window
-  Coverage coverage = Coverage::none;
-  Band band{};
-  Index visible_pairs = 0;  ///< exact; an upper bound for `elements`
+  Index query_begin = 0, query_count = 0;      ///< rows of the shard
+  Index key_begin = 0, key_count = 0;          ///< rows of the shard
+  Index query_position = 0, query_stride = 1;  ///< global positions
+  Index key_position = 0, key_stride = 1;      ///< global positions
+  bool sink = false;                           ///< the keys are exempt from the window
+  Coverage coverage = Coverage::none;          ///< how much is visible
+  Band band{};                                 ///< visible pairs, if coverage is `band`
+  Index visible_pairs = 0;                     ///< exact; an upper bound for `elements`
 
   bool operator==(Tile const&) const = default;
 
@@ -62,6 +62,7 @@ struct Tile {
     tile.band = band.shifted(clip(rows, tile.query_begin, tile.query_count, tile.query_position, query_stride));
     return tile;
   }
+  /// The tile clipped to the key rows `rows` of the shard; see with_queries.
   constexpr Tile with_keys(RowRange rows) const {
     Tile tile = *this;
     tile.band = band.shifted(-clip(rows, tile.key_begin, tile.key_count, tile.key_position, key_stride));

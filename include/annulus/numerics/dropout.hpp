@@ -13,9 +13,10 @@ namespace annulus {
 /// The 64-bit product of two 32-bit numbers, as two words.
 template <class Word>
 struct WideProduct {
-  Word high, low;
+  Word high, low;  ///< upper and lower 32 bits
 };
 
+/// The product of two numbers.
 constexpr WideProduct<std::uint32_t> multiply_wide(std::uint32_t a, std::uint32_t b) {
   std::uint64_t const product = std::uint64_t{a} * b;
   return {static_cast<std::uint32_t>(product >> 32), static_cast<std::uint32_t>(product)};
@@ -47,6 +48,7 @@ constexpr std::uint64_t dropout_threshold(Dropout const& dropout) {
 /// Dropout decisions of one query row. Consecutive calls for keys that share a counter cost one call of the generator.
 class DropoutRow {
  public:
+  /// The row of a query, given by batch item, query head and global position.
   constexpr DropoutRow(Dropout const& dropout, Index batch, Index head, Index query)
       : counter_{static_cast<std::uint32_t>(batch), static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(query),
                  0},

@@ -18,11 +18,11 @@ namespace annulus {
 /// logit = cap(x) with x = product * scale; cap(x) = softcap * tanh(x / softcap), or x where softcap is 0.
 template <std::floating_point A>
 struct LogitRule {
-  A scale;
-  A softcap;
+  A scale;    ///< of the product of query and key
+  A softcap;  ///< 0: no cap
 
-  A operator()(A product) const { return cap(product * scale); }
-  A cap(A x) const { return softcap > A(0) ? softcap * std::tanh(x / softcap) : x; }
+  A operator()(A product) const { return cap(product * scale); }                      ///< the logit before any bias
+  A cap(A x) const { return softcap > A(0) ? softcap * std::tanh(x / softcap) : x; }  ///< the soft cap alone
 
   /// d logit / d product, given the logit before any bias.
   A slope(A capped) const {
@@ -77,9 +77,9 @@ A probability(A logit, A lse, A remainder) {
 /// Weights that merge two normalised partial outputs: output = first * output_a + second * output_b.
 template <std::floating_point A>
 struct MergeWeights {
-  A lse;
-  A first;
-  A second;
+  A lse;     ///< log-sum-exp of the merged row
+  A first;   ///< weight of part a
+  A second;  ///< weight of part b
 };
 
 /// Weights of two parts with log-sum-exps a and b. Never overflows, however far apart they are.
@@ -107,8 +107,8 @@ void merge_rows(std::span<T> into, A& into_lse, std::span<T const> from, A from_
 /// exp(logit - maximum). The caller accumulates its values relative to the same maximum, un-normalised until the end.
 template <std::floating_point A>
 struct SoftmaxRow {
-  A maximum = empty_row<A>;
-  A sum = A(0);
+  A maximum = empty_row<A>;  ///< of the logits
+  A sum = A(0);              ///< of exp(logit - maximum)
 
   /// Raises the maximum to at least `logit`; returns the factor that rescales values accumulated before.
   A raise(A logit) {
@@ -124,7 +124,7 @@ struct SoftmaxRow {
 
   /// Factors that rescale the accumulated values of this part and of the other one.
   struct Factors {
-    A own, other;
+    A own, other;  ///< of this part, of the other one
   };
   /// Merges another part of the row.
   Factors merge(SoftmaxRow const& other) {

@@ -16,9 +16,9 @@ namespace annulus {
 /// dbias and dsinks without data are not computed.
 template <class T, class Space = HostMemory>
 struct GradientViews {
-  TensorView<T, 4, Space> dq, dk, dv;
-  TensorView<T, 4, Space> dbias{};
-  TensorView<Accumulator<T>, 2, Space> dsinks{};
+  TensorView<T, 4, Space> dq, dk, dv;             ///< shaped as q, k and v
+  TensorView<T, 4, Space> dbias{};                ///< shaped as the bias; without data: not computed
+  TensorView<Accumulator<T>, 2, Space> dsinks{};  ///< [query_heads, n]; without data: not computed
 };
 
 namespace detail {

@@ -13,22 +13,22 @@ namespace annulus {
 
 /// What a part of a payload holds. The plan, the buffers and the passes find parts by these names.
 enum class Part : std::uint8_t {
-  q,
-  k,
-  v,
-  dout,
-  lse,
-  lse_remainder,
-  delta,
-  document_ids,
-  accumulator,
-  maximum,
-  sum,  ///< running state
-  dq,
-  dk,
-  dv,
-  dbias,
-  dsinks,
+  q,              ///< queries
+  k,              ///< keys
+  v,              ///< values
+  dout,           ///< gradient of the output
+  lse,            ///< log-sum-exp of the forward pass
+  lse_remainder,  ///< rounding error of lse
+  delta,          ///< rowsum(dout * output)
+  document_ids,   ///< of queries or keys
+  accumulator,    ///< running state: weighted sum of the values
+  maximum,        ///< running state: largest logit
+  sum,            ///< running state: sum of the weights
+  dq,             ///< gradient of q
+  dk,             ///< gradient of k
+  dv,             ///< gradient of v
+  dbias,          ///< gradient of the bias
+  dsinks,         ///< gradient of the sink logits
 };
 
 constexpr std::string_view name_of(Part part) {
@@ -40,21 +40,21 @@ constexpr std::string_view name_of(Part part) {
 
 /// One part: each of its rows is [batch, heads, dim]. Row statistics have dim 1, document ids also heads 1.
 struct PartLayout {
-  Part part{};
-  Index batch = 1, heads = 1, dim = 1;
-  Index element_bytes = 1;
+  Part part{};                          ///< name
+  Index batch = 1, heads = 1, dim = 1;  ///< extents of a row
+  Index element_bytes = 1;              ///< bytes of an element
 
-  Index row_bytes() const { return batch * heads * dim * element_bytes; }
+  Index row_bytes() const { return batch * heads * dim * element_bytes; }  ///< bytes of a row
 };
 
 /// Parts start on cache lines; checksums, if any, follow the last part.
 struct PayloadLayout {
-  static constexpr Index alignment = 64;
-  static constexpr std::size_t max_parts = 8;
-  detail::ShortList<PartLayout, max_parts> parts;
-  Index checksums = 0;
+  static constexpr Index alignment = 64;           ///< bytes
+  static constexpr std::size_t max_parts = 8;      ///< most parts of a payload
+  detail::ShortList<PartLayout, max_parts> parts;  ///< in the order of their places in memory
+  Index checksums = 0;                             ///< of 8 bytes each; 0: none
 
-  bool empty() const { return parts.empty(); }
+  bool empty() const { return parts.empty(); }  ///< true if there is no part
 
   /// Place of a part among the parts. Throws Error if there is none of that name.
   std::size_t index_of(Part part) const {
@@ -64,6 +64,7 @@ struct PayloadLayout {
     return p;
   }
 
+  /// Bytes of one row of all parts.
   Index bytes_per_row() const {
     Index bytes = 0;
     for (PartLayout const& part : parts) bytes += part.row_bytes();

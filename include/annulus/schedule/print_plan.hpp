@@ -19,12 +19,13 @@ namespace annulus {
 
 /// Number of tiles of one step by coverage. Tiles without visible pairs are not counted.
 struct TileCounts {
-  Index full = 0;
-  Index band = 0;
-  Index ranges = 0;
-  Index elements = 0;
+  Index full = 0;      ///< every pair is visible
+  Index band = 0;      ///< a band of pairs is visible
+  Index ranges = 0;    ///< one range of keys per query is visible
+  Index elements = 0;  ///< each pair must be tested
 };
 
+/// Counts the tiles of one step of a rank.
 inline TileCounts count_tiles(RingPlan const& plan, Rank rank, int step) {
   TileCounts counts;
   for (Tile const& tile : plan.tiles(rank, step)) switch (tile.coverage) {

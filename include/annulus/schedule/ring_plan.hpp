@@ -33,32 +33,32 @@ constexpr std::string_view name_of(Rotation rotation) {
 
 /// All inputs of a plan.
 struct PlanRequest {
-  Pass pass = Pass::forward;
-  AttentionShape shape{};
+  Pass pass = Pass::forward;         ///< forward or backward
+  AttentionShape shape{};            ///< equal on all ranks
   std::vector<Index> query_lengths;  ///< local_queries of every rank
   std::vector<Index> key_lengths;    ///< local_keys of every rank
-  Sharding sharding{};
-  AttentionRules rules{};  ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
-  Rotation rotation = Rotation::automatic;
-  int element_bytes = 4;             ///< of q, k, v, dout
-  int accumulator_bytes = 4;         ///< of the running state and of gradients in flight
-  int lse_bytes = 4;                 ///< of lse, and of its remainder
-  Index sinks = 0;                   ///< sink logits per query head; their gradients are summed over the ranks
-  Index bias_gradient_elements = 0;  ///< of dbias, per local query; 0 if it is summed in the result itself
-  bool segments = false;             ///< packed documents: ids travel with their rows
-  bool elementwise = false;          ///< a boolean mask or a predicate is evaluated per pair
-  bool bound_to_queries = false;     ///< a bias or boolean mask stays with its queries, so that only keys can rotate
-  bool zero_copy = false;            ///< ranks read each other's payloads directly instead of receiving copies
-  bool checked = false;              ///< payloads travel with checksums
+  Sharding sharding{};               ///< owner of each position
+  AttentionRules rules{};            ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
+  Rotation rotation = Rotation::automatic;  ///< asked for; RingPlan::rotation() is the one chosen
+  int element_bytes = 4;                    ///< of q, k, v, dout
+  int accumulator_bytes = 4;                ///< of the running state and of gradients in flight
+  int lse_bytes = 4;                        ///< of lse, and of its remainder
+  Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
+  Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed in the result itself
+  bool segments = false;                    ///< packed documents: ids travel with their rows
+  bool elementwise = false;                 ///< a boolean mask or a predicate is evaluated per pair
+  bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
+  bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
+  bool checked = false;           ///< payloads travel with checksums
 
   bool operator==(PlanRequest const&) const = default;
 };
 
 /// One step of one rank, which works on rows of `owner`. Row ranges count the owner's local rows.
 struct PlannedStep {
-  Rank owner = 0;
-  Index visible_pairs = 0;  ///< per batch item and query head
-  Index multiply_adds = 0;
+  Rank owner = 0;              ///< rank whose rows are here
+  Index visible_pairs = 0;     ///< per batch item and query head
+  Index multiply_adds = 0;     ///< of all batch items and heads
   RowRange held{};             ///< rows of the owner that the rank holds
   RowRange sent{};             ///< those of them that the prefetched shift of this step sends
   RowRange carried{};          ///< rows whose results the carried shift of this step sends
@@ -74,14 +74,14 @@ class RingPlan {
   /// queries are to rotate with an operand that is bound to them.
   explicit RingPlan(PlanRequest request);
 
-  PlanRequest const& request() const { return request_; }
-  Rotation rotation() const { return rotation_; }
-  int ranks() const { return static_cast<int>(request_.query_lengths.size()); }
-  int steps() const { return static_cast<int>(offsets_.size()); }
+  PlanRequest const& request() const { return request_; }                        ///< as given
+  Rotation rotation() const { return rotation_; }                                ///< keys or queries, never automatic
+  int ranks() const { return static_cast<int>(request_.query_lengths.size()); }  ///< of the ring
+  int steps() const { return static_cast<int>(offsets_.size()); }                ///< of the pass, the same on all ranks
 
   /// At step i rank r works on rows of owner r - offset(i), modulo ranks. The first offset is 0: its own rows.
   int offset(int step) const { return offsets_[static_cast<std::size_t>(step)]; }
-  Rank owner(Rank rank, int step) const { return wrap(rank - offset(step)); }
+  Rank owner(Rank rank, int step) const { return wrap(rank - offset(step)); }  ///< of the rows that are here
 
   /// Distance in ranks of the prefetched shift between step i and i + 1.
   int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
@@ -96,6 +96,7 @@ class RingPlan {
     return step + 1 < steps() ? prefetched_hop(step) : ranks() - offset(step);
   }
 
+  /// What a rank does in a step.
   PlannedStep const& step(Rank rank, int step) const {
     return planned_[static_cast<std::size_t>(rank * steps() + step)];
   }
@@ -113,27 +114,36 @@ class RingPlan {
   std::vector<Segment> const& query_segments(Rank rank) const {
     return query_segments_[static_cast<std::size_t>(rank)];
   }
+  /// The same for the keys.
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
-  Index global_queries() const { return total(request_.query_lengths); }
-  Index global_keys() const { return total(request_.key_lengths); }
+  Index global_queries() const { return total(request_.query_lengths); }  ///< of all ranks
+  Index global_keys() const { return total(request_.key_lengths); }       ///< of all ranks
   /// Number of local rows of the side that travels, and of the side that stays.
   Index rotating_rows(Rank rank) const { return rotating_lengths()[static_cast<std::size_t>(rank)]; }
+  /// Number of local rows of the side that stays.
   Index resident_rows(Rank rank) const { return rotation_ == Rotation::keys ? local_queries(rank) : local_keys(rank); }
 
+  /// Parts of a row that travels ahead of the compute of a step.
   PayloadLayout const& prefetched_layout() const { return prefetched_; }
+  /// Parts of a row that travels after the compute of a step.
   PayloadLayout const& carried_layout() const { return carried_; }
+  /// Parts of a row of sums that stays with its rank.
   PayloadLayout const& resident_layout() const { return resident_; }
   /// Backward: delta = rowsum(dout * output) per query; dbias; gradients of sink logits, a row per rank and their sum.
   PayloadLayout delta_layout() const {
     return {{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, request_.accumulator_bytes}}};
   }
+  /// Backward: dbias per query.
   PayloadLayout bias_gradient_layout() const {
     return {{{Part::dbias, 1, 1, request_.bias_gradient_elements, request_.accumulator_bytes}}};
   }
+  /// Backward: gradients of the sink logits, a row per rank and their sum.
   PayloadLayout sink_gradient_layout() const {
     return {{{Part::dsinks, 1, request_.shape.query_heads, request_.sinks, request_.accumulator_bytes}}, checksums()};
   }
+  /// Query rows of a rank.
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
+  /// Key rows of a rank.
   Index local_keys(Rank rank) const { return request_.key_lengths[static_cast<std::size_t>(rank)]; }
 
   /// One for the rank's own rows; unless the exchange is zero-copy, it alternates with a second one for arriving rows.
@@ -149,7 +159,9 @@ class RingPlan {
   Index bytes_sent(Rank rank) const;
   /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
   Index peak_buffer_bytes(Rank rank) const;
+  /// Multiply-adds of a rank in the whole pass.
   Index multiply_adds(Rank rank) const;
+  /// Sum of bytes_sent over the ranks.
   Index total_bytes_sent() const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;

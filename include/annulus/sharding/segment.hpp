@@ -10,16 +10,19 @@ namespace annulus {
 
 /// Local rows [local_begin, local_begin + length) hold the global positions global_begin + i * global_stride.
 struct Segment {
-  Index local_begin = 0;
-  Index length = 0;
-  Index global_begin = 0;
-  Index global_stride = 1;
+  Index local_begin = 0;    ///< first row of the shard
+  Index length = 0;         ///< number of rows
+  Index global_begin = 0;   ///< position of the first row
+  Index global_stride = 1;  ///< distance of consecutive rows' positions
 
   bool operator==(Segment const&) const = default;
 };
 
 /// Side of the attention problem. Queries and keys may have different lengths, so each side is sharded separately.
-enum class Side { query, key };
+enum class Side {
+  query,  ///< rows of q and of the output
+  key,    ///< rows of k and v
+};
 
 namespace detail {
 

@@ -56,6 +56,7 @@ struct Contiguous {
 
   bool operator==(Contiguous const&) const = default;
 
+  /// Writes the name.
   template <class Write>
   void describe(std::uint64_t, Write&& write) const {
     write(kind);
@@ -83,10 +84,11 @@ struct Striped {
   static constexpr std::string_view kind = "striped";
   static constexpr bool any_lengths = false;
 
-  Index block = 1;
+  Index block = 1;  ///< positions of a block
 
   bool operator==(Striped const&) const = default;
 
+  /// Writes the name, with the block if it is not 1.
   template <class Write>
   void describe(std::uint64_t, Write&& write) const {
     block > 1 ? write("block-striped(", block, ")") : write(kind);
@@ -135,6 +137,7 @@ struct Zigzag {
 
   bool operator==(Zigzag const&) const = default;
 
+  /// Writes the name.
   template <class Write>
   void describe(std::uint64_t, Write&& write) const {
     write(kind);
@@ -172,11 +175,12 @@ struct ExplicitMap {
   static constexpr std::string_view kind = "explicit";
   static constexpr bool any_lengths = false;
 
-  std::vector<std::vector<Index>> queries;
-  std::vector<std::vector<Index>> keys;
+  std::vector<std::vector<Index>> queries;  ///< [rank][row], global positions of the queries
+  std::vector<std::vector<Index>> keys;     ///< the same of the keys; empty: as the queries
 
   bool operator==(ExplicitMap const&) const = default;
 
+  /// Writes the name with the last digits of the fingerprint.
   template <class Write>
   void describe(std::uint64_t fingerprint, Write&& write) const {
     write(kind, " #", fingerprint % 1000000);
@@ -189,6 +193,7 @@ struct ExplicitMap {
     return seed;
   }
 
+  /// Global positions of one side, [rank][row].
   std::vector<std::vector<Index>> const& positions(Side side) const {
     return side == Side::key && !keys.empty() ? keys : queries;
   }
@@ -233,14 +238,15 @@ struct ExplicitMap {
 /// A new kind satisfies ShardingKind, and has a constructor and an alternative of the variant here.
 class Sharding {
  public:
-  Sharding() = default;
-  Sharding(Contiguous kind) : kind_(kind) {}
+  Sharding() = default;                       ///< contiguous
+  Sharding(Contiguous kind) : kind_(kind) {}  ///< any lengths
+  /// Throws UnsupportedError if the block is less than 1.
   Sharding(Striped kind) : kind_(kind) {
     detail::check<UnsupportedError>(kind.block >= 1, "striped sharding: block is ", kind.block,
                                     "; it must be at least 1");
   }
-  Sharding(Zigzag kind) : kind_(kind) {}
-  Sharding(ExplicitMap kind) : kind_(std::move(kind)) {}
+  Sharding(Zigzag kind) : kind_(kind) {}                  ///< two blocks a rank
+  Sharding(ExplicitMap kind) : kind_(std::move(kind)) {}  ///< checked when it is used
 
   bool operator==(Sharding const&) const = default;
 

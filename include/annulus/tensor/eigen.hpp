@@ -38,36 +38,43 @@ concept EigenTensorExpression = requires(std::remove_cvref_t<X> const& x) {
 
 }  // namespace detail
 
+/// Traits of Eigen tensors.
 template <class T, int N, int Options, class I>
 struct TensorTraits<Eigen::Tensor<T, N, Options, I>> {
   using scalar = T;
   using memory_space = HostMemory;
   static constexpr std::size_t rank = static_cast<std::size_t>(N);
 
+  /// A view of all elements.
   static TensorView<T, rank> view(Eigen::Tensor<T, N, Options, I>& x) {
     return detail::eigen_view<Options, T, rank>(x.data(), x.dimensions());
   }
+  /// A read-only view of all elements.
   static TensorView<T const, rank> view(Eigen::Tensor<T, N, Options, I> const& x) {
     return detail::eigen_view<Options, T const, rank>(x.data(), x.dimensions());
   }
+  /// A new tensor of the same storage order.
   template <class U, std::size_t M>
   static auto make(std::array<Index, M> const& extents) {
     return detail::eigen_tensor<U, M, Options & Eigen::RowMajor>(extents);
   }
 };
 
+/// Traits of Eigen tensors in the caller's memory.
 template <class Plain, int MapOptions, template <class> class Pointer>
 struct TensorTraits<Eigen::TensorMap<Plain, MapOptions, Pointer>> {
-  using Map = Eigen::TensorMap<Plain, MapOptions, Pointer>;
+  using Map = Eigen::TensorMap<Plain, MapOptions, Pointer>;  ///< type of the map
   using scalar = std::remove_const_t<typename Map::Scalar>;
   using memory_space = HostMemory;
   static constexpr std::size_t rank = static_cast<std::size_t>(Plain::NumIndices);
-  static constexpr int layout = static_cast<int>(Plain::Options) & Eigen::RowMajor;
+  static constexpr int layout = static_cast<int>(Plain::Options) & Eigen::RowMajor;  ///< storage order
 
+  /// A view of all elements, read-only if the map is.
   static auto view(Map const& x) {
     using Element = std::remove_pointer_t<decltype(x.data())>;
     return detail::eigen_view<layout, Element, rank>(x.data(), x.dimensions());
   }
+  /// A new tensor of the same storage order.
   template <class U, std::size_t M>
   static auto make(std::array<Index, M> const& extents) {
     return detail::eigen_tensor<U, M, layout>(extents);
@@ -81,7 +88,9 @@ struct TensorTraits<TensorView<T, N, HostMemory>> {
   using memory_space = HostMemory;
   static constexpr std::size_t rank = N;
 
+  /// The view itself.
   static constexpr TensorView<T, N> view(TensorView<T, N> const& x) { return x; }
+  /// A new row-major tensor.
   template <class U, std::size_t M>
   static auto make(std::array<Index, M> const& extents) {
     return detail::eigen_tensor<U, M, Eigen::RowMajor>(extents);
@@ -97,6 +106,7 @@ struct RequireTensor {
   static_assert(TensorLike<X> || detail::EigenTensorExpression<X>,
                 "annulus: this operand is no tensor; pass Eigen::Tensor, Eigen::TensorMap or annulus::TensorView, or "
                 "specialise annulus::TensorTraits");
+  /// True: evaluate it to make the assertions.
   static constexpr bool value = true;
 };
 

@@ -20,20 +20,21 @@ namespace annulus {
 template <class T, std::size_t N, class Space>
 class OptionalView {
  public:
-  using View = TensorView<T const, N, Space>;
+  using View = TensorView<T const, N, Space>;  ///< type of the view
 
-  OptionalView() = default;
-  OptionalView(std::nullopt_t) {}
-  OptionalView(View const& view) : view_(view) {}
+  OptionalView() = default;                        ///< not given
+  OptionalView(std::nullopt_t) {}                  ///< not given
+  OptionalView(View const& view) : view_(view) {}  ///< given
 
+  /// A view of the tensor, which must outlive it.
   template <TensorLike X>
   requires(std::same_as<ScalarOf<X>, T>&& std::same_as<SpaceOf<X>, Space>&& rank_of<X> == N)
       OptionalView(X const& tensor)
       : view_(view_of(tensor)) {}
 
-  explicit operator bool() const { return view_.has_value(); }
-  View const& operator*() const { return *view_; }
-  View const* operator->() const { return &*view_; }
+  explicit operator bool() const { return view_.has_value(); }  ///< true if given
+  View const& operator*() const { return *view_; }              ///< the view, if given
+  View const* operator->() const { return &*view_; }            ///< the view, if given
 
  private:
   std::optional<View> view_;
@@ -46,16 +47,18 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
   using Base = OptionalView<T, N, Space>;
 
  public:
-  OptionalIntegers() = default;
-  OptionalIntegers(std::nullopt_t) {}
-  OptionalIntegers(Base const& view) : Base(view) {}
-  OptionalIntegers(typename Base::View const& view) : Base(view) {}
+  OptionalIntegers() = default;                                      ///< not given
+  OptionalIntegers(std::nullopt_t) {}                                ///< not given
+  OptionalIntegers(Base const& view) : Base(view) {}                 ///< given or not
+  OptionalIntegers(typename Base::View const& view) : Base(view) {}  ///< given
 
+  /// A view of the tensor, which must outlive it.
   template <TensorLike X>
   requires(std::same_as<ScalarOf<X>, T>&& std::same_as<SpaceOf<X>, Space>&& rank_of<X> == N)
       OptionalIntegers(X const& tensor)
       : Base(tensor) {}
 
+  /// A view of integers of another type, which convert() converts.
   template <TensorLike X>
   requires(std::integral<ScalarOf<X>> && !std::same_as<ScalarOf<X>, T> && std::same_as<SpaceOf<X>, Space> &&
            std::same_as<Space, HostMemory> && rank_of<X> == N) OptionalIntegers(X const& tensor)
@@ -118,9 +121,10 @@ class OptionalIntegers : public OptionalView<T, N, Space> {
 template <class T, class Space>
 class OptionalSinks : public OptionalView<T, 2, Space> {
  public:
-  OptionalSinks() = default;
-  OptionalSinks(std::nullopt_t) {}
+  OptionalSinks() = default;        ///< not given
+  OptionalSinks(std::nullopt_t) {}  ///< not given
 
+  /// A view of the tensor, which must outlive it.
   template <TensorLike X>
   requires(std::same_as<ScalarOf<X>, T>&& std::same_as<SpaceOf<X>, Space> && (rank_of<X> == 1 || rank_of<X> == 2))
       OptionalSinks(X const& tensor)
@@ -149,13 +153,13 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 ///                   only if the pass, a shape or an option differs, or at the end of the program
 template <Scalar T, class Space = HostMemory>
 struct Operands {
-  OptionalView<T, 4, Space> bias{};
-  OptionalIntegers<bool, 4, Space> mask{};
-  OptionalIntegers<std::int32_t, 2, Space> query_segments{};
-  OptionalIntegers<std::int32_t, 2, Space> key_segments{};
-  OptionalSinks<Accumulator<T>, Space> sinks{};
-  bool bias_gradient = false;
-  std::optional<Index> call{};
+  OptionalView<T, 4, Space> bias{};                           ///< [batch|1, query_heads|1, local_queries, global_keys]
+  OptionalIntegers<bool, 4, Space> mask{};                    ///< [batch|1, query_heads|1, local_queries, global_keys]
+  OptionalIntegers<std::int32_t, 2, Space> query_segments{};  ///< document ids [batch, local_queries]
+  OptionalIntegers<std::int32_t, 2, Space> key_segments{};    ///< document ids [batch, local_keys]
+  OptionalSinks<Accumulator<T>, Space> sinks{};               ///< sink logits [query_heads] or [query_heads, n]
+  bool bias_gradient = false;                                 ///< also compute dbias
+  std::optional<Index> call{};                                ///< sequence number of the call
 };
 
 namespace detail {
@@ -173,6 +177,7 @@ struct OperandsOfQuery<Q, Space> {
 
 }  // namespace detail
 
+/// Operands that fit a tensor Q of queries.
 template <class Q, class Space>
 using OperandsFor = typename detail::OperandsOfQuery<Q, Space>::type;
 

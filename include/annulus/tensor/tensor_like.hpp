@@ -16,6 +16,7 @@ namespace annulus {
 ///   scalar, rank, memory_space          element type without const, number of axes, memory space
 ///   static view(X&), view(X const&)     TensorView<scalar [const], rank, memory_space>
 ///   static make<U, N>(extents)          a new tensor of the same family: element type U, N axes; elements unspecified
+///
 /// The specialisations for Eigen tensors and host views are in tensor/eigen.hpp.
 template <class X>
 struct TensorTraits;
@@ -29,12 +30,15 @@ concept TensorLike = requires(std::remove_cvref_t<X> const& x) {
   TensorTraits<std::remove_cvref_t<X>>::view(x);
 };
 
+/// Element type of a tensor, without const.
 template <TensorLike X>
 using ScalarOf = typename TensorTraits<std::remove_cvref_t<X>>::scalar;
 
+/// Memory space of a tensor.
 template <TensorLike X>
 using SpaceOf = typename TensorTraits<std::remove_cvref_t<X>>::memory_space;
 
+/// Number of axes of a tensor.
 template <TensorLike X>
 inline constexpr std::size_t rank_of = TensorTraits<std::remove_cvref_t<X>>::rank;
 
@@ -50,6 +54,7 @@ auto make_like(X const&, std::array<Index, N> const& extents) {
   return TensorTraits<X>::template make<U, N>(extents);
 }
 
+/// Type of make_like: of X's tensor library, with elements of type U and N axes.
 template <TensorLike X, class U, std::size_t N>
 using MadeLike = decltype(TensorTraits<std::remove_cvref_t<X>>::template make<U, N>(std::array<Index, N>{}));
 
@@ -88,8 +93,8 @@ constexpr std::array<Index, 4> stored_extents(AxisOrder order, std::array<Index,
 /// A tensor with the order of its axes. X is a reference for named tensors, a value for temporaries.
 template <class X>
 struct InAxisOrder {
-  X tensor;
-  AxisOrder order;
+  X tensor;         ///< the caller's tensor
+  AxisOrder order;  ///< of its axes
 };
 
 /// Wraps a four-axis tensor whose axes are in `order`.
@@ -111,25 +116,30 @@ InAxisOrder<X> bhds(X&& x) {
   return with_axes(std::forward<X>(x), AxisOrder::bhds);
 }
 
+/// Axis order of a tensor: bshd unless it is wrapped.
 template <TensorLike X>
 constexpr AxisOrder axis_order_of(X const&) {
   return AxisOrder::bshd;
 }
+/// Axis order of a wrapped tensor.
 template <class X>
 constexpr AxisOrder axis_order_of(InAxisOrder<X> const& wrapped) {
   return wrapped.order;
 }
 
+/// Traits of tensors in another axis order.
 template <class X>
 struct TensorTraits<InAxisOrder<X>> {
-  using Inner = TensorTraits<std::remove_cvref_t<X>>;
+  using Inner = TensorTraits<std::remove_cvref_t<X>>;  ///< traits of the caller's tensor
   using scalar = typename Inner::scalar;
   using memory_space = typename Inner::memory_space;
   static constexpr std::size_t rank = 4;
 
+  /// A view of all elements, [batch, sequence, heads, dim].
   static auto view(InAxisOrder<X> const& wrapped) {
     return Inner::view(wrapped.tensor).permuted(places_of(wrapped.order));
   }
+  /// A new tensor of the same library, not permuted.
   template <class U, std::size_t N>
   static auto make(std::array<Index, N> const& extents) {
     return Inner::template make<U, N>(extents);

@@ -14,7 +14,7 @@ namespace annulus {
 
 /// Axes of a four-dimensional attention view, whatever the order in memory.
 namespace axis {
-inline constexpr std::size_t batch = 0, sequence = 1, heads = 2, dim = 3;
+inline constexpr std::size_t batch = 0, sequence = 1, heads = 2, dim = 3;  ///< number of the axis
 }
 
 namespace detail {
@@ -38,13 +38,14 @@ constexpr std::array<Index, N> row_major_strides(std::array<Index, N> const& ext
 template <class T, std::size_t N = 4, class Space = HostMemory>
 class TensorView {
  public:
-  using element_type = T;
+  using element_type = T;  ///< element type, const for a read-only view
   using scalar = std::remove_const_t<T>;
   using memory_space = Space;
-  using Extents = std::array<Index, N>;
+  using Extents = std::array<Index, N>;  ///< extents or strides
   static constexpr std::size_t rank = N;
 
-  constexpr TensorView() = default;
+  constexpr TensorView() = default;  ///< no data, no elements
+  /// Strides in elements.
   constexpr TensorView(T* data, Extents const& extents, Extents const& strides)
       : data_(data), extents_(extents), strides_(strides) {}
   /// Dense, row-major.
@@ -56,11 +57,11 @@ class TensorView {
   requires(std::is_const_v<T>&& std::same_as<U, scalar>) constexpr TensorView(TensorView<U, N, Space> const& other)
       : TensorView(other.data(), other.extents(), other.strides()) {}
 
-  constexpr T* data() const { return data_; }
-  constexpr Extents const& extents() const { return extents_; }
-  constexpr Extents const& strides() const { return strides_; }
-  constexpr Index extent(std::size_t a) const { return extents_[a]; }
-  constexpr Index stride(std::size_t a) const { return strides_[a]; }
+  constexpr T* data() const { return data_; }                          ///< element of index 0
+  constexpr Extents const& extents() const { return extents_; }        ///< by axis
+  constexpr Extents const& strides() const { return strides_; }        ///< by axis, in elements
+  constexpr Index extent(std::size_t a) const { return extents_[a]; }  ///< of one axis
+  constexpr Index stride(std::size_t a) const { return strides_[a]; }  ///< of one axis, in elements
 
   /// Number of elements, saturated at largest_index, so that overflow cannot make a view seem empty.
   constexpr Index size() const {
@@ -69,6 +70,7 @@ class TensorView {
     return product;
   }
 
+  /// Offset of an element from data(), in elements.
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == N) constexpr Index offset(I... index) const {
     Index sum = 0;
@@ -77,6 +79,7 @@ class TensorView {
     return sum;
   }
 
+  /// The element of an index.
   template <std::convertible_to<Index>... I>
   requires(sizeof...(I) == N && std::same_as<Space, HostMemory>) constexpr T& operator()(I... index) const {
     return data_[offset(index...)];

@@ -51,22 +51,58 @@ void for_each_sharding(std::int64_t length, std::int64_t heads, std::int64_t kv_
 }  // namespace
 
 TEST_CASE("blocks of a mask tensor that are visible, hidden, or both", "[cpu]") {
-  for (std::int64_t length : {std::int64_t{127}, std::int64_t{128}, std::int64_t{129}, std::int64_t{300}})
+  for (auto const& [length, square_keys] :
+       {std::pair<std::int64_t, std::int64_t>{127, 64}, {128, 64}, {129, 64}, {300, 64}, {520, 128}})
     for (std::int64_t mask_heads : {1, 4})
       for (bool causal : {false, true})
-        for_each_sharding(length, 4, 2, [&](RingProblem& problem) {
+        for_each_sharding(length, 4, 2, [&, length = length, square_keys = square_keys](RingProblem& problem) {
           give_mask(problem, 1, mask_heads);
           problem.dense.causal = causal;
-          // Of each square of 40 x 64 pairs all, none or some are visible; and some rows see nothing.
+          // Of each square of 40 x square_keys pairs all, none or some are visible; and some rows see nothing.
           auto& values = problem.dense.mask->values;
           for (std::size_t place = 0; place < values.size(); ++place) {
             auto const key = static_cast<std::int64_t>(place) % length,
                        query = static_cast<std::int64_t>(place) / length % length;
-            std::int64_t const square = (query / 40 + key / 64) % 3;
+            std::int64_t const square = (query / 40 + key / square_keys) % 3;
             if (square < 2) values[place] = square == 0;
             if (query == 50) values[place] = 0;
           }
         });
+}
+
+TEST_CASE("a mask tensor that heads share, or queries and heads, is equal to the one that is written out", "[cpu]") {
+  using annulus::Index;
+  constexpr Index heads = 4, queries = 70, keys = 2400;
+  bool const over_queries = GENERATE(true, false);
+  Tensor q(1, queries, heads, 8), k(1, keys, 2, 8), v(1, keys, 2, 8), dout(1, queries, heads, 8);
+  for (Tensor* x : {&q, &k, &v, &dout}) x->setRandom();
+  // Of blocks of 35 queries and 128 keys all pairs are visible, none, all but one or one alone.
+  auto const visible = [&](Index query, Index key) {
+    Index const kind = (query / 35 * 5 + key / 128 * 3) % 7 % 4;
+    bool const odd = query % 35 == 20 && key % 128 == 100;
+    return kind == 0 || (kind == 2 && !odd) || (kind == 3 && odd);
+  };
+  Eigen::Tensor<bool, 4, Eigen::RowMajor> compact(1, 1, over_queries ? queries : 1, keys),
+      whole(1, heads, queries, keys);
+  for (Index i = 0; i < queries; ++i)
+    for (Index j = 0; j < keys; ++j)
+      for (Index h = 0; h < heads; ++h)
+        whole(0, h, i, j) = compact(0, 0, over_queries ? i : 0, j) = visible(over_queries ? i : 0, j);
+  annulus::TensorView<bool const, 4> const broadcast(compact.data(), {1, heads, queries, keys},
+                                                     {0, 0, over_queries ? keys : Index{0}, 1});
+  annulus::SelfRing ring;
+  annulus::CpuBackend backend{.threads = 2};
+  annulus::RingAttention attention(ring, backend, {});
+  auto const run = [&](annulus::Operands<float> const& operands) {
+    auto const forward = attention.forward(q, k, v, operands);
+    return std::pair{forward, attention.backward(dout, forward, q, k, v, operands)};
+  };
+  auto const [expected, expected_gradients] = run({.mask = whole});
+  auto const [seen, gradients] = run({.mask = broadcast});
+  for (Index e = 0; e < seen.output.size(); ++e) CHECK(seen.output.data()[e] == expected.output.data()[e]);
+  for (Index e = 0; e < gradients.dq.size(); ++e) CHECK(gradients.dq.data()[e] == expected_gradients.dq.data()[e]);
+  for (Index e = 0; e < gradients.dk.size(); ++e) CHECK(gradients.dk.data()[e] == expected_gradients.dk.data()[e]);
+  for (Index e = 0; e < gradients.dv.size(); ++e) CHECK(gradients.dv.data()[e] == expected_gradients.dv.data()[e]);
 }
 
 TEST_CASE("a mask tensor and rules that hide pairs within whole blocks", "[cpu]") {

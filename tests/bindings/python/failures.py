@@ -35,6 +35,7 @@ class Refusals(unittest.TestCase):
 
     def test_options(self):
         self.refuse(annulus.UnsupportedError, "chunk is -1", chunk=-1)
+        self.refuse(annulus.UnsupportedError, "window is 63; accepted: a pair", window=63)
         self.refuse(annulus.UnsupportedError, "reproducible is true", reproducible=True)
         self.refuse(annulus.UnsupportedError, "dropout probability is 1", dropout=1.0)
         self.refuse(annulus.UnsupportedError, "seed is -1", seed=-1)

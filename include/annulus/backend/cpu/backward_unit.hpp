@@ -38,7 +38,7 @@ struct KeyBlock {
     pack_column_groups(k, begin, count, extents.head.size, key_columns, not_finite);
     not_finite_operands = not_finite;
     for (Index j = 0; j < count; ++j)
-      finite_row<A>(v.row(begin + j), v.dim_stride, extents.value.size, j, not_finite_operands);
+      finite_row(v.row(begin + j), v.dim_stride, extents.value.size, j, not_finite_operands);
     std::fill_n(dk, rows * extents.head.padded(), A(0));
     std::fill_n(dv, rows * extents.value.padded(), A(0));
   }
@@ -190,6 +190,18 @@ template <class A>
       });
 }
 
+/// Multiplies gradients of logits by `scale` and by the slope of a soft cap, unless null, to give those of products.
+template <class A>
+[[gnu::noinline]] void scale_gradients(A* gradients, A const* slope, Index count, A scale) {
+  using V = Vector<A>;
+  for (Index e = 0; e < count; e += V::lanes) {
+    V const before = V::load(gradients + e), scaled = before * V::of(scale);
+    // The slope of an invisible pair may be NaN; its gradient is 0.
+    auto const vanishes = less_or_equal(larger(before, V::zero() - before), V::zero());
+    (slope ? select(vanishes, V::zero(), scaled * V::load(slope + e)) : scaled).store(gradients + e);
+  }
+}
+
 /// Adds the share of a query panel and a key block to dq, dk, dv and dbias.
 template <class T>
 class BackwardUnit {
@@ -300,10 +312,7 @@ class BackwardUnit {
     detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
     BiasRows<A>(dbias, panel)
         .add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
-    for (Index e = 0; e < count * B::panel; ++e)
-      // The slope of an invisible pair may be NaN; its gradient is 0.
-      if (A& gradient = dweights_[begin + e]; gradient != A(0))
-        gradient *= slope ? terms.gradient_scale * slope[e] : terms.gradient_scale;
+    scale_gradients(dweights_ + begin, slope, count * B::panel, terms.gradient_scale);
   }
 
   /// dv += P^T dout, dk += dS^T q, dq += dS k.
@@ -342,7 +351,7 @@ class BackwardUnit {
   void add_nonfinite_query(BackwardPanel<T> const& queries, KeyBlock<T>& keys, BlockRows const& rows,
                            Index lane) const {
     auto const add = [&](T const* row, Index stride, Index dim, A const* factors, A* gradients) {
-      if (all_finite<A>(row, stride, dim)) return;
+      if (all_finite(row, stride, dim)) return;
       for (Index j = rows.begin; j < rows.end; ++j)
         if (A const factor = factors[rows.row(j) * B::panel + lane]; factor != A(0))
           add_row(gradients, KeyBlock<T>::rows, j, row, stride, dim, factor);

@@ -27,13 +27,15 @@ struct CpuBackend {
   annulus::detail::StepDocuments documents{};
 
   using memory_space = HostMemory;
-  using Buffer = annulus::detail::HostBuffer;
+  using Buffer = annulus::detail::HostBuffer;  ///< 64-byte aligned
+  /// Type of sums over operands of type T.
   template <class T>
   using accumulator = Accumulator<T>;
 
   /// The largest number of threads of a call: `threads`, or what 0 stands for in this process.
   int max_threads() const { return threads == 0 ? detail::ThreadPool::shared().cores() : threads; }
 
+  /// A buffer of unspecified contents. Throws std::bad_alloc.
   Buffer allocate(Index bytes) { return annulus::detail::HostBuffer(bytes); }
   /// Accepts every problem; refuses a negative number of threads and an ANNULUS_CPU_TARGET that this machine lacks.
   Support supports(Problem const&) const {
@@ -47,30 +49,37 @@ struct CpuBackend {
   /// Does nothing: every operation is complete when its call returns.
   void synchronize() {}
 
+  /// HostOperations::copy, on several threads, as the following ones.
   template <class T, std::size_t N>
   void copy(TensorView<T const, N> from, TensorView<T, N> to) {
     share(to, [&](auto const& rows) { HostOperations().copy(rows(from), rows(to)); });
   }
+  /// HostOperations::convert.
   template <class A, class T, std::size_t N>
   void convert(TensorView<A const, N> from, TensorView<T, N> to) {
     share(to, [&](auto const& rows) { HostOperations().convert(rows(from), rows(to)); });
   }
+  /// HostOperations::add.
   template <class A, std::size_t N>
   void add(TensorView<A, N> into, TensorView<A const, N> from) {
     share(into, [&](auto const& rows) { HostOperations().add(rows(into), rows(from)); });
   }
+  /// HostOperations::clear.
   template <class A, std::size_t N>
   void clear(TensorView<A, N> view) {
     share(view, [&](auto const& rows) { HostOperations().clear(rows(view)); });
   }
+  /// HostOperations::reset.
   template <class A>
   void reset(RunningState<A, HostMemory> state) {
     share(state.accumulator, [&](auto const& rows) { HostOperations().reset(rows(state)); });
   }
+  /// HostOperations::merge.
   template <class A>
   void merge(RunningState<A, HostMemory> into, RunningState<A, HostMemory> from) {
     share(into.accumulator, [&](auto const& rows) { HostOperations().merge(rows(into), rows(from)); });
   }
+  /// HostOperations::normalise.
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
                  TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
@@ -78,16 +87,19 @@ struct CpuBackend {
       HostOperations().normalise(rows(state), sinks, rows(output), rows(lse), rows(lse_remainder));
     });
   }
+  /// HostOperations::row_delta.
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
     share(output, [&](auto const& rows) { HostOperations().row_delta(rows(dout), rows(output), rows(delta)); });
   }
+  /// HostOperations::sink_gradients.
   template <class L, class A>
   void sink_gradients(TensorView<L const, 3> lse, TensorView<L const, 3> lse_remainder, TensorView<A const, 3> delta,
                       TensorView<L const, 2> sinks, TensorView<A, 2> dsinks) {
     HostOperations().sink_gradients(lse, lse_remainder, delta, sinks, dsinks);
   }
 
+  /// Adds the keys of a step to the rows that see them. The predicate is called concurrently.
   template <class T, class Predicate>
   void fold(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
             RunningState<Accumulator<T>, HostMemory> state) {
@@ -95,6 +107,7 @@ struct CpuBackend {
     detail::AnyPredicate const any = detail::AnyPredicate::of(*step.predicate);
     detail::kernels<T>().fold({step.with_predicate(any), operands, state, documents, threads});
   }
+  /// Adds the share of a step to the gradients. The predicate is called concurrently.
   template <class T, class Predicate>
   void add_gradients(Step<T, Predicate, HostMemory> const& step, StepOperands<T, HostMemory> const& operands,
                      BackwardOperands<T, Accumulator<T>, Accumulator<T>, HostMemory> const& backward,

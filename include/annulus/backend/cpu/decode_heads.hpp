@@ -215,7 +215,7 @@ class DecodeHeads {
     RowRange const seen = annulus::detail::intersection({bounds.rows.begin - begin, bounds.rows.end - begin}, vectors);
     if (step.rules.logit_softcap > 0)
       cap(scores + vectors.begin, vectors.size(), units_.product_scale, static_cast<A>(step.rules.logit_softcap),
-          static_cast<A*>(nullptr));
+          static_cast<A*>(nullptr), static_cast<Vector<A>*>(nullptr));
     else if (units_.product_scale != A(1))
       for (Index j = vectors.begin; j < vectors.end; ++j) scores[j] *= units_.product_scale;
     if (step.bias.data() || bounds.each) {
@@ -310,7 +310,7 @@ class DecodeHeads {
       Index vanish = 0;
       for (Index r = 0; r < rows_; ++r) vanish += scores_[(h * rows_ + r) * block + j] == A(0);
       T const*& row = values_[j * heads_ + h];
-      if (vanish == rows_ || (vanish > 0 && !finite_row<A>(row, dim_stride, extents_.value.size, j, not_finite_[h])))
+      if (vanish == rows_ || (vanish > 0 && !finite_row(row, dim_stride, extents_.value.size, j, not_finite_[h])))
         row = zeros_;
     }
   }

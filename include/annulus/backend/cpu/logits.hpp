@@ -55,18 +55,30 @@ struct UnitBlocks {
 };
 
 /// Replaces products by logits before bias and mask: softcap * tanh(product * scale / softcap), and sets `slope`,
-/// unless null, to the slope of the soft cap.
+/// unless null, to the slope of the soft cap. `largest`, unless null: the products are rows of a panel, and largest[v]
+/// is raised to the largest logit of each lane.
 template <class A>
-[[gnu::noinline]] void cap(A* products, Index count, A scale, A softcap, A* slope) {
+[[gnu::noinline]] void cap(A* products, Index count, A scale, A softcap, A* slope, Vector<A>* largest) {
   using V = Vector<A>;
-  V const factor = V::of(scale), inverse = V::of(A(1) / softcap), limit = V::of(softcap);
+  constexpr int vectors = Blocking<A>::panel_vectors;
+  V const factor = V::of(scale / softcap), limit = V::of(softcap);
   auto const cap_all = [&]<bool Slope>() __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (Index e = 0; e < count; e += V::lanes) {
-      HyperbolicTangent<A> const tangent = hyperbolic_tangent(V::load(products + e) * factor * inverse);
-      (limit * tangent.value).store(products + e);
+    auto const capped = [&](Index e) __attribute__((always_inline)) {
+      HyperbolicTangent<A> const tangent = hyperbolic_tangent(V::load(products + e) * factor);
+      V const logit = limit * tangent.value;
+      logit.store(products + e);
       if constexpr (Slope) tangent.slope().store(slope + e);
-    }
+      return logit;
+    };
+    V most[vectors];
+    for (int v = 0; v < vectors; ++v) most[v] = largest ? largest[v] : V::zero();
+    Index e = 0;
+#pragma GCC unroll 2
+    for (; e + vectors * V::lanes <= count; e += vectors * V::lanes)
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; ++v) most[v] = larger(capped(e + v * V::lanes), most[v]);
+    for (; e < count; e += V::lanes) capped(e);
+    for (int v = 0; largest && v < vectors; ++v) largest[v] = most[v];
   };
   if (slope)
     cap_all.template operator()<true>();
@@ -106,18 +118,22 @@ template <class T, class A>
   Index const first = rows.row(rows.begin) * B::panel, count = rows.end - rows.begin;
   A* const logits = blocks.scores + first;
   RowRange const in_step{rows.key(rows.begin), rows.key(rows.end)};
-  if (step.rules.logit_softcap > 0)
+  bool const masked = visibility == Visibility::some || !keys.covers(in_step);
+  bool const capped = step.rules.logit_softcap > 0, biased = step.bias.data();
+  if (capped)
     cap(logits, count * B::panel, units.product_scale, static_cast<A>(step.rules.logit_softcap),
-        blocks.slope ? blocks.slope + first : nullptr);
-  else if (units.product_scale != A(1))
+        blocks.slope ? blocks.slope + first : nullptr, masked || biased ? nullptr : largest);
+  else if (!biased && units.product_scale != A(1))
     for (Index e = 0; e < count * B::panel; ++e) logits[e] *= units.product_scale;
-  if (step.bias.data()) BiasRows<T const>(step.bias, panel).add_to_scores(logits, step.key_positions, in_step);
+  if (biased)
+    BiasRows<T const>(step.bias, panel)
+        .add_to_scaled(logits, capped ? A(1) : units.product_scale, step.key_positions, in_step);
   if (visibility == Visibility::some) {
     mask_logits(
         logits, count,
         largest, [&](Index j, int v) __attribute__((always_inline)) { return blocks.visible->at(v, rows.begin + j); });
-  } else if (keys.covers(in_step)) {
-    raise_to_largest(logits, count, largest);
+  } else if (!masked) {
+    if (!capped || biased) raise_to_largest(logits, count, largest);
   } else {
     BlockBounds<A> const bounds(keys, rows.block_begin);
     mask_logits(

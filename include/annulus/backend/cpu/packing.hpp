@@ -27,24 +27,28 @@ void for_each_row_in(RowSet const& set, Index begin, Index end, Function&& funct
 }
 
 /// True if all elements are finite, so that multiplying the row by 0 cannot give NaN.
-template <class A, class T>
+template <class T>
 bool all_finite(T const* row, Index dim_stride, Index dim) {
-  // Magnitudes are compared as the bits of the values without their sign, shifted left by one.
-  using Bits = std::conditional_t<sizeof(A) == 8, std::uint64_t, std::uint32_t>;
+  // Magnitudes are compared as the bits of the elements without their sign, shifted left by one: 16-bit elements are not
+  // converted, so that a vector of them is compared at a time.
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                                  std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+  auto const magnitude = [](T const& x) __attribute__((always_inline)) {
+    return static_cast<Bits>(Eigen::numext::bit_cast<Bits>(x) << 1);
+  };
   auto const largest_magnitude = [&](Index stride) __attribute__((always_inline)) {
     Bits largest = 0;
-    for (Index d = 0; d < dim; ++d)
-      largest = std::max(largest, std::bit_cast<Bits>(static_cast<A>(row[d * stride])) << 1);
+    for (Index d = 0; d < dim; ++d) largest = std::max(largest, magnitude(row[d * stride]));
     return largest;
   };
   return (dim_stride == 1 ? largest_magnitude(1) : largest_magnitude(dim_stride)) <
-         std::bit_cast<Bits>(std::numeric_limits<A>::infinity()) << 1;
+         magnitude(std::numeric_limits<T>::infinity());
 }
 
 /// `row`, or null if it holds NaN or infinity; then inserts i into `not_finite`. A null row stays null.
-template <class A, class T>
+template <class T>
 T const* finite_row(T const* row, Index dim_stride, Index dim, Index i, RowSet& not_finite) {
-  if (!row || all_finite<A>(row, dim_stride, dim)) return row;
+  if (!row || all_finite(row, dim_stride, dim)) return row;
   not_finite.set(static_cast<std::size_t>(i));
   return nullptr;
 }
@@ -203,7 +207,7 @@ void pack_column_groups(HeadRows<T const> const& from, Index first, Index count,
   constexpr Index group = PackedGroup<E>::rows, joined = Operand<E>::depth, rows = Blocking<A>::key_block;
   not_finite.reset();
   auto const finite = [&](Index j) {
-    return finite_row<A>(j < count ? from.row(first + j) : nullptr, from.dim_stride, dim, j, not_finite);
+    return finite_row(j < count ? from.row(first + j) : nullptr, from.dim_stride, dim, j, not_finite);
   };
   if constexpr (PackedGroup<E>::tiled) {
     T const* all[rows];
@@ -242,7 +246,7 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
   not_finite.reset();
   for (Index i = 0; i < count; i += joined) {
     T const* together[joined];
-    for (Index r = 0; r < joined; ++r) together[r] = finite_row<A>(rows[i + r], dim_stride, dim, i + r, not_finite);
+    for (Index r = 0; r < joined; ++r) together[r] = finite_row(rows[i + r], dim_stride, dim, i + r, not_finite);
     for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
       constexpr Index width = Width * Blocking<A>::lanes;
       pack_joined<width>(together, dim_stride, d, dim, to + (d * count + i * width) / joined);

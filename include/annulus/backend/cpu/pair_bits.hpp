@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "annulus/backend/cpu/panel_keys.hpp"
 #include "annulus/backend/cpu/simd/philox.hpp"
@@ -70,7 +71,7 @@ inline std::uint64_t bits_of_bools(bool const* bools) {
 }
 
 /// How many of the pairs of a panel and a key block, within the bounds of the lanes, are visible.
-enum class Visibility { none, all, some };
+enum class Visibility : std::uint8_t { none, all, some, unknown };
 
 /// Prefetches a lane's row of the boolean mask for the next key block, from key row `key` on.
 template <class T, class A>
@@ -124,24 +125,24 @@ Visibility find_visible(HostStep<T> const& step, QueryPanel<A> const& panel, Pan
 }
 
 /// Visibility of each tile, panel and key block of a step whose heads share a boolean mask, found by the first head
-/// that needs it: for the others, blocks that are hidden or visible as a whole need no test. Threads share it.
+/// that needs it: for the others, blocks that are hidden or visible as a whole need no test. Of several key blocks at
+/// once, as the processor prefetches long runs of a row. Threads share it.
 template <class T>
 class VisibilityCache {
   using A = Accumulator<T>;
   using B = Blocking<A>;
 
  public:
-  /// Takes memory from the arena if `step` has a boolean mask that its kv heads share. `extents` must outlive the
-  /// object.
+  /// Takes memory from the arena if `step` has a boolean mask that its heads share. `extents` must outlive the object.
   template <class E>
   VisibilityCache(Arena& arena, HostStep<T> const& step, StepExtents<E> const& extents)
       : panels_(extents.panels()), blocks_(extents.blocks()), batches_(extents.batches) {
     Index const count = static_cast<Index>(step.tiles.size()) * batches_ * panels_ * blocks_;
-    if (same_for_heads(step) && step.boolean_mask.data() && extents.kv_heads > 1 && count <= most_bytes)
-      known_ = arena.take<std::uint8_t>(count_ = count);
+    if (same_for_heads(step) && step.boolean_mask.data() && count <= most_bytes)
+      known_ = arena.take<Visibility>(count_ = count);
   }
   /// Marks all entries as unknown. Call it once the arena has memory; at first it only counts bytes.
-  void clear() { std::fill_n(known_, count_, unknown); }
+  void clear() { std::fill_n(known_, count_, Visibility::unknown); }
 
   /// Without a predicate, query heads that share the mask see the same keys.
   static bool same_for_heads(HostStep<T> const& step) {
@@ -155,22 +156,61 @@ class VisibilityCache {
     if (!known_) return find_visible(step, panel, keys, rows, same_for_heads(step), visible);
     Index const place = ((keys.tile * batches_ + panel.rows->batch) * panels_ + panel.first / B::panel) * blocks_ +
                         rows.block_begin / B::key_block;
-    std::atomic_ref<std::uint8_t> const known(known_[place]);
     // Threads that find the same at the same time store equal values.
-    if (auto const visibility = static_cast<Visibility>(known.load(std::memory_order_relaxed));
-        visibility == Visibility::none || visibility == Visibility::all)
-      return visibility;
+    if (load(place) == Visibility::unknown) find_whole_blocks(step, panel, keys, rows.block_begin, place);
+    if (Visibility const known = load(place); known == Visibility::none || known == Visibility::all) return known;
     Visibility const found = find_visible(step, panel, keys, rows, true, visible);
-    known.store(static_cast<std::uint8_t>(found), std::memory_order_relaxed);
+    store(place, found);
     return found;
   }
 
  private:
-  static constexpr Index most_bytes = Index{1} << 24;
-  static constexpr std::uint8_t unknown = 255;
+  /// Finds which key blocks from key row `begin` on the mask alone hides or shows as a whole, and stores their entries
+  /// from `place` on: of those within the bounds of all lanes, up to blocks_at_once.
+  void find_whole_blocks(HostStep<T> const& step, QueryPanel<A> const& panel, PanelKeys<A> const& keys, Index begin,
+                         Index place) const {
+    Index const count = std::min(blocks_at_once, (keys.all.end - begin) / B::key_block);
+    if (count <= 0 || begin < keys.all.begin) return;
+    RowRange const asked{begin, begin + count * B::key_block};
+    PairTests tests = keys.tests;
+    tests.consecutive = are_consecutive(step.key_positions, asked);
+    auto const row_of = [&](int lane) {
+      return step.deciding_mask(panel.rows->batch, panel.head(lane), panel.query(lane), asked, tests);
+    };
+    // Bit b: no pair, or every pair, of block b is visible so far.
+    std::uint32_t none = (std::uint32_t{1} << count) - 1, all = none;
+    bool const *row = row_of(0), *looked_at = nullptr;
+    if (!row) return;
+    for (int lane = 0; lane < panel.count && (none | all) != 0; ++lane) {
+      bool const* const next = row_of(std::min(lane + 1, panel.count - 1));
+      for (Index b = 0; row != looked_at && b < count; ++b) {
+        bool any_hidden = false, any_shown = false;
+        for (Index i = b * B::key_block; i < (b + 1) * B::key_block; i += 64) {
+          __builtin_prefetch(next + i);
+          std::uint64_t const bits = bits_of_bools(row + i);
+          any_hidden = any_hidden || ~bits != 0;
+          any_shown = any_shown || bits != 0;
+        }
+        none &= ~(std::uint32_t{any_shown} << b);
+        all &= ~(std::uint32_t{any_hidden} << b);
+      }
+      looked_at = std::exchange(row, next);
+    }
+    for (Index b = 0; b < count; ++b)
+      store(place + b, none >> b & 1 ? Visibility::none : all >> b & 1 ? Visibility::all : Visibility::some);
+  }
+
+  Visibility load(Index place) const {
+    return std::atomic_ref<Visibility>(known_[place]).load(std::memory_order_relaxed);
+  }
+  void store(Index place, Visibility visibility) const {
+    std::atomic_ref<Visibility>(known_[place]).store(visibility, std::memory_order_relaxed);
+  }
+
+  static constexpr Index most_bytes = Index{1} << 24, blocks_at_once = 16;
 
   Index panels_, blocks_, batches_, count_ = 0;
-  std::uint8_t* known_ = nullptr;
+  Visibility* known_ = nullptr;
 };
 
 /// Sets the bits of the pairs of `rows` that dropout keeps.

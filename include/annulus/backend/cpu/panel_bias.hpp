@@ -32,20 +32,26 @@ class BiasRows {
     for (int lane = 0; lane < count_; ++lane) ahead.add(rows_[lane] + first, stride_, keys.size());
   }
 
-  /// block[j][lane] += the lane's element at the position of key row keys.begin + j. Lanes without a query are not
-  /// changed.
-  void add_to_scores(A* block, std::span<Index const> positions, RowRange keys) const {
+  /// block[j][lane] = scale * block[j][lane] + the lane's element at the position of key row keys.begin + j. Values of
+  /// lanes without a query are arbitrary.
+  void add_to_scaled(A* block, A scale, std::span<Index const> positions, RowRange keys) const {
     bool const contiguous = stride_ == 1 && are_consecutive(positions, keys);
     Index const* const position = positions.data() + keys.begin;
+    V const factor = V::of(scale);
+    auto const add_element = [&](Index row, int v, V element) __attribute__((always_inline)) {
+      A* const place = block + row * B::panel + v * B::lanes;
+      multiply_add(V::load(place), factor, element).store(place);
+    };
     Index j = 0;
     if (stride_ == 0) {
       V element[B::panel_vectors];
       load_lanes([&](int lane) { return static_cast<A>(rows_[lane][0]); }, element);
-      for (; j < keys.size(); ++j) add_vectors(block + j * B::panel, element);
+      for (; j < keys.size(); ++j)
+        for (int v = 0; v < B::panel_vectors; ++v) add_element(j, v, element[v]);
     } else if (one_row_ && count_ == B::panel) {
       for (; j < keys.size(); ++j) {
         V const element = V::of(static_cast<A>(rows_[0][position[j] * stride_]));
-        for (int v = 0; v < B::panel_vectors; ++v) add_vector(block + j * B::panel + v * B::lanes, element);
+        for (int v = 0; v < B::panel_vectors; ++v) add_element(j, v, element);
       }
     } else if (contiguous) {
       for (; j + B::lanes <= keys.size(); j += B::lanes)
@@ -58,12 +64,14 @@ class BiasRows {
           }
           interleave(square);
 #pragma GCC unroll 16
-          for (int i = 0; i < B::lanes; ++i) add_vector(block + (j + i) * B::panel + v * B::lanes, square[i]);
+          for (int i = 0; i < B::lanes; ++i) add_element(j + i, v, square[i]);
         }
     }
     for (; j < keys.size(); ++j)
-      for (int lane = 0; lane < count_; ++lane)
-        block[j * B::panel + lane] += static_cast<A>(rows_[lane][position[j] * stride_]);
+      for (int lane = 0; lane < count_; ++lane) {
+        A& score = block[j * B::panel + lane];
+        score = score * scale + static_cast<A>(rows_[lane][position[j] * stride_]);
+      }
   }
 
   /// For the gradient of a bias: each lane's element at the position of key row keys.begin + j += block[j][lane].
@@ -108,9 +116,6 @@ class BiasRows {
     for (int v = 0; v < B::panel_vectors; ++v) to[v] = V::load(elements + v * B::lanes);
   }
   [[gnu::always_inline]] static void add_vector(A* to, V vector) { (V::load(to) + vector).store(to); }
-  [[gnu::always_inline]] static void add_vectors(A* to, V const* vectors) {
-    for (int v = 0; v < B::panel_vectors; ++v) add_vector(to + v * B::lanes, vectors[v]);
-  }
 
   T* rows_[B::panel];
   int count_;

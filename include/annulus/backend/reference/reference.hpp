@@ -167,6 +167,7 @@ namespace annulus {
 template <class Wide = void>
 class BasicReferenceBackend : public HostOperations {
  public:
+  /// Type of sums over operands of type T.
   template <class T>
   using accumulator = typename std::conditional_t<std::is_void_v<Wide>, std::type_identity<Accumulator<T>>,
                                                   std::type_identity<Wide>>::type;
@@ -206,6 +207,7 @@ class BasicReferenceBackend : public HostOperations {
   }
 };
 
+/// The reference backend with the accumulator types of the other backends.
 using ReferenceBackend = BasicReferenceBackend<>;
 /// All sums in double, for every operand type: exchanged gradients and states take twice the bytes.
 using DoubleReferenceBackend = BasicReferenceBackend<double>;

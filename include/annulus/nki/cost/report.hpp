@@ -29,42 +29,43 @@ inline std::string decimal(double value, int digits) {
 /// One engine of one core.
 struct EngineCost {
   double busy = 0;  ///< seconds; DMA: of all the core's DMA engines together; collectives: counted for core 0 only
-  Index instructions = 0;
-  bool estimate = false;  ///< depends on an inferred constant
+  Index instructions = 0;  ///< executed
+  bool estimate = false;   ///< depends on an inferred constant
   /// Compute engines: idle seconds before instructions, by the engine that produced the data waited for, or whose
   /// access to dst had to end first.
   std::array<double, engine_count> waited{};
 };
+/// By engine.
 using EngineCosts = std::array<EngineCost, engine_count>;
 
 /// One core of the rank.
 struct CoreCost {
-  double seconds = 0;  ///< end of its last instruction
-  EngineCosts engines{};
+  double seconds = 0;             ///< end of its last instruction
+  EngineCosts engines{};          ///< by engine
   double tensor_utilisation = 0;  ///< operations of matmuls / (seconds of the report * peak)
 };
 
 /// All instructions between an entry of this section and the next entry of any section, summed over all its entries.
 struct SectionCost {
-  std::string name;
-  Index number = 0;
+  std::string name;  ///< of the section
+  Index number = 0;  ///< of the section
   /// By how much the latest end of a compute engine advanced, maximum over the cores. For one core, the sum over all
   /// sections is that core's time.
   double seconds = 0;
-  double permute = 0;  ///< seconds of collectives that it starts
-  double exposed = 0;  ///< seconds by which it would be shorter if collectives took no time
-  Index instructions = 0;
+  double permute = 0;                       ///< seconds of collectives that it starts
+  double exposed = 0;                       ///< seconds by which it would be shorter if collectives took no time
+  Index instructions = 0;                   ///< executed
   std::array<double, engine_count> busy{};  ///< seconds of all cores
-  bool estimate = false;
+  bool estimate = false;                    ///< depends on an inferred constant
 };
 
 /// All instructions of one kind on one engine, of all cores.
 struct KindCost {
-  std::string name;
-  Engine engine = Engine::tensor;
-  double busy = 0;
-  Index instructions = 0;
-  bool estimate = false;
+  std::string name;                ///< of the NKI call
+  Engine engine = Engine::tensor;  ///< that executes them
+  double busy = 0;                 ///< seconds
+  Index instructions = 0;          ///< executed
+  bool estimate = false;           ///< depends on an inferred constant
 };
 
 /// On-chip memory of one core: the sum over all tiles of all buffers.
@@ -76,17 +77,17 @@ struct OnChipCost {
 
 /// Estimated cost of one rank's program.
 struct CostReport {
-  std::string program;
-  Target target = Target::trn2;
-  double seconds = 0;             ///< end of the last instruction of all cores
-  double exposed = 0;             ///< seconds by which that would be earlier if collectives took no time
-  double tensor_utilisation = 0;  ///< mean of the cores
-  bool estimate = false;          ///< some time depends on an inferred constant
-  std::vector<CoreCost> cores;
+  std::string program;                ///< name
+  Target target = Target::trn2;       ///< hardware generation
+  double seconds = 0;                 ///< end of the last instruction of all cores
+  double exposed = 0;                 ///< seconds by which that would be earlier if collectives took no time
+  double tensor_utilisation = 0;      ///< mean of the cores
+  bool estimate = false;              ///< some time depends on an inferred constant
+  std::vector<CoreCost> cores;        ///< by core
   std::vector<KindCost> kinds;        ///< by engine, busiest first
   std::vector<SectionCost> sections;  ///< in the order of their first entries
-  OnChipCost on_chip;
-  Counts counts;  ///< of all cores of one rank
+  OnChipCost on_chip;                 ///< of one core
+  Counts counts;                      ///< of all cores of one rank
 };
 
 namespace report_detail {

@@ -12,59 +12,59 @@ namespace annulus::nki {
 
 /// Limits of the hardware on programs; v3 is trn2, v4 is trn3.
 struct Limits {
-  Index partitions = 128;              // D
-  Index sbuf_bytes = 0;                // usable, per partition; I: physical - 16 KiB - 8 (S uses this margin on trn2)
-  Index hbm_bytes = 0;                 // D: of the whole chip
-  Index psum_banks = 8;                // D; 7 where DMA transposes run on TensorE
-  Index psum_bank_bytes = 2048;        // D, per partition
-  Index stationary_columns = 128;      // D: M of a matmul
-  Index moving_columns = 512;          // D: N of a matmul with a result of 4 bytes (trn3: all of PSUM)
-  bool matmul_may_span_banks = false;  // D: v4 only
-  Index transpose_extent = 128;        // D: TensorE
-  Index vector_transpose_extent = 32;  // D: VectorE
-  Index free_axes = 4;                 // D
-  Index axis_count = 65535;            // D: uint16
-  Index axis_stride = 32767;           // D: int16, on chip
-  Index sbuf_elements = 65536;         // D: per partition and operand
-  Index psum_elements = 4096;          // D: per partition and operand
-  Index exact_index = Index{1} << 24;  // D: range_select counts in fp32
-  int collective_channels = 4;         // D: whole node; 2 for parts of one
-  bool has_exponential = false;        // D: v4 only
-  bool has_bfloat16_psum = false;      // D: v4 only; v3 has it for transposes alone
+  Index partitions = 128;              ///< rows of SBUF and of PSUM (D)
+  Index sbuf_bytes = 0;                ///< usable, per partition (I: physical - 16 KiB - 8; S uses this margin on trn2)
+  Index hbm_bytes = 0;                 ///< of the whole chip (D)
+  Index psum_banks = 8;                ///< per partition (D); 7 where DMA transposes run on TensorE
+  Index psum_bank_bytes = 2048;        ///< per partition (D)
+  Index stationary_columns = 128;      ///< M of a matmul (D)
+  Index moving_columns = 512;          ///< N of a matmul with a result of 4 bytes (D; trn3: all of PSUM)
+  bool matmul_may_span_banks = false;  ///< of PSUM (D: v4 only)
+  Index transpose_extent = 128;        ///< of a transpose on TensorE (D)
+  Index vector_transpose_extent = 32;  ///< of a transpose on VectorE (D)
+  Index free_axes = 4;                 ///< of an operand on chip (D)
+  Index axis_count = 65535;            ///< largest count of an axis (D: uint16)
+  Index axis_stride = 32767;           ///< largest stride on chip (D: int16)
+  Index sbuf_elements = 65536;         ///< per partition and operand (D)
+  Index psum_elements = 4096;          ///< per partition and operand (D)
+  Index exact_index = Index{1} << 24;  ///< range_select counts in fp32 (D)
+  int collective_channels = 4;         ///< of a whole node; 2 for parts of one (D)
+  bool has_exponential = false;        ///< instruction exponential (D: v4 only)
+  bool has_bfloat16_psum = false;      ///< (D: v4 only; v3 has it for transposes alone)
 };
 
 /// Constants of the cost model. Times in seconds, rates in bytes or cycles per second.
 struct Costs {
-  std::array<double, engine_count> clock{};  // D; cycles per second of tensor, vector, scalar, gpsimd, sync
-  double shortest_instruction = 64;          // L: cycles between two instructions of vector, scalar, gpsimd, tensor
-  double gpsimd_start = 150;                 // L: cycles
-  double dependent_tiny_instruction = 100;   // L: cycles more for a shortest instruction that needs the one before it
-  double semaphore = 64 / 1.4e9;             // L: first or last access to a tensor, ~60 cycles of a v2 engine
-  double fp32_matmul_passes = 4;             // L
-  double reciprocal_cycles = 8;              // D: per element, VectorE
-  double activation_width = 1;               // D: elements per cycle and partition
-  double dma_latency = 1.3e-6;               // D: from semaphore to data
-  double dma_issue = 0.6e-6;                 // D: one hardware descriptor generator, per instruction
-  int dma_generators = 2;                    // D: per core
-  int dma_engines = 16;                      // D: per core
-  double dma_engine_rate = 0;                // D: bytes per second of one engine
-  double dma_row_overhead = 256;         // I: bytes; a row of b contiguous bytes moves at b / (b + this) of the rate
-  double dma_piece = 4096;               // I: bytes; HBM to HBM is cut into such pieces, so that all engines share it
-  double dma_transpose_share = 0.5;      // D: upper bound of the copy rate, SBUF to SBUF
-  double dma_transpose_share_hbm = 0.9;  // D: upper bound, HBM to SBUF
-  double hbm_rate = 0;                   // D: one stack, which a pair of cores shares; chip / 4
-  double barrier = 1.3e-6;               // I: one semaphore round between cores
-  double register_load = 2.0e-6;         // I
-  double permute_latency = 1.5e-6;       // D: 1 to 2 us per hop inside a node
-  double permute_rate = 256e9;           // I: bytes per second to one neighbour
-  double tensor_peak = 79e12;            // D: bf16 operations per second
+  std::array<double, engine_count> clock{};  ///< cycles per second of tensor, vector, scalar, gpsimd, sync (D)
+  double shortest_instruction = 64;          ///< cycles between two instructions of vector, scalar, gpsimd, tensor (L)
+  double gpsimd_start = 150;                 ///< cycles (L)
+  double dependent_tiny_instruction = 100;   ///< cycles more for a shortest one that needs the one before it (L)
+  double semaphore = 64 / 1.4e9;             ///< first or last access to a tensor, ~60 cycles of a v2 engine (L)
+  double fp32_matmul_passes = 4;             ///< per matmul of fp32 operands (L)
+  double reciprocal_cycles = 8;              ///< per element, VectorE (D)
+  double activation_width = 1;               ///< elements per cycle and partition (D)
+  double dma_latency = 1.3e-6;               ///< from semaphore to data (D)
+  double dma_issue = 0.6e-6;                 ///< one hardware descriptor generator, per instruction (D)
+  int dma_generators = 2;                    ///< per core (D)
+  int dma_engines = 16;                      ///< per core (D)
+  double dma_engine_rate = 0;                ///< bytes per second of one engine (D)
+  double dma_row_overhead = 256;         ///< bytes; a row of b contiguous ones moves at b / (b + this) of the rate (I)
+  double dma_piece = 4096;               ///< bytes; HBM to HBM is cut into such pieces, which all engines share (I)
+  double dma_transpose_share = 0.5;      ///< upper bound of the copy rate, SBUF to SBUF (D)
+  double dma_transpose_share_hbm = 0.9;  ///< upper bound of the copy rate, HBM to SBUF (D)
+  double hbm_rate = 0;                   ///< of one stack, which a pair of cores shares; chip / 4 (D)
+  double barrier = 1.3e-6;               ///< one semaphore round between cores (I)
+  double register_load = 2.0e-6;         ///< load of a register (I)
+  double permute_latency = 1.5e-6;       ///< 1 to 2 us per hop inside a node (D)
+  double permute_rate = 256e9;           ///< bytes per second to one neighbour (I)
+  double tensor_peak = 79e12;            ///< bf16 operations per second (D)
 };
 
 /// Limits and costs of one target.
 struct Hardware {
-  Target target = Target::trn2;
-  Limits limits{};
-  Costs costs{};
+  Target target = Target::trn2;  ///< hardware generation
+  Limits limits{};               ///< what programs must satisfy
+  Costs costs{};                 ///< constants of the cost model
 };
 
 /// Figures of a target.

@@ -13,20 +13,21 @@ namespace annulus::nki {
 
 /// Inputs and outputs of a backward kernel: either output or delta; old gradients in a step kernel only.
 struct BackwardTensors : KernelInputs {
-  TensorHandle output, lse, delta;
+  TensorHandle output, lse, delta;                       ///< of the forward pass; delta: rowsum(dout * output)
   std::array<TensorHandle, 3> gradients, old_gradients;  ///< dq, dk, dv
 };
 
 /// Tiles that the rounds of a kernel share.
 struct BackwardParts {
-  BackwardUnits units;
-  GradientRows gradients;
-  RowStatistics numbers;
+  BackwardUnits units;     ///< of work
+  GradientRows gradients;  ///< sums
+  RowStatistics numbers;   ///< per row
 };
 
 /// Writes one round to a program.
 class BackwardRound {
  public:
+  /// Refers to its arguments.
   BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
                 BackwardParts& parts, Round const& round)
       : builder_(&builder),

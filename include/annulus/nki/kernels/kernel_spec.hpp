@@ -14,39 +14,47 @@ inline constexpr Index most_rows = Index{1} << 21;  ///< most queries or keys pe
 inline constexpr Index widest_dim = 512;            ///< one PSUM bank of fp32
 
 /// lse of a masked row (one that sees no key): -inf as everywhere in Annulus, or 0 as in the vendor's kernels.
-enum class MaskedRow { minus_infinity, zero };
+enum class MaskedRow {
+  minus_infinity,  ///< the logarithm of an empty sum
+  zero,            ///< as the vendor's kernels write it
+};
 
 /// Operands that rotate in the backward pass.
-enum class RotatingSide { queries, keys };
+enum class RotatingSide {
+  queries,  ///< pass-Q: q, dout, lse, delta and dq
+  keys,     ///< pass-KV: k, v, dk and dv
+};
 
 /// Shapes and options of a kernel. All ranks hold equally many rows.
 struct KernelSpec {
-  Target target = Target::trn2;
-  int cores = 2;   ///< LNC: physical cores per rank, 1 or 2
-  int ranks = 1;   ///< ranks of a ring
-  int groups = 1;  ///< rings that run concurrently; rank ids may count through all of them
-  AttentionShape shape{};
-  Index local_queries = 1;
-  Index local_keys = 1;
+  Target target = Target::trn2;              ///< hardware generation
+  int cores = 2;                             ///< LNC: physical cores per rank, 1 or 2
+  int ranks = 1;                             ///< ranks of a ring
+  int groups = 1;                            ///< rings that run concurrently; rank ids may count through all of them
+  AttentionShape shape{};                    ///< heads of one kernel
+  Index local_queries = 1;                   ///< query rows of each rank
+  Index local_keys = 1;                      ///< key rows of each rank
   ElementType type = ElementType::bfloat16;  ///< of q, k, v, dout: float32, bfloat16, float16
-  ElementType output_type = ElementType::bfloat16;
-  ElementType lse_type = ElementType::float32;
-  double softmax_scale = 1;
-  double logit_softcap = 0;       ///< 0: none
-  Index sinks = 0;                ///< sink logits per query head
+  ElementType output_type = ElementType::bfloat16;  ///< of output
+  ElementType lse_type = ElementType::float32;      ///< of lse
+  double softmax_scale = 1;                         ///< factor of the product of query and key
+  double logit_softcap = 0;                         ///< 0: none
+  Index sinks = 0;                                  ///< sink logits per query head
   bool queries_by_token = false;  ///< q is [batch, heads, rows, dim] instead of [batch, heads, dim, rows]
   bool keys_by_token = false;     ///< the same for k
   bool training = true;           ///< the forward kernel also returns lse
-  MaskedRow masked_row = MaskedRow::minus_infinity;
-  RotatingSide travels = RotatingSide::queries;  ///< backward pass only
+  MaskedRow masked_row = MaskedRow::minus_infinity;  ///< lse of a row that sees no key
+  RotatingSide travels = RotatingSide::queries;      ///< backward pass only
 
-  Index items() const { return shape.batch * shape.kv_heads; }
-  Index query_heads_per_item() const { return shape.group(); }
+  Index items() const { return shape.batch * shape.kv_heads; }  ///< pairs of batch item and kv head
+  Index query_heads_per_item() const { return shape.group(); }  ///< that share a kv head
   Index columns() const {
     return annulus::detail::ceil_divide(local_queries, tile_rows);
-  }  ///< of per-row values, [128, columns]
-  Index widest() const { return std::max(shape.head_dim, shape.value_dim); }
+  }                                                                           ///< of per-row values, [128, columns]
+  Index widest() const { return std::max(shape.head_dim, shape.value_dim); }  ///< the larger of head_dim and value_dim
+  /// [batch, query_heads, local_queries, value_dim].
   std::vector<Index> output_shape() const { return {shape.batch, shape.query_heads, local_queries, shape.value_dim}; }
+  /// [batch, query_heads, 128, columns].
   std::vector<Index> lse_shape() const { return {shape.batch, shape.query_heads, tile_rows, columns()}; }
 };
 
@@ -143,10 +151,10 @@ inline constexpr float empty_negated_maximum = 1e30f;
 /// Factors of a logit: multiplier * f(product * inner), f = tanh with a soft cap, else the identity. The multiplier is
 /// positive: the sign of the scale, or zero, is applied to the queries, which is exact.
 struct LogitFactors {
-  float query_factor = 1;
-  float inner = 1;
-  float multiplier = 1;
-  bool capped = false;
+  float query_factor = 1;  ///< of the queries: 1, -1 or 0
+  float inner = 1;         ///< of the product of query and key
+  float multiplier = 1;    ///< of the result
+  bool capped = false;     ///< f is tanh
 };
 /// Factors for the softmax_scale and logit_softcap of a spec.
 inline LogitFactors logit_factors(KernelSpec const& spec) {
@@ -164,10 +172,10 @@ inline LogitFactors logit_factors(KernelSpec const& spec) {
 
 /// Chunks of up to 128 partitions into which a contraction over `dim` elements is cut.
 struct Chunks {
-  Index dim = 0;
-  Index count() const { return annulus::detail::ceil_divide(dim, tile_rows); }
-  Index size(Index chunk) const { return std::min(tile_rows, dim - chunk * tile_rows); }
-  Index largest() const { return std::min(tile_rows, dim); }
+  Index dim = 0;                                                                          ///< elements
+  Index count() const { return annulus::detail::ceil_divide(dim, tile_rows); }            ///< number of chunks
+  Index size(Index chunk) const { return std::min(tile_rows, dim - chunk * tile_rows); }  ///< partitions of a chunk
+  Index largest() const { return std::min(tile_rows, dim); }  ///< partitions of the largest chunk
 };
 
 }  // namespace annulus::nki

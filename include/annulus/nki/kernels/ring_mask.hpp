@@ -22,8 +22,8 @@ namespace annulus::nki {
 
 /// Rows of one rank: their global positions and, for packed documents, their document ids [batch][row].
 struct RankRows {
-  std::vector<Segment> segments;
-  std::vector<std::vector<std::int32_t>> documents{};
+  std::vector<Segment> segments;                       ///< global positions
+  std::vector<std::vector<std::int32_t>> documents{};  ///< [batch][row]; empty: not packed
 };
 
 /// Key rows that several query rows see.
@@ -31,6 +31,7 @@ struct Cover {
   RowRange by_any{};                                      ///< contains all that some row sees
   RowRange by_all{0, std::numeric_limits<Index>::max()};  ///< seen by every row
 
+  /// Includes further query rows.
   void add(Cover const& other) {
     by_any = annulus::detail::hull(by_any, other.by_any);
     by_all = annulus::detail::intersection(by_all, other.by_all);
@@ -106,10 +107,13 @@ class RingMask {
                                        " batch items, expected 1 or ", spec.shape.batch);
   }
 
-  BoundsForm form() const { return form_; }
-  int ranks() const { return static_cast<int>(queries_.size()); }
+  BoundsForm form() const { return form_; }                        ///< what the kernels need
+  int ranks() const { return static_cast<int>(queries_.size()); }  ///< of the ring
+  /// Batch items whose ranges differ, or 1.
   Index batch() const { return packed() ? std::ssize(keys_.front().documents) : 1; }
+  /// Key rows of each piece.
   std::vector<RowRange> const& pieces() const { return pieces_; }
+  /// Query rows of each piece.
   std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
 
   /// Key rows of `owner` in a piece that a query row of rank `me` sees; an empty range inside the piece if none.

@@ -16,12 +16,17 @@
 namespace annulus::nki {
 
 /// NKI versions; 0.3, 0.4, 0.5 and 0.6 come with Neuron SDK 2.29, 2.30, 2.31 and 2.32.
-enum class Version { nki_0_3, nki_0_4, nki_0_5, nki_0_6 };
+enum class Version {
+  nki_0_3,  ///< Neuron SDK 2.29
+  nki_0_4,  ///< Neuron SDK 2.30
+  nki_0_5,  ///< Neuron SDK 2.31
+  nki_0_6,  ///< Neuron SDK 2.32
+};
 
 /// Spellings of one NKI version.
 struct Spelling {
-  std::string_view version;  ///< oldest version that accepts the text
-  std::string_view sdk;
+  std::string_view version;           ///< oldest version that accepts the text
+  std::string_view sdk;               ///< Neuron SDK that it comes with
   bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
 };
 

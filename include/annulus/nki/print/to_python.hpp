@@ -257,11 +257,11 @@ class PythonModule {
 
 }  // namespace print_detail
 
-/// Text of an NKI Python module with one @nki.jit function that has the name of the program.
+/// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
 ///
 /// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
 /// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids. Returns the tuple of Role::output
-/// buffers, or the one there is. With 2 cores it is launched as name[2](...).
+/// buffers, or the one there is. With 2 cores it is launched as `name[2](...)`.
 ///
 /// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
 /// accumulate= and applies .ap to whole tensors only. Older tiles of a buffer are passed from name to name (see

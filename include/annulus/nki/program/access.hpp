@@ -19,7 +19,13 @@
 namespace annulus::nki {
 
 /// Memory of a buffer. Private HBM belongs to one core; shared HBM to both cores of a pair.
-enum class Memory { sbuf, psum, private_hbm, shared_hbm };
+enum class Memory {
+  sbuf,         ///< on chip, operands of all engines
+  psum,         ///< on chip, results of matmuls
+  private_hbm,  ///< of one core
+  shared_hbm,   ///< of both cores of a pair
+};
+/// True for SBUF and PSUM.
 constexpr bool on_chip(Memory memory) { return memory == Memory::sbuf || memory == Memory::psum; }
 constexpr std::string_view name_of(Memory memory) {
   constexpr std::string_view names[] = {"sbuf", "psum", "private_hbm", "shared_hbm"};
@@ -27,10 +33,18 @@ constexpr std::string_view name_of(Memory memory) {
 }
 
 /// Element type of a buffer.
-enum class ElementType { float32, bfloat16, float16, int32, uint8 };
+enum class ElementType {
+  float32,   ///< 4 bytes
+  bfloat16,  ///< 2 bytes, 8 bits of exponent
+  float16,   ///< 2 bytes, 5 bits of exponent
+  int32,     ///< 4 bytes, signed
+  uint8,     ///< 1 byte
+};
+/// Bytes of an element.
 constexpr Index bytes_of(ElementType type) {
   return type == ElementType::float32 || type == ElementType::int32 ? 4 : type == ElementType::uint8 ? 1 : 2;
 }
+/// True for float32, bfloat16 and float16.
 constexpr bool is_floating(ElementType type) { return type != ElementType::int32 && type != ElementType::uint8; }
 constexpr std::string_view name_of(ElementType type) {
   constexpr std::string_view names[] = {"float32", "bfloat16", "float16", "int32", "uint8"};
@@ -38,59 +52,65 @@ constexpr std::string_view name_of(ElementType type) {
 }
 
 /// Role of a buffer in the kernel: argument, result or neither.
-enum class Role { internal, input, output };
+enum class Role {
+  internal,  ///< neither
+  input,     ///< argument
+  output,    ///< result
+};
 
 /// A buffer in HBM exists from the first instruction on; `shape` is the caller's, elements are in row-major order.
 /// A buffer on chip has shape {partitions, elements per partition}; every Allocate makes a new tile, and the newest
 /// `rotation` tiles are kept, each in its own place.
 struct Buffer {
-  std::string name;
-  Memory memory = Memory::sbuf;
-  ElementType type = ElementType::float32;
-  std::vector<Index> shape;
-  Role role = Role::internal;
-  int rotation = 1;
+  std::string name;                         ///< unique in its program
+  Memory memory = Memory::sbuf;             ///< where it lies
+  ElementType type = ElementType::float32;  ///< of all elements
+  std::vector<Index> shape;                 ///< see above
+  Role role = Role::internal;               ///< argument, result or neither
+  int rotation = 1;                         ///< tiles that are kept
 
   bool operator==(Buffer const&) const = default;
-  Index partitions() const { return on_chip(memory) ? shape[0] : 1; }
+  Index partitions() const { return on_chip(memory) ? shape[0] : 1; }  ///< on chip; in HBM 1
   /// Number of elements, saturated at the largest Index.
   Index size() const { return stride(-1); }
   /// Elements between consecutive indices of a dimension, saturated likewise.
   Index stride(int dimension) const {
     return std::accumulate(shape.begin() + dimension + 1, shape.end(), Index{1}, annulus::detail::saturating_product);
   }
-  Index elements_per_partition() const { return size() / partitions(); }
+  Index elements_per_partition() const { return size() / partitions(); }  ///< on chip; in HBM all
+  /// Of one tile, or of the tensor.
   Index bytes() const { return annulus::detail::saturating_product(size(), bytes_of(type)); }
 };
 
 /// One axis of an access pattern: [stride, count], in elements.
 struct Axis {
-  Index stride = 1;
-  Index count = 1;
+  Index stride = 1;  ///< distance of consecutive elements
+  Index count = 1;   ///< number of elements
   bool operator==(Axis const&) const = default;
 };
 
 /// Adds register * (elements of one index of `dimension` of the buffer) to an offset in HBM.
 struct RegisterOffset {
-  int register_number = 0;
-  int dimension = 0;
+  int register_number = 0;  ///< register of the program
+  int dimension = 0;        ///< of the buffer
   bool operator==(RegisterOffset const&) const = default;
 };
 
 /// The elements of a buffer that an operand names, in row-major order of the axes. On chip the first axis runs over
 /// partitions; its stride is ignored there, because partitions are contiguous.
 struct Access {
-  static constexpr std::size_t most_axes = 5;
+  static constexpr std::size_t most_axes = 5;  ///< of an operand
 
-  int buffer = -1;
+  int buffer = -1;            ///< number of the buffer
   int age = 0;                ///< number of Allocates since the tile was made
   Index start_partition = 0;  ///< on chip
   Affine offset;              ///< on chip: elements inside a partition; HBM: elements from the start of the tensor
-  std::optional<RegisterOffset> register_offset;
+  std::optional<RegisterOffset> register_offset;  ///< in HBM
 
-  Access() = default;
-  /// Both throw ShapeError for more than most_axes axes.
+  Access() = default;  ///< no operand
+  /// Elements of buffer `of`, from offset 0. Throws ShapeError for more than most_axes axes.
   Access(int of, std::initializer_list<Axis> axes) : buffer(of) { append({axes.begin(), axes.size()}); }
+  /// The same with the axis over partitions apart.
   Access(int of, Axis rows, std::span<Axis const> free) : buffer(of) {
     append({&rows, 1});
     append(free);
@@ -98,16 +118,17 @@ struct Access {
 
   bool operator==(Access const&) const = default;
 
-  std::span<Axis const> axes() const { return {axes_.data(), axis_count_}; }
-  Axis const& axis(std::size_t i) const { return axes_[i]; }
-  Index partitions() const { return axes_[0].count; }
-  std::span<Axis const> free_axes() const { return axes().subspan(1); }
+  std::span<Axis const> axes() const { return {axes_.data(), axis_count_}; }  ///< all
+  Axis const& axis(std::size_t i) const { return axes_[i]; }                  ///< one of them
+  Index partitions() const { return axes_[0].count; }                         ///< count of the first axis
+  std::span<Axis const> free_axes() const { return axes().subspan(1); }       ///< all but the first
   /// Elements per partition.
   Index elements() const {
     Index product = 1;
     for (Axis const& axis : free_axes()) product = annulus::detail::saturating_product(product, axis.count);
     return product;
   }
+  /// Number of elements.
   Index size() const { return annulus::detail::saturating_product(partitions(), elements()); }
   /// True if the elements that axes `from` and later name are adjacent, in order.
   bool contiguous_from(std::size_t from) const {

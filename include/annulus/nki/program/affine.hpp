@@ -14,28 +14,31 @@ namespace annulus::nki {
 
 /// Number of a variable of a program: 0 is the core within an LNC pair, the others are loop variables.
 using Variable = int;
+/// The variable that is the core within an LNC pair.
 inline constexpr Variable core_variable = 0;
 
 /// constant + sum of coefficient * variable. Terms are ordered by variable; none has the coefficient 0.
 class Affine {
  public:
+  /// coefficient * variable.
   struct Term {
-    Variable variable = 0;
-    Index coefficient = 0;
+    Variable variable = 0;  ///< number of the variable
+    Index coefficient = 0;  ///< never 0 in an index
     bool operator==(Term const&) const = default;
   };
 
-  constexpr Affine(Index constant = 0) : constant_(constant) {}
+  constexpr Affine(Index constant = 0) : constant_(constant) {}  ///< a constant index
 
+  /// coefficient * variable.
   static Affine of(Variable variable, Index coefficient = 1) {
     Affine affine;
     affine.add_term({variable, coefficient});
     return affine;
   }
 
-  Index constant() const { return constant_; }
-  std::span<Term const> terms() const { return terms_; }
-  bool is_constant() const { return terms_.empty(); }
+  Index constant() const { return constant_; }            ///< the value if all variables are 0
+  std::span<Term const> terms() const { return terms_; }  ///< ordered by variable
+  bool is_constant() const { return terms_.empty(); }     ///< true without terms
   bool operator==(Affine const&) const = default;
 
   /// Evaluates the index; `values` holds the value of every variable, by number.
@@ -45,19 +48,21 @@ class Affine {
     return sum;
   }
 
+  /// Adds an index.
   Affine& operator+=(Affine const& other) {
     constant_ += other.constant_;
     for (Term const& term : other.terms_) add_term(term);
     return *this;
   }
-  friend Affine operator+(Affine a, Affine const& b) { return a += b; }
+  friend Affine operator+(Affine a, Affine const& b) { return a += b; }  ///< sum
+  /// Product with a number.
   friend Affine operator*(Affine a, Index factor) {
     if (factor == 0) return {};
     a.constant_ *= factor;
     for (Term& term : a.terms_) term.coefficient *= factor;
     return a;
   }
-  friend Affine operator-(Affine a, Affine const& b) { return a += b * -1; }
+  friend Affine operator-(Affine a, Affine const& b) { return a += b * -1; }  ///< difference
 
   /// Coefficient of a variable; 0 if the index does not depend on it.
   Index coefficient(Variable variable) const {

@@ -12,9 +12,9 @@ namespace annulus::nki {
 
 /// An on-chip buffer of a program under construction.
 struct TileHandle {
-  int buffer = -1;
-  Index partitions = 0, elements = 0;
-  int age = 0;
+  int buffer = -1;                     ///< number of the buffer
+  Index partitions = 0, elements = 0;  ///< extents of a tile
+  int age = 0;                         ///< Allocates since the tile was made
 
   /// The tile made `by` Allocates earlier.
   TileHandle before(int by = 1) const {
@@ -22,10 +22,12 @@ struct TileHandle {
     older.age += by;
     return older;
   }
-  Access whole() const { return part(0, partitions, 0, elements); }
+  Access whole() const { return part(0, partitions, 0, elements); }  ///< all elements
   /// All partitions, elements [begin, begin + count).
   Access columns(Affine begin, Index count) const { return part(0, partitions, std::move(begin), count); }
+  /// All partitions, one element.
   Access column(Affine at) const { return columns(std::move(at), 1); }
+  /// Some partitions, elements [begin, begin + count).
   Access part(Index first_partition, Index partition_count, Affine begin, Index count) const {
     return pattern(first_partition, partition_count, std::move(begin), {{1, count}});
   }
@@ -41,13 +43,15 @@ struct TileHandle {
 
 /// A tensor in HBM of a program under construction.
 struct TensorHandle {
-  int buffer = -1;
-  std::vector<Index> shape;
+  int buffer = -1;           ///< number of the buffer
+  std::vector<Index> shape;  ///< extents
 
+  /// Number of elements.
   Index size() const {
     return std::accumulate(shape.begin(), shape.end(), Index{1}, annulus::detail::saturating_product);
   }
-  Access whole() const { return Access(buffer, {{size(), 1}, {1, size()}}); }
+  Access whole() const { return Access(buffer, {{size(), 1}, {1, size()}}); }  ///< all elements
+  /// The elements that axes name, from an offset.
   Access pattern(Affine offset, std::initializer_list<Axis> axes) const {
     Access access(buffer, axes);
     access.offset = std::move(offset);
@@ -58,6 +62,7 @@ struct TensorHandle {
 /// Appends buffers, instructions and loops to a program.
 class Builder {
  public:
+  /// An empty program.
   Builder(std::string name, Target target, int cores, int ranks) {
     program_.name = std::move(name);
     program_.target = target;
@@ -83,6 +88,7 @@ class Builder {
     int& rotation = program_.buffers[static_cast<std::size_t>(tile.buffer)].rotation;
     rotation = std::max(rotation, tiles);
   }
+  /// Makes a new tile of the buffer.
   TileHandle allocate(TileHandle tile) {
     add(Allocate{tile.buffer});
     return tile;
@@ -92,12 +98,14 @@ class Builder {
     return allocate(declare(std::move(name), memory, partitions, elements, type));
   }
 
-  int make_register() { return program_.registers++; }
+  int make_register() { return program_.registers++; }  ///< number of a new register
 
-  void emit(Instruction instruction) { add(std::move(instruction)); }
+  void emit(Instruction instruction) { add(std::move(instruction)); }  ///< appends an instruction
+  /// Appends nodes that collect() returned.
   void append(Body nodes) {
     for (Node& node : nodes) body().push_back(std::move(node));
   }
+  /// Begins a named part of the program.
   void section(std::string name, Affine number = 0) { add(Section{std::move(name), std::move(number)}); }
 
   /// Returns the nodes that write() emits instead of adding them to the program.
@@ -124,8 +132,8 @@ class Builder {
     add(OnCore{core, collect(std::forward<Write>(write))});
   }
 
-  Program const& program() const { return program_; }
-  Program finish() && { return std::move(program_); }
+  Program const& program() const { return program_; }  ///< as written so far
+  Program finish() && { return std::move(program_); }  ///< the program
 
  private:
   template <class Content>

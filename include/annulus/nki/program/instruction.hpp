@@ -15,7 +15,16 @@
 namespace annulus::nki {
 
 /// Five compute engines, the DMA queues and the collective cores of one physical core.
-enum class Engine { tensor, vector, scalar, gpsimd, sync, dma, collective };
+enum class Engine {
+  tensor,      ///< TensorE: products
+  vector,      ///< VectorE: element by element, reductions
+  scalar,      ///< ScalarE: functions of one element
+  gpsimd,      ///< GpSimdE: patterns of positions
+  sync,        ///< queries of the ring
+  dma,         ///< DMA queues
+  collective,  ///< permutes around the ring
+};
+/// Number of engines.
 inline constexpr int engine_count = 7;
 constexpr std::string_view name_of(Engine engine) {
   constexpr std::string_view names[] = {"tensor", "vector", "scalar", "gpsimd", "sync", "dma", "collective"};
@@ -24,19 +33,19 @@ constexpr std::string_view name_of(Engine engine) {
 
 /// Binary operators of VectorE and GpSimdE, and of reductions.
 enum class Operator {
-  add,
-  subtract,
-  multiply,
-  maximum,
-  minimum,
-  equal,
-  not_equal,
-  greater,
-  greater_equal,
-  less,
-  less_equal,
-  logical_and,
-  logical_or
+  add,            ///< a + b
+  subtract,       ///< a - b
+  multiply,       ///< a * b
+  maximum,        ///< the larger one
+  minimum,        ///< the smaller one
+  equal,          ///< a == b
+  not_equal,      ///< a != b
+  greater,        ///< a > b
+  greater_equal,  ///< a >= b
+  less,           ///< a < b
+  less_equal,     ///< a <= b
+  logical_and,    ///< both are not 0
+  logical_or,     ///< one is not 0
 };
 constexpr std::string_view name_of(Operator op) {
   constexpr std::string_view names[] = {"add",        "subtract",    "multiply",  "maximum",       "minimum",
@@ -44,24 +53,44 @@ constexpr std::string_view name_of(Operator op) {
                                         "less_equal", "logical_and", "logical_or"};
   return names[static_cast<int>(op)];
 }
+/// True for an operator whose result is 0 or 1.
 constexpr bool is_comparison(Operator op) { return op >= Operator::equal && op <= Operator::less_equal; }
 
 /// Elementwise functions of Activation.
-enum class Function { copy, exp, log, tanh, square, abs, sqrt, rsqrt, reciprocal };
+enum class Function {
+  copy,        ///< x
+  exp,         ///< e^x
+  log,         ///< natural logarithm
+  tanh,        ///< hyperbolic tangent
+  square,      ///< x * x
+  abs,         ///< magnitude
+  sqrt,        ///< square root
+  rsqrt,       ///< 1 / square root
+  reciprocal,  ///< 1 / x
+};
 constexpr std::string_view name_of(Function function) {
   constexpr std::string_view names[] = {"copy", "exp", "log", "tanh", "square", "abs", "sqrt", "rsqrt", "reciprocal"};
   return names[static_cast<int>(function)];
 }
 
 /// Action of an instruction on the 128 internal accumulators (one per partition) of its engine.
-enum class ReduceCommand { idle, reset, reduce, reset_reduce };
+enum class ReduceCommand {
+  idle,          ///< none
+  reset,         ///< sets them to the neutral element
+  reduce,        ///< reduces onto them
+  reset_reduce,  ///< resets, then reduces
+};
 constexpr std::string_view name_of(ReduceCommand command) {
   constexpr std::string_view names[] = {"idle", "reset", "reduce", "reset_reduce"};
   return names[static_cast<int>(command)];
 }
 
 /// Use of an operand by an instruction; update reads and writes it.
-enum class Use { read, write, update };
+enum class Use {
+  read,    ///< input
+  write,   ///< result
+  update,  ///< both
+};
 
 /// An immediate value, or one element per partition ([P, 1]).
 using Scalar = std::variant<float, Access>;
@@ -79,8 +108,8 @@ inline constexpr float lowest_float = -3.4028235e38f;
 struct MatMul {
   static constexpr std::string_view name = "nc_matmul";
   static constexpr Engine engine = Engine::tensor;
-  Access dst, stationary, moving;
-  bool accumulate = false;
+  Access dst, stationary, moving;  ///< operands in memory
+  bool accumulate = false;         ///< true: add to dst
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, self.accumulate ? Use::update : Use::write);
                      visit("stationary", self.stationary); visit("moving", self.moving);
                      visit("accumulate", self.accumulate);)
@@ -90,7 +119,7 @@ struct MatMul {
 /// dst[f, p] = data[p, f], bit-exact; TensorE through PSUM, or VectorE up to 32 x 32.
 struct Transpose {
   static constexpr std::string_view name = "nc_transpose";
-  Access dst, data;
+  Access dst, data;  ///< operands in memory
   Engine engine = Engine::tensor;
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("engine", self.engine);)
   bool operator==(Transpose const&) const = default;
@@ -100,7 +129,7 @@ struct Transpose {
 struct DmaCopy {
   static constexpr std::string_view name = "dma_copy";
   static constexpr Engine engine = Engine::dma;
-  Access dst, src;
+  Access dst, src;  ///< operands in memory
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);)
   bool operator==(DmaCopy const&) const = default;
 };
@@ -109,7 +138,7 @@ struct DmaCopy {
 struct DmaTranspose {
   static constexpr std::string_view name = "dma_transpose";
   static constexpr Engine engine = Engine::dma;
-  Access dst, src;
+  Access dst, src;  ///< operands in memory
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);)
   bool operator==(DmaTranspose const&) const = default;
 };
@@ -118,13 +147,13 @@ struct DmaTranspose {
 struct Activation {
   static constexpr std::string_view name = "activation";
   static constexpr Engine engine = Engine::scalar;
-  Access dst;
-  Function op = Function::copy;
-  Access data;
-  Scalar bias = 0.0f, scale = 1.0f;
-  std::optional<Operator> reduce_op{};
-  std::optional<Access> reduce_res{};
-  ReduceCommand reduce_cmd = ReduceCommand::idle;
+  Access dst;                                      ///< result
+  Function op = Function::copy;                    ///< applied to each element
+  Access data;                                     ///< input
+  Scalar bias = 0.0f, scale = 1.0f;                ///< of the input
+  std::optional<Operator> reduce_op{};             ///< unset: no reduction
+  std::optional<Access> reduce_res{};              ///< result of the reduction
+  ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("op", self.op); visit("data", self.data);
                      visit("bias", self.bias); visit("scale", self.scale); visit("reduce_op", self.reduce_op);
                      visit("reduce_res", self.reduce_res, Use::write); visit("reduce_cmd", self.reduce_cmd);)
@@ -134,8 +163,8 @@ struct Activation {
 /// dst = data1 op data2.
 struct TensorTensor {
   static constexpr std::string_view name = "tensor_tensor";
-  Access dst, data1, data2;
-  Operator op = Operator::add;
+  Access dst, data1, data2;     ///< operands in memory
+  Operator op = Operator::add;  ///< applied to each pair
   Engine engine = Engine::vector;
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data1", self.data1); visit("data2", self.data2);
                      visit("op", self.op); visit("engine", self.engine);)
@@ -145,13 +174,13 @@ struct TensorTensor {
 /// dst = (data op0 operand0) op1 operand1.
 struct TensorScalar {
   static constexpr std::string_view name = "tensor_scalar";
-  Access dst, data;
-  Operator op0 = Operator::multiply;
-  Scalar operand0 = 1.0f;
-  bool reverse0 = false;
-  std::optional<Operator> op1{};
-  Scalar operand1 = 0.0f;
-  bool reverse1 = false;
+  Access dst, data;                   ///< operands in memory
+  Operator op0 = Operator::multiply;  ///< first operator
+  Scalar operand0 = 1.0f;             ///< its right operand
+  bool reverse0 = false;              ///< exchanges its operands
+  std::optional<Operator> op1{};      ///< second operator; unset: none
+  Scalar operand1 = 0.0f;             ///< its right operand
+  bool reverse1 = false;              ///< exchanges its operands
   Engine engine = Engine::vector;
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
                      visit("operand0", self.operand0); visit("reverse0", self.reverse0); visit("op1", self.op1);
@@ -163,12 +192,12 @@ struct TensorScalar {
 struct ScalarTensorTensor {
   static constexpr std::string_view name = "scalar_tensor_tensor";
   static constexpr Engine engine = Engine::vector;
-  Access dst, data;
-  Operator op0 = Operator::multiply;
-  Scalar operand0 = 1.0f;
-  Operator op1 = Operator::add;
-  Access operand1;
-  bool reverse0 = false, reverse1 = false;
+  Access dst, data;                         ///< operands in memory
+  Operator op0 = Operator::multiply;        ///< first operator
+  Scalar operand0 = 1.0f;                   ///< its right operand
+  Operator op1 = Operator::add;             ///< second operator
+  Access operand1;                          ///< its right operand
+  bool reverse0 = false, reverse1 = false;  ///< exchanges the operands of an operator
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
                      visit("operand0", self.operand0); visit("op1", self.op1); visit("operand1", self.operand1);
                      visit("reverse0", self.reverse0); visit("reverse1", self.reverse1);)
@@ -179,11 +208,11 @@ struct ScalarTensorTensor {
 struct TensorScalarReduce {
   static constexpr std::string_view name = "tensor_scalar_reduce";
   static constexpr Engine engine = Engine::vector;
-  Access dst, data;
-  Operator op0 = Operator::multiply;
-  Scalar operand0 = 1.0f;
-  Operator reduce_op = Operator::maximum;
-  Access reduce_res;
+  Access dst, data;                        ///< operands in memory
+  Operator op0 = Operator::multiply;       ///< applied to each element
+  Scalar operand0 = 1.0f;                  ///< its right operand
+  Operator reduce_op = Operator::maximum;  ///< of the reduction
+  Access reduce_res;                       ///< result of the reduction
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data); visit("op0", self.op0);
                      visit("operand0", self.operand0); visit("reduce_op", self.reduce_op);
                      visit("reduce_res", self.reduce_res, Use::write);)
@@ -194,11 +223,11 @@ struct TensorScalarReduce {
 struct TensorReduce {
   static constexpr std::string_view name = "tensor_reduce";
   static constexpr Engine engine = Engine::vector;
-  Access dst;
-  Operator op = Operator::maximum;
-  Access data;
-  int axis = 1;
-  bool negate = false;
+  Access dst;                       ///< result
+  Operator op = Operator::maximum;  ///< of the reduction
+  Access data;                      ///< input
+  int axis = 1;                     ///< the last one
+  bool negate = false;              ///< true: times -1
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("op", self.op); visit("data", self.data);
                      visit("axis", self.axis); visit("negate", self.negate);)
   bool operator==(TensorReduce const&) const = default;
@@ -207,7 +236,7 @@ struct TensorReduce {
 /// dst = src, cast.
 struct TensorCopy {
   static constexpr std::string_view name = "tensor_copy";
-  Access dst, src;
+  Access dst, src;  ///< operands in memory
   Engine engine = Engine::vector;
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src); visit("engine", self.engine);)
   bool operator==(TensorCopy const&) const = default;
@@ -218,14 +247,14 @@ struct TensorCopy {
 struct RangeSelect {
   static constexpr std::string_view name = "range_select";
   static constexpr Engine engine = Engine::vector;
-  Access dst, on_true_tile;
-  Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;
-  Access bound0, bound1;
-  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;
-  std::optional<Access> reduce_res{};
-  Operator reduce_op = Operator::maximum;
-  Affine range_start{};
-  float on_false_value = lowest_float;
+  Access dst, on_true_tile;                                                ///< operands in memory
+  Operator comp_op0 = Operator::greater_equal, comp_op1 = Operator::less;  ///< comparisons with the bounds
+  Access bound0, bound1;                                                   ///< one value per partition
+  ReduceCommand reduce_cmd = ReduceCommand::reset_reduce;                  ///< what becomes of the accumulators
+  std::optional<Access> reduce_res{};                                      ///< result of the reduction
+  Operator reduce_op = Operator::maximum;                                  ///< of the reduction
+  Affine range_start{};                                                    ///< number of the first element
+  float on_false_value = lowest_float;                                     ///< of elements outside the range
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("on_true_tile", self.on_true_tile);
                      visit("comp_op0", self.comp_op0); visit("comp_op1", self.comp_op1); visit("bound0", self.bound0);
                      visit("bound1", self.bound1); visit("reduce_cmd", self.reduce_cmd);
@@ -238,7 +267,7 @@ struct RangeSelect {
 struct Reciprocal {
   static constexpr std::string_view name = "reciprocal";
   static constexpr Engine engine = Engine::vector;
-  Access dst, data;
+  Access dst, data;  ///< operands in memory
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("data", self.data);)
   bool operator==(Reciprocal const&) const = default;
 };
@@ -247,10 +276,10 @@ struct Reciprocal {
 struct Exponential {
   static constexpr std::string_view name = "exponential";
   static constexpr Engine engine = Engine::vector;
-  Access dst, src;
-  Scalar max_value = 0.0f;
-  std::optional<Access> reduce_res{};
-  ReduceCommand reduce_cmd = ReduceCommand::idle;
+  Access dst, src;                                 ///< operands in memory
+  Scalar max_value = 0.0f;                         ///< subtracted before the exponential
+  std::optional<Access> reduce_res{};              ///< sum per partition
+  ReduceCommand reduce_cmd = ReduceCommand::idle;  ///< what becomes of the accumulators
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src); visit("max_value", self.max_value);
                      visit("reduce_res", self.reduce_res, Use::write); visit("reduce_cmd", self.reduce_cmd);)
   bool operator==(Exponential const&) const = default;
@@ -259,8 +288,8 @@ struct Exponential {
 /// dst = value.
 struct Memset {
   static constexpr std::string_view name = "memset";
-  Access dst;
-  std::variant<float, int> value = 0.0f;
+  Access dst;                             ///< result
+  std::variant<float, int> value = 0.0f;  ///< of every element
   Engine engine = Engine::vector;
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("value", self.value); visit("engine", self.engine);)
   bool operator==(Memset const&) const = default;
@@ -270,10 +299,10 @@ struct Memset {
 struct Iota {
   static constexpr std::string_view name = "iota";
   static constexpr Engine engine = Engine::gpsimd;
-  Access dst;
-  std::vector<Axis> pattern{};
-  Affine offset{};
-  Index channel_multiplier = 0;
+  Access dst;                    ///< result
+  std::vector<Axis> pattern{};   ///< axes of an element's number
+  Affine offset{};               ///< of the first element
+  Index channel_multiplier = 0;  ///< step from one partition to the next
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("pattern", self.pattern); visit("offset", self.offset);
                      visit("channel_multiplier", self.channel_multiplier);)
   bool operator==(Iota const&) const = default;
@@ -283,13 +312,13 @@ struct Iota {
 struct AffineSelect {
   static constexpr std::string_view name = "affine_select";
   static constexpr Engine engine = Engine::gpsimd;
-  Access dst;
-  std::vector<Axis> pattern{};
-  Index channel_multiplier = 0;
-  Access on_true_tile;
-  float on_false_value = lowest_float;
-  Operator cmp_op = Operator::greater_equal;
-  Affine offset{};
+  Access dst;                                 ///< result
+  std::vector<Axis> pattern{};                ///< as in Iota
+  Index channel_multiplier = 0;               ///< as in Iota
+  Access on_true_tile;                        ///< input
+  float on_false_value = lowest_float;        ///< where the comparison is false
+  Operator cmp_op = Operator::greater_equal;  ///< comparison with 0
+  Affine offset{};                            ///< as in Iota
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("pattern", self.pattern);
                      visit("channel_multiplier", self.channel_multiplier); visit("on_true_tile", self.on_true_tile);
                      visit("on_false_value", self.on_false_value); visit("cmp_op", self.cmp_op);
@@ -301,8 +330,8 @@ struct AffineSelect {
 struct StreamShuffle {
   static constexpr std::string_view name = "nc_stream_shuffle";
   static constexpr Engine engine = Engine::vector;
-  Access dst, src;
-  std::vector<int> shuffle_mask;
+  Access dst, src;                ///< operands in memory
+  std::vector<int> shuffle_mask;  ///< 32 entries, for every quadrant
   ANNULUS_NKI_FIELDS(visit("dst", self.dst, Use::write); visit("src", self.src);
                      visit("shuffle_mask", self.shuffle_mask);)
   bool operator==(StreamShuffle const&) const = default;
@@ -312,7 +341,7 @@ struct StreamShuffle {
 struct CoreBarrier {
   static constexpr std::string_view name = "core_barrier";
   static constexpr Engine engine = Engine::gpsimd;
-  Access data;
+  Access data;  ///< a whole tensor
   ANNULUS_NKI_FIELDS(visit("data", self.data, Use::update);)
   bool operator==(CoreBarrier const&) const = default;
 };
@@ -321,8 +350,8 @@ struct CoreBarrier {
 struct CollectivePermute {
   static constexpr std::string_view name = "collective_permute_implicit";
   static constexpr Engine engine = Engine::collective;
-  Access src, dst;
-  int channel = 0;
+  Access src, dst;  ///< whole tensors
+  int channel = 0;  ///< of the collective
   ANNULUS_NKI_FIELDS(visit("srcs_by_channel", self.src); visit("dsts_by_channel", self.dst, Use::write);
                      visit("channel_ids", self.channel);)
   bool operator==(CollectivePermute const&) const = default;
@@ -332,9 +361,9 @@ struct CollectivePermute {
 struct CollectivePermuteReduce {
   static constexpr std::string_view name = "collective_permute_implicit_reduce";
   static constexpr Engine engine = Engine::collective;
-  Access src0, src1, dst;
-  Operator op = Operator::add;
-  int channel = 0;
+  Access src0, src1, dst;       ///< whole tensors
+  Operator op = Operator::add;  ///< applied to each pair
+  int channel = 0;              ///< of the collective
   ANNULUS_NKI_FIELDS(visit("srcs0_by_channel", self.src0); visit("srcs1_by_channel", self.src1);
                      visit("dsts_by_channel", self.dst, Use::write); visit("op", self.op);
                      visit("channel_ids", self.channel);)
@@ -345,15 +374,16 @@ struct CollectivePermuteReduce {
 struct ProcessingRank {
   static constexpr std::string_view name = "collective_permute_implicit_current_processing_rank_id";
   static constexpr Engine engine = Engine::sync;
-  int register_number = 0;
-  Affine iteration_id{};
-  int channel = 0;
+  int register_number = 0;  ///< register that receives the id
+  Affine iteration_id{};    ///< number of hops
+  int channel = 0;          ///< of the collective
   ANNULUS_NKI_FIELDS(visit("iteration_id", self.iteration_id); visit("channel_id", self.channel);)
   bool operator==(ProcessingRank const&) const = default;
 };
 
 #undef ANNULUS_NKI_FIELDS
 
+/// Any instruction.
 using Instruction =
     std::variant<MatMul, Transpose, DmaCopy, DmaTranspose, Activation, TensorTensor, TensorScalar, ScalarTensorTensor,
                  TensorScalarReduce, TensorReduce, TensorCopy, RangeSelect, Reciprocal, Exponential, Memset, Iota,

@@ -9,47 +9,56 @@
 #include "annulus/core/error.hpp"
 #include "annulus/nki/program/instruction.hpp"
 
+/// Trainium tile programs: built, validated, simulated, costed and printed as NKI kernels.
 namespace annulus::nki {
 
 /// Hardware generation: NeuronCore-v3 (trn2) or v4 (trn3).
-enum class Target { trn2, trn3 };
+enum class Target {
+  trn2,  ///< NeuronCore-v3
+  trn3,  ///< NeuronCore-v4
+};
 constexpr std::string_view name_of(Target target) { return target == Target::trn2 ? "trn2" : "trn3"; }
 
 /// Makes a new tile of an on-chip buffer; its elements are undefined.
 struct Allocate {
-  int buffer = -1;
+  int buffer = -1;  ///< number of the buffer
   bool operator==(Allocate const&) const = default;
 };
 
 /// Begins a named part of the program, for example "step" 3, used in listings and cost reports.
 struct Section {
-  std::string name;
-  Affine number;
+  std::string name;  ///< shown in reports
+  Affine number;     ///< shown with the name
   bool operator==(Section const&) const = default;
 };
 
 struct Node;
+/// Nodes in the order of their execution.
 using Body = std::vector<Node>;
 
 /// variable = 0, 1, ..., count - 1.
 struct Loop {
-  Variable variable = 0;
-  Index count = 0;
-  Body body;
+  Variable variable = 0;  ///< counts the iterations
+  Index count = 0;        ///< number of iterations
+  Body body;              ///< executed in each iteration
+  /// True if all members are equal.
   bool operator==(Loop const& other) const;
 };
 
 /// Nodes that only one core of an LNC pair executes. Must hold no barrier and no collective.
 struct OnCore {
-  int core = 0;
-  Body body;
+  int core = 0;  ///< 0 or 1
+  Body body;     ///< executed by that core
+  /// True if all members are equal.
   bool operator==(OnCore const& other) const;
 };
 
 /// One element of a program body.
 struct Node {
+  /// One of the kinds of elements.
   std::variant<Instruction, Allocate, Section, Loop, OnCore> content;
 
+  /// True if the contents are equal.
   bool operator==(Node const& other) const { return content == other.content; }
   /// The content as a T, or null if it is of another kind.
   template <class T>
@@ -66,18 +75,20 @@ inline bool OnCore::operator==(OnCore const& other) const { return core == other
 
 /// A tile program: declarations and the body, which all cores and ranks run.
 struct Program {
-  std::string name;
-  Target target = Target::trn2;
-  int cores = 1;  ///< LNC: physical cores of a logical core, 1 or 2
-  int ranks = 1;  ///< ranks of the ring of its collectives; 1: no collectives
-  std::vector<Buffer> buffers;
+  std::string name;                            ///< of the kernel
+  Target target = Target::trn2;                ///< hardware generation
+  int cores = 1;                               ///< LNC: physical cores of a logical core, 1 or 2
+  int ranks = 1;                               ///< ranks of the ring of its collectives; 1: no collectives
+  std::vector<Buffer> buffers;                 ///< by number
   std::vector<std::string> variables{"core"};  ///< names, by number
-  int registers = 0;
-  Body body;
+  int registers = 0;                           ///< number of registers
+  Body body;                                   ///< what is executed
 
   bool operator==(Program const&) const = default;
 
+  /// The buffer of a number.
   Buffer const& buffer(int number) const { return buffers[static_cast<std::size_t>(number)]; }
+  /// The buffer of an operand.
   Buffer const& buffer(Access const& access) const { return buffer(access.buffer); }
   /// Number of the buffer with that name, or -1.
   int find(std::string_view buffer_name) const {

@@ -14,6 +14,7 @@ namespace annulus::nki {
 /// where cores synchronize. The program must outlive the walk.
 class Walk {
  public:
+  /// At the first node of a core.
   Walk(Program const& program, int core)
       : values_(program.variables.size(), 0), tiles_made_(program.buffers.size(), 0), program_(&program) {
     values_[core_variable] = core;
@@ -47,9 +48,9 @@ class Walk {
     return nullptr;
   }
 
-  int core() const { return static_cast<int>(values_[core_variable]); }
-  Index at(Affine const& affine) const { return affine.at(values_); }
-  std::span<Index const> values() const { return values_; }
+  int core() const { return static_cast<int>(values_[core_variable]); }  ///< the one that is walked
+  Index at(Affine const& affine) const { return affine.at(values_); }    ///< value of an index here
+  std::span<Index const> values() const { return values_; }              ///< of all variables here
 
   /// Calls visit(loop) for the loops around the node that next() returned last, outermost first.
   template <class Visit>
@@ -94,22 +95,24 @@ inline bool is_core_barrier(Node const& node) {
 
 /// Counts of one core, or the sum over both.
 struct Counts {
-  static constexpr std::size_t kinds = std::variant_size_v<Instruction>;
+  static constexpr std::size_t kinds = std::variant_size_v<Instruction>;  ///< of instructions
 
   std::array<Index, kinds> executed{};  ///< by index of the kind in Instruction
   Index hbm_read = 0;                   ///< bytes by DMA; those of collectives are in `permuted`
-  Index hbm_written = 0;
-  Index on_chip_read = 0;     ///< bytes of SBUF and PSUM operands of all engines and DMA
-  Index on_chip_written = 0;  ///< an accumulating matmul both reads and writes its dst
-  Index permuted = 0;         ///< bytes sent to the successor; counted on core 0, as both cores of a pair send together
-  Index multiply_adds = 0;    ///< K * M * N of the matmuls; a transpose has none
+  Index hbm_written = 0;                ///< bytes by DMA
+  Index on_chip_read = 0;               ///< bytes of SBUF and PSUM operands of all engines and DMA
+  Index on_chip_written = 0;            ///< an accumulating matmul both reads and writes its dst
+  Index permuted = 0;       ///< bytes sent to the successor; counted on core 0, as both cores of a pair send together
+  Index multiply_adds = 0;  ///< K * M * N of the matmuls; a transpose has none
 
   bool operator==(Counts const&) const = default;
 
+  /// Executions of instruction I.
   template <class I>
   Index of() const {
     return executed[Instruction(std::in_place_type<I>).index()];
   }
+  /// Executions of all instructions.
   Index instructions() const { return std::accumulate(executed.begin(), executed.end(), Index{0}); }
 };
 

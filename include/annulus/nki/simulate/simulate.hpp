@@ -25,13 +25,16 @@ namespace annulus::nki {
 /// ids, and order of the cores.
 struct Arrangement {
   /// Meaning of the rank ids that programs query: position in the group, or rank number across all groups.
-  enum class Ids { position, global };
+  enum class Ids {
+    position,  ///< in the group
+    global,    ///< across all groups
+  };
 
   /// Worker that each rank of the communicator runs as; empty: worker = rank. Data moves from each rank to the next.
   std::vector<int> ring;
-  Ids ids = Ids::position;
-  int group_begin = 0;  ///< global number of the group's first worker
-  int first_core = 0;   ///< which core of a pair runs first between two synchronization points
+  Ids ids = Ids::position;  ///< meaning of rank ids
+  int group_begin = 0;      ///< global number of the group's first worker
+  int first_core = 0;       ///< which core of a pair runs first between two synchronization points
 
   /// Throws UnsupportedError unless the ring names every worker once and first_core exists.
   void check_for(int ranks, int cores) const {
@@ -49,6 +52,7 @@ struct Arrangement {
     }
   }
 
+  /// The worker that a rank runs as.
   int worker(Rank rank) const { return ring.empty() ? rank : ring[static_cast<std::size_t>(rank)]; }
   /// The id of the worker whose data is at `rank` after `hops` hops.
   int id_after(Index hops, Rank rank, int ranks) const {
@@ -62,8 +66,9 @@ using Tensors = std::map<std::string, std::vector<float>, std::less<>>;
 
 /// Numbers of instructions executed, summed over both cores.
 struct Statistics {
-  std::array<Index, engine_count> instructions{};  ///< by engine
-  Index of(Engine engine) const { return instructions[static_cast<std::size_t>(engine)]; }
+  std::array<Index, engine_count> instructions{};                                           ///< by engine
+  Index of(Engine engine) const { return instructions[static_cast<std::size_t>(engine)]; }  ///< of one engine
+  /// Of all engines.
   Index total() const { return std::accumulate(instructions.begin(), instructions.end(), Index{0}); }
 };
 

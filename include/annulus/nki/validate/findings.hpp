@@ -12,36 +12,36 @@ namespace annulus::nki {
 
 /// Rules of the hardware and of NKI, and rules on the form of a program. name_of gives the name in findings.
 enum class Rule {
-  partitions,
-  capacity,
-  matmul,
-  matmul_types,
-  accumulation,
-  reach,
-  psum_inputs,
-  columns,
-  range_select,
-  fill_type,
-  dma_transpose,
-  nc_transpose,
-  definedness,
-  reduction_chain,
-  inputs_and_outputs,
-  access_pattern,
-  generation,
-  synchronization,
-  read_after_write,
-  overwrite,
-  form,
-  shape,
-  engine,
-  operators,
-  lifetime
+  partitions,          ///< R1: partitions and start partitions
+  capacity,            ///< R2: capacity; operands inside their buffer's tile
+  matmul,              ///< R3: matmul operands and limits
+  matmul_types,        ///< R4: types of matmul inputs
+  accumulation,        ///< R5: accumulation onto a matmul's result
+  reach,               ///< R6: memories that an engine reaches
+  psum_inputs,         ///< R7: two inputs in PSUM
+  columns,             ///< R8: operands of one element per partition
+  range_select,        ///< R9: range_select
+  fill_type,           ///< R11: type of a fill
+  dma_transpose,       ///< R12: dma_transpose
+  nc_transpose,        ///< R13: nc_transpose
+  definedness,         ///< R14: reads of elements never written
+  reduction_chain,     ///< R15: reduction chains (accumulator registers)
+  inputs_and_outputs,  ///< R16: inputs and outputs
+  access_pattern,      ///< R17: access patterns, offsets in HBM
+  generation,          ///< R18: features that a generation lacks
+  synchronization,     ///< R19: collectives and barriers
+  read_after_write,    ///< R20: reads after the other core's write
+  overwrite,           ///< R21: overwrites after the other core's or a collective's use
+  form,                ///< indices, names, loops
+  shape,               ///< shapes of operands that do not match
+  engine,              ///< engines that execute an instruction
+  operators,           ///< operators that an instruction takes
+  lifetime,            ///< tiles that are not made yet or no longer kept
 };
 
 /// Name of a rule in findings, and what it is about.
 struct RuleText {
-  std::string_view name, subject;
+  std::string_view name, subject;  ///< as in name_of and subject_of
 };
 /// By number of the rule.
 inline constexpr RuleText rule_texts[] = {
@@ -72,12 +72,13 @@ inline constexpr RuleText rule_texts[] = {
     {"lifetime", "tiles that are not made yet or no longer kept"},
 };
 constexpr std::string_view name_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].name; }
+/// What the rule is about.
 constexpr std::string_view subject_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].subject; }
 static_assert(std::size(rule_texts) == static_cast<std::size_t>(Rule::lifetime) + 1);
 
 /// One violated rule.
 struct Finding {
-  Rule rule = Rule::form;
+  Rule rule = Rule::form;   ///< that is broken
   std::string instruction;  ///< NKI name; "program", "allocate", "section", "loop" or "on_core" for other nodes
   std::string place;        ///< section, loops and core
   std::string operand;      ///< NKI keyword, or the name of a buffer; empty if the whole instruction is meant

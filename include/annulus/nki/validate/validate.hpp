@@ -55,7 +55,7 @@ class ValidatedProgram {
   /// Skips validation, for a program that is known to be valid. Simulating any other program is undefined behaviour.
   static ValidatedProgram assume_valid(Program program) { return ValidatedProgram(std::move(program)); }
 
-  Program const& program() const { return program_; }
+  Program const& program() const { return program_; }  ///< the program
 
  private:
   friend ValidatedProgram validated(Program program, Hardware const& hardware, Assumptions const& assumptions);

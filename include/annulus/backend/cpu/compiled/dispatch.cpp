@@ -22,28 +22,31 @@
 #include <sys/auxv.h>
 #endif
 
-// One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist.
-#define ANNULUS_CPU_DECLARE(level)                                                            \
-  extern "C" annulus::cpu::detail::KernelTable<float> const annulus_cpu_##level##_float;      \
-  extern "C" annulus::cpu::detail::KernelTable<double> const annulus_cpu_##level##_double;    \
-  extern "C" annulus::cpu::detail::KernelTable<Eigen::half> const annulus_cpu_##level##_half; \
-  extern "C" annulus::cpu::detail::KernelTable<Eigen::bfloat16> const annulus_cpu_##level##_bfloat16;
-#define ANNULUS_CPU_LEVEL(level, name)                                                          \
-  Level {                                                                                       \
-    name, {                                                                                     \
-      &annulus_cpu_##level##_float, &annulus_cpu_##level##_double, &annulus_cpu_##level##_half, \
-          &annulus_cpu_##level##_bfloat16                                                       \
-    }                                                                                           \
+// One table per level and element type, such as annulus_cpu_avx2_float. The build defines which levels exist. Levels that
+// add products of bfloat16 have kernels of that type alone, and those of the level below for other types.
+#define ANNULUS_CPU_DECLARE(level, type, Type) \
+  extern "C" annulus::cpu::detail::KernelTable<Type> const annulus_cpu_##level##_##type;
+#define ANNULUS_CPU_DECLARE_ALL(level)          \
+  ANNULUS_CPU_DECLARE(level, float, float)      \
+  ANNULUS_CPU_DECLARE(level, double, double)    \
+  ANNULUS_CPU_DECLARE(level, half, Eigen::half) \
+  ANNULUS_CPU_DECLARE(level, bfloat16, Eigen::bfloat16)
+#define ANNULUS_CPU_LEVEL(name, others, of_bfloat16)                                               \
+  Level {                                                                                          \
+    name, {                                                                                        \
+      &annulus_cpu_##others##_float, &annulus_cpu_##others##_double, &annulus_cpu_##others##_half, \
+          &annulus_cpu_##of_bfloat16##_bfloat16                                                    \
+    }                                                                                              \
   }
 
-ANNULUS_CPU_DECLARE(baseline)
+ANNULUS_CPU_DECLARE_ALL(baseline)
 #if defined(ANNULUS_CPU_HAS_LEVELS) && defined(__x86_64__)
-ANNULUS_CPU_DECLARE(avx2)
-ANNULUS_CPU_DECLARE(avx512)
-ANNULUS_CPU_DECLARE(avx512_bf16)
-ANNULUS_CPU_DECLARE(avx512_amx)
+ANNULUS_CPU_DECLARE_ALL(avx2)
+ANNULUS_CPU_DECLARE_ALL(avx512)
+ANNULUS_CPU_DECLARE(avx512_bf16, bfloat16, Eigen::bfloat16)
+ANNULUS_CPU_DECLARE(avx512_amx, bfloat16, Eigen::bfloat16)
 #elif defined(ANNULUS_CPU_HAS_LEVELS)
-ANNULUS_CPU_DECLARE(neon_bf16)
+ANNULUS_CPU_DECLARE(neon_bf16, bfloat16, Eigen::bfloat16)
 #endif
 
 namespace annulus::cpu::detail {
@@ -60,12 +63,12 @@ struct Level {
 
 /// All levels of this build, in ascending order: a processor that supports a level supports all before it.
 auto const levels = std::to_array({
-  ANNULUS_CPU_LEVEL(baseline, target_name),
+  ANNULUS_CPU_LEVEL(target_name, baseline, baseline),
 #if defined(ANNULUS_CPU_HAS_LEVELS) && defined(__x86_64__)
-      ANNULUS_CPU_LEVEL(avx2, "avx2"), ANNULUS_CPU_LEVEL(avx512, "avx512"),
-      ANNULUS_CPU_LEVEL(avx512_bf16, "avx512_bf16"), ANNULUS_CPU_LEVEL(avx512_amx, "avx512_amx"),
+      ANNULUS_CPU_LEVEL("avx2", avx2, avx2), ANNULUS_CPU_LEVEL("avx512", avx512, avx512),
+      ANNULUS_CPU_LEVEL("avx512_bf16", avx512, avx512_bf16), ANNULUS_CPU_LEVEL("avx512_amx", avx512, avx512_amx),
 #elif defined(ANNULUS_CPU_HAS_LEVELS)
-      ANNULUS_CPU_LEVEL(neon_bf16, "neon_bf16"),
+      ANNULUS_CPU_LEVEL("neon_bf16", baseline, neon_bf16),
 #endif
 });
 

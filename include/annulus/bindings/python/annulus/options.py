@@ -57,6 +57,8 @@ def options_of(given: Options) -> Any:
     """annulus_options."""
     options = library.c.annulus_default_options()
     options.causal, options.reproducible = bool(given.causal), bool(given.reproducible)
+    if not isinstance(given.window, (tuple, list)) or len(given.window) != 2:
+        raise UnsupportedError(f"window is {given.window!r}; accepted: a pair (left, right), None for an unbounded side")
     options.window_left, options.window_right = (-1 if side is None else side for side in given.window)
     options.sink_tokens, options.chunk, options.threads = given.sink_tokens, given.chunk, given.threads
     if given.softmax_scale is not None:

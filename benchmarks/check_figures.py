@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Runs the commands of the figures that pages state, and compares: a figure that is off by more than it says fails.
+
+benchmarks/check_figures.py                the quick ones: plans, modelled kernels, errors, pictures; a few minutes
+benchmarks/check_figures.py --all          also speed, for hours and on an otherwise idle machine of the kind that the page names
+benchmarks/check_figures.py --only TEXT    those whose name contains TEXT
+benchmarks/check_figures.py --list         names
+
+Uses build/release, as cmake/bootstrap.sh build makes it (--build FOLDER: another one).
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIGURES = "benchmarks/README.md"
+GUIDE = "examples/guide"
+NUMBER = r"(\d+(?:\.\d+)?(?:e-?\d+)?)"
+
+
+def stated(page, pattern):
+    """The numbers of the only place of a page that matches; '#' in the pattern stands for one number."""
+    text = (ROOT / page).read_text()
+    found = re.findall(pattern.replace("#", NUMBER), text)
+    if len(found) != 1:
+        raise SystemExit(f"{page}: {len(found)} places match {pattern!r}; one must")
+    return [float(number) for number in (found[0] if isinstance(found[0], tuple) else (found[0],))]
+
+
+def output(*command, **options):
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, **options)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+class Within:
+    """Accepts a measured value whose distance from the stated one is at most a share of it, or at most `absolute`."""
+
+    def __init__(self, share=0.0, absolute=0.0):
+        self.share, self.absolute = share, absolute
+
+    def accepts(self, seen, said):
+        return abs(seen - said) <= max(self.share * abs(said), self.absolute)
+
+    def __str__(self):
+        return f"within {100 * self.share:g} %" if self.share else f"within {self.absolute:g}"
+
+
+class AtMost:
+    """Accepts values up to a multiple of the stated one: for times and errors."""
+
+    def __init__(self, factor=1.0):
+        self.factor = factor
+
+    def accepts(self, seen, said):
+        return seen <= self.factor * said
+
+    def __str__(self):
+        return f"at most {self.factor:g} times"
+
+
+class Figure:
+    def __init__(self, name, page, pattern, measure, rule, slow=False):
+        self.name, self.page, self.pattern, self.measure, self.rule, self.slow = name, page, pattern, measure, rule, slow
+
+    def check(self):
+        """Prints a line for each number; False if one is off."""
+        said, seen = stated(self.page, self.pattern), self.measure()
+        assert len(said) == len(seen), (self.name, said, seen)
+        right = True
+        for i, (a, b) in enumerate(zip(said, seen)):
+            good = self.rule.accepts(b, a)
+            right = right and good
+            print(f"{'ok ' if good else 'OFF'}  {self.name}{f' [{i}]' if len(said) > 1 else ''}: stated {a:g}, measured {b:g}, {self.rule}")
+        return right
+
+
+def figures(build):
+    annulus = build / "bin" / "annulus"
+    tables = {}
+
+    def plans(*arguments):
+        return json.loads(output(annulus, "plan", *arguments, "--json"))
+
+    def bytes_sent(*arguments):
+        common = ("--tokens", "131072", "--ranks", "8", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--dtype", "bf16")
+        return [max(rank["bytes_sent"] for rank in each["ranks"]) / 2**20 for each in plans(*common, *arguments)]
+
+    def modelled(ranks, tokens, heads):
+        text = output(annulus, "nki", "--cost-only", "--ranks", ranks, "--tokens", tokens, "--query-heads", heads, "--causal", "--sharding", "striped",
+                      "--only", "fwd")
+        return [float(re.search(r"tensor engine utilisation\s+([\d.]+) %", text)[1])]
+
+    def demo(pattern):
+        return [float(value) for value in re.search(pattern, output(annulus, "demo")).groups()]
+
+    def table(part, label):
+        """The value that benchmarks/table.py prints for a line."""
+        if part not in tables:
+            tables[part] = output("benchmarks/table.py", "--build", build, "--only", part)
+        found = re.search(rf"^{re.escape(label)}\s+([\d.]+)", tables[part], re.MULTILINE)
+        if not found:
+            raise RuntimeError(f"benchmarks/table.py --only {part} prints no line {label!r}")
+        return float(found[1])
+
+    def options(direction):
+        names = ["soft cap", "bias", "bias row", "dropout", "mask true", "mask random"] + (["bias gradient"] if direction == "backward" else [])
+        return lambda: [100 * table("options", f"{direction}, full, {name}, float32") for name in names]
+
+    exact, percent = Within(share=0.001), Within(absolute=0.6)
+    found = [
+        Figure("bytes sent, 131,072 tokens", FIGURES, r"32:8 heads of 128 \| forward # MiB, backward # MiB", bytes_sent, exact),
+        Figure("bytes sent, window", FIGURES, r"\| forward # MiB, backward # MiB, # of # steps",
+               lambda: bytes_sent("--causal", "--window", "4095,0") +
+               [len(plans("--tokens", "131072", "--ranks", "8", "--causal", "--window", "4095,0")[0]["ranks"][0]["steps"]), 8], exact),
+        Figure("Trainium kernel, 4 ranks", FIGURES, r"LNC 2, trn2 \| # % of the tensor", lambda: modelled(4, 4096, 2), percent),
+        Figure("Trainium kernel, 64 ranks", FIGURES, r"on 64 ranks, one head \| # %; built", lambda: modelled(64, 16384, 1), percent),
+        Figure("demo, memory", FIGURES, r"# and # MiB per rank, where the scores alone would take # GiB",
+               lambda: demo(r"(?s)peak memory of a rank\s+([\d.]+) MiB\s+([\d.]+) MiB.*scores of full attention\s+([\d.]+)")[:2] +
+               [value / 1024 for value in demo(r"scores of full attention\s+([\d.]+) MiB")], Within(share=0.02)),
+        Figure("demo, error", FIGURES, r"error #; \d+ and \d+ MiB per rank",
+               lambda: demo(r"(?s)largest relative error\s+([\d.e-]+)"), AtMost(1.5)),
+        Figure("demo, time", FIGURES, r"forward # s, backward # s, error",
+               lambda: demo(r"\n  time\s+([\d.]+) s\s+([\d.]+) s"), AtMost(1.3), slow=True),
+        Figure("bytes of the guide's plan", f"{GUIDE}/ring_attention.md", r"at a million tokens and 8 heads\nin bfloat16 these are # TiB",
+               lambda: [2**20 * 2**20 * 8 * 2 / 2**40], exact),
+        Figure("options, forward", FIGURES, r"forward: soft cap # %, bias #, bias of one row #, dropout #, mask all true #, at random #", options("forward"),
+               Within(absolute=4), slow=True),
+    ]
+    for step, dims in (("forward", (64, 128)), ("backward", (64, 128))):
+        for mask in ("full", "causal"):
+            found.append(Figure(f"peak, {step}, {mask}", FIGURES, rf"\| {step}, {mask} \| # % \| # % \| # % \| # % \|",
+                                lambda step=step, mask=mask: [
+                                    table("attention", f"{step}, {mask}, {tokens} tokens, head_dim {dim}, 1 thread") for tokens in (4096, 8192) for dim in dims],
+                                Within(absolute=4), slow=True))
+    return found
+
+
+def bounds_that_tests_assert(build):
+    """Error bounds that the page states are those of the tests that it names; they must pass."""
+    right = True
+    for cases in re.findall(r"`build/release/tests/annulus_integration_tests \"(.*?)\"`", (ROOT / FIGURES).read_text()):
+        done = subprocess.run([build / "tests" / "annulus_integration_tests", cases], cwd=ROOT, capture_output=True, text=True)
+        right = right and done.returncode == 0
+        print(f"{'ok ' if done.returncode == 0 else 'OFF'}  tests {cases}")
+    return right
+
+
+def repeated_in_readme(_):
+    """The README's table of speeds repeats rows of the page."""
+    page, right = (ROOT / FIGURES).read_text(), True
+    rows = re.findall(r"^\| (?:forward|backward), (?:full|causal) \|.*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    for row in rows:
+        if row[:-2] not in page:
+            right = False
+            print(f"OFF  README.md: {row} is not the beginning of a row of {FIGURES}")
+    print(f"{'ok ' if right and len(rows) == 4 else 'OFF'}  README.md, {len(rows)} rows of speeds")
+    return right and len(rows) == 4
+
+
+def pictures(build):
+    """The pictures of plans, which the same command makes again to the byte."""
+    annulus = build / "bin" / "annulus"
+    balance = ("--tokens", "65536", "--ranks", "8", "--causal", "--pass", "forward")
+    made = {f"balance_{name}.svg": (*balance, "--sharding", name, "--svg") for name in ("contiguous", "striped", "zigzag")}
+    made["balance_documents.svg"] = (*balance, "--chunk", "8192", "--svg")
+    made["memory.svg"] = ("--tokens", "1048576", "--ranks", "8", "--heads", "8", "--head-dim", "128", "--causal", "--dtype", "bf16", "--sharding", "zigzag",
+                          "--svg-memory")
+    right = True
+    with tempfile.TemporaryDirectory() as folder:
+        for name, arguments in made.items():
+            path = pathlib.Path(folder) / name
+            output(annulus, "plan", *arguments, path)
+            same = path.read_bytes() == (ROOT / GUIDE / name).read_bytes()
+            right = right and same
+            print(f"{'ok ' if same else 'OFF'}  picture {name}")
+    return right
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/release", type=pathlib.Path)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    build = arguments.build if arguments.build.is_absolute() else ROOT / arguments.build
+    if not (build / "bin" / "annulus").exists():
+        raise SystemExit(f"{build}/bin/annulus does not exist; make it with: cmake/bootstrap.sh build")
+    chosen = [figure for figure in figures(build) if arguments.only in figure.name and (arguments.all or not figure.slow or arguments.only)]
+    groups = {"pictures": pictures, "rows of the README": repeated_in_readme}
+    if arguments.all or arguments.only:
+        groups["bounds that tests assert"] = bounds_that_tests_assert
+    groups = {name: check for name, check in groups.items() if arguments.only in name}
+    if arguments.list:
+        print(*(figure.name for figure in chosen), *groups, sep="\n")
+        return 0
+    if not chosen and not groups:
+        raise SystemExit(f"no figure has {arguments.only!r} in its name; --all --list prints the names")
+    results = [figure.check() for figure in chosen] + [check(build) for check in groups.values()]
+    print(f"{results.count(True)} of {len(results)} figures are as stated")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
