@@ -146,7 +146,8 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     for (Side side : {Side::query, Side::key}) check_sharding(sharding, side, in);
     Options const options = any_options(in, sharding);
     std::int64_t const ranks = in.between(0, 6);
-    PlanRequest request{.pass = in.of({Pass::forward, Pass::backward})};
+    PlanRequest request;
+    request.pass = in.of({Pass::forward, Pass::backward});
     auto const lengths = [&](Side side) {
       return in.one_in(2) ? any_numbers(in, ranks)
                           : sharding.lengths(side, static_cast<int>(ranks), in.between(0, 255));

@@ -19,7 +19,8 @@ using annulus_fuzz::require;
 constexpr Index longest = 24;
 
 PlanRequest request_of(ByteReader& in) {
-  PlanRequest request{.pass = in.of({Pass::forward, Pass::backward})};
+  PlanRequest request;
+  request.pass = in.of({Pass::forward, Pass::backward});
   int const ranks = static_cast<int>(in.between(1, 6));
   Index const queries = in.between(0, longest), keys = in.one_in(3) ? in.between(0, longest) : queries;
   if (in.one_in(3)) {

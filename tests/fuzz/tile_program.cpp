@@ -74,7 +74,8 @@ std::vector<Tensors> inputs_of(Program const& program) {
 }
 
 std::vector<Tensors> run(ValidatedProgram const& valid, std::vector<Tensors> const& inputs, int first_core) {
-  Arrangement const arrangement{.first_core = first_core};
+  Arrangement arrangement;
+  arrangement.first_core = first_core;
   if (inputs.size() == 1) return {simulate(valid, inputs[0], arrangement)};
   return annulus_test::launch(valid, inputs, arrangement);
 }
