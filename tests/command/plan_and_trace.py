@@ -152,6 +152,7 @@ with Folder():
                                              ('{"traceEvents": [{"ph": "X"}]}', 'without the text "name"'),
                                              ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 0, "ts": 1}]}', 'the number "dur"'),
                                              ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 0, "ts": -1, "dur": 1}]}', "negative"),
+                                             ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 0, "ts": 0, "dur": 1e300}]}', "10^18 or more"),
                                              ('{"traceEvents": [{"ph": "X", "name": "forward", "pid": 1e9, "ts": 1, "dur": 1}]}', "has rank"),
                                              ('{"traceEvents": [{"ph": "X", "name": "forward compute", "pid": 0, "ts": 1, "dur": 1}]}', "no whole forward"))):
         with open("bad.json", "w") as file:

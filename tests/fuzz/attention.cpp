@@ -83,8 +83,8 @@ void choose_operands(ByteReader& in, RingProblem& problem, std::mt19937_64& engi
   }
   if (in.one_in(2)) {
     d.query_segments = document_ids(in, d.batch * d.query_length);
-    d.key_segments = d.query_length == d.key_length && !in.one_in(2) ? *d.query_segments
-                                                                     : document_ids(in, d.batch * d.key_length);
+    d.key_segments =
+        d.query_length == d.key_length && !in.one_in(2) ? *d.query_segments : document_ids(in, d.batch * d.key_length);
   }
   if (in.one_in(3)) {
     d.sinks.emplace();

@@ -44,8 +44,8 @@ class ByteReader {
     std::uint8_t const kind = byte();
     if (kind < 224) return kind % 32 - (kind < 192 ? 0 : 16);
     if (kind < 232) return static_cast<std::int64_t>(word());
-    constexpr std::array edges{most,           -most - 1,          most / 2, most / 4, most / 8, most / 32,
-                               std::int64_t{1} << 31, std::int64_t{1} << 32};
+    constexpr std::array edges{
+        most, -most - 1, most / 2, most / 4, most / 8, most / 32, std::int64_t{1} << 31, std::int64_t{1} << 32};
     std::int64_t const edge = edges[static_cast<std::size_t>(kind) % edges.size()];
     std::int64_t const near = between(-3, 3);
     if ((near > 0 && edge > most - near) || (near < 0 && edge < -most - 1 - near)) return edge;

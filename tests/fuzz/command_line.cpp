@@ -32,7 +32,8 @@ struct Commands {
   NkiOptions nki_options;
   CLI::App const &attend, &plan, &nki;
 
-  Commands() : attend(add_attend(app, attend_options)), plan(add_plan(app, plan_options)), nki(add_nki(app, nki_options)) {
+  Commands()
+      : attend(add_attend(app, attend_options)), plan(add_plan(app, plan_options)), nki(add_nki(app, nki_options)) {
     add_demo(app, demo_options);
     add_trace(app, trace_options);
     app.require_subcommand(1);
@@ -86,7 +87,8 @@ bool is_accepted(Act&& act) {
 bool is_small(PlanOptions const& options) {
   using annulus::Index;
   Index const positions = std::max({options.tokens.value_or(0), options.queries.value_or(0), options.keys.value_or(0)});
-  bool const few_runs = options.sharding == annulus::Sharding() || options.sharding == annulus::Sharding(annulus::Zigzag{});
+  bool const few_runs =
+      options.sharding == annulus::Sharding() || options.sharding == annulus::Sharding(annulus::Zigzag{});
   return options.ranks <= 12 && (positions <= 512 || (few_runs && options.mask.chunk == 0));
 }
 

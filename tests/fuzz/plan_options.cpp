@@ -146,7 +146,8 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     for (Side side : {Side::query, Side::key}) check_sharding(sharding, side, in);
     Options const options = any_options(in, sharding);
     std::int64_t const ranks = in.between(0, 6);
-    PlanRequest request{.pass = in.of({Pass::forward, Pass::backward})};
+    PlanRequest request;
+    request.pass = in.of({Pass::forward, Pass::backward});
     auto const lengths = [&](Side side) {
       return in.one_in(2) ? any_numbers(in, ranks)
                           : sharding.lengths(side, static_cast<int>(ranks), in.between(0, 255));
@@ -154,7 +155,8 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     request.query_lengths = lengths(Side::query);
     request.key_lengths = in.one_in(4) ? any_numbers(in, in.between(0, 6)) : lengths(Side::key);
     auto const extent = [&] { return std::max(in.any_number(), Index{0}); };
-    request.shape = {.batch = extent(), .query_heads = extent(), .kv_heads = extent(), .head_dim = extent(), .value_dim = extent()};
+    request.shape = {
+        .batch = extent(), .query_heads = extent(), .kv_heads = extent(), .head_dim = extent(), .value_dim = extent()};
     request.element_bytes = in.of({4, 2, 8});
     request.accumulator_bytes = request.lse_bytes = request.element_bytes == 8 ? 8 : 4;
     request.sinks = extent();

@@ -19,7 +19,8 @@ using annulus_fuzz::require;
 constexpr Index longest = 24;
 
 PlanRequest request_of(ByteReader& in) {
-  PlanRequest request{.pass = in.of({Pass::forward, Pass::backward})};
+  PlanRequest request;
+  request.pass = in.of({Pass::forward, Pass::backward});
   int const ranks = static_cast<int>(in.between(1, 6));
   Index const queries = in.between(0, longest), keys = in.one_in(3) ? in.between(0, longest) : queries;
   if (in.one_in(3)) {
@@ -35,7 +36,11 @@ PlanRequest request_of(ByteReader& in) {
   request.rotation = in.of({Rotation::automatic, Rotation::keys, Rotation::queries});
   request.elementwise = in.one_in(4);
   request.zero_copy = in.one_in(3);
-  request.shape = {.batch = 1, .query_heads = in.between(1, 3), .kv_heads = 1, .head_dim = in.between(1, 9), .value_dim = in.between(1, 9)};
+  request.shape = {.batch = 1,
+                   .query_heads = in.between(1, 3),
+                   .kv_heads = 1,
+                   .head_dim = in.between(1, 9),
+                   .value_dim = in.between(1, 9)};
   return request;
 }
 
@@ -116,9 +121,10 @@ class PairWalk {
     PlannedStep const& step = plan_.step(rank, index);
     Rank const sender = detail::rank_at(rank - plan_.prefetched_hop(index - 1), plan_.ranks());
     PlannedStep const& before = plan_.step(sender, index - 1);
-    bool const covered = step.held.empty() || (before.owner == step.owner && before.sent.begin <= step.held.begin &&
-                                               step.held.end <= before.sent.end && before.held.begin <= before.sent.begin &&
-                                               before.sent.end <= before.held.end);
+    bool const covered =
+        step.held.empty() ||
+        (before.owner == step.owner && before.sent.begin <= step.held.begin && step.held.end <= before.sent.end &&
+         before.held.begin <= before.sent.begin && before.sent.end <= before.held.end);
     require(covered, "rank ", rank, ", step ", index, ": rank ", sender, " does not send the rows that are held");
   }
 

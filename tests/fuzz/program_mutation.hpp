@@ -36,7 +36,9 @@ class ProgramMutation {
   }
 
  private:
-  int below(std::size_t count) { return static_cast<int>(in_.between(0, static_cast<std::int64_t>(std::max<std::size_t>(count, 1)) - 1)); }
+  int below(std::size_t count) {
+    return static_cast<int>(in_.between(0, static_cast<std::int64_t>(std::max<std::size_t>(count, 1)) - 1));
+  }
   /// A number from -1 to count: mostly one that exists.
   int reference(std::size_t count) { return static_cast<int>(in_.between(-1, static_cast<std::int64_t>(count))); }
 
@@ -76,7 +78,8 @@ class ProgramMutation {
         buffer.shape.resize(static_cast<std::size_t>(in_.between(0, 4)), 1);
         break;
       default:
-        if (!buffer.shape.empty()) buffer.shape[static_cast<std::size_t>(below(buffer.shape.size()))] = in_.any_number();
+        if (!buffer.shape.empty())
+          buffer.shape[static_cast<std::size_t>(below(buffer.shape.size()))] = in_.any_number();
     }
   }
 
@@ -159,7 +162,8 @@ class ProgramMutation {
         break;
       case 4:
         access.register_offset.reset();
-        if (in_.one_in(2)) access.register_offset = {.register_number = reference(2), .dimension = static_cast<int>(in_.between(-1, 3))};
+        if (in_.one_in(2))
+          access.register_offset = {.register_number = reference(2), .dimension = static_cast<int>(in_.between(-1, 3))};
         break;
       default:
         change_axes(access);
@@ -172,7 +176,9 @@ class ProgramMutation {
       axes.resize(static_cast<std::size_t>(in_.between(0, static_cast<std::int64_t>(nki::Access::most_axes))));
     else
       change(axes);
-    nki::Access changed = axes.empty() ? nki::Access{} : nki::Access(access.buffer, axes[0], std::span(axes).subspan(1));
+    axes.resize(std::min(axes.size(), nki::Access::most_axes));
+    nki::Access changed =
+        axes.empty() ? nki::Access{} : nki::Access(access.buffer, axes[0], std::span(axes).subspan(1));
     changed.buffer = access.buffer;
     changed.age = access.age;
     changed.start_partition = access.start_partition;
@@ -190,7 +196,8 @@ class ProgramMutation {
   }
   void change(std::vector<int>& values) {
     if (values.empty() || in_.one_in(4)) values.resize(static_cast<std::size_t>(in_.between(0, 40)));
-    if (!values.empty()) values[static_cast<std::size_t>(below(values.size()))] = static_cast<int>(in_.between(-1, 254));
+    if (!values.empty())
+      values[static_cast<std::size_t>(below(values.size()))] = static_cast<int>(in_.between(-1, 254));
   }
 
   void change(nki::Affine& affine) {
@@ -199,7 +206,9 @@ class ProgramMutation {
       affine += nki::Affine::of(variable, in_.any_number() % 1024);
       return;
     }
-    affine = affine - affine.constant() + in_.any_number();
+    nki::Affine changed = in_.any_number();
+    for (nki::Affine::Term const& term : affine.terms()) changed += nki::Affine::of(term.variable, term.coefficient);
+    affine = changed;
   }
   void change(bool& flag) { flag = !flag; }
   void change(int& number) { number = static_cast<int>(in_.between(-1, 6)); }
@@ -225,7 +234,8 @@ class ProgramMutation {
   }
   template <class... Values>
   void change(std::variant<Values...>& field) {
-    if (in_.one_in(3)) field = field.index() == 0 ? std::variant<Values...>(std::in_place_index<1>) : std::variant<Values...>();
+    if (in_.one_in(3))
+      field = field.index() == 0 ? std::variant<Values...>(std::in_place_index<1>) : std::variant<Values...>();
     std::visit([&](auto& value) { change(value); }, field);
   }
 

@@ -35,20 +35,30 @@ inline nki::Program elementwise_program() {
     b.emit(TensorScalar{.dst = one.whole(), .data = two.whole(), .op0 = Operator::maximum, .operand0 = 0.5f});
     b.allocate(column);
     b.emit(TensorReduce{column.whole(), Operator::maximum, one.whole()});
-    b.emit(ScalarTensorTensor{.dst = two.whole(), .data = one.whole(), .op0 = Operator::subtract,
-                              .operand0 = column.whole(), .op1 = Operator::add, .operand1 = two.whole()});
+    b.emit(ScalarTensorTensor{.dst = two.whole(),
+                              .data = one.whole(),
+                              .op0 = Operator::subtract,
+                              .operand0 = column.whole(),
+                              .op1 = Operator::add,
+                              .operand1 = two.whole()});
     b.emit(Activation{.dst = one.whole(), .op = Function::tanh, .data = two.whole()});
     b.allocate(counts);
     b.emit(Iota{counts.whole(), {{1, width}}, item, 3});
     b.emit(TensorCopy{two.whole(), counts.whole()});
-    b.emit(AffineSelect{.dst = two.whole(), .pattern = {{1, width}}, .channel_multiplier = -1,
-                        .on_true_tile = one.whole(), .on_false_value = 0.0f});
+    b.emit(AffineSelect{.dst = two.whole(),
+                        .pattern = {{1, width}},
+                        .channel_multiplier = -1,
+                        .on_true_tile = one.whole(),
+                        .on_false_value = 0.0f});
     b.emit(StreamShuffle{one.whole(), two.whole(), std::vector<int>(32, 5)});
     b.allocate(bounds);
     b.emit(Memset{bounds.column(0), 0.0f});
     b.emit(Memset{bounds.column(1), 9.0f});
-    b.emit(RangeSelect{.dst = two.whole(), .on_true_tile = one.whole(), .bound0 = bounds.column(0),
-                       .bound1 = bounds.column(1), .reduce_res = column.whole()});
+    b.emit(RangeSelect{.dst = two.whole(),
+                       .on_true_tile = one.whole(),
+                       .bound0 = bounds.column(0),
+                       .bound1 = bounds.column(1),
+                       .reduce_res = column.whole()});
     b.emit(DmaCopy{y.pattern(item * (rows * width), {{width, rows}, {1, width}}), one.whole()});
     b.emit(DmaCopy{extremes.pattern(item * rows, {{1, rows}, {1, 1}}), column.whole()});
   });
@@ -85,7 +95,10 @@ inline nki::Program attention_program() {
     b.allocate(scores);
     b.emit(MatMul{scores.whole(), q_tile.whole(), k_tile.whole(), false});
     b.allocate(weights);
-    Activation exponentials{.dst = weights.whole(), .op = Function::exp, .data = scores.whole(), .scale = 0.25f,
+    Activation exponentials{.dst = weights.whole(),
+                            .op = Function::exp,
+                            .data = scores.whole(),
+                            .scale = 0.25f,
                             .reduce_op = Operator::add};
     exponentials.reduce_cmd = tile == 0 ? ReduceCommand::reset_reduce : ReduceCommand::reduce;
     if (tile == 1) exponentials.reduce_res = sum.whole();

@@ -35,8 +35,7 @@ Index work_of(Body const& body) {
     else if (auto const* instruction = node.as<Instruction>())
       for_each_access(*instruction, [&](std::string_view, Use, Access const& access) {
         Index elements = 1;
-        for (Axis const& axis : access.axes())
-          elements = saturating_product(elements, std::max<Index>(axis.count, 0));
+        for (Axis const& axis : access.axes()) elements = saturating_product(elements, std::max<Index>(axis.count, 0));
         work = saturating_sum(work, elements);
       });
     sum = saturating_sum(sum, work);
@@ -57,8 +56,9 @@ Index elements_of(Program const& program) {
 
 void check_findings(std::vector<Finding> const& found) {
   for (Finding const& finding : found)
-    require(!finding.instruction.empty() && !finding.message.empty() && text_of(finding).find('\n') == std::string::npos,
-            "a finding without a place or message: ", text_of(finding));
+    require(
+        !finding.instruction.empty() && !finding.message.empty() && text_of(finding).find('\n') == std::string::npos,
+        "a finding without a place or message: ", text_of(finding));
 }
 
 std::vector<Tensors> inputs_of(Program const& program) {
@@ -74,7 +74,8 @@ std::vector<Tensors> inputs_of(Program const& program) {
 }
 
 std::vector<Tensors> run(ValidatedProgram const& valid, std::vector<Tensors> const& inputs, int first_core) {
-  Arrangement const arrangement{.first_core = first_core};
+  Arrangement arrangement;
+  arrangement.first_core = first_core;
   if (inputs.size() == 1) return {simulate(valid, inputs[0], arrangement)};
   return annulus_test::launch(valid, inputs, arrangement);
 }

@@ -208,7 +208,8 @@ TEST_CASE("a plan whose rows, pairs or bytes overflow is refused", "[schedule]")
   refused({.query_lengths = {1}, .key_lengths = {1}, .sinks = Index{1} << 60}, "1152921504606846976 sink logits");
   refused({.query_lengths = {8}, .key_lengths = {8}, .bias_gradient_elements = Index{1} << 60}, "8 rows");
   // An extent of 0 hides no overflow of the others.
-  refused({.shape = {.batch = 0, .head_dim = detail::largest_index}, .query_lengths = {1}, .key_lengths = {1}}, "batch 0");
+  refused({.shape = {.batch = 0, .head_dim = detail::largest_index}, .query_lengths = {1}, .key_lengths = {1}},
+          "batch 0");
   // No buffer is too large, but all messages of a pass together are.
   std::vector<Index> const long_shards(64, Index{1} << 30);
   refused({.shape = {.head_dim = Index{1} << 24}, .query_lengths = long_shards, .key_lengths = long_shards},

@@ -267,8 +267,8 @@ ANNULUS_INLINE void RingPlan::check_sizes() const {
                                   product(heads, request_.sinks, bytes, ranks(), Index{ranks()} + 1)});
   detail::check<ShapeError>(largest < detail::largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads,
                             " query heads, ", s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ",
-                            s.value_dim, ", ", request_.sinks, " sink logits per head, ", positions,
-                            " positions and ", rows, " rows of a rank, on ", ranks(), " ranks, make ", largest,
+                            s.value_dim, ", ", request_.sinks, " sink logits per head, ", positions, " positions and ",
+                            rows, " rows of a rank, on ", ranks(), " ranks, make ", largest,
                             " bytes or more; accepted: fewer than ", detail::largest_index / 32);
 }
 

@@ -48,6 +48,11 @@ TEST_CASE("Form: indices of buffers, variables and registers", "[nki][validate]"
                   program.body.push_back({Section{"last", Affine::of(1)}});
                 }),
                 {"form", "section", "last", "numbered by a variable that no loop around it counts"});
+  check_refused(changed([](Program&, Loop& loop) {
+                  Affine const largest = std::numeric_limits<Index>::max();
+                  loop.body.insert(loop.body.begin(), {Section{"many", largest + Affine::of(loop.variable)}});
+                }),
+                {"form", "section", "many", "accepted: numbers of 64 bits"});
 }
 
 TEST_CASE("Form: loops and code of one core", "[nki][validate]") {

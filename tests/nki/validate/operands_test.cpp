@@ -189,6 +189,12 @@ TEST_CASE("R17: strides, counts, axes and elements of a pattern", "[nki][validat
   check_refused(without_free_axis.done(), {"R17", "memset", "dst", "0 free axes; 1 to 4"});
 }
 
+TEST_CASE("An access pattern cannot be made with more than five axes", "[nki]") {
+  CHECK_NOTHROW(Access(0, {{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}));
+  CHECK_THROWS_AS(Access(0, {{1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}, {1, 2}}), ShapeError);
+  CHECK_THROWS_AS(Access(0, Axis{1, 2}, std::vector<Axis>(5)), ShapeError);
+}
+
 TEST_CASE("R17: a destination must name each element once", "[nki][validate]") {
   auto const program = [](Index stride) {
     Draft draft;

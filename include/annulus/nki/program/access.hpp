@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/nki/program/affine.hpp"
 
@@ -107,14 +108,12 @@ struct Access {
   std::optional<RegisterOffset> register_offset;  ///< in HBM
 
   Access() = default;  ///< no operand
-  /// Elements of buffer `of`, from offset 0.
-  Access(int of, std::initializer_list<Axis> axes) : buffer(of) {
-    for (Axis const& axis : axes) axes_[axis_count_++] = axis;
-  }
+  /// Elements of buffer `of`, from offset 0. Throws ShapeError for more than most_axes axes.
+  Access(int of, std::initializer_list<Axis> axes) : buffer(of) { append({axes.begin(), axes.size()}); }
   /// The same with the axis over partitions apart.
   Access(int of, Axis rows, std::span<Axis const> free) : buffer(of) {
-    axes_[axis_count_++] = rows;
-    for (Axis const& axis : free) axes_[axis_count_++] = axis;
+    append({&rows, 1});
+    append(free);
   }
 
   bool operator==(Access const&) const = default;
@@ -154,6 +153,12 @@ struct Access {
   }
 
  private:
+  void append(std::span<Axis const> axes) {
+    annulus::detail::check<ShapeError>(axes.size() <= most_axes - axis_count_, "nki: an access pattern of ",
+                                       axis_count_ + axes.size(), " axes; accepted: at most ", most_axes);
+    for (Axis const& axis : axes) axes_[axis_count_++] = axis;
+  }
+
   std::array<Axis, most_axes> axes_{};
   std::size_t axis_count_ = 0;
 };

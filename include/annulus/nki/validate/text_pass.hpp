@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -177,9 +178,15 @@ class TextPass {
   }
 
   void check_node(Node const& node, Section const& section) {
-    site_of(node, "section")
-        .require(scope_.knows_all_of(section.number), Rule::form, section.name,
-                 "is numbered by a variable that no loop around it counts");
+    Site const site = site_of(node, "section");
+    if (site.require(scope_.knows_all_of(section.number), Rule::form, section.name,
+                     "is numbered by a variable that no loop around it counts")) {
+      // A bound that would overflow is the lowest or largest Index.
+      ValueRange const numbers = scope_.range_of(section.number);
+      site.require(numbers.low > std::numeric_limits<Index>::min() && numbers.high < annulus::detail::largest_index,
+                   Rule::form, section.name, "is numbered ", numbers.low, "..", numbers.high,
+                   "; accepted: numbers of 64 bits");
+    }
     scope_.begin(section);
   }
 
