@@ -113,6 +113,34 @@ def figures(build):
         names = ["soft cap", "bias", "bias row", "dropout", "mask true", "mask random"] + (["bias gradient"] if direction == "backward" else [])
         return lambda: [100 * table("options", f"{direction}, full, {name}, float32") for name in names]
 
+    def training(*arguments, folder=None, ranks=None, prefix=()):
+        place = pathlib.Path(folder) if folder else ROOT
+        command = [*prefix, build / "bin" / "train_bytes", *arguments, *(("--ranks", ranks) if ranks else ())]
+        done = subprocess.run([str(part) for part in command], cwd=place, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(map(str, command))}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+        return done.stdout
+
+    def curves():
+        """The largest difference between the 14 curves of the training page and that of one simulated rank."""
+        model = ("--layers", 2, "--width", 64, "--context", 256)
+        with tempfile.TemporaryDirectory() as folder:
+            files = []
+            for ranks in (1, 2, 4, 8):
+                for sharding in ("contiguous", "zigzag") if ranks > 1 else ("contiguous",):
+                    for comm in ("sim", "mpi"):
+                        files.append(f"{comm}-{ranks}-{sharding}.csv")
+                        start = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", ranks) if comm == "mpi" else ()
+                        training(*model, "--sharding", sharding, "--csv", files[-1], *(("--comm", "mpi") if comm == "mpi" else ()), folder=folder,
+                                 ranks=ranks if comm == "sim" else None, prefix=start)
+            differences = re.findall(r"differ by at most ([\d.e+-]+)", training("--plot", *files, "--svg", "curves.svg", folder=folder))
+            assert len(differences) == 13, differences
+            return [max(map(float, differences))]
+
+    def ten_minutes():
+        text = training("--minutes", 9.7, "--ranks", 2, "--sharding", "zigzag")
+        return [float(re.search(r"validation\s+([\d.]+) bits per byte", text)[1])]
+
     exact, percent = Within(share=0.001), Within(absolute=0.6)
     found = [
         Figure("bytes sent, 131,072 tokens", FIGURES, r"32:8 heads of 128 \| forward # MiB, backward # MiB", bytes_sent, exact),
@@ -130,6 +158,8 @@ def figures(build):
                lambda: demo(r"\n  time\s+([\d.]+) s\s+([\d.]+) s"), AtMost(1.3), slow=True),
         Figure("bytes of the guide's plan", f"{GUIDE}/ring_attention.md", r"at a million tokens and 8 heads\nin bfloat16 these are # TiB",
                lambda: [2**20 * 2**20 * 8 * 2 / 2**40], exact),
+        Figure("training, curves", f"{GUIDE}/training.md", r"differ from that of one rank by at most # bits per byte", curves, AtMost(2), slow=True),
+        Figure("training, ten minutes", f"{GUIDE}/training.md", r"gives \*\*# bits per byte\*\*", ten_minutes, Within(absolute=0.06), slow=True),
         Figure("options, forward", FIGURES, r"forward: soft cap # %, bias #, bias of one row #, dropout #, mask all true #, at random #", options("forward"),
                Within(absolute=4), slow=True),
     ]

@@ -147,6 +147,16 @@ std::string tokens_text(Index tokens) {
   return std::to_string(tokens);
 }
 
+/// Heads, head_dim and element type of a call.
+std::string heads_text(Call const& call) {
+  annulus::AttentionShape const& shape = call.shape.attention;
+  auto const pair = [](Index first, Index second) {
+    return std::to_string(first) + (first == second ? "" : ':' + std::to_string(second));
+  };
+  return "batch " + std::to_string(shape.batch) + ", " + pair(shape.query_heads, shape.kv_heads) + " heads of " +
+         pair(shape.head_dim, shape.value_dim) + ", " + std::string(name_of(call.shape.dtype));
+}
+
 /// Bytes of operands and results of a pass for `queries` and `keys` rows.
 double operand_bytes(Call const& call, Pass pass, Index queries, Index keys) {
   annulus::AttentionShape const& shape = call.shape.attention;
@@ -219,6 +229,7 @@ void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
   diagram.y = {.first = least, .last = std::exp2(std::ceil(std::log2(all_scores.back().second))), .logarithmic = true};
   svg.text({90, 26}, "Bytes on one device, " + std::string(name_of(pass)) + " pass: operands, results and buffers",
            {.size = 14, .bold = true});
+  svg.text({90, 46}, heads_text(call), {.size = 11});
   int const octaves = static_cast<int>(std::lround(std::log2(diagram.y.last / diagram.y.first)));
   int const apart = std::max(1, (octaves + 9) / 10);
   for (int octave = 0; octave <= octaves; octave += apart)

@@ -215,6 +215,15 @@ typedef struct annulus_options {
 /** The defaults of annulus::Options; threads 0. */
 ANNULUS_API annulus_options annulus_default_options(void);
 
+/** Which operands a pass was given, as the sum of those that apply. */
+typedef enum annulus_given ANNULUS_INT {
+  ANNULUS_GIVEN_QKV = 1,      /**< q, k and v: always */
+  ANNULUS_GIVEN_BIAS = 2,     /**< bias */
+  ANNULUS_GIVEN_MASK = 4,     /**< mask */
+  ANNULUS_GIVEN_SEGMENTS = 8, /**< query_segments and key_segments */
+  ANNULUS_GIVEN_SINKS = 16    /**< sinks */
+} annulus_given;
+
 /** Operands of a call in addition to q, k and v; all zeros: none. The same ones on all ranks. */
 typedef struct annulus_operands {
   annulus_tensor bias;           /**< [batch|1, query_heads|1, local_queries, global_keys], dtype of q */
@@ -224,7 +233,13 @@ typedef struct annulus_operands {
   annulus_tensor sinks;          /**< sink logits [query_heads] or [query_heads, n], dtype of lse; equal on all ranks */
   int has_call;                  /**< 0: no number */
   int64_t call;                  /**< number of the call, compared across ranks */
+  /** For a backward pass: annulus_given_operands() of the forward pass's operands. If they are others than those of
+   * this call, all ranks fail; 0: not compared. */
+  int forward_given;
 } annulus_operands;
+
+/** The sum of annulus_given for these operands; NULL: ANNULUS_GIVEN_QKV. Never 0. */
+ANNULUS_API int annulus_given_operands(annulus_operands const* operands);
 
 /** Gradients that a backward pass writes. */
 typedef struct annulus_gradients {

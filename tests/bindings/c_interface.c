@@ -117,6 +117,43 @@ static void test_refused_arguments(void) {
   annulus_ring_free(ring);
 }
 
+/* A backward pass with other optional operands than those of the forward pass. */
+static void test_operands_of_the_forward_pass(void) {
+  annulus_ring* ring = NULL;
+  annulus_attention* attention = NULL;
+  annulus_tensor const q = rows_of(whole.q, n, heads), k = rows_of(whole.k, n, kv_heads),
+                       v = rows_of(whole.v, n, kv_heads), dout = rows_of(whole.dout, n, heads),
+                       output = rows_of(whole.output, n, heads), lse = statistics_of(whole.lse, n);
+  annulus_gradients gradients = {0};
+  annulus_operands operands = {0};
+  gradients.dq = rows_of(whole.dq, n, heads);
+  gradients.dk = rows_of(whole.dk, n, kv_heads);
+  gradients.dv = rows_of(whole.dv, n, kv_heads);
+  REQUIRE(annulus_given_operands(NULL) == ANNULUS_GIVEN_QKV);
+  operands.bias = operands.sinks = lse;
+  REQUIRE(annulus_given_operands(&operands) == ANNULUS_GIVEN_QKV + ANNULUS_GIVEN_BIAS + ANNULUS_GIVEN_SINKS);
+  operands.mask = operands.query_segments = operands.key_segments = lse;
+  REQUIRE(annulus_given_operands(&operands) == 31);
+
+  memset(&operands, 0, sizeof operands);
+  REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_attention_create(ring, NULL, &attention) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_forward(attention, &q, &k, &v, &operands, &output, &lse, NULL) == ANNULUS_SUCCESS);
+  operands.forward_given = ANNULUS_GIVEN_QKV;
+  REQUIRE(annulus_backward(attention, &dout, &output, &lse, NULL, &q, &k, &v, &operands, &gradients) ==
+          ANNULUS_SUCCESS);
+  operands.forward_given = ANNULUS_GIVEN_QKV + ANNULUS_GIVEN_MASK;
+  REQUIRE(annulus_backward(attention, &dout, &output, &lse, NULL, &q, &k, &v, &operands, &gradients) ==
+          ANNULUS_SHAPE_ERROR);
+  REQUIRE(message_has("optional operands of the backward pass: none; of the forward pass: mask"));
+  operands.forward_given = 32;
+  REQUIRE(annulus_backward(attention, &dout, &output, &lse, NULL, &q, &k, &v, &operands, &gradients) ==
+          ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(message_has("forward_given is 32; accepted: 0, or a result of annulus_given_operands()"));
+  annulus_attention_free(attention);
+  annulus_ring_free(ring);
+}
+
 typedef struct outcome {
   annulus_status status[3];
   char message[3][256];
@@ -227,6 +264,7 @@ int main(void) {
   test_simulated_ring();
   test_strides();
   test_refused_arguments();
+  test_operands_of_the_forward_pass();
   test_failing_ranks();
   test_plan();
   test_positions();

@@ -60,6 +60,10 @@ TEST_CASE("the count of a large tile is exact", "[mask]") {
   Index const n = Index{1} << 20;
   CHECK(Band{-unbounded, 0}.count(n, n) == n * (n + 1) / 2);
   CHECK(Band{-4095, 0}.count(n, n) == 4096 * n - 4095 * 4096 / 2);
+  // Twice the count does not fit into an Index.
+  Index const large = Index{4'000'000'000};
+  CHECK(Band{-unbounded, 0}.count(large, large) == large / 2 * (large + 1));
+  CHECK(Band{-unbounded, 0}.count(large + 1, large + 1) == (large + 1) * (large / 2 + 1));
 }
 
 TEST_CASE("keys_of is the interval of a query within the tile", "[mask]") {

@@ -56,7 +56,8 @@ inline Index query_offset_of(AttentionRules const& rules, Index global_queries, 
   detail::check<UnsupportedError>(
       global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
       "query_offset is unset, with ", global_queries, " queries, ", global_keys,
-      " keys and a mask that depends on positions; set it to 0 to align queries and keys at the start, "
+      " keys (axis 1 of q and k, unless another axis order is named) and a mask that depends on positions; "
+      "set it to 0 to align queries and keys at the start, "
       "or to keys - queries = ",
       global_keys - global_queries, " to align them at the end, as FlashAttention 2.1 and later do");
   return 0;

@@ -170,7 +170,11 @@ struct Band {
     Index const ramp_begin = std::clamp(-shift, Index{0}, queries);
     Index const ramp_end = std::clamp(keys - shift, ramp_begin, queries);
     Index const ramp = ramp_end - ramp_begin;
-    Index const on_ramp = ramp == 0 ? 0 : ramp * shift + (ramp_begin + ramp_end - 1) * ramp / 2;
+    if (ramp == 0) return (queries - ramp_end) * keys;
+    // Halved before the product, which would overflow for sums that do not. The ends add up to an even number if the
+    // ramp is odd.
+    Index const ends = (ramp_begin + shift) + (ramp_end - 1 + shift);
+    Index const on_ramp = ramp % 2 == 0 ? ramp / 2 * ends : ends / 2 * ramp;
     return on_ramp + (queries - ramp_end) * keys;
   }
 };

@@ -59,6 +59,30 @@ class Refusals(unittest.TestCase):
         with self.assertRaisesRegex(annulus.ShapeError, "dout has extents"):
             attention.backward(self.dout[:, :5], forward, self.q, self.k, self.v)
 
+    def test_operands_of_the_forward_pass(self):
+        bias, sinks = np.zeros((1, 1, 23, 23)), np.zeros(4)
+
+        def without_bias_on_one_rank(ring):
+            attention = annulus.Attention(ring)
+            forward = attention.forward(self.q, self.k, self.v, bias=np.zeros((1, 1, 23, 46)))
+            try:
+                attention.backward(self.dout, forward, self.q, self.k, self.v,
+                                   bias=None if ring.rank == 0 else np.zeros((1, 1, 23, 46)))
+            except annulus.ShapeError as error:
+                return str(error)
+
+        self.assertEqual(annulus.run_ring(2, without_bias_on_one_rank),
+                         ["rank 0: optional operands of the backward pass: none; of the forward pass: bias; pass the "
+                          "same operands to both"] * 2)
+        attention = annulus.Attention()
+        forward = attention.forward(self.q, self.k, self.v, bias=bias)
+        with self.assertRaisesRegex(annulus.ShapeError, "backward pass: bias, sink logits; of the forward pass: bias;"):
+            attention.backward(self.dout, forward, self.q, self.k, self.v, bias=bias, sinks=sinks)
+        unknown = annulus.Forward(forward.output, forward.lse, forward.lse_remainder)
+        self.assertEqual(attention.backward(self.dout, unknown, self.q, self.k, self.v).dq.shape, self.q.shape)
+        with self.assertRaisesRegex(annulus.UnsupportedError, "forward_given is 2; accepted: 0, or a result"):
+            attention.backward(self.dout, unknown._replace(given=2), self.q, self.k, self.v)
+
     def test_plan(self):
         with self.assertRaisesRegex(annulus.ShapeError, "no sequence length"):
             annulus.plan(2, heads=1, head_dim=8)

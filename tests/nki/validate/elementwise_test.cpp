@@ -296,6 +296,8 @@ TEST_CASE("Patterns of iota and nc_stream_shuffle fit their tiles", "[nki][valid
                 {"shape", "nc_stream_shuffle", "shuffle_mask", "31 entries; accepted: 32"});
   check_refused(shuffle(std::vector<int>(32, 1), 1, f32), {"shape", "nc_stream_shuffle", "shuffle_mask",
                                                            "entry 1 for partition 0 of dst; quadrant 0 of src has 1"});
+  check_refused(shuffle(std::vector<int>(32, 0), std::numeric_limits<Index>::max(), f32),
+                {"R2", "nc_stream_shuffle", "src", "partitions"});
   check_refused(shuffle(std::vector<int>(32, 0), 1, ElementType::int32),
                 {"shape", "nc_stream_shuffle", "dst", "is int32; src is float32"});
   check_refused(

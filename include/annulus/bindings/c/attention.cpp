@@ -3,6 +3,7 @@
 #include "annulus/bindings/c/errors.hpp"
 #include "annulus/bindings/c/handles.hpp"
 #include "annulus/bindings/c/options.hpp"
+#include "annulus/bindings/c/tensors.hpp"
 
 using namespace annulus;
 using namespace annulus::bindings;
@@ -44,6 +45,16 @@ void annulus_attention_free(annulus_attention* attention) {
   if (!attention) return;
   if (attention->ring) std::erase(attention->ring->attentions, attention);
   delete attention;
+}
+
+int annulus_given_operands(annulus_operands const* operands) {
+  int given = ANNULUS_GIVEN_QKV;
+  if (!operands) return given;
+  if (is_given(operands->bias)) given |= ANNULUS_GIVEN_BIAS;
+  if (is_given(operands->mask)) given |= ANNULUS_GIVEN_MASK;
+  if (is_given(operands->query_segments)) given |= ANNULUS_GIVEN_SEGMENTS;
+  if (is_given(operands->sinks)) given |= ANNULUS_GIVEN_SINKS;
+  return given;
 }
 
 annulus_status annulus_forward(annulus_attention* attention, annulus_tensor const* q, annulus_tensor const* k,

@@ -85,6 +85,9 @@ class PassesOn final : public Passes {
       gradients.dbias = view_if_given<G, 4>(&results.dbias, "dbias", "dq");
       if (is_given(results.dsinks)) gradients.dsinks = sinks_view<Sum>(results.dsinks, "dsinks");
       this->operands.bias_gradient = is_given(results.dbias);
+      if (given.operands)
+        detail::require_operands_of_forward(given_to_forward(given.operands->forward_given),
+                                            detail::given_operands(this->operands));
     }
 
     using Sum = Accumulator<T>;
@@ -92,6 +95,15 @@ class PassesOn final : public Passes {
     TensorView<Sum const, 3> lse, lse_remainder;
     GradientViews<G, HostMemory> gradients;
   };
+
+  /// The operands that a sum of annulus_given names; 0: unset.
+  static std::optional<GivenOperands> given_to_forward(int sum) {
+    if (sum == 0) return std::nullopt;
+    detail::check<UnsupportedError>(sum > 0 && sum < 2 * ANNULUS_GIVEN_SINKS && (sum & ANNULUS_GIVEN_QKV) != 0,
+                                    "forward_given is ", sum, "; accepted: 0, or a result of annulus_given_operands()");
+    return GivenOperands{(sum & ANNULUS_GIVEN_BIAS) != 0, (sum & ANNULUS_GIVEN_MASK) != 0,
+                         (sum & ANNULUS_GIVEN_SEGMENTS) != 0, (sum & ANNULUS_GIVEN_SINKS) != 0};
+  }
 
   template <class T>
   void run_forward(ForwardArguments const& given) {

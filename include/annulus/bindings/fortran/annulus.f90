@@ -59,6 +59,7 @@ module annulus
     type(annulus_tensor) :: bias, mask, query_segments, key_segments, sinks
     integer(c_int) :: has_call = 0
     integer(c_int64_t) :: call = 0
+    integer(c_int) :: forward_given = 0
   end type
 
   type, bind(C) :: annulus_gradients
@@ -105,6 +106,10 @@ module annulus
       import :: c_ptr
       type(c_ptr), value :: attention
     end subroutine
+    integer(c_int) function annulus_given_operands(operands) bind(C)
+      import :: c_int, annulus_operands
+      type(annulus_operands), intent(in), optional :: operands
+    end function
     integer(c_int) function annulus_forward(attention, q, k, v, operands, output, lse, lse_remainder) bind(C)
       import :: c_int, c_ptr, annulus_tensor, annulus_operands
       type(c_ptr), value :: attention

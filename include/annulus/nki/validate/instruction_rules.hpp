@@ -168,7 +168,8 @@ inline void check(StreamShuffle const& i, Site const& site) {
   require_same_type(Rule::shape, i.dst, "src", i.src, site);
   site.require(i.src.elements() == i.dst.elements(), Rule::shape, "dst", i.dst.elements(),
                " elements per partition; src has ", i.src.elements(), ", and both must be equal");
-  Index const rounded = (std::max(i.src.partitions(), i.dst.partitions()) + 31) / 32 * 32;
+  Index const partitions = std::max(i.src.partitions(), i.dst.partitions());
+  Index const rounded = annulus::detail::saturating_sum(partitions, Index{31}) / 32 * 32;
   if (i.src.start_partition % start_partition_step(i.src.partitions()) == 0)
     require_start_partition(i.src.start_partition, rounded, "src", site);
   if (i.dst.start_partition % start_partition_step(i.dst.partitions()) == 0)

@@ -66,6 +66,7 @@ class Forward(NamedTuple):
     output: np.ndarray  #: [batch, queries, query_heads, value_dim]; a query that sees no key: 0
     lse: np.ndarray  #: [batch, query_heads, queries], natural log; a query that sees no key: -inf
     lse_remainder: np.ndarray  #: the rounding error of lse
+    given: int = 0  #: which operands the pass was given, which the backward pass must be given as well; 0: not compared
 
 
 class Gradients(NamedTuple):

@@ -45,7 +45,7 @@ class Attention:
         tensors = [tensor_of(array, name, dtype) for name, array in (("q", q), ("k", k), ("v", v))]
         results = [tensor_of(output, "output", dtype), tensor_of(lse, "lse"), tensor_of(remainder, "lse_remainder")]
         check(library.c.annulus_forward(self._handle, *map(byref, tensors), byref(given), *map(byref, results)))
-        return Forward(output, lse, remainder)
+        return Forward(output, lse, remainder, library.c.annulus_given_operands(byref(given)))
 
     def backward(self, dout: np.ndarray, forward: Forward, q: np.ndarray, k: np.ndarray, v: np.ndarray, *,
                  bias_gradient: bool = False, wide: bool = False, dtype: Optional[str] = None,
@@ -56,6 +56,7 @@ class Attention:
         """
         dout, q, k, v = np.asarray(dout), np.asarray(q), np.asarray(k), np.asarray(v)
         given = operands_of(operands, dtype, call)
+        given.forward_given = forward.given
         bias, sinks = operands.get("bias"), operands.get("sinks")
         if bias_gradient and bias is None:
             raise UnsupportedError("bias_gradient is set but no bias is given")

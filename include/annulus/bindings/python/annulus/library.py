@@ -28,7 +28,7 @@ Options = _structure("Options", [("causal", c_int)] + _fields(
         ("dropout_seed", c_uint64), ("sharding", Sharding), ("has_query_offset", c_int), ("query_offset", c_int64)
     ] + _fields(c_int, "rotation reproducible checked require_finite threads"))
 Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks") + [
-    ("has_call", c_int), ("call", c_int64)])
+    ("has_call", c_int), ("call", c_int64), ("forward_given", c_int)])
 Gradients = _structure("Gradients", _fields(Tensor, "dq dk dv dbias dsinks"))
 PlanRequest = _structure("PlanRequest", _fields(c_int, "pass_ dtype ranks") + _fields(
     c_int64, "batch query_heads kv_heads head_dim value_dim queries keys bias_batch bias_heads") + _fields(
