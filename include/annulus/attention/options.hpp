@@ -28,7 +28,7 @@ struct Options {
   bool reproducible = false;
   /// Positions of a leaf of a reproducible call: leaf i is [i * reproducible_leaf, (i + 1) * reproducible_leaf) of the
   /// queries, or of the keys. Leaves are computed apart, and their partial results are joined in a fixed binary tree.
-  Index reproducible_leaf = 512;
+  Index reproducible_leaf = AttentionRules{}.reproducible_leaf;
   Rotation rotation = Rotation::automatic;  ///< default: the side that sends fewer bytes
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;

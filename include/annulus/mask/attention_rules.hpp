@@ -20,7 +20,7 @@ struct AttentionRules {
   std::optional<Index> query_offset{};    ///< global position of query 0; set in plans and steps
   bool reproducible = false;              ///< the same bits for any number of ranks
   /// Positions of a leaf, the unit that partial results of a reproducible call are computed and joined in.
-  Index reproducible_leaf = 512;
+  Index reproducible_leaf = 1024;
 
   bool operator==(AttentionRules const&) const = default;
 

@@ -136,6 +136,11 @@ class LeafActions {
   void send(Index leaf, Index node, Index from) const {
     copy(slot(LeafSums::rotating, leaf, from), travelling(leaf, node));
   }
+  /// Clears what travels in place of the partial result: whole rows are sent.
+  void send_none(Index leaf, Index node) const {
+    RowRange const rows = leaf_of(LeafSums::rotating, leaf).local_rows(), held = travelling_.rows();
+    if (held.begin <= rows.begin && rows.end <= held.end) travelling(leaf, node).clear(context_.backend);
+  }
   void receive(Index leaf, Index node, Index into) const {
     copy(travelling(leaf, node), slot(LeafSums::rotating, leaf, into));
   }
@@ -198,13 +203,8 @@ void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Fin
     return LeafActions<A, C, B, Predicate, Fold, Finish>(context, fold, finish, step, here, travelling, progress);
   };
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
-    if (leaves.sums(LeafSums::rotating)) {
-      if (i == 0)
-        context.buffers.carried[0].hold({0, plan.carried_rows(rank)[0]});
-      else
-        PartialSums<A, Payload>{&results, {0, results.rows().size()}, results.layout().parts[0].batch}.clear(
-            context.backend);
-    }
+    if (i == 0 && leaves.sums(LeafSums::rotating))
+      context.buffers.carried[0].hold({0, plan.carried_rows(rank)[0]});
     walk.compute(i, actions(i, here, results, progress));
   };
   auto const join = [&](Payload const&, Payload const& from, int sent_in) {

@@ -44,10 +44,11 @@ class LeafGrid {
 
   using Shards = std::vector<std::vector<Segment>>;  ///< the segments of every rank
 
-  /// Throws UnsupportedError if a piece of a shard is not made of whole leaves, or if there are too many.
+  /// Throws UnsupportedError for a length below 1, if a piece of a shard is not made of whole leaves, or if there are too many.
   LeafGrid(Index length, Shards const& queries, Shards const& keys, Mask const& mask, Index query_offset,
            bool elementwise)
       : length_(length), mask_(mask), query_offset_(query_offset), elementwise_(elementwise) {
+    check<UnsupportedError>(length >= 1, "reproducible_leaf is ", length, "; accepted: 1 or more positions");
     cut(Side::query, "query", queries);
     cut(Side::key, "key", keys);
     find_visible();

@@ -65,6 +65,7 @@ class LeafSchedule {
 ///   fold(resident_leaf, rotating_leaf, slots)   computes a pair of leaves into slots
 ///   join(sums, leaf, into, from)                joins two slots with partial results of a leaf
 ///   send(leaf, node, slot)                      copies a slot to the results that leave after the step
+///   send_none(leaf, node)                       says that there is no such partial result of the leaf
 ///   receive(leaf, node, slot)                   copies arrived results to a slot
 ///   clear(sums, leaf, slot)                     makes the sums of a slot empty
 ///   finish(sums, leaf, slot)                    uses the result of a leaf
@@ -106,6 +107,7 @@ class LeafWalk {
         pools_[1].give_back(partial.slot);
       }
       most_nodes_ = std::max(most_nodes_, node);
+      for (; node < schedule_->nodes_sent(); ++node) actions.send_none(tree.index(), node);
     }
   }
 
@@ -208,6 +210,7 @@ struct CountSlots {
   void fold(Index, Index, PairSlots) const {}
   void join(LeafSums, Index, Index, Index) const {}
   void send(Index, Index, Index) const {}
+  void send_none(Index, Index) const {}
   void receive(Index, Index, Index) const {}
   void clear(LeafSums, Index, Index) const {}
   void finish(LeafSums, Index, Index) const {}

@@ -270,9 +270,11 @@ ANNULUS_INLINE void RingPlan::check_sizes() const {
   Index const heads = product(std::max<Index>(s.batch, 1), std::max({s.query_heads, s.kv_heads, Index{1}}));
   Index const width = detail::saturating_sum(detail::saturating_sum(s.head_dim, s.value_dim), 4);
   Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
-  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks()),
+  // A reproducible pass may hold a partial result of a row for each leaf.
+  Index const partial = request_.rules.reproducible ? detail::LeafGrid::most_leaves : 1;
+  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks(), partial),
                                   product(request_.bias_gradient_elements, bytes, rows),
-                                  product(heads, request_.sinks, bytes, ranks(), Index{ranks()} + 1)});
+                                  product(heads, request_.sinks, bytes, ranks(), ranks() + partial)});
   detail::check<ShapeError>(largest < detail::largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads,
                             " query heads, ", s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ",
                             s.value_dim, ", ", request_.sinks, " sink logits per head, ", positions, " positions and ",
