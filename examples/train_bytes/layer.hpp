@@ -89,7 +89,7 @@ MiddleGradients<T> feed_forward_backward(LayerWeights<T const> const& weights, M
   Matrix<T> dnormalised = linear_backward<T>(dgate, y, weights.gate, gradient.gate);
   dnormalised += linear_backward<T>(dup, y, weights.up, gradient.up);
   Matrix<T> dmiddle = doutput + rms_norm_backward<T>(dnormalised, saved.middle, saved.feed_forward_input.scale,
-                                                           weights.feed_forward_norm, gradient.feed_forward_norm);
+                                                     weights.feed_forward_norm, gradient.feed_forward_norm);
 
   Matrix<T> dattended = linear_backward<T>(dmiddle, saved.attended, weights.output, gradient.output);
   return {std::move(dmiddle), std::move(dattended)};

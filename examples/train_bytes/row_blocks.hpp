@@ -32,7 +32,8 @@ std::vector<RowBlock<T>> row_blocks(std::vector<Index> const& positions, Index l
   auto const add = [&](Index leaf, std::size_t begin, std::size_t end) {
     std::vector<Index> const part(positions.begin() + static_cast<std::ptrdiff_t>(begin),
                                   positions.begin() + static_cast<std::ptrdiff_t>(end));
-    blocks.push_back({leaf, static_cast<Index>(begin), part, Rotary<T>(part, shape.head_dim()), {}, Parameters<T>(shape)});
+    blocks.push_back(
+        {leaf, static_cast<Index>(begin), part, Rotary<T>(part, shape.head_dim()), {}, Parameters<T>(shape)});
   };
   if (leaf_length == 0) {
     add(0, 0, positions.size());
@@ -72,9 +73,12 @@ Matrix<T> rows_of(RowBlock<T> const& block, Matrix<T> const& all, Index batch) {
 template <class T, class Select>
 Projections<T> joined_projections(std::vector<RowBlock<T>> const& blocks, Index batch, ModelShape const& shape,
                                   Select&& select) {
-  return {joined(blocks, batch, shape.width, [&](auto const& block) -> auto const& { return select(block).q; }),
-          joined(blocks, batch, shape.kv_width(), [&](auto const& block) -> auto const& { return select(block).k; }),
-          joined(blocks, batch, shape.kv_width(), [&](auto const& block) -> auto const& { return select(block).v; })};
+  return {joined(
+              blocks, batch, shape.width, [&](auto const& block) -> auto const& { return select(block).q; }),
+          joined(
+              blocks, batch, shape.kv_width(), [&](auto const& block) -> auto const& { return select(block).k; }),
+          joined(
+              blocks, batch, shape.kv_width(), [&](auto const& block) -> auto const& { return select(block).v; })};
 }
 
 /// Forward pass of all blocks, whose activations it sets. bytes(block): those of its rows, window after window.
@@ -88,8 +92,9 @@ void blocks_forward(Parameters<T> const& parameters, std::vector<RowBlock<T>>& b
     for (RowBlock<T>& block : blocks)
       project<T>(weights, std::move(block.activations.last), block.rotary, layer(block));
     Matrix<T> const attended = attention.forward(
-        i, joined_projections(blocks, batch, parameters.shape(),
-                              [&](auto const& block) -> auto const& { return layer(block).rotated; }));
+        i,
+        joined_projections(
+            blocks, batch, parameters.shape(), [&](auto const& block) -> auto const& { return layer(block).rotated; }));
     for (RowBlock<T>& block : blocks)
       block.activations.last = feed_forward<T>(weights, rows_of(block, attended, batch), layer(block));
   }
@@ -114,10 +119,13 @@ void blocks_backward(Parameters<T> const& parameters, std::vector<RowBlock<T>>& 
     auto const place = [&](auto const& block) { return static_cast<std::size_t>(&block - blocks.data()); };
     Index const width = parameters.shape().width;
     Projections<T> const d = attention.backward(
-        i, joined(blocks, batch, width, [&](auto const& b) -> auto const& { return middle[place(b)].attended; }),
-        joined_projections(blocks, batch, parameters.shape(),
-                           [&](auto const& b) -> auto const& { return layer(b).rotated; }),
-        joined(blocks, batch, width, [&](auto const& b) -> auto const& { return layer(b).attended; }));
+        i,
+        joined(
+            blocks, batch, width, [&](auto const& b) -> auto const& { return middle[place(b)].attended; }),
+        joined_projections(
+            blocks, batch, parameters.shape(), [&](auto const& b) -> auto const& { return layer(b).rotated; }),
+        joined(
+            blocks, batch, width, [&](auto const& b) -> auto const& { return layer(b).attended; }));
     for (std::size_t b = 0; b < blocks.size(); ++b)
       streams[b] = project_backward<T>(
           weights, middle[b].middle,

@@ -62,8 +62,8 @@ class Trainer {
     forward(windows);
     double const mean = mean_loss(windows, 1 / static_cast<double>(options_.batch * options_.context));
     blocks_backward(parameters_, blocks_, options_.batch, attention_);
-    gradient_.values() =
-        sum_over_ranks<T>(gradient_.values().size(), [](auto const& block) -> auto const& { return block.gradient.values(); });
+    gradient_.values() = sum_over_ranks<T>(
+        gradient_.values().size(), [](auto const& block) -> auto const& { return block.gradient.values(); });
     return mean;
   }
 
@@ -96,8 +96,7 @@ class Trainer {
   /// The mean cross entropy of all rows of all ranks. The logits become the gradient of `weight` times its sum.
   double mean_loss(Windows const& windows, double weight) {
     auto const loss_of = [&](RowBlock<T>& block) {
-      return Column<double>::Constant(
-          1, cross_entropy(block.activations.logits, bytes_of(block, windows, 1), weight));
+      return Column<double>::Constant(1, cross_entropy(block.activations.logits, bytes_of(block, windows, 1), weight));
     };
     return sum_over_ranks<double>(1, loss_of)[0] / static_cast<double>(options_.batch * options_.context);
   }

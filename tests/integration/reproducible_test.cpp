@@ -27,14 +27,13 @@ constexpr std::array deals{Deal::contiguous, Deal::zigzag, Deal::block_striped, 
 template <class T, class Backend>
 RingResult result_of(RingProblem const& problem, annulus::ZeroCopy zero_copy = annulus::ZeroCopy::automatic,
                      int threads = 0) {
-  auto const ranks = annulus::run_ring(
-      problem.ranks,
-      [&](SimulatedRing& ring) {
-        Backend backend{};
-        if constexpr (requires { backend.threads; }) backend.threads = threads;
-        return run_rank<T>(problem, ring, backend);
-      },
-      {.zero_copy = zero_copy});
+  auto const ranks = annulus::run_ring(problem.ranks,
+                                       [&](SimulatedRing& ring) {
+                                         Backend backend{};
+                                         if constexpr (requires { backend.threads; }) backend.threads = threads;
+                                         return run_rank<T>(problem, ring, backend);
+                                       },
+                                       {.zero_copy = zero_copy});
   return assemble(problem, ranks);
 }
 
@@ -88,13 +87,8 @@ void sweep_reproducible(std::uint64_t first_seed, std::uint64_t count, Bounds co
 
 /// A problem whose leaves have several blocks of the fast kernels.
 RingProblem long_problem() {
-  RingProblem problem = small_ring_problem({.batch = 1,
-                                            .query_heads = 2,
-                                            .kv_heads = 1,
-                                            .query_length = 2300,
-                                            .head_dim = 32,
-                                            .value_dim = 24},
-                                           1);
+  RingProblem problem = small_ring_problem(
+      {.batch = 1, .query_heads = 2, .kv_heads = 1, .query_length = 2300, .head_dim = 32, .value_dim = 24}, 1);
   problem.dense.causal = true;
   settle(problem);
   return problem;
@@ -152,8 +146,8 @@ TEST_CASE("reproducible: leaves of many blocks, any number of threads", "[reprod
         CAPTURE(ranks, threads, rotation == Rotation::keys);
         Deal const deal = ranks == 3 ? Deal::contiguous : Deal::zigzag;
         CHECK(different_results(result_of<float, annulus::CpuBackend>(on(ranks, deal, rotation),
-                                                                annulus::ZeroCopy::automatic, threads),
-                          expected) == "");
+                                                                      annulus::ZeroCopy::automatic, threads),
+                                expected) == "");
       }
 }
 
@@ -179,7 +173,8 @@ TEST_CASE("reproducible: few queries and many keys, without lse_remainder", "[re
       Tensor output(1, own, heads, dim);
       Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, heads, own);
       annulus::RingAttention(ring, backend, options)
-          .forward_into(rows_of(q, 0, own), rows_of(k, begin, end - begin), rows_of(v, begin, end - begin), output, lse);
+          .forward_into(rows_of(q, 0, own), rows_of(k, begin, end - begin), rows_of(v, begin, end - begin), output,
+                        lse);
       return std::vector<float>(output.data(), output.data() + output.size());
     })[0];
   };
@@ -199,13 +194,13 @@ TEST_CASE("reproducible: buffers have the bytes of the plan", "[reproducible]") 
       for (Rotation rotation : {Rotation::keys, Rotation::queries})
         for (bool zero_copy : {true, false}) {
           RingProblem const other = reproducible_on(problem, ranks, deal, 4, rotation, 1);
-          auto const results = annulus::run_ring(
-              ranks,
-              [&](SimulatedRing& ring) {
-                annulus::ReferenceBackend backend;
-                return run_rank<float>(other, ring, backend);
-              },
-              {.zero_copy = zero_copy ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never});
+          auto const results =
+              annulus::run_ring(ranks,
+                                [&](SimulatedRing& ring) {
+                                  annulus::ReferenceBackend backend;
+                                  return run_rank<float>(other, ring, backend);
+                                },
+                                {.zero_copy = zero_copy ? annulus::ZeroCopy::automatic : annulus::ZeroCopy::never});
           auto const forward = plan_of<float>(other, annulus::Pass::forward, false, zero_copy);
           auto const backward = plan_of<float>(other, annulus::Pass::backward, false, zero_copy);
           for (int rank = 0; rank < ranks; ++rank) {
@@ -246,9 +241,7 @@ TEST_CASE("reproducible: the comparison detects results that depend on the numbe
   problem.dense.causal = true;
   settle(problem);
   round_operands<float>(problem);
-  auto const on = [&](int ranks) {
-    return reproducible_on(problem, ranks, Deal::contiguous, 8, Rotation::queries, 1);
-  };
+  auto const on = [&](int ranks) { return reproducible_on(problem, ranks, Deal::contiguous, 8, Rotation::queries, 1); };
   RingResult const expected = result_of<float, annulus::ReferenceBackend>(on(1));
   REQUIRE(different_results(result_of<float, annulus::ReferenceBackend>(on(3)), expected) == "");
 

@@ -194,7 +194,8 @@ TEST_CASE("slots of a contiguous sharding grow with the logarithm of the leaves"
 
 TEST_CASE("leaves of a side are limited in number", "[schedule][reproducible]") {
   auto const plan = [](Index length) {
-    return RingPlan({.query_lengths = {4}, .key_lengths = {length}, .rules = {.reproducible = true, .reproducible_leaf = 2}});
+    return RingPlan(
+        {.query_lengths = {4}, .key_lengths = {length}, .rules = {.reproducible = true, .reproducible_leaf = 2}});
   };
   CHECK_NOTHROW(plan(2 * LeafGrid::most_leaves));
   CHECK_THROWS_WITH(plan(2 * LeafGrid::most_leaves + 1),

@@ -23,9 +23,9 @@ inline std::vector<std::vector<annulus::Index>> dealt_positions(Deal deal, int r
   annulus::Index const leaves = (length + leaf - 1) / leaf;
   for (annulus::Index i = 0; i < leaves; ++i) {
     annulus::Index const piece = i * 2 * ranks / leaves;
-    annulus::Index const rank = deal == Deal::contiguous  ? i * ranks / leaves
-                                : deal == Deal::zigzag    ? std::min(piece, 2 * ranks - 1 - piece)
-                                                          : choose.below(ranks);
+    annulus::Index const rank = deal == Deal::contiguous ? i * ranks / leaves
+                                : deal == Deal::zigzag   ? std::min(piece, 2 * ranks - 1 - piece)
+                                                         : choose.below(ranks);
     auto& own = positions[static_cast<std::size_t>(rank)];
     std::vector<annulus::Index> added;
     for (annulus::Index p = i * leaf; p < std::min((i + 1) * leaf, length); ++p) added.push_back(p);

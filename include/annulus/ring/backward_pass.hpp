@@ -193,7 +193,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     if constexpr (!std::same_as<G, A>)
       if (gradients.dbias.data()) convert(dbias, gradients.dbias);
     if (!operands.sinks) return;
-    if (!plan.leaves()) sink_gradients_of(rank, {0, plan.local_queries(rank)});
+    if (!plan.leaves())
+      sink_gradients_of(rank, {0, plan.local_queries(rank)});
     else
       for (Index const index : plan.leaves()->grid().of_rank(Side::query, rank)) {
         Leaf const& leaf = plan.leaves()->grid().leaf(Side::query, index);
@@ -213,10 +214,11 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     using Sums = PartialSums<A, Payload>;
     auto const add_leaves = [&](LeafPair const& pair, Payload const& here, Progress progress,
                                 std::array<Sums, 2> const& partial) {
-      auto const sum_of = [&](Gradient const& gradient) { return partial[gradient.travels ? 1 : 0].view(gradient.part); };
+      auto const sum_of = [&](Gradient const& gradient) {
+        return partial[gradient.travels ? 1 : 0].view(gradient.part);
+      };
       auto bias_gradients = dbias_pairs;
-      if (bias_gradients.data())
-        bias_gradients = bias_gradients.slice(2, pair.queries.begin, pair.queries.size());
+      if (bias_gradients.data()) bias_gradients = bias_gradients.slice(2, pair.queries.begin, pair.queries.size());
       backend.add_gradients(
           builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
                                pair.keys.begin, rotating_ids(operands, plan, pair.step, here), progress),

@@ -36,9 +36,7 @@ struct PartialSums {
   }
   RunningState<A, Space> state() const {
     auto const statistics = [&](Part part) {
-      return payload->template statistics<A>(part)
-          .slice(0, node * batch, batch)
-          .slice(2, rows.begin, rows.size());
+      return payload->template statistics<A>(part).slice(0, node * batch, batch).slice(2, rows.begin, rows.size());
     };
     return {view(Part::accumulator), statistics(Part::maximum), statistics(Part::sum)};
   }
@@ -203,8 +201,7 @@ void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Fin
     return LeafActions<A, C, B, Predicate, Fold, Finish>(context, fold, finish, step, here, travelling, progress);
   };
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
-    if (i == 0 && leaves.sums(LeafSums::rotating))
-      context.buffers.carried[0].hold({0, plan.carried_rows(rank)[0]});
+    if (i == 0 && leaves.sums(LeafSums::rotating)) context.buffers.carried[0].hold({0, plan.carried_rows(rank)[0]});
     walk.compute(i, actions(i, here, results, progress));
   };
   auto const join = [&](Payload const&, Payload const& from, int sent_in) {
@@ -214,7 +211,8 @@ void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Fin
     walk.finish(actions(plan.steps() - 1, own_results, own_results, {}));
     end();
   };
-  rotate(plan, context.communicator, context.backend, context.buffers, visit, [](int, Payload const&) {}, join, use);
+  rotate(
+      plan, context.communicator, context.backend, context.buffers, visit, [](int, Payload const&) {}, join, use);
 }
 
 }  // namespace annulus::detail

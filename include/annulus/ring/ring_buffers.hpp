@@ -91,7 +91,7 @@ struct RingBuffers : OpenWindows<C> {
   Payload resident;
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
   StepPlaces places;
-  LeafWalk leaves;  ///< of a reproducible pass
+  LeafWalk leaves;         ///< of a reproducible pass
   std::uint64_t call = 0;  ///< number of the call that uses the buffers; seeds the checksums
 
   /// Allocates what the plan needs, and waits until no rank reads the rows of the previous call any more. Throws
@@ -108,9 +108,10 @@ struct RingBuffers : OpenWindows<C> {
     resident.reserve(backend, plan.resident_layout(), plan.resident_sum_rows(rank));
     resident.hold({0, plan.resident_sum_rows(rank)});
     if (plan.request().pass == Pass::forward) return;
-    for (auto [payload, layout, count] : {std::tuple{&delta, plan.delta_layout(), plan.local_queries(rank)},
-                                          {&bias_gradient, plan.bias_gradient_layout(), plan.local_queries(rank)},
-                                          {&sink_gradients, plan.sink_gradient_layout(), plan.all_sink_gradient_rows()}}) {
+    for (auto [payload, layout, count] :
+         {std::tuple{&delta, plan.delta_layout(), plan.local_queries(rank)},
+          {&bias_gradient, plan.bias_gradient_layout(), plan.local_queries(rank)},
+          {&sink_gradients, plan.sink_gradient_layout(), plan.all_sink_gradient_rows()}}) {
       payload->reserve(backend, layout, count);
       payload->hold({0, count});
     }

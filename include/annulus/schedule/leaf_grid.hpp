@@ -108,6 +108,12 @@ class LeafGrid {
     need.queries = needed_rows(Side::query, queries, keys);
     need.keys = needed_rows(Side::key, keys, queries);
   }
+  /// The same for [rank of the queries, rank of the keys].
+  void widen_to_leaves(std::span<Need> needs, int ranks) const {
+    std::size_t place = 0;
+    for (Rank queries = 0; queries < ranks; ++queries)
+      for (Rank keys = 0; keys < ranks; ++keys) widen_to_leaves(needs[place++], queries, keys);
+  }
 
  private:
   /// Local rows of the leaves of a rank that have visible pairs with leaves of the other side of another rank.
@@ -161,16 +167,15 @@ class LeafGrid {
       auto& own = cut.of_rank.emplace_back();
       for (Piece const& piece : pieces_of(shards[r])) {
         Index const begin = piece.global_begin, end = begin + piece.length;
-        check<UnsupportedError>(
-            (piece.global_stride == 1 || piece.length == 1) && begin % length_ == 0 &&
-                (end % length_ == 0 || end == positions),
-            "reproducible: rank ", r, " has a piece of ", piece.length, " ", name, " positions from ", begin,
-            piece.global_stride == 1 ? "" : " in steps", "; accepted: pieces of whole leaves of reproducible_leaf = ",
-            length_, " positions, which begin at a multiple of it and end at one or with the sequence");
+        check<UnsupportedError>((piece.global_stride == 1 || piece.length == 1) && begin % length_ == 0 &&
+                                    (end % length_ == 0 || end == positions),
+                                "reproducible: rank ", r, " has a piece of ", piece.length, " ", name,
+                                " positions from ", begin, piece.global_stride == 1 ? "" : " in steps",
+                                "; accepted: pieces of whole leaves of reproducible_leaf = ", length_,
+                                " positions, which begin at a multiple of it and end at one or with the sequence");
         for (Index position = begin; position < end; position += length_) {
-          cut.leaves[static_cast<std::size_t>(position / length_)] = {static_cast<Rank>(r),
-                                                                      piece.local_begin + (position - begin),
-                                                                      std::min(length_, end - position)};
+          cut.leaves[static_cast<std::size_t>(position / length_)] = {
+              static_cast<Rank>(r), piece.local_begin + (position - begin), std::min(length_, end - position)};
           own.push_back(position / length_);
         }
       }

@@ -216,8 +216,8 @@ struct CountSlots {
   void finish(LeafSums, Index, Index) const {}
 };
 
-ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate,
-                                          bool resident, bool rotating, std::vector<int> offsets, int ranks)
+ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident,
+                                          bool rotating, std::vector<int> offsets, int ranks)
     : grid_(std::move(grid)),
       keys_rotate_(keys_rotate),
       sums_{resident, rotating},

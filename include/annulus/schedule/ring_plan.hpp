@@ -77,9 +77,8 @@ class RingPlan {
   /// Distance in ranks of the prefetched shift between step i and i + 1.
   int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
 
-  /// True if results are sent directly to their owner after each step, because only parts of shards travel (local
-  /// masks) or the owner joins them (reproducible); otherwise they travel on with their rows and reach the owner with the
-  /// last shift.
+  /// True if results are sent directly to their owner after each step: only parts of shards travel (local masks), or the
+  /// owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the last shift.
   bool carried_direct() const { return direct_; }
   /// Distance in ranks of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
@@ -129,7 +128,7 @@ class RingPlan {
   Index resident_sum_rows(Rank rank) const {
     return leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::resident) : resident_rows(rank);
   }
-  /// Rows of a rank among the shares of all ranks in the gradients of sink logits: one, or (reproducible) one per leaf.
+  /// Rows of a rank's shares in the gradients of sink logits: one, or (reproducible) one for each leaf of its queries.
   RowRange sink_gradient_rows(Rank rank) const {
     return leaves_ ? leaves_->grid().ordered_by_rank(Side::query, rank) : RowRange{rank, rank + 1};
   }
@@ -363,8 +362,9 @@ ANNULUS_INLINE void RingPlan::find_leaves() {
                       : std::make_shared<detail::LeafGrid const>(
                             request_.rules.reproducible_leaf, query_segments_, key_segments_, request_.rules.mask,
                             request_.rules.query_offset.value_or(0), request_.elementwise);
-  for (std::size_t i = 0; i < needs_.size(); ++i) grid->widen_to_leaves(needs_[i], static_cast<Rank>(i) / ranks(), static_cast<Rank>(i) % ranks());
-  leaves_.emplace(std::move(grid), rotation_ == Rotation::keys, !resident_.empty(), !carried_.empty(), offsets_, ranks());
+  grid->widen_to_leaves(needs_, ranks());
+  leaves_.emplace(std::move(grid), rotation_ == Rotation::keys, !resident_.empty(), !carried_.empty(), offsets_,
+                  ranks());
   for (PartLayout& part : carried_.parts) part.batch *= leaves_->nodes_sent();
 }
 
