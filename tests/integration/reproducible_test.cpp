@@ -24,14 +24,14 @@ namespace {
 
 constexpr std::array deals{Deal::contiguous, Deal::zigzag, Deal::block_striped, Deal::shuffled};
 
-template <class T, class Backend>
+template <class T, class Backend, class Placement = HostPlacement>
 RingResult result_of(RingProblem const& problem, annulus::ZeroCopy zero_copy = annulus::ZeroCopy::automatic,
                      int threads = 0) {
   auto const ranks = annulus::run_ring(problem.ranks,
                                        [&](SimulatedRing& ring) {
                                          Backend backend{};
                                          if constexpr (requires { backend.threads; }) backend.threads = threads;
-                                         return run_rank<T>(problem, ring, backend);
+                                         return run_rank<T, Placement>(problem, ring, backend);
                                        },
                                        {.zero_copy = zero_copy});
   return assemble(problem, ranks);
@@ -181,6 +181,19 @@ TEST_CASE("reproducible: few queries and many keys, without lse_remainder", "[re
   auto const expected = output_on(1, 1);
   for (int ranks : {1, 2, 3, 6})
     for (int threads : {1, 4}) CHECK(output_on(ranks, threads) == expected);
+}
+
+TEST_CASE("reproducible: operands in any axis order", "[reproducible]") {
+  for (std::uint64_t seed = 930'000; seed < 930'012; ++seed) {
+    RingProblem problem = random_ring_problem(seed);
+    round_operands<float>(problem);
+    RingProblem const alone = reproducible_on(problem, 1, Deal::contiguous, 4, Rotation::keys, seed);
+    RingProblem const spread = reproducible_on(problem, 3, Deal::shuffled, 4, Rotation::queries, seed);
+    INFO(spread.text);
+    RingResult const expected = result_of<float, annulus::CpuBackend>(alone);
+    CHECK(different_results(result_of<float, annulus::CpuBackend, TransposedPlacement>(alone), expected) == "");
+    CHECK(different_results(result_of<float, annulus::CpuBackend, TransposedPlacement>(spread), expected) == "");
+  }
 }
 
 TEST_CASE("reproducible: buffers have the bytes of the plan", "[reproducible]") {
