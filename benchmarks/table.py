@@ -3,7 +3,7 @@
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      one of attention, options, short, decode, headers, ring, mpi_ring, merge
+benchmarks/table.py --only ring      one of attention, options, short, decode, headers, ring, mpi_ring, reproducible, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
@@ -18,7 +18,7 @@ import sys
 from results import attention_name, context, load
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("attention", "options", "short", "decode", "headers", "ring", "mpi_ring", "merge")
+PROGRAMS = ("attention", "options", "short", "decode", "headers", "ring", "mpi_ring", "reproducible", "merge")
 
 # Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
 GOALS = {
@@ -37,6 +37,8 @@ SPEEDUP_PER_THREAD_GOAL = 0.97
 RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
 RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
 MPI_SPEEDUP_PER_RANK_GOAL = 0.95
+# Percent of the speed of the same call without the option.
+REPRODUCIBLE_GOAL = 90
 # Speed with an option relative to the same case without: {option: (forward, backward)}; a predicate that means causal,
 # to a causal mask.
 OPTION_GOALS = {
@@ -267,6 +269,15 @@ def print_rings(seen):
              f"exposed {values['exposed_cpu_%']:.1f} %; balance {values['balance_%']:.0f} %")
 
 
+def print_reproducible(seen):
+    print()
+    line("reproducible, percent of the speed without it", "reached", "goal")
+    for name, values in seen.items():
+        _, ranks, sharding, step, mask = name.split("/")[:5]
+        line(f"{ranks.split(':')[1]} ranks, {sharding}, {step}, {mask}", f"{values['speed_%']:.0f}", str(REPRODUCIBLE_GOAL),
+             f"by CPU time {values['cpu_speed_%']:.0f} %; bytes {values['bytes_%']:.0f} %")
+
+
 def print_decodes(seen):
     print()
     line("one query, percent of the memory's read bandwidth", "reached", "goal")
@@ -339,6 +350,8 @@ def main():
     rings = [files[name] for name in ("ring", "mpi_ring") if name in files]
     if rings:
         print_rings(load(rings))
+    if "reproducible" in files:
+        print_reproducible(load([files["reproducible"]]))
     if "decode" in files:
         print_decodes(load([files["decode"]]))
     if "merge" in files:

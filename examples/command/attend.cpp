@@ -57,6 +57,7 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_timeout(app, options.timeout);
   add_sharding(app, options.attention.sharding, options.block);
   add_rotation(app, options.attention.rotation);
+  add_reproducible(app, options.attention.reproducible, options.attention.reproducible_leaf);
   app.add_option("--backend", options.backend, "compute backend: " + names_of_backends())
       ->default_str(options.backend)
       ->type_name("cpu|reference|nki");

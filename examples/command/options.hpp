@@ -208,6 +208,17 @@ inline void add_logit_options(CLI::App& app, annulus::Options& attention) {
       ->capture_default_str();
 }
 
+/// Adds --reproducible and --reproducible-leaf.
+inline void add_reproducible(CLI::App& app, bool& reproducible, annulus::Index& leaf) {
+  add_switch(app, "--reproducible", reproducible,
+             "the same bits for any number of ranks, with shardings whose pieces are whole leaves");
+  app.add_option("--reproducible-leaf", leaf, "positions of a leaf of --reproducible")
+      ->check(whole_number(annulus::Index{1}, std::numeric_limits<annulus::Index>::max()))
+      ->type_name("N")
+      ->capture_default_str()
+      ->needs("--reproducible");
+}
+
 /// Adds --causal, --window, --sink-tokens, --chunk and --query-offset.
 inline void add_mask_options(CLI::App& app, annulus::Mask& mask, std::optional<annulus::Index>& query_offset) {
   constexpr annulus::Index most = std::numeric_limits<annulus::Index>::max();

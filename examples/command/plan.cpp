@@ -83,6 +83,8 @@ Call call_of(PlanOptions const& options) {
             .options = {.mask = options.mask,
                         .sharding = sharding,
                         .query_offset = options.query_offset,
+                        .reproducible = options.reproducible,
+                        .reproducible_leaf = options.reproducible_leaf,
                         .rotation = options.rotation}};
   call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), queries, keys);
   return call;
@@ -268,6 +270,7 @@ void write_json(std::ostream& out, RingPlan const& plan, bool every_step) {
   nlohmann::json whole{{"pass", plan.request().pass == Pass::forward ? "forward" : "backward"},
                        {"sharding", plan.request().sharding.name()},
                        {"rotation", std::string(annulus::name_of(plan.rotation()))},
+                       {"reproducible", plan.request().rules.reproducible},
                        {"summarized", !every_step},
                        {"offsets_without_step", annulus::offsets_without_step(plan)},
                        {"total_bytes_sent", plan.total_bytes_sent()},
@@ -296,6 +299,8 @@ void print_columns() {
 /// Says which shardings balance the work of the ranks, if the chosen one does not.
 void print_balance(Call call, RingPlan const& plan) {
   if (plan.imbalance() <= balanced) return;
+  // The work of a rank does not depend on the leaves, which need not fit the other shardings.
+  call.options.reproducible = false;
   std::string better;
   double smallest = plan.imbalance();
   for (auto const& [word, sharding] : shardings) {
@@ -328,6 +333,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
+  add_reproducible(plan, options.reproducible, options.reproducible_leaf);
   add_choice(plan, "--pass", options.passes,
              Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},
              "passes to plan")
@@ -338,7 +344,8 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
                  " steps in total are summarised, in JSON with \"summarized\": true");
   add_file(plan, "--svg", options.svg, "draw the work of each rank in each step as an SVG picture");
   add_file(plan, "--svg-memory", options.svg_memory,
-           "draw the memory of a rank against the number of tokens as an SVG picture");
+           "draw the memory of a rank against the number of tokens as an SVG picture")
+      ->excludes("--reproducible");
   return plan;
 }
 

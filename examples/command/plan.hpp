@@ -1,6 +1,7 @@
 #pragma once
 // `annulus plan`: steps, bytes, memory and balance of a problem, without any data.
 
+#include <annulus/attention/options.hpp>
 #include <annulus/core/scalar.hpp>
 #include <annulus/mask/mask.hpp>
 #include <annulus/schedule/ring_plan.hpp>
@@ -35,6 +36,8 @@ struct PlanOptions {
   annulus::Mask mask{};
   std::optional<annulus::Index> query_offset;
   annulus::Rotation rotation = annulus::Rotation::automatic;
+  bool reproducible = false;
+  annulus::Index reproducible_leaf = annulus::Options{}.reproducible_leaf;
   Passes passes{};
   bool json = false;
   bool every_step = false;                ///< list all steps even where the default is a summary

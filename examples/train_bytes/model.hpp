@@ -22,40 +22,49 @@ template <class T>
 struct Activations {
   std::vector<std::uint8_t> bytes;
   std::vector<LayerActivations<T>> layers;
-  Matrix<T> last;  ///< residual stream after the last layer
+  Matrix<T> last;  ///< residual stream after the last layer so far
   Normalised<T> head_input;
   Matrix<T> logits;  ///< [rows, 256]: of the byte that follows each row
 };
 
-/// bytes: of each row, sequence after sequence; rotary: for the rows of a sequence.
-template <class T, class Attention>
-Activations<T> model_forward(Parameters<T> const& parameters, std::vector<std::uint8_t> bytes, Rotary<T> const& rotary,
-                             Attention& attention) {
+/// Begins a forward pass: the residual stream is that of the embedded bytes. bytes: of each row, sequence after sequence.
+template <class T>
+Activations<T> embedded(Parameters<T> const& parameters, std::vector<std::uint8_t> bytes) {
   Activations<T> result;
   result.bytes = std::move(bytes);
   result.layers.resize(static_cast<std::size_t>(parameters.shape().layers));
-  Matrix<T> x = embed<T>(result.bytes, parameters.embedding());
-  for (Index i = 0; i < parameters.shape().layers; ++i)
-    x = layer_forward<T>(parameters.layer(i), i, std::move(x), rotary, attention,
-                         result.layers[static_cast<std::size_t>(i)]);
-  result.last = std::move(x);
-  result.head_input = rms_norm<T>(result.last, parameters.final_norm());
-  result.logits = result.head_input.output * parameters.embedding().transpose();
+  result.last = embed<T>(result.bytes, parameters.embedding());
   return result;
 }
 
-/// Adds the gradients of the parameters to `gradient`, given that of the logits.
-template <class T, class Attention>
-void model_backward(Parameters<T> const& parameters, Activations<T> const& saved, Matrix<T> const& dlogits,
-                    Rotary<T> const& rotary, Attention& attention, Parameters<T>& gradient) {
+/// Ends a forward pass, after the last layer: computes the logits.
+template <class T>
+void head(Parameters<T> const& parameters, Activations<T>& activations) {
+  activations.head_input = rms_norm<T>(activations.last, parameters.final_norm());
+  activations.logits = activations.head_input.output * parameters.embedding().transpose();
+}
+
+/// Backward pass of head, given the gradient of the logits: adds the gradients of the parameters to `gradient`, and
+/// returns that of the residual stream.
+template <class T>
+Matrix<T> head_backward(Parameters<T> const& parameters, Activations<T> const& saved, Matrix<T> const& dlogits,
+                        Parameters<T>& gradient) {
   gradient.embedding().noalias() += dlogits.transpose() * saved.head_input.output;
   Matrix<T> const dhead_input = dlogits * parameters.embedding();
-  Matrix<T> dx = rms_norm_backward<T>(dhead_input, saved.last, saved.head_input.scale, parameters.final_norm(),
-                                      gradient.final_norm());
-  for (Index i = parameters.shape().layers; i-- > 0;)
-    dx = layer_backward<T>(parameters.layer(i), i, dx, rotary, attention, saved.layers[static_cast<std::size_t>(i)],
-                           gradient.layer(i));
-  embed_backward<T>(dx, saved.bytes, gradient.embedding());
+  return rms_norm_backward<T>(dhead_input, saved.last, saved.head_input.scale, parameters.final_norm(),
+                              gradient.final_norm());
+}
+
+/// rotary: for the rows of a sequence.
+template <class T, class Attention>
+Activations<T> model_forward(Parameters<T> const& parameters, std::vector<std::uint8_t> bytes, Rotary<T> const& rotary,
+                             Attention& attention) {
+  Activations<T> result = embedded(parameters, std::move(bytes));
+  for (Index i = 0; i < parameters.shape().layers; ++i)
+    result.last = layer_forward<T>(parameters.layer(i), i, std::move(result.last), rotary, attention,
+                                   result.layers[static_cast<std::size_t>(i)]);
+  head(parameters, result);
+  return result;
 }
 
 }  // namespace train_bytes

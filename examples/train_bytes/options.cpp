@@ -83,6 +83,10 @@ std::optional<CommandLine> parse(int argc, char const* const* argv, std::filesys
   annulus_command::add_choice(app, "--sharding", line.training.sharding, annulus_command::shardings,
                               "which rank owns which position")
       ->default_str("contiguous");
+  annulus_command::add_extent(app, "--reproducible", line.training.leaf, 1 << 20,
+                              "the same loss to the bit for any number of ranks, whose shards are made of whole leaves "
+                              "of so many positions")
+      ->type_name("LEAF");
   annulus_command::add_choice(app, "--dtype", line.in_double,
                               annulus_command::Choices<bool>{{"f32", false}, {"f64", true}},
                               "element type of the model")

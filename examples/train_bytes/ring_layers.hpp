@@ -17,11 +17,16 @@ namespace train_bytes {
 template <class T, class Ring>
 class RingLayers {
  public:
-  /// batch: number of sequences; each rank holds sharding.lengths(...)[rank] rows of every sequence.
-  RingLayers(Ring& ring, ModelShape const& shape, Index batch, annulus::Sharding const& sharding)
+  /// batch: number of sequences; each rank holds sharding.lengths(...)[rank] rows of every sequence. leaf: see
+  /// TrainingOptions.
+  RingLayers(Ring& ring, ModelShape const& shape, Index batch, annulus::Sharding const& sharding, Index leaf = 0)
       : shape_(shape),
         batch_(batch),
-        attention_(ring, backend_, {.mask = annulus::causal(), .sharding = sharding}),
+        attention_(ring, backend_,
+                   {.mask = annulus::causal(),
+                    .sharding = sharding,
+                    .reproducible = leaf > 0,
+                    .reproducible_leaf = leaf > 0 ? leaf : annulus::Options{}.reproducible_leaf}),
         statistics_(static_cast<std::size_t>(shape.layers)) {}
   /// attention_ refers to backend_.
   RingLayers(RingLayers const&) = delete;

@@ -206,7 +206,8 @@ typedef struct annulus_options {
   int has_query_offset;       /**< 0: unset */
   int64_t query_offset;       /**< global position of query 0, if has_query_offset */
   annulus_rotation rotation;  /**< side that travels */
-  int reproducible;           /**< 1 is refused */
+  int reproducible;           /**< the same bits for any number of ranks */
+  int64_t reproducible_leaf;  /**< positions of a leaf of a reproducible call, default 1024 */
   int checked;                /**< -1, the default: as the library was built */
   int require_finite;         /**< fail on a result that is not finite */
   int threads;                /**< of this rank; 0, the default: its share of the cores of the node */

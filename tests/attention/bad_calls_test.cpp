@@ -145,8 +145,8 @@ std::vector<BadCall> wrong_options() {
   auto const dropout = [](double x) { return [x](Call& c) { c.options.dropout.probability = x; }; };
   auto const offset = [](Index x) { return [x](Call& c) { c.options.query_offset = x; }; };
   return {
-      unsupported("reproducible", {"reproducible is true; accepted: false"},
-                  [](Call& c) { c.options.reproducible = true; }),
+      together(unsupported("leaves of no position", {"reproducible_leaf is 0; accepted: 1 or more"},
+                           [](Call& c) { c.options.reproducible = true, c.options.reproducible_leaf = 0; })),
       unsupported("a NaN scale", {"softmax_scale is", "nan", "finite"}, scale(std::nan(""))),
       unsupported("an infinite scale", {"softmax_scale is inf"}, scale(infinity)),
       unsupported("a scale beyond single precision", {"softmax_scale is -1.6069380442589903e+60", "4 bytes"},

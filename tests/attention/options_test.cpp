@@ -179,7 +179,7 @@ TEST_CASE("extents of 0 are valid", "[attention]") {
 
 TEST_CASE("rules_of and visit leave no rule out", "[attention]") {
   // Fails to compile when a rule is added, which must then be changed below.
-  [[maybe_unused]] auto const& [mask, scale, softcap, dropout, offset, reproducible] = AttentionRules{};
+  [[maybe_unused]] auto const& [mask, scale, softcap, dropout, offset, reproducible, leaf] = AttentionRules{};
   auto const values = [](AttentionRules const& rules) {
     std::vector<std::string> texts;
     rules.visit([&](std::string_view name, auto const& value) {
@@ -196,8 +196,9 @@ TEST_CASE("rules_of and visit leave no rule out", "[attention]") {
                                         .logit_softcap = 6,
                                         .dropout = {0.5, 7},
                                         .query_offset = 8,
-                                        .reproducible = true}));
-  REQUIRE(defaults.size() == 11);
+                                        .reproducible = true,
+                                        .reproducible_leaf = 64}));
+  REQUIRE(defaults.size() == 12);
   for (std::size_t i = 0; i < defaults.size(); ++i) CHECK(defaults[i] != changed[i]);
 }
 

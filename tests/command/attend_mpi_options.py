@@ -26,6 +26,8 @@ DIFFERENCES = {
     "--sharding": ["--sharding", "zigzag"],
     "--block": ["--sharding", "block-striped", "--block", "3"],
     "--rotation": ["--rotation", "keys"],
+    "--reproducible": ["--reproducible"],
+    "--reproducible-leaf": ["--reproducible-leaf", "8", "--reproducible"],
     "--backend": ["--backend", "nki"],
     "--dtype": ["--dtype", "f64"],
     "--threads": ["--threads", "7"],
@@ -49,6 +51,7 @@ FIRST = {
     "--kv-segments": ["--kv-segments", "ids.npy", "--q-segments", "ids.npy"],
     "--sink-tokens": ["--window", "1,1"],
     "--block": ["--sharding", "block-striped", "--block", "2"],
+    "--reproducible-leaf": ["--reproducible-leaf", "4", "--reproducible"],
     "--seed": ["--seed", "18446744073709551614", "--dropout", "0.2"],
 }
 

@@ -84,6 +84,17 @@ with Folder():
         (["--dropout", "0.3", "--seed", str(2**64 - 1)], {"dropout": (0.3, 2**64 - 1)}),
         (["--dropout", "0.3", "--seed", "11", "--query-offset", "9"], {"dropout": (0.3, 11), "query_offset": 9}),
     ]
+    # The same bits for any number of ranks.
+    for arguments in (["--causal", "--dtype", "f32"], ["--sinks", "two_sinks.npy", "--bias", "bias.npy", "--bias-gradient"]):
+        ring = ["--reproducible", "--reproducible-leaf", "4", "--sharding", "block-striped", "--block", "4"]
+        alone = attend(*files, *arguments, *ring, "--ranks", "1", "--verify")
+        assert {"dbias", "dsinks"} <= set(alone) or "--causal" in arguments
+        for ranks in ("2", "3", "5", "8"):
+            found = attend(*files, *arguments, *ring, "--ranks", ranks)
+            assert all(np.array_equal(found[name], alone[name]) for name in alone), (arguments, ranks)
+    free = [attend(*files, "--causal", "--dtype", "f32", "--ranks", ranks)["dk"] for ranks in ("1", "3")]
+    assert not np.array_equal(*free)
+
     seen = [plain]
     for arguments, meaning in meanings:
         found = check(arguments, **meaning)

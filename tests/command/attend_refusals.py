@@ -33,6 +33,11 @@ with Folder():
             file.write(content)
         bad("--bias", "bad.npy", says=["bad.npy", says])
 
+    # Leaves.
+    bad("--reproducible", "--reproducible-leaf", "2", "--ranks", "2", says="whole leaves of reproducible_leaf = 2")
+    bad("--reproducible", "--backend", "nki", "--dtype", "f32", says="reproducible")
+    bad("--reproducible-leaf", "2", says="--reproducible")
+
     # The command line.
     refused(says=["subcommand", "attend|demo|plan"])
     refused("attack", says=["'attack'", "attend|demo|plan"])

@@ -47,6 +47,20 @@ assert abs(balance["zigzag"] - 1) < 1e-9 and balance["striped"] < 1.01 and balan
 block = plans("--tokens", "4096", "--ranks", "8", "--causal", "--sharding", "block-striped", "--block", "64")[0]
 assert block["sharding"] == "block-striped(64)" and 1.01 < block["imbalance"] < 1.2, block["imbalance"]
 
+# A reproducible backward pass sends each rank's gradients straight to their owner, three shards instead of four; with
+# zigzag two partial results of each row.
+fixed = ["--reproducible", "--reproducible-leaf", "8"]
+reproducible = plans(*shape, *fixed, "--rotation", "keys", "--dtype", "bf16")
+assert reproducible[0]["reproducible"] and not forward["reproducible"]
+for rank in reproducible[1]["ranks"]:
+    assert rank["bytes_sent"] == (ranks - 1) * shard * 2 + (ranks - 1) * shard * 4, rank
+for rank in plans(*shape, *fixed, "--rotation", "keys", "--dtype", "bf16", "--sharding", "zigzag")[1]["ranks"]:
+    assert rank["bytes_sent"] == (ranks - 1) * shard * 2 + (ranks - 1) * 2 * shard * 4, rank
+assert "reproducible: leaves of 8 positions, partial results sent for a row: 2\n" in plan(*shape, *fixed, "--rotation", "keys", "--sharding", "zigzag", "--pass", "backward")
+assert "times the mean work: --sharding zigzag" in plan("--tokens", "4096", "--ranks", "4", "--causal", "--reproducible")
+refused = run("plan", *shape, "--reproducible", "--reproducible-leaf", "3")
+assert refused.returncode == 2 and "whole leaves of reproducible_leaf = 3" in refused.stderr and refused.stderr.count("\n") == 1, refused
+
 # A window skips steps of the ring, and the plan lists the skipped ones.
 windowed = ["--tokens", "80", "--ranks", "8", "--causal", "--window", "9,0"]
 assert plans(*windowed)[0]["offsets_without_step"] == [2, 3, 4, 5, 6, 7]

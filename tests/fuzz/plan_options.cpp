@@ -108,6 +108,7 @@ Options any_options(ByteReader& in, Sharding sharding) {
   if (in.one_in(4)) options.mask.chunk = in.any_number();
   options.query_offset = any_or_unset();
   options.rotation = in.of({Rotation::automatic, Rotation::keys, Rotation::queries});
+  if (in.one_in(8)) options.reproducible = true, options.reproducible_leaf = in.any_number();
   return options;
 }
 

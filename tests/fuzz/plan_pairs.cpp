@@ -36,6 +36,8 @@ PlanRequest request_of(ByteReader& in) {
   request.rotation = in.of({Rotation::automatic, Rotation::keys, Rotation::queries});
   request.elementwise = in.one_in(4);
   request.zero_copy = in.one_in(3);
+  // Leaves of one position fit every sharding.
+  if (in.one_in(4)) request.rules.reproducible = true, request.rules.reproducible_leaf = 1;
   request.shape = {.batch = 1,
                    .query_heads = in.between(1, 3),
                    .kv_heads = 1,

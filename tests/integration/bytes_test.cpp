@@ -11,6 +11,7 @@
 #include "support/pass_log.hpp"
 #include "support/planned_pass.hpp"
 #include "support/random_ring_problem.hpp"
+#include "support/reproducible_problem.hpp"
 #include "support/small_ring_problem.hpp"
 
 using namespace annulus_test;
@@ -126,6 +127,21 @@ RingProblem unmasked(int ranks, annulus::Sharding const& sharding, Rotation rota
 }
 
 }  // namespace
+
+TEST_CASE("bytes: every shift of reproducible passes follows the plan", "[bytes][reproducible]") {
+  for (std::uint64_t seed = 740'000; seed < 740'012; ++seed) {
+    int const ranks = static_cast<int>(2 + seed % 7);
+    RingProblem problem = reproducible_on(random_ring_problem(seed), ranks, static_cast<Deal>(seed % 4), 4,
+                                          seed % 3 == 0 ? Rotation::keys : Rotation::queries, seed);
+    round_operands<float>(problem);
+    INFO(problem.text);
+    auto const logs = record_passes<float>(problem);
+    for (Pass pass : both_passes) {
+      auto const plan = plan_of<float>(problem, pass);
+      for (int rank = 0; rank < ranks; ++rank) check_against_plan(log_of(logs, rank, pass), plan, rank);
+    }
+  }
+}
 
 TEST_CASE("bytes: every shift of random problems follows the plan", "[bytes]") {
   check_random_problems<float>(610'000, 150);

@@ -17,6 +17,7 @@
 #include "support/catch.hpp"
 #include "support/foreign_backend.hpp"
 #include "support/random_ring_problem.hpp"
+#include "support/reproducible_problem.hpp"
 #include "support/ring_run.hpp"
 #include "support/small_ring_problem.hpp"
 #include "support/unruly_communicator.hpp"
@@ -82,6 +83,35 @@ TEST_CASE("ring attention over MPI gives the same bits as on a simulated ring", 
     check_same_bits<float>(810'000, 24, zero_copy);
     check_same_bits<Eigen::bfloat16>(820'000, 8, zero_copy);
     check_same_bits<double>(830'000, 8, zero_copy);
+  }
+}
+
+TEST_CASE("reproducible: ring attention over MPI gives the bits of one rank", "[mpi][reproducible]") {
+  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
+    annulus::MpiRingOptions options = options_of_tests();
+    options.zero_copy = zero_copy;
+    MpiRing ring(MPI_COMM_WORLD, options);
+    for (std::uint64_t seed = 840'000; seed < 840'016; ++seed) {
+      RingProblem problem = random_ring_problem(seed);
+      round_operands<float>(problem);
+      auto const deal = static_cast<Deal>(seed % 4);
+      auto const rotation = seed % 8 < 4 ? annulus::Rotation::keys : annulus::Rotation::queries;
+      RingProblem const alone = reproducible_on(problem, 1, Deal::contiguous, 4, rotation, seed);
+      RingProblem const spread = reproducible_on(problem, world_size(), deal, 4, rotation, seed);
+      INFO(spread.text);
+      annulus::CpuBackend backend;
+      // All ranks in one process, which give the bits of one rank, hold the rows of this one in the same order.
+      auto const simulated = annulus::run_ring(world_size(), [&](annulus::SimulatedRing& inner) {
+        annulus::CpuBackend own;
+        return run_rank<float>(spread, inner, own);
+      });
+      auto const one = annulus::run_ring(1, [&](annulus::SimulatedRing& inner) {
+        annulus::CpuBackend own;
+        return run_rank<float>(alone, inner, own);
+      });
+      CHECK(same_bits(assemble(spread, simulated), assemble(alone, one)));
+      CHECK(same_bits(run_rank<float>(spread, ring, backend), simulated[static_cast<std::size_t>(ring.rank())]));
+    }
   }
 }
 

@@ -78,7 +78,7 @@ void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& back
         check(i, here);
       },
       [&](int i, auto const&) { note("inspect " + std::to_string(i)); },
-      [&](auto& into, auto const& from) {
+      [&](auto& into, auto const& from, int) {
         note("join");
         auto const to = parts_of(into, from.rows(), carried), added = parts_of(from, from.rows(), carried);
         for (std::size_t p = 0; p < added.size(); ++p)

@@ -75,6 +75,8 @@ inline annulus::PlanRequest random_plan_request(std::uint64_t seed, annulus::Ind
   request.segments = choose.one_in(4);
   request.elementwise = choose.one_in(5);
   request.zero_copy = choose.one_in(3);
+  // Leaves of one position fit every sharding.
+  if (choose.one_in(3)) request.rules.reproducible = true, request.rules.reproducible_leaf = 1;
   return request;
 }
 

@@ -19,6 +19,7 @@ using annulus::PlanRequest;
 using annulus::Rank;
 using annulus::Rotation;
 using annulus::RowRange;
+using annulus::Side;
 using annulus::Tile;
 using annulus::detail::Need;
 
@@ -34,6 +35,12 @@ class PlanWalk {
         needs_.push_back(annulus::detail::visible_tiles(
             plan.query_segments(keys ? visitor : owner), plan.key_segments(keys ? owner : visitor), request.rules.mask,
             request.rules.query_offset.value_or(0), request.elementwise, nullptr));
+    // Whole leaves are needed of a reproducible pass.
+    if (plan.leaves())
+      for (Rank visitor = 0; visitor < ranks(); ++visitor)
+        for (Rank owner = 0; owner < ranks(); ++owner)
+          plan.leaves()->grid().widen_to_leaves(needs_[static_cast<std::size_t>(visitor * ranks() + owner)],
+                                                keys ? visitor : owner, keys ? owner : visitor);
   }
 
   void check_offsets() const {
@@ -137,7 +144,12 @@ class PlanWalk {
                 carried);
         sum += prefetched + carried;
       }
-      if (plan_.request().pass == Pass::backward) sum += (ranks() - 1) * plan_.sink_gradient_layout().bytes_per_row();
+      Index shares = ranks() - 1;
+      if (plan_.leaves()) {
+        auto const& grid = plan_.leaves()->grid();
+        shares = grid.count(Side::query) - static_cast<Index>(grid.of_rank(Side::query, wrap(rank + 1)).size());
+      }
+      if (plan_.request().pass == Pass::backward) sum += shares * plan_.sink_gradient_layout().bytes_per_row();
       require(plan_.bytes_sent(rank) == sum, "rank ", rank, " sends ", plan_.bytes_sent(rank), " bytes, its steps ",
               sum);
     }
@@ -148,6 +160,7 @@ class PlanWalk {
     for (Rank rank = 0; rank < ranks(); ++rank) {
       Index prefetched = 0;
       std::array<Index, 4> carried{plan_.rotating_rows(rank), 0, 0, 0};
+      if (plan_.leaves()) carried[0] = plan_.leaves()->slot_rows(rank, annulus::detail::LeafSums::rotating);
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
         // With zero-copy exchange only the rank's own rows need a buffer.

@@ -43,6 +43,7 @@ with tempfile.TemporaryDirectory() as folder:
     refused("--dtype", "f16", says="accepted: f32|f64")
     refused("--heads", "4", "--kv-heads", "3", says="divides the number of heads")
     refused("--width", "36", says="a multiple of twice the heads")
+    refused("--reproducible", "0", says="--reproducible: '0' is given; accepted: a whole number, 1 to")
     refused("--temperature", "1", says="--generate")
     refused("--generate", "1", "--temperature", "-1", says="--temperature")
     refused("--generate", "1", "--prompt", "", says="--prompt")

@@ -60,6 +60,15 @@ with tempfile.TemporaryDirectory() as folder:
                 assert difference <= bound, (dtype, ranks, sharding, difference)
     assert reference != expected and max(abs(a - b) for a, b in zip(reference, expected)) < 1e-3
 
+    # With leaves the curves are equal, not close.
+    alone = train("--ranks", "1", "--reproducible", "4")
+    assert losses(alone) != expected
+    for ranks in (2, 4, 8):
+        for sharding in ("contiguous", "zigzag"):
+            assert train("--ranks", str(ranks), "--sharding", sharding, "--reproducible", "4") == alone, (ranks, sharding)
+    done = run(*MODEL, *TEXT, "--steps", "1", "--ranks", "3", "--reproducible", "4", status=2)
+    assert "whole leaves of reproducible_leaf = 4" in done.stderr, done.stderr
+
     # A time instead of a number of steps; text; and a picture.
     done = run(*MODEL, *TEXT, "--minutes", "0.01", "--generate", "20", "--prompt", "The square", "--svg", "one.svg", "--csv", "one.csv")
     steps = int(re.search(r"training +(\d+) steps", done.stdout).group(1))
@@ -80,6 +89,7 @@ with tempfile.TemporaryDirectory() as folder:
         for sharding in ("contiguous", "zigzag"):
             simulated = train("--ranks", "2", "--sharding", sharding)
             assert train("--comm", "mpi", "--sharding", sharding, launcher=mpi(2)) == simulated, sharding
+        assert train("--comm", "mpi", "--reproducible", "4", launcher=mpi(2)) == alone
 
         def refused(*arguments, says):
             lines = run(*MODEL, *arguments, launcher=mpi(2), status=2).stderr.splitlines()

@@ -22,9 +22,13 @@ struct Options {
   /// them at the end, as FlashAttention does since version 2.1. Unset: 0, but refused where it decides: if queries and
   /// keys differ in number and the mask is causal, a window or chunks.
   std::optional<Index> query_offset{};
-  /// The same bits for any number of ranks: true is refused with UnsupportedError. For a given number of ranks results
-  /// always have the same bits.
+  /// The same bits for any number of ranks, either rotation and every sharding whose pieces are whole leaves; others are
+  /// refused with UnsupportedError. For a given number of ranks, rotation and sharding, results always have the same
+  /// bits.
   bool reproducible = false;
+  /// Positions of a leaf of a reproducible call: leaf i is [i * reproducible_leaf, (i + 1) * reproducible_leaf) of the
+  /// queries, or of the keys. Leaves are computed apart, and their partial results are joined in a fixed binary tree.
+  Index reproducible_leaf = AttentionRules{}.reproducible_leaf;
   Rotation rotation = Rotation::automatic;  ///< default: the side that sends fewer bytes
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;
@@ -41,7 +45,8 @@ inline AttentionRules rules_of(Options const& options) {
           .logit_softcap = options.logit_softcap,
           .dropout = options.dropout,
           .query_offset = options.query_offset,
-          .reproducible = options.reproducible};
+          .reproducible = options.reproducible,
+          .reproducible_leaf = options.reproducible_leaf};
 }
 
 }  // namespace annulus

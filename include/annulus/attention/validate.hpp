@@ -38,9 +38,6 @@ inline void validate_rules(AttentionRules const& rules) {
                                   "; accepted: 0 or more");
   detail::check<UnsupportedError>(rules.mask.chunk >= 0, "chunk is ", rules.mask.chunk,
                                   "; accepted: 1 or more, or 0 for no chunks");
-  detail::check<UnsupportedError>(!rules.reproducible,
-                                  "reproducible is true; accepted: false, with which results have the same "
-                                  "bits for a given number of ranks");
   constexpr Index limit = unbounded / 4;
   Index const offset = rules.query_offset.value_or(0);
   detail::check<UnsupportedError>(-limit < offset && offset < limit, "query_offset is ", offset,

@@ -60,9 +60,8 @@ class HostOperations {
     for_each_row(into.maximum, [&](Index b, Index h, Index i) {
       SoftmaxRow<A> row{into.maximum(b, h, i), into.sum(b, h, i)};
       auto const factors = row.merge({from.maximum(b, h, i), from.sum(b, h, i)});
-      for (Index d = 0; d < into.accumulator.extent(axis::dim); ++d)
-        into.accumulator(b, i, h, d) =
-            factors.own * into.accumulator(b, i, h, d) + factors.other * from.accumulator(b, i, h, d);
+      join_rows(&into.accumulator(b, i, h, 0), factors.own, &from.accumulator(b, i, h, 0), factors.other,
+                into.accumulator.extent(axis::dim));
       into.maximum(b, h, i) = row.maximum;
       into.sum(b, h, i) = row.sum;
     });
@@ -144,6 +143,12 @@ class HostOperations {
     // A row that sees no key has the constant output 0: its dout, even if NaN, must not reach dsinks.
     for (Index d = 0; d < count; ++d) sum += factors[d] != A(0) ? factors[d] * others[d] : A(0);
     return sum;
+  }
+
+  /// Not inlined for the same reason: all callers in a program must join partial results to the same bits.
+  template <class A>
+  [[gnu::noinline]] static void join_rows(A* into, A own, A const* from, A other, Index count) {
+    for (Index d = 0; d < count; ++d) into[d] = own * into[d] + other * from[d];
   }
 
   /// Calls function(b, h, i) for each row of statistics [batch, query_heads, queries], in the order of the operands.

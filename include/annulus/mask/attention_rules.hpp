@@ -19,6 +19,8 @@ struct AttentionRules {
   Dropout dropout{};                      ///< default: none
   std::optional<Index> query_offset{};    ///< global position of query 0; set in plans and steps
   bool reproducible = false;              ///< the same bits for any number of ranks
+  /// Positions of a leaf, the unit that partial results of a reproducible call are computed and joined in.
+  Index reproducible_leaf = 1024;
 
   bool operator==(AttentionRules const&) const = default;
 
@@ -41,6 +43,7 @@ struct AttentionRules {
     visit("dropout.seed", dropout.seed);
     visit("query_offset", query_offset);
     visit("reproducible", reproducible);
+    visit("reproducible_leaf", reproducible ? reproducible_leaf : Index{0});
   }
 };
 

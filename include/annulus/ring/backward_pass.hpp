@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "annulus/ring/forward_pass.hpp"
+#include "annulus/ring/leaf_pass.hpp"
 #include "annulus/ring/rotation_loop.hpp"
 
 namespace annulus {
@@ -23,30 +24,43 @@ struct GradientViews {
 
 namespace detail {
 
-/// Sums a part with one row per rank over all ranks, in rank order, so that all ranks get the same bits. Returns the sum,
-/// one row. `shares` has ranks + 1 rows: row r is the share of rank r, the last row receives the sum. `call`: the number
-/// of the call, for the checksums.
+/// Sums the gradients of sink logits over all ranks, in the same order on each, so that all ranks get the same bits: in
+/// rank order, or (reproducible) in the tree over the leaves of the queries. Returns the sum, one row. `shares`: the
+/// plan's rows of all ranks, of which this rank has set its own, and a last row, which receives the sum. `call`: the
+/// number of the call, for the checksums.
 template <class A, class C, class B, class Payload>
-TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares, Part part,
-                                                          std::uint64_t call) {
+TensorView<A, 4, typename B::memory_space> sum_over_ranks(RingPlan const& plan, C& communicator, B& backend,
+                                                          Payload const& shares, Part part, std::uint64_t call) {
+  using Row = TensorView<A, 4, typename B::memory_space>;
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
   for (int i = 0; i + 1 < ranks; ++i) {
-    Index const leaving = ring_neighbour(rank, -i, ranks), coming = ring_neighbour(rank, -i - 1, ranks);
+    RowRange const leaving = plan.sink_gradient_rows(ring_neighbour(rank, -i, ranks));
+    RowRange const coming = plan.sink_gradient_rows(ring_neighbour(rank, -i - 1, ranks));
     std::uint64_t const seed = checksum_seed(call, Channel::reduction, i);
-    auto const out = shares.outgoing({leaving, leaving + 1}, seed);
-    auto const in = shares.incoming({coming, coming + 1});
+    auto const out = shares.outgoing(leaving, seed);
+    auto const in = shares.incoming(coming);
     auto transfer = communicator.start_shift(Channel::reduction, 1, out, in);
     transfer.wait();
-    require_intact(shares, {coming, coming + 1}, seed, Payload::arriving, Channel::reduction, rank,
-                   ring_neighbour(rank, -1, ranks));
+    require_intact(shares, coming, seed, Payload::arriving, Channel::reduction, rank, ring_neighbour(rank, -1, ranks));
   }
   auto const rows = shares.template view<A>(part);
-  auto const row = [&](Index r) { return rows.slice(axis::sequence, r, 1); };
-  backend.clear(row(ranks));
-  for (Rank r = 0; r < ranks; ++r) backend.add(row(ranks), TensorView<A const, 4, typename B::memory_space>(row(r)));
-  return row(ranks);
+  auto const row = [&](Index r) -> Row { return rows.slice(axis::sequence, r, 1); };
+  auto const add = [&](Row into, TensorView<A const, 4, typename B::memory_space> from) { backend.add(into, from); };
+  Row const sum = row(plan.all_sink_gradient_rows() - 1);
+  backend.clear(sum);
+  if (!plan.leaves()) {
+    for (Rank r = 0; r < ranks; ++r) add(sum, row(r));
+    return sum;
+  }
+  LeafGrid const& grid = plan.leaves()->grid();
+  Index const leaves = grid.count(Side::query);
+  auto const leaf = [&](Index index) { return row(grid.leaf(Side::query, index).place); };
+  for (Index width = 1; width < leaves; width *= 2)
+    for (Index begin = 0; begin + width < leaves; begin += 2 * width) add(leaf(begin), leaf(begin + width));
+  if (leaves > 0) add(sum, leaf(0));
+  return sum;
 }
 
 /// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse and lse_remainder
@@ -119,21 +133,34 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     dbias_pairs = broadcast(dbias, {batch, query_heads, plan.local_queries(rank), plan.global_keys()});
     backend.clear(dbias);
   }
-  clear(buffers.resident, false);
+  if (!plan.leaves()) clear(buffers.resident, false);
   backend.synchronize();
 
-  auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
+  auto const backward_at = [&](int i, Payload const& here) {
     BackwardOperands<T, L, A, Space> backward{dout, lse, delta, lse_remainder};
-    auto const sum_of = [&](Gradient const& gradient) {
-      return gradient.sum_in(gradient.travels ? results : buffers.resident);
-    };
     if (i > 0 && !keys_rotate)
       backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
                   here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};
+    return backward;
+  };
+  auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
+    auto const sum_of = [&](Gradient const& gradient) {
+      return gradient.sum_in(gradient.travels ? results : buffers.resident);
+    };
     clear(results, true);
     backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
-                          operands_at(i, own, plan, here), backward,
+                          operands_at(i, own, plan, here), backward_at(i, here),
                           StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs});
+  };
+  auto const inspect_leaves = [&](LeafPair const& pair, auto const& sum_of) {
+    if constexpr (std::same_as<Space, HostMemory>) {
+      if (!context.require_finite) return;
+      backend.synchronize();
+      ResultPlace const theirs = context.place(pair.step);
+      for (Gradient const& gradient : sums)
+        require_finite(gradient.name, sum_of(gradient), gradient.part == Part::dq ? pair.query_row : pair.key_row,
+                       gradient.travels ? theirs : theirs.of_own_rows());
+    }
   };
   auto const inspect = [&](int i, Payload const& results) {
     if constexpr (std::same_as<Space, HostMemory>) {
@@ -146,30 +173,68 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       }
     }
   };
-  auto const join = [&](Payload const& into, Payload const& from) {
+  auto const join = [&](Payload const& into, Payload const& from, int) {
     for (Gradient const& gradient : sums)
       if (gradient.travels)
         backend.add(rows_held_by(from, into, gradient.sum_in(into), axis::sequence),
                     TensorView<A const, 4, Space>(gradient.sum_in(from)));
   };
-  auto const finish = [&](Payload const& own_results) {
-    auto const convert = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
-      backend.convert(TensorView<A const, 4, Space>(sum), result);
-    };
-    for (Gradient const& gradient : sums)
-      convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
+  auto const convert = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
+    backend.convert(TensorView<A const, 4, Space>(sum), result);
+  };
+  auto const sink_gradients_of = [&](Index place, RowRange rows) {
+    auto const some = [&](auto const& statistics) { return statistics.slice(2, rows.begin, rows.size()); };
+    auto const share = buffers.sink_gradients.template view<A>(Part::dsinks).slice(axis::sequence, place, 1);
+    backend.sink_gradients(some(lse), lse_remainder.data() ? some(lse_remainder) : lse_remainder,
+                           some(TensorView<A const, 3, Space>(delta)), *operands.sinks,
+                           TensorView<A, 2, Space>(share.data(), {query_heads, operands.sinks->extent(1)}));
+  };
+  auto const finish_operands = [&] {
     if constexpr (!std::same_as<G, A>)
       if (gradients.dbias.data()) convert(dbias, gradients.dbias);
     if (!operands.sinks) return;
-    Index const sinks = operands.sinks->extent(1);
-    auto const share = buffers.sink_gradients.template view<A>(Part::dsinks).slice(axis::sequence, rank, 1);
-    backend.sink_gradients(lse, lse_remainder, TensorView<A const, 3, Space>(delta), *operands.sinks,
-                           TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
+    if (!plan.leaves())
+      sink_gradients_of(rank, {0, plan.local_queries(rank)});
+    else
+      for (Index const index : plan.leaves()->grid().of_rank(Side::query, rank)) {
+        Leaf const& leaf = plan.leaves()->grid().leaf(Side::query, index);
+        sink_gradients_of(leaf.place, leaf.local_rows());
+      }
     auto const sum =
-        sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
-    backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
+        sum_over_ranks<A>(plan, context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
+    backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, operands.sinks->extent(1)}),
+                    gradients.dsinks);
   };
-  rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+  auto const finish = [&](Payload const& own_results) {
+    for (Gradient const& gradient : sums)
+      convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
+    finish_operands();
+  };
+  if (plan.leaves()) {
+    using Sums = PartialSums<A, Payload>;
+    auto const add_leaves = [&](LeafPair const& pair, Payload const& here, Progress progress,
+                                std::array<Sums, 2> const& partial) {
+      auto const sum_of = [&](Gradient const& gradient) {
+        return partial[gradient.travels ? 1 : 0].view(gradient.part);
+      };
+      auto bias_gradients = dbias_pairs;
+      if (bias_gradients.data()) bias_gradients = bias_gradients.slice(2, pair.queries.begin, pair.queries.size());
+      backend.add_gradients(
+          builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
+                               pair.keys.begin, rotating_ids(operands, plan, pair.step, here), progress),
+          pair.rows_of(operands_at(pair.step, own, plan, here)), pair.rows_of(backward_at(pair.step, here)),
+          StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), bias_gradients});
+      inspect_leaves(pair, sum_of);
+    };
+    auto const convert_leaf = [&](LeafSums side, RowRange rows, Sums const& partial) {
+      for (Gradient const& gradient : sums)
+        if (gradient.travels == (side == LeafSums::rotating))
+          convert(partial.view(gradient.part), gradient.result.slice(axis::sequence, rows.begin, rows.size()));
+    };
+    rotate_leaves<A>(context, add_leaves, convert_leaf, finish_operands);
+  } else {
+    rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+  }
   if constexpr (std::same_as<Space, HostMemory>)
     if (context.require_finite) {
       ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();

@@ -98,7 +98,7 @@ class CopiedExchange {
   void merge_arrived(int i, Payload& results, Join& join) {
     if (!carried_shift_) return;
     await_results(i - 1);
-    join(plan_.carried_direct() ? own_results() : results, arriving());
+    join(plan_.carried_direct() ? own_results() : results, arriving(), i - 1);
   }
 
   /// Call after step i has been synchronized: starts sending its results.
@@ -119,7 +119,7 @@ class CopiedExchange {
     if (!carried_shift_) return own_results();
     await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arriving();
-    join(own_results(), arriving());
+    join(own_results(), arriving(), plan_.steps() - 1);
     return own_results();
   }
 
@@ -217,7 +217,7 @@ class ZeroCopyExchange {
   void merge_arrived(int i, Payload& results, Join& join) {
     if (!carried_window_) return;
     await_results(i - 1);
-    join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_);
+    join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_, i - 1);
   }
 
   void send_results(int i, Payload& results) {
@@ -238,7 +238,7 @@ class ZeroCopyExchange {
     if (!carried_window_) return own_results;
     await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arrived_;
-    join(own_results, arrived_);
+    join(own_results, arrived_, plan_.steps() - 1);
     return own_results;
   }
 

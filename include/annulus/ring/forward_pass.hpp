@@ -3,18 +3,11 @@
 
 #include <cstdint>
 
+#include "annulus/ring/leaf_pass.hpp"
 #include "annulus/ring/pass_context.hpp"
 #include "annulus/ring/rotation_loop.hpp"
 
 namespace annulus::detail {
-
-/// The running state that is stored in a payload.
-template <class A, class Payload>
-auto state_in(Payload const& payload) {
-  return RunningState<A, typename Payload::memory_space>{payload.template view<A>(Part::accumulator),
-                                                         payload.template statistics<A>(Part::maximum),
-                                                         payload.template statistics<A>(Part::sum)};
-}
 
 /// The rows of `view`, a view of payload `mine`, that payload `other` holds. `sequence`: the axis of the rows.
 template <class T, std::size_t N, class Space, class Payload>
@@ -91,7 +84,7 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) pack_rotating(backend, own, operands, plan, first);
-  if (keys_rotate) backend.reset(state_in<A>(buffers.resident));
+  if (keys_rotate && !plan.leaves()) backend.reset(state_in<A>(buffers.resident));
   backend.synchronize();
 
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
@@ -102,30 +95,52 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
     step.recomputed = lse_remainder.data() != nullptr;
     backend.fold(step, operands_at(i, own, plan, here), state);
   };
-  auto const inspect = [&](int i, Payload const& results) {
+  auto const inspect_state = [&](RunningState<A, Space> const& state, Index first_row, int i) {
     if constexpr (std::same_as<Space, HostMemory>) {
       if (!context.require_finite) return;
-      Payload const& payload = keys_rotate ? buffers.resident : results;
-      auto const state = state_in<A>(payload);
       ResultPlace const place = keys_rotate ? context.place(i).of_own_rows() : context.place(i);
-      require_finite("the maximum of the logits", state.maximum, payload.rows().begin, place);
-      require_finite("the sum of the weights", state.sum, payload.rows().begin, place);
-      require_finite("the un-normalised output", state.accumulator, payload.rows().begin, place);
+      require_finite("the maximum of the logits", state.maximum, first_row, place);
+      require_finite("the sum of the weights", state.sum, first_row, place);
+      require_finite("the un-normalised output", state.accumulator, first_row, place);
     }
   };
-  auto const join = [&](Payload const& into, Payload const& from) {
+  auto const inspect = [&](int i, Payload const& results) {
+    Payload const& payload = keys_rotate ? buffers.resident : results;
+    inspect_state(state_in<A>(payload), payload.rows().begin, i);
+  };
+  auto const join = [&](Payload const& into, Payload const& from, int) {
     auto const state = state_in<A>(into);
     backend.merge(
         RunningState<A, Space>{rows_held_by(from, into, state.accumulator, axis::sequence),
                                rows_held_by(from, into, state.maximum, 2), rows_held_by(from, into, state.sum, 2)},
         state_in<A>(from));
   };
+  TensorView<Accumulator<T> const, 2, Space> sinks;
+  if (operands.sinks) sinks = *operands.sinks;
   auto const finish = [&](Payload const& own_results) {
-    TensorView<Accumulator<T> const, 2, Space> sinks;
-    if (operands.sinks) sinks = *operands.sinks;
     backend.normalise(state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse, lse_remainder);
   };
-  rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+  if (plan.leaves()) {
+    auto const fold_leaves = [&](LeafPair const& pair, Payload const& here, Progress progress,
+                                 std::array<PartialSums<A, Payload>, 2> const& sums) {
+      auto const state = sums[keys_rotate ? 0 : 1].state();
+      auto step = builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
+                                       pair.keys.begin, rotating_ids(operands, plan, pair.step, here), progress);
+      step.recomputed = lse_remainder.data() != nullptr;
+      backend.fold(step, pair.rows_of(operands_at(pair.step, own, plan, here)), state);
+      if (context.require_finite) backend.synchronize();
+      inspect_state(state, pair.query_row, pair.step);
+    };
+    auto const normalise_leaf = [&](LeafSums, RowRange rows, PartialSums<A, Payload> const& sums) {
+      TensorView<Accumulator<T>, 3, Space> remainder = lse_remainder;
+      if (remainder.data()) remainder = remainder.slice(2, rows.begin, rows.size());
+      backend.normalise(sums.state(), sinks, output.slice(axis::sequence, rows.begin, rows.size()),
+                        lse.slice(2, rows.begin, rows.size()), remainder);
+    };
+    rotate_leaves<A>(context, fold_leaves, normalise_leaf, [] {});
+  } else {
+    rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+  }
   if constexpr (std::same_as<Space, HostMemory>)
     if (context.require_finite) {
       ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();

@@ -65,6 +65,21 @@ class StepBuilder {
   /// `progress`: callback that advances pending transfers.
   Step<T, Predicate, Space> build(int index, TensorView<std::int32_t const, 2, Space> segments, Progress progress) {
     places_.find(plan_, rank_, index);
+    return step_of(0, 0, segments, progress);
+  }
+
+  /// The step of a pair of leaves alone. queries, keys: first rows of the leaves among those of the whole step.
+  Step<T, Predicate, Space> build_leaves(LeafGrid const& grid, Index query_leaf, Index key_leaf, Index queries,
+                                         Index keys, TensorView<std::int32_t const, 2, Space> segments,
+                                         Progress progress) {
+    places_.find_leaves(grid, query_leaf, key_leaf);
+    return step_of(queries, keys, segments, progress);
+  }
+
+ private:
+  /// The step at `places`, whose rows begin at `queries` and `keys` of the operands.
+  Step<T, Predicate, Space> step_of(Index queries, Index keys, TensorView<std::int32_t const, 2, Space> segments,
+                                    Progress progress) const {
     bool const keys_rotate = plan_.rotation() == Rotation::keys;
     Step<T, Predicate, Space> step{.tiles = places_.tiles(),
                                    .rules = plan_.request().rules,
@@ -75,16 +90,18 @@ class StepBuilder {
     AttentionShape const& shape = plan_.request().shape;
     std::array<Index, 4> const pairs{shape.batch, shape.query_heads, static_cast<Index>(step.query_positions.size()),
                                      plan_.global_keys()};
-    if (operands_.bias) step.bias = broadcast(*operands_.bias, pairs);
-    if (operands_.mask) step.boolean_mask = broadcast(*operands_.mask, pairs);
+    if (operands_.bias) step.bias = broadcast(operands_.bias->slice(2, queries, pairs[2]), pairs);
+    if (operands_.mask) step.boolean_mask = broadcast(operands_.mask->slice(2, queries, pairs[2]), pairs);
     if (operands_.query_segments) {
-      step.query_segments = keys_rotate ? *operands_.query_segments : segments;
-      step.key_segments = keys_rotate ? segments : *operands_.key_segments;
+      auto const rows = [](auto const& ids, Index begin, auto const& positions) {
+        return ids.slice(1, begin, static_cast<Index>(positions.size()));
+      };
+      step.query_segments = rows(keys_rotate ? *operands_.query_segments : segments, queries, step.query_positions);
+      step.key_segments = rows(keys_rotate ? segments : *operands_.key_segments, keys, step.key_positions);
     }
     return step;
   }
 
- private:
   RingPlan const& plan_;
   Rank rank_;
   Predicate const& predicate_;

@@ -67,6 +67,7 @@ class Payload {
   /// Sets the rows of a shard that the buffer holds.
   void hold(RowRange rows) { rows_ = rows; }
   RowRange rows() const { return rows_; }
+  PayloadLayout const& layout() const { return layout_; }
   /// First byte of the buffer that reserve made; null if there is none.
   std::byte* buffer() const { return first_; }
   /// Size of that buffer in bytes; kept buffers may be larger than the last reserve asked for.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -30,6 +31,17 @@ class StepPlaces {
            keys_rotate ? whole : planned.held, plan.request().rules.query_offset.value_or(0));
     assign(key_positions_, plan.key_segments(keys_rotate ? planned.owner : rank), keys_rotate ? planned.held : whole,
            0);
+  }
+
+  /// Computes the tiles and positions of a pair of leaves, rows counted from the first of each; invalidates those before.
+  void find_leaves(LeafGrid const& grid, Index query_leaf, Index key_leaf) {
+    grid.find_tiles(query_leaf, key_leaf, finder_, &tiles_);
+    auto const assign_leaf = [&](std::vector<Index>& positions, Side side, Index leaf) {
+      positions.resize(static_cast<std::size_t>(grid.leaf(side, leaf).rows));
+      std::iota(positions.begin(), positions.end(), grid.first_position(side, leaf));
+    };
+    assign_leaf(query_positions_, Side::query, query_leaf);
+    assign_leaf(key_positions_, Side::key, key_leaf);
   }
 
   std::span<Tile const> tiles() const { return tiles_; }
@@ -74,9 +86,12 @@ struct RingBuffers : OpenWindows<C> {
   /// In order: results for this rank's own rows; two working buffers; arriving results, or (zero-copy) a third working
   /// buffer.
   std::array<Payload, 4> carried;
-  Payload resident;                              ///< state or gradients of the side that does not rotate
+  /// State or gradients of the side that does not rotate. In a reproducible pass, as the results for this rank's own
+  /// rows, a buffer of slots for the partial results of leaves.
+  Payload resident;
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
   StepPlaces places;
+  LeafWalk leaves;         ///< of a reproducible pass
   std::uint64_t call = 0;  ///< number of the call that uses the buffers; seeds the checksums
 
   /// Allocates what the plan needs, and waits until no rank reads the rows of the previous call any more. Throws
@@ -90,12 +105,13 @@ struct RingBuffers : OpenWindows<C> {
       }
     }
     if (!plan.request().zero_copy) reserve_exchanged(backend, backend, plan, rank);
-    resident.reserve(backend, plan.resident_layout(), plan.resident_rows(rank));
-    resident.hold({0, plan.resident_rows(rank)});
+    resident.reserve(backend, plan.resident_layout(), plan.resident_sum_rows(rank));
+    resident.hold({0, plan.resident_sum_rows(rank)});
     if (plan.request().pass == Pass::forward) return;
-    for (auto [payload, layout, count] : {std::tuple{&delta, plan.delta_layout(), plan.local_queries(rank)},
-                                          {&bias_gradient, plan.bias_gradient_layout(), plan.local_queries(rank)},
-                                          {&sink_gradients, plan.sink_gradient_layout(), Index{plan.ranks() + 1}}}) {
+    for (auto [payload, layout, count] :
+         {std::tuple{&delta, plan.delta_layout(), plan.local_queries(rank)},
+          {&bias_gradient, plan.bias_gradient_layout(), plan.local_queries(rank)},
+          {&sink_gradients, plan.sink_gradient_layout(), plan.all_sink_gradient_rows()}}) {
       payload->reserve(backend, layout, count);
       payload->hold({0, count});
     }
@@ -117,7 +133,7 @@ struct RingBuffers : OpenWindows<C> {
       prefetched[i].reserve(exchanged, plan.prefetched_layout(),
                             static_cast<int>(i) < plan.prefetched_buffers() ? plan.prefetched_rows(rank) : 0);
     auto const rows = plan.carried_rows(rank);
-    carried[0].reserve(backend, plan.carried_layout(), rows[0]);
+    carried[0].reserve(backend, plan.own_results_layout(), rows[0]);
     for (std::size_t i = 1; i < carried.size(); ++i) carried[i].reserve(exchanged, plan.carried_layout(), rows[i]);
   }
 };

@@ -66,7 +66,8 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
 ///                     own rows instead); results: the payload for carried results, with the rows that the plan holds
 ///                     at this step; progress: to be passed to the backend
 ///   inspect(step, results)  is called after the work of the step has been synchronized
-///   join(into, from)  adds carried results that have arrived to those of the same rows
+///   join(into, from, sent_in)  adds carried results that have arrived, after they were sent in step sent_in, to those of
+///                     the same rows
 ///   finish(own_results)  starts the remaining work on the carried results for this rank's own rows (unspecified if the
 ///                     pass carries nothing), which stay valid until the backend is synchronized
 template <Communicator C, Backend B, class Visit, class Inspect, class Join, class Finish>

@@ -71,6 +71,13 @@ struct PayloadLayout {
     return bytes;
   }
 
+  /// The layout of rows with another number of batch items.
+  PayloadLayout with_batch(Index batch) const {
+    PayloadLayout layout = *this;
+    for (PartLayout& part : layout.parts) part.batch = batch;
+    return layout;
+  }
+
   /// Byte offset of the p-th part in a buffer for `rows` rows; of the checksums for p = number of parts.
   Index part_offset(std::size_t p, Index rows) const {
     Index offset = 0;

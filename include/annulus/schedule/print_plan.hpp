@@ -93,6 +93,10 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
   if (mask.sink_tokens > 0) out << " sink_tokens(" << mask.sink_tokens << ")";
   if (mask.chunk > 0) out << " chunk(" << mask.chunk << ")";
   if (Index const offset = request.rules.query_offset.value_or(0)) out << ", query_offset " << offset;
+  if (request.rules.reproducible)
+    out << "\n  reproducible: leaves of " << request.rules.reproducible_leaf
+        << " positions, partial results sent for a row: "
+        << (plan.carried_layout().empty() ? 0 : plan.leaves()->nodes_sent());
   out << '\n';
 }
 

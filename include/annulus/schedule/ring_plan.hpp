@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,23 +14,13 @@
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
+#include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/payload_layout.hpp"
+#include "annulus/schedule/rotation.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {
-
-/// The side that travels around the ring; the other one stays. pass-KV and pass-Q are the names of Yang et al., "Context
-/// Parallelism for Scalable Million-Token Inference", arXiv 2411.01783.
-enum class Rotation {
-  automatic,  ///< the side that sends fewer bytes; keys if both send the same
-  keys,       ///< pass-KV: k and v travel, in the backward pass followed by their gradients
-  queries,    ///< pass-Q: q travels with the running state; backward with dout, lse, its remainder, delta and dq
-};
-
-constexpr std::string_view name_of(Rotation rotation) {
-  return rotation == Rotation::automatic ? "automatic" : rotation == Rotation::keys ? "keys" : "queries";
-}
 
 /// All inputs of a plan.
 struct PlanRequest {
@@ -86,8 +77,8 @@ class RingPlan {
   /// Distance in ranks of the prefetched shift between step i and i + 1.
   int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
 
-  /// True if results are sent directly to their owner after each step, because only parts of shards travel (local
-  /// masks); otherwise they travel on with their rows and reach the owner with the last shift.
+  /// True if results are sent directly to their owner after each step: only parts of shards travel (local masks), or the
+  /// owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the last shift.
   bool carried_direct() const { return direct_; }
   /// Distance in ranks of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
@@ -129,7 +120,21 @@ class RingPlan {
   PayloadLayout const& carried_layout() const { return carried_; }
   /// Parts of a row of sums that stays with its rank.
   PayloadLayout const& resident_layout() const { return resident_; }
-  /// Backward: delta = rowsum(dout * output) per query; dbias; gradients of sink logits, a row per rank and their sum.
+  /// Parts of a row of the results for a rank's own rows; those that travel may have several partial results.
+  PayloadLayout own_results_layout() const { return carried_.with_batch(request_.shape.batch); }
+  /// Leaf sums of a reproducible pass; null in other passes.
+  detail::LeafSchedule const* leaves() const { return leaves_ ? &*leaves_ : nullptr; }
+  /// Rows of the buffer of sums that stay with their rank.
+  Index resident_sum_rows(Rank rank) const {
+    return leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::resident) : resident_rows(rank);
+  }
+  /// Rows of a rank's shares in the gradients of sink logits: one, or (reproducible) one for each leaf of its queries.
+  RowRange sink_gradient_rows(Rank rank) const {
+    return leaves_ ? leaves_->grid().ordered_by_rank(Side::query, rank) : RowRange{rank, rank + 1};
+  }
+  /// Rows for the shares of all ranks, and one for their sum.
+  Index all_sink_gradient_rows() const { return sink_gradient_rows(ranks() - 1).end + 1; }
+  /// Backward: delta = rowsum(dout * output) per query; dbias; gradients of sink logits.
   PayloadLayout delta_layout() const {
     return {{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, request_.accumulator_bytes}}};
   }
@@ -137,7 +142,7 @@ class RingPlan {
   PayloadLayout bias_gradient_layout() const {
     return {{{Part::dbias, 1, 1, request_.bias_gradient_elements, request_.accumulator_bytes}}};
   }
-  /// Backward: gradients of the sink logits, a row per rank and their sum.
+  /// Backward: gradients of the sink logits, a share or their sum.
   PayloadLayout sink_gradient_layout() const {
     return {{{Part::dsinks, 1, request_.shape.query_heads, request_.sinks, request_.accumulator_bytes}}, checksums()};
   }
@@ -193,6 +198,7 @@ class RingPlan {
   void check_sizes() const;
   void build(Rotation rotation);
   void find_layouts();
+  void find_leaves();
   RowRange held_rows(Rank owner, int step) const;
 
   PlanRequest request_;
@@ -201,6 +207,7 @@ class RingPlan {
   std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
   std::vector<int> offsets_;
   bool direct_ = false;
+  std::optional<detail::LeafSchedule> leaves_;
   std::vector<PlannedStep> planned_;
   PayloadLayout prefetched_, carried_, resident_;
 };
@@ -262,9 +269,11 @@ ANNULUS_INLINE void RingPlan::check_sizes() const {
   Index const heads = product(std::max<Index>(s.batch, 1), std::max({s.query_heads, s.kv_heads, Index{1}}));
   Index const width = detail::saturating_sum(detail::saturating_sum(s.head_dim, s.value_dim), 4);
   Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
-  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks()),
+  // A reproducible pass may hold a partial result of a row for each leaf.
+  Index const partial = request_.rules.reproducible ? detail::LeafGrid::most_leaves : 1;
+  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks(), partial),
                                   product(request_.bias_gradient_elements, bytes, rows),
-                                  product(heads, request_.sinks, bytes, ranks(), Index{ranks()} + 1)});
+                                  product(heads, request_.sinks, bytes, ranks(), ranks() + partial)});
   detail::check<ShapeError>(largest < detail::largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads,
                             " query heads, ", s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ",
                             s.value_dim, ", ", request_.sinks, " sink logits per head, ", positions, " positions and ",
@@ -317,7 +326,8 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
         offsets_.push_back(offset);
         break;
       }
-  direct_ = request_.rules.mask.local();
+  find_leaves();
+  direct_ = request_.rules.mask.local() || leaves_;
 
   AttentionShape const& s = request_.shape;
   Index const per_pair = s.batch * s.query_heads *
@@ -345,6 +355,19 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
     }
 }
 
+/// Cuts a reproducible pass into leaves: whole leaves travel, and for each row all partial results that a rank has.
+ANNULUS_INLINE void RingPlan::find_leaves() {
+  if (!request_.rules.reproducible) return;
+  auto grid = leaves_ ? leaves_->shared_grid()
+                      : std::make_shared<detail::LeafGrid const>(
+                            request_.rules.reproducible_leaf, query_segments_, key_segments_, request_.rules.mask,
+                            request_.rules.query_offset.value_or(0), request_.elementwise);
+  grid->widen_to_leaves(needs_, ranks());
+  leaves_.emplace(std::move(grid), rotation_ == Rotation::keys, !resident_.empty(), !carried_.empty(), offsets_,
+                  ranks());
+  for (PartLayout& part : carried_.parts) part.batch *= leaves_->nodes_sent();
+}
+
 ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, detail::TileFinder& finder,
                                          std::vector<Tile>& tiles) const {
   PlannedStep const& planned = this->step(rank, step);
@@ -366,7 +389,8 @@ ANNULUS_INLINE Index RingPlan::prefetched_rows(Rank rank) const {
 
 ANNULUS_INLINE std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
   if (carried_.empty()) return {};
-  if (steps() == 1) return {rotating_rows(rank), 0, 0, 0};
+  Index const own = leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::rotating) : rotating_rows(rank);
+  if (steps() == 1) return {own, 0, 0, 0};
   Index fresh = 0, arriving = 0;
   for (int i = 0; i < steps(); ++i) {
     fresh = std::max(fresh, step(rank, i).held.size() * (direct_ && i == 0 ? 0 : 1));
@@ -374,24 +398,29 @@ ANNULUS_INLINE std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
   }
   int const departures = direct_ ? steps() - 1 : steps();
   if (request_.zero_copy) arriving = departures > 2 ? fresh : 0;
-  return {direct_ ? rotating_rows(rank) : 0, fresh, departures > 1 ? fresh : 0, arriving};
+  return {direct_ ? own : 0, fresh, departures > 1 ? fresh : 0, arriving};
 }
 
 ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
   Index bytes = 0;
   for (int i = 0; i < steps(); ++i) bytes += step(rank, i).prefetched_bytes + step(rank, i).carried_bytes;
-  if (request_.pass == Pass::backward) bytes += (ranks() - 1) * sink_gradient_layout().bytes_per_row();
+  if (request_.pass == Pass::backward)
+    // All shares but those of the next rank pass through this one.
+    bytes += (all_sink_gradient_rows() - 1 - sink_gradient_rows(wrap(rank + 1)).size()) *
+             sink_gradient_layout().bytes_per_row();
   return bytes;
 }
 
 ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
   Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) +
-                resident_.buffer_bytes(resident_rows(rank));
-  for (Index rows : carried_rows(rank)) bytes += carried_.buffer_bytes(rows);
+                resident_.buffer_bytes(resident_sum_rows(rank));
+  auto const carried = carried_rows(rank);
+  for (std::size_t i = 0; i < carried.size(); ++i)
+    bytes += (i == 0 ? own_results_layout() : carried_).buffer_bytes(carried[i]);
   if (request_.pass == Pass::backward)
     bytes += delta_layout().buffer_bytes(local_queries(rank)) +
              bias_gradient_layout().buffer_bytes(local_queries(rank)) +
-             sink_gradient_layout().buffer_bytes(ranks() + 1);
+             sink_gradient_layout().buffer_bytes(all_sink_gradient_rows());
   return bytes;
 }
 

@@ -36,7 +36,7 @@ class Refusals(unittest.TestCase):
     def test_options(self):
         self.refuse(annulus.UnsupportedError, "chunk is -1", chunk=-1)
         self.refuse(annulus.UnsupportedError, "window is 63; accepted: a pair", window=63)
-        self.refuse(annulus.UnsupportedError, "reproducible is true", reproducible=True)
+        self.refuse(annulus.UnsupportedError, "reproducible_leaf is 0", reproducible=True, reproducible_leaf=0)
         self.refuse(annulus.UnsupportedError, "dropout probability is 1", dropout=1.0)
         self.refuse(annulus.UnsupportedError, "seed is -1", seed=-1)
         self.refuse(annulus.UnsupportedError, "sharding is 'diagonal'; accepted: contiguous", sharding="diagonal")

@@ -85,6 +85,7 @@ Options options_of(annulus_options const* given) {
                  .dropout = {.probability = options.dropout_probability, .seed = options.dropout_seed},
                  .sharding = sharding_of(options.sharding),
                  .reproducible = flag_of(options.reproducible, "reproducible"),
+                 .reproducible_leaf = static_cast<Index>(options.reproducible_leaf),
                  .rotation = rotation_of(options.rotation),
                  .require_finite = flag_of(options.require_finite, "require_finite")};
   if (flag_of(options.has_softmax_scale, "has_softmax_scale")) result.softmax_scale = options.softmax_scale;
@@ -100,6 +101,7 @@ annulus_options annulus_default_options(void) {
   annulus_options options{};
   options.window_left = options.window_right = -1;
   options.sharding.block = 1;
+  options.reproducible_leaf = Options{}.reproducible_leaf;
   options.checked = -1;
   return options;
 }

@@ -52,7 +52,9 @@ module annulus
     type(annulus_sharding) :: sharding
     integer(c_int) :: has_query_offset = 0
     integer(c_int64_t) :: query_offset = 0
-    integer(c_int) :: rotation = annulus_rotation_automatic, reproducible = 0, checked = -1, require_finite = 0, threads = 0
+    integer(c_int) :: rotation = annulus_rotation_automatic, reproducible = 0
+    integer(c_int64_t) :: reproducible_leaf = 1024
+    integer(c_int) :: checked = -1, require_finite = 0, threads = 0
   end type
 
   type, bind(C) :: annulus_operands

@@ -26,7 +26,8 @@ Options = _structure("Options", [("causal", c_int)] + _fields(
     c_int64, "window_left window_right sink_tokens chunk") + [("has_softmax_scale", c_int)] + _fields(
     c_double, "softmax_scale logit_softcap dropout_probability") + [
         ("dropout_seed", c_uint64), ("sharding", Sharding), ("has_query_offset", c_int), ("query_offset", c_int64)
-    ] + _fields(c_int, "rotation reproducible checked require_finite threads"))
+    ] + _fields(c_int, "rotation reproducible") + [("reproducible_leaf", c_int64)] + _fields(
+        c_int, "checked require_finite threads"))
 Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks") + [
     ("has_call", c_int), ("call", c_int64), ("forward_given", c_int)])
 Gradients = _structure("Gradients", _fields(Tensor, "dq dk dv dbias dsinks"))

@@ -47,7 +47,8 @@ class Options:
     sharding: Sharding = "contiguous"
     query_offset: Optional[int] = None
     rotation: str = "automatic"  # or "keys", "queries"
-    reproducible: bool = False
+    reproducible: bool = False  # the same bits for any number of ranks
+    reproducible_leaf: int = 1024  # positions of a leaf of a reproducible call
     checked: Optional[bool] = None
     require_finite: bool = False
     threads: int = 0  # of this rank; 0: its share of the cores
@@ -71,6 +72,7 @@ def options_of(given: Options) -> Any:
     if given.query_offset is not None:
         options.has_query_offset, options.query_offset = 1, given.query_offset
     options.rotation = place(given.rotation, library.ROTATIONS, "rotation")
+    options.reproducible_leaf = given.reproducible_leaf
     options.checked = -1 if given.checked is None else bool(given.checked)
     options.require_finite = bool(given.require_finite)
     return options

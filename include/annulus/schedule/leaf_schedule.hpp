@@ -1,0 +1,243 @@
+#pragma once
+// Leaf schedule: the order in which a rank of a reproducible pass computes pairs of leaves and joins partial results, and
+// the memory places that this takes. A plan walks through it to count them, a pass to compute.
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "annulus/core/definitions.hpp"
+#include "annulus/schedule/leaf_tree.hpp"
+
+namespace annulus::detail {
+
+/// Sides whose rows a pass sums over the leaves of the other side.
+enum class LeafSums {
+  resident,  ///< rows that stay with their rank
+  rotating,  ///< rows that travel; partial sums computed elsewhere are sent to the owner of the rows
+};
+
+/// Slots for the results of a pair of leaves: of the resident and of the rotating leaf, where these are summed.
+struct PairSlots {
+  Index resident = -1, rotating = -1;
+};
+
+/// The sums of a reproducible pass on all ranks.
+class LeafSchedule {
+ public:
+  /// `resident`, `rotating`: which sides are summed. offsets: of the steps, as RingPlan::offset.
+  LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident, bool rotating,
+               std::vector<int> offsets, int ranks);
+
+  LeafGrid const& grid() const { return *grid_; }
+  std::shared_ptr<LeafGrid const> const& shared_grid() const { return grid_; }
+  bool sums(LeafSums sums) const { return sums_[at(sums)]; }
+  Side side(LeafSums sums) const { return keys_rotate_ == (sums == LeafSums::rotating) ? Side::key : Side::query; }
+  int ranks() const { return ranks_; }
+  int steps() const { return static_cast<int>(offsets_.size()); }
+  Rank owner(Rank rank, int step) const { return rank_at(rank - offsets_[static_cast<std::size_t>(step)], ranks_); }
+  /// The rank whose results for rows of `rank` leave it after the step.
+  Rank visitor(Rank rank, int step) const { return rank_at(rank + offsets_[static_cast<std::size_t>(step)], ranks_); }
+
+  /// Rows of a buffer for all slots of a rank; a slot holds a leaf.
+  Index slot_rows(Rank rank, LeafSums sums) const {
+    return slots_[static_cast<std::size_t>(rank)][at(sums)] * grid_->longest(side(sums));
+  }
+  /// Largest number of partial results that one rank sends another one for a row.
+  Index nodes_sent() const { return nodes_sent_; }
+
+  static std::size_t at(LeafSums sums) { return sums == LeafSums::resident ? 0 : 1; }
+
+ private:
+  std::shared_ptr<LeafGrid const> grid_;
+  bool keys_rotate_;
+  std::array<bool, 2> sums_;
+  std::vector<int> offsets_;
+  int ranks_;
+  std::vector<std::array<Index, 2>> slots_;
+  Index nodes_sent_ = 1;
+};
+
+/// The leaf sums of one rank in one pass, which proceeds by calls of compute for each step, each followed by receive for
+/// the step before if results were sent in it, and finish. `actions` does the work, in the order of its calls:
+///   fold(resident_leaf, rotating_leaf, slots)   computes a pair of leaves into slots
+///   join(sums, leaf, into, from)                joins two slots with partial results of a leaf
+///   send(leaf, node, slot)                      copies a slot to the results that leave after the step
+///   send_none(leaf, node)                       says that there is no such partial result of the leaf
+///   receive(leaf, node, slot)                   copies arrived results to a slot
+///   clear(sums, leaf, slot)                     makes the sums of a slot empty
+///   finish(sums, leaf, slot)                    uses the result of a leaf
+/// Storage is reused by the next pass.
+class LeafWalk {
+ public:
+  /// Begins a pass. The schedule outlives it.
+  void begin(LeafSchedule const& schedule, Rank rank) {
+    schedule_ = &schedule;
+    rank_ = rank;
+    for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
+      pools_[LeafSchedule::at(sums)].clear();
+      plant(own_[LeafSchedule::at(sums)], sums, rank);
+    }
+    most_nodes_ = 0;
+  }
+
+  /// Computes the visible pairs of leaves of a step.
+  template <class Actions>
+  void compute(int step, Actions&& actions) {
+    Rank const owner = schedule_->owner(rank_, step);
+    find_pairs(owner);
+    bool const resident = schedule_->sums(LeafSums::resident), rotating = schedule_->sums(LeafSums::rotating);
+    if (step > 0) plant(visited_, LeafSums::rotating, owner);
+    auto& rotating_trees = step > 0 ? visited_ : own_[1];
+    for (auto const& [resident_leaf, rotating_leaf] : pairs_) {
+      PairSlots const slots{resident ? pools_[0].take() : -1, rotating ? pools_[1].take() : -1};
+      actions.fold(resident_leaf, rotating_leaf, slots);
+      if (resident)
+        insert(LeafSums::resident, tree_of(own_[0], resident_leaf), {rotating_leaf, 0}, slots.resident, actions);
+      if (rotating)
+        insert(LeafSums::rotating, tree_of(rotating_trees, rotating_leaf), {resident_leaf, 0}, slots.rotating, actions);
+    }
+    if (step == 0 || !rotating) return;
+    for (LeafTree& tree : visited_) {
+      Index node = 0;
+      for (auto const& partial : tree.partials()) {
+        actions.send(tree.index(), node++, partial.slot);
+        pools_[1].give_back(partial.slot);
+      }
+      most_nodes_ = std::max(most_nodes_, node);
+      for (; node < schedule_->nodes_sent(); ++node) actions.send_none(tree.index(), node);
+    }
+  }
+
+  /// Joins the results for rows of this rank that left their visitor after `step`.
+  template <class Actions>
+  void receive(int step, Actions&& actions) {
+    Rank const visitor = schedule_->visitor(rank_, step);
+    LeafGrid const& grid = schedule_->grid();
+    for (LeafTree& tree : own_[1]) {
+      // The partial results that the visitor has sent, found as it found them.
+      sent_.begin(schedule_->side(LeafSums::rotating), tree.index());
+      for (Index const leaf : grid.of_rank(schedule_->side(LeafSums::resident), visitor))
+        if (grid.any_visible(schedule_->side(LeafSums::rotating), tree.index(), {leaf, 0}))
+          sent_.insert(grid, {leaf, 0}, 0, [](Index, Index) {});
+      Index node = 0;
+      for (auto const& partial : sent_.partials()) {
+        Index const slot = pools_[1].take();
+        actions.receive(tree.index(), node++, slot);
+        insert(LeafSums::rotating, tree, partial.node, slot, actions);
+      }
+    }
+  }
+
+  /// Uses the results of all leaves of this rank that are summed.
+  template <class Actions>
+  void finish(Actions&& actions) {
+    for (LeafSums const sums : {LeafSums::resident, LeafSums::rotating}) {
+      if (!schedule_->sums(sums)) continue;
+      SlotPool& pool = pools_[LeafSchedule::at(sums)];
+      for (LeafTree const& tree : own_[LeafSchedule::at(sums)]) {
+        bool const sees_any = !tree.partials().empty();
+        Index const slot = sees_any ? tree.partials().front().slot : pool.take();
+        if (!sees_any) actions.clear(sums, tree.index(), slot);
+        actions.finish(sums, tree.index(), slot);
+        if (!sees_any) pool.give_back(slot);
+      }
+    }
+  }
+
+  /// Slots used since begin().
+  Index slots(LeafSums sums) const { return pools_[LeafSchedule::at(sums)].count(); }
+  /// Largest number of partial results sent for a row since begin().
+  Index most_nodes() const { return most_nodes_; }
+
+ private:
+  /// One empty tree for each leaf of a rank.
+  void plant(std::vector<LeafTree>& trees, LeafSums sums, Rank rank) {
+    Side const side = schedule_->side(sums);
+    auto const leaves = schedule_->grid().of_rank(side, rank);
+    trees.resize(schedule_->sums(sums) ? leaves.size() : 0);
+    for (std::size_t i = 0; i < trees.size(); ++i) trees[i].begin(side, leaves[i]);
+  }
+  static LeafTree& tree_of(std::vector<LeafTree>& trees, Index leaf) {
+    return *std::lower_bound(trees.begin(), trees.end(), leaf,
+                             [](LeafTree const& tree, Index index) { return tree.index() < index; });
+  }
+
+  template <class Actions>
+  void insert(LeafSums sums, LeafTree& tree, LeafNode node, Index slot, Actions& actions) {
+    tree.insert(schedule_->grid(), node, slot, [&](Index into, Index from) {
+      actions.join(sums, tree.index(), into, from);
+      pools_[LeafSchedule::at(sums)].give_back(from);
+    });
+  }
+
+  /// Sets pairs_ to the visible pairs of own resident leaves and the owner's rotating leaves. If one side is summed, its
+  /// leaves come one after the other. If both are, pairs follow the Z-order curve (Morton), on which partial results of
+  /// n leaves of either side take about 2 n slots instead of n log n.
+  void find_pairs(Rank owner) {
+    LeafGrid const& grid = schedule_->grid();
+    Side const resident = schedule_->side(LeafSums::resident), rotating = schedule_->side(LeafSums::rotating);
+    pairs_.clear();
+    for (Index const own : grid.of_rank(resident, rank_))
+      for (Index const other : grid.of_rank(rotating, owner))
+        if (grid.any_visible(resident, own, {other, 0})) pairs_.push_back({own, other});
+    if (!schedule_->sums(LeafSums::rotating)) return;
+    bool const both = schedule_->sums(LeafSums::resident);
+    std::sort(pairs_.begin(), pairs_.end(), [&](auto const& a, auto const& b) {
+      // On the curve, the side that differs in the higher bit decides.
+      Index const first = a.first ^ b.first, second = a.second ^ b.second;
+      bool const by_second = both ? first < second && first < (first ^ second) : second != 0;
+      return by_second ? a.second < b.second : a.first < b.first;
+    });
+  }
+
+  LeafSchedule const* schedule_ = nullptr;
+  Rank rank_ = 0;
+  std::array<SlotPool, 2> pools_;
+  std::array<std::vector<LeafTree>, 2> own_;
+  std::vector<LeafTree> visited_;
+  LeafTree sent_;
+  std::vector<std::pair<Index, Index>> pairs_;
+  Index most_nodes_ = 0;
+};
+
+#if defined(ANNULUS_DEFINITIONS)
+
+/// Actions without effect, to count slots.
+struct CountSlots {
+  void fold(Index, Index, PairSlots) const {}
+  void join(LeafSums, Index, Index, Index) const {}
+  void send(Index, Index, Index) const {}
+  void send_none(Index, Index) const {}
+  void receive(Index, Index, Index) const {}
+  void clear(LeafSums, Index, Index) const {}
+  void finish(LeafSums, Index, Index) const {}
+};
+
+ANNULUS_INLINE LeafSchedule::LeafSchedule(std::shared_ptr<LeafGrid const> grid, bool keys_rotate, bool resident,
+                                          bool rotating, std::vector<int> offsets, int ranks)
+    : grid_(std::move(grid)),
+      keys_rotate_(keys_rotate),
+      sums_{resident, rotating},
+      offsets_(std::move(offsets)),
+      ranks_(ranks) {
+  CountSlots const count;
+  LeafWalk walk;
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    walk.begin(*this, rank);
+    for (int step = 0; step < steps(); ++step) {
+      walk.compute(step, count);
+      if (rotating && step > 1) walk.receive(step - 1, count);
+    }
+    if (rotating && steps() > 1) walk.receive(steps() - 1, count);
+    walk.finish(count);
+    slots_.push_back({walk.slots(LeafSums::resident), walk.slots(LeafSums::rotating)});
+    nodes_sent_ = std::max(nodes_sent_, walk.most_nodes());
+  }
+}
+
+#endif
+
+}  // namespace annulus::detail
