@@ -95,7 +95,8 @@ class CacheWriter {
         });
         backend.synchronize();
         std::uint64_t const seed = checksum_seed(number, Channel::prefetched, hop);
-        start_message(ring, Channel::prefetched, hop, &leaving_, &arriving_, seed).wait();
+        auto transfer = start_message(ring, Channel::prefetched, hop, &leaving_, &arriving_, seed);
+        wait_or_abandon(ring, transfer);
         arriving_.require_intact(seed, Channel::prefetched, rank, source);
         for_each_moving(source, rank, [&](std::size_t b, auto const& piece) {
           auto const [k, v] = in.next(piece.count);

@@ -87,35 +87,38 @@ class QueryRotation {
       backend.merge(own, arriving_.template state<A>(rotated.state(rank)));
       backend.synchronize();
     };
-    for (int step = 0; step < ranks; ++step)
-      in_step(rank, step, [&] {
-        if constexpr (CallRecordingCommunicator<C>) ring.flight_record().step(step, ranks);
-        bool const last = step + 1 == ranks;
-        if (!last) {
-          reserve_queries(*next, owner(step + 1));
-          queries.emplace(start_message(ring, Channel::prefetched, 1, here, next, seed(Channel::prefetched, step)));
-        }
-        if (step > 0) reserve_state(*working, owner(step));
-        auto const state = step == 0 ? own : working->template state<A>(rotated.state(owner(step)));
-        TensorView<T const, 4, Space> rows = q;
-        if (step > 0) rows = TensorView<T, 4, Space>(here->template data<T>(), extents(owner(step)));
-        backend.reset(state);
-        fold(owner(step), rows, state, progress);
-        backend.synchronize();
-        merge_arrived(step - 1);
-        if (step > 0) {
-          states.emplace(
-              start_message(ring, Channel::carried, ranks - step, working, &arriving_, seed(Channel::carried, step)));
-          std::swap(working, sending);
-        }
-        if (last) return;
-        queries->wait();
-        queries.reset();
-        next->require_intact(seed(Channel::prefetched, step), Channel::prefetched, rank,
-                             ring_neighbour(rank, -1, ranks));
-        std::swap(here, next);
-      });
-    in_step(rank, ranks - 1, [&] { merge_arrived(ranks - 1); });
+    // Abandons while the transfers exist: their destruction would notify the peers without the reason of the failure.
+    or_abandon(ring, [&] {
+      for (int step = 0; step < ranks; ++step)
+        in_step(rank, step, [&] {
+          if constexpr (CallRecordingCommunicator<C>) ring.flight_record().step(step, ranks);
+          bool const last = step + 1 == ranks;
+          if (!last) {
+            reserve_queries(*next, owner(step + 1));
+            queries.emplace(start_message(ring, Channel::prefetched, 1, here, next, seed(Channel::prefetched, step)));
+          }
+          if (step > 0) reserve_state(*working, owner(step));
+          auto const state = step == 0 ? own : working->template state<A>(rotated.state(owner(step)));
+          TensorView<T const, 4, Space> rows = q;
+          if (step > 0) rows = TensorView<T, 4, Space>(here->template data<T>(), extents(owner(step)));
+          backend.reset(state);
+          fold(owner(step), rows, state, progress);
+          backend.synchronize();
+          merge_arrived(step - 1);
+          if (step > 0) {
+            states.emplace(
+                start_message(ring, Channel::carried, ranks - step, working, &arriving_, seed(Channel::carried, step)));
+            std::swap(working, sending);
+          }
+          if (last) return;
+          queries->wait();
+          queries.reset();
+          next->require_intact(seed(Channel::prefetched, step), Channel::prefetched, rank,
+                               ring_neighbour(rank, -1, ranks));
+          std::swap(here, next);
+        });
+      in_step(rank, ranks - 1, [&] { merge_arrived(ranks - 1); });
+    });
     return own;
   }
 

@@ -105,6 +105,13 @@ TransferOf<C> start_message(C& ring, Channel channel, int hop, MessageBuffer<B> 
   return ring.start_shift(channel, hop, leaving, arriving);
 }
 
+/// Waits for a transfer. An error abandons the ring while the transfer exists: its destruction would notify the peers
+/// without the reason of the failure.
+template <Communicator C>
+void wait_or_abandon(C& ring, TransferOf<C>& transfer) {
+  or_abandon(ring, [&] { transfer.wait(); });
+}
+
 /// Merges the states of all ranks by a plan. Storage is reused from call to call.
 template <Communicator C, Backend B>
 class StateMerge {
@@ -156,7 +163,7 @@ class StateMerge {
         transfers_.push_back(start_message(ring, Channel::reduction, hop, &own(),
                                            &messages_[static_cast<std::size_t>(sender(hop))], seed));
       for (int hop = 1; hop < ranks; ++hop) {
-        transfers_[static_cast<std::size_t>(hop) - 1].wait();
+        wait_or_abandon(ring, transfers_[static_cast<std::size_t>(hop) - 1]);
         messages_[static_cast<std::size_t>(sender(hop))].require_intact(seed, Channel::reduction, rank, sender(hop));
       }
     });
@@ -185,7 +192,7 @@ class StateMerge {
                                shift.receives ? other : nullptr, seed);
         };
         auto const finish = [&](Shift const& shift, TransferOf<C>& transfer) {
-          transfer.wait();
+          wait_or_abandon(ring, transfer);
           if (shift.receives)
             other->require_intact(seed, Channel::reduction, rank, ring_neighbour(rank, -shift.hop, ranks));
         };
