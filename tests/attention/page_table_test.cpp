@@ -113,7 +113,7 @@ TEST_CASE("a table refuses what it has not, by name", "[attention][cache]") {
   CHECK_THAT(refusal([&] { table.require_room(one, -1); }), ContainsSubstring("append of -1 rows"));
   CHECK_THAT(
       refusal([&] { table.require_room(one, 12); }),
-      ContainsSubstring("append of 12 rows to sequence [0] of [5] rows: 3 pages of 4 rows are needed, 2 are free; "
+      ContainsSubstring("append of 12 rows to sequences [0] of [5] rows: 3 pages of 4 rows are needed, 2 are free; "
                         "free pages of the ranks: [1, 1]"));
   CHECK_NOTHROW(table.require_room(one, 11));
   CHECK_THAT(refusal([&] { table.require_room(one, detail::largest_index - 3); }), ContainsSubstring("append of"));

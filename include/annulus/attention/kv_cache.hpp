@@ -20,11 +20,11 @@ namespace annulus {
 
 /// Extents of a cache, equal on all ranks.
 struct CacheShape {
-  Index kv_heads = 1;     ///< heads of k and v
-  Index head_dim = 1;     ///< elements of a row of k
-  Index value_dim = 1;    ///< elements of a row of v
-  Index pages = 1;        ///< of each rank
-  Index page_rows = 256;  ///< rows of a page
+  Index kv_heads = 1;      ///< heads of k and v
+  Index head_dim = 1;      ///< elements of a row of k
+  Index value_dim = 1;     ///< elements of a row of v
+  Index pages = 1;         ///< of each rank
+  Index page_rows = 1024;  ///< rows of a page; shorter runs of rows take slower kernels
 
   bool operator==(CacheShape const&) const = default;
 };

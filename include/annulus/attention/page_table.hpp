@@ -120,11 +120,11 @@ class PageTable {
       ++copies_needed;
     }
     Index const free = std::accumulate(free_.begin(), free_.end(), Index{0});
-    detail::check<ShapeError>(needed + copies_needed <= free, "append of ", count, " rows to ",
-                              sequences.size() == 1 ? "sequence " : "sequences ",
-                              std::vector<Index>(sequences.begin(), sequences.end()), " of ", lengths_of(sequences),
-                              " rows: ", needed + copies_needed, " pages of ", page_rows_, " rows are needed, ", free,
-                              " are free; free pages of the ranks: ", free_);
+    if (needed + copies_needed <= free) return;
+    throw ShapeError(detail::message_of(
+        "append of ", count, " rows to sequences ", std::vector<Index>(sequences.begin(), sequences.end()), " of ",
+        lengths_of(sequences), " rows: ", needed + copies_needed, " pages of ", page_rows_, " rows are needed, ", free,
+        " are free; free pages of the ranks: ", free_));
   }
 
   /// Copies the last page of a sequence, if append() would write into it and another sequence shares it: the caller then
