@@ -89,6 +89,12 @@ std::vector<BadCall> bad_calls() {
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 3, 3)); }},
       {"two offsets", "ShapeError", "2 query_offsets are given for 1 sequences",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = two_offsets}); }},
+      {"a bias with too few keys", "ShapeError", "bias covers 4 keys; sequence 0 has 5",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 4)}); }},
+      {"a bias of other queries", "ShapeError", "bias has extents [1, 1, 2, 5]",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 2, 5)}); }},
+      {"a bias of sharded queries", "UnsupportedError", "a bias is given to prefill",
+       [](Setting& s) { s.attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }},
       {"results of other extents", "ShapeError", "lse has extents",
        [](Setting& s) {
          Tensor output = ones(1, 1, 4, 4);
@@ -114,6 +120,8 @@ std::vector<BadCall> bad_calls() {
          s.attention.decode(s.cache, s.sequence, q);
        },
        true},
+      {"a bias on one rank", "CommunicationError", "different bias: ",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }, true},
       {"bad rows", "ShapeError", "rank 1: q has extents",
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 2)); }, true},
   };

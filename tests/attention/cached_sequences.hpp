@@ -26,6 +26,7 @@ struct CachedCase {
   Index group = 2;  ///< query heads of a kv head
   annulus::CachedOptions options{};
   bool sinks = false;
+  bool pairs = false;  ///< decode with a bias and a boolean mask
   int calls = 100;
   std::uint32_t seed = 1;
   double tolerance = 1e-5;
@@ -220,9 +221,32 @@ class CachedRun {
     });
   }
 
+  /// Bias and mask of a call: the same for all heads, or for all batch items.
+  double bias_at(Index b, Index head, Index i, Index key) const { return element(2, b + head, i, key) / 2; }
+  static bool mask_at(Index i, Index key) { return (3 * i + key) % 5 != 1; }
+  void make_pairs(Sequences const& sequences, Index queries) {
+    bias_ = {};
+    mask_ = {};
+    if (!one_.pairs) return;
+    Index longest = 1;
+    for (Index sequence : sequences) longest = std::max(longest, static_cast<Index>(rows_[sequence].size()));
+    auto const batch = static_cast<Index>(sequences.size());
+    per_head_ = random(2) == 0;
+    bias_.resize(per_head_ ? 1 : batch, per_head_ ? heads() : 1, queries, longest);
+    mask_.resize(1, 1, queries, longest + 1);
+    for (Index b = 0; b < bias_.dimension(0); ++b)
+      for (Index h = 0; h < bias_.dimension(1); ++h)
+        for (Index i = 0; i < queries; ++i)
+          for (Index j = 0; j < longest; ++j) bias_(b, h, i, j) = static_cast<T>(bias_at(b, h, i, j));
+    for (Index i = 0; i < queries; ++i)
+      for (Index j = 0; j <= longest; ++j) mask_(0, 0, i, j) = mask_at(i, j);
+  }
+
   annulus::CachedOperands<T> operands(std::vector<Index> const& offsets) const {
     annulus::CachedOperands<T> result{.query_offsets = offsets};
     if (one_.sinks) result.sinks = sinks_;
+    if (bias_.size() > 0) result.bias = bias_;
+    if (mask_.size() > 0) result.mask = mask_;
     return result;
   }
   std::vector<Index> some_offsets(Sequences const& sequences) {
@@ -245,6 +269,7 @@ class CachedRun {
     auto const offsets = some_offsets(sequences);
     auto const q = rows_of(0, query_serials, heads(), one_.shape.head_dim);
     bool const accepted = !appends || accept(sequences, key_serials);
+    make_pairs(sequences, queries);
     expect(accepted, [&] {
       auto const result = [&] {
         if (!appends) return attention_.decode(cache_, sequences, q, operands(offsets));
@@ -263,6 +288,8 @@ class CachedRun {
     Index const queries = some_rows() * 2 * ring_.size();
     auto const offsets = some_offsets(sequences);
     auto const serials = new_serials(sequences, queries);
+    bias_ = {};
+    mask_ = {};
     auto const place = positions(sequences, queries);
     // Both draw the same lengths, from equal engines.
     auto const engine = engine_;
@@ -301,10 +328,13 @@ class CachedRun {
     for (std::size_t j = 0; j < keys.size(); ++j) {
       auto const key = static_cast<Index>(j);
       if (!one_.options.mask.visible(position, key) || !Predicate{}(b, head, position, key)) continue;
+      if (mask_.size() > 0 && !mask_at(i, key)) continue;
       double logit = 0;
       for (Index d = 0; d < dim; ++d) logit += element(0, query_serial, head, d) * element(0, keys[j], kv_head, d);
       logit *= scale;
       if (cap > 0) logit = cap * std::tanh(logit / cap);
+      if (bias_.size() > 0)
+        logit += static_cast<double>(static_cast<A>(bias_(per_head_ ? 0 : b, per_head_ ? head : 0, i, key)));
       sum += std::exp(logit);
       for (std::size_t d = 0; d < values.size(); ++d)
         values[d] += std::exp(logit) * element(1, keys[j], kv_head, static_cast<Index>(d));
@@ -345,6 +375,9 @@ class CachedRun {
   annulus::KvCache<T, B> cache_;
   annulus::CachedAttention<Ring, B, Predicate> attention_;
   Eigen::Tensor<A, 2, Eigen::RowMajor> sinks_;
+  Tensor bias_;
+  Eigen::Tensor<std::uint8_t, 4, Eigen::RowMajor> mask_;
+  bool per_head_ = false;  ///< the bias differs between heads, not between batch items
   std::mt19937 engine_;
   std::map<Index, std::vector<Index>> rows_;  ///< serial numbers of the rows of each sequence
   Index next_serial_ = 0;
@@ -369,6 +402,8 @@ inline std::vector<CachedCase> cached_cases() {
   add({.mask = annulus::sliding_window(6, 1), .sharding = annulus::Striped{}, .merge = MergeMethod::tree}, 5, true);
   add({.mask = {.causal = true, .window = {.left = 5}, .sink_tokens = 3}, .sharding = annulus::Zigzag{}}, 7);
   add({.mask = {.causal = true, .chunk = 9}, .softmax_scale = -0.7, .logit_softcap = 1.5, .checked = true}, 16, true);
+  add({.mask = annulus::sliding_window(9, 0), .merge = MergeMethod::gather, .checked = true}, 6, true);
+  cases.back().pairs = true;
   return cases;
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "annulus/attention/cache_writer.hpp"
 #include "annulus/attention/cached_call.hpp"
@@ -182,6 +183,15 @@ class CachedAttention {
     return state_of(shape, queries).elements() * static_cast<Index>(sizeof(A));
   }
 
+  /// The bias or boolean mask of a batch item, for all heads; without data if it is not given.
+  template <class X>
+  static TensorView<X const, 4, Space> pairs_of_item(OptionalView<X, 4, Space> const& pairs,
+                                                     AttentionShape const& shape, Index item) {
+    if (!pairs) return {};
+    auto const& e = pairs->extents();
+    return broadcast(pairs->slice(axis::batch, e[0] == 1 ? 0 : item, 1), {1, shape.query_heads, e[2], e[3]});
+  }
+
   /// Runs function(); an error that it throws is thrown by all ranks, as it depends on what all ranks know.
   template <class Function>
   static void on_all_ranks(detail::CollectiveCall& call, Function&& function) {
@@ -214,6 +224,7 @@ class CachedAttention {
   detail::CacheWriter<C, B> writer_;
   detail::PageFold<Predicate> fold_;
   detail::ShardedRows queries_, keys_;
+  std::vector<std::byte> converted_;  ///< a mask that is given as integers
 };
 
 template <Communicator C, Backend B, class Predicate>
@@ -238,8 +249,9 @@ template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 template <class T>
 void CachedAttention<C, B, Predicate>::run_forward(
-    CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> const& operands,
+    CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> const& given,
     NewRows<T> const& rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
+  CachedOperands<T, Space> operands = given;
   using A = AccumulatorOf<B, T>;
   calls_.execute({Pass::forward, cached.call, is_checked()}, [&](detail::CollectiveCall& call) {
     Results<T> to;
@@ -248,9 +260,11 @@ void CachedAttention<C, B, Predicate>::run_forward(
     Index const queries = q.extent(axis::sequence);
     calls_.compare(call, [&](detail::CallRecord& record) {
       detail::record_cache<A>(record, cached, options_, call.checked);
-      shape = detail::record_queries(record, cached, q, operands, call.checked);
+      shape = detail::record_queries(record, cached, q, operands, converted_, call.checked);
       record.add("predicate given", restricts);
       detail::record_rows(record, cached, rows, call.checked);
+      detail::require_columns("bias", cached, operands.bias, rows.rows());
+      detail::require_columns("mask", cached, operands.mask, rows.rows());
       rules.softmax_scale = rules.scale(shape.head_dim);
       detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
       if (!cached.sharded)
@@ -267,8 +281,13 @@ void CachedAttention<C, B, Predicate>::run_forward(
         auto const item = static_cast<Index>(b);
         Index const length = cached.cache.length(cached.sequences[b]);
         Index const offset = operands.query_offsets.empty() ? length - global_queries : operands.query_offsets[b];
-        fold_.fold(*backend_, cached.cache, cached.sequences[b], rules, predicate_,
-                   detail::ItemQueries<T, Space>{item, segments, offset, q_rows.slice(axis::batch, item, 1)},
+        detail::ItemQueries<T, Space> const item_queries{item,
+                                                         segments,
+                                                         offset,
+                                                         q_rows.slice(axis::batch, item, 1),
+                                                         pairs_of_item(operands.bias, shape, item),
+                                                         pairs_of_item(operands.mask, shape, item)};
+        fold_.fold(*backend_, cached.cache, cached.sequences[b], rules, predicate_, item_queries,
                    RunningState<A, Space>{state.accumulator.slice(0, item, 1), state.maximum.slice(0, item, 1),
                                           state.sum.slice(0, item, 1)},
                    progress);

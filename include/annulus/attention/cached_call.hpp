@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "annulus/attention/cached_options.hpp"
 #include "annulus/attention/kv_cache.hpp"
@@ -99,10 +100,33 @@ void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Spa
   call.cache.table().require_room(call.sequences, rows.rows());
 }
 
-/// Adds queries and operands; returns the shape of the call.
+/// Adds the extents of a bias or boolean mask, if it is given.
+template <class T, class B, class Optional>
+void record_pairs(CallRecord& record, std::string_view name, CacheCall<T, B> const& call, Optional const& pairs,
+                  AttentionShape const& shape, Index queries) {
+  std::array<Index, 4> const extents = pairs ? pairs->extents() : std::array<Index, 4>{};
+  std::span<Index const> const values = extents;
+  record.add_named(name, digest_of_values(values), pairs ? "extents [" : "none, [", extents[0], ", ", extents[1], ", ",
+                   extents[2], ", ", extents[3], "]");
+  if (!pairs) return;
+  check<UnsupportedError>(!call.sharded, "a ", name, " is given to ", call.name,
+                          ", whose queries visit all ranks; accepted: by decode");
+  require_pairs(name, *pairs, shape, queries);
+}
+
+/// Throws ShapeError unless the bias or boolean mask covers all positions of the sequences, `added` rows included.
+template <class T, class B, class Optional>
+void require_columns(std::string_view name, CacheCall<T, B> const& call, Optional const& pairs, Index added) {
+  if (!pairs) return;
+  for (Index sequence : call.sequences)
+    check<ShapeError>(pairs->extent(3) >= call.cache.length(sequence) + added, name, " covers ", pairs->extent(3),
+                      " keys; sequence ", sequence, " has ", call.cache.length(sequence) + added);
+}
+
+/// Adds queries and operands; returns the shape of the call. `converted` receives a mask of integers.
 template <class T, class B, class Space>
 AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, TensorView<T const, 4, Space> const& q,
-                              CachedOperands<T, Space> const& operands, bool checked) {
+                              CachedOperands<T, Space>& operands, std::vector<std::byte>& converted, bool checked) {
   CacheShape const& s = call.cache.shape();
   AttentionShape const shape{call.batch(), q.extent(axis::heads), s.kv_heads, s.head_dim, s.value_dim};
   Index const queries = record.local_queries = q.extent(axis::sequence);
@@ -119,10 +143,15 @@ AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, T
   check<ShapeError>(operands.query_offsets.empty() || operands.query_offsets.size() == call.sequences.size(),
                     operands.query_offsets.size(), " query_offsets are given for ", call.sequences.size(),
                     " sequences; accepted: one for each, or none");
+  record_pairs(record, "bias", call, operands.bias, shape, queries);
+  operands.mask.convert("mask", converted);
+  record_pairs(record, "mask", call, operands.mask, shape, queries);
   for (Index offset : operands.query_offsets) validate_rules({.query_offset = offset});
   require_countable("the state of the queries", std::array{shape.batch, queries, shape.query_heads, s.value_dim + 2},
                     sizeof(double));
   if (!call.sharded) record_values(record, "q", q, checked);
+  if (operands.bias) record_values(record, "values of the bias", *operands.bias, checked);
+  if (operands.mask) record_values(record, "values of the mask", *operands.mask, checked);
   if (!operands.sinks) return shape;
   require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
                   "[query_heads] or [query_heads, n]");
@@ -146,6 +175,8 @@ void require_support(B const& backend, CacheCall<T, B> const& call, AttentionSha
                                             .local_queries = local_queries,
                                             .local_keys = table.pages_per_rank() * table.page_rows(),
                                             .rules = rules,
+                                            .bias = static_cast<bool>(operands.bias),
+                                            .boolean_mask = static_cast<bool>(operands.mask),
                                             .predicate = predicate,
                                             .sinks = operands.sinks ? operands.sinks->extent(1) : 0});
   check<UnsupportedError>(static_cast<bool>(support), support.reason());

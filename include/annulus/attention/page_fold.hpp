@@ -34,6 +34,8 @@ struct ItemQueries {
   std::span<Segment const> segments;
   Index offset;  ///< added to the positions of the segments
   TensorView<T const, 4, Space> q;
+  TensorView<T const, 4, Space> bias{};     ///< [1, query_heads, queries, keys]; without data: none
+  TensorView<bool const, 4, Space> mask{};  ///< shaped as the bias; without data: none
 };
 
 /// Builds the steps, and keeps what they refer to until release().
@@ -60,7 +62,7 @@ class PageFold {
     pages.for_each_run(sequence, segments_, [&](auto const& k, auto const& v, auto positions, auto segments) {
       if (used_tiles_ == tiles_.size()) tiles_.emplace_back();
       std::vector<Tile>& tiles = tiles_[used_tiles_];
-      finder_.find(queries.segments, segments, rules.mask, queries.offset, restricts, &tiles);
+      finder_.find(queries.segments, segments, rules.mask, queries.offset, restricts || queries.mask.data(), &tiles);
       if (tiles.empty()) return;
       ++used_tiles_;
       backend.fold(Step<T, Asked, Space>{.tiles = tiles,
@@ -68,6 +70,8 @@ class PageFold {
                                          .query_positions = item.positions,
                                          .key_positions = positions,
                                          .predicate = &item.predicate,
+                                         .bias = queries.bias,
+                                         .boolean_mask = queries.mask,
                                          .progress = progress,
                                          .recomputed = false},
                    StepOperands<T, Space>{queries.q, k, v}, state);
