@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
-#include "support/counted_allocations.hpp"
+#include "support/allocation_counts.hpp"
 
 using namespace annulus;
 using annulus_test::allocations;

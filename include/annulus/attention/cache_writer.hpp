@@ -2,6 +2,7 @@
 // Writes new rows into the pages of a cache: rows that every rank has, without a message, or rows that are sharded, each
 // of which is sent once at most.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -109,7 +110,7 @@ class CacheWriter {
 
  private:
   template <class T>
-  using Pages = typename KvCache<T, B>::Access;
+  using Pages = CachePages<T, B>;
 
   /// Rows in a message, all of k before all of v; next() gives the places of the next ones.
   template <class T>

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "annulus/attention/cache_pages.hpp"
 #include "annulus/attention/cached_options.hpp"
-#include "annulus/attention/kv_cache.hpp"
 #include "annulus/attention/validate.hpp"
 
 namespace annulus::detail {
@@ -63,7 +63,7 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   record.add_named("operation on a cache", digest_of_values(name), call.name);
   record.add_named("data type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
   record.add("accumulator bytes", static_cast<Index>(sizeof(A)));
-  record.add("number of the cache", typename KvCache<T, B>::Access(call.cache).number());
+  record.add("number of the cache", CachePages<T, B>(call.cache).number());
   auto const history = static_cast<Index>(table.history());
   record.add_named("history of the cache", history, table.changes(), " changes, digest ", table.history());
   record.add("batch", call.batch());

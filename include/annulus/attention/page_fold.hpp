@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "annulus/attention/kv_cache.hpp"
+#include "annulus/attention/cache_pages.hpp"
 #include "annulus/backend/backend.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
@@ -58,7 +58,7 @@ class PageFold {
     constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
     if constexpr (restricts) item.predicate = {&predicate, queries.item};
 
-    typename KvCache<T, B>::Access const pages(cache);
+    CachePages<T, B> const pages(cache);
     pages.for_each_run(sequence, segments_, [&](auto const& k, auto const& v, auto positions, auto segments) {
       if (used_tiles_ == tiles_.size()) tiles_.emplace_back();
       std::vector<Tile>& tiles = tiles_[used_tiles_];

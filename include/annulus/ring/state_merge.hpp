@@ -13,6 +13,7 @@
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/digest.hpp"
+#include "annulus/core/short_list.hpp"
 #include "annulus/ring/exchange.hpp"
 #include "annulus/schedule/merge_plan.hpp"
 
@@ -57,15 +58,18 @@ class MessageBuffer {
             {maximum + s.batch * s.heads * s.queries, statistics}};
   }
 
-  /// The runs of a message: the bytes and their checksum, which depends on `seed`.
-  std::array<std::span<std::byte const>, 2> outgoing(std::uint64_t seed) const {
-    if (checked_) {
-      std::uint64_t const sum = digest_of(bytes(), seed);
-      std::memcpy(checksum().data(), &sum, sizeof sum);
-    }
+  /// The runs of a message: the bytes and, where calls are checked, their checksum, which depends on `seed`.
+  ShortList<std::span<std::byte const>, 2> outgoing(std::uint64_t seed) const {
+    if (!checked_) return {bytes()};
+    std::uint64_t const sum = digest_of(bytes(), seed);
+    std::memcpy(checksum().data(), &sum, sizeof sum);
     return {bytes(), checksum()};
   }
-  std::array<std::span<std::byte>, 2> incoming() const { return {bytes(), checksum()}; }
+  /// The runs that receive such a message.
+  ShortList<std::span<std::byte>, 2> incoming() const {
+    if (!checked_) return {bytes()};
+    return {bytes(), checksum()};
+  }
 
   /// Throws CommunicationError if the bytes that have arrived do not match their checksum.
   void require_intact(std::uint64_t seed, Channel channel, Rank rank, Rank sender) const {
@@ -84,7 +88,6 @@ class MessageBuffer {
 
   std::span<std::byte> bytes() const { return {buffer_->data(), static_cast<std::size_t>(bytes_)}; }
   std::span<std::byte> checksum() const {
-    if (!checked_) return {};
     return {buffer_->data() + padded(bytes_), static_cast<std::size_t>(checksum_bytes)};
   }
 
@@ -98,8 +101,8 @@ class MessageBuffer {
 template <Communicator C, Backend B>
 TransferOf<C> start_message(C& ring, Channel channel, int hop, MessageBuffer<B> const* out, MessageBuffer<B> const* in,
                             std::uint64_t seed) {
-  std::array<std::span<std::byte const>, 2> leaving{};
-  std::array<std::span<std::byte>, 2> arriving{};
+  ShortList<std::span<std::byte const>, 2> leaving;
+  ShortList<std::span<std::byte>, 2> arriving;
   if (out) leaving = out->outgoing(seed);
   if (in) arriving = in->incoming();
   return ring.start_shift(channel, hop, leaving, arriving);
