@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -85,8 +86,9 @@ class CacheWriter {
       message.reserve(backend, moving * row_bytes, checked);
       return Packed<T>{message.template data<T>(), shape, moving};
     };
+    std::optional<TransferOf<C>> transfer;
     for (int hop = 1; hop < ranks; ++hop)
-      in_step(rank, hop, [&] {
+      exchange_in_step(ring, hop - 1, ranks - 1, [&] {
         Rank const target = ring_neighbour(rank, hop, ranks), source = ring_neighbour(rank, -hop, ranks);
         Packed<T> out = reserve(leaving_, rank, target), in = reserve(arriving_, source, rank);
         for_each_moving(rank, target, [&](std::size_t b, auto const& piece) {
@@ -95,9 +97,10 @@ class CacheWriter {
           backend.copy(rows_of_piece(rows.v, b, piece), v);
         });
         backend.synchronize();
-        std::uint64_t const seed = checksum_seed(number, Channel::prefetched, hop);
-        auto transfer = start_message(ring, Channel::prefetched, hop, &leaving_, &arriving_, seed);
-        wait_or_abandon(ring, transfer);
+        std::uint64_t const seed = checksum_seed(number, Channel::prefetched, hop - 1);
+        transfer.emplace(start_message(ring, Channel::prefetched, hop, &leaving_, &arriving_, seed));
+        transfer->wait();
+        transfer.reset();
         arriving_.require_intact(seed, Channel::prefetched, rank, source);
         for_each_moving(source, rank, [&](std::size_t b, auto const& piece) {
           auto const [k, v] = in.next(piece.count);

@@ -108,11 +108,12 @@ TransferOf<C> start_message(C& ring, Channel channel, int hop, MessageBuffer<B> 
   return ring.start_shift(channel, hop, leaving, arriving);
 }
 
-/// Waits for a transfer. An error abandons the ring while the transfer exists: its destruction would notify the peers
-/// without the reason of the failure.
-template <Communicator C>
-void wait_or_abandon(C& ring, TransferOf<C>& transfer) {
-  or_abandon(ring, [&] { transfer.wait(); });
+/// Calls exchange() as step `step` of `steps` of a call. An error of the communicator names the step, and abandons the
+/// ring while the transfers that the caller holds exist: their destruction would notify the peers without the reason.
+template <Communicator C, class Exchange>
+void exchange_in_step(C& ring, int step, int steps, Exchange&& exchange) {
+  if constexpr (CallRecordingCommunicator<C>) ring.flight_record().step(step, steps);
+  in_step(ring.rank(), step, [&] { or_abandon(ring, exchange); });
 }
 
 /// Merges the states of all ranks by a plan. Storage is reused from call to call.
@@ -154,20 +155,20 @@ class StateMerge {
   void gather(C& ring, B& backend, StateShape const& shape, std::uint64_t call) {
     Rank const rank = ring.rank();
     int const ranks = ring.size();
-    in_step(rank, 0, [&] {
-      std::uint64_t const seed = checksum_seed(call, Channel::reduction, 0);
-      auto const sender = [&](int hop) { return ring_neighbour(rank, -hop, ranks); };
-      // The list is kept for its storage, but no pending transfer may outlive an error: its destruction tells the peers.
-      struct Clear {
-        std::vector<TransferOf<C>>& transfers;
-        ~Clear() { transfers.clear(); }
-      } const clear{transfers_};
+    std::uint64_t const seed = checksum_seed(call, Channel::reduction, 0);
+    auto const sender = [&](int hop) { return ring_neighbour(rank, -hop, ranks); };
+    auto const message = [&](int hop) { return &messages_[static_cast<std::size_t>(sender(hop))]; };
+    // The list is kept for its storage; transfers that an error leaves pending must not be.
+    struct Clear {
+      std::vector<TransferOf<C>>& transfers;
+      ~Clear() { transfers.clear(); }
+    } const clear{transfers_};
+    exchange_in_step(ring, 0, 1, [&] {
       for (int hop = 1; hop < ranks; ++hop)
-        transfers_.push_back(start_message(ring, Channel::reduction, hop, &own(),
-                                           &messages_[static_cast<std::size_t>(sender(hop))], seed));
+        transfers_.push_back(start_message(ring, Channel::reduction, hop, &own(), message(hop), seed));
       for (int hop = 1; hop < ranks; ++hop) {
-        wait_or_abandon(ring, transfers_[static_cast<std::size_t>(hop) - 1]);
-        messages_[static_cast<std::size_t>(sender(hop))].require_intact(seed, Channel::reduction, rank, sender(hop));
+        transfers_[static_cast<std::size_t>(hop) - 1].wait();
+        message(hop)->require_intact(seed, Channel::reduction, rank, sender(hop));
       }
     });
     auto const state = [&](Rank r) { return messages_[static_cast<std::size_t>(r)].template state<A>(shape); };
@@ -188,25 +189,22 @@ class StateMerge {
       bool sends, receives;
     };
     auto const exchange = [&](Shift first, std::optional<Shift> second = {}) {
-      in_step(rank, round, [&] {
-        std::uint64_t const seed = checksum_seed(call, Channel::reduction, round);
-        auto const start = [&](Shift const& shift) {
-          return start_message(ring, Channel::reduction, shift.hop, shift.sends ? own : nullptr,
-                               shift.receives ? other : nullptr, seed);
-        };
-        auto const finish = [&](Shift const& shift, TransferOf<C>& transfer) {
-          wait_or_abandon(ring, transfer);
-          if (shift.receives)
-            other->require_intact(seed, Channel::reduction, rank, ring_neighbour(rank, -shift.hop, ranks));
-        };
-        auto transfer = start(first);
-        if (second) {
-          auto back = start(*second);
-          finish(first, transfer);
-          finish(*second, back);
-        } else {
-          finish(first, transfer);
-        }
+      std::uint64_t const seed = checksum_seed(call, Channel::reduction, round);
+      auto const start = [&](Shift const& shift) {
+        return start_message(ring, Channel::reduction, shift.hop, shift.sends ? own : nullptr,
+                             shift.receives ? other : nullptr, seed);
+      };
+      auto const finish = [&](Shift const& shift, TransferOf<C>& transfer) {
+        transfer.wait();
+        if (shift.receives)
+          other->require_intact(seed, Channel::reduction, rank, ring_neighbour(rank, -shift.hop, ranks));
+      };
+      std::optional<TransferOf<C>> there, back;
+      exchange_in_step(ring, round, plan_.rounds(), [&] {
+        there.emplace(start(first));
+        if (second) back.emplace(start(*second));
+        finish(first, *there);
+        if (second) finish(*second, *back);
       });
       ++round;
     };
