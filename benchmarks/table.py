@@ -3,7 +3,7 @@
 
 benchmarks/table.py                  builds the preset native, runs everything (a quarter of an hour), prints
 benchmarks/table.py --build FOLDER   programs of another build
-benchmarks/table.py --only ring      one of attention, options, short, decode, headers, ring, mpi_ring, reproducible, merge
+benchmarks/table.py --only ring      one of attention, options, short, decode, cache, headers, ring, mpi_ring, reproducible, merge
 benchmarks/table.py --print-only     prints the results of the last run, in FOLDER/benchmarks/results
 """
 
@@ -18,7 +18,7 @@ import sys
 from results import attention_name, context, load
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = ("attention", "options", "short", "decode", "headers", "ring", "mpi_ring", "reproducible", "merge")
+PROGRAMS = ("attention", "options", "short", "decode", "cache", "headers", "ring", "mpi_ring", "reproducible", "merge")
 
 # Percent of the multiply-add peak, one thread: {(pass, mask, head_dim): {tokens: goal}}
 GOALS = {
@@ -287,6 +287,17 @@ def print_decodes(seen):
              f"{values['GB/s']:.1f} of {values['read_GB/s']:.1f} GB/s")
 
 
+def print_caches(seen):
+    print()
+    line("one query against a cache, percent of the memory's read bandwidth", "reached", "goal")
+    for name, values in seen.items():
+        _, element, heads, batch, keys, pages, ranks, threads = name.split("/")[:8]
+        goal = str(DECODE_GOAL) if heads == "heads:8:8" else ""
+        line(f"{element}, heads {heads[6:]} of 128, batch {batch[6:]}, {keys[5:]} keys, {pages} pages, ranks {ranks[6:]}, threads {threads[8:]}",
+             f"{values['read_%']:.0f}", goal,
+             f"{values['GB/s']:.1f} of {values['read_GB/s']:.1f} GB/s, {values['sent_B']:.0f} bytes sent a row")
+
+
 def print_merges(seen):
     print()
     line("merging, percent of a copy's bytes per second", "reached")
@@ -354,6 +365,8 @@ def main():
         print_reproducible(load([files["reproducible"]]))
     if "decode" in files:
         print_decodes(load([files["decode"]]))
+    if "cache" in files:
+        print_caches(load([files["cache"]]))
     if "merge" in files:
         print_merges(load([files["merge"]]))
 

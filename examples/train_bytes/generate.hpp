@@ -1,5 +1,6 @@
 #pragma once
-// Text drawn from a trained model, byte by byte, on one rank. Each byte costs a forward pass over all bytes before it.
+// Text drawn from a trained model, byte by byte, on one rank. The keys and values of earlier bytes are cached, so each
+// byte costs a forward pass of one row.
 
 #include <annulus/annulus.hpp>
 #include <cmath>
@@ -11,8 +12,9 @@
 #include <string_view>
 #include <vector>
 
+#include "cached_layers.hpp"
 #include "model.hpp"
-#include "ring_layers.hpp"
+#include "rotary.hpp"
 #include "text.hpp"
 
 namespace train_bytes {
@@ -29,24 +31,25 @@ std::uint8_t sample(Row<T> const& logits, double temperature, std::mt19937_64& e
   return static_cast<std::uint8_t>(std::discrete_distribution<int>(weights.begin(), weights.end())(engine));
 }
 
-/// `count` bytes that continue the prompt, which has at least one byte. The model sees the last `context` bytes.
+/// `count` bytes that continue the prompt, which has at least one byte. A byte sees the last `context` bytes.
 template <class T>
 std::string generate(Parameters<T> const& parameters, std::string_view prompt, Index count, Index context,
                      double temperature, std::uint64_t seed) {
   std::mt19937_64 engine(seed);
-  Bytes bytes(prompt.begin(), prompt.end());
   std::string generated;
   annulus::SelfRing ring;
+  CachedLayers<T, annulus::SelfRing> attention(ring, parameters.shape(), static_cast<Index>(prompt.size()) + count,
+                                               context);
+  Bytes bytes(prompt.begin(), prompt.end());
+  Index position = 0;
   for (Index i = 0; i < count; ++i) {
-    auto const seen = std::min(static_cast<Index>(bytes.size()), context);
-    std::vector<Index> positions(static_cast<std::size_t>(seen));
-    std::iota(positions.begin(), positions.end(), Index{0});
-    // A new one for each byte, since the first call fixes the number of rows.
-    RingLayers<T, annulus::SelfRing> attention(ring, parameters.shape(), 1, annulus::Contiguous{});
-    auto const activations = model_forward(parameters, Bytes(bytes.end() - seen, bytes.end()),
-                                           Rotary<T>(positions, parameters.shape().head_dim()), attention);
-    bytes.push_back(sample<T>(activations.logits.row(seen - 1), temperature, engine));
-    generated += static_cast<char>(bytes.back());
+    std::vector<Index> positions(bytes.size());
+    std::iota(positions.begin(), positions.end(), position);
+    position += static_cast<Index>(bytes.size());
+    auto const activations =
+        model_forward(parameters, bytes, Rotary<T>(positions, parameters.shape().head_dim()), attention);
+    bytes = {sample<T>(activations.logits.row(activations.logits.rows() - 1), temperature, engine)};
+    generated += static_cast<char>(bytes.front());
   }
   return generated;
 }

@@ -56,7 +56,8 @@ TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
         "         0             42          56                448\n"
         "         1             98          56                448\n"
         "bytes sent by all ranks: 112\n"
-        "largest work of a rank over the mean: 1.4\n");
+        "largest work of a rank over the mean: 1.4\n"
+        "the same if ranks wait for each other in every step: 1.4\n");
 }
 
 TEST_CASE("carried rows are counted only in passes that carry results", "[print_plan]") {

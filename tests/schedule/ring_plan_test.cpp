@@ -175,6 +175,21 @@ TEST_CASE("balance of causal work", "[schedule]") {
   CHECK(RingPlan(equal_shards(3, 0, full())).imbalance() == 1.0);
 }
 
+TEST_CASE("ranks that wait for the queries of one rank count as imbalance of the steps", "[schedule]") {
+  PlanRequest decode = equal_shards(4, 8, full());
+  decode.query_lengths = {1, 0, 0, 0};
+  decode.rotation = Rotation::queries;
+  RingPlan const plan(decode);
+  REQUIRE(plan.steps() == 4);
+  CHECK(plan.imbalance() == 1.0);
+  CHECK(plan.step_imbalance() == 4.0);
+  PlanRequest causal_request = equal_shards(4, 8, causal());
+  CHECK(RingPlan(causal_request).step_imbalance() == RingPlan(causal_request).imbalance());
+  causal_request.sharding = Zigzag{};
+  CHECK(RingPlan(causal_request).step_imbalance() == 1.0);
+  CHECK(RingPlan(equal_shards(3, 0, full())).step_imbalance() == 1.0);
+}
+
 TEST_CASE("wrong lengths are refused", "[schedule]") {
   auto const refused = [](PlanRequest const& request, std::string const& part) {
     CHECK_THROWS_AS(RingPlan(request), ShapeError);

@@ -157,7 +157,8 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
     out << '\n';
   }
   out << "bytes sent by all ranks: " << plan.total_bytes_sent()
-      << "\nlargest work of a rank over the mean: " << plan.imbalance() << '\n';
+      << "\nlargest work of a rank over the mean: " << plan.imbalance()
+      << "\nthe same if ranks wait for each other in every step: " << plan.step_imbalance() << '\n';
 }
 
 }  // namespace detail

@@ -170,6 +170,9 @@ class RingPlan {
   Index total_bytes_sent() const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;
+  /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean work
+  /// of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
+  double step_imbalance() const;
 
  private:
   Rank wrap(int place) const { return detail::rank_at(place, ranks()); }
@@ -443,6 +446,19 @@ ANNULUS_INLINE double RingPlan::imbalance() const {
     sum += static_cast<double>(multiply_adds(r));
   }
   return sum == 0 ? 1 : largest * ranks() / sum;
+}
+
+ANNULUS_INLINE double RingPlan::step_imbalance() const {
+  double slowest = 0, sum = 0;
+  for (int i = 0; i < steps(); ++i) {
+    Index largest = 0;
+    for (Rank r = 0; r < ranks(); ++r) {
+      largest = std::max(largest, step(r, i).multiply_adds);
+      sum += static_cast<double>(step(r, i).multiply_adds);
+    }
+    slowest += static_cast<double>(largest);
+  }
+  return sum == 0 ? 1 : slowest * ranks() / sum;
 }
 
 #endif

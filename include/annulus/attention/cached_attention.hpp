@@ -1,0 +1,326 @@
+#pragma once
+// CachedAttention: prefill and decode against a KvCache that is spread over the ranks of a ring. Keys never move.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "annulus/attention/cache_writer.hpp"
+#include "annulus/attention/cached_call.hpp"
+#include "annulus/attention/cached_options.hpp"
+#include "annulus/attention/collective_call.hpp"
+#include "annulus/attention/kv_cache.hpp"
+#include "annulus/attention/page_fold.hpp"
+#include "annulus/core/function_ref.hpp"
+#include "annulus/ring/query_rotation.hpp"
+#include "annulus/ring/state_merge.hpp"
+#include "annulus/tensor/eigen.hpp"
+
+namespace annulus {
+
+/// Attention of new queries over cached sequences. Batch item b belongs to sequence sequences[b].
+///
+/// Every rank of the ring makes one, with equal options, and calls it alike. Any shapes may follow each other; buffers
+/// are kept, so that a call with the shapes of an earlier one allocates only what it returns (the *_into calls:
+/// nothing). `predicate(batch, head, query, key)`, on positions in the sequence, restricts the mask further.
+///
+/// Shapes, in axis order bshd (other orders: bhsd(x), bhds(x)):
+///   q [batch, queries, query_heads, head_dim]   query_heads is a multiple of the cache's kv_heads
+///   k [batch, rows, kv_heads, head_dim], v [batch, rows, kv_heads, value_dim]
+///
+/// Errors: ShapeError and UnsupportedError on all ranks, before anything is sent or the cache has changed;
+/// CommunicationError if ranks were called differently, also if their caches differ, or a peer is lost.
+template <Communicator C, Backend B, class Predicate = EveryPair>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
+class CachedAttention {
+ public:
+  using Space = typename B::memory_space;  ///< of all operands and results
+
+  /// Does not throw; options are validated, and compared across ranks, on the first call.
+  CachedAttention(C& ring, B& backend, CachedOptions options = {}, Predicate predicate = {})
+      : ring_(&ring),
+        backend_(&backend),
+        options_(std::move(options)),
+        predicate_(std::move(predicate)),
+        calls_(ring, backend) {}
+
+  CachedOptions const& options() const { return options_; }  ///< as given
+
+  /// Appends rows that every rank has to sequences, which must differ. Collective. Sends nothing but the comparison of
+  /// the calls. `call`: number of the call.
+  template <Scalar T, class K, class V>
+  void append(KvCache<T, B>& cache, std::span<Index const> sequences, K const& k, V const& v,
+              std::optional<Index> call = {}) {
+    static_assert(detail::RequireOperands<Space, K, V>::value);
+    run_append<T>({"append", false, call, cache, sequences}, {true, view_of(k), view_of(v)});
+  }
+
+  /// The same for rows of which every rank has its shard, by options().sharding: position i of the sharding becomes
+  /// position length + i of the sequence. Each row is sent once at most, to the rank whose page takes it. Collective.
+  template <Scalar T, class K, class V>
+  void append_shards(KvCache<T, B>& cache, std::span<Index const> sequences, K const& k, V const& v,
+                     std::optional<Index> call = {}) {
+    static_assert(detail::RequireOperands<Space, K, V>::value);
+    run_append<T>({"append_shards", true, call, cache, sequences}, {true, view_of(k), view_of(v)});
+  }
+
+  /// Attention of queries that every rank has, such as the newest row of each sequence. Every rank attends to the keys
+  /// that it holds, at the same time, and the partial results meet by merge_plan(). All ranks return the same bits.
+  /// Collective.
+  template <Scalar T, class Q>
+  auto decode(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q,
+              CachedOperands<T, Space> const& operands = {}) {
+    return make_and_run<T>({"decode", false, operands.call, cache, sequences}, q, operands, NewRows<T>{});
+  }
+  /// Appends k and v first, like append(), in the same collective call.
+  template <Scalar T, class Q, class K, class V>
+  auto decode(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, K const& k, V const& v,
+              CachedOperands<T, Space> const& operands = {}) {
+    static_assert(detail::RequireOperands<Space, Q, K, V>::value);
+    return make_and_run<T>({"decode", false, operands.call, cache, sequences}, q, operands,
+                           NewRows<T>{true, view_of(k), view_of(v)});
+  }
+  /// Same as decode, but writes to the caller's memory: output [batch, queries, query_heads, value_dim] in any axis
+  /// order, and lse [batch, query_heads, queries].
+  template <Scalar T, class Q, class Output, class Lse>
+  void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, Output& output, Lse& lse,
+                   CachedOperands<T, Space> const& operands = {}) {
+    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands, NewRows<T>{});
+  }
+  /// Appends k and v first, like append(), in the same collective call.
+  template <Scalar T, class Q, class K, class V, class Output, class Lse>
+  void decode_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, K const& k, V const& v,
+                   Output& output, Lse& lse, CachedOperands<T, Space> const& operands = {}) {
+    static_assert(detail::RequireOperands<Space, Q, K, V>::value);
+    run_into<T>({"decode", false, operands.call, cache, sequences}, q, output, lse, operands,
+                NewRows<T>{true, view_of(k), view_of(v)});
+  }
+
+  /// Attention of queries of which every rank has its shard, by options().sharding: position i of the sharding is at
+  /// position query_offset + i of the sequence. The queries visit all ranks, and results return to their owners.
+  /// Collective.
+  template <Scalar T, class Q>
+  auto prefill(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q,
+               CachedOperands<T, Space> const& operands = {}) {
+    return make_and_run<T>({"prefill", true, operands.call, cache, sequences}, q, operands, NewRows<T>{});
+  }
+  /// Same as prefill, but writes to the caller's memory; see decode_into.
+  template <Scalar T, class Q, class Output, class Lse>
+  void prefill_into(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q, Output& output, Lse& lse,
+                    CachedOperands<T, Space> const& operands = {}) {
+    run_into<T>({"prefill", true, operands.call, cache, sequences}, q, output, lse, operands, NewRows<T>{});
+  }
+
+  /// Exchanges of the last call of decode; that of one rank before the first call.
+  MergePlan const& merge_plan() const { return merge_plan_; }
+  /// Bytes of the buffers that are kept.
+  Index buffer_bytes() const { return merge_.bytes() + rotation_.bytes() + writer_.bytes(); }
+
+ private:
+  template <class T>
+  using NewRows = detail::NewRows<T, Space>;
+  template <class T>
+  using CacheCall = detail::CacheCall<T, B>;
+
+  template <class T>
+  struct Results {
+    TensorView<T, 4, Space> output;
+    TensorView<Accumulator<T>, 3, Space> lse;
+  };
+
+  template <class T, class Q>
+  auto make_and_run(CacheCall<T> const& cached, Q const& q, CachedOperands<T, Space> const& operands,
+                    NewRows<T> const& rows) {
+    static_assert(detail::RequireOperands<Space, Q>::value);
+    static_assert(std::same_as<ScalarOf<Q>, T>, "annulus: queries have the element type of the cache");
+    std::optional<CachedForward<MadeLike<Q, T, 4>>> result;
+    auto const make = [&](AttentionShape const& s, Index queries) {
+      result.emplace(CachedForward<MadeLike<Q, T, 4>>{
+          detail::make_in_order_of<T>(q, std::array{s.batch, queries, s.query_heads, s.value_dim}),
+          make_like<Accumulator<T>, 3>(q, std::array{s.batch, s.query_heads, queries})});
+      return Results<T>{view_of(with_axes(result->output, axis_order_of(q))), view_of(result->lse)};
+    };
+    run_forward<T>(cached, view_of(q), operands, rows, make);
+    return std::move(*result);
+  }
+
+  template <class T, class Q, class Output, class Lse>
+  void run_into(CacheCall<T> const& cached, Q const& q, Output& output, Lse& lse,
+                CachedOperands<T, Space> const& operands, NewRows<T> const& rows) {
+    static_assert(detail::RequireOperands<Space, Q, Output>::value && RequireTensor<Lse>::value);
+    static_assert(std::same_as<ScalarOf<Q>, T>, "annulus: queries have the element type of the cache");
+    Results<T> const results{view_of(output), view_of(lse)};
+    auto const given = [&](AttentionShape const& s, Index queries) {
+      detail::require_extents("output", results.output, {s.batch, queries, s.query_heads, s.value_dim},
+                              "[batch, queries, query_heads, value_dim]");
+      detail::require_extents("lse", results.lse, {s.batch, s.query_heads, queries}, "[batch, query_heads, queries]");
+      return results;
+    };
+    run_forward<T>(cached, view_of(q), operands, rows, given);
+  }
+
+  bool is_checked() const {
+#if defined(NDEBUG)
+    constexpr bool by_default = false;
+#else
+    constexpr bool by_default = std::same_as<Space, HostMemory>;
+#endif
+    return options_.checked.value_or(by_default);
+  }
+
+  static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
+
+  static detail::StateShape state_of(AttentionShape const& shape, Index queries) {
+    return {shape.batch, queries, shape.query_heads, shape.value_dim};
+  }
+  template <class A>
+  static Index bytes_of_state(AttentionShape const& shape, Index queries) {
+    return state_of(shape, queries).elements() * static_cast<Index>(sizeof(A));
+  }
+
+  /// The bias or boolean mask of a batch item, for all heads; without data if it is not given.
+  template <class X>
+  static TensorView<X const, 4, Space> pairs_of_item(OptionalView<X, 4, Space> const& pairs,
+                                                     AttentionShape const& shape, Index item) {
+    if (!pairs) return {};
+    auto const& e = pairs->extents();
+    return broadcast(pairs->slice(axis::batch, e[0] == 1 ? 0 : item, 1), {1, shape.query_heads, e[2], e[3]});
+  }
+
+  /// Runs function(); an error that it throws is thrown by all ranks, as it depends on what all ranks know.
+  template <class Function>
+  static void on_all_ranks(detail::CollectiveCall& call, Function&& function) {
+    try {
+      function();
+    } catch (ShapeError const&) {
+      call.fails_on_all_ranks = true;
+      throw;
+    } catch (UnsupportedError const&) {
+      call.fails_on_all_ranks = true;
+      throw;
+    }
+  }
+
+  template <class T>
+  void run_append(CacheCall<T> const& cached, NewRows<T> const& rows);
+  template <class T>
+  void run_forward(CacheCall<T> const& cached, TensorView<T const, 4, Space> q,
+                   CachedOperands<T, Space> const& operands, NewRows<T> const& rows,
+                   detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results);
+
+  C* ring_;
+  B* backend_;
+  CachedOptions options_;
+  Predicate predicate_;
+  detail::CollectiveCalls<C, B> calls_;
+  MergePlan merge_plan_;
+  detail::StateMerge<C, B> merge_;
+  detail::QueryRotation<C, B> rotation_;
+  detail::CacheWriter<C, B> writer_;
+  detail::PageFold<Predicate> fold_;
+  detail::ShardedRows queries_, keys_;
+  std::vector<std::byte> converted_;  ///< a mask that is given as integers
+};
+
+template <Communicator C, Backend B, class Predicate>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
+template <class T>
+void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> const& rows) {
+  calls_.execute({Pass::forward, cached.call, is_checked()}, [&](detail::CollectiveCall& call) {
+    calls_.compare(call, [&](detail::CallRecord& record) {
+      detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, call.checked);
+      detail::record_rows(record, cached, rows, call.checked);
+    });
+    if (!cached.sharded) return writer_.write(ring_->rank(), *backend_, cached, rows);
+    on_all_ranks(call, [&] {
+      keys_.find(options_.sharding, Side::key, calls_.records());
+      cached.cache.table().require_room(cached.sequences, keys_.total());
+    });
+    writer_.write_shards(*ring_, *backend_, cached, rows, keys_, call.number, call.checked);
+  });
+}
+
+template <Communicator C, Backend B, class Predicate>
+requires std::same_as<typename C::memory_space, typename B::memory_space>
+template <class T>
+void CachedAttention<C, B, Predicate>::run_forward(
+    CacheCall<T> const& cached, TensorView<T const, 4, Space> q, CachedOperands<T, Space> const& given,
+    NewRows<T> const& rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
+  CachedOperands<T, Space> operands = given;
+  using A = AccumulatorOf<B, T>;
+  calls_.execute({Pass::forward, cached.call, is_checked()}, [&](detail::CollectiveCall& call) {
+    Results<T> to;
+    AttentionRules rules = rules_of(options_);
+    AttentionShape shape;
+    Index const queries = q.extent(axis::sequence);
+    calls_.compare(call, [&](detail::CallRecord& record) {
+      detail::record_cache<A>(record, cached, options_, call.checked);
+      shape = detail::record_queries(record, cached, q, operands, converted_, call.checked);
+      record.add("predicate given", restricts);
+      detail::record_rows(record, cached, rows, call.checked);
+      detail::require_columns("bias", cached, operands.bias, rows.rows());
+      detail::require_columns("mask", cached, operands.mask, rows.rows());
+      rules.softmax_scale = rules.scale(shape.head_dim);
+      detail::require_support(std::as_const(*backend_), cached, shape, rules, queries, operands, restricts);
+      if (!cached.sharded)
+        merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
+      to = results(shape, queries);
+    });
+    if (cached.sharded) on_all_ranks(call, [&] { queries_.find(options_.sharding, Side::query, calls_.records()); });
+    if (rows.given) writer_.write(ring_->rank(), *backend_, cached, rows);
+
+    Index const global_queries = cached.sharded ? queries_.total() : queries;
+    auto const fold = [&](std::span<Segment const> segments, TensorView<T const, 4, Space> q_rows,
+                          RunningState<A, Space> state, Progress progress) {
+      for (std::size_t b = 0; b < cached.sequences.size(); ++b) {
+        auto const item = static_cast<Index>(b);
+        Index const length = cached.cache.length(cached.sequences[b]);
+        Index const offset = operands.query_offsets.empty() ? length - global_queries : operands.query_offsets[b];
+        detail::ItemQueries<T, Space> const item_queries{item,
+                                                         segments,
+                                                         offset,
+                                                         q_rows.slice(axis::batch, item, 1),
+                                                         pairs_of_item(operands.bias, shape, item),
+                                                         pairs_of_item(operands.mask, shape, item)};
+        fold_.fold(*backend_, cached.cache, cached.sequences[b], rules, predicate_, item_queries,
+                   RunningState<A, Space>{state.accumulator.slice(0, item, 1), state.maximum.slice(0, item, 1),
+                                          state.sum.slice(0, item, 1)},
+                   progress);
+      }
+    };
+    detail::SynchronizeOnUnwind const synchronize(*backend_);
+    RunningState<A, Space> state;
+    if (cached.sharded) {
+      auto const fold_owner = [&](Rank owner, auto const& q_rows, auto const& partial, Progress progress) {
+        fold(queries_.segments(owner), q_rows, partial, progress);
+      };
+      state = rotation_.template run<T, A>(*ring_, *backend_, {shape, queries_.lengths()}, q, call.number, call.checked,
+                                           fold_owner);
+    } else {
+      std::array const all{Segment{0, queries, 0, 1}};
+      merge_.reserve(*ring_, *backend_, merge_plan_, call.checked);
+      auto const own = merge_.own().template state<A>(state_of(shape, queries));
+      backend_->reset(own);
+      fold(all, q, own, {});
+      backend_->synchronize();
+      state = merge_.template run<A>(*ring_, *backend_, state_of(shape, queries), call.number);
+    }
+    TensorView<Accumulator<T> const, 2, Space> sinks;
+    if (operands.sinks) sinks = *operands.sinks;
+    backend_->normalise(state, sinks, to.output, to.lse, TensorView<Accumulator<T>, 3, Space>());
+    backend_->synchronize();
+    fold_.release();
+  });
+}
+
+template <class C, class B>
+CachedAttention(C&, B&, CachedOptions = {}) -> CachedAttention<C, B>;  ///< without a predicate
+template <class C, class B, class Predicate>
+CachedAttention(C&, B&, CachedOptions, Predicate) -> CachedAttention<C, B, Predicate>;  ///< with one
+
+}  // namespace annulus

@@ -1,0 +1,185 @@
+#pragma once
+// What the ranks compare in a call of CachedAttention, and the validation of its arguments. Nothing here communicates.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "annulus/attention/cache_pages.hpp"
+#include "annulus/attention/cached_options.hpp"
+#include "annulus/attention/validate.hpp"
+
+namespace annulus::detail {
+
+/// An operation on the sequences of a cache. Batch item b belongs to sequence sequences[b].
+template <class T, class B>
+struct CacheCall {
+  std::string_view name;
+  bool sharded;  ///< each rank passes its shard of the rows, else equal rows
+  std::optional<Index> call;
+  KvCache<T, B>& cache;
+  std::span<Index const> sequences;
+
+  Index batch() const { return static_cast<Index>(sequences.size()); }
+};
+
+/// Rows to append; by default none are given.
+template <class T, class Space>
+struct NewRows {
+  bool given = false;
+  TensorView<T const, 4, Space> k{}, v{};
+
+  Index rows() const { return k.extent(axis::sequence); }
+};
+
+template <class Value>
+Index digest_of_values(std::span<Value const> values) {
+  return static_cast<Index>(digest_of(std::as_bytes(values)));
+}
+
+/// Adds a digest of the elements of a tensor that must be equal on all ranks, if the call is checked.
+template <class T, class Space>
+void record_values(CallRecord& record, std::string_view name, TensorView<T const, 4, Space> const& view, bool checked) {
+  if constexpr (std::same_as<Space, HostMemory>) {
+    if (!checked) return;
+    std::uint64_t digest = 0;
+    for_each_element(view, view, [&](T const& element, T const&) {
+      digest = digest_of(std::as_bytes(std::span(&element, 1)), digest);
+    });
+    record.add_named(name, static_cast<Index>(digest), "values with digest ", digest);
+  }
+}
+
+/// Adds what every call compares, and validates options and sequences.
+template <class A, class T, class B>
+void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions const& options, bool checked) {
+  AttentionRules const rules = rules_of(options);
+  PageTable const& table = call.cache.table();
+  std::span<char const> const name = call.name;
+  record.add_named("operation on a cache", digest_of_values(name), call.name);
+  record.add_named("data type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
+  record.add("accumulator bytes", static_cast<Index>(sizeof(A)));
+  record.add("number of the cache", CachePages<T, B>(call.cache).number());
+  auto const history = static_cast<Index>(table.history());
+  record.add_named("history of the cache", history, table.changes(), " changes, digest ", table.history());
+  record.add("batch", call.batch());
+  Index const sequences = digest_of_values(call.sequences);
+  record.add_named("sequences", sequences, "digest ", sequences);
+  rules.visit([&](std::string_view rule, auto value) { record.add(rule, value); });
+  record_sharding(record, options.sharding);
+  record.add_named("merge", static_cast<Index>(options.merge), name_of(options.merge));
+  record.add("link.latency", options.link.latency);
+  record.add("link.bytes_per_second", options.link.bytes_per_second);
+  record.add("checked", checked);
+  validate_rules(rules);
+  validate_range<A>(rules);
+  if constexpr (!std::same_as<typename B::memory_space, HostMemory>)
+    check<UnsupportedError>(!checked, "checked is accepted for operands in host memory");
+  for (Index sequence : call.sequences) table.length(sequence);
+}
+
+/// Adds the rows to append.
+template <class T, class B, class Space>
+void record_rows(CallRecord& record, CacheCall<T, B> const& call, NewRows<T, Space> const& rows, bool checked) {
+  record.add("rows to append given", rows.given);
+  if (!rows.given) return;
+  CacheShape const& s = call.cache.shape();
+  record.local_keys = rows.rows();
+  record.add("rows to append", call.sharded ? 0 : rows.rows());
+  require_extents("k", rows.k, {call.batch(), rows.rows(), s.kv_heads, s.head_dim},
+                  "[sequences, rows, kv_heads, head_dim] of the cache");
+  require_extents("v", rows.v, {call.batch(), rows.rows(), s.kv_heads, s.value_dim},
+                  "[sequences, rows, kv_heads, value_dim] of the cache");
+  if (call.sharded) return;
+  record_values(record, "k", rows.k, checked);
+  record_values(record, "v", rows.v, checked);
+  call.cache.table().require_room(call.sequences, rows.rows());
+}
+
+/// Adds the extents of a bias or boolean mask, if it is given.
+template <class T, class B, class Optional>
+void record_pairs(CallRecord& record, std::string_view name, CacheCall<T, B> const& call, Optional const& pairs,
+                  AttentionShape const& shape, Index queries) {
+  std::array<Index, 4> const extents = pairs ? pairs->extents() : std::array<Index, 4>{};
+  std::span<Index const> const values = extents;
+  record.add_named(name, digest_of_values(values), pairs ? "extents [" : "none, [", extents[0], ", ", extents[1], ", ",
+                   extents[2], ", ", extents[3], "]");
+  if (!pairs) return;
+  check<UnsupportedError>(!call.sharded, "a ", name, " is given to ", call.name,
+                          ", whose queries visit all ranks; accepted: by decode");
+  require_pairs(name, *pairs, shape, queries);
+}
+
+/// Throws ShapeError unless the bias or boolean mask covers all positions of the sequences, `added` rows included.
+template <class T, class B, class Optional>
+void require_columns(std::string_view name, CacheCall<T, B> const& call, Optional const& pairs, Index added) {
+  if (!pairs) return;
+  for (Index sequence : call.sequences)
+    check<ShapeError>(pairs->extent(3) >= call.cache.length(sequence) + added, name, " covers ", pairs->extent(3),
+                      " keys; sequence ", sequence, " has ", call.cache.length(sequence) + added);
+}
+
+/// Adds queries and operands; returns the shape of the call. `converted` receives a mask of integers.
+template <class T, class B, class Space>
+AttentionShape record_queries(CallRecord& record, CacheCall<T, B> const& call, TensorView<T const, 4, Space> const& q,
+                              CachedOperands<T, Space>& operands, std::vector<std::byte>& converted, bool checked) {
+  CacheShape const& s = call.cache.shape();
+  AttentionShape const shape{call.batch(), q.extent(axis::heads), s.kv_heads, s.head_dim, s.value_dim};
+  Index const queries = record.local_queries = q.extent(axis::sequence);
+  record.add("queries", call.sharded ? 0 : queries);
+  record.add("query_heads", shape.query_heads);
+  Index const offsets = digest_of_values(operands.query_offsets);
+  record.add_named("query_offsets", offsets, operands.query_offsets.size(), " values, digest ", offsets);
+  record.add("sink logits given", static_cast<bool>(operands.sinks));
+  record.add("sink logits per head", operands.sinks ? operands.sinks->extent(1) : 0);
+  require_extents("q", q, {shape.batch, queries, shape.query_heads, s.head_dim},
+                  "[sequences, queries, query_heads, head_dim of the cache]");
+  check<ShapeError>(shape.query_heads >= 1 && shape.query_heads % s.kv_heads == 0, "q has ", shape.query_heads,
+                    " heads, the cache has ", s.kv_heads, "; query_heads must be a positive multiple of kv_heads");
+  check<ShapeError>(operands.query_offsets.empty() || operands.query_offsets.size() == call.sequences.size(),
+                    operands.query_offsets.size(), " query_offsets are given for ", call.sequences.size(),
+                    " sequences; accepted: one for each, or none");
+  record_pairs(record, "bias", call, operands.bias, shape, queries);
+  operands.mask.convert("mask", converted);
+  record_pairs(record, "mask", call, operands.mask, shape, queries);
+  for (Index offset : operands.query_offsets) validate_rules({.query_offset = offset});
+  require_countable("the state of the queries", std::array{shape.batch, queries, shape.query_heads, s.value_dim + 2},
+                    sizeof(double));
+  if (!call.sharded) record_values(record, "q", q, checked);
+  if (operands.bias) record_values(record, "values of the bias", *operands.bias, checked);
+  if (operands.mask) record_values(record, "values of the mask", *operands.mask, checked);
+  if (!operands.sinks) return shape;
+  require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
+                  "[query_heads] or [query_heads, n]");
+  if constexpr (std::same_as<Space, HostMemory>)
+    if (checked) {
+      auto const digest = static_cast<Index>(digest_of_values(*operands.sinks));
+      record.add_named("sink logits", digest, "values with digest ", digest);
+    }
+  return shape;
+}
+
+/// Throws UnsupportedError if the backend does not support the call. `rules`: with softmax_scale set.
+template <class T, class B, class Space>
+void require_support(B const& backend, CacheCall<T, B> const& call, AttentionShape const& shape,
+                     AttentionRules const& rules, Index local_queries, CachedOperands<T, Space> const& operands,
+                     bool predicate) {
+  PageTable const& table = call.cache.table();
+  Support const support = backend.supports({.data_type = data_type<T>,
+                                            .shape = shape,
+                                            .ranks = table.ranks(),
+                                            .local_queries = local_queries,
+                                            .local_keys = table.pages_per_rank() * table.page_rows(),
+                                            .rules = rules,
+                                            .bias = static_cast<bool>(operands.bias),
+                                            .boolean_mask = static_cast<bool>(operands.mask),
+                                            .predicate = predicate,
+                                            .sinks = operands.sinks ? operands.sinks->extent(1) : 0});
+  check<UnsupportedError>(static_cast<bool>(support), support.reason());
+}
+
+}  // namespace annulus::detail

@@ -1,0 +1,55 @@
+#pragma once
+// Options, operands and results of CachedAttention.
+
+#include <optional>
+#include <span>
+
+#include "annulus/core/scalar.hpp"
+#include "annulus/mask/attention_rules.hpp"
+#include "annulus/schedule/merge_plan.hpp"
+#include "annulus/sharding/sharding.hpp"
+#include "annulus/tensor/operands.hpp"
+#include "annulus/tensor/tensor_like.hpp"
+
+namespace annulus {
+
+/// Options of a CachedAttention; they must be equal on all ranks.
+struct CachedOptions {
+  Mask mask{};                            ///< default: every query sees the whole sequence
+  std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value
+  double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
+  Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
+  MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode meet
+  LinkRates link{};                            ///< by which MergeMethod::automatic chooses
+  /// Detect errors between ranks, as Options::checked does. Unset: on in builds without NDEBUG.
+  std::optional<bool> checked{};
+};
+
+/// The rules among the options.
+inline AttentionRules rules_of(CachedOptions const& options) {
+  return {.mask = options.mask, .softmax_scale = options.softmax_scale, .logit_softcap = options.logit_softcap};
+}
+
+/// Operands of a call in addition to queries, keys and values.
+template <Scalar T, class Space = HostMemory>
+struct CachedOperands {
+  OptionalSinks<Accumulator<T>, Space> sinks{};  ///< [query_heads] or [query_heads, n], equal on all ranks
+  /// [batch|1, query_heads|1, queries, keys], added to the logits; keys: positions in the sequence, at least as many as the
+  /// longest one has rows. For decode; equal on all ranks.
+  OptionalView<T, 4, Space> bias{};
+  /// Shaped as the bias, bool or any integer type; true, or not 0: the query may see the key. For decode.
+  OptionalIntegers<bool, 4, Space> mask{};
+  /// Position of query 0 of each batch item; empty: the queries are the last rows of their sequences.
+  std::span<Index const> query_offsets{};
+  std::optional<Index> call{};  ///< number of the call, chosen by the caller; compared across ranks
+};
+
+/// Result of prefill and decode. T: a tensor type with four axes.
+template <TensorLike T>
+struct CachedForward {
+  T output;  ///< [batch, queries, query_heads, value_dim], in the axis order of q; a row that sees no key is 0
+  /// [batch, query_heads, queries], natural log, sink logits included; -inf if no key is seen.
+  MadeLike<T, Accumulator<ScalarOf<T>>, 3> lse;
+};
+
+}  // namespace annulus

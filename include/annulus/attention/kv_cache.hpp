@@ -1,0 +1,116 @@
+#pragma once
+// KvCache: keys and values of sequences, in pages spread over the ranks of a ring.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "annulus/attention/agreement.hpp"
+#include "annulus/attention/page_table.hpp"
+#include "annulus/backend/cpu/cpu.hpp"
+#include "annulus/tensor/view.hpp"
+
+namespace annulus {
+
+/// Extents of a cache, equal on all ranks.
+struct CacheShape {
+  Index kv_heads = 1;      ///< heads of k and v
+  Index head_dim = 1;      ///< elements of a row of k
+  Index value_dim = 1;     ///< elements of a row of v
+  Index pages = 1;         ///< of each rank
+  Index page_rows = 1024;  ///< rows of a page; shorter runs of rows take slower kernels
+
+  bool operator==(CacheShape const&) const = default;
+};
+
+namespace detail {
+
+template <class T, class B>
+class CachePages;
+
+}  // namespace detail
+
+/// The keys and values of sequences of different lengths, for CachedAttention (cached_attention.hpp), which adds rows to
+/// them. The rows of a sequence are at positions 0, 1, 2, ...; pages of page_rows positions lie on the ranks with most
+/// room, so that each rank holds about the same share of a long sequence.
+///
+/// All ranks make one together and call its functions alike. create, fork, truncate and release send nothing: a rank
+/// that was called differently is found by the next call of CachedAttention, which then throws on all ranks. They throw
+/// ShapeError, and change nothing, for a sequence that does not exist, or a length that it does not have.
+/// The backend must outlive the cache.
+template <Scalar T, Backend B = CpuBackend>
+class KvCache {
+ public:
+  using Space = typename B::memory_space;  ///< of keys and values
+
+  /// Allocates the pages of this rank. Collective. Throws, on all ranks, ShapeError for extents that are not positive or
+  /// too large, CommunicationError if they differ between ranks, and Error if a rank has not enough memory.
+  template <Communicator C>
+  requires std::same_as<typename C::memory_space, Space> KvCache(C& ring, B& backend, CacheShape const& shape)
+      : backend_(&backend), shape_(shape), rank_(ring.rank()), table_(ring.size(), 1, 1) {
+    static std::atomic<Index> made{0};
+    detail::CallRecord record;
+    record.add_named("collective operation", 4, "KvCache");
+    record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
+    record.add("kv_heads", shape.kv_heads);
+    record.add("head_dim", shape.head_dim);
+    record.add("value_dim", shape.value_dim);
+    record.add("pages", shape.pages);
+    record.add("page_rows", shape.page_rows);
+    // Rank 0 numbers the cache; this field of the record is not compared.
+    record.local_queries = made.fetch_add(1, std::memory_order_relaxed);
+    record.fill_or_refuse([&](detail::CallRecord&) { allocate(ring.size()); });
+    number_ = detail::agree(ring, record).front().local_queries;
+  }
+
+  CacheShape const& shape() const { return shape_; }                      ///< as given
+  PageTable const& table() const { return table_; }                       ///< the pages of all sequences
+  Index length(Index sequence) const { return table_.length(sequence); }  ///< number of rows of a sequence
+
+  Index create() { return table_.create(); }  ///< a new, empty sequence; its number is not used again
+  /// A new sequence with the rows of another one. They share pages; a shared page that is partly filled is copied by the
+  /// first append that writes into it.
+  Index fork(Index sequence) { return table_.fork(sequence); }
+  /// Drops the rows from position `length` on.
+  void truncate(Index sequence, Index length) { table_.truncate(sequence, length); }
+  /// Ends a sequence; pages that no other sequence shares become free.
+  void release(Index sequence) { table_.release(sequence); }
+
+  /// Bytes of keys and values that this rank holds room for.
+  Index bytes() const { return keys_->size() + values_->size(); }
+
+ private:
+  friend class detail::CachePages<T, B>;
+
+  void allocate(int ranks) {
+    auto const& s = shape_;
+    detail::check<ShapeError>(
+        s.kv_heads >= 1 && s.head_dim >= 1 && s.value_dim >= 1 && s.pages >= 1 && s.page_rows >= 1, "a cache of ",
+        s.pages, " pages of ", s.page_rows, " rows, kv_heads ", s.kv_heads, ", head_dim ", s.head_dim, ", value_dim ",
+        s.value_dim, "; positive numbers are accepted");
+    std::array const keys{s.pages, s.page_rows, s.kv_heads, s.head_dim};
+    std::array const values{s.pages, s.page_rows, s.kv_heads, s.value_dim};
+    detail::require_countable("the keys of a cache", keys, sizeof(T) * static_cast<std::size_t>(ranks));
+    detail::require_countable("the values of a cache", values, sizeof(T) * static_cast<std::size_t>(ranks));
+    auto const bytes = [](auto const& e) { return e[0] * e[1] * e[2] * e[3] * static_cast<Index>(sizeof(T)); };
+    table_ = PageTable(ranks, s.pages, s.page_rows);
+    keys_.emplace(backend_->allocate(bytes(keys)));
+    values_.emplace(backend_->allocate(bytes(values)));
+    positions_.resize(static_cast<std::size_t>(s.pages * s.page_rows));
+  }
+
+  B* backend_;
+  CacheShape shape_;
+  Rank rank_;
+  PageTable table_;
+  Index number_ = 0;
+  std::optional<typename B::Buffer> keys_, values_;  ///< [pages * page_rows, kv_heads, dim]
+  std::vector<Index> positions_;                     ///< of each row; the same for all sequences that share a page
+};
+
+}  // namespace annulus

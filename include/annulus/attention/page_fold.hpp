@@ -1,0 +1,96 @@
+#pragma once
+// Fold of the pages of a cached sequence into the states of queries: one step of the backend for each run of pages that
+// are adjacent in memory.
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "annulus/attention/cache_pages.hpp"
+#include "annulus/backend/backend.hpp"
+#include "annulus/mask/attention_rules.hpp"
+#include "annulus/schedule/visible_tiles.hpp"
+
+namespace annulus::detail {
+
+/// The predicate of a call as one batch item sees it: a step of one item has batch index 0.
+template <class Predicate>
+struct ItemPredicate {
+  Predicate const* predicate;
+  Index item;
+
+  bool operator()(Index, Index head, Index query, Index key) const {
+    return static_cast<bool>((*predicate)(item, head, query, key));
+  }
+};
+
+/// The queries of a batch item: their positions, and the rows q [1, queries, query_heads, head_dim].
+template <class T, class Space>
+struct ItemQueries {
+  Index item;
+  std::span<Segment const> segments;
+  Index offset;  ///< added to the positions of the segments
+  TensorView<T const, 4, Space> q;
+  TensorView<T const, 4, Space> bias{};     ///< [1, query_heads, queries, keys]; without data: none
+  TensorView<bool const, 4, Space> mask{};  ///< shaped as the bias; without data: none
+};
+
+/// Builds the steps, and keeps what they refer to until release().
+template <class Predicate>
+class PageFold {
+ public:
+  /// Call when the backend has been synchronized: storage is reused.
+  void release() { used_tiles_ = used_items_ = 0; }
+
+  /// Starts adding this rank's keys of a sequence to `state`, whose batch extent is 1. `rules`: with softmax_scale set.
+  template <class T, class B, class A, class Space>
+  void fold(B& backend, KvCache<T, B>& cache, Index sequence, AttentionRules const& rules, Predicate const& predicate,
+            ItemQueries<T, Space> const& queries, RunningState<A, Space> state, Progress progress) {
+    if (used_items_ == items_.size()) items_.emplace_back();
+    Item& item = items_[used_items_++];
+    item.positions.clear();
+    for (Segment const& segment : queries.segments)
+      for (Index i = 0; i < segment.length; ++i)
+        item.positions.push_back(queries.offset + segment.global_begin + i * segment.global_stride);
+    constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
+    if constexpr (restricts) item.predicate = {&predicate, queries.item};
+
+    CachePages<T, B> const pages(cache);
+    pages.for_each_run(sequence, segments_, [&](auto const& k, auto const& v, auto positions, auto segments) {
+      if (used_tiles_ == tiles_.size()) tiles_.emplace_back();
+      std::vector<Tile>& tiles = tiles_[used_tiles_];
+      finder_.find(queries.segments, segments, rules.mask, queries.offset, restricts || queries.mask.data(), &tiles);
+      if (tiles.empty()) return;
+      ++used_tiles_;
+      backend.fold(Step<T, Asked, Space>{.tiles = tiles,
+                                         .rules = rules,
+                                         .query_positions = item.positions,
+                                         .key_positions = positions,
+                                         .predicate = &item.predicate,
+                                         .bias = queries.bias,
+                                         .boolean_mask = queries.mask,
+                                         .progress = progress,
+                                         .recomputed = false},
+                   StepOperands<T, Space>{queries.q, k, v}, state);
+    });
+  }
+
+ private:
+  using Asked = std::conditional_t<std::same_as<Predicate, EveryPair>, EveryPair, ItemPredicate<Predicate>>;
+  struct Item {
+    std::vector<Index> positions{};
+    Asked predicate{};
+  };
+
+  // Elements of a deque stay where they are when it grows.
+  std::deque<Item> items_;
+  std::deque<std::vector<Tile>> tiles_;
+  std::size_t used_items_ = 0, used_tiles_ = 0;
+  std::vector<Segment> segments_;
+  TileFinder finder_;
+};
+
+}  // namespace annulus::detail

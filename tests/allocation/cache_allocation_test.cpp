@@ -1,0 +1,86 @@
+// Repeated calls on a cache allocate nothing, on any rank or thread, whatever their order.
+
+#include <annulus/annulus.hpp>
+#include <annulus/attention/cached_attention.hpp>
+#include <annulus/backend/cpu/workspace.hpp>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "support/catch.hpp"
+#include "support/allocation_counts.hpp"
+
+using namespace annulus;
+using annulus_test::allocations;
+
+namespace {
+
+using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+
+/// Number of allocations of all ranks in rounds of calls after the first one, and the change of the kept bytes.
+struct Growth {
+  long allocated;
+  Index bytes;
+};
+
+Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked) {
+  constexpr Index heads = 4, kv_heads = 2, dim = 8, chunk = 6;
+  CpuBackend backend{.threads = 1};
+  KvCache<float> cache(ring, backend,
+                       {.kv_heads = kv_heads, .head_dim = dim, .value_dim = dim, .pages = 12, .page_rows = 8});
+  CachedAttention attention(ring, backend, {.mask = causal(), .merge = method, .checked = checked});
+  std::array const sequences{cache.create(), cache.create()};
+  Tensor q(2, chunk, heads, dim), k(2, chunk, kv_heads, dim), v = k, output = q;
+  Tensor q1(2, 1, heads, dim), k1(2, 1, kv_heads, dim), output1 = q1;
+  for (Tensor* x : {&q, &k, &v, &q1, &k1}) x->setConstant(0.5f);
+  Eigen::Tensor<float, 3, Eigen::RowMajor> lse(2, heads, chunk), lse1(2, heads, 1);
+  auto const round = [&] {
+    for (int i = 0; i < 2; ++i) {
+      attention.append_shards(cache, sequences, k, v);
+      attention.prefill_into(cache, sequences, q, output, lse);
+    }
+    attention.append(cache, sequences, k, v);
+    for (int i = 0; i < 3; ++i) attention.decode_into(cache, sequences, q1, k1, k1, output1, lse1);
+    attention.decode_into(cache, sequences, q, output, lse);
+    for (Index sequence : sequences) cache.truncate(sequence, 0);
+  };
+  auto const synchronize_ranks = [&] {
+    std::byte const mine{};
+    std::array<std::byte, 8> all;
+    ring.all_gather({&mine, 1}, std::span(all).first(static_cast<std::size_t>(ring.size())));
+  };
+  for (int i = 0; i < 2; ++i) round();
+  Index const bytes = attention.buffer_bytes();
+  synchronize_ranks();
+  long const before = allocations;
+  synchronize_ranks();
+  for (int i = 0; i < 3; ++i) round();
+  synchronize_ranks();
+  long const made = allocations - before;
+  synchronize_ranks();
+  return {made, attention.buffer_bytes() - bytes};
+}
+
+}  // namespace
+
+TEST_CASE("repeated calls on a cache allocate nothing", "[allocation][cache]") {
+  // The backend keeps working memory for the calls of the process: as much as simultaneous calls need.
+  {
+    std::array<std::optional<cpu::detail::Workspace>, 8> calls, threads;
+    for (auto& workspace : calls) workspace.emplace(cpu::detail::WorkspaceStores::shared().of_calls, Index{1} << 22);
+    for (auto& workspace : threads)
+      workspace.emplace(cpu::detail::WorkspaceStores::shared().of_threads, Index{1} << 22);
+  }
+  for (bool const checked : {false, true})
+    for (auto const method : {MergeMethod::tree, MergeMethod::gather})
+      for (int ranks : {1, 2, 3, 4}) {
+        INFO(name_of(method) << ", " << ranks << " ranks, checked " << checked);
+        for (Growth const& growth :
+             run_ring(ranks, [&](SimulatedRing& ring) { return repeated(ring, method, checked); })) {
+          CHECK(growth.allocated == 0);
+          CHECK(growth.bytes == 0);
+        }
+      }
+}

@@ -1,0 +1,219 @@
+// Calls on a cache that must be refused, or that differ between ranks: all ranks throw, before anything has changed.
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "annulus/attention/cached_attention.hpp"
+#include "annulus/backend/reference/reference.hpp"
+#include "annulus/comm/simulated_ring.hpp"
+#include "support/catch.hpp"
+#include "support/losing_communicator.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+
+Tensor ones(Index batch, Index rows, Index heads, Index dim) {
+  Tensor tensor(batch, rows, heads, dim);
+  tensor.setConstant(1);
+  return tensor;
+}
+
+/// A rank with a cache that holds a sequence of five rows.
+struct Setting {
+  explicit Setting(SimulatedRing& ring, CachedOptions const& options = {.mask = causal()})
+      : rank(ring.rank()),
+        cache(ring, backend, {.kv_heads = 2, .head_dim = 3, .value_dim = 4, .pages = 3, .page_rows = 4}),
+        other(ring, backend, cache.shape()),
+        attention(ring, backend, options),
+        sequence{cache.create()} {
+    other.create();
+    attention.append(cache, sequence, ones(1, 5, 2, 3), ones(1, 5, 2, 4));
+  }
+
+  auto decode() { return attention.decode(cache, sequence, ones(1, 1, 4, 3)); }
+
+  Rank rank;
+  ReferenceBackend backend;
+  KvCache<float, ReferenceBackend> cache, other;
+  CachedAttention<SimulatedRing, ReferenceBackend> attention;
+  std::array<Index, 1> sequence;
+};
+
+struct BadCall {
+  std::string name, type, words;
+  std::function<void(Setting&)> call;
+  bool on_one_rank = false;  ///< the others make a good call
+};
+
+std::string attempt(std::function<void()> const& call) {
+  try {
+    call();
+  } catch (ShapeError const& error) {
+    return std::string("ShapeError: ") + error.what();
+  } catch (UnsupportedError const& error) {
+    return std::string("UnsupportedError: ") + error.what();
+  } catch (CommunicationError const& error) {
+    return std::string("CommunicationError: ") + error.what();
+  }
+  return "nothing";
+}
+
+std::vector<BadCall> bad_calls() {
+  static std::array<Index, 1> const unknown{5};
+  static std::array<Index, 2> const two_offsets{0, 0};
+  return {
+      {"unknown sequence", "ShapeError", "sequence 5 does not exist",
+       [](Setting& s) { s.attention.decode(s.cache, unknown, ones(1, 1, 4, 3)); }},
+      {"no room", "ShapeError", "are needed",
+       [](Setting& s) { s.attention.append(s.cache, s.sequence, ones(1, 300, 2, 3), ones(1, 300, 2, 4)); }},
+      {"no room for shards", "ShapeError", "are needed",
+       [](Setting& s) { s.attention.append_shards(s.cache, s.sequence, ones(1, 90, 2, 3), ones(1, 90, 2, 4)); }},
+      {"no room for the row of a decode", "ShapeError", "are needed",
+       [](Setting& s) {
+         s.attention.decode(s.cache, s.sequence, ones(1, 300, 4, 3), ones(1, 300, 2, 3), ones(1, 300, 2, 4));
+       }},
+      {"k of another head_dim", "ShapeError", "k has extents",
+       [](Setting& s) { s.attention.append(s.cache, s.sequence, ones(1, 1, 2, 5), ones(1, 1, 2, 4)); }},
+      {"v of another length", "ShapeError", "v has extents",
+       [](Setting& s) { s.attention.append(s.cache, s.sequence, ones(1, 1, 2, 3), ones(1, 2, 2, 4)); }},
+      {"q of another batch", "ShapeError", "q has extents",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(2, 1, 4, 3)); }},
+      {"odd number of heads", "ShapeError", "q has 3 heads, the cache has 2",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 3, 3)); }},
+      {"two offsets", "ShapeError", "2 query_offsets are given for 1 sequences",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.query_offsets = two_offsets}); }},
+      {"a bias with too few keys", "ShapeError", "bias covers 4 keys; sequence 0 has 5",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 4)}); }},
+      {"a bias of other queries", "ShapeError", "bias has extents [1, 1, 2, 5]",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 2, 5)}); }},
+      {"a bias of sharded queries", "UnsupportedError", "a bias is given to prefill",
+       [](Setting& s) { s.attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }},
+      {"results of other extents", "ShapeError", "lse has extents",
+       [](Setting& s) {
+         Tensor output = ones(1, 1, 4, 4);
+         Eigen::Tensor<float, 3, Eigen::RowMajor> lse(1, 4, 2);
+         s.attention.decode_into(s.cache, s.sequence, ones(1, 1, 4, 3), output, lse);
+       }},
+      {"another number of queries", "CommunicationError",
+       "different queries: ", [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 2, 4, 3)); }, true},
+      {"another operation", "CommunicationError", "different operation on a cache: ",
+       [](Setting& s) { s.attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3)); }, true},
+      {"another cache", "CommunicationError", "different number of the cache: ",
+       [](Setting& s) { s.attention.decode(s.other, s.sequence, ones(1, 1, 4, 3)); }, true},
+      {"a truncate on one rank", "CommunicationError", "different history of the cache: ",
+       [](Setting& s) {
+         s.cache.truncate(s.sequence[0], 5);
+         s.decode();
+       },
+       true},
+      {"other queries", "CommunicationError", "different q: ",
+       [](Setting& s) {
+         Tensor q = ones(1, 1, 4, 3);
+         q(0, 0, 0, 0) = 2;
+         s.attention.decode(s.cache, s.sequence, q);
+       },
+       true},
+      {"a bias on one rank", "CommunicationError", "different bias: ",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }, true},
+      {"bad rows", "ShapeError", "rank 1: q has extents",
+       [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 2)); }, true},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("bad calls on a cache are refused on all ranks, and a good one works afterwards", "[attention][cache]") {
+  for (int ranks : {2, 3})
+    for (BadCall const& bad : bad_calls()) {
+      INFO(bad.name << ", " << ranks << " ranks");
+      struct Seen {
+        std::string error;
+        bool unchanged;
+        std::string afterwards;
+      };
+      auto const all = run_ring(ranks, [&](SimulatedRing& ring) {
+        Setting setting(ring, {.mask = causal(), .checked = true});
+        Seen seen;
+        seen.error = attempt([&] {
+          if (!bad.on_one_rank || setting.rank == 1)
+            bad.call(setting);
+          else
+            setting.decode();
+        });
+        seen.unchanged = setting.cache.length(setting.sequence[0]) == 5;
+        if (bad.name != "a truncate on one rank") seen.afterwards = attempt([&] { setting.decode(); });
+        return seen;
+      });
+      for (Seen const& seen : all) {
+        CHECK_THAT(seen.error, ContainsSubstring(bad.type + ": ") && ContainsSubstring(bad.words));
+        CHECK(seen.unchanged);
+        CHECK((seen.afterwards == "nothing" || bad.name == "a truncate on one rank"));
+      }
+    }
+}
+
+TEST_CASE("options that cannot be honoured are refused on all ranks", "[attention][cache]") {
+  struct Bad {
+    CachedOptions options;
+    std::string words;
+  };
+  for (Bad const& bad :
+       {Bad{{.logit_softcap = -1}, "logit_softcap is -1"},
+        Bad{{.link = {.bytes_per_second = 0}}, "bytes_per_second is 0"}, Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
+    for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
+           Setting setting(ring);
+           CachedAttention attention(ring, setting.backend, bad.options);
+           return attempt([&] { attention.decode(setting.cache, setting.sequence, ones(1, 1, 4, 3)); });
+         }))
+      CHECK_THAT(error, ContainsSubstring("UnsupportedError: ") && ContainsSubstring(bad.words));
+  for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
+         return attempt([&] {
+           ReferenceBackend backend;
+           KvCache<float, ReferenceBackend>(ring, backend, {.kv_heads = ring.rank() + 1});
+         });
+       }))
+    CHECK_THAT(error, ContainsSubstring("CommunicationError: ") && ContainsSubstring("different kv_heads"));
+  for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
+         return attempt([&] {
+           ReferenceBackend backend;
+           KvCache<float, ReferenceBackend>(ring, backend, {.head_dim = 0});
+         });
+       }))
+    CHECK_THAT(error, ContainsSubstring("ShapeError: ") && ContainsSubstring("head_dim 0"));
+}
+
+TEST_CASE("a rank that is lost in an exchange of a cache ends all ranks", "[attention][cache]") {
+  for (auto const method : {MergeMethod::tree, MergeMethod::gather})
+    for (int ranks : {2, 3, 4})
+      for (std::string const operation : {"decode", "prefill", "append_shards"}) {
+        INFO(operation << " by " << name_of(method) << " on " << ranks << " ranks");
+        auto const errors =
+            run_ring(ranks,
+                     [&](SimulatedRing& inner) {
+                       annulus_test::LosingCommunicator ring(inner, inner.rank() == 1 ? 0 : -1);
+                       ReferenceBackend backend;
+                       KvCache<float, ReferenceBackend> cache(ring, backend, {.pages = 2, .page_rows = 4});
+                       CachedAttention attention(ring, backend, {.merge = method});
+                       std::array const sequence{cache.create()};
+                       attention.append(cache, sequence, ones(1, 5, 1, 1), ones(1, 5, 1, 1));
+                       return attempt([&] {
+                         for (int i = 0; i < 3; ++i) {
+                           if (operation == "decode") attention.decode(cache, sequence, ones(1, 1, 1, 1));
+                           if (operation == "prefill") attention.prefill(cache, sequence, ones(1, 1, 1, 1));
+                           if (operation == "append_shards")
+                             attention.append_shards(cache, sequence, ones(1, 0, 1, 1), ones(1, 0, 1, 1));
+                         }
+                       });
+                     },
+                     {.timeout = std::chrono::seconds(20)});
+        for (std::string const& error : errors)
+          CHECK_THAT(error, ContainsSubstring("CommunicationError: ") && ContainsSubstring("the peer was lost"));
+      }
+}

@@ -1,0 +1,158 @@
+#include "annulus/attention/page_table.hpp"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+void append(PageTable& table, Index sequence, Index count) {
+  std::array const one{sequence};
+  table.require_room(one, count);
+  table.append(sequence, count);
+}
+
+template <class Function>
+std::string refusal(Function const& function) {
+  try {
+    function();
+  } catch (ShapeError const& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("pages go to the rank with most room, next to those of the sequence", "[attention][cache]") {
+  PageTable table(3, 8, 4);
+  Index const first = table.create(), second = table.create();
+  append(table, first, 4 * 6 + 1);
+  CHECK(table.length(first) == 25);
+  std::vector<Index> of_ranks(3);
+  for (PagePlace const& page : table.pages(first)) ++of_ranks[static_cast<std::size_t>(page.rank)];
+  std::sort(of_ranks.begin(), of_ranks.end());
+  CHECK(of_ranks == std::vector<Index>{2, 2, 3});
+  for (Rank rank = 0; rank < 3; ++rank) {
+    Index slot = 0;
+    for (PagePlace const& page : table.pages(first))
+      if (page.rank == rank) CHECK(page.slot == slot++);
+  }
+  // The rank with three pages has least room.
+  append(table, second, 4);
+  CHECK(table.pages(second)[0].rank != table.pages(first)[0].rank);
+  // Both sequences can still grow in adjacent slots.
+  CHECK(table.pages(second)[0].slot > 2);
+  append(table, first, 4 * 3);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    Index slot = 0;
+    for (PagePlace const& page : table.pages(first))
+      if (page.rank == rank) CHECK(page.slot == slot++);
+  }
+}
+
+TEST_CASE("a shared page that is partly filled is copied on write, once", "[attention][cache]") {
+  PageTable table(1, 4, 4);
+  Index const first = table.create();
+  append(table, first, 6);
+  Index const second = table.fork(first);
+  CHECK(table.free_pages()[0] == 2);
+  CHECK(table.pages(second)[1] == table.pages(first)[1]);
+  auto const copy = table.own_last_page(first);
+  REQUIRE(copy.has_value());
+  CHECK(copy->from == table.pages(second)[1].slot);
+  CHECK(copy->to == table.pages(first)[1].slot);
+  CHECK(copy->rows == 2);
+  CHECK(table.free_pages()[0] == 1);
+  CHECK(!table.own_last_page(second).has_value());
+  CHECK(!table.own_last_page(first).has_value());
+  // Full pages stay shared.
+  CHECK(table.pages(second)[0] == table.pages(first)[0]);
+  table.release(first);
+  CHECK(table.free_pages()[0] == 2);
+  table.release(second);
+  CHECK(table.free_pages()[0] == 4);
+}
+
+TEST_CASE("forks that write into one page in one append need one copy less than there are forks",
+          "[attention][cache]") {
+  PageTable table(1, 3, 4);
+  Index const first = table.create();
+  append(table, first, 6);
+  std::array const both{first, table.fork(first)};
+  CHECK_NOTHROW(table.require_room(both, 2));
+  CHECK_THAT(refusal([&] { table.require_room(both, 3); }),
+             ContainsSubstring("3 pages of 4 rows are needed, 1 are free"));
+  int copies = 0;
+  for (Index sequence : both) copies += table.own_last_page(sequence).has_value();
+  CHECK(copies == 1);
+  for (Index sequence : both) table.append(sequence, 2);
+  CHECK(table.free_pages()[0] == 0);
+}
+
+TEST_CASE("a table refuses what it has not, by name", "[attention][cache]") {
+  PageTable table(2, 2, 4);
+  Index const sequence = table.create();
+  append(table, sequence, 5);
+  std::uint64_t const history = table.history();
+  CHECK_THAT(refusal([&] { table.fork(7); }), ContainsSubstring("sequence 7 does not exist; 1 sequences exist"));
+  CHECK_THAT(refusal([&] { table.truncate(sequence, 6); }),
+             ContainsSubstring("truncate of sequence 0 to 6 rows; it has 5, and 0 to 5 are accepted"));
+  CHECK_THAT(refusal([&] { table.truncate(sequence, -1); }), ContainsSubstring("to -1 rows"));
+  std::array const twice{sequence, sequence};
+  CHECK_THAT(refusal([&] { table.require_room(twice, 1); }), ContainsSubstring("sequence 0 is given twice"));
+  std::array const one{sequence};
+  CHECK_THAT(refusal([&] { table.require_room(one, -1); }), ContainsSubstring("append of -1 rows"));
+  CHECK_THAT(
+      refusal([&] { table.require_room(one, 12); }),
+      ContainsSubstring("append of 12 rows to sequences [0] of [5] rows: 3 pages of 4 rows are needed, 2 are free; "
+                        "free pages of the ranks: [1, 1]"));
+  CHECK_NOTHROW(table.require_room(one, 11));
+  CHECK_THAT(refusal([&] { table.require_room(one, detail::largest_index - 3); }), ContainsSubstring("append of"));
+  CHECK_THAT(refusal([] { PageTable(1, 0, 4); }), ContainsSubstring("at least one page of one row"));
+  CHECK(table.history() == history);
+  CHECK(table.length(sequence) == 5);
+  table.release(sequence);
+  CHECK_THAT(refusal([&] { table.length(sequence); }), ContainsSubstring("sequence 0 does not exist"));
+  CHECK(table.create() == 1);
+}
+
+TEST_CASE("a copy needs a free page on the rank of the shared one", "[attention][cache]") {
+  PageTable table(2, 1, 4);
+  Index const first = table.create();
+  append(table, first, 2);
+  table.fork(first);
+  std::array const one{first};
+  CHECK_THAT(refusal([&] { table.require_room(one, 1); }),
+             ContainsSubstring("its last page is shared and is copied on rank 0"));
+}
+
+TEST_CASE("equal histories mean equal calls", "[attention][cache]") {
+  std::set<std::uint64_t> seen;
+  auto const note = [&](auto const& change) {
+    PageTable table(2, 4, 4);
+    table.create();
+    append(table, 0, 6);
+    change(table);
+    seen.insert(table.history());
+  };
+  note([](PageTable&) {});
+  note([](PageTable& table) { table.create(); });
+  note([](PageTable& table) { table.fork(0); });
+  note([](PageTable& table) { table.truncate(0, 5); });
+  note([](PageTable& table) { table.truncate(0, 6); });
+  note([](PageTable& table) { table.release(0); });
+  note([](PageTable& table) { append(table, 0, 1); });
+  note([](PageTable& table) { append(table, 0, 2); });
+  CHECK(seen.size() == 8);
+  note([](PageTable& table) { append(table, 0, 2); });
+  CHECK(seen.size() == 8);
+}

@@ -1,0 +1,17 @@
+#include "annulus/attention/cached_attention.hpp"
+
+#include "annulus/comm/mpi.hpp"
+#include "attention/cached_sequences.hpp"
+#include "mpi/mpi_runner.hpp"
+#include "support/catch.hpp"
+
+TEST_CASE("random calls on a cache over MPI give what dense attention in double gives", "[mpi][cache]") {
+  for (annulus_test::CachedCase const& one : annulus_test::cached_cases()) {
+    INFO("case " << one.seed);
+    annulus::MpiRing ring(MPI_COMM_WORLD, annulus_test::options_of_tests());
+    annulus::CpuBackend backend{.threads = 1};
+    annulus_test::CachedRun<float, annulus::MpiRing, annulus::CpuBackend> run(ring, backend, one);
+    CHECK(run.run() == "");
+    CHECK(run.compared_rows() > 0);
+  }
+}
