@@ -19,6 +19,7 @@
 #include "errors.hpp"
 #include "options.hpp"
 #include "output_folder.hpp"
+#include "packed_documents.hpp"
 #include "plan_picture.hpp"
 
 namespace annulus_command {
@@ -74,17 +75,22 @@ Call call_of(PlanOptions const& options) {
   Index const keys = options.tokens ? *options.tokens : *options.keys;
   annulus::AttentionShape const shape = shape_of(options);
   require_countable(shape, queries, keys);
-  annulus::Sharding const sharding = sharding_of(options.sharding, options.block);
+  require_documents(options.documents, queries, keys);
+  require_block(options.sharding, options.block);
   if (options.block && std::max(queries, keys) / *options.block > most_blocks)
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
                      std::to_string(most_blocks));
-  Call call{.shape = {.dtype = options.dtype, .attention = shape, .queries = queries, .keys = keys},
-            .options = {.mask = options.mask,
-                        .sharding = sharding,
-                        .query_offset = options.query_offset,
-                        .rotation = options.rotation}};
+  Call call{.shape = {.dtype = options.dtype,
+                      .attention = shape,
+                      .queries = queries,
+                      .keys = keys,
+                      .segments = !options.documents.empty()},
+            .options = {.mask = options.mask, .query_offset = options.query_offset, .rotation = options.rotation},
+            .documents = documents_from(options.documents, keys)};
   call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), queries, keys);
+  call.options.sharding =
+      sharding_of(options.sharding, options.block, {queries, keys, options.ranks, options.mask, call.documents});
   return call;
 }
 
@@ -298,7 +304,12 @@ void print_balance(Call call, RingPlan const& plan) {
   if (plan.imbalance() <= balanced) return;
   std::string better;
   double smallest = plan.imbalance();
-  for (auto const& [word, sharding] : shardings) {
+  Choices<annulus::Sharding> others = shardings;
+  Index const queries = call.shape.queries, keys = call.shape.keys;
+  if (queries == keys)
+    others.emplace_back("balanced", sharding_of(detail::balanced, {},
+                                                {queries, keys, plan.ranks(), call.options.mask, call.documents}));
+  for (auto const& [word, sharding] : others) {
     call.options.sharding = sharding;
     double const imbalance = plan_of(call, plan.request().pass, plan.ranks()).imbalance();
     if (imbalance >= smallest) continue;
@@ -325,6 +336,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_extent(plan, "--head-dim", options.head_dim, most_extent, "dim of q and k")->capture_default_str();
   add_extent(plan, "--value-dim", options.value_dim, most_extent, "dim of v")->default_str("that of --head-dim");
   add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
+  add_documents(plan, options.documents);
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
@@ -345,6 +357,9 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
 void run_plan(PlanOptions const& options) {
   annulus::validate_rules({.mask = options.mask, .query_offset = options.query_offset});
   Call const call = call_of(options);
+  if (!options.svg_memory.empty() && (options.sharding == detail::balanced || !options.documents.empty()))
+    throw InputError(
+        "--svg-memory draws sequences of several lengths; accepted: without --sharding balanced and --documents");
   std::vector<RingPlan> plans;
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
   if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));

@@ -7,6 +7,7 @@
 #include <annulus/sharding/sharding.hpp>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -30,8 +31,9 @@ struct PlanOptions {
   annulus::Index head_dim = 64;
   std::optional<annulus::Index> value_dim;  ///< unset: head_dim
   annulus::DataType dtype = annulus::DataType::float32;
+  std::vector<annulus::Index> documents;  ///< start positions; empty: not packed
   annulus::Sharding sharding{};
-  std::optional<annulus::Index> block;  ///< block size of block-striped sharding, in positions
+  std::optional<annulus::Index> block;  ///< block size of block-striped and balanced sharding
   annulus::Mask mask{};
   std::optional<annulus::Index> query_offset;
   annulus::Rotation rotation = annulus::Rotation::automatic;

@@ -10,6 +10,8 @@
 #include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "annulus/core/version.hpp"
+#include "annulus/ring/trace.hpp"
+#include "annulus/schedule/balanced_sharding.hpp"
 #include "annulus/schedule/print_plan.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
 #include "annulus/tensor/eigen.hpp"

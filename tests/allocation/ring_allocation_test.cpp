@@ -6,6 +6,7 @@
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/cpu/workspace.hpp>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -24,6 +25,9 @@ namespace {
 
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 constexpr Index heads = 4, kv_heads = 2, dim = 8, global = 96;
+
+std::atomic<long> intervals = 0;
+void count_interval(Interval const&) { ++intervals; }
 
 /// Options and optional operands of a call.
 struct Case {
@@ -50,7 +54,8 @@ std::vector<Case> cases(int ranks) {
           {"window that covers few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
           {"packed", {.mask = causal()}, true},
           {"packed, queries rotate", by_queries, true},
-          {"bias and sink logits", plain, false, true, true}};
+          {"bias and sink logits", plain, false, true, true},
+          {"observed", {.mask = causal(), .observer = count_interval}}};
 }
 
 /// Number of allocations of all ranks in the calls after the first ones.

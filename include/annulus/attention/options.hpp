@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "annulus/mask/attention_rules.hpp"
+#include "annulus/ring/observer.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/sharding/sharding.hpp"
 
@@ -32,6 +33,9 @@ struct Options {
   std::optional<bool> checked{};
   /// Throw an Error that names rank, step and row of the first result that is not finite. Host memory only.
   bool require_finite = false;
+  /// Receives what this rank does, step by step, with times (ring/observer.hpp); write_trace (ring/trace.hpp) draws it.
+  /// Not compared across ranks; never changes results. Unset: no time is measured.
+  Observer observer{};
 };
 
 /// The rules among the options.

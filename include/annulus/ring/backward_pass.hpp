@@ -24,11 +24,12 @@ struct GradientViews {
 namespace detail {
 
 /// Sums a part with one row per rank over all ranks, in rank order, so that all ranks get the same bits. Returns the sum,
-/// one row. `shares` has ranks + 1 rows: row r is the share of rank r, the last row receives the sum. `call`: the number
-/// of the call, for the checksums.
+/// one row. `shares`, of the layout `layout`, has ranks + 1 rows: row r is the share of rank r, the last row receives the
+/// sum. `call`: the number of the call, for the checksums.
 template <class A, class C, class B, class Payload>
-TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares, Part part,
-                                                          std::uint64_t call) {
+TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& backend, Payload const& shares,
+                                                          PayloadLayout const& layout, Part part, std::uint64_t call,
+                                                          IntervalRecorder const& recorder) {
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
@@ -37,8 +38,11 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(C& communicator, B& ba
     std::uint64_t const seed = checksum_seed(call, Channel::reduction, i);
     auto const out = shares.outgoing({leaving, leaving + 1}, seed);
     auto const in = shares.incoming({coming, coming + 1});
+    auto const started = recorder.now();
     auto transfer = communicator.start_shift(Channel::reduction, 1, out, in);
+    auto const begin = recorder.now();
     transfer.wait();
+    recorder.report_exchange(Channel::reduction, i, started, begin, layout, layout.bytes_per_row());
     require_intact(shares, {coming, coming + 1}, seed, Payload::arriving, Channel::reduction, rank,
                    ring_neighbour(rank, -1, ranks));
   }
@@ -165,8 +169,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     auto const share = buffers.sink_gradients.template view<A>(Part::dsinks).slice(axis::sequence, rank, 1);
     backend.sink_gradients(lse, lse_remainder, TensorView<A const, 3, Space>(delta), *operands.sinks,
                            TensorView<A, 2, Space>(share.data(), {query_heads, sinks}));
-    auto const sum =
-        sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
+    auto const sum = sum_over_ranks<A>(context.communicator, backend, buffers.sink_gradients,
+                                       plan.sink_gradient_layout(), Part::dsinks, buffers.call, buffers.recorder);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, sinks}), gradients.dsinks);
   };
   rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);

@@ -92,6 +92,7 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
     out << " window(" << side(mask.window.reach_left()) << ", " << side(mask.window.reach_right()) << ")";
   if (mask.sink_tokens > 0) out << " sink_tokens(" << mask.sink_tokens << ")";
   if (mask.chunk > 0) out << " chunk(" << mask.chunk << ")";
+  if (!request.documents.empty()) out << ", " << request.documents.size() << " documents";
   if (Index const offset = request.rules.query_offset.value_or(0)) out << ", query_offset " << offset;
   out << '\n';
 }

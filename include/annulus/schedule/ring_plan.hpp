@@ -13,6 +13,8 @@
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
+#include "annulus/mask/documents.hpp"
+#include "annulus/schedule/document_pairs.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
@@ -50,6 +52,9 @@ struct PlanRequest {
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
   bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
   bool checked = false;           ///< payloads travel with checksums
+  /// Of all batch items, by position, disjoint and ascending; a call does not know them before it runs, so that they decide
+  /// the work that the plan counts, and neither steps nor bytes. Empty: not known
+  Documents documents{};
 
   bool operator==(PlanRequest const&) const = default;
 };
@@ -57,7 +62,7 @@ struct PlanRequest {
 /// One step of one rank, which works on rows of `owner`. Row ranges count the owner's local rows.
 struct PlannedStep {
   Rank owner = 0;              ///< rank whose rows are here
-  Index visible_pairs = 0;     ///< per batch item and query head
+  Index visible_pairs = 0;     ///< per batch item and query head; an upper bound where pairs are tested
   Index multiply_adds = 0;     ///< of all batch items and heads
   RowRange held{};             ///< rows of the owner that the rank holds
   RowRange sent{};             ///< those of them that the prefetched shift of this step sends
@@ -177,10 +182,11 @@ class RingPlan {
     return rotation_ == Rotation::keys ? request_.key_lengths : request_.query_lengths;
   }
   RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
-  detail::Need const& need(Rank visitor, Rank owner) const {
+  std::size_t index_of(Rank visitor, Rank owner) const {
     bool const keys = rotation_ == Rotation::keys;
-    return needs_[static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor))];
+    return static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor));
   }
+  detail::Need const& need(Rank visitor, Rank owner) const { return needs_[index_of(visitor, owner)]; }
   RowRange needed_rows(Rank visitor, Rank owner) const {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
@@ -199,6 +205,7 @@ class RingPlan {
   Rotation rotation_ = Rotation::keys;
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
   std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
+  std::vector<Index> visible_;       ///< pairs that the documents leave, if known; as needs_
   std::vector<int> offsets_;
   bool direct_ = false;
   std::vector<PlannedStep> planned_;
@@ -224,6 +231,9 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
   detail::TileFinder finder;
   for (Rank queries = 0; queries < ranks(); ++queries)
     for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, finder, nullptr));
+  if (!request_.documents.empty())
+    visible_ = detail::pairs_in_documents(request_.documents, query_segments_, key_segments_, request_.rules,
+                                          request_.elementwise);
   build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
   if (request_.rotation == Rotation::automatic && !request_.bound_to_queries && ranks() > 1) {
     RingPlan other = *this;
@@ -327,7 +337,8 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
     for (int i = 0; i < steps(); ++i) {
       PlannedStep planned;
       planned.owner = owner(rank, i);
-      planned.visible_pairs = need(rank, planned.owner).visible_pairs;
+      planned.visible_pairs =
+          visible_.empty() ? need(rank, planned.owner).visible_pairs : visible_[index_of(rank, planned.owner)];
       planned.multiply_adds = detail::saturating_product(planned.visible_pairs, per_pair);
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
