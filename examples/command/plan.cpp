@@ -45,6 +45,9 @@ constexpr std::size_t most_groups_of_ranks = 64;
 /// Above this ratio of the largest work of a rank to the mean, other shardings are compared.
 constexpr double balanced = 1.1;
 
+/// Up to this number of ranks, a balanced sharding is compared too; making its plan takes seconds beyond.
+constexpr int most_balanced_ranks = 64;
+
 annulus::AttentionShape shape_of(PlanOptions const& options) {
   annulus::AttentionShape const shape{.batch = options.batch,
                                       .query_heads = options.heads,
@@ -270,7 +273,9 @@ nlohmann::json json_of_summary(RingPlan const& plan) {
 /// every_step: "summarized" is false and each rank has "steps", one for each step. Otherwise "summarized" is true and
 /// the plan itself has "steps", one for each run of equal steps: "first" and "last" of them and, as "least"
 /// and "most" of any rank, "multiply_adds", "prefetched_bytes" and "carried_bytes".
-void write_json(std::ostream& out, RingPlan const& plan, bool every_step) {
+///
+/// estimates: of json_of_estimates; null without rates.
+void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohmann::json const& estimates) {
   nlohmann::json whole{{"pass", plan.request().pass == Pass::forward ? "forward" : "backward"},
                        {"sharding", plan.request().sharding.name()},
                        {"rotation", std::string(annulus::name_of(plan.rotation()))},
@@ -279,6 +284,7 @@ void write_json(std::ostream& out, RingPlan const& plan, bool every_step) {
                        {"total_bytes_sent", plan.total_bytes_sent()},
                        {"imbalance", plan.imbalance()}};
   if (!every_step) whole["steps"] = json_of_summary(plan);
+  if (!estimates.is_null()) whole["estimates"] = estimates;
   // Written rank by rank, because the steps of many ranks together would take gigabytes.
   out << "{\n \"ranks\": [";
   for (Rank rank = 0; rank < plan.ranks(); ++rank)
@@ -306,7 +312,7 @@ void print_balance(Call call, RingPlan const& plan) {
   double smallest = plan.imbalance();
   Choices<annulus::Sharding> others = shardings;
   Index const queries = call.shape.queries, keys = call.shape.keys;
-  if (queries == keys)
+  if (queries == keys && plan.ranks() <= most_balanced_ranks)
     others.emplace_back("balanced", sharding_of(detail::balanced, {},
                                                 {queries, keys, plan.ranks(), call.options.mask, call.documents}));
   for (auto const& [word, sharding] : others) {
@@ -344,6 +350,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
              Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},
              "passes to plan")
       ->default_str("both");
+  add_rates(plan, options.rates);
   add_switch(plan, "--json", options.json, "print JSON, an array of one object for each pass");
   add_switch(plan, "--every-step", options.every_step,
              "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
@@ -375,7 +382,10 @@ void run_plan(PlanOptions const& options) {
     std::cout << '[';
     for (std::size_t i = 0; i < plans.size(); ++i) {
       std::cout << (i == 0 ? "\n" : ",\n");
-      write_json(std::cout, plans[i], lists_steps(plans[i]));
+      nlohmann::json const estimates =
+          options.rates.given() ? json_of_estimates(options.rates, call, plans[i].request().pass, options.ranks)
+                                : nlohmann::json();
+      write_json(std::cout, plans[i], lists_steps(plans[i]), estimates);
     }
     std::cout << "\n]\n";
     return;
@@ -387,6 +397,7 @@ void run_plan(PlanOptions const& options) {
     else
       print_plan_summary(std::cout, plans[i]);
     print_balance(call, plans[i]);
+    if (options.rates.given()) print_estimates(std::cout, options.rates, call, plans[i].request().pass, options.ranks);
   }
   print_columns();
 }

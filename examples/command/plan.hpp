@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "plan_estimate.hpp"
+
 namespace CLI {
 class App;
 }
@@ -38,6 +40,7 @@ struct PlanOptions {
   std::optional<annulus::Index> query_offset;
   annulus::Rotation rotation = annulus::Rotation::automatic;
   Passes passes{};
+  RateOptions rates{};
   bool json = false;
   bool every_step = false;                ///< list all steps even where the default is a summary
   std::filesystem::path svg, svg_memory;  ///< pictures to write; empty: none

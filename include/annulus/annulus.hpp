@@ -12,6 +12,7 @@
 #include "annulus/core/version.hpp"
 #include "annulus/ring/trace.hpp"
 #include "annulus/schedule/balanced_sharding.hpp"
+#include "annulus/schedule/estimate.hpp"
 #include "annulus/schedule/print_plan.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
 #include "annulus/tensor/eigen.hpp"

@@ -41,6 +41,8 @@ std::vector<Case> cases(int ranks) {
   for (int rank = 0; rank < ranks; ++rank)
     for (auto& rows = map.queries.emplace_back(); static_cast<Index>(rows.size()) < global / ranks;)
       rows.push_back(static_cast<Index>(rows.size()) * ranks + ranks - 1 - rank);
+  std::vector<bool> recent;
+  for (int block = 0; block < 6 * 12; ++block) recent.push_back(block / 12 - block % 12 / 2 <= 1);
   Options const plain, by_queries{.rotation = Rotation::queries};
   return {{"full", plain},
           {"queries rotate", by_queries},
@@ -55,6 +57,7 @@ std::vector<Case> cases(int ranks) {
           {"packed", {.mask = causal()}, true},
           {"packed, queries rotate", by_queries, true},
           {"bias and sink logits", plain, false, true, true},
+          {"block mask", {.mask = causal(), .block_mask = BlockMask(16, 8, 12, recent)}},
           {"observed", {.mask = causal(), .observer = count_interval}}};
 }
 

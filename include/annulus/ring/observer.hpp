@@ -40,7 +40,8 @@ struct Interval {
   Rank rank = 0;                           ///< that did it
   int step = -1;           ///< of the ring; of an exchange and its wait: the one that started it; -1: outside of steps
   std::uint64_t call = 0;  ///< number of the call on this ring
-  Clock::time_point begin{}, end{};                           ///< of the interval
+  Clock::time_point begin{};                                  ///< of the interval
+  Clock::time_point end{};                                    ///< of the interval
   Clock::time_point started{};                                ///< of a wait: when the exchange was started
   detail::ShortList<Part, PayloadLayout::max_parts> parts{};  ///< of an exchange or wait: what the rows consist of
   Index bytes = 0;  ///< of an exchange or wait: sent by this rank, or (zero-copy) read from it, without checksums

@@ -47,7 +47,8 @@ inline std::vector<Index> pairs_in_documents(Documents const& documents,
       auto const query_parts = segments_within(queries[q], {document.begin - offset, document.end - offset});
       for (std::size_t k = 0; k < keys.size(); ++k)
         pairs[q * keys.size() + k] +=
-            finder.find(query_parts, key_parts[k], rules.mask, offset, elementwise, nullptr).visible_pairs;
+            finder.find(query_parts, key_parts[k], rules.mask, offset, elementwise, nullptr, rules.block_mask)
+                .visible_pairs;
     }
   }
   return pairs;

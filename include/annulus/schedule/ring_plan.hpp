@@ -72,11 +72,14 @@ struct PlannedStep {
   Index carried_bytes = 0;     ///< sent by the carried shift
 };
 
+struct Rates;
+struct PlanEstimate;
+
 /// The plan of one pass for all ranks.
 class RingPlan {
  public:
-  /// Throws ShapeError for lengths that do not fit the sharding or sizes that overflow, and UnsupportedError where
-  /// queries are to rotate with an operand that is bound to them.
+  /// Throws ShapeError for lengths that do not fit the sharding or the block mask and for sizes that overflow, and
+  /// UnsupportedError where queries are to rotate with an operand that is bound to them.
   explicit RingPlan(PlanRequest request);
 
   PlanRequest const& request() const { return request_; }                        ///< as given
@@ -91,8 +94,8 @@ class RingPlan {
   /// Distance in ranks of the prefetched shift between step i and i + 1.
   int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
 
-  /// True if results are sent directly to their owner after each step, because only parts of shards travel (local
-  /// masks); otherwise they travel on with their rows and reach the owner with the last shift.
+  /// True if results are sent directly to their owner after each step, because only parts of shards travel (local and
+  /// block masks); otherwise they travel on with their rows and reach the owner with the last shift.
   bool carried_direct() const { return direct_; }
   /// Distance in ranks of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
@@ -170,6 +173,9 @@ class RingPlan {
   Index total_bytes_sent() const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;
+  /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws UnsupportedError
+  /// for rates that cannot be.
+  PlanEstimate estimate(Rates const& rates) const;
 
  private:
   Rank wrap(int place) const { return detail::rank_at(place, ranks()); }
@@ -192,7 +198,7 @@ class RingPlan {
   }
   detail::Need pair(Rank queries, Rank keys, detail::TileFinder& finder, std::vector<Tile>* tiles) const {
     return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask,
-                       request_.rules.query_offset.value_or(0), request_.elementwise, tiles);
+                       request_.rules.query_offset.value_or(0), request_.elementwise, tiles, request_.rules.block_mask);
   }
   /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
   Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
@@ -263,6 +269,14 @@ ANNULUS_INLINE void RingPlan::check_sizes() const {
   detail::check<ShapeError>(detail::saturating_product(queries, keys) < detail::largest_index, "plan: a step of ",
                             queries, " queries and ", keys, " keys; accepted: fewer than ", detail::largest_index,
                             " pairs");
+  if (BlockMask const& blocks = request_.rules.block_mask) {
+    Index const offset = request_.rules.query_offset.value_or(0), end = offset + global_queries();
+    detail::check<ShapeError>(global_queries() == 0 || (offset >= 0 && end <= blocks.queries()),
+                              "block mask covers the query positions [0, ", blocks.queries(), "); the queries have [",
+                              offset, ", ", end, ")");
+    detail::check<ShapeError>(global_keys() <= blocks.keys(), "block mask covers ", blocks.keys(),
+                              " keys; expected global_keys = ", global_keys(), " or more");
+  }
   // The widest row of any payload: a query with its dout and at most four scalars. Extents of 0 count as 1, because
   // the other ones are multiplied, too. In a pass every position visits each rank once at most.
   auto const product = [](Index first, auto... others) {
@@ -327,7 +341,7 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
         offsets_.push_back(offset);
         break;
       }
-  direct_ = request_.rules.mask.local();
+  direct_ = request_.rules.mask.local() || request_.rules.block_mask;
 
   AttentionShape const& s = request_.shape;
   Index const per_pair = s.batch * s.query_heads *
