@@ -109,14 +109,16 @@ class TileFinder {
     if (tiles) tiles->clear();
     bool const unmasked = mask == full() && !elementwise && !blocks;
     bool splits = !unmasked && queries.size() * keys.size() <= detail::tile_limit;
+    std::span<Segment const> split;
     if (splits) {
       detail::split_at_sinks(keys, mask, split_);
+      split = split_;
       if (blocks) {
         split_at_blocks(queries, blocks.query_block(), query_offset, query_blocks_);
         split_at_blocks(split_, blocks.key_block(), 0, key_blocks_);
         queries = query_blocks_;
-        std::swap(split_, key_blocks_);
-        splits = queries.size() * split_.size() <= detail::tile_limit;
+        split = key_blocks_;
+        splits = queries.size() * split.size() <= detail::tile_limit;
       }
     }
     if (!splits) {
@@ -133,7 +135,7 @@ class TileFinder {
     }
     Need need;
     for (Segment const& query : queries)
-      for (Segment const& key : split_) {
+      for (Segment const& key : split) {
         if (!blocks.visible(query.global_begin + query_offset, key.global_begin)) continue;
         Tile tile{.query_begin = query.local_begin,
                   .query_count = query.length,
