@@ -165,6 +165,9 @@ class TileFinder {
     // Indices of the full tiles of the row above and of this row, in key order, for a joint traversal.
     above_.clear();
     row_.clear();
+    // The two are swapped from row to row, so either may have to hold the longest one in the next call.
+    above_.reserve(tiles.size());
+    row_.reserve(tiles.size());
     Index row_begin = 0;
     std::size_t kept = 0, candidate = 0;
     for (std::size_t i = 0; i < tiles.size(); ++i) {
