@@ -39,7 +39,7 @@ struct EstimatedStep {
   double compute = 0;  ///< length of its work
   double end = 0;      ///< the next step begins, or the pass ends
 
-  double exposed() const { return end - begin - compute; }  ///< waits for messages and late ranks
+  double exposed() const { return std::max(0.0, end - begin - compute); }  ///< waits for messages and late ranks
 };
 
 /// Estimated times of a plan.
@@ -54,7 +54,7 @@ struct PlanEstimate {
   double exposed() const {
     double work = 0;
     for (EstimatedStep const& one : of_all) work += one.compute;
-    return ranks == 0 ? 0 : seconds - work / ranks;
+    return ranks == 0 ? 0 : std::max(0.0, seconds - work / ranks);
   }
 };
 
