@@ -200,6 +200,8 @@ def pictures(build):
     balance = ("--tokens", "65536", "--ranks", "8", "--causal", "--pass", "forward")
     made = {f"balance_{name}.svg": (*balance, "--sharding", name, "--svg") for name in ("contiguous", "striped", "zigzag")}
     made["balance_documents.svg"] = (*balance, "--chunk", "8192", "--svg")
+    made["balance_balanced.svg"] = ("--tokens", "16384", "--ranks", "8", "--causal", "--documents", "0,3000,3500,15500", "--pass", "forward",
+                                    "--sharding", "balanced", "--svg")
     made["memory.svg"] = ("--tokens", "1048576", "--ranks", "8", "--heads", "8", "--head-dim", "128", "--causal", "--dtype", "bf16", "--sharding", "zigzag",
                           "--svg-memory")
     right = True

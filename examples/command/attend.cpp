@@ -13,6 +13,7 @@
 #include "errors.hpp"
 #include "options.hpp"
 #include "output_stream.hpp"
+#include "packed_documents.hpp"
 #include "progress.hpp"
 #include "verification.hpp"
 
@@ -43,7 +44,7 @@ void add_files(CLI::App& app, AttendOptions& options) {
       "last: if it exists, the results are complete. Concurrent runs that use the same folder are refused")
       ->required()
       ->type_name("DIR");
-  add_file(app, "--trace", options.trace, "write a timeline of all ranks, for chrome://tracing");
+  add_file(app, "--trace", options.trace, "write a timeline of all ranks, for Perfetto and chrome://tracing");
 }
 
 void add_ring(CLI::App& app, AttendOptions& options) {
@@ -109,19 +110,21 @@ void require_consistent(AttendOptions const& options) {
         "--rotation queries cannot be combined with --bias or --mask, whose rows span all keys and stay with their "
         "queries; "
         "accepted: auto|keys");
-  sharding_of(options.attention.sharding, options.block);
+  require_block(options.attention.sharding, options.block);
   require_backend(options.backend, options.threads);
 }
 
 namespace {
 
-Call call_of(AttendOptions const& options, CallShape const& shape) {
+/// documents: of all batch items, for a balanced sharding.
+Call call_of(AttendOptions const& options, CallShape const& shape, annulus::Documents const& documents, int ranks) {
   Call call{.shape = shape,
             .options = options.attention,
             .axes = options.axes,
             .backend = options.backend,
             .threads = options.threads};
-  call.options.sharding = sharding_of(options.attention.sharding, options.block);
+  call.options.sharding = sharding_of(options.attention.sharding, options.block,
+                                      {shape.queries, shape.keys, ranks, options.attention.mask, documents});
   call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), shape.queries, shape.keys);
   return call;
 }
@@ -156,20 +159,20 @@ void attend_in_one_process(AttendOptions const& options) {
   int const ranks = options.ranks.value_or(default_simulated_ranks);
   require_consistent(options);
   AttendFiles files = read_files(options);
-  Call const call = call_of(options, shape_of(files, options));
+  Call const call = call_of(options, shape_of(files, options), documents_in(files), ranks);
   std::size_t const steps = steps_of_a_rank(call, ranks);
   with_scalar(call.shape.dtype, [&]<class T>(std::type_identity<T>) {
     Inputs<T> const inputs = inputs_of<T>(std::move(files), call.shape);
     ResultFiles files_out(options, call.shape);
     Results<T> results;
-    std::vector<std::vector<Span>> spans;
+    Intervals intervals;
     {
       Progress progress("attend", steps * static_cast<std::size_t>(ranks));
-      std::vector<StepLog> logs(static_cast<std::size_t>(ranks), StepLog(StepLog::Clock::now(), &progress));
-      results = attend_simulated(inputs, call, logs, options.timeout);
-      for (StepLog& log : logs) spans.push_back(std::move(log.spans()));
+      std::vector<Timeline> timelines(static_cast<std::size_t>(ranks), Timeline(&progress));
+      results = attend_simulated(inputs, call, timelines, options.timeout);
+      for (Timeline const& timeline : timelines) intervals.push_back(timeline.intervals());
     }
-    files_out.write(results, spans);
+    files_out.write(results, intervals);
     if (options.verify) verify(inputs, call, results);
   });
 }
@@ -179,6 +182,7 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
   bool const first = ranks.rank() == 0;
   AttendFiles files;
   CallShape shape;
+  annulus::Documents documents;
   std::size_t steps = 0;
   auto const read = [&] {
     if (options.ranks && *options.ranks != ranks.size())
@@ -187,11 +191,13 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
     require_consistent(options);
     files = read_files(options);
     shape = shape_of(files, options);
-    steps = steps_of_a_rank(call_of(options, shape), ranks.size());
+    documents = documents_in(files);
+    steps = steps_of_a_rank(call_of(options, shape, documents, ranks.size()), ranks.size());
   };
   session.on_first(read, WhenLost::end_at_once);
   shape = ranks.from_first(shape);
-  Call const call = call_of(options, shape);
+  documents = ranks.list_from_first(documents);
+  Call const call = call_of(options, shape, documents, ranks.size());
   with_scalar(shape.dtype, [&]<class T>(std::type_identity<T>) {
     std::optional<Inputs<T>> inputs;
     std::optional<ResultFiles> files_out;
@@ -201,17 +207,17 @@ void attend_on_all_processes(AttendOptions const& options, MpiSession& session) 
     };
     session.on_first(prepare, WhenLost::finish_first);
     std::optional<Results<T>> results;
-    std::vector<std::vector<Span>> spans;
+    Intervals intervals;
     {
       std::optional<Progress> progress;
       if (first) progress.emplace("attend", steps);
       // Clocks of different machines differ, so the time axis of every rank starts at this barrier.
       ranks.barrier();
-      StepLog log(StepLog::Clock::now(), first ? &*progress : nullptr);
-      results = attend_over_mpi(ranks, first ? &*inputs : nullptr, call, log);
-      spans = all_spans(ranks, log.spans());
+      Timeline timeline(first ? &*progress : nullptr, Timeline::Clock::now());
+      results = attend_over_mpi(ranks, first ? &*inputs : nullptr, call, timeline);
+      intervals = all_intervals(ranks, timeline.intervals());
     }
-    session.on_first([&] { files_out->write(*results, spans); }, WhenLost::finish_first);
+    session.on_first([&] { files_out->write(*results, intervals); }, WhenLost::finish_first);
     if (options.verify) session.on_first([&] { verify(*inputs, call, *results); }, WhenLost::end_at_once);
   });
 }

@@ -2,6 +2,7 @@
 // Files of `annulus attend`: inputs, checked against each other and converted to tensors; results; the timeline.
 
 #include <algorithm>
+#include <annulus/ring/trace.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
@@ -16,7 +17,7 @@
 #include "npy.hpp"
 #include "output_folder.hpp"
 #include "pending_file.hpp"
-#include "tracing.hpp"
+#include "timeline.hpp"
 
 namespace annulus_command {
 
@@ -31,6 +32,9 @@ AttendFiles read_files(AttendOptions const& options);
 
 /// Shape of the call. Throws InputError, naming the file, if the shapes of the files do not match.
 CallShape shape_of(AttendFiles const& files, AttendOptions const& options);
+
+/// The documents of all batch items, by the ids of the queries, where given.
+annulus::Documents documents_in(AttendFiles const& files);
 
 namespace detail {
 
@@ -74,22 +78,6 @@ Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
   return inputs;
 }
 
-/// Trace file, opened before anything is computed. It appears under its name only when it is complete.
-class TraceFile {
- public:
-  /// Throws InputError where `path` cannot be written.
-  explicit TraceFile(std::filesystem::path path) : file_(std::move(path)) {}
-
-  /// Writes the Trace Event Format, one complete event ("X") for each span, with the rank as process and thread.
-  void write(std::vector<std::vector<Span>> const& spans_of_ranks);
-
-  /// The written file, to be committed.
-  PendingFile take() { return std::move(file_); }
-
- private:
-  PendingFile file_;
-};
-
 /// The result files, prepared before anything is computed so that a bad folder or file ends the command at once.
 class ResultFiles {
  public:
@@ -113,7 +101,7 @@ class ResultFiles {
   /// that this run does not have, are removed before any other file is replaced, and the new out.npy is renamed last: if
   /// it exists, all results are those of one run. Lists the files on stdout. Throws std::runtime_error if a file cannot be written.
   template <annulus::Scalar T>
-  void write(Results<T> const& results, std::vector<std::vector<Span>> const& spans_of_ranks) {
+  void write(Results<T> const& results, Intervals const& intervals) {
     std::vector<PendingFile> pending;
     std::string list;
     auto const add = [&](char const* name, auto const& tensor) {
@@ -134,8 +122,9 @@ class ResultFiles {
     else
       optional("dsinks", results.dsinks);
     if (trace_) {
-      trace_->write(spans_of_ranks);
-      pending.push_back(trace_->take());
+      annulus::write_trace(trace_->stream(), intervals);
+      trace_->close();
+      pending.push_back(std::move(*trace_));
     }
     add("out", results.out);
     commit_together(pending, outdated_);
@@ -185,7 +174,7 @@ class ResultFiles {
   }
 
   OutputFolder folder_;
-  std::optional<TraceFile> trace_;
+  std::optional<PendingFile> trace_;             ///< opened before anything is computed
   std::vector<std::filesystem::path> outdated_;  ///< results of earlier runs that this run does not have
   bool sinks_on_one_axis_;
 };

@@ -13,7 +13,7 @@
 
 #include "call.hpp"
 #include "collectives.hpp"
-#include "tracing.hpp"
+#include "timeline.hpp"
 
 namespace annulus_command {
 
@@ -25,26 +25,26 @@ void require_backend(std::string_view name, int threads);
 
 /// Forward and, where dout is given, backward. Collective over the ring. Defined for the four element types.
 template <annulus::Scalar T>
-Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own, StepLog& log);
+Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own, Timeline& timeline);
 
-extern template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, StepLog&);
-extern template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, StepLog&);
-extern template Results<Eigen::half> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::half> const&, StepLog&);
+extern template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, Timeline&);
+extern template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, Timeline&);
+extern template Results<Eigen::half> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::half> const&, Timeline&);
 extern template Results<Eigen::bfloat16> attend_on_rank(AnyRing&, Call const&, Inputs<Eigen::bfloat16> const&,
-                                                        StepLog&);
+                                                        Timeline&);
 
-/// Runs the call on logs.size() simulated ranks, one log each, and returns the global results. Throws
+/// Runs the call on timelines.size() simulated ranks, one timeline each, and returns the global results. Throws
 /// CommunicationError if a rank waits longer than `timeout` for another.
 template <annulus::Scalar T>
-Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vector<StepLog>& logs,
+Results<T> attend_simulated(Inputs<T> const& inputs, Call const& call, std::vector<Timeline>& timelines,
                             std::chrono::milliseconds timeout) {
-  int const ranks = static_cast<int>(logs.size());
+  int const ranks = static_cast<int>(timelines.size());
   Results<T> results = make_results<T>(call, {call.shape.queries, call.shape.keys});
   auto const run = [&](annulus::SimulatedRing& ring) {
     Share const share(call, ring.rank(), ranks);
     AnyRing any(ring);
     Results<T> const local =
-        attend_on_rank(any, call, scatter(inputs, call, share), logs[static_cast<std::size_t>(ring.rank())]);
+        attend_on_rank(any, call, scatter(inputs, call, share), timelines[static_cast<std::size_t>(ring.rank())]);
     gather(local, call, share, ring.rank() == 0, results);
   };
   annulus::run_ring(ranks, run, {.timeout = timeout});
@@ -128,19 +128,21 @@ std::optional<Results<T>> all_results(Collectives& ranks, Call const& call, Resu
 
 }  // namespace detail
 
-/// Collective. inputs: the global tensors on rank 0, null elsewhere; log: of this rank. Returns the global results on
+/// Collective. inputs: the global tensors on rank 0, null elsewhere; timeline: of this rank. Returns the global results on
 /// rank 0, empty elsewhere.
 template <annulus::Scalar T>
-std::optional<Results<T>> attend_over_mpi(Collectives& ranks, Inputs<T> const* inputs, Call const& call, StepLog& log) {
+std::optional<Results<T>> attend_over_mpi(Collectives& ranks, Inputs<T> const* inputs, Call const& call,
+                                          Timeline& timeline) {
   Inputs<T> const shard = detail::own_inputs(ranks, call, inputs);
-  Results<T> const results = attend_on_rank(ranks.ring(), call, shard, log);
+  Results<T> const results = attend_on_rank(ranks.ring(), call, shard, timeline);
   return detail::all_results(ranks, call, results);
 }
 
-/// Gathers the spans of all ranks. Collective. Returns them by rank on rank 0, empty elsewhere.
-inline std::vector<std::vector<Span>> all_spans(Collectives& ranks, std::vector<Span> const& own) {
+/// Gathers the intervals of all ranks. Collective. Returns them by rank on rank 0, empty elsewhere.
+inline Intervals all_intervals(Collectives& ranks, std::vector<annulus::Interval> const& own) {
+  static_assert(std::is_trivially_copyable_v<annulus::Interval>);
   std::vector<std::size_t> const counts = ranks.all(own.size());
-  std::vector<std::vector<Span>> all;
+  Intervals all;
   if (ranks.rank() == 0) all.push_back(own);
   detail::gather_runs(
       ranks, [&] { return std::vector{std::as_bytes(std::span(own))}; },

@@ -6,6 +6,7 @@
 #include <annulus/attention/options.hpp>
 #include <annulus/core/index.hpp>
 #include <annulus/core/scalar.hpp>
+#include <annulus/mask/documents.hpp>
 #include <annulus/schedule/ring_plan.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
 #include <annulus/tensor/eigen.hpp>
@@ -43,7 +44,8 @@ struct Call {
   annulus::Options options;
   annulus::AxisOrder axes = annulus::AxisOrder::bshd;
   std::string backend = "cpu";
-  int threads = 0;  ///< per rank; 0: the backend chooses
+  int threads = 0;                 ///< per rank; 0: the backend chooses
+  annulus::Documents documents{};  ///< of every batch item, for plans
 };
 
 /// Calls function(std::type_identity<T>{}) with the C++ type of the elements.
@@ -80,7 +82,8 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .sinks = shape.sinks,
                                .segments = shape.segments,
                                .elementwise = shape.mask[0] > 0,
-                               .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0};
+                               .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0,
+                               .documents = call.documents};
   // dbias is summed in the result where that has the type of the sums.
   if (shape.bias_gradient && pass == annulus::Pass::backward && request.element_bytes != accumulator_bytes)
     request.bias_gradient_elements = shape.bias[0] * shape.bias[1] * shape.keys;

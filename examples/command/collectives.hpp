@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <annulus/comm/communicator.hpp>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -159,6 +160,16 @@ class Collectives {
   /// Rank 0's value.
   template <class T>
   requires std::is_trivially_copyable_v<T> T from_first(T const& mine) { return all(mine)[0]; }
+
+  /// Rank 0's list, of any length on each rank.
+  template <class T>
+  requires std::is_trivially_copyable_v<T> std::vector<T> list_from_first(std::vector<T> const& mine) {
+    std::string const bytes(reinterpret_cast<char const*>(mine.data()), mine.size() * sizeof(T));
+    std::string const first = all_texts(rank() == 0 ? bytes : std::string())[0];
+    std::vector<T> list(first.size() / sizeof(T));
+    std::memcpy(list.data(), first.data(), first.size());
+    return list;
+  }
 
   /// Returns when all ranks have called it.
   void barrier() { all(std::byte{}); }

@@ -115,15 +115,15 @@ Call call_of(DemoOptions const& options) {
 }
 
 /// Seconds from the start of a pass on the first rank to its end on the last.
-double seconds_of(std::vector<StepLog> const& logs, annulus::Pass pass) {
-  double begin = std::numeric_limits<double>::infinity(), end = 0;
-  for (StepLog const& log : logs)
-    for (Span const& span : log.spans())
-      if (span.kind == Span::Kind::pass && span.pass == pass) {
-        begin = std::min(begin, span.begin);
-        end = std::max(end, span.begin + span.seconds);
+double seconds_of(std::vector<Timeline> const& timelines, annulus::Pass pass) {
+  auto begin = Timeline::Clock::time_point::max(), end = Timeline::Clock::time_point::min();
+  for (Timeline const& timeline : timelines)
+    for (annulus::Interval const& interval : timeline.intervals())
+      if (interval.kind == annulus::IntervalKind::call && interval.pass == pass) {
+        begin = std::min(begin, interval.begin);
+        end = std::max(end, interval.end);
       }
-  return end - begin;
+  return std::chrono::duration<double>(end - begin).count();
 }
 
 /// Time and cost of one pass.
@@ -187,11 +187,11 @@ void print_balance(Call call, int ranks) {
   print_formatted("\n");
 }
 
-void print_table(DemoOptions const& options, Call const& call, std::vector<StepLog> const& logs) {
+void print_table(DemoOptions const& options, Call const& call, std::vector<Timeline> const& timelines) {
   annulus::RingPlan const forward_plan = plan_of(call, annulus::Pass::forward, options.ranks);
   annulus::RingPlan const backward_plan = plan_of(call, annulus::Pass::backward, options.ranks);
-  PassCost const forward = cost_of(forward_plan, seconds_of(logs, annulus::Pass::forward));
-  PassCost const backward = cost_of(backward_plan, seconds_of(logs, annulus::Pass::backward));
+  PassCost const forward = cost_of(forward_plan, seconds_of(timelines, annulus::Pass::forward));
+  PassCost const backward = cost_of(backward_plan, seconds_of(timelines, annulus::Pass::backward));
   double const tokens = static_cast<double>(options.tokens);
   double const full_bytes = 4 * tokens * tokens * static_cast<double>(options.heads);
 
@@ -244,12 +244,12 @@ void run_demo(DemoOptions const& options) {
   std::size_t const steps = static_cast<std::size_t>(options.ranks) *
                             static_cast<std::size_t>(plan_of(call, annulus::Pass::forward, options.ranks).steps() +
                                                      plan_of(call, annulus::Pass::backward, options.ranks).steps());
-  std::vector<StepLog> logs;
+  std::vector<Timeline> timelines;
   Results<float> results;
   {
     Progress progress("forward and backward", steps);
-    logs.assign(static_cast<std::size_t>(options.ranks), StepLog(StepLog::Clock::now(), &progress));
-    results = attend_simulated(inputs, call, logs, options.timeout);
+    timelines.assign(static_cast<std::size_t>(options.ranks), Timeline(&progress));
+    results = attend_simulated(inputs, call, timelines, options.timeout);
   }
   DemoErrors errors{};
   {
@@ -257,7 +257,7 @@ void run_demo(DemoOptions const& options) {
     Progress progress("dense check in double", static_cast<std::size_t>(blocks));
     errors = check_against_dense(inputs, results, progress);
   }
-  print_table(options, call, logs);
+  print_table(options, call, timelines);
   double const bound = error_bound(inputs);
   print_formatted(
       "  largest relative error      %.1e   bound %.1e   (output %.1e, lse %.1e, dq %.1e, dk %.1e, dv %.1e)\n",

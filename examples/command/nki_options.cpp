@@ -3,11 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <annulus/attention/validate.hpp>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "errors.hpp"
 #include "options.hpp"
+#include "packed_documents.hpp"
 
 namespace annulus_command {
 
@@ -35,19 +35,6 @@ Choices<annulus::nki::Version> nki_versions() {
 
 Choices<ElementType> const element_types{
     {"bf16", ElementType::bfloat16}, {"f16", ElementType::float16}, {"f32", ElementType::float32}};
-
-/// Increasing whole numbers, the first 0; empty if the text is anything else.
-std::vector<Index> documents_of(std::string const& text) {
-  std::vector<Index> starts;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    Index start = 0;
-    bool const accepted = is_whole_number(part, start) && (starts.empty() ? start == 0 : start > starts.back());
-    if (!accepted) return {};
-    starts.push_back(start);
-  }
-  return text.ends_with(',') ? std::vector<Index>() : starts;
-}
 
 void add_actions(CLI::App& app, NkiOptions& options) {
   add_file(app, "--emit", options.emit, "write the kernels, their masks and a README into this folder")
@@ -100,12 +87,7 @@ void add_attention(CLI::App& app, NkiOptions& options) {
   add_logit_options(app, options.attend.attention);
   app.add_option("--sinks", options.sinks, "sink logits: their number per query head, or a file as for attend")
       ->type_name("N|FILE");
-  auto const take_documents = [&options](std::string const& text) { options.documents = documents_of(text); };
-  auto const is_documents = [](std::string const& text) { return !documents_of(text).empty(); };
-  app.add_option_function<std::string>("--documents", take_documents,
-                                       "packed documents: start position of each, the first 0")
-      ->check(accepting(is_documents, "increasing whole numbers separated by commas, the first 0"))
-      ->type_name("N,N,...");
+  add_documents(app, options.documents);
 }
 
 void add_kernel(CLI::App& app, NkiOptions& options) {

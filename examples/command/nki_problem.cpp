@@ -14,6 +14,7 @@
 
 #include "errors.hpp"
 #include "nki_parts.hpp"
+#include "packed_documents.hpp"
 
 namespace annulus_command {
 
@@ -83,16 +84,6 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
                                                                   : annulus::nki::RotatingSide::queries};
 }
 
-void require_documents(NkiOptions const& options, CallShape const& shape) {
-  if (options.documents.empty()) return;
-  if (shape.queries != shape.keys)
-    throw InputError("--documents: there are " + std::to_string(shape.queries) + " queries and " +
-                     std::to_string(shape.keys) + " keys; accepted: equally many");
-  if (options.documents.back() >= shape.keys)
-    throw InputError("--documents: the last one starts at " + std::to_string(options.documents.back()) +
-                     "; accepted: below the number of tokens, " + std::to_string(shape.keys));
-}
-
 /// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes.
 template <class Operand>
 void require_finite(char const* operand, Operand const& tensor, ElementType type) {
@@ -135,7 +126,7 @@ CallShape nki_shape(NkiOptions const& options, std::optional<AttendFiles> const&
 }
 
 NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
-  require_documents(options, shape);
+  require_documents(options.documents, shape.queries, shape.keys);
   annulus::nki::KernelSpec const spec = spec_of(options, shape);
   annulus::nki::check_spec(spec);
   annulus::Options attention = options.attend.attention;

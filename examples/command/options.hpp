@@ -137,8 +137,8 @@ inline Choices<annulus::AxisOrder> const axis_orders{
 
 namespace detail {
 
-/// Placeholder for block-striped sharding until --block is known.
-inline annulus::Sharding const block_striped = annulus::Striped{.block = 2};
+/// Placeholders for block-striped sharding until --block is known, and for balanced sharding until the sequence is.
+inline annulus::Sharding const block_striped = annulus::Striped{.block = 2}, balanced = annulus::ExplicitMap{};
 
 /// "L,R" as two whole numbers; empty if the text is anything else.
 inline std::optional<annulus::Window> window_of(std::string_view text) {
@@ -156,24 +156,25 @@ inline CLI::Option* add_ranks(CLI::App& app, int& ranks, std::string const& desc
   return app.add_option("--ranks", ranks, description)->check(whole_number(1, most_ranks))->type_name("N");
 }
 
-/// Largest block of block-striped sharding, in positions.
+/// Largest block of a sharding, in positions.
 inline constexpr annulus::Index largest_block = annulus::Index{1} << 30;
 
-/// Adds --sharding, including block-striped, and --block. sharding_of combines the two.
+/// Adds --sharding, including block-striped and balanced, and --block. sharding_of (packed_documents.hpp) combines them.
 inline void add_sharding(CLI::App& app, annulus::Sharding& sharding, std::optional<annulus::Index>& block) {
   Choices<annulus::Sharding> all = shardings;
   all.emplace_back("block-striped", detail::block_striped);
+  all.emplace_back("balanced", detail::balanced);
   add_choice(app, "--sharding", sharding, all, "which rank owns which position")->default_str("contiguous");
-  add_extent(app, "--block", block, largest_block, "block size of block-striped sharding, in positions");
+  add_extent(app, "--block", block, largest_block, "block size of block-striped and balanced sharding, in positions");
 }
 
-/// The sharding with its block size. Throws InputError if only one of --block and block-striped sharding is given.
-inline annulus::Sharding sharding_of(annulus::Sharding const& sharding, std::optional<annulus::Index> block) {
+/// Throws InputError for block-striped sharding without a block size, and for --block with a sharding that has none.
+inline void require_block(annulus::Sharding const& sharding, std::optional<annulus::Index> block) {
   bool const block_striped = sharding == detail::block_striped;
-  if (block_striped != block.has_value())
-    throw InputError(block_striped ? "--sharding block-striped requires a block size; accepted: --block N with it"
-                                   : "--block is given for another sharding; accepted: --sharding block-striped");
-  return block_striped ? annulus::Sharding(annulus::Striped{.block = *block}) : sharding;
+  if (block_striped && !block)
+    throw InputError("--sharding block-striped requires a block size; accepted: --block N with it");
+  if (block && !block_striped && !(sharding == detail::balanced))
+    throw InputError("--block is given for another sharding; accepted: --sharding block-striped|balanced");
 }
 
 inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
@@ -239,9 +240,10 @@ inline void add_mask_options(CLI::App& app, annulus::Mask& mask, std::optional<a
       ->check(whole_number(annulus::Index{0}, most))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--query-offset", query_offset,
-                 "position of the first query, e.g. the number of cached keys; default 0; required if queries and keys differ "
-                 "in number and the mask depends on positions")
+  app.add_option(
+         "--query-offset", query_offset,
+         "position of the first query, e.g. the number of cached keys; default 0; required if queries and keys differ "
+         "in number and the mask depends on positions")
       ->check(whole_number(std::numeric_limits<annulus::Index>::min(), most))
       ->type_name("N");
 }

@@ -19,6 +19,7 @@
 #include "errors.hpp"
 #include "options.hpp"
 #include "output_folder.hpp"
+#include "packed_documents.hpp"
 #include "plan_picture.hpp"
 
 namespace annulus_command {
@@ -43,6 +44,9 @@ constexpr std::size_t most_groups_of_ranks = 64;
 
 /// Above this ratio of the largest work of a rank to the mean, other shardings are compared.
 constexpr double balanced = 1.1;
+
+/// Up to this number of ranks, a balanced sharding is compared too; making its plan takes seconds beyond.
+constexpr int most_balanced_ranks = 64;
 
 annulus::AttentionShape shape_of(PlanOptions const& options) {
   annulus::AttentionShape const shape{.batch = options.batch,
@@ -74,19 +78,26 @@ Call call_of(PlanOptions const& options) {
   Index const keys = options.tokens ? *options.tokens : *options.keys;
   annulus::AttentionShape const shape = shape_of(options);
   require_countable(shape, queries, keys);
-  annulus::Sharding const sharding = sharding_of(options.sharding, options.block);
+  require_documents(options.documents, queries, keys);
+  require_block(options.sharding, options.block);
   if (options.block && std::max(queries, keys) / *options.block > most_blocks)
     throw InputError("--block " + std::to_string(*options.block) + " makes " +
                      std::to_string(std::max(queries, keys) / *options.block) + " blocks; accepted: up to " +
                      std::to_string(most_blocks));
-  Call call{.shape = {.dtype = options.dtype, .attention = shape, .queries = queries, .keys = keys},
+  Call call{.shape = {.dtype = options.dtype,
+                      .attention = shape,
+                      .queries = queries,
+                      .keys = keys,
+                      .segments = !options.documents.empty()},
             .options = {.mask = options.mask,
-                        .sharding = sharding,
                         .query_offset = options.query_offset,
                         .reproducible = options.reproducible,
                         .reproducible_leaf = options.reproducible_leaf,
-                        .rotation = options.rotation}};
+                        .rotation = options.rotation},
+            .documents = documents_from(options.documents, keys)};
   call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), queries, keys);
+  call.options.sharding =
+      sharding_of(options.sharding, options.block, {queries, keys, options.ranks, options.mask, call.documents});
   return call;
 }
 
@@ -266,7 +277,9 @@ nlohmann::json json_of_summary(RingPlan const& plan) {
 /// every_step: "summarized" is false and each rank has "steps", one for each step. Otherwise "summarized" is true and
 /// the plan itself has "steps", one for each run of equal steps: "first" and "last" of them and, as "least"
 /// and "most" of any rank, "multiply_adds", "prefetched_bytes" and "carried_bytes".
-void write_json(std::ostream& out, RingPlan const& plan, bool every_step) {
+///
+/// estimates: of json_of_estimates; null without rates.
+void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohmann::json const& estimates) {
   nlohmann::json whole{{"pass", plan.request().pass == Pass::forward ? "forward" : "backward"},
                        {"sharding", plan.request().sharding.name()},
                        {"rotation", std::string(annulus::name_of(plan.rotation()))},
@@ -276,6 +289,7 @@ void write_json(std::ostream& out, RingPlan const& plan, bool every_step) {
                        {"total_bytes_sent", plan.total_bytes_sent()},
                        {"imbalance", plan.imbalance()}};
   if (!every_step) whole["steps"] = json_of_summary(plan);
+  if (!estimates.is_null()) whole["estimates"] = estimates;
   // Written rank by rank, because the steps of many ranks together would take gigabytes.
   out << "{\n \"ranks\": [";
   for (Rank rank = 0; rank < plan.ranks(); ++rank)
@@ -303,7 +317,12 @@ void print_balance(Call call, RingPlan const& plan) {
   call.options.reproducible = false;
   std::string better;
   double smallest = plan.imbalance();
-  for (auto const& [word, sharding] : shardings) {
+  Choices<annulus::Sharding> others = shardings;
+  Index const queries = call.shape.queries, keys = call.shape.keys;
+  if (queries == keys && plan.ranks() <= most_balanced_ranks)
+    others.emplace_back("balanced", sharding_of(detail::balanced, {},
+                                                {queries, keys, plan.ranks(), call.options.mask, call.documents}));
+  for (auto const& [word, sharding] : others) {
     call.options.sharding = sharding;
     double const imbalance = plan_of(call, plan.request().pass, plan.ranks()).imbalance();
     if (imbalance >= smallest) continue;
@@ -330,6 +349,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_extent(plan, "--head-dim", options.head_dim, most_extent, "dim of q and k")->capture_default_str();
   add_extent(plan, "--value-dim", options.value_dim, most_extent, "dim of v")->default_str("that of --head-dim");
   add_choice(plan, "--dtype", options.dtype, data_types, "element type")->default_str("f32");
+  add_documents(plan, options.documents);
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
@@ -338,6 +358,7 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
              Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},
              "passes to plan")
       ->default_str("both");
+  add_rates(plan, options.rates);
   add_switch(plan, "--json", options.json, "print JSON, an array of one object for each pass");
   add_switch(plan, "--every-step", options.every_step,
              "list every step of every rank; by default more than " + std::to_string(most_listed_steps) +
@@ -352,6 +373,9 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
 void run_plan(PlanOptions const& options) {
   annulus::validate_rules({.mask = options.mask, .query_offset = options.query_offset});
   Call const call = call_of(options);
+  if (!options.svg_memory.empty() && (options.sharding == detail::balanced || !options.documents.empty()))
+    throw InputError(
+        "--svg-memory draws sequences of several lengths; accepted: without --sharding balanced and --documents");
   std::vector<RingPlan> plans;
   if (options.passes.forward) plans.push_back(plan_of(call, Pass::forward, options.ranks));
   if (options.passes.backward) plans.push_back(plan_of(call, Pass::backward, options.ranks));
@@ -367,7 +391,10 @@ void run_plan(PlanOptions const& options) {
     std::cout << '[';
     for (std::size_t i = 0; i < plans.size(); ++i) {
       std::cout << (i == 0 ? "\n" : ",\n");
-      write_json(std::cout, plans[i], lists_steps(plans[i]));
+      nlohmann::json const estimates =
+          options.rates.given() ? json_of_estimates(options.rates, call, plans[i].request().pass, options.ranks)
+                                : nlohmann::json();
+      write_json(std::cout, plans[i], lists_steps(plans[i]), estimates);
     }
     std::cout << "\n]\n";
     return;
@@ -379,6 +406,7 @@ void run_plan(PlanOptions const& options) {
     else
       print_plan_summary(std::cout, plans[i]);
     print_balance(call, plans[i]);
+    if (options.rates.given()) print_estimates(std::cout, options.rates, call, plans[i].request().pass, options.ranks);
   }
   print_columns();
 }

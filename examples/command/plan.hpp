@@ -8,6 +8,9 @@
 #include <annulus/sharding/sharding.hpp>
 #include <filesystem>
 #include <optional>
+#include <vector>
+
+#include "plan_estimate.hpp"
 
 namespace CLI {
 class App;
@@ -31,14 +34,16 @@ struct PlanOptions {
   annulus::Index head_dim = 64;
   std::optional<annulus::Index> value_dim;  ///< unset: head_dim
   annulus::DataType dtype = annulus::DataType::float32;
+  std::vector<annulus::Index> documents;  ///< start positions; empty: not packed
   annulus::Sharding sharding{};
-  std::optional<annulus::Index> block;  ///< block size of block-striped sharding, in positions
+  std::optional<annulus::Index> block;  ///< block size of block-striped and balanced sharding
   annulus::Mask mask{};
   std::optional<annulus::Index> query_offset;
   annulus::Rotation rotation = annulus::Rotation::automatic;
   bool reproducible = false;
   annulus::Index reproducible_leaf = annulus::Options{}.reproducible_leaf;
   Passes passes{};
+  RateOptions rates{};
   bool json = false;
   bool every_step = false;                ///< list all steps even where the default is a summary
   std::filesystem::path svg, svg_memory;  ///< pictures to write; empty: none

@@ -1,6 +1,7 @@
 #include "plan_picture.hpp"
 
 #include <algorithm>
+#include <annulus/comm/flight_record.hpp>
 #include <annulus/core/error.hpp>
 #include <array>
 #include <cmath>
@@ -25,8 +26,6 @@ using annulus_picture::Axis;
 using annulus_picture::Diagram;
 using annulus_picture::fixed;
 using annulus_picture::Svg;
-
-std::string_view name_of(Pass pass) { return pass == Pass::forward ? "forward" : "backward"; }
 
 /// Colour between white (0) and dark blue (1).
 std::string shade(double share) {

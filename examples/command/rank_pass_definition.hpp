@@ -52,7 +52,7 @@ void with_backend(std::string_view name, int threads, Function&& function) {
 }
 
 template <annulus::Scalar T>
-Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own, StepLog& log) {
+Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own, Timeline& timeline) {
   annulus::Operands<T> operands{.bias_gradient = call.shape.bias_gradient};
   if (own.bias) operands.bias = *own.bias;
   if (own.mask) operands.mask = *own.mask;
@@ -62,17 +62,13 @@ Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own,
   auto const q = with_axes(own.q, call.axes), k = with_axes(own.k, call.axes), v = with_axes(own.v, call.axes);
 
   Results<T> results;
-  with_backend(call.backend, call.threads, [&]<class B>(B made) {
-    TracedRing<AnyRing> traced_ring(ring, log);
-    TracedBackend<B> backend(std::move(made), log);
-    annulus::RingAttention attention(traced_ring, backend, call.options);
-    log.begin_pass(annulus::Pass::forward);
+  with_backend(call.backend, call.threads, [&](auto backend) {
+    annulus::Options options = call.options;
+    options.observer = [&](annulus::Interval const& interval) { timeline.add(interval); };
+    annulus::RingAttention attention(ring, backend, options);
     auto forward = attention.forward(q, k, v, operands);
-    log.end_pass();
     if (own.dout) {
-      log.begin_pass(annulus::Pass::backward);
       auto gradients = attention.backward(with_axes(*own.dout, call.axes), forward, q, k, v, operands);
-      log.end_pass();
       results.dq = std::move(gradients.dq);
       results.dk = std::move(gradients.dk);
       results.dv = std::move(gradients.dv);

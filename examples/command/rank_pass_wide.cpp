@@ -4,8 +4,8 @@
 
 namespace annulus_command {
 
-template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, StepLog&);
-template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, StepLog&);
+template Results<double> attend_on_rank(AnyRing&, Call const&, Inputs<double> const&, Timeline&);
+template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> const&, Timeline&);
 
 std::string names_of_backends() {
   std::string names;

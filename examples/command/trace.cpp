@@ -91,7 +91,8 @@ struct PassTimeline {
 using Timelines = std::map<std::string, PassTimeline, std::greater<>>;  // "forward" before "backward"
 
 [[noreturn]] void refuse(std::filesystem::path const& path, std::string const& reason) {
-  throw InputError(path.string() + ": " + reason + "; accepted: a file written by annulus attend --trace");
+  throw InputError(path.string() + ": " + reason +
+                   "; accepted: a file written by annulus attend --trace or write_trace");
 }
 
 nlohmann::json read_json(std::filesystem::path const& path) {
@@ -134,7 +135,11 @@ Timelines read_timelines(std::filesystem::path const& path) {
     Interval const interval{begin, begin + seconds};
     RankTimeline& timeline = timelines[pass].ranks[static_cast<int>(rank)];
     if (kind.empty()) {
-      timeline.whole = interval;
+      // A rank may have made several calls.
+      bool const first = timeline.whole.end == 0;
+      timeline.whole =
+          first ? interval
+                : Interval{std::min(timeline.whole.begin, interval.begin), std::max(timeline.whole.end, interval.end)};
     } else if (kind == "compute" || kind == "synchronize") {
       timeline.computes.push_back(interval);
     } else if (kind.starts_with("wait")) {

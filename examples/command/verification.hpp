@@ -81,8 +81,8 @@ inline Results<double> reference_results(Inputs<double> const& inputs, Call call
   call.shape.dtype = annulus::DataType::float64;
   annulus::SelfRing self;
   AnyRing ring(self);
-  StepLog log(StepLog::Clock::now(), nullptr);
-  return attend_on_rank(ring, call, inputs, log);
+  Timeline timeline;
+  return attend_on_rank(ring, call, inputs, timeline);
 }
 
 namespace detail {

@@ -6,6 +6,7 @@
 #include <annulus/backend/cpu/cpu.hpp>
 #include <annulus/backend/cpu/workspace.hpp>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25,6 +26,9 @@ namespace {
 using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
 constexpr Index heads = 4, kv_heads = 2, dim = 8, global = 96;
 
+std::atomic<long> intervals = 0;
+void count_interval(Interval const&) { ++intervals; }
+
 /// Options and optional operands of a call.
 struct Case {
   std::string name;
@@ -37,6 +41,8 @@ std::vector<Case> cases(int ranks) {
   for (int rank = 0; rank < ranks; ++rank)
     for (auto& rows = map.queries.emplace_back(); static_cast<Index>(rows.size()) < global / ranks;)
       rows.push_back(static_cast<Index>(rows.size()) * ranks + ranks - 1 - rank);
+  std::vector<bool> recent;
+  for (int block = 0; block < 6 * 12; ++block) recent.push_back(block / 12 - block % 12 / 2 <= 1);
   Options const plain, by_queries{.rotation = Rotation::queries};
   return {{"full", plain},
           {"queries rotate", by_queries},
@@ -50,7 +56,9 @@ std::vector<Case> cases(int ranks) {
           {"window that covers few ranks", {.mask = sliding_window(10, 0), .query_offset = 5}},
           {"packed", {.mask = causal()}, true},
           {"packed, queries rotate", by_queries, true},
-          {"bias and sink logits", plain, false, true, true}};
+          {"bias and sink logits", plain, false, true, true},
+          {"block mask", {.mask = causal(), .block_mask = BlockMask(16, 8, 12, recent)}},
+          {"observed", {.mask = causal(), .observer = count_interval}}};
 }
 
 /// Number of allocations of all ranks in the calls after the first ones.

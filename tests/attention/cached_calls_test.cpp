@@ -166,7 +166,7 @@ TEST_CASE("options that cannot be honoured are refused on all ranks", "[attentio
   };
   for (Bad const& bad :
        {Bad{{.logit_softcap = -1}, "logit_softcap is -1"},
-        Bad{{.link = {.bytes_per_second = 0}}, "bytes_per_second is 0"}, Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
+        Bad{{.link = {.bandwidth = 0}}, "bandwidth is 0"}, Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
     for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
            Setting setting(ring);
            CachedAttention attention(ring, setting.backend, bad.options);

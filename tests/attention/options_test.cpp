@@ -179,7 +179,7 @@ TEST_CASE("extents of 0 are valid", "[attention]") {
 
 TEST_CASE("rules_of and visit leave no rule out", "[attention]") {
   // Fails to compile when a rule is added, which must then be changed below.
-  [[maybe_unused]] auto const& [mask, scale, softcap, dropout, offset, reproducible, leaf] = AttentionRules{};
+  [[maybe_unused]] auto const& [mask, blocks, scale, softcap, dropout, offset, reproducible, leaf] = AttentionRules{};
   auto const values = [](AttentionRules const& rules) {
     std::vector<std::string> texts;
     rules.visit([&](std::string_view name, auto const& value) {
@@ -192,13 +192,14 @@ TEST_CASE("rules_of and visit leave no rule out", "[attention]") {
   };
   auto const defaults = values(rules_of({}));
   auto const changed = values(rules_of({.mask = {.causal = true, .window = {1, 2}, .sink_tokens = 3, .chunk = 4},
+                                        .block_mask = BlockMask(1, 1, 1, {true}),
                                         .softmax_scale = 5,
                                         .logit_softcap = 6,
                                         .dropout = {0.5, 7},
                                         .query_offset = 8,
                                         .reproducible = true,
                                         .reproducible_leaf = 64}));
-  REQUIRE(defaults.size() == 12);
+  REQUIRE(defaults.size() == 13);
   for (std::size_t i = 0; i < defaults.size(); ++i) CHECK(defaults[i] != changed[i]);
 }
 
@@ -216,6 +217,7 @@ TEST_CASE("an unset query offset is refused where it decides", "[attention]") {
     CHECK(attempted({.mask = mask, .query_offset = 0}, 5, 8).type == "nothing");
     CHECK(attempted({.mask = mask, .query_offset = 3}, 5, 8).type == "nothing");
   }
+  CHECK(attempted({.block_mask = BlockMask(9, 9, 1, {true})}, 5, 8).type == "UnsupportedError");
   CHECK(attempted({}, 5, 8).type == "nothing");
   CHECK(attempted({.mask = {.window = {-1, -1}}}, 5, 8).type == "nothing");
 }

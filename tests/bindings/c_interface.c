@@ -258,6 +258,37 @@ static void test_positions(void) {
   REQUIRE(annulus_shard_lengths(&sharding, ANNULUS_KEYS, 2, n, lengths) == ANNULUS_UNSUPPORTED_ERROR);
 }
 
+static void test_balanced_map(void) {
+  // Two documents: causal rows see 1 to 24 and 1 to 13 keys, 391 in all.
+  int64_t const documents[2] = {24, 13};
+  int64_t lengths[2], positions[n], work[2] = {0, 0};
+  int owned[n] = {0}, place = 0;
+  annulus_options options = annulus_default_options();
+  options.causal = 1;
+  REQUIRE(annulus_balanced_map(documents, 2, &options, 2, 1, lengths, positions) == ANNULUS_SUCCESS);
+  REQUIRE(lengths[0] + lengths[1] == n && (lengths[0] == 18 || lengths[0] == 19));
+  for (int rank = 0; rank < 2; ++rank)
+    for (int row = 0; row < lengths[rank]; ++row) {
+      int64_t const position = positions[place++];
+      REQUIRE(position >= 0 && position < n && owned[position]++ == 0);
+      work[rank] += position < 24 ? position + 1 : position - 23;
+    }
+  REQUIRE(work[0] + work[1] == 391 && work[0] >= 190 && work[0] <= 201);
+
+  annulus_sharding sharding = {0};
+  sharding.kind = ANNULUS_EXPLICIT_MAP;
+  sharding.map_ranks = 2;
+  sharding.map_query_lengths = lengths;
+  sharding.map_queries = positions;
+  int64_t found[2];
+  REQUIRE(annulus_shard_lengths(&sharding, ANNULUS_KEYS, 2, n, found) == ANNULUS_SUCCESS && found[1] == lengths[1]);
+
+  REQUIRE(annulus_balanced_map(documents, 2, NULL, 0, 0, lengths, positions) == ANNULUS_SHAPE_ERROR);
+  REQUIRE(annulus_balanced_map(documents, 2, NULL, 2, -1, lengths, positions) == ANNULUS_UNSUPPORTED_ERROR &&
+          message_has("block is -1"));
+  REQUIRE(annulus_balanced_map(NULL, 2, NULL, 2, 0, lengths, positions) != ANNULUS_SUCCESS);
+}
+
 int main(void) {
   test_version_and_names();
   test_one_rank();
@@ -268,6 +299,7 @@ int main(void) {
   test_failing_ranks();
   test_plan();
   test_positions();
+  test_balanced_map();
   puts("the C interface agrees with dense attention");
   return 0;
 }

@@ -37,6 +37,14 @@ with Folder():
         for name in simulated:
             assert over_mpi[name].tobytes() == simulated[name].tobytes(), (ranks, arguments, name)
 
+    # A balanced sharding follows from documents that rank 0 alone reads.
+    square = save_operands(*(random.standard_normal(s) for s in ((1, 40, 4, 8), (1, 40, 2, 8), (1, 40, 2, 8), (1, 40, 4, 8))))
+    np.save("ids.npy", np.repeat([[1, 2, 0, 2]], 10, axis=1))
+    packed = [*square, "--causal", "--sharding", "balanced", "--q-segments", "ids.npy", "--kv-segments", "ids.npy"]
+    over_mpi, simulated = attend(*packed, "--comm", "mpi", launcher=launcher(3)), attend(*packed, "--ranks", "3")
+    assert all(over_mpi[name].tobytes() == simulated[name].tobytes() for name in simulated)
+    save_operands(q, k, v, dout, axes="bhsd", order="F")
+
     refused(3, *files, "--bias", "missing.npy", "--out-dir", "new", says="missing.npy: does not exist")
     refused(3, *files, "--out-dir", "new", "--ranks", "2", says="--ranks 2: mpirun started 3")
     refused(3, *files, "--out-dir", "new", "--ranks", "none", says="--ranks")

@@ -60,6 +60,35 @@ assert "reproducible: leaves of 8 positions, partial results sent for a row: 2\n
 assert "times the mean work: --sharding zigzag" in plan("--tokens", "4096", "--ranks", "4", "--causal", "--reproducible")
 refused = run("plan", *shape, "--reproducible", "--reproducible-leaf", "3")
 assert refused.returncode == 2 and "whole leaves of reproducible_leaf = 3" in refused.stderr and refused.stderr.count("\n") == 1, refused
+# Documents: the plan counts the pairs within them; balanced shards have the same work.
+starts = [0, 100, 1500, 1510, 3000]
+packed = ["--tokens", "4096", "--ranks", "8", "--causal", "--documents", ",".join(map(str, starts))]
+pairs = sum(n * (n + 1) // 2 for n in np.diff(starts + [4096]).tolist())
+for name in ("contiguous", "zigzag", "balanced"):
+    for pass_of in plans(*packed, "--sharding", name):
+        found = sum(step["visible_pairs"] for rank in pass_of["ranks"] for step in rank["steps"])
+        assert found == pairs, (name, found, pairs)
+        assert (pass_of["imbalance"] < 1.03) == (name == "balanced"), (name, pass_of["imbalance"])
+assert {rank["queries"] for rank in plans(*packed, "--sharding", "balanced")[0]["ranks"]} == {512}
+assert ", 5 documents\n" in plan(*packed) and "--sharding balanced has 1\n" in plan(*packed)
+assert plans(*packed, "--sharding", "balanced", "--block", "64") != plans(*packed, "--sharding", "balanced")
+assert plans("--tokens", "4096", "--ranks", "8", "--causal", "--sharding", "balanced")[0]["imbalance"] < 1.001
+
+# Estimates of both rotations: work alone, and with messages.
+rates = ["--tokens", "64", "--ranks", "4", "--heads", "2", "--head-dim", "8", "--pass", "forward", "--flops", "1e6"]
+keys, queries = plans(*rates)[0]["estimates"]
+work = 2 * 2 * 64 * 64 * 16 / 1e6 / 4
+assert keys["rotation"] == "keys" and queries["rotation"] == "queries"
+assert abs(keys["seconds"] - work) < 1e-9 and abs(queries["seconds"] - work) < 1e-9 and abs(keys["exposed_seconds"]) < 1e-9
+keys, queries = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--overlap", "0")[0]["estimates"]
+shift = 16 * 2 * 16 * 4 / 1e3 + 0.5
+assert abs(keys["seconds"] - work - 3 * shift) < 1e-9 and abs(keys["exposed_seconds"] - 3 * shift) < 1e-9, keys
+assert queries["seconds"] != keys["seconds"] and abs(sum(keys["step_seconds"]) - keys["seconds"]) < 1e-9
+far = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--group", "2", "--far-bandwidth", "1e2", "--far-latency", "9")[0]["estimates"]
+assert far[0]["seconds"] > keys["seconds"]
+text = plan(*rates, "--bandwidth", "1e6", "--step-overhead", "0.001")
+assert "estimated times of the forward pass\n" in text and "ms of step 3" in text, text
+assert "estimated" not in plan("--tokens", "64")
 
 # A window skips steps of the ring, and the plan lists the skipped ones.
 windowed = ["--tokens", "80", "--ranks", "8", "--causal", "--window", "9,0"]
@@ -143,6 +172,18 @@ with Folder():
                 assert extra in (0, 8 * len(sent)), (rank, name, lane, extra)
         assert sum(event["cat"] == "exchange" for event in mine) >= 8
 
+    # Balanced shards of packed documents, some of them padded: the same results up to rounding.
+    ids = np.repeat([[4, 4, 9, 0], [1, 2, 2, 2]], 16, axis=1)
+    np.save("ids.npy", ids)
+    two = save_operands(*(random.standard_normal(s) for s in ((2, 64, 4, 8), (2, 64, 2, 8), (2, 64, 2, 8), (2, 64, 4, 8))))
+    packed = [*two, "--causal", "--ranks", "4", "--q-segments", "ids.npy", "--kv-segments", "ids.npy"]
+    natural = attend(*packed)
+    for block in ([], ["--block", "4"]):
+        balanced = attend(*packed, "--sharding", "balanced", *block)
+        for name, values in natural.items():
+            assert np.array_equal(np.isfinite(balanced[name]), np.isfinite(values)), name
+            assert np.allclose(balanced[name], values, rtol=1e-11, atol=1e-12), name
+
     # annulus trace reads it: the table has the sums of the file, the picture one rectangle for each span.
     done = run("trace", "trace.json", "--svg", "timeline.svg")
     assert done.returncode == 0 and done.stderr == "", done
@@ -190,7 +231,8 @@ with Folder():
     # Scores of 4096 x 4096 floats and four tensors of 4096 x 64 of them.
     assert "68 MiB" in texts and "ring of 4, each" in texts and "4k" in texts, texts
     for arguments in (["--ranks", "65", "--tokens", "650", "--svg", "x.svg"], ["--queries", "5", "--keys", "6", "--svg-memory", "x.svg"],
-                      ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"]):
+                      ["--tokens", "12", "--svg-memory", "x.svg"], ["--tokens", "64", "--svg", "missing/x.svg"],
+                      ["--tokens", "64", "--sharding", "balanced", "--svg-memory", "x.svg"]):
         done = run("plan", *arguments)
         assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done
         assert not os.path.exists("x.svg")

@@ -42,8 +42,8 @@ template <annulus::Scalar T>
 Results<T> results_of(Inputs<T> const& inputs, Call const& call) {
   annulus::SelfRing self;
   AnyRing ring(self);
-  StepLog log(StepLog::Clock::now(), nullptr);
-  return attend_on_rank(ring, call, inputs, log);
+  Timeline timeline;
+  return attend_on_rank(ring, call, inputs, timeline);
 }
 
 bool good(std::vector<Verified> const& all, std::string const& name) {

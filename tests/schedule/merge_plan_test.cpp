@@ -41,11 +41,10 @@ TEST_CASE("rounds and bytes of a merge", "[schedule][merge]") {
 }
 
 TEST_CASE("automatic takes the faster method by the rates of the link", "[schedule][merge]") {
-  LinkRates const slow_start{.latency = 1e-3, .bytes_per_second = 1e9},
-      narrow{.latency = 1e-6, .bytes_per_second = 1e6};
+  LinkRates const slow_start{.latency = 1e-3, .bandwidth = 1e9}, narrow{.latency = 1e-6, .bandwidth = 1e6};
   CHECK(MergePlan(8, 1000, MergeMethod::automatic, slow_start).method() == MergeMethod::gather);
   CHECK(MergePlan(8, 1000, MergeMethod::automatic, narrow).method() == MergeMethod::tree);
-  MergePlan const plan(8, 1000, MergeMethod::automatic, {.latency = 2, .bytes_per_second = 500});
+  MergePlan const plan(8, 1000, MergeMethod::automatic, {.latency = 2, .bandwidth = 500});
   CHECK(plan.seconds(MergeMethod::tree) == Approx(3 * (2 + 2.0)));
   CHECK(plan.seconds(MergeMethod::gather) == Approx(2 + 7 * 2.0));
   CHECK(plan.method() == MergeMethod::tree);
@@ -53,6 +52,6 @@ TEST_CASE("automatic takes the faster method by the rates of the link", "[schedu
 
 TEST_CASE("a merge plan refuses rates that are no rates", "[schedule][merge]") {
   for (double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
-    CHECK_THROWS_AS(MergePlan(2, 8, MergeMethod::automatic, {.bytes_per_second = bad}), UnsupportedError);
+    CHECK_THROWS_AS(MergePlan(2, 8, MergeMethod::automatic, {.bandwidth = bad}), UnsupportedError);
   CHECK_THROWS_AS(MergePlan(2, 8, MergeMethod::tree, {.latency = -1}), UnsupportedError);
 }

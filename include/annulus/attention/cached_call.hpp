@@ -73,7 +73,7 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   record_sharding(record, options.sharding);
   record.add_named("merge", static_cast<Index>(options.merge), name_of(options.merge));
   record.add("link.latency", options.link.latency);
-  record.add("link.bytes_per_second", options.link.bytes_per_second);
+  record.add("link.bandwidth", options.link.bandwidth);
   record.add("checked", checked);
   validate_rules(rules);
   validate_range<A>(rules);

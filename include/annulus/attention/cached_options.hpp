@@ -20,7 +20,7 @@ struct CachedOptions {
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
   Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
   MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode meet
-  LinkRates link{};                            ///< by which MergeMethod::automatic chooses
+  LinkRates link = usual_link;                 ///< by which MergeMethod::automatic chooses
   /// Detect errors between ranks, as Options::checked does. Unset: on in builds without NDEBUG.
   std::optional<bool> checked{};
 };

@@ -13,6 +13,7 @@
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/backend/backend.hpp"
+#include "annulus/ring/observer.hpp"
 
 namespace annulus::detail {
 
@@ -21,8 +22,9 @@ struct CollectiveCall {
   Pass pass;
   std::optional<Index> label;  ///< Operands::call
   bool checked;
+  IntervalRecorder recorder;
   std::uint64_t number = 0;
-  bool fails_on_all_ranks = false;  ///< all ranks throw the same error: no peer waits, the ring stays open
+  bool fails_on_all_ranks = false;     ///< all ranks throw the same error: no peer waits, the ring stays open
   bool meets_other_operation = false;  ///< of other ranks, such as a gather
 };
 
@@ -75,8 +77,11 @@ class CollectiveCalls {
       call.number = communicator_->flight_record().begin(call.pass, call.label);
     else
       call.number = ++calls_;
+    call.recorder.set_call(call.number);
+    auto const begin = call.recorder.now();
     try {
       body(call);
+      call.recorder.report(IntervalKind::call, begin);
       if (call.checked) confirm_end(call);
       end(false);
     } catch (CommunicationError const& error) {
@@ -107,6 +112,7 @@ class CollectiveCalls {
     record.identify(call.number, call.label, call.pass, last_calls_);
     record.fill_or_refuse(fill);
     record.seal(call.checked);
+    auto const begin = call.recorder.now();
     gather_records(*communicator_, record, records_);
     CallRecord::require_intact(records_, communicator_->rank());
     CallRecord::require_same_number(records_);
@@ -114,6 +120,7 @@ class CollectiveCalls {
     call.fails_on_all_ranks = true;
     CallRecord::compare(records_);
     call.fails_on_all_ranks = false;
+    call.recorder.report(IntervalKind::agreement, begin);
     confirmations_.resize(records_.size());
     return record;
   }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "annulus/mask/attention_rules.hpp"
+#include "annulus/ring/observer.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/sharding/sharding.hpp"
 
@@ -13,6 +14,7 @@ namespace annulus {
 /// pairs, then softmax with sink logits, then dropout.
 struct Options {
   Mask mask{};                            ///< default: everything is visible
+  BlockMask block_mask{};                 ///< hides blocks of queries x keys, which cost nothing; default: none
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value, 0 and negative included
   /// c > 0: c * tanh(x / c), with c from 1.2e-38 to 2.5e30 (sums in double: 2.3e-308 to 2.4e291); default 0: no cap
   double logit_softcap = 0;
@@ -36,11 +38,15 @@ struct Options {
   std::optional<bool> checked{};
   /// Throw an Error that names rank, step and row of the first result that is not finite. Host memory only.
   bool require_finite = false;
+  /// Receives what this rank does, step by step, with times (ring/observer.hpp); write_trace (ring/trace.hpp) draws it.
+  /// Not compared across ranks; never changes results. Unset: no time is measured.
+  Observer observer{};
 };
 
 /// The rules among the options.
 inline AttentionRules rules_of(Options const& options) {
   return {.mask = options.mask,
+          .block_mask = options.block_mask,
           .softmax_scale = options.softmax_scale,
           .logit_softcap = options.logit_softcap,
           .dropout = options.dropout,

@@ -147,7 +147,7 @@ class RingAttention {
   /// Takes part in a call for a rank that has no views to pass, because its arguments are not tensors of the right types:
   /// all ranks throw `reason`, as for other invalid arguments, and the ring stays open. `call`: Operands::call. Collective.
   void refuse(Pass pass, std::exception_ptr reason, std::optional<Index> call = {}) {
-    calls_.execute({pass, call, is_checked()}, [&](Call& begun) {
+    calls_.execute({pass, call, is_checked(), {}}, [&](Call& begun) {
       calls_.compare(begun, [&](detail::CallRecord&) { std::rethrow_exception(reason); });
     });
   }
@@ -221,7 +221,7 @@ class RingAttention {
 
   template <class T>
   Call call_of(Pass pass, Operands<T, Space> const& operands) const {
-    return {pass, operands.call, is_checked()};
+    return {pass, operands.call, is_checked(), {options_.observer, pass, communicator_->rank()}};
   }
 
   bool is_checked() const {
@@ -336,6 +336,7 @@ class RingAttention {
 
   detail::PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
     state(call.pass).buffers.call = call.number;
+    state(call.pass).buffers.recorder = call.recorder;
     return {plan, *communicator_, *backend_, predicate_, state(call.pass).buffers, options_.require_finite};
   }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }

@@ -49,7 +49,7 @@ inline void validate_rules(AttentionRules const& rules) {
 inline Index query_offset_of(AttentionRules const& rules, Index global_queries, Index global_keys) {
   if (rules.query_offset) return *rules.query_offset;
   Mask const& mask = rules.mask;
-  bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0;
+  bool const by_position = mask.causal || mask.window.bounded() || mask.chunk > 0 || rules.block_mask;
   detail::check<UnsupportedError>(
       global_queries == global_keys || global_queries == 0 || global_keys == 0 || !by_position,
       "query_offset is unset, with ", global_queries, " queries, ", global_keys,

@@ -134,6 +134,7 @@ class NkiBackend : public HostOperations {
     if (problem.data_type == DataType::float64)
       return no("operands of float64; accepted are float32, float16, bfloat16");
     if (problem.rules.reproducible) return no("reproducible: kernels add whole steps; accepted: false");
+    if (problem.rules.block_mask) return no("a block mask: kernels take bounds of keys for each query; accepted: none");
     if (problem.rules.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
     if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
     std::string_view const by_position =

@@ -41,7 +41,7 @@ struct Progress {
 
 /// What Step::find_visible() must test, and what the caller knows about the keys.
 struct PairTests {
-  bool positions = true;     ///< false: the mask's rules by position hide none of the pairs
+  bool positions = true;     ///< false: the rules by position, mask and block mask, hide none of the pairs
   bool documents = true;     ///< false: the document ids hide none of the pairs
   bool consecutive = false;  ///< the positions of the keys are consecutive numbers
 };
@@ -110,7 +110,8 @@ struct Step {
       std::fill_n(visible, count, true);
     }
     if (tests.positions)
-      for (Index i = 0; i < count; ++i) visible[i] = visible[i] && rules.mask.visible(q, positions[i]);
+      for (Index i = 0; i < count; ++i)
+        visible[i] = visible[i] && rules.mask.visible(q, positions[i]) && rules.block_mask.visible(q, positions[i]);
     if (tests.documents && has_segments())
       for (Index i = 0; i < count; ++i)
         visible[i] =

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "annulus/core/dropout.hpp"
+#include "annulus/mask/block_mask.hpp"
 #include "annulus/mask/mask.hpp"
 
 namespace annulus {
@@ -14,6 +15,7 @@ namespace annulus {
 /// (attention/validate.hpp) and the kernels; all that lies between passes the whole value on.
 struct AttentionRules {
   Mask mask{};                            ///< default: everything is visible
+  BlockMask block_mask{};                 ///< default: no block is hidden
   std::optional<double> softmax_scale{};  ///< set in plans and steps; in options, unset means 1 / sqrt(head_dim)
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
   Dropout dropout{};                      ///< default: none
@@ -37,6 +39,7 @@ struct AttentionRules {
     visit("mask.window.right", limit(mask.window.reach_right()));
     visit("mask.sink_tokens", mask.sink_tokens);
     visit("mask.chunk", mask.chunk);
+    visit("block mask", block_mask.fingerprint());
     visit("softmax_scale", softmax_scale.value_or(0));
     visit("logit_softcap", logit_softcap);
     visit("dropout.probability", dropout.probability);

@@ -30,8 +30,10 @@ namespace detail {
 /// number of the call, for the checksums.
 template <class A, class C, class B, class Payload>
 TensorView<A, 4, typename B::memory_space> sum_over_ranks(RingPlan const& plan, C& communicator, B& backend,
-                                                          Payload const& shares, Part part, std::uint64_t call) {
+                                                          Payload const& shares, Part part, std::uint64_t call,
+                                                          IntervalRecorder const& recorder) {
   using Row = TensorView<A, 4, typename B::memory_space>;
+  PayloadLayout const& layout = plan.sink_gradient_layout();
   Rank const rank = communicator.rank();
   int const ranks = communicator.size();
   backend.synchronize();
@@ -41,8 +43,11 @@ TensorView<A, 4, typename B::memory_space> sum_over_ranks(RingPlan const& plan, 
     std::uint64_t const seed = checksum_seed(call, Channel::reduction, i);
     auto const out = shares.outgoing(leaving, seed);
     auto const in = shares.incoming(coming);
+    auto const started = recorder.now();
     auto transfer = communicator.start_shift(Channel::reduction, 1, out, in);
+    auto const begin = recorder.now();
     transfer.wait();
+    recorder.report_exchange(Channel::reduction, i, started, begin, layout, leaving.size() * layout.bytes_per_row());
     require_intact(shares, coming, seed, Payload::arriving, Channel::reduction, rank, ring_neighbour(rank, -1, ranks));
   }
   auto const rows = shares.template view<A>(part);
@@ -200,8 +205,8 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
         Leaf const& leaf = plan.leaves()->grid().leaf(Side::query, index);
         sink_gradients_of(leaf.place, leaf.local_rows());
       }
-    auto const sum =
-        sum_over_ranks<A>(plan, context.communicator, backend, buffers.sink_gradients, Part::dsinks, buffers.call);
+    auto const sum = sum_over_ranks<A>(plan, context.communicator, backend, buffers.sink_gradients, Part::dsinks,
+                                       buffers.call, buffers.recorder);
     backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, operands.sinks->extent(1)}),
                     gradients.dsinks);
   };

@@ -74,13 +74,17 @@ class CopiedExchange {
     next_->hold(plan_.step(rank_, i + 1).held);
     auto const out = here_->outgoing(plan_.step(rank_, i).sent, seed(Channel::prefetched, i));
     auto const in = next_->incoming(next_->rows());
+    prefetched_started_ = buffers_.recorder.now();
     prefetched_shift_.emplace(communicator_.start_shift(Channel::prefetched, plan_.prefetched_hop(i), out, in));
   }
 
   /// Call at the end of step i: waits for the rows of step i + 1, which here() returns from then on.
   void await_next(int i) {
+    auto const begin = buffers_.recorder.now();
     prefetched_shift_->wait();
     prefetched_shift_.reset();
+    buffers_.recorder.report_exchange(Channel::prefetched, i, prefetched_started_, begin, plan_.prefetched_layout(),
+                                      plan_.step(rank_, i).prefetched_bytes);
     require_arrived(*next_, Channel::prefetched, i, plan_.prefetched_hop(i));
     std::swap(here_, next_);
   }
@@ -92,13 +96,18 @@ class CopiedExchange {
     return results;
   }
 
-  /// Call after the work of step i has been started: waits for the results sent after the previous step and joins them
-  /// to those of the same rows.
-  template <class Join>
-  void merge_arrived(int i, Payload& results, Join& join) {
-    if (!carried_shift_) return;
+  /// Call after the work of step i has been started: waits for the results sent after the previous step. False if none
+  /// were.
+  bool await_arrived(int i) {
+    if (!carried_shift_) return false;
     await_results(i - 1);
-    join(plan_.carried_direct() ? own_results() : results, arriving(), i - 1);
+    return true;
+  }
+
+  /// Joins the results of step `sent_in`, which await_arrived has waited for, to those of the same rows.
+  template <class Join>
+  void join_arrived(int sent_in, Payload& results, Join& join) {
+    join(plan_.carried_direct() ? own_results() : results, arriving(), sent_in);
   }
 
   /// Call after step i has been synchronized: starts sending its results.
@@ -108,6 +117,7 @@ class CopiedExchange {
     arriving().hold(step.arriving);
     auto const out = results.outgoing(step.carried, seed(Channel::carried, i));
     auto const in = arriving().incoming(arriving().rows());
+    carried_started_ = buffers_.recorder.now();
     carried_shift_.emplace(communicator_.start_shift(Channel::carried, plan_.carried_hop(i), out, in));
     if (plan_.carried_rows(rank_)[2] > 0) std::swap(working_, sending_);
   }
@@ -126,8 +136,11 @@ class CopiedExchange {
  private:
   /// Waits for the results that were sent after step `sent_in`.
   void await_results(int sent_in) {
+    auto const begin = buffers_.recorder.now();
     carried_shift_->wait();
     carried_shift_.reset();
+    buffers_.recorder.report_exchange(Channel::carried, sent_in, carried_started_, begin, plan_.carried_layout(),
+                                      plan_.step(rank_, sent_in).carried_bytes);
     require_arrived(arriving(), Channel::carried, sent_in, plan_.carried_hop(sent_in));
   }
   void require_arrived(Payload const& payload, Channel channel, int sent_in, int hop) const {
@@ -151,6 +164,7 @@ class CopiedExchange {
   bool carries_;
   Payload *here_, *next_, *working_, *sending_;
   std::optional<TransferOf<C>> prefetched_shift_, carried_shift_;
+  IntervalRecorder::Time prefetched_started_, carried_started_;
 };
 
 /// Zero-copy exchange, with the members of CopiedExchange: ranks sharing memory read each other's buffers. Before its
@@ -186,18 +200,21 @@ class ZeroCopyExchange {
   void fetch_next(int i) {
     if (i > 0) return;
     windows_.reserve(static_cast<std::size_t>(plan_.steps() - 1));
+    prefetched_opened_ = buffers_.recorder.now();
     for (int later = 1; later < plan_.steps(); ++later) {
       int const hop = plan_.offset(later);
       auto const out =
-          buffers_.prefetched[0].outgoing(plan_.step(ring_neighbour(rank_, hop, plan_.ranks()), later).held,
-                                          seed(Channel::prefetched, later), later - 1);
+          buffers_.prefetched[0].outgoing(rows_read_at(later), seed(Channel::prefetched, later), later - 1);
       windows_.push_back(communicator_.open_window(Channel::prefetched, hop, out));
     }
   }
 
   void await_next(int i) {
     auto& window = windows_[static_cast<std::size_t>(i)];
+    auto const begin = buffers_.recorder.now();
     window.wait();
+    buffers_.recorder.report_exchange(Channel::prefetched, i, prefetched_opened_, begin, plan_.prefetched_layout(),
+                                      rows_read_at(i + 1).size() * plan_.prefetched_layout().bytes_per_row());
     PlannedStep const& next = plan_.step(rank_, i + 1);
     bind(here_, window, plan_.prefetched_layout(), next.held, Channel::prefetched, i + 1, next.owner);
   }
@@ -206,18 +223,24 @@ class ZeroCopyExchange {
     bool const at_owner = plan_.steps() == 1 || (plan_.carried_direct() && i == 0);
     Payload& results = at_owner ? buffers_.carried[0] : *result_buffers_[next_buffer_];
     if (!at_owner) {
+      auto const begin = buffers_.recorder.now();
       communicator_.reclaim(results.buffer());
+      buffers_.recorder.report_reclaim(Channel::carried, i, begin);
       next_buffer_ = (next_buffer_ + 1) % buffer_count_;
     }
     results.hold(plan_.step(rank_, i).held);
     return results;
   }
 
-  template <class Join>
-  void merge_arrived(int i, Payload& results, Join& join) {
-    if (!carried_window_) return;
+  bool await_arrived(int i) {
+    if (!carried_window_) return false;
     await_results(i - 1);
-    join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_, i - 1);
+    return true;
+  }
+
+  template <class Join>
+  void join_arrived(int sent_in, Payload& results, Join& join) {
+    join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_, sent_in);
   }
 
   void send_results(int i, Payload& results) {
@@ -225,6 +248,7 @@ class ZeroCopyExchange {
     if (carried_window_) carried_window_->release();
     carried_window_.reset();
     if (plan_.carried_layout().empty() || plan_.carried_hop(i) == 0) return;
+    carried_opened_ = buffers_.recorder.now();
     carried_window_.emplace(
         communicator_.open_window(Channel::carried, plan_.carried_hop(i),
                                   results.outgoing(plan_.step(rank_, i).carried, seed(Channel::carried, i))));
@@ -243,9 +267,17 @@ class ZeroCopyExchange {
   }
 
  private:
+  /// The rows of this rank that another one works on at the step.
+  RowRange rows_read_at(int step) const {
+    return plan_.step(ring_neighbour(rank_, plan_.offset(step), plan_.ranks()), step).held;
+  }
+
   /// Waits for the results of step `sent_in` that another rank has shared with this one.
   void await_results(int sent_in) {
+    auto const begin = buffers_.recorder.now();
     carried_window_->wait();
+    buffers_.recorder.report_exchange(Channel::carried, sent_in, carried_opened_, begin, plan_.carried_layout(),
+                                      plan_.step(rank_, sent_in).carried_bytes);
     bind(arrived_, *carried_window_, plan_.carried_layout(), plan_.step(rank_, sent_in).arriving, Channel::carried,
          sent_in, ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
   }
@@ -280,6 +312,7 @@ class ZeroCopyExchange {
   std::size_t buffer_count_ = 1, next_buffer_ = 0;
   std::vector<WindowOf<C>>& windows_;
   std::optional<WindowOf<C>> carried_window_;
+  IntervalRecorder::Time prefetched_opened_, carried_opened_;
 };
 
 }  // namespace annulus::detail

@@ -12,6 +12,7 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"
+#include "annulus/ring/observer.hpp"
 #include "annulus/ring/payload.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
@@ -91,8 +92,9 @@ struct RingBuffers : OpenWindows<C> {
   Payload resident;
   Payload delta, bias_gradient, sink_gradients;  ///< backward only
   StepPlaces places;
-  LeafWalk leaves;         ///< of a reproducible pass
-  std::uint64_t call = 0;  ///< number of the call that uses the buffers; seeds the checksums
+  LeafWalk leaves;            ///< of a reproducible pass
+  std::uint64_t call = 0;     ///< number of the call that uses the buffers; seeds the checksums
+  IntervalRecorder recorder;  ///< of that call
 
   /// Allocates what the plan needs, and waits until no rank reads the rows of the previous call any more. Throws
   /// CommunicationError if a reader is lost or late.
@@ -101,7 +103,9 @@ struct RingBuffers : OpenWindows<C> {
     if constexpr (ZeroCopyCommunicator<C>) {
       if (plan.request().zero_copy) {
         reserve_exchanged(communicator, backend, plan, rank);
+        auto const begin = recorder.now();
         communicator.reclaim(prefetched[0].buffer());
+        recorder.report_reclaim(Channel::prefetched, -1, begin);
       }
     }
     if (!plan.request().zero_copy) reserve_exchanged(backend, backend, plan, rank);

@@ -47,10 +47,15 @@ void rotate_with(RingPlan const& plan, C& communicator, B& backend, RingBuffers<
         bool const last = i + 1 == plan.steps();
         if (!last) exchange.fetch_next(i);
         auto& results = exchange.results(i);
+        auto const work = buffers.recorder.now();
         visit(i, exchange.here(), results, exchange.progress());
-        exchange.merge_arrived(i, results, join);
+        buffers.recorder.report(IntervalKind::compute, work, i, plan.step(communicator.rank(), i).multiply_adds);
+        bool const arrived = exchange.await_arrived(i);
+        auto const rest = buffers.recorder.now();
+        if (arrived) exchange.join_arrived(i - 1, results, join);
         // The exchange reads and overwrites memory that the backend works on.
         backend.synchronize();
+        buffers.recorder.report(IntervalKind::synchronize, rest, i);
         inspect(i, results);
         exchange.send_results(i, results);
         if (!last) exchange.await_next(i);

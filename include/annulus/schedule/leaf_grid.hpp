@@ -10,6 +10,7 @@
 
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/mask/attention_rules.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/segment.hpp"
 
@@ -45,10 +46,9 @@ class LeafGrid {
   using Shards = std::vector<std::vector<Segment>>;  ///< the segments of every rank
 
   /// Throws UnsupportedError for a length below 1, if a piece of a shard is not made of whole leaves, or if there are too many.
-  LeafGrid(Index length, Shards const& queries, Shards const& keys, Mask const& mask, Index query_offset,
-           bool elementwise)
-      : length_(length), mask_(mask), query_offset_(query_offset), elementwise_(elementwise) {
-    check<UnsupportedError>(length >= 1, "reproducible_leaf is ", length, "; accepted: 1 or more positions");
+  LeafGrid(Shards const& queries, Shards const& keys, AttentionRules const& rules, bool elementwise)
+      : length_(rules.reproducible_leaf), rules_(rules), elementwise_(elementwise) {
+    check<UnsupportedError>(length_ >= 1, "reproducible_leaf is ", length_, "; accepted: 1 or more positions");
     cut(Side::query, "query", queries);
     cut(Side::key, "key", keys);
     find_visible();
@@ -89,11 +89,11 @@ class LeafGrid {
   Need find_tiles(Index query_leaf, Index key_leaf, TileFinder& finder, std::vector<Tile>* tiles) const {
     Segment const queries{0, leaf(Side::query, query_leaf).rows, query_leaf * length_, 1};
     Segment const keys{0, leaf(Side::key, key_leaf).rows, key_leaf * length_, 1};
-    return finder.find({&queries, 1}, {&keys, 1}, mask_, query_offset_, elementwise_, tiles);
+    return finder.find({&queries, 1}, {&keys, 1}, rules_.mask, query_offset(), elementwise_, tiles, rules_.block_mask);
   }
   /// Global position of the first row of a leaf, query offset included.
   Index first_position(Side side, Index index) const {
-    return index * length_ + (side == Side::query ? query_offset_ : 0);
+    return index * length_ + (side == Side::query ? query_offset() : 0);
   }
 
   /// Leaf::place of the leaves of a rank.
@@ -151,6 +151,7 @@ class LeafGrid {
     Bits sees{};  ///< [leaf, leaf of the other side]
   };
 
+  Index query_offset() const { return rules_.query_offset.value_or(0); }
   static std::size_t at(Side side) { return side == Side::query ? 0 : 1; }
   std::vector<Leaf> const& leaves_of(Side side) const { return sides_[at(side)].leaves; }
 
@@ -213,8 +214,7 @@ class LeafGrid {
   }
 
   Index length_;
-  Mask mask_;
-  Index query_offset_;
+  AttentionRules rules_;
   bool elementwise_;
   Leaves sides_[2];
 };

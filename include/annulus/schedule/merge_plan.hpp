@@ -7,6 +7,7 @@
 
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
+#include "annulus/schedule/link_rates.hpp"
 
 namespace annulus {
 
@@ -21,24 +22,18 @@ constexpr std::string_view name_of(MergeMethod method) {
   return method == MergeMethod::automatic ? "automatic" : method == MergeMethod::tree ? "tree" : "gather";
 }
 
-/// Rates of a link between ranks, by which a plan chooses.
-struct LinkRates {
-  double latency = 2e-5;          ///< seconds from sending a small message to its arrival
-  double bytes_per_second = 4e9;  ///< sent by one rank
-
-  bool operator==(LinkRates const&) const = default;
-};
+/// A link of which nothing is known: of a local network.
+inline constexpr LinkRates usual_link{.latency = 2e-5, .bandwidth = 4e9};
 
 /// The merge of one state for each rank. The bytes do not depend on the number of keys.
 class MergePlan {
  public:
   MergePlan() = default;  ///< for one rank, which sends nothing
   /// `state_bytes`: of one rank's state. Throws UnsupportedError for rates that are not positive numbers.
-  MergePlan(int ranks, Index state_bytes, MergeMethod asked = MergeMethod::automatic, LinkRates const& rates = {})
+  MergePlan(int ranks, Index state_bytes, MergeMethod asked = MergeMethod::automatic,
+            LinkRates const& rates = usual_link)
       : ranks_(ranks), state_bytes_(state_bytes), rates_(rates) {
-    detail::check<UnsupportedError>(rates.latency >= 0 && rates.bytes_per_second > 0, "link rates: latency is ",
-                                    rates.latency, " s, bytes_per_second is ", rates.bytes_per_second,
-                                    "; accepted: a latency of 0 or more and a positive number of bytes");
+    detail::require_rates(rates);
     method_ = asked;
     if (asked == MergeMethod::automatic)
       method_ = seconds(MergeMethod::tree) < seconds(MergeMethod::gather) ? MergeMethod::tree : MergeMethod::gather;
@@ -63,9 +58,8 @@ class MergePlan {
   }
   /// Estimated time of a method.
   double seconds(MergeMethod method) const {
-    double const sending = static_cast<double>(state_bytes_) / rates_.bytes_per_second;
-    int const states = method == MergeMethod::gather ? ranks_ - 1 : rounds(method);
-    return rounds(method) * rates_.latency + states * sending;
+    if (method == MergeMethod::gather) return rounds(method) * rates_.seconds((ranks_ - 1) * state_bytes_);
+    return rounds(method) * rates_.seconds(state_bytes_);
   }
 
   /// The largest power of two of ranks. These exchange in pairs; each of the excess() others first gives its state to
@@ -86,7 +80,7 @@ class MergePlan {
  private:
   int ranks_ = 1;
   Index state_bytes_ = 0;
-  LinkRates rates_{};
+  LinkRates rates_ = usual_link;
   MergeMethod method_ = MergeMethod::gather;
 };
 

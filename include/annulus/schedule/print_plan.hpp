@@ -85,13 +85,16 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
       << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
       << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element\n  mask:";
-  if (mask == full()) out << " none";
+  if (mask == full() && !request.rules.block_mask) out << " none";
   if (mask.causal) out << " causal";
   auto const side = [](Index reach) { return reach < unbounded ? std::to_string(reach) : std::string("unbounded"); };
   if (mask.window.bounded())
     out << " window(" << side(mask.window.reach_left()) << ", " << side(mask.window.reach_right()) << ")";
   if (mask.sink_tokens > 0) out << " sink_tokens(" << mask.sink_tokens << ")";
   if (mask.chunk > 0) out << " chunk(" << mask.chunk << ")";
+  if (BlockMask const& blocks = request.rules.block_mask)
+    out << " blocks(" << blocks.query_block() << " x " << blocks.key_block() << ")";
+  if (!request.documents.empty()) out << ", " << request.documents.size() << " documents";
   if (Index const offset = request.rules.query_offset.value_or(0)) out << ", query_offset " << offset;
   if (request.rules.reproducible)
     out << "\n  reproducible: leaves of " << request.rules.reproducible_leaf

@@ -14,41 +14,20 @@
 #include "annulus/core/error.hpp"
 #include "annulus/core/index.hpp"
 #include "annulus/mask/attention_rules.hpp"
+#include "annulus/mask/documents.hpp"
+#include "annulus/schedule/document_pairs.hpp"
 #include "annulus/schedule/leaf_schedule.hpp"
 #include "annulus/schedule/payload_layout.hpp"
-#include "annulus/schedule/rotation.hpp"
+#include "annulus/schedule/plan_request.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {
 
-/// All inputs of a plan.
-struct PlanRequest {
-  Pass pass = Pass::forward;         ///< forward or backward
-  AttentionShape shape{};            ///< equal on all ranks
-  std::vector<Index> query_lengths;  ///< local_queries of every rank
-  std::vector<Index> key_lengths;    ///< local_keys of every rank
-  Sharding sharding{};               ///< owner of each position
-  AttentionRules rules{};            ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
-  Rotation rotation = Rotation::automatic;  ///< asked for; RingPlan::rotation() is the one chosen
-  int element_bytes = 4;                    ///< of q, k, v, dout
-  int accumulator_bytes = 4;                ///< of the running state and of gradients in flight
-  int lse_bytes = 4;                        ///< of lse, and of its remainder
-  Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
-  Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed in the result itself
-  bool segments = false;                    ///< packed documents: ids travel with their rows
-  bool elementwise = false;                 ///< a boolean mask or a predicate is evaluated per pair
-  bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
-  bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
-  bool checked = false;           ///< payloads travel with checksums
-
-  bool operator==(PlanRequest const&) const = default;
-};
-
 /// One step of one rank, which works on rows of `owner`. Row ranges count the owner's local rows.
 struct PlannedStep {
   Rank owner = 0;              ///< rank whose rows are here
-  Index visible_pairs = 0;     ///< per batch item and query head
+  Index visible_pairs = 0;     ///< per batch item and query head; an upper bound where pairs are tested
   Index multiply_adds = 0;     ///< of all batch items and heads
   RowRange held{};             ///< rows of the owner that the rank holds
   RowRange sent{};             ///< those of them that the prefetched shift of this step sends
@@ -58,11 +37,14 @@ struct PlannedStep {
   Index carried_bytes = 0;     ///< sent by the carried shift
 };
 
+struct Rates;
+struct PlanEstimate;
+
 /// The plan of one pass for all ranks.
 class RingPlan {
  public:
-  /// Throws ShapeError for lengths that do not fit the sharding or sizes that overflow, and UnsupportedError where
-  /// queries are to rotate with an operand that is bound to them.
+  /// Throws ShapeError for lengths that do not fit the sharding or the block mask and for sizes that overflow, and
+  /// UnsupportedError where queries are to rotate with an operand that is bound to them.
   explicit RingPlan(PlanRequest request);
 
   PlanRequest const& request() const { return request_; }                        ///< as given
@@ -77,8 +59,9 @@ class RingPlan {
   /// Distance in ranks of the prefetched shift between step i and i + 1.
   int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
 
-  /// True if results are sent directly to their owner after each step: only parts of shards travel (local masks), or the
-  /// owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the last shift.
+  /// True if results are sent directly to their owner after each step: only parts of shards travel (local and block
+  /// masks), or the owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the
+  /// last shift.
   bool carried_direct() const { return direct_; }
   /// Distance in ranks of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
@@ -173,6 +156,9 @@ class RingPlan {
   /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean work
   /// of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
   double step_imbalance() const;
+  /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws UnsupportedError
+  /// for rates that cannot be.
+  PlanEstimate estimate(Rates const& rates) const;
 
  private:
   Rank wrap(int place) const { return detail::rank_at(place, ranks()); }
@@ -185,20 +171,20 @@ class RingPlan {
     return rotation_ == Rotation::keys ? request_.key_lengths : request_.query_lengths;
   }
   RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
-  detail::Need const& need(Rank visitor, Rank owner) const {
+  std::size_t index_of(Rank visitor, Rank owner) const {
     bool const keys = rotation_ == Rotation::keys;
-    return needs_[static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor))];
+    return static_cast<std::size_t>((keys ? visitor : owner) * ranks() + (keys ? owner : visitor));
   }
+  detail::Need const& need(Rank visitor, Rank owner) const { return needs_[index_of(visitor, owner)]; }
   RowRange needed_rows(Rank visitor, Rank owner) const {
     return rotation_ == Rotation::keys ? need(visitor, owner).keys : need(visitor, owner).queries;
   }
   detail::Need pair(Rank queries, Rank keys, detail::TileFinder& finder, std::vector<Tile>* tiles) const {
     return finder.find(query_segments(queries), key_segments(keys), request_.rules.mask,
-                       request_.rules.query_offset.value_or(0), request_.elementwise, tiles);
+                       request_.rules.query_offset.value_or(0), request_.elementwise, tiles, request_.rules.block_mask);
   }
   /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
   Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
-  void check_sizes() const;
   void build(Rotation rotation);
   void find_layouts();
   void find_leaves();
@@ -208,6 +194,7 @@ class RingPlan {
   Rotation rotation_ = Rotation::keys;
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
   std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
+  std::vector<Index> visible_;       ///< pairs that the documents leave, if known; as needs_
   std::vector<int> offsets_;
   bool direct_ = false;
   std::optional<detail::LeafSchedule> leaves_;
@@ -226,7 +213,7 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
       !(request_.bound_to_queries && request_.rotation == Rotation::queries),
       "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
       "queries; accepted: Rotation::keys or Rotation::automatic");
-  check_sizes();
+  detail::check_sizes(request_);
   for (Rank r = 0; r < ranks(); ++r) {
     query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
     key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
@@ -234,54 +221,15 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
   detail::TileFinder finder;
   for (Rank queries = 0; queries < ranks(); ++queries)
     for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, finder, nullptr));
+  if (!request_.documents.empty())
+    visible_ = detail::pairs_in_documents(request_.documents, query_segments_, key_segments_, request_.rules,
+                                          request_.elementwise);
   build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
   if (request_.rotation == Rotation::automatic && !request_.bound_to_queries && ranks() > 1) {
     RingPlan other = *this;
     other.build(Rotation::queries);
     if (other.total_bytes_sent() < total_bytes_sent()) *this = std::move(other);
   }
-}
-
-/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
-/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
-/// the sharding.
-ANNULUS_INLINE void RingPlan::check_sizes() const {
-  AttentionShape const& s = request_.shape;
-  Index rows = 1, positions = 0;
-  for (auto const* lengths : {&request_.query_lengths, &request_.key_lengths}) {
-    Index sum = 0;
-    for (Index length : *lengths) {
-      rows = std::max(rows, length);
-      sum = detail::saturating_sum(sum, length);
-    }
-    positions = std::max(positions, sum);
-  }
-  detail::check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
-                            unbounded / 4);
-  Index const queries = *std::max_element(request_.query_lengths.begin(), request_.query_lengths.end());
-  Index const keys = *std::max_element(request_.key_lengths.begin(), request_.key_lengths.end());
-  detail::check<ShapeError>(detail::saturating_product(queries, keys) < detail::largest_index, "plan: a step of ",
-                            queries, " queries and ", keys, " keys; accepted: fewer than ", detail::largest_index,
-                            " pairs");
-  // The widest row of any payload: a query with its dout and at most four scalars. Extents of 0 count as 1, because
-  // the other ones are multiplied, too. In a pass every position visits each rank once at most.
-  auto const product = [](Index first, auto... others) {
-    ((first = detail::saturating_product(first, others)), ...);
-    return first;
-  };
-  Index const heads = product(std::max<Index>(s.batch, 1), std::max({s.query_heads, s.kv_heads, Index{1}}));
-  Index const width = detail::saturating_sum(detail::saturating_sum(s.head_dim, s.value_dim), 4);
-  Index const bytes = std::max({request_.element_bytes, request_.accumulator_bytes, request_.lse_bytes});
-  // A reproducible pass may hold a partial result of a row for each leaf.
-  Index const partial = request_.rules.reproducible ? detail::LeafGrid::most_leaves : 1;
-  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks(), partial),
-                                  product(request_.bias_gradient_elements, bytes, rows),
-                                  product(heads, request_.sinks, bytes, ranks(), ranks() + partial)});
-  detail::check<ShapeError>(largest < detail::largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads,
-                            " query heads, ", s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ",
-                            s.value_dim, ", ", request_.sinks, " sink logits per head, ", positions, " positions and ",
-                            rows, " rows of a rank, on ", ranks(), " ranks, make ", largest,
-                            " bytes or more; accepted: fewer than ", detail::largest_index / 32);
 }
 
 ANNULUS_INLINE void RingPlan::find_layouts() {
@@ -330,7 +278,7 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
         break;
       }
   find_leaves();
-  direct_ = request_.rules.mask.local() || leaves_;
+  direct_ = request_.rules.mask.local() || request_.rules.block_mask || leaves_;
 
   AttentionShape const& s = request_.shape;
   Index const per_pair = s.batch * s.query_heads *
@@ -340,7 +288,8 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
     for (int i = 0; i < steps(); ++i) {
       PlannedStep planned;
       planned.owner = owner(rank, i);
-      planned.visible_pairs = need(rank, planned.owner).visible_pairs;
+      planned.visible_pairs =
+          visible_.empty() ? need(rank, planned.owner).visible_pairs : visible_[index_of(rank, planned.owner)];
       planned.multiply_adds = detail::saturating_product(planned.visible_pairs, per_pair);
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
@@ -362,9 +311,8 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
 ANNULUS_INLINE void RingPlan::find_leaves() {
   if (!request_.rules.reproducible) return;
   auto grid = leaves_ ? leaves_->shared_grid()
-                      : std::make_shared<detail::LeafGrid const>(
-                            request_.rules.reproducible_leaf, query_segments_, key_segments_, request_.rules.mask,
-                            request_.rules.query_offset.value_or(0), request_.elementwise);
+                      : std::make_shared<detail::LeafGrid const>(query_segments_, key_segments_, request_.rules,
+                                                                 request_.elementwise);
   grid->widen_to_leaves(needs_, ranks());
   leaves_.emplace(std::move(grid), rotation_ == Rotation::keys, !resident_.empty(), !carried_.empty(), offsets_,
                   ranks());

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/mask/block_mask.hpp"
 #include "annulus/mask/tile.hpp"
 #include "annulus/sharding/segment.hpp"
 
@@ -31,6 +32,22 @@ inline void split_at_sinks(std::span<Segment const> keys, Mask const& mask, std:
       result.push_back({segment.local_begin + exempt, segment.length - exempt,
                         segment.global_begin + exempt * segment.global_stride, segment.global_stride});
   }
+}
+
+/// Splits segments where blocks of `block` positions end; positions count from `offset`.
+inline void split_at_blocks(std::span<Segment const> segments, Index block, Index offset,
+                            std::vector<Segment>& result) {
+  result.clear();
+  for (Segment rest : segments)
+    while (rest.length > 0) {
+      Index const position = rest.global_begin + offset;
+      Index const end = (floor_divide(position, block) + 1) * block;
+      Index const count = std::min(rest.length, ceil_divide(end - position, rest.global_stride));
+      result.push_back({rest.local_begin, count, rest.global_begin, rest.global_stride});
+      rest.local_begin += count;
+      rest.global_begin += count * rest.global_stride;
+      rest.length -= count;
+    }
 }
 
 /// Sets coverage, band and visible pairs of a tile from its positions; returns its need in rows of the tile.
@@ -88,10 +105,23 @@ class TileFinder {
  public:
   /// See visible_tiles. Replaces the contents of `tiles`.
   Need find(std::span<Segment const> queries, std::span<Segment const> keys, Mask const& mask, Index query_offset,
-            bool elementwise, std::vector<Tile>* tiles) {
+            bool elementwise, std::vector<Tile>* tiles, BlockMask const& blocks = {}) {
     if (tiles) tiles->clear();
-    bool const unmasked = mask == full() && !elementwise;
-    if (unmasked || queries.size() * keys.size() > detail::tile_limit) {
+    bool const unmasked = mask == full() && !elementwise && !blocks;
+    bool splits = !unmasked && queries.size() * keys.size() <= detail::tile_limit;
+    std::span<Segment const> split;
+    if (splits) {
+      detail::split_at_sinks(keys, mask, split_);
+      split = split_;
+      if (blocks) {
+        split_at_blocks(queries, blocks.query_block(), query_offset, query_blocks_);
+        split_at_blocks(split_, blocks.key_block(), 0, key_blocks_);
+        queries = query_blocks_;
+        split = key_blocks_;
+        splits = queries.size() * split.size() <= detail::tile_limit;
+      }
+    }
+    if (!splits) {
       Index const query_rows = rows_of(queries), key_rows = rows_of(keys);
       if (query_rows * key_rows == 0) return {};
       if (tiles)
@@ -103,10 +133,10 @@ class TileFinder {
                           .visible_pairs = query_rows * key_rows});
       return {query_rows * key_rows, {0, query_rows}, {0, key_rows}};
     }
-    detail::split_at_sinks(keys, mask, split_);
     Need need;
     for (Segment const& query : queries)
-      for (Segment const& key : split_) {
+      for (Segment const& key : split) {
+        if (!blocks.visible(query.global_begin + query_offset, key.global_begin)) continue;
         Tile tile{.query_begin = query.local_begin,
                   .query_count = query.length,
                   .key_begin = key.local_begin,
@@ -135,6 +165,9 @@ class TileFinder {
     // Indices of the full tiles of the row above and of this row, in key order, for a joint traversal.
     above_.clear();
     row_.clear();
+    // The two are swapped from row to row, so either may have to hold the longest one in the next call.
+    above_.reserve(tiles.size());
+    row_.reserve(tiles.size());
     Index row_begin = 0;
     std::size_t kept = 0, candidate = 0;
     for (std::size_t i = 0; i < tiles.size(); ++i) {
@@ -164,7 +197,7 @@ class TileFinder {
     tiles.resize(kept);
   }
 
-  std::vector<Segment> split_;
+  std::vector<Segment> split_, query_blocks_, key_blocks_;
   std::vector<std::size_t> above_, row_;
 };
 

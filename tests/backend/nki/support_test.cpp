@@ -79,6 +79,8 @@ TEST_CASE("NkiBackend names the feature that it does not support", "[nki]") {
              ContainsSubstring("float64; accepted are float32, float16, bfloat16"));
   CHECK_THAT(reason([](Problem& p) { p.rules.dropout = {0.1, 7}; }), ContainsSubstring("dropout"));
   CHECK_THAT(reason([](Problem& p) { p.rules.reproducible = true; }), ContainsSubstring("reproducible"));
+  CHECK_THAT(reason([](Problem& p) { p.rules.block_mask = annulus::BlockMask(1, 1, 1, {true}); }),
+             ContainsSubstring("a block mask"));
   CHECK_THAT(reason([](Problem& p) { p.bias = true; }), ContainsSubstring("a bias"));
   CHECK_THAT(reason([](Problem& p) { p.bias = p.bias_gradient = true; }), ContainsSubstring("a bias"));
   CHECK_THAT(reason([](Problem& p) { p.boolean_mask = true; }), ContainsSubstring("a mask operand"));

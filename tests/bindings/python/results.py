@@ -114,6 +114,19 @@ class Results(unittest.TestCase):
         balanced = annulus.plan(4, 4096, heads=1, head_dim=64, causal=True, sharding="zigzag").imbalance
         self.assertLess(balanced, annulus.plan(4, 4096, heads=1, head_dim=64, causal=True).imbalance)
 
+    def test_balanced_sharding(self):
+        documents = [700, 0, 50, 250]
+        sharding = annulus.balanced_sharding(documents, 4, causal=True)
+        self.assertEqual(sorted(sum(sharding.queries, [])), list(range(1000)))
+        self.assertEqual({len(rows) for rows in sharding.queries}, {250})
+        keys = np.concatenate([np.arange(1, length + 1) for length in documents])
+        work = [keys[rows].sum() for rows in sharding.queries]
+        self.assertLess(max(work) * 4, 1.02 * sum(work))
+        self.assertEqual(annulus.shard_lengths(sharding, 4, 1000), [250] * 4)
+        self.assertRaises(annulus.ShapeError, annulus.balanced_sharding, [5, -1], 2)
+        self.assertRaises(annulus.UnsupportedError, annulus.balanced_sharding, [5], 2, block=-1)
+        self.assertRaises(annulus.ShapeError, annulus.balanced_sharding, [5], 0)
+
     def test_positions(self):
         for sharding in ("contiguous", "striped", "zigzag", annulus.Striped(4)):
             rows = [annulus.positions(sharding, rank, 3, 25) for rank in range(3)]

@@ -1,12 +1,16 @@
 // Rows of each rank, and copies between a tensor of all positions and a shard.
 
+#include <algorithm>
 #include <span>
 #include <type_traits>
 #include <vector>
 
+#include "annulus/attention/validate.hpp"
 #include "annulus/bindings/c/errors.hpp"
 #include "annulus/bindings/c/options.hpp"
 #include "annulus/bindings/c/tensors.hpp"
+#include "annulus/mask/documents.hpp"
+#include "annulus/schedule/balanced_sharding.hpp"
 #include "annulus/sharding/scatter_gather.hpp"
 
 using namespace annulus;
@@ -116,6 +120,25 @@ annulus_status annulus_shard_positions(annulus_sharding const* sharding, annulus
     auto const found =
         positions_of(sharding_of(require_given(sharding, "sharding")).segments(side_of(side), rank, held));
     if (!found.empty()) std::copy(found.begin(), found.end(), &require_given(positions, "positions"));
+  });
+}
+
+annulus_status annulus_balanced_map(int64_t const* document_lengths, int documents, annulus_options const* options,
+                                    int ranks, int64_t block, int64_t* lengths, int64_t* positions) {
+  return guarded([&] {
+    detail::check<ShapeError>(documents >= 0, "balanced map of ", documents, " documents; accepted: 0 or more");
+    if (documents > 0) require_given(document_lengths, "document_lengths");
+    std::vector<Index> const given(document_lengths, document_lengths + documents);
+    Documents const packed = documents_of_lengths(given);
+    Index const tokens = packed.empty() ? 0 : packed.back().end;
+    AttentionRules const rules = rules_of(options_of(options));
+    validate_rules(rules);
+    Sharding const sharding = balanced_sharding(packed, tokens, rules.mask, ranks, static_cast<Index>(block));
+    auto const rows = sharding.lengths(Side::query, ranks, tokens);
+    std::copy(rows.begin(), rows.end(), &require_given(lengths, "lengths"));
+    if (tokens > 0) require_given(positions, "positions");
+    for (Rank rank = 0; rank < ranks; ++rank)
+      for (Index position : positions_of(sharding.segments(Side::query, rank, rows))) *positions++ = position;
   });
 }
 

@@ -142,6 +142,15 @@ module annulus
       integer(c_int64_t), intent(in) :: lengths(ranks)
       integer(c_int64_t), intent(out) :: positions(*)
     end function
+    integer(c_int) function annulus_balanced_map(document_lengths, documents, options, ranks, block, lengths, &
+                                                 positions) bind(C)
+      import :: c_int, c_int64_t, annulus_options
+      integer(c_int), value :: documents, ranks
+      integer(c_int64_t), intent(in) :: document_lengths(documents)
+      type(annulus_options), intent(in) :: options
+      integer(c_int64_t), value :: block
+      integer(c_int64_t), intent(out) :: lengths(ranks), positions(*)
+    end function
   end interface
 
   interface annulus_tensor_of

@@ -25,12 +25,12 @@ from .attention import Attention, attention, ring, ring_gradients
 from .autograd import torch_attention
 from .errors import CommunicationError, Error, OutOfMemoryError, ShapeError, UnsupportedError
 from .library import c as _c
-from .options import ExplicitMap, Options, Sharding, Striped, positions, shard_lengths
+from .options import ExplicitMap, Options, Sharding, Striped, balanced_sharding, positions, shard_lengths
 from .plan import Plan, RankPlan, StepPlan, plan
 from .rings import MpiRing, Ring, run_ring
 
 __version__: str = _c.annulus_version().decode()
 __all__ = ["Attention", "CommunicationError", "Error", "ExplicitMap", "Forward", "Gradients", "MpiRing", "Options",
            "OutOfMemoryError", "Plan", "RankPlan", "Ring", "ShapeError", "Sharding", "StepPlan", "Striped",
-           "UnsupportedError", "attention", "plan", "positions", "ring", "ring_gradients", "run_ring", "shard_lengths",
+           "UnsupportedError", "attention", "balanced_sharding", "plan", "positions", "ring", "ring_gradients", "run_ring", "shard_lengths",
            "torch_attention"]

@@ -103,6 +103,19 @@ def _lists(rows: Sequence[Sequence[int]]) -> Tuple[Any, Any]:
             for values in ([len(row) for row in rows], flat))
 
 
+def balanced_sharding(documents: Sequence[int], ranks: int, block: int = 0, **options: Any) -> ExplicitMap:
+    """Positions of each rank that balance the work where documents of these lengths are packed one after another.
+
+    block: positions that stay together; 0: about 32 blocks for each rank. options: those of Options; the mask decides.
+    """
+    tokens = sum(max(int(length), 0) for length in documents)
+    given = (c_int64 * max(len(documents), 1))(*documents)
+    lengths, found = (c_int64 * max(ranks, 1))(), np.empty(tokens, np.int64)
+    check(library.c.annulus_balanced_map(given, len(documents), byref(options_of(Options(**options))), ranks,
+                                         c_int64(block), lengths, found.ctypes.data_as(POINTER(c_int64))))
+    return ExplicitMap([part.tolist() for part in np.split(found, np.cumsum(lengths)[:-1])])
+
+
 def shard_lengths(sharding: Sharding, ranks: int, tokens: int, side: str = "query") -> List[int]:
     """Number of the `tokens` positions that each rank owns. side: "query" or "key"."""
     lengths = (c_int64 * max(ranks, 1))()

@@ -1,0 +1,34 @@
+#pragma once
+// Estimated times of plans in `annulus plan`, for both rotations.
+
+#include <annulus/schedule/estimate.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <ostream>
+
+#include "call.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace annulus_command {
+
+/// Rates of the command line; an estimate is made where --flops is given.
+struct RateOptions {
+  std::optional<double> flops;
+  annulus::Rates rates{};
+
+  bool given() const { return flops.has_value(); }
+};
+
+/// Adds --flops, --bandwidth, --latency and those that need them.
+void add_rates(CLI::App& app, RateOptions& options);
+
+/// Prints the estimated times of a pass, for both rotations side by side.
+void print_estimates(std::ostream& out, RateOptions const& options, Call const& call, annulus::Pass pass, int ranks);
+
+/// The same as JSON: an object for each rotation.
+nlohmann::json json_of_estimates(RateOptions const& options, Call const& call, annulus::Pass pass, int ranks);
+
+}  // namespace annulus_command

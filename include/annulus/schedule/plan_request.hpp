@@ -1,0 +1,118 @@
+#pragma once
+// Plan request: all inputs of a plan, and the limits below which its sums and products do not overflow.
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "annulus/core/definitions.hpp"
+#include "annulus/core/error.hpp"
+#include "annulus/core/index.hpp"
+#include "annulus/mask/attention_rules.hpp"
+#include "annulus/mask/documents.hpp"
+#include "annulus/schedule/leaf_grid.hpp"
+#include "annulus/sharding/sharding.hpp"
+
+namespace annulus {
+
+/// The side that travels around the ring; the other one stays. pass-KV and pass-Q are the names of Yang et al., "Context
+/// Parallelism for Scalable Million-Token Inference", arXiv 2411.01783.
+enum class Rotation {
+  automatic,  ///< the side that sends fewer bytes; keys if both send the same
+  keys,       ///< pass-KV: k and v travel, in the backward pass followed by their gradients
+  queries,    ///< pass-Q: q travels with the running state; backward with dout, lse, its remainder, delta and dq
+};
+
+constexpr std::string_view name_of(Rotation rotation) {
+  return rotation == Rotation::automatic ? "automatic" : rotation == Rotation::keys ? "keys" : "queries";
+}
+
+/// All inputs of a plan.
+struct PlanRequest {
+  Pass pass = Pass::forward;         ///< forward or backward
+  AttentionShape shape{};            ///< equal on all ranks
+  std::vector<Index> query_lengths;  ///< local_queries of every rank
+  std::vector<Index> key_lengths;    ///< local_keys of every rank
+  Sharding sharding{};               ///< owner of each position
+  AttentionRules rules{};            ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
+  Rotation rotation = Rotation::automatic;  ///< asked for; RingPlan::rotation() is the one chosen
+  int element_bytes = 4;                    ///< of q, k, v, dout
+  int accumulator_bytes = 4;                ///< of the running state and of gradients in flight
+  int lse_bytes = 4;                        ///< of lse, and of its remainder
+  Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
+  Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed in the result itself
+  bool segments = false;                    ///< packed documents: ids travel with their rows
+  bool elementwise = false;                 ///< a boolean mask or a predicate is evaluated per pair
+  bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
+  bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
+  bool checked = false;           ///< payloads travel with checksums
+  /// Of all batch items, by position, disjoint and ascending; a call does not know them before it runs, so that they decide
+  /// the work that the plan counts, and neither steps nor bytes. Empty: not known
+  Documents documents{};
+
+  bool operator==(PlanRequest const&) const = default;
+};
+
+namespace detail {
+
+/// Throws ShapeError if positions, pairs of a step, or bytes of a buffer or of all messages overflow. All sums and
+/// products of the plan, except those of the work, are below the limits checked here. Negative lengths are rejected by
+/// the sharding.
+void check_sizes(PlanRequest const& request);
+
+#if defined(ANNULUS_DEFINITIONS)
+
+ANNULUS_INLINE void check_sizes(PlanRequest const& request) {
+  AttentionShape const& s = request.shape;
+  auto const ranks = static_cast<Index>(request.query_lengths.size());
+  Index rows = 1;
+  auto const sum_of = [&](std::vector<Index> const& lengths) {
+    Index sum = 0;
+    for (Index length : lengths) {
+      rows = std::max(rows, length);
+      sum = saturating_sum(sum, length);
+    }
+    return sum;
+  };
+  Index const global_queries = sum_of(request.query_lengths), global_keys = sum_of(request.key_lengths);
+  Index const positions = std::max(global_queries, global_keys);
+  check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
+                    unbounded / 4);
+  Index const queries = *std::max_element(request.query_lengths.begin(), request.query_lengths.end());
+  Index const keys = *std::max_element(request.key_lengths.begin(), request.key_lengths.end());
+  check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ",
+                    keys, " keys; accepted: fewer than ", largest_index, " pairs");
+  if (BlockMask const& blocks = request.rules.block_mask) {
+    Index const offset = request.rules.query_offset.value_or(0), end = offset + global_queries;
+    check<ShapeError>(global_queries == 0 || (offset >= 0 && end <= blocks.queries()),
+                      "block mask covers the query positions [0, ", blocks.queries(), "); the queries have [", offset,
+                      ", ", end, ")");
+    check<ShapeError>(global_keys <= blocks.keys(), "block mask covers ", blocks.keys(),
+                      " keys; expected global_keys = ", global_keys, " or more");
+  }
+  // The widest row of any payload: a query with its dout and at most four scalars. Extents of 0 count as 1, because
+  // the other ones are multiplied, too. In a pass every position visits each rank once at most.
+  auto const product = [](Index first, auto... others) {
+    ((first = saturating_product(first, others)), ...);
+    return first;
+  };
+  Index const heads = product(std::max<Index>(s.batch, 1), std::max({s.query_heads, s.kv_heads, Index{1}}));
+  Index const width = saturating_sum(saturating_sum(s.head_dim, s.value_dim), 4);
+  Index const bytes = std::max({request.element_bytes, request.accumulator_bytes, request.lse_bytes});
+  // A reproducible pass may hold a partial result of a row for each leaf.
+  Index const partial = request.rules.reproducible ? LeafGrid::most_leaves : 1;
+  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks, partial),
+                                  product(request.bias_gradient_elements, bytes, rows),
+                                  product(heads, request.sinks, bytes, ranks, ranks + partial)});
+  check<ShapeError>(largest < largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads, " query heads, ",
+                    s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ", request.sinks,
+                    " sink logits per head, ", positions, " positions and ", rows, " rows of a rank, on ", ranks,
+                    " ranks, make ", largest, " bytes or more; accepted: fewer than ", largest_index / 32);
+}
+
+#endif
+
+}  // namespace detail
+
+}  // namespace annulus
