@@ -93,6 +93,17 @@ class Results(unittest.TestCase):
     def test_unequal_lengths(self):
         self.check({}, {"causal": True, "query_offset": 9}, random_arrays(queries=11, keys=20))
 
+    def test_reproducible(self):
+        arrays = [array.astype(np.float32) for array in random_arrays()]
+        q, k, v, dout = arrays
+        def bits(ranks, reproducible):
+            options = {"causal": True, "sharding": annulus.Striped(4), "reproducible": reproducible, "reproducible_leaf": 4}
+            found = named(*annulus.ring(ranks, q, k, v, **options), annulus.ring_gradients(ranks, dout, q, k, v, **options))
+            return {name: array.tobytes() for name, array in found.items()}
+        for ranks in (2, 3, 8):
+            self.assertEqual(bits(ranks, True), bits(1, True))
+        self.assertNotEqual(bits(3, False), bits(1, False))
+
     def test_plan_of_a_call(self):
         attention = annulus.Attention(causal=True)
         with self.assertRaisesRegex(annulus.Error, "after the first call"):

@@ -101,7 +101,7 @@ annulus_options annulus_default_options(void) {
   annulus_options options{};
   options.window_left = options.window_right = -1;
   options.sharding.block = 1;
-  options.reproducible_leaf = Options{}.reproducible_leaf;
+  options.reproducible_leaf = annulus::Options{}.reproducible_leaf;
   options.checked = -1;
   return options;
 }
