@@ -63,23 +63,17 @@ class IntervalRecorder {
 
   IntervalRecorder() = default;
   /// The observer, which may be empty, must outlive this object.
-  IntervalRecorder(Observer const& observer, Pass pass, Rank rank) : observer_(observer ? &observer : nullptr) {
-    common_.pass = pass;
-    common_.rank = rank;
-  }
+  IntervalRecorder(Observer const& observer, Pass pass, Rank rank)
+      : observer_(observer ? &observer : nullptr), pass_(pass), rank_(rank) {}
 
-  void set_call(std::uint64_t number) { common_.call = number; }
+  void set_call(std::uint64_t number) { call_ = number; }
 
   Time now() const { return observer_ ? Interval::Clock::now() : Time{}; }
 
   /// Reports an interval that ends now.
   void report(IntervalKind kind, Time begin, int step = -1, Index multiply_adds = 0) const {
     if (!observer_) return;
-    Interval interval = common_;
-    interval.kind = kind;
-    interval.step = step;
-    interval.begin = begin;
-    interval.end = now();
+    Interval interval = since(begin, kind, step);
     interval.multiply_adds = multiply_adds;
     (*observer_)(interval);
   }
@@ -88,7 +82,8 @@ class IntervalRecorder {
   void report_exchange(Channel channel, int step, Time started, Time waited, PayloadLayout const& layout,
                        Index bytes) const {
     if (!observer_) return;
-    Interval interval = wait_since(waited, channel, step);
+    Interval interval = since(waited, IntervalKind::wait, step);
+    interval.channel = channel;
     interval.started = started;
     interval.bytes = bytes;
     for (PartLayout const& part : layout.parts) interval.parts.push_back(part.part);
@@ -101,24 +96,30 @@ class IntervalRecorder {
   /// Reports a wait, which ends now, for the readers of a buffer.
   void report_reclaim(Channel channel, int step, Time begin) const {
     if (!observer_) return;
-    Interval interval = wait_since(begin, channel, step);
+    Interval interval = since(begin, IntervalKind::wait, step);
+    interval.channel = channel;
     interval.started = begin;
     (*observer_)(interval);
   }
 
  private:
-  Interval wait_since(Time begin, Channel channel, int step) const {
-    Interval interval = common_;
-    interval.kind = IntervalKind::wait;
-    interval.channel = channel;
+  /// An interval from `begin` until now.
+  Interval since(Time begin, IntervalKind kind, int step) const {
+    Interval interval;
+    interval.kind = kind;
+    interval.pass = pass_;
+    interval.rank = rank_;
     interval.step = step;
+    interval.call = call_;
     interval.begin = begin;
     interval.end = now();
     return interval;
   }
 
   Observer const* observer_ = nullptr;
-  Interval common_{};
+  Pass pass_ = Pass::forward;
+  Rank rank_ = 0;
+  std::uint64_t call_ = 0;
 };
 
 }  // namespace detail
