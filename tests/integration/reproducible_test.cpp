@@ -196,6 +196,20 @@ TEST_CASE("reproducible: operands in any axis order", "[reproducible]") {
   }
 }
 
+TEST_CASE("reproducible: a block mask hides the same blocks on every ring", "[reproducible][blocks]") {
+  for (std::uint64_t seed = 935'000; seed < 935'012; ++seed) {
+    RingProblem problem = random_ring_problem(seed);
+    if (problem.options.query_offset.value_or(0) < 0) continue;
+    RandomChoice choose(seed);
+    annulus::Index const rows = (problem.options.query_offset.value_or(0) + problem.dense.query_length) / 5 + 1,
+                         columns = problem.dense.key_length / 3 + 1;
+    std::vector<bool> blocks;
+    for (annulus::Index i = 0; i < rows * columns; ++i) blocks.push_back(choose.below(3) == 0);
+    problem.options.block_mask = annulus::BlockMask(5, 3, columns, blocks);
+    check_all_rings<float, annulus::CpuBackend>(problem, choose.of<annulus::Index>({2, 4, 7}), seed);
+  }
+}
+
 TEST_CASE("reproducible: buffers have the bytes of the plan", "[reproducible]") {
   RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 90, .value_dim = 3}, 1);
   problem.dense.causal = true;
