@@ -10,6 +10,7 @@
 #include "attention/cached_sequences.hpp"
 #include "support/catch.hpp"
 #include "support/faulty_communicator.hpp"
+#include "support/recording_communicator.hpp"
 
 using namespace annulus;
 using annulus_test::CachedCase;
@@ -59,6 +60,68 @@ TEST_CASE("long sequences take the kernels for few queries", "[attention][cache]
     CachedCase one{.options = {.mask = causal()}, .sinks = true, .calls = 40, .seed = 7, .few_queries = true};
     one.shape = {.kv_heads = 1, .head_dim = 32, .value_dim = 16, .pages = 16, .page_rows = 1030};
     check_on<float, CpuBackend>(ranks, one);
+  }
+}
+
+TEST_CASE("tensors in another axis order and a batch without sequences", "[attention][cache]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  run_ring(2, [](SimulatedRing& ring) {
+    CpuBackend backend;
+    KvCache<float> cache(ring, backend, {.kv_heads = 2, .head_dim = 4, .value_dim = 4, .pages = 2, .page_rows = 4});
+    CachedAttention attention(ring, backend);
+    std::array const sequence{cache.create()};
+    Tensor rows(1, 9, 2, 4), heads_first(1, 2, 9, 4), q(1, 2, 6, 4), q_heads_first(1, 6, 2, 4);
+    for (Index i = 0; i < 9; ++i)
+      for (Index h = 0; h < 2; ++h)
+        for (Index d = 0; d < 4; ++d)
+          rows(0, i, h, d) = heads_first(0, h, i, d) = static_cast<float>((7 * i + 3 * h + d) % 11) / 11;
+    for (Index i = 0; i < 2; ++i)
+      for (Index h = 0; h < 6; ++h)
+        for (Index d = 0; d < 4; ++d)
+          q(0, i, h, d) = q_heads_first(0, h, i, d) = static_cast<float>((5 * i + 2 * h + d) % 7) / 7;
+    attention.append(cache, sequence, rows, rows);
+    auto const expected = attention.decode(cache, sequence, q);
+    cache.truncate(sequence[0], 0);
+    attention.append(cache, sequence, bhsd(heads_first), bhsd(heads_first));
+    auto const result = attention.decode(cache, sequence, bhsd(q_heads_first));
+    bool same = result.output.dimension(1) == 6 && result.output.dimension(2) == 2;
+    for (Index i = 0; same && i < 2; ++i)
+      for (Index h = 0; h < 6; ++h)
+        for (Index d = 0; d < 4; ++d) same = same && result.output(0, h, i, d) == expected.output(0, i, h, d);
+    if (!same) throw Error("another axis order gives other results");
+    auto const none = attention.decode(cache, {}, Tensor(0, 1, 6, 4));
+    if (none.output.size() != 0) throw Error("a batch without sequences has results");
+    attention.append(cache, {}, Tensor(0, 3, 2, 4), Tensor(0, 3, 2, 4));
+    if (cache.length(sequence[0]) != 9) throw Error("a batch without sequences changes one");
+  });
+}
+
+TEST_CASE("the bytes that a decoded row sends do not depend on the length of the cache", "[attention][cache]") {
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  auto const sent = [](Index length, MergeMethod method) {
+    std::vector<Index> bytes = run_ring(4, [&](SimulatedRing& inner) {
+      annulus_test::RecordingCommunicator ring(inner);
+      ReferenceBackend backend;
+      KvCache<float, ReferenceBackend> cache(ring, backend,
+                                             {.head_dim = 2, .value_dim = 3, .pages = 9, .page_rows = 8});
+      CachedAttention attention(ring, backend, {.merge = method, .checked = false});
+      std::array const sequence{cache.create()};
+      Tensor k(1, length, 1, 2), v(1, length, 1, 3), q(1, 1, 5, 2);
+      k.setConstant(1), v.setConstant(1), q.setConstant(1);
+      attention.append(cache, sequence, k, v);
+      attention.decode(cache, sequence, q);
+      Index sum = 0;
+      for (auto const& event : ring.events())
+        if (event.kind == annulus_test::RecordedEvent::started) sum += static_cast<Index>(event.bytes_sent);
+      if (sum != attention.merge_plan().bytes_sent(ring.rank())) throw Error("other bytes than the plan says");
+      return sum;
+    });
+    return bytes;
+  };
+  for (MergeMethod method : {MergeMethod::tree, MergeMethod::gather}) {
+    CHECK(sent(1, method) == sent(256, method));
+    // One row of five heads: value_dim + 2 floats each.
+    CHECK(sent(1, method)[0] == (method == MergeMethod::tree ? 2 : 3) * 5 * (3 + 2) * 4);
   }
 }
 

@@ -24,26 +24,29 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
   static constexpr std::array of_messages{drop, delay, stale, duplicate, truncate, flip, fail, no_memory, stop, die};
   static constexpr std::array of_work{fail, no_memory, stop, die};
   std::vector<Scenario> all;
+  auto const add_all = [&](Scenario scenario, Place place) {
+    scenario.fault.place = place;
+    int const count = counts_of(scenario)[static_cast<std::size_t>(place)];
+    auto const add = [&](auto const& kinds) {
+      for (int number = 0; number < count; ++number)
+        for (FaultKind kind : kinds)
+          for (annulus::Rank culprit = 0; culprit < ranks; ++culprit) {
+            if (kind == duplicate && number == 0) continue;  // there is no message before it
+            // The wait that replaces a dropped record needs a channel without messages.
+            if (kind == drop && place == Place::all_gather && scenario.serving) continue;
+            scenario.fault = {kind, culprit, place, number};
+            all.push_back(scenario);
+          }
+    };
+    if (place == Place::compute)
+      add(of_work);
+    else
+      add(of_messages);
+  };
   for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
     for (bool checked : {true, false})
-      for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute}) {
-        Scenario scenario{.ranks = ranks, .zero_copy = zero_copy, .rotation = rotation, .checked = checked};
-        scenario.fault.place = place;
-        int const count = counts_of(scenario)[static_cast<std::size_t>(place)];
-        auto const add = [&](auto const& kinds) {
-          for (int number = 0; number < count; ++number)
-            for (FaultKind kind : kinds)
-              for (annulus::Rank culprit = 0; culprit < ranks; ++culprit) {
-                if (kind == duplicate && number == 0) continue;  // there is no message before it
-                scenario.fault = {kind, culprit, place, number};
-                all.push_back(scenario);
-              }
-        };
-        if (place == Place::compute)
-          add(of_work);
-        else
-          add(of_messages);
-      }
+      for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute})
+        add_all({.ranks = ranks, .zero_copy = zero_copy, .rotation = rotation, .checked = checked}, place);
   for (bool checked : {true, false})
     for (annulus::Rank culprit = 0; culprit < ranks; ++culprit)
       for (int number = 0; number < 6; ++number)
@@ -53,6 +56,15 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
                            .zero_copy = zero_copy,
                            .checked = checked,
                            .fault = {kind, culprit, Place::call, number}});
+  if (zero_copy == annulus::ZeroCopy::never)
+    for (annulus::MergeMethod serving : {annulus::MergeMethod::tree, annulus::MergeMethod::gather})
+      for (bool checked : {true, false})
+        for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute}) {
+          // In a tree of more ranks some messages are empty, which damage cannot change.
+          if (serving == annulus::MergeMethod::tree && ranks > 2 && place != Place::compute) continue;
+          Scenario scenario{.ranks = ranks, .zero_copy = zero_copy, .checked = checked, .serving = serving};
+          add_all(scenario, place);
+        }
   for (Scenario& scenario : all)
     if (ends_by_deadline(scenario.fault.kind)) {
       scenario.deadline = short_deadline;

@@ -18,6 +18,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -29,8 +30,8 @@
 #include "support/catch.hpp"
 
 using namespace annulus_test;
-using annulus::ZeroCopy;
 using annulus::Rank;
+using annulus::ZeroCopy;
 
 namespace {
 
@@ -64,7 +65,8 @@ class FaultlessRuns {
  public:
   Outcome const& of(Scenario scenario) {
     bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
-    std::tuple const key(scenario.ranks, scenario.zero_copy, scenario.rotation, scenario.checked, sinks, calls);
+    std::tuple const key(scenario.ranks, scenario.zero_copy, scenario.rotation, scenario.checked, sinks, calls,
+                         scenario.serving);
     std::lock_guard const lock(mutex_);
     auto found = runs_.find(key);
     if (found != runs_.end()) return found->second;
@@ -82,7 +84,8 @@ class FaultlessRuns {
 
  private:
   std::mutex mutex_;
-  std::map<std::tuple<int, ZeroCopy, annulus::Rotation, bool, bool, bool>, Outcome> runs_;
+  std::map<std::tuple<int, ZeroCopy, annulus::Rotation, bool, bool, bool, std::optional<annulus::MergeMethod>>, Outcome>
+      runs_;
 };
 
 std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
@@ -141,6 +144,14 @@ TEST_CASE("a sample of the faults of a simulated ring", "[faults]") {
   FaultlessRuns faultless;
   auto const all = every_scenario(faultless);
   check(sample_of(all, all.size() / 300 | 1), faultless);
+}
+
+TEST_CASE("a sample of the faults of serving", "[faults]") {
+  FaultlessRuns faultless;
+  auto all = every_scenario(faultless);
+  std::erase_if(all, [](Scenario const& scenario) { return !scenario.serving; });
+  CHECK(all.size() >= 1000);
+  check(sample_of(all, all.size() / 200 | 1), faultless);
 }
 
 TEST_CASE("a call record that arrives again instead of the next one is blamed on its rank", "[faults]") {

@@ -1,6 +1,7 @@
 #pragma once
 // Training steps of a tiny problem on a ring into which a fault is injected, and the report of each rank.
 
+#include <annulus/attention/cached_attention.hpp>
 #include <annulus/attention/ring_attention.hpp>
 #include <annulus/comm/simulated_ring.hpp>
 #include <array>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +25,8 @@ struct Scenario {
   annulus::ZeroCopy zero_copy = annulus::ZeroCopy::never;
   annulus::Rotation rotation = annulus::Rotation::keys;
   bool checked = true;
+  /// The calls are those of serving instead of training, and partial results meet in this way.
+  std::optional<annulus::MergeMethod> serving{};
   Fault fault{};
   std::chrono::milliseconds deadline{std::chrono::seconds(20)};
   /// The minimum duration of a step. In scenarios that end by the deadline it is long enough that ranks begin to wait
@@ -33,10 +37,13 @@ struct Scenario {
   int training_steps() const { return fault.place == Place::call ? 3 : 2; }
 
   std::string text() const {
-    return annulus::detail::message_of(
-        name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number, " of rank ", fault.culprit, " of ", ranks,
-        ", zero_copy ", annulus::name_of(zero_copy), ", ", rotation == annulus::Rotation::keys ? "keys" : "queries",
-        " rotate, checks ", checked ? "on" : "off");
+    return annulus::detail::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number,
+                                       " of rank ", fault.culprit, " of ", ranks, ", zero_copy ",
+                                       annulus::name_of(zero_copy), ", ",
+                                       serving                               ? annulus::name_of(*serving)
+                                       : rotation == annulus::Rotation::keys ? "keys rotate"
+                                                                             : "queries rotate",
+                                       ", checks ", checked ? "on" : "off");
   }
 };
 
@@ -90,54 +97,115 @@ inline bool same_bits(std::vector<float> const& a, std::vector<float> const& b) 
 
 }  // namespace training_run_detail
 
-/// Makes the calls of one rank, which has two rows, until one throws. The calls of a training step have the same
-/// number; the operands differ in every step.
+/// The communicator and the backend of a rank, which inject its fault, and the judge of its results.
 template <class Ring>
-RankReport run_training(Ring& plain_ring, Scenario const& scenario, RunContext const& context) {
-  using namespace training_run_detail;
-  auto const begin = std::chrono::steady_clock::now();
-  Fault const& fault = scenario.fault;
-  annulus::Rank const rank = plain_ring.rank();
-  FaultScript script(fault, rank, scenario.deadline, context.die);
-  FaultInjectingCommunicator ring(plain_ring, script);
-  FaultInjectingBackend backend(script, scenario.work);
-  annulus::RingAttention attention(ring, backend,
-                                   annulus::Options{.rotation = scenario.rotation, .checked = scenario.checked});
-
-  RankReport report;
+struct FaultyRank {
+  Ring& plain_ring;
+  FaultScript& script;
+  FaultInjectingCommunicator<Ring> ring;
+  FaultInjectingBackend backend;
+  Scenario const& scenario;
+  RunContext const& context;
+  RankReport& report;
   std::size_t call = 0;
-  auto const judge = [&](std::vector<float> bits) {
-    if (context.expected && !same_bits(bits, (*context.expected)[call])) report.right = false;
+
+  bool strikes() const { return scenario.fault.place == Place::call && scenario.fault.culprit == ring.rank(); }
+  void judge(std::vector<float> bits) {
+    if (context.expected && !training_run_detail::same_bits(bits, (*context.expected)[call])) report.right = false;
     if (context.obtained) context.obtained->push_back(std::move(bits));
     ++call;
-  };
-  try {
-    constexpr annulus::Index rows = 2, heads = 2, dim = 4;
-    Tensor q(1, rows, heads, dim), k(1, rows, 1, dim), v = k, dout = q;
-    Matrix sinks(heads, 1);
-    fill(sinks, 4, 0, 0);
-    for (int step = 0; step < scenario.training_steps(); ++step) {
-      fill(q, 0, rank, step), fill(k, 1, rank, step), fill(v, 2, rank, step), fill(dout, 3, rank, step);
-      annulus::Operands<float> operands;
-      if (fault.place == Place::reduction) operands.sinks = annulus::view_of(std::as_const(sinks));
-      operands.call = step;
-      bool const strikes = fault.place == Place::call && fault.culprit == rank;
-      if (strikes && fault.kind == FaultKind::leave && fault.number == 2 * step) break;
-      if (strikes && fault.kind == FaultKind::skip && fault.number == step) {
-        call += 2;
-        continue;
-      }
-      auto const forward = attention.forward(q, k, v, operands);
-      judge(bits_of(forward.output, forward.lse));
-      if (strikes && fault.kind == FaultKind::leave && fault.number == 2 * step + 1) break;
-      auto const gradients = attention.backward(dout, forward, q, k, v, operands);
-      auto bits = bits_of(gradients.dq, gradients.dk, gradients.dv);
-      if (gradients.dsinks) bits.insert(bits.end(), gradients.dsinks->data(), gradients.dsinks->data() + heads);
-      judge(std::move(bits));
-      if (step == 0)
-        for (std::size_t place = 0; place < report.counts.size(); ++place)
-          report.counts[place] = script.count(static_cast<Place>(place));
+  }
+  /// Call after the first step.
+  void note_counts() {
+    for (std::size_t place = 0; place < report.counts.size(); ++place)
+      report.counts[place] = script.count(static_cast<Place>(place));
+  }
+};
+
+/// Makes the calls of one rank, which has two rows. The calls of a training step have the same number; the operands
+/// differ in every step.
+template <class Ring>
+void train(FaultyRank<Ring>& self) {
+  using namespace training_run_detail;
+  Fault const& fault = self.scenario.fault;
+  annulus::Rank const rank = self.ring.rank();
+  annulus::RingAttention attention(
+      self.ring, self.backend, annulus::Options{.rotation = self.scenario.rotation, .checked = self.scenario.checked});
+  constexpr annulus::Index rows = 2, heads = 2, dim = 4;
+  Tensor q(1, rows, heads, dim), k(1, rows, 1, dim), v = k, dout = q;
+  Matrix sinks(heads, 1);
+  fill(sinks, 4, 0, 0);
+  for (int step = 0; step < self.scenario.training_steps(); ++step) {
+    fill(q, 0, rank, step), fill(k, 1, rank, step), fill(v, 2, rank, step), fill(dout, 3, rank, step);
+    annulus::Operands<float> operands;
+    if (fault.place == Place::reduction) operands.sinks = annulus::view_of(std::as_const(sinks));
+    operands.call = step;
+    if (self.strikes() && fault.kind == FaultKind::leave && fault.number == 2 * step) break;
+    if (self.strikes() && fault.kind == FaultKind::skip && fault.number == step) {
+      self.call += 2;
+      continue;
     }
+    auto const forward = attention.forward(q, k, v, operands);
+    self.judge(bits_of(forward.output, forward.lse));
+    if (self.strikes() && fault.kind == FaultKind::leave && fault.number == 2 * step + 1) break;
+    auto const gradients = attention.backward(dout, forward, q, k, v, operands);
+    auto bits = bits_of(gradients.dq, gradients.dk, gradients.dv);
+    if (gradients.dsinks) bits.insert(bits.end(), gradients.dsinks->data(), gradients.dsinks->data() + heads);
+    self.judge(std::move(bits));
+    if (step == 0) self.note_counts();
+  }
+}
+
+/// The same with calls of a cache: rows that are sharded, prefill, and decode.
+template <class Ring>
+void serve(FaultyRank<Ring>& self) {
+  using namespace training_run_detail;
+  annulus::Rank const rank = self.ring.rank();
+  constexpr annulus::Index heads = 2, dim = 4;
+  // With pages of one row every rank sends rows to every other one.
+  annulus::Index const rows = self.ring.size();
+  // Faults are those of the calls: the cache is made without.
+  annulus::KvCache<float, FaultInjectingBackend> cache(
+      self.plain_ring, self.backend,
+      {.kv_heads = 1, .head_dim = dim, .value_dim = dim, .pages = 3 * self.ring.size() + 3, .page_rows = 1});
+  annulus::CachedAttention attention(
+      self.ring, self.backend,
+      annulus::CachedOptions{.merge = *self.scenario.serving, .checked = self.scenario.checked});
+  std::array const sequence{cache.create()};
+  Tensor q(1, rows, heads, dim), k(1, rows, 1, dim), v = k, q1(1, 1, heads, dim), k1(1, 1, 1, dim), v1 = k1;
+  for (int step = 0; step < self.scenario.training_steps(); ++step) {
+    fill(q, 0, rank, step), fill(k, 1, rank, step), fill(v, 2, rank, step);
+    fill(q1, 3, 0, step), fill(k1, 4, 0, step), fill(v1, 5, 0, step);
+    annulus::CachedOperands<float> operands;
+    operands.call = step;
+    attention.append_shards(cache, sequence, k, v, step);
+    auto const prefilled = attention.prefill(cache, sequence, q, operands);
+    self.judge(bits_of(prefilled.output, prefilled.lse));
+    auto const decoded = attention.decode(cache, sequence, q1, k1, v1, operands);
+    self.judge(bits_of(decoded.output, decoded.lse));
+    if (step == 0) self.note_counts();
+  }
+}
+
+/// Makes the calls of one rank until one throws.
+template <class Ring>
+RankReport run_training(Ring& plain_ring, Scenario const& scenario, RunContext const& context) {
+  auto const begin = std::chrono::steady_clock::now();
+  Fault const& fault = scenario.fault;
+  FaultScript script(fault, plain_ring.rank(), scenario.deadline, context.die);
+  RankReport report;
+  try {
+    FaultyRank<Ring> self{plain_ring,
+                          script,
+                          FaultInjectingCommunicator<Ring>(plain_ring, script),
+                          FaultInjectingBackend(script, scenario.work),
+                          scenario,
+                          context,
+                          report};
+    if (scenario.serving)
+      serve(self);
+    else
+      train(self);
   } catch (annulus::CommunicationError const& error) {
     report.end = RankReport::communication_error;
     report.neighbour = error.neighbour();

@@ -1,6 +1,6 @@
 #pragma once
-// Writes new rows into the pages of a cache: rows that every rank has, without a message, or rows that are sharded, each
-// of which is sent once at most.
+// Writes new rows into the pages of a cache: rows that every rank has, without a message, or rows that are sharded,
+// each of which is sent once at most.
 
 #include <algorithm>
 #include <array>

@@ -34,8 +34,8 @@ inline AttentionRules rules_of(CachedOptions const& options) {
 template <Scalar T, class Space = HostMemory>
 struct CachedOperands {
   OptionalSinks<Accumulator<T>, Space> sinks{};  ///< [query_heads] or [query_heads, n], equal on all ranks
-  /// [batch|1, query_heads|1, queries, keys], added to the logits; keys: positions in the sequence, at least as many as the
-  /// longest one has rows. For decode; equal on all ranks.
+  /// [batch|1, query_heads|1, queries, keys], added to the logits; keys: positions in the sequence, at least as many as
+  /// the longest one has rows. For decode; equal on all ranks.
   OptionalView<T, 4, Space> bias{};
   /// Shaped as the bias, bool or any integer type; true, or not 0: the query may see the key. For decode.
   OptionalIntegers<bool, 4, Space> mask{};

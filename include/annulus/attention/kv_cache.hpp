@@ -35,9 +35,9 @@ class CachePages;
 
 }  // namespace detail
 
-/// The keys and values of sequences of different lengths, for CachedAttention (cached_attention.hpp), which adds rows to
-/// them. The rows of a sequence are at positions 0, 1, 2, ...; pages of page_rows positions lie on the ranks with most
-/// room, so that each rank holds about the same share of a long sequence.
+/// The keys and values of sequences of different lengths, for CachedAttention (cached_attention.hpp), which adds rows
+/// to them. The rows of a sequence are at positions 0, 1, 2, ...; pages of page_rows positions lie on the ranks with
+/// most room, so that each rank holds about the same share of a long sequence.
 ///
 /// All ranks make one together and call its functions alike. create, fork, truncate and release send nothing: a rank
 /// that was called differently is found by the next call of CachedAttention, which then throws on all ranks. They throw
@@ -48,8 +48,8 @@ class KvCache {
  public:
   using Space = typename B::memory_space;  ///< of keys and values
 
-  /// Allocates the pages of this rank. Collective. Throws, on all ranks, ShapeError for extents that are not positive or
-  /// too large, CommunicationError if they differ between ranks, and Error if a rank has not enough memory.
+  /// Allocates the pages of this rank. Collective. Throws, on all ranks, ShapeError for extents that are not positive
+  /// or too large, CommunicationError if they differ between ranks, and Error if a rank has not enough memory.
   template <Communicator C>
   requires std::same_as<typename C::memory_space, Space> KvCache(C& ring, B& backend, CacheShape const& shape)
       : backend_(&backend), shape_(shape), rank_(ring.rank()), table_(ring.size(), 1, 1) {
@@ -73,8 +73,8 @@ class KvCache {
   Index length(Index sequence) const { return table_.length(sequence); }  ///< number of rows of a sequence
 
   Index create() { return table_.create(); }  ///< a new, empty sequence; its number is not used again
-  /// A new sequence with the rows of another one. They share pages; a shared page that is partly filled is copied by the
-  /// first append that writes into it.
+  /// A new sequence with the rows of another one. They share pages; a shared page that is partly filled is copied by
+  /// the first append that writes into it.
   Index fork(Index sequence) { return table_.fork(sequence); }
   /// Drops the rows from position `length` on.
   void truncate(Index sequence, Index length) { table_.truncate(sequence, length); }

@@ -26,9 +26,9 @@ struct PagePlace {
   bool operator==(PagePlace const&) const = default;
 };
 
-/// Sequences of rows in pages of a fixed number of rows. Page i of a sequence holds its positions from i * page_rows on.
-/// Sequences that were forked share pages until one of them writes into a shared page. Throws ShapeError for a sequence
-/// that does not exist, a length out of range, or too few free pages; the table is then unchanged.
+/// Sequences of rows in pages of a fixed number of rows. Page i of a sequence holds its positions from i * page_rows
+/// on. Sequences that were forked share pages until one of them writes into a shared page. Throws ShapeError for a
+/// sequence that does not exist, a length out of range, or too few free pages; the table is then unchanged.
 class PageTable {
  public:
   /// `pages`: of each rank.
@@ -94,8 +94,8 @@ class PageTable {
     Index rows;      ///< of the page, from the first on
   };
 
-  /// Throws ShapeError unless append(sequence, count) has room for all these sequences, which must differ, one after the
-  /// other.
+  /// Throws ShapeError unless append(sequence, count) has room for all these sequences, which must differ, one after
+  /// the other.
   void require_room(std::span<Index const> sequences, Index count) const {
     detail::check<ShapeError>(count >= 0, "append of ", count, " rows; 0 or more are accepted");
     Index needed = 0, copies_needed = 0;
@@ -127,8 +127,8 @@ class PageTable {
         " are free; free pages of the ranks: ", free_));
   }
 
-  /// Copies the last page of a sequence, if append() would write into it and another sequence shares it: the caller then
-  /// copies its rows. For all sequences of an append before the first append().
+  /// Copies the last page of a sequence, if append() would write into it and another sequence shares it: the caller
+  /// then copies its rows. For all sequences of an append before the first append().
   std::optional<Copy> own_last_page(Index sequence) {
     Sequence& entry = find(sequence);
     if (entry.length % page_rows_ == 0 || references(entry.pages.back()) == 1) return {};
@@ -208,8 +208,8 @@ class PageTable {
     return best;
   }
 
-  /// Takes a free slot: the one behind `after`, so that pages of a sequence are adjacent in memory; else the middle of the
-  /// longest free run, so that the sequence in front of the run can grow, too.
+  /// Takes a free slot: the one behind `after`, so that pages of a sequence are adjacent in memory; else the middle of
+  /// the longest free run, so that the sequence in front of the run can grow, too.
   Index take(Rank rank, Index after) {
     auto& slots = references_[static_cast<std::size_t>(rank)];
     auto const is_free = [&](Index slot) { return slots[static_cast<std::size_t>(slot)] == 0; };

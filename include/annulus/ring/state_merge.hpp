@@ -19,7 +19,8 @@
 
 namespace annulus::detail {
 
-/// Extents of the state of query rows: accumulator [batch, queries, heads, dim], maximum and sum [batch, heads, queries].
+/// Extents of the state of query rows: accumulator [batch, queries, heads, dim], maximum and sum [batch, heads,
+/// queries].
 struct StateShape {
   Index batch = 0, queries = 0, heads = 0, dim = 0;
 
@@ -96,8 +97,8 @@ class MessageBuffer {
   bool checked_ = false;
 };
 
-/// Sends `out`, if given, to the rank `hop` places on, and receives `in`, if given, from the rank `hop` places back. The
-/// result is waited for by the caller, who then calls in->require_intact().
+/// Sends `out`, if given, to the rank `hop` places on, and receives `in`, if given, from the rank `hop` places back.
+/// The result is waited for by the caller, who then calls in->require_intact().
 template <Communicator C, Backend B>
 TransferOf<C> start_message(C& ring, Channel channel, int hop, MessageBuffer<B> const* out, MessageBuffer<B> const* in,
                             std::uint64_t seed) {
@@ -139,8 +140,8 @@ class StateMerge {
   /// Buffer of this rank's state.
   Message& own() { return messages_[own_]; }
 
-  /// The merged state of all ranks, after this rank's own has been written and the backend synchronized. Valid until the
-  /// next call; work on it may be pending.
+  /// The merged state of all ranks, after this rank's own has been written and the backend synchronized. Valid until
+  /// the next call; work on it may be pending.
   template <class A>
   RunningState<A, typename B::memory_space> run(C& ring, B& backend, StateShape const& shape, std::uint64_t call) {
     if (plan_.method() == MergeMethod::gather)
@@ -155,7 +156,8 @@ class StateMerge {
   void gather(C& ring, B& backend, StateShape const& shape, std::uint64_t call) {
     Rank const rank = ring.rank();
     int const ranks = ring.size();
-    std::uint64_t const seed = checksum_seed(call, Channel::reduction, 0);
+    // States of several ranks arrive in one round: their checksums must differ by the sender.
+    auto const seed = [&](Rank from) { return checksum_seed(call, Channel::reduction, from); };
     auto const sender = [&](int hop) { return ring_neighbour(rank, -hop, ranks); };
     auto const message = [&](int hop) { return &messages_[static_cast<std::size_t>(sender(hop))]; };
     // The list is kept for its storage; transfers that an error leaves pending must not be.
@@ -165,10 +167,10 @@ class StateMerge {
     } const clear{transfers_};
     exchange_in_step(ring, 0, 1, [&] {
       for (int hop = 1; hop < ranks; ++hop)
-        transfers_.push_back(start_message(ring, Channel::reduction, hop, &own(), message(hop), seed));
+        transfers_.push_back(start_message(ring, Channel::reduction, hop, &own(), message(hop), seed(rank)));
       for (int hop = 1; hop < ranks; ++hop) {
         transfers_[static_cast<std::size_t>(hop) - 1].wait();
-        message(hop)->require_intact(seed, Channel::reduction, rank, sender(hop));
+        message(hop)->require_intact(seed(sender(hop)), Channel::reduction, rank, sender(hop));
       }
     });
     auto const state = [&](Rank r) { return messages_[static_cast<std::size_t>(r)].template state<A>(shape); };

@@ -153,8 +153,8 @@ class RingPlan {
   Index total_bytes_sent() const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
   double imbalance() const;
-  /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean work
-  /// of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
+  /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean
+  /// work of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
   double step_imbalance() const;
   /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws UnsupportedError
   /// for rates that cannot be.
