@@ -22,7 +22,7 @@ struct CollectiveCall {
   Pass pass;
   std::optional<Index> label;  ///< Operands::call
   bool checked;
-  IntervalRecorder recorder;
+  IntervalRecorder recorder{};
   std::uint64_t number = 0;
   bool fails_on_all_ranks = false;     ///< all ranks throw the same error: no peer waits, the ring stays open
   bool meets_other_operation = false;  ///< of other ranks, such as a gather
