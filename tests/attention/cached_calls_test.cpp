@@ -165,8 +165,8 @@ TEST_CASE("options that cannot be honoured are refused on all ranks", "[attentio
     std::string words;
   };
   for (Bad const& bad :
-       {Bad{{.logit_softcap = -1}, "logit_softcap is -1"},
-        Bad{{.link = {.bandwidth = 0}}, "bandwidth is 0"}, Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
+       {Bad{{.logit_softcap = -1}, "logit_softcap is -1"}, Bad{{.link = {.bandwidth = 0}}, "bandwidth is 0"},
+        Bad{{.mask = {.chunk = -2}}, "chunk is -2"}})
     for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
            Setting setting(ring);
            CachedAttention attention(ring, setting.backend, bad.options);
@@ -187,6 +187,19 @@ TEST_CASE("options that cannot be honoured are refused on all ranks", "[attentio
          });
        }))
     CHECK_THAT(error, ContainsSubstring("ShapeError: ") && ContainsSubstring("head_dim 0"));
+}
+
+TEST_CASE("a cache of another ring is refused", "[attention][cache]") {
+  for (std::string const& error : run_ring(2, [&](SimulatedRing& ring) {
+         ReferenceBackend backend;
+         SelfRing alone;
+         KvCache<float, ReferenceBackend> cache(alone, backend, {.pages = 2, .page_rows = 4});
+         CachedAttention attention(ring, backend);
+         std::array const sequence{cache.create()};
+         return attempt([&] { attention.append(cache, sequence, ones(1, 5, 1, 1), ones(1, 5, 1, 1)); });
+       }))
+    CHECK_THAT(error,
+               ContainsSubstring("ShapeError: rank 0: the cache was made by rank 0 of 1 ranks; this is rank 0 of 2"));
 }
 
 TEST_CASE("a rank that is lost in an exchange of a cache ends all ranks", "[attention][cache]") {

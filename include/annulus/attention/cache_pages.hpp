@@ -20,7 +20,9 @@ class CachePages {
 
   explicit CachePages(KvCache<T, B>& cache) : cache_(cache) {}
 
-  Index number() const { return cache_.number_; }  ///< equal on all ranks, and different for each cache of a process
+  /// Equal on all ranks, and different for each cache that the first rank of the ring has made.
+  Index number() const { return cache_.number_; }
+  Rank rank() const { return cache_.rank_; }  ///< that holds these pages
 
   /// Makes room for `count` rows more in each of these sequences, which PageTable::require_room has accepted.
   void extend(std::span<Index const> sequences, Index count) {

@@ -233,7 +233,7 @@ template <class T>
 void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> const& rows) {
   calls_.execute({Pass::forward, cached.call, is_checked()}, [&](detail::CollectiveCall& call) {
     calls_.compare(call, [&](detail::CallRecord& record) {
-      detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, call.checked);
+      detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, *ring_, call.checked);
       detail::record_rows(record, cached, rows, call.checked);
     });
     if (!cached.sharded) return writer_.write(ring_->rank(), *backend_, cached, rows);
@@ -259,7 +259,7 @@ void CachedAttention<C, B, Predicate>::run_forward(
     AttentionShape shape;
     Index const queries = q.extent(axis::sequence);
     calls_.compare(call, [&](detail::CallRecord& record) {
-      detail::record_cache<A>(record, cached, options_, call.checked);
+      detail::record_cache<A>(record, cached, options_, *ring_, call.checked);
       shape = detail::record_queries(record, cached, q, operands, converted_, call.checked);
       record.add("predicate given", restricts);
       detail::record_rows(record, cached, rows, call.checked);

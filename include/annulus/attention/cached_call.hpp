@@ -54,9 +54,10 @@ void record_values(CallRecord& record, std::string_view name, TensorView<T const
   }
 }
 
-/// Adds what every call compares, and validates options and sequences.
-template <class A, class T, class B>
-void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions const& options, bool checked) {
+/// Adds what every call compares, and validates options, sequences and that the cache is one of `ring`.
+template <class A, class T, class B, Communicator C>
+void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions const& options, C const& ring,
+                  bool checked) {
   AttentionRules const rules = rules_of(options);
   PageTable const& table = call.cache.table();
   std::span<char const> const name = call.name;
@@ -79,6 +80,9 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   validate_range<A>(rules);
   if constexpr (!std::same_as<typename B::memory_space, HostMemory>)
     check<UnsupportedError>(!checked, "checked is accepted for operands in host memory");
+  Rank const held_by = CachePages<T, B>(call.cache).rank();
+  check<ShapeError>(table.ranks() == ring.size() && held_by == ring.rank(), "the cache was made by rank ", held_by,
+                    " of ", table.ranks(), " ranks; this is rank ", ring.rank(), " of ", ring.size());
   for (Index sequence : call.sequences) table.length(sequence);
 }
 

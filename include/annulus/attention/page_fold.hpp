@@ -55,6 +55,8 @@ class PageFold {
     for (Segment const& segment : queries.segments)
       for (Index i = 0; i < segment.length; ++i)
         item.positions.push_back(queries.offset + segment.global_begin + i * segment.global_stride);
+    AttentionRules item_rules = rules;
+    item_rules.query_offset = queries.offset;
     constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
     if constexpr (restricts) item.predicate = {&predicate, queries.item};
 
@@ -66,7 +68,7 @@ class PageFold {
       if (tiles.empty()) return;
       ++used_tiles_;
       backend.fold(Step<T, Asked, Space>{.tiles = tiles,
-                                         .rules = rules,
+                                         .rules = item_rules,
                                          .query_positions = item.positions,
                                          .key_positions = positions,
                                          .predicate = &item.predicate,

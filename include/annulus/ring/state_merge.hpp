@@ -166,8 +166,10 @@ class StateMerge {
       ~Clear() { transfers.clear(); }
     } const clear{transfers_};
     exchange_in_step(ring, 0, 1, [&] {
+      // All transfers send the same bytes, which must not change once the first has begun.
+      auto const leaving = own().outgoing(seed(rank));
       for (int hop = 1; hop < ranks; ++hop)
-        transfers_.push_back(start_message(ring, Channel::reduction, hop, &own(), message(hop), seed(rank)));
+        transfers_.push_back(ring.start_shift(Channel::reduction, hop, leaving, message(hop)->incoming()));
       for (int hop = 1; hop < ranks; ++hop) {
         transfers_[static_cast<std::size_t>(hop) - 1].wait();
         message(hop)->require_intact(seed(sender(hop)), Channel::reduction, rank, sender(hop));

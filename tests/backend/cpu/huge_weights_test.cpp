@@ -16,16 +16,16 @@ namespace {
 /// Four equal keys for each lane of a panel: each has weight 1, up to the rounding error of its logit if below 1.
 template <class A>
 void check_weights_of_equal_keys(A magnitude) {
-  constexpr Index rows = 4, panel = cpu::detail::Blocking<A>::panel;
+  constexpr Index rows = 4, lanes = cpu::detail::Blocking<A>::panel;
   A const scale = A(0.0884);
-  std::vector<A> scores, maximum(panel), sum(panel, A(0));
-  for (Index i = 0; i < panel; ++i) {
+  std::vector<A> scores, maximum(lanes), sum(lanes, A(0));
+  for (Index i = 0; i < lanes; ++i) {
     A const score = magnitude * (A(1) + A(i) / A(7)) * (i % 2 == 0 ? A(1) : A(-1));
     A volatile const product = score * scale;  // rounded, whatever the instruction set
     maximum[static_cast<std::size_t>(i)] = product;
     scores.push_back(score);
   }
-  for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + panel);
+  for (Index row = 1; row < rows; ++row) scores.insert(scores.end(), scores.begin(), scores.begin() + lanes);
   cpu::detail::weigh(scores.data(), rows, scale, maximum.data(), sum.data(), {});
   for (std::size_t i = 0; i < sum.size(); ++i) {
     A const logit = std::abs(maximum[i]);

@@ -21,10 +21,10 @@ namespace {
 
 Program pair_of_cores() {
   Builder builder("pair", Target::trn2, 2, 4);
-  ElementType const f32 = ElementType::float32;
-  TensorHandle const a = builder.tensor("a \"quoted\\\n", {128, 4096}, f32), b = builder.tensor("b", {128, 4096}, f32);
-  TileHandle const loaded = builder.declare("loaded", Memory::sbuf, 128, 512, f32, 3);
-  TileHandle const result = builder.tile("result", Memory::sbuf, 128, 512, f32);
+  ElementType const type = ElementType::float32;
+  TensorHandle const a = builder.tensor("a \"quoted\\\n", {128, 4096}, type), b = builder.tensor("b", {128, 4096}, type);
+  TileHandle const loaded = builder.declare("loaded", Memory::sbuf, 128, 512, type, 3);
+  TileHandle const result = builder.tile("result", Memory::sbuf, 128, 512, type);
   builder.section("step", 7);
   builder.emit(CollectivePermute{a.whole(), b.whole()});
   builder.loop("i", 8, [&](Affine i) {

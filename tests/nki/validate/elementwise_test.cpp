@@ -294,10 +294,14 @@ TEST_CASE("Patterns of iota and nc_stream_shuffle fit their tiles", "[nki][valid
   auto const f32 = ElementType::float32;
   check_refused(shuffle(std::vector<int>(31, 0), 1, f32),
                 {"shape", "nc_stream_shuffle", "shuffle_mask", "31 entries; accepted: 32"});
+  // Partitions whose number, rounded up to whole quadrants, overflows.
+  Draft huge;
+  TileHandle const tile = huge.filled("src", 128, 2);
+  huge.emit(StreamShuffle{tile.part(0, 32, 0, 2), tile.part(0, std::numeric_limits<Index>::max(), 0, 2),
+                          std::vector<int>(32, 0)});
+  check_refused(huge.done(), {"R1", "nc_stream_shuffle", "src", "9223372036854775807 partitions; at most 128"});
   check_refused(shuffle(std::vector<int>(32, 1), 1, f32), {"shape", "nc_stream_shuffle", "shuffle_mask",
                                                            "entry 1 for partition 0 of dst; quadrant 0 of src has 1"});
-  check_refused(shuffle(std::vector<int>(32, 0), std::numeric_limits<Index>::max(), f32),
-                {"R2", "nc_stream_shuffle", "src", "partitions"});
   check_refused(shuffle(std::vector<int>(32, 0), 1, ElementType::int32),
                 {"shape", "nc_stream_shuffle", "dst", "is int32; src is float32"});
   check_refused(
