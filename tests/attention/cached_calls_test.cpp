@@ -8,6 +8,7 @@
 
 #include "annulus/attention/cached_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
+#include "annulus/comm/self.hpp"
 #include "annulus/comm/simulated_ring.hpp"
 #include "support/catch.hpp"
 #include "support/losing_communicator.hpp"
