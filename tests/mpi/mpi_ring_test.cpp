@@ -198,7 +198,7 @@ TEST_CASE("a late rank is given up, is named in the errors, and throws when it c
                           ContainsSubstring(detail::message_of("rank ", late, " holds up the ring")));
     if (ring.size() == 2) CHECK_THAT(first, ContainsSubstring("waited 200 ms for rank 1 (carried shift, hop 1)"));
     CHECK(thrown<CommunicationError>([&] { try_shift(ring, 1, 1, 8); }) == first);
-    CHECK(thrown<CommunicationError>([&] { transfer->wait(); }) == (transfer ? first : ""));
+    if (transfer) CHECK(thrown<CommunicationError>([&] { transfer->wait(); }) == first);
     MPI_Barrier(MPI_COMM_WORLD);
   }
 }
