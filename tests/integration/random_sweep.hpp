@@ -1,6 +1,6 @@
 #pragma once
 // Sweep of random problems with seeds [first_seed, first_seed + problems), forward and backward on a simulated ring,
-// against the oracle.
+// against the oracle. make(seed): the problem of a seed.
 
 #include <annulus/annulus.hpp>
 #include <cstdint>
@@ -12,11 +12,12 @@
 namespace annulus_test {
 
 template <class T, class Placement, class Backend = annulus::ReferenceBackend>
-void sweep(std::uint64_t first_seed, int problems, Bounds bounds) {
+void sweep(std::uint64_t first_seed, int problems, Bounds bounds,
+           RingProblem (&make)(std::uint64_t) = random_ring_problem) {
   int within_result = 0;
   double worst = 0;
   for (int i = 0; i < problems; ++i) {
-    RingProblem problem = random_ring_problem(first_seed + static_cast<std::uint64_t>(i));
+    RingProblem problem = make(first_seed + static_cast<std::uint64_t>(i));
     round_operands<T>(problem);
     INFO(problem.text);
     auto const run = [&](annulus::SimulatedRing& ring) {

@@ -148,15 +148,18 @@ TEST_CASE("a block of keys replicated on every rank counts once, and so does its
 
 TEST_CASE("every option and every operand changes the result", "[trap][C40]") {
   // Fails to compile when a field is added, which then needs a row below.
-  // reproducible and its leaves change no more than rounding (reproducible_test.cpp); checked, require_finite and call
+  // reproducible and its leaves change no more than rounding (reproducible_test.cpp), nor do schedule, group and rates
+  // (grouped_sweep_test.cpp, attention/schedules_test.cpp); wire and joint keys have tests of their own (wire_test.cpp,
+  // joint_keys_test.cpp); checked, require_finite and call
   // change no result, they only report errors (attention/checked_test.cpp and attention/call_number_test.cpp); an observer
   // changes none (attention/observer_test.cpp). block_mask has no row because the oracle knows it as a boolean mask alone
   // (block_mask_test.cpp).
-  [[maybe_unused]] auto const& [mask, block_mask, scale, softcap, dropout, sharding, offset, reproducible, leaf, rotation,
-                                checked, require_finite, observer] = annulus::Options{};
+  [[maybe_unused]] auto const& [mask, block_mask, scale, softcap, dropout, sharding, offset, reproducible, leaf,
+                                rotation, schedule, group, rates, wire, checked, require_finite, observer] =
+      annulus::Options{};
   [[maybe_unused]] auto const& [causal, window, sink_tokens, chunk] = annulus::Mask{};
   [[maybe_unused]] auto const& [probability, seed] = annulus::Dropout{};
-  [[maybe_unused]] auto const& [bias, pairs, query_ids, key_ids, sinks, bias_gradient, call] =
+  [[maybe_unused]] auto const& [bias, pairs, query_ids, key_ids, sinks, joint_keys, joint_values, bias_gradient, call] =
       annulus::Operands<float>{};
 
   Change const nothing = [](RingProblem&) {};

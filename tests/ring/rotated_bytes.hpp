@@ -65,35 +65,35 @@ void rotate_marks(annulus::RingPlan const& plan, Ring& ring, MarkedBackend& back
   int visitors = 0;  // the ranks that this rank's rows visit
   for (int i = 0; i < plan.steps(); ++i) visitors |= 1 << annulus::ring_neighbour(rank, plan.offset(i), plan.ranks());
 
-  annulus::detail::rotate(
-      plan, ring, backend, buffers,
-      [&](int i, auto const& here, auto& results, annulus::Progress) {
-        note("visit " + std::to_string(i));
-        annulus::PlannedStep const& step = plan.step(rank, i);
-        if (i > 0 && (here.rows().begin != step.held.begin || here.rows().end != step.held.end))
-          complain("at step ", i, " other rows than planned");
-        if (i > 0 && !all_are(parts_of(here, step.held, prefetched), step.owner + 1))
-          complain("at step ", i, " the rows are not those of rank ", step.owner);
-        if (carries) fill(parts_of(results, step.held, carried), 1 << rank);
-        check(i, here);
-      },
-      [&](int i, auto const&) { note("inspect " + std::to_string(i)); },
-      [&](auto& into, auto const& from, int) {
-        note("join");
-        auto const to = parts_of(into, from.rows(), carried), added = parts_of(from, from.rows(), carried);
-        for (std::size_t p = 0; p < added.size(); ++p)
-          for (std::size_t n = 0; n < added[p].size(); ++n) {
-            if ((to[p][n] & added[p][n]) != std::byte{0}) complain("a share is added twice");
-            to[p][n] |= added[p][n];
-          }
-      },
-      [&](auto const& own) {
-        note("finish");
-        // Direct results cover only the rows that a rank needs.
-        if (carries && !plan.carried_direct() &&
-            !all_are(parts_of(own, {0, plan.rotating_rows(rank)}, carried), visitors))
-          complain("the results are not the shares of all ranks");
-      });
+  using Payload = typename annulus::detail::RingBuffers<Ring, MarkedBackend>::Payload;
+  auto const visit = [&](int i, Payload const& here, Payload const& results, annulus::Progress) {
+    note("visit " + std::to_string(i));
+    annulus::PlannedStep const& step = plan.step(rank, i);
+    if (i > 0 && (here.rows().begin != step.held.begin || here.rows().end != step.held.end))
+      complain("at step ", i, " other rows than planned");
+    if (i > 0 && !all_are(parts_of(here, step.held, prefetched), step.owner + 1))
+      complain("at step ", i, " the rows are not those of rank ", step.owner);
+    if (carries) fill(parts_of(results, step.held, carried), 1 << rank);
+    check(i, here);
+  };
+  auto const inspect = [&](int i, Payload const&) { note("inspect " + std::to_string(i)); };
+  auto const join = [&](Payload const& into, Payload const& from, int) {
+    note("join");
+    auto const to = parts_of(into, from.rows(), carried), added = parts_of(from, from.rows(), carried);
+    for (std::size_t p = 0; p < added.size(); ++p)
+      for (std::size_t n = 0; n < added[p].size(); ++n) {
+        if ((to[p][n] & added[p][n]) != std::byte{0}) complain("a share is added twice");
+        to[p][n] |= added[p][n];
+      }
+  };
+  auto const finish = [&](Payload const& own) {
+    note("finish");
+    // Direct results cover only the rows that a rank needs.
+    if (carries && !plan.carried_direct() && !all_are(parts_of(own, {0, plan.rotating_rows(rank)}, carried), visitors))
+      complain("the results are not the shares of all ranks");
+  };
+  annulus::detail::Lane<Ring, MarkedBackend> const lane{plan, buffers, visit, inspect, join, finish};
+  annulus::detail::rotate(ring, backend, std::span<annulus::detail::Lane<Ring, MarkedBackend> const>(&lane, 1));
 }
 
 }  // namespace annulus_test

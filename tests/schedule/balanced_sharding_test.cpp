@@ -157,7 +157,8 @@ TEST_CASE("a plan that knows the documents counts their visible pairs, in the sa
     PlanRequest request = annulus_test::random_plan_request(seed);
     request.elementwise = false;
     RingPlan const unknown(request);
-    Index longest = 1 + std::max(unknown.global_queries(), unknown.global_keys());
+    Index const longest =
+        std::max(unknown.global_queries() + request.rules.query_offset.value_or(0), unknown.global_keys());
     request.documents = random_documents(engine, longest, 4);
     if (seed % 3 == 0) request.documents.erase(request.documents.begin() + 1);  // padding
     RingPlan const plan(request);
@@ -177,7 +178,11 @@ TEST_CASE("a plan that knows the documents counts their visible pairs, in the sa
   }
 }
 
-TEST_CASE("a plan refuses documents that overlap or are out of order", "[schedule][balanced]") {
-  for (Documents const& documents : {Documents{{0, 5}, {4, 8}}, Documents{{4, 8}, {0, 4}}, Documents{{3, 2}}})
+TEST_CASE("a plan refuses documents that overlap, are out of order or beyond the sequence", "[schedule][balanced]") {
+  for (Documents const& documents : {Documents{{0, 5}, {4, 8}}, Documents{{4, 8}, {0, 4}}})
     CHECK_THROWS_WITH(plan_of(Contiguous{}, documents, 8, 2, causal()), ContainsSubstring("disjoint ranges"));
+  for (Documents const& documents : {Documents{{3, 2}}, Documents{{0, 4}, {4, 9}}, Documents{{-1, 4}}})
+    CHECK_THROWS_WITH(
+        plan_of(Contiguous{}, documents, 8, 2, causal()),
+        ContainsSubstring("plan: a document has the positions [") && ContainsSubstring("accepted: within [0, 8)"));
 }

@@ -100,6 +100,22 @@ TEST_CASE("zero-copy exchange takes the latency alone", "[schedule][estimate]") 
       near(RingPlan(request).estimate({.flops = 6400, .near = {.latency = 2, .bandwidth = 1e-3}}).seconds, 3 * 2 + 1));
 }
 
+TEST_CASE("in both directions messages to different ranks take their time at once", "[schedule][estimate]") {
+  auto const seconds = [](int ranks, Schedule schedule, Pass pass) {
+    PlanRequest request = request_of(ranks, 10, pass);
+    request.shape.kv_heads = 2;
+    request.schedule = schedule;
+    return RingPlan(request).estimate({.flops = 64e9, .near = {.bandwidth = 640}}).seconds;
+  };
+  // A shift of all heads has 1280 bytes. Work takes no time.
+  CHECK(std::abs(seconds(4, Schedule::ring, Pass::forward) - 3 * 2) < 1e-6);
+  CHECK(std::abs(seconds(4, Schedule::both_directions, Pass::forward) - 3 * 1) < 1e-6);
+  CHECK(std::abs(seconds(4, Schedule::both_directions, Pass::backward) -
+                 seconds(4, Schedule::ring, Pass::backward) / 2) < 1e-6);
+  // Two ranks have one link each way, which both halves share.
+  CHECK(std::abs(seconds(2, Schedule::both_directions, Pass::forward) - 2) < 1e-6);
+}
+
 TEST_CASE("gradients of sink logits travel once around the ring", "[schedule][estimate]") {
   PlanRequest request = request_of(3, 10, Pass::backward);
   RingPlan const without(request);
@@ -143,4 +159,20 @@ TEST_CASE("rates that cannot be are refused", "[schedule][estimate]") {
   CHECK_THROWS_WITH(plan.estimate({.far = {.latency = -2}}), ContainsSubstring("latency is -2"));
   CHECK_THROWS_WITH(plan.estimate({.overlap = 1.5}), ContainsSubstring("overlap is 1.5; accepted: 0 to 1"));
   CHECK_THROWS_WITH(plan.estimate({.group = -1}), ContainsSubstring("group is -1"));
+}
+
+TEST_CASE("exchanges in groups come before the first step and after the last one", "[schedule][estimate][schedules]") {
+  // A rank sends 640 bytes of keys to each of three others, then computes all of its pairs.
+  PlanRequest request = request_of(4, 10, Pass::forward, Rotation::automatic);
+  request.schedule = Schedule::all_gather;
+  Rates const rates{.flops = 6400, .near = {.latency = 0.25, .bandwidth = 320}};
+  PlanEstimate const gathered = RingPlan(request).estimate(rates);
+  CHECK(near(gathered.seconds, 0.25 + 3 * 2 + 4));
+  CHECK(near(gathered.step(3, 0).begin, 6.25));
+  CHECK(near(gathered.exposed(), 6.25));
+  // Tiles of two ranks: 640 bytes of queries, two steps of twice the work with a shift between, then 800 bytes of state.
+  request.schedule = Schedule::tiles;
+  request.rotation = Rotation::keys;
+  request.group = 2;
+  CHECK(near(RingPlan(request).estimate(rates).seconds, 2.25 + 2 + 0.25 + 2 + 0.25 + 2.5));
 }

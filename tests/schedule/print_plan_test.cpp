@@ -29,6 +29,21 @@ std::string printed(PlanRequest const& asked) {
 
 }  // namespace
 
+TEST_CASE("a plan of both directions prints the steps and bytes of each", "[print_plan]") {
+  PlanRequest asked = request(3, 2, full());
+  asked.shape.query_heads = 6;
+  asked.shape.kv_heads = 3;
+  asked.schedule = Schedule::both_directions;
+  std::string const text = printed(asked);
+  CHECK_THAT(text, Catch::Matchers::StartsWith(
+                       "forward pass over 3 ranks, contiguous sharding, keys travel in both directions\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, kv heads 0 to 1 forwards\n"));
+  CHECK_THAT(text, Catch::Matchers::ContainsSubstring("rank 1: 2 queries, 2 keys, kv heads 2 to 2 backwards\n"));
+  // Two shifts of three ranks, rows of 7 floats for each kv head.
+  CHECK_THAT(text,
+             Catch::Matchers::ContainsSubstring("bytes sent by all ranks: 1008, of which forwards 672 and backwards 336\n"));
+}
+
 TEST_CASE("the complete text of a plan of two ranks", "[print_plan]") {
   // Two queries and keys per rank, causal: each rank sees 3 pairs of its own keys; rank 1 sees 4 pairs of rank 0's.
   // A pair costs 2 heads x (4 + 3) multiply-adds; a row of k and v has 7 floats. Buffers: k and v twice, and

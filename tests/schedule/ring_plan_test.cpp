@@ -122,6 +122,36 @@ TEST_CASE("one rank exchanges nothing", "[schedule]") {
     }
 }
 
+TEST_CASE("random plans of both directions: each lane passes check_plan, together they are the ring", "[schedule]") {
+  int backwards = 0, same = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    PlanRequest request = random_plan_request(seed);
+    if (request.shape.kv_heads < 2) continue;
+    CAPTURE(seed);
+    RingPlan const ring(request);
+    request.schedule = Schedule::both_directions;
+    RingPlan const both(request);
+    REQUIRE(both.lanes().size() == 2);
+    CHECK(both.lanes()[0].kv_heads().begin == 0);
+    CHECK(both.lanes()[0].kv_heads().end == both.lanes()[1].kv_heads().begin);
+    CHECK(both.lanes()[1].kv_heads().end == request.shape.kv_heads);
+    CHECK(both.lanes()[1].query_heads().end == request.shape.query_heads);
+    for (RingPlan const& lane : both.lanes()) REQUIRE_NOTHROW(check_plan(lane));
+    backwards += both.steps() > 2 && both.lanes()[1].offset(1) > both.lanes()[1].offset(2) ? 1 : 0;
+    REQUIRE(both.steps() == ring.steps());
+    // Document ids travel with both halves, and rows that later steps do not need are dropped in another order.
+    bool const same_rows = !request.segments && !ring.carried_direct();
+    same += same_rows ? 1 : 0;
+    if (same_rows) CHECK(both.total_bytes_sent() == ring.total_bytes_sent());
+    for (Rank rank = 0; rank < ring.ranks(); ++rank) {
+      CHECK(both.multiply_adds(rank) == ring.multiply_adds(rank));
+      CHECK(both.bytes_sent(rank) == both.lanes()[0].bytes_sent(rank) + both.lanes()[1].bytes_sent(rank));
+    }
+  }
+  CHECK(backwards > 100);
+  CHECK(same > 100);
+}
+
 TEST_CASE("empty sequences have a plan", "[schedule]") {
   for (Pass pass : {Pass::forward, Pass::backward}) {
     PlanRequest request = equal_shards(3, 0, full());

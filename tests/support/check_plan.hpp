@@ -47,8 +47,10 @@ class PlanWalk {
     require(plan_.steps() >= 1 && plan_.steps() <= ranks(), plan_.steps(), " steps on ", ranks(), " ranks");
     require(plan_.offset(0) == 0, "the first step has offset ", plan_.offset(0), ", expected 0");
     for (int i = 1; i < plan_.steps(); ++i) {
-      require(plan_.offset(i) > plan_.offset(i - 1) && plan_.offset(i) < ranks(), "offset ", plan_.offset(i),
-              " of step ", i, " follows ", plan_.offset(i - 1), " on ", ranks(), " ranks");
+      int const before = i == 1 && plan_.backwards() ? ranks() : plan_.offset(i - 1);
+      bool const in_order = plan_.backwards() ? plan_.offset(i) < before : plan_.offset(i) > before;
+      require(in_order && 0 < plan_.offset(i) && plan_.offset(i) < ranks(), "offset ", plan_.offset(i), " of step ", i,
+              " follows ", before, " on ", ranks(), " ranks");
       bool wanted = false;
       for (Rank rank = 0; rank < ranks(); ++rank) wanted = wanted || need(rank, owner(rank, i)).visible_pairs > 0;
       require(wanted, "step ", i, " is made, but no rank needs it");
@@ -147,7 +149,8 @@ class PlanWalk {
       Index shares = ranks() - 1;
       if (plan_.leaves()) {
         auto const& grid = plan_.leaves()->grid();
-        shares = grid.count(Side::query) - static_cast<Index>(grid.of_rank(Side::query, wrap(rank + 1)).size());
+        Rank const next = wrap(rank + (plan_.backwards() ? -1 : 1));
+        shares = grid.count(Side::query) - static_cast<Index>(grid.of_rank(Side::query, next).size());
       }
       if (plan_.request().pass == Pass::backward) sum += shares * plan_.sink_gradient_layout().bytes_per_row();
       require(plan_.bytes_sent(rank) == sum, "rank ", rank, " sends ", plan_.bytes_sent(rank), " bytes, its steps ",

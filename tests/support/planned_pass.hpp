@@ -3,11 +3,10 @@
 
 #include <cmath>
 #include <string>
-#include <type_traits>
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/core/scalar.hpp"
-#include "annulus/schedule/ring_plan.hpp"
+#include "annulus/schedule/best_plan.hpp"
 #include "support/ring_problem.hpp"
 
 namespace annulus_test {
@@ -27,18 +26,25 @@ annulus::PlanRequest plan_request(RingProblem const& problem, annulus::Pass pass
                                .sharding = problem.options.sharding,
                                .rules = annulus::rules_of(problem.options),
                                .rotation = problem.options.rotation,
+                               .schedule = problem.options.schedule,
+                               .group = problem.options.group,
+                               .wire = problem.options.wire,
                                .element_bytes = sizeof(T),
                                .accumulator_bytes = sizeof(A),
                                .lse_bytes = sizeof(annulus::Accumulator<T>),
+                               .gradient_bytes = sizeof(T),
                                .sinks = d.sinks ? d.sinks->count : 0,
+                               .joint_keys = problem.joint_length,
                                .segments = d.query_segments.has_value(),
                                .elementwise = predicate || d.mask.has_value(),
                                .bound_to_queries = d.bias.has_value() || d.mask.has_value(),
                                .checked = problem.options.checked.value_or(false)};
   request.rules.softmax_scale = request.rules.scale(d.head_dim);
   request.rules.query_offset = d.query_offset;
-  // run_rank requests dbias, in elements T, whenever there is a bias. It needs a buffer unless T is the type of sums.
-  if (d.bias && pass == annulus::Pass::backward && !std::is_same_v<T, A>)
+  if (d.bias) request.bias = {d.bias->batch, d.bias->heads};
+  if (d.mask) request.mask = {d.mask->batch, d.mask->heads};
+  // run_rank requests dbias, in elements T, whenever there is a bias.
+  if (d.bias && pass == annulus::Pass::backward)
     request.bias_gradient_elements = d.bias->batch * d.bias->heads * d.key_length;
   return request;
 }
@@ -48,7 +54,7 @@ annulus::RingPlan plan_of(RingProblem const& problem, annulus::Pass pass, bool p
                           bool zero_copy = false) {
   annulus::PlanRequest request = plan_request<T, A>(problem, pass, predicate);
   request.zero_copy = zero_copy;
-  return annulus::RingPlan(request);
+  return annulus::best_plan(request);
 }
 
 /// The problem that the backend of a rank must support.

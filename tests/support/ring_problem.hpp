@@ -19,7 +19,9 @@ struct RingProblem {
   int ranks = 1;
   annulus::Options options;  ///< agrees with `dense`
   std::vector<annulus::Index> query_lengths, key_lengths;
-  std::string text;  ///< for the message of a failed test
+  std::int64_t joint_length = 0;                 ///< keys that all ranks hold, not among those of `dense`
+  std::vector<double> joint_keys, joint_values;  ///< [batch, joint_length, kv_heads, .]
+  std::string text;                              ///< for the message of a failed test
 
   std::vector<annulus::Segment> segments(annulus::Side side, int rank) const {
     return options.sharding.segments(side, rank, side == annulus::Side::query ? query_lengths : key_lengths);
@@ -30,8 +32,10 @@ struct RingProblem {
 inline void take_options_from_dense(RingProblem& problem) {
   OracleProblem const& dense = problem.dense;
   annulus::Options& options = problem.options;
-  options.mask = {.causal = dense.causal, .window = {dense.window_left, dense.window_right},
-                  .sink_tokens = dense.sink_tokens, .chunk = dense.chunk};
+  options.mask = {.causal = dense.causal,
+                  .window = {dense.window_left, dense.window_right},
+                  .sink_tokens = dense.sink_tokens,
+                  .chunk = dense.chunk};
   options.softmax_scale = dense.softmax_scale;
   options.logit_softcap = dense.logit_softcap;
   options.dropout = {dense.dropout_probability, dense.dropout_seed};

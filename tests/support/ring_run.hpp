@@ -52,7 +52,7 @@ struct TransposedPlacement {
 /// Results of one rank, or of the whole problem, widened to double: output and dq [batch, queries, query_heads, .],
 /// lse [batch, query_heads, queries], dk and dv [batch, keys, kv_heads, .], dbias [b|1, h|1, queries, keys], dsinks.
 struct RingResult {
-  std::vector<double> output, lse, dq, dk, dv, dbias, dsinks;
+  std::vector<double> output, lse, dq, dk, dv, dbias, dsinks, d_joint_keys, d_joint_values;
   Index forward_buffers = 0, backward_buffers = 0;  ///< of one rank
 
   bool operator==(RingResult const&) const = default;
@@ -65,7 +65,8 @@ inline bool same_bits(RingResult const& a, RingResult const& b) {
     return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0);
   };
   return same(&RingResult::output) && same(&RingResult::lse) && same(&RingResult::dq) && same(&RingResult::dk) &&
-         same(&RingResult::dv) && same(&RingResult::dbias) && same(&RingResult::dsinks);
+         same(&RingResult::dv) && same(&RingResult::dbias) && same(&RingResult::dsinks) &&
+         same(&RingResult::d_joint_keys) && same(&RingResult::d_joint_values);
 }
 
 namespace ring_run_detail {
@@ -143,6 +144,14 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
       shard_of<L, Flat>(d.sinks ? d.sinks->values : std::vector<double>(static_cast<std::size_t>(d.query_heads)),
                         sink_extents, 0, every_head);
   if (d.sinks) operands.sinks = sinks;
+  std::vector<ar::Segment> const every_joint_key{{0, problem.joint_length, 0, 1}};
+  auto const joint_of = [&](std::vector<double> const& values, std::int64_t dim) {
+    std::array<Index, 4> const extents{d.batch, problem.joint_length, d.kv_heads, dim};
+    return shard_of<T, Flat>(values, extents, 1, every_joint_key);
+  };
+  auto const joint_keys = joint_of(problem.joint_keys, d.head_dim),
+             joint_values = joint_of(problem.joint_values, d.value_dim);
+  if (problem.joint_length > 0) operands.joint_keys = joint_keys, operands.joint_values = joint_values;
 
   ar::RingAttention attention(ring, backend, problem.options, predicate);
   RingResult result;
@@ -166,6 +175,8 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
     result.dv = widen(ar::with_axes(gradients.dv, ar::axis_order_of(v)));
     if (gradients.dbias) result.dbias = widen(*gradients.dbias);
     if (gradients.dsinks) result.dsinks = widen(*gradients.dsinks);
+    if (gradients.d_joint_keys) result.d_joint_keys = widen(*gradients.d_joint_keys);
+    if (gradients.d_joint_values) result.d_joint_values = widen(*gradients.d_joint_values);
   }
   result.forward_buffers = attention.buffer_bytes(ar::Pass::forward);
   result.backward_buffers = attention.buffer_bytes(ar::Pass::backward);
@@ -198,9 +209,13 @@ inline RingResult assemble(RingProblem const& problem, std::vector<RingResult> c
   gather(&RingResult::dv, {d.batch, d.key_length, d.kv_heads, d.value_dim}, 1, ar::Side::key);
   if (d.bias)
     gather(&RingResult::dbias, {d.bias->batch, d.bias->heads, d.query_length, d.key_length}, 2, ar::Side::query);
-  all.dsinks = ranks.front().dsinks;  // equal on all ranks, to the bit
-  for (RingResult const& rank : ranks)
-    if (rank.dsinks != all.dsinks) all.dsinks.assign(all.dsinks.size(), std::numeric_limits<double>::quiet_NaN());
+  // Equal on all ranks, to the bit.
+  for (auto member : {&RingResult::dsinks, &RingResult::d_joint_keys, &RingResult::d_joint_values}) {
+    all.*member = ranks.front().*member;
+    for (RingResult const& rank : ranks)
+      if (rank.*member != all.*member)
+        (all.*member).assign((all.*member).size(), std::numeric_limits<double>::quiet_NaN());
+  }
   return all;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "annulus/core/error.hpp"
@@ -41,5 +42,26 @@ inline Documents documents_of_ids(std::span<std::int32_t const> ids) {
   }
   return documents;
 }
+
+namespace detail {
+
+/// Throws ShapeError unless every document is within [0, tokens). `subject` begins the message.
+inline void require_within(std::string_view subject, Documents const& documents, Index tokens) {
+  for (PositionRange const& document : documents)
+    check<ShapeError>(0 <= document.begin && document.begin <= document.end && document.end <= tokens, subject,
+                      ": a document has the positions [", document.begin, ", ", document.end,
+                      "); accepted: within [0, ", tokens, ")");
+}
+
+/// The same, and unless they are disjoint and ascending.
+inline void require_disjoint(std::string_view subject, Documents const& documents, Index tokens) {
+  require_within(subject, documents, tokens);
+  for (std::size_t d = 1; d < documents.size(); ++d)
+    check<ShapeError>(documents[d - 1].end <= documents[d].begin, subject, ": a document has the positions [",
+                      documents[d].begin, ", ", documents[d].end,
+                      "); accepted: disjoint ranges in ascending order, here from ", documents[d - 1].end);
+}
+
+}  // namespace detail
 
 }  // namespace annulus

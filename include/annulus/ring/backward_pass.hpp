@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "annulus/ring/forward_pass.hpp"
+#include "annulus/ring/joint_keys.hpp"
 #include "annulus/ring/leaf_pass.hpp"
+#include "annulus/ring/reduction.hpp"
 #include "annulus/ring/rotation_loop.hpp"
 
 namespace annulus {
@@ -20,62 +22,63 @@ struct GradientViews {
   TensorView<T, 4, Space> dq, dk, dv;             ///< shaped as q, k and v
   TensorView<T, 4, Space> dbias{};                ///< shaped as the bias; without data: not computed
   TensorView<Accumulator<T>, 2, Space> dsinks{};  ///< [query_heads, n]; without data: not computed
+  TensorView<T, 4, Space> d_joint_keys{};         ///< shaped as joint_keys; required with these
+  TensorView<T, 4, Space> d_joint_values{};       ///< shaped as joint_values; required with these
 };
 
 namespace detail {
 
-/// Sums the gradients of sink logits over all ranks, in the same order on each, so that all ranks get the same bits: in
-/// rank order, or (reproducible) in the tree over the leaves of the queries. Returns the sum, one row. `shares`: the
-/// plan's rows of all ranks, of which this rank has set its own, and a last row, which receives the sum. `call`: the
-/// number of the call, for the checksums.
-template <class A, class C, class B, class Payload>
-TensorView<A, 4, typename B::memory_space> sum_over_ranks(RingPlan const& plan, C& communicator, B& backend,
-                                                          Payload const& shares, Part part, std::uint64_t call,
-                                                          IntervalRecorder const& recorder) {
-  using Row = TensorView<A, 4, typename B::memory_space>;
-  PayloadLayout const& layout = plan.sink_gradient_layout();
-  Rank const rank = communicator.rank();
-  int const ranks = communicator.size();
-  backend.synchronize();
-  for (int i = 0; i + 1 < ranks; ++i) {
-    RowRange const leaving = plan.sink_gradient_rows(ring_neighbour(rank, -i, ranks));
-    RowRange const coming = plan.sink_gradient_rows(ring_neighbour(rank, -i - 1, ranks));
-    std::uint64_t const seed = checksum_seed(call, Channel::reduction, i);
-    auto const out = shares.outgoing(leaving, seed);
-    auto const in = shares.incoming(coming);
-    auto const started = recorder.now();
-    auto transfer = communicator.start_shift(Channel::reduction, 1, out, in);
-    auto const begin = recorder.now();
-    transfer.wait();
-    recorder.report_exchange(Channel::reduction, i, started, begin, layout, leaving.size() * layout.bytes_per_row());
-    require_intact(shares, coming, seed, Payload::arriving, Channel::reduction, rank, ring_neighbour(rank, -1, ranks));
-  }
-  auto const rows = shares.template view<A>(part);
-  auto const row = [&](Index r) -> Row { return rows.slice(axis::sequence, r, 1); };
-  auto const add = [&](Row into, TensorView<A const, 4, typename B::memory_space> from) { backend.add(into, from); };
-  Row const sum = row(plan.all_sink_gradient_rows() - 1);
-  backend.clear(sum);
-  if (!plan.leaves()) {
-    for (Rank r = 0; r < ranks; ++r) add(sum, row(r));
-    return sum;
-  }
-  LeafGrid const& grid = plan.leaves()->grid();
-  Index const leaves = grid.count(Side::query);
-  auto const leaf = [&](Index index) { return row(grid.leaf(Side::query, index).place); };
-  for (Index width = 1; width < leaves; width *= 2)
-    for (Index begin = 0; begin + width < leaves; begin += 2 * width) add(leaf(begin), leaf(begin + width));
-  if (leaves > 0) add(sum, leaf(0));
-  return sum;
+/// Computes delta of this rank's queries in buffers.delta. dout and output [batch, local_queries, query_heads, value_dim],
+/// with the heads of the lane.
+template <Communicator C, Backend B, class T, class Predicate, class Space>
+TensorView<AccumulatorOf<B, T>, 3, Space> find_delta(PassContext<C, B, Predicate> const& context,
+                                                     TensorView<T const, 4, Space> dout,
+                                                     TensorView<T const, 4, Space> output) {
+  auto& payload = context.buffers.delta;
+  Index const queries = context.plan.local_queries(context.communicator.rank());
+  payload.reserve(context.backend, context.plan.delta_layout(), queries);
+  payload.hold({0, queries});
+  auto const delta = payload.template statistics<AccumulatorOf<B, T>>(Part::delta);
+  context.backend.row_delta(dout, output, delta);
+  return delta;
 }
 
-/// own: this rank's q, k, v; dout and output [batch, local_queries, query_heads, value_dim], lse and lse_remainder
-/// [batch, query_heads, local_queries] of the forward pass; lse_remainder without data counts as 0, on this rank alone.
-/// All ranks have validated their arguments.
+/// Gradients of the sink logits, [query_heads, n], from what this rank knows of its own queries, summed over all ranks.
+/// context: of a lane, whose heads the views have.
+template <Communicator C, Backend B, class T, class L, class A, class Predicate, class Space>
+void add_sink_gradients(PassContext<C, B, Predicate> const& context, BackwardOperands<T, L, A, Space> const& known,
+                        TensorView<L const, 2, Space> sinks, TensorView<L, 2, Space> dsinks) {
+  RingPlan const& plan = context.plan;
+  Rank const rank = context.communicator.rank();
+  auto const& shares = context.buffers.sink_gradients;
+  auto const one_row = [&](A* data) { return TensorView<A, 2, Space>(data, sinks.extents()); };
+  auto const find_share = [&](Index place, RowRange rows) {
+    auto const some = [&](auto const& statistics) { return statistics.slice(2, rows.begin, rows.size()); };
+    auto const share = shares.template view<A>(Part::dsinks).slice(axis::sequence, place, 1);
+    context.backend.sink_gradients(some(known.lse),
+                                   known.lse_remainder.data() ? some(known.lse_remainder) : known.lse_remainder,
+                                   some(known.delta), sinks, one_row(share.data()));
+  };
+  if (!plan.leaves())
+    find_share(rank, {0, plan.local_queries(rank)});
+  else
+    for (Index const index : plan.leaves()->grid().of_rank(Side::query, rank)) {
+      Leaf const& leaf = plan.leaves()->grid().leaf(Side::query, index);
+      find_share(leaf.place, leaf.local_rows());
+    }
+  auto const sum = sum_over_ranks<A>(plan, context.communicator, context.backend, shares, Part::dsinks,
+                                     context.buffers.call, context.buffers.recorder);
+  context.backend.convert(TensorView<A const, 2, Space>(one_row(sum.data())), dsinks);
+}
+
+/// The backward pass of one lane, on its heads; see backward_pass. dbias: the sums that the lane adds to, shaped as the
+/// bias; gradients.dbias is not used. run(lane) rotates all lanes.
 template <Communicator C, Backend B, class T, class G, class Predicate, class Space>
-void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
-                   Operands<T, Space> const& operands, TensorView<T const, 4, Space> dout,
-                   TensorView<T const, 4, Space> output, TensorView<Accumulator<T> const, 3, Space> lse,
-                   TensorView<Accumulator<T> const, 3, Space> lse_remainder, GradientViews<G, Space> const& gradients) {
+void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& given,
+                   Operands<T, Space> const& operands,
+                   BackwardOperands<T, Accumulator<T>, AccumulatorOf<B, T>, Space> const& known,
+                   GradientViews<G, Space> const& gradients, TensorView<AccumulatorOf<B, T>, 4, Space> dbias,
+                   FunctionRef<void(Lane<C, B> const&)> run) {
   using A = AccumulatorOf<B, T>;
   using L = Accumulator<T>;
   using Payload = typename RingBuffers<C, B>::Payload;
@@ -83,14 +86,11 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   B& backend = context.backend;
   RingBuffers<C, B>& buffers = context.buffers;
   Rank const rank = context.communicator.rank();
-  AttentionShape const& shape = plan.request().shape;
-  Index const batch = shape.batch, query_heads = shape.query_heads;
+  auto const& [dout, lse, delta, lse_remainder] = known;
   bool const keys_rotate = plan.rotation() == Rotation::keys;
-  buffers.reserve(backend, context.communicator, plan);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
-  auto const delta = buffers.delta.template statistics<A>(Part::delta);
-  backend.row_delta(dout, output, delta);
+  StepOperands<T, Space> const own = buffers.wire.rounded(given);
 
   struct Gradient {
     Part part;
@@ -98,6 +98,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
     TensorView<G, 4, Space> result;
     bool travels;
 
+    Side side() const { return part == Part::dq ? Side::query : Side::key; }
     TensorView<A, 4, Space> sum_in(Payload const& payload) const { return payload.template view<A>(part); }
   };
   std::array<Gradient, 3> const sums{{{Part::dq, "dq", gradients.dq, !keys_rotate},
@@ -111,33 +112,23 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
   if (plan.steps() > 1) {
-    pack_rotating(backend, own, operands, plan, first);
+    pack_rotating(backend, buffers.wire, own, operands, plan, first);
     if (!keys_rotate) {
-      pack(backend, dout, axis::sequence, first.rows(), first.template view<T>(Part::dout));
+      pack_operand(backend, buffers.wire, dout, Part::dout, first);
       pack(backend, lse, 2, first.rows(), first.template statistics<L>(Part::lse));
       auto const packed_remainder = first.template statistics<L>(Part::lse_remainder);
       if (lse_remainder.data())
         pack(backend, lse_remainder, 2, first.rows(), packed_remainder);
       else
         backend.clear(packed_remainder);
-      pack(backend, TensorView<A const, 3, Space>(delta), 2, first.rows(), first.template statistics<A>(Part::delta));
+      pack(backend, delta, 2, first.rows(), first.template statistics<A>(Part::delta));
     }
   }
 
-  TensorView<A, 4, Space> dbias, dbias_pairs;
-  if (gradients.dbias.data()) {
-    if constexpr (std::same_as<G, A>) {
-      dbias = gradients.dbias;
-    } else {
-      // A row of the part is [batch|1, query_heads|1, global_keys], as the bias has it.
-      Index const stored_batch = operands.bias->extent(0), heads = operands.bias->extent(1), keys = plan.global_keys();
-      dbias = {buffers.bias_gradient.template data<A>(Part::dbias),
-               {stored_batch, heads, plan.local_queries(rank), keys},
-               {heads * keys, keys, stored_batch * heads * keys, 1}};
-    }
-    dbias_pairs = broadcast(dbias, {batch, query_heads, plan.local_queries(rank), plan.global_keys()});
-    backend.clear(dbias);
-  }
+  TensorView<A, 4, Space> dbias_pairs;
+  if (dbias.data())
+    dbias_pairs = broadcast(dbias, {plan.shape().batch, plan.query_heads().size(),
+                                    plan.groups().rows(Side::query, rank), plan.global_keys()});
   if (!plan.leaves()) clear(buffers.resident, false);
   backend.synchronize();
 
@@ -153,6 +144,14 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       return gradient.sum_in(gradient.travels ? results : buffers.resident);
     };
     clear(results, true);
+    if (i == 0 && operands.joint_keys) {
+      auto const share = [&](Part part) { return joint_gradient<A>(plan, buffers.joint_gradients, part, rank); };
+      backend.clear(share(Part::dk));
+      backend.clear(share(Part::dv));
+      backend.add_gradients(joint_step(plan, rank, operands, buffers.joint_places, progress),
+                            joint_operands(own, operands), backward_at(0, here),
+                            StepGradients<A, Space>{sum_of(sums[0]), share(Part::dk), share(Part::dv), {}});
+    }
     backend.add_gradients(builder.build(i, rotating_ids(operands, plan, i, here), progress),
                           operands_at(i, own, plan, here), backward_at(i, here),
                           StepGradients<A, Space>{sum_of(sums[0]), sum_of(sums[1]), sum_of(sums[2]), dbias_pairs});
@@ -164,7 +163,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       ResultPlace const theirs = context.place(pair.step);
       for (Gradient const& gradient : sums)
         require_finite(gradient.name, sum_of(gradient), gradient.part == Part::dq ? pair.query_row : pair.key_row,
-                       gradient.travels ? theirs : theirs.of_own_rows());
+                       (gradient.travels ? theirs : theirs.of_own_rows()).of_rows(plan, gradient.side()));
     }
   };
   auto const inspect = [&](int i, Payload const& results) {
@@ -174,7 +173,7 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
       for (Gradient const& gradient : sums) {
         Payload const& payload = gradient.travels ? results : buffers.resident;
         require_finite(gradient.name, gradient.sum_in(payload), payload.rows().begin,
-                       gradient.travels ? theirs : theirs.of_own_rows());
+                       (gradient.travels ? theirs : theirs.of_own_rows()).of_rows(plan, gradient.side()));
       }
     }
   };
@@ -187,32 +186,17 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   auto const convert = [&](TensorView<A, 4, Space> sum, TensorView<G, 4, Space> result) {
     backend.convert(TensorView<A const, 4, Space>(sum), result);
   };
-  auto const sink_gradients_of = [&](Index place, RowRange rows) {
-    auto const some = [&](auto const& statistics) { return statistics.slice(2, rows.begin, rows.size()); };
-    auto const share = buffers.sink_gradients.template view<A>(Part::dsinks).slice(axis::sequence, place, 1);
-    backend.sink_gradients(some(lse), lse_remainder.data() ? some(lse_remainder) : lse_remainder,
-                           some(TensorView<A const, 3, Space>(delta)), *operands.sinks,
-                           TensorView<A, 2, Space>(share.data(), {query_heads, operands.sinks->extent(1)}));
-  };
   auto const finish_operands = [&] {
-    if constexpr (!std::same_as<G, A>)
-      if (gradients.dbias.data()) convert(dbias, gradients.dbias);
-    if (!operands.sinks) return;
-    if (!plan.leaves())
-      sink_gradients_of(rank, {0, plan.local_queries(rank)});
-    else
-      for (Index const index : plan.leaves()->grid().of_rank(Side::query, rank)) {
-        Leaf const& leaf = plan.leaves()->grid().leaf(Side::query, index);
-        sink_gradients_of(leaf.place, leaf.local_rows());
-      }
-    auto const sum = sum_over_ranks<A>(plan, context.communicator, backend, buffers.sink_gradients, Part::dsinks,
-                                       buffers.call, buffers.recorder);
-    backend.convert(TensorView<A const, 2, Space>(sum.data(), {query_heads, operands.sinks->extent(1)}),
-                    gradients.dsinks);
+    if (operands.joint_keys)
+      reduce_joint_gradients<A>(plan, context.communicator, backend, buffers.joint_gradients, gradients.d_joint_keys,
+                                gradients.d_joint_values, buffers.call, buffers.recorder);
+    if (gradients.dsinks.data()) add_sink_gradients(context, known, *operands.sinks, gradients.dsinks);
   };
+  auto const is_written = [&](Gradient const& gradient) { return gradient.travels || !plan.groups().joins_results(); };
   auto const finish = [&](Payload const& own_results) {
     for (Gradient const& gradient : sums)
-      convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
+      if (is_written(gradient))
+        convert(gradient.sum_in(gradient.travels ? own_results : buffers.resident), gradient.result);
     finish_operands();
   };
   if (plan.leaves()) {
@@ -236,16 +220,70 @@ void backward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, 
         if (gradient.travels == (side == LeafSums::rotating))
           convert(partial.view(gradient.part), gradient.result.slice(axis::sequence, rows.begin, rows.size()));
     };
-    rotate_leaves<A>(context, add_leaves, convert_leaf, finish_operands);
+    rotate_leaves<A>(context, add_leaves, convert_leaf, finish_operands, run);
   } else {
-    rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+    run({plan, buffers, visit, inspect, join, finish});
   }
   if constexpr (std::same_as<Space, HostMemory>)
     if (context.require_finite) {
       ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
-      for (Gradient const& gradient : sums) require_finite(gradient.name, gradient.result, 0, place);
-      if (gradients.dbias.data()) require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, place);
+      for (Gradient const& gradient : sums)
+        if (is_written(gradient))
+          require_finite(gradient.name, gradient.result, 0, place.of_rows(plan, gradient.side()));
+      if (operands.joint_keys) {
+        require_finite("d_joint_keys", gradients.d_joint_keys, 0, place.of_rows(plan, Side::key));
+        require_finite("d_joint_values", gradients.d_joint_values, 0, place.of_rows(plan, Side::key));
+      }
     }
+}
+
+/// lanes: contexts of the plan's lanes. own: the q, k, v that this rank works on; known(lane, heads): dout, lse, delta and
+/// lse_remainder of these queries, with the heads of the lane, where lse_remainder without data counts as 0, on this rank
+/// alone. All ranks have validated their arguments. Of a plan whose groups join results, gradients that
+/// stay are left in buffers.resident and buffers.bias_gradient instead of being written.
+template <Communicator C, Backend B, class T, class G, class Predicate, class Space, class Known>
+void backward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOperands<T, Space> const& own,
+                   Operands<T, Space> const& operands, Known&& known, GradientViews<G, Space> const& gradients) {
+  using A = AccumulatorOf<B, T>;
+  PassContext<C, B, Predicate> const& first = lanes.front();
+  RingPlan const& plan = first.plan;
+  B& backend = first.backend;
+  for (auto const& context : lanes) context.buffers.reserve(backend, context.communicator, context.plan);
+  bool const dbias_joined_later = !plan.group_exchange().after(GroupRows::pairs).empty();
+  bool const writes_dbias = gradients.dbias.data() && !dbias_joined_later;
+  TensorView<A, 4, Space> dbias;
+  if (gradients.dbias.data() || dbias_joined_later) {
+    if constexpr (std::same_as<G, A>) dbias = gradients.dbias;
+    if (!std::same_as<G, A> || dbias_joined_later) {
+      // A row of the part is [batch|1, query_heads|1, global_keys], as the bias has it.
+      Index const stored_batch = operands.bias->extent(0), heads = operands.bias->extent(1);
+      Index const queries = own.q.extent(axis::sequence), keys = plan.global_keys();
+      dbias = {first.buffers.bias_gradient.template data<A>(Part::dbias),
+               {stored_batch, heads, queries, keys},
+               {heads * keys, keys, stored_batch * heads * keys, 1}};
+    }
+    backend.clear(dbias);
+  }
+  rotate_lanes(lanes, [&](PassContext<C, B, Predicate> const& context, FunctionRef<void(Lane<C, B> const&)> run) {
+    LaneHeads const heads(context.plan);
+    GradientViews<G, Space> const of_lane{heads.of_queries(gradients.dq, axis::heads),
+                                          heads.of_keys(gradients.dk),
+                                          heads.of_keys(gradients.dv),
+                                          {},
+                                          heads.of_queries(gradients.dsinks, 0),
+                                          heads.of_keys(gradients.d_joint_keys),
+                                          heads.of_keys(gradients.d_joint_values)};
+    backward_lane<C, B, T>(context, heads.of(own), heads.of(operands), known(context, heads), of_lane,
+                           heads.of_queries(dbias, 1), run);
+  });
+  if (!writes_dbias) return;
+  if constexpr (!std::same_as<G, A>) {
+    backend.convert(TensorView<A const, 4, Space>(dbias), gradients.dbias);
+    backend.synchronize();
+  }
+  if constexpr (std::same_as<Space, HostMemory>)
+    if (first.require_finite)
+      require_finite("dbias", gradients.dbias.permuted({0, 2, 1, 3}), 0, first.place(plan.steps() - 1).of_own_rows());
 }
 
 }  // namespace detail

@@ -13,9 +13,11 @@
 
 namespace annulus::detail {
 
-/// Seed of the checksum of the rows that step `step` of a call sends on `channel`. Unique for step < 2^24, call < 2^38.
-constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step) {
-  return (call << 24 | static_cast<std::uint64_t>(step)) << 2 | static_cast<std::uint64_t>(channel);
+/// Seed of the checksum of the rows that step `step` of a call sends on `channel`. `backwards`: by the lane of a plan that
+/// travels backwards. Unique for step < 2^24, call < 2^37.
+constexpr std::uint64_t checksum_seed(std::uint64_t call, Channel channel, int step, bool backwards = false) {
+  std::uint64_t const lane = call << 1 | static_cast<std::uint64_t>(backwards);
+  return (lane << 24 | static_cast<std::uint64_t>(step)) << 2 | static_cast<std::uint64_t>(channel);
 }
 
 /// Throws CommunicationError if the checksum in `slot` shows that `rows` are not what `sender` sent.
@@ -106,7 +108,7 @@ class CopiedExchange {
 
   /// Joins the results of step `sent_in`, which await_arrived has waited for, to those of the same rows.
   template <class Join>
-  void join_arrived(int sent_in, Payload& results, Join& join) {
+  void join_arrived(int sent_in, Payload& results, Join const& join) {
     join(plan_.carried_direct() ? own_results() : results, arriving(), sent_in);
   }
 
@@ -125,7 +127,7 @@ class CopiedExchange {
   /// Call after the last step: waits for and returns the results for this rank's own rows; unspecified if nothing is
   /// carried.
   template <class Join>
-  Payload const& return_to_owner(Join& join) {
+  Payload const& return_to_owner(Join const& join) {
     if (!carried_shift_) return own_results();
     await_results(plan_.steps() - 1);
     if (!plan_.carried_direct()) return arriving();
@@ -147,7 +149,9 @@ class CopiedExchange {
     require_intact(payload, payload.rows(), seed(channel, sent_in), Payload::arriving, channel, rank_,
                    ring_neighbour(rank_, -hop, plan_.ranks()));
   }
-  std::uint64_t seed(Channel channel, int step) const { return checksum_seed(buffers_.call, channel, step); }
+  std::uint64_t seed(Channel channel, int step) const {
+    return checksum_seed(buffers_.call, channel, step, plan_.backwards());
+  }
 
   void advance() noexcept {
     if (prefetched_shift_) prefetched_shift_->progress();
@@ -239,7 +243,7 @@ class ZeroCopyExchange {
   }
 
   template <class Join>
-  void join_arrived(int sent_in, Payload& results, Join& join) {
+  void join_arrived(int sent_in, Payload& results, Join const& join) {
     join(plan_.carried_direct() ? buffers_.carried[0] : results, arrived_, sent_in);
   }
 
@@ -257,7 +261,7 @@ class ZeroCopyExchange {
   /// The results for this rank's own rows may be in another rank's memory: their window is released when this object is
   /// destroyed.
   template <class Join>
-  Payload const& return_to_owner(Join& join) {
+  Payload const& return_to_owner(Join const& join) {
     Payload const& own_results = buffers_.carried[0];
     if (!carried_window_) return own_results;
     await_results(plan_.steps() - 1);
@@ -282,7 +286,9 @@ class ZeroCopyExchange {
          sent_in, ring_neighbour(rank_, -plan_.carried_hop(sent_in), plan_.ranks()));
   }
 
-  std::uint64_t seed(Channel channel, int step) const { return checksum_seed(buffers_.call, channel, step); }
+  std::uint64_t seed(Channel channel, int step) const {
+    return checksum_seed(buffers_.call, channel, step, plan_.backwards());
+  }
 
   /// Makes `payload` refer to the rows in a window that has been waited for. Throws CommunicationError if their byte
   /// counts differ from the plan or their checksum does not match.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "annulus/ring/head_lanes.hpp"
+#include "annulus/ring/joint_keys.hpp"
 #include "annulus/ring/leaf_pass.hpp"
 #include "annulus/ring/pass_context.hpp"
 #include "annulus/ring/rotation_loop.hpp"
@@ -34,12 +36,21 @@ TensorView<std::int32_t const, 2, Space> rotating_ids(Operands<T, Space> const& 
   return here.template document_ids<std::int32_t>();
 }
 
+/// Packs rows of an operand, in the wire type.
+template <class B, class T, class Space>
+void pack_operand(B& backend, WirePayloads<Space> const& wire, TensorView<T const, 4, Space> rows, Part part,
+                  Payload<Space> const& payload) {
+  RowRange const range = payload.rows();
+  if (!wire.pack(rows.slice(axis::sequence, range.begin, range.size()), payload, part))
+    pack(backend, rows, axis::sequence, range, payload.template view<T>(part));
+}
+
 /// Packs the rotating side's k and v, or q, and its document ids into the payload.
 template <class B, class T, class Space, class Payload>
-void pack_rotating(B& backend, StepOperands<T, Space> const& own, Operands<T, Space> const& operands,
-                   RingPlan const& plan, Payload const& payload) {
+void pack_rotating(B& backend, WirePayloads<Space> const& wire, StepOperands<T, Space> const& own,
+                   Operands<T, Space> const& operands, RingPlan const& plan, Payload const& payload) {
   auto const pack_part = [&](Part part, TensorView<T const, 4, Space> rows) {
-    pack(backend, rows, axis::sequence, payload.rows(), payload.template view<T>(part));
+    pack_operand(backend, wire, rows, part, payload);
   };
   if (plan.rotation() == Rotation::keys) {
     pack_part(Part::k, own.k);
@@ -65,12 +76,12 @@ StepOperands<T, Space> operands_at(int step, StepOperands<T, Space> own, RingPla
   return own;
 }
 
-/// own: this rank's q, k, v. output [batch, local_queries, query_heads, value_dim], lse and lse_remainder [batch,
-/// query_heads, local_queries]; lse_remainder without data is not written. All ranks have validated their arguments.
+/// The forward pass of one lane, on its heads; see forward_pass. run(lane) rotates all lanes.
 template <Communicator C, Backend B, class T, class Predicate, class Space>
-void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& own,
+void forward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, Space> const& given,
                   Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
-                  TensorView<Accumulator<T>, 3, Space> lse, TensorView<Accumulator<T>, 3, Space> lse_remainder) {
+                  TensorView<Accumulator<T>, 3, Space> lse, TensorView<Accumulator<T>, 3, Space> lse_remainder,
+                  FunctionRef<void(Lane<C, B> const&)> run) {
   using A = AccumulatorOf<B, T>;
   using Payload = typename RingBuffers<C, B>::Payload;
   RingPlan const& plan = context.plan;
@@ -79,26 +90,35 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   Rank const rank = context.communicator.rank();
   bool const keys_rotate = plan.rotation() == Rotation::keys;
   buffers.reserve(backend, context.communicator, plan);
+  StepOperands<T, Space> const own = buffers.wire.rounded(given);
   StepBuilder<T, Predicate, Space> builder(plan, rank, context.predicate, operands, buffers.places);
 
   Payload& first = buffers.prefetched[0];
   first.hold(plan.step(rank, 0).sent);
-  if (plan.steps() > 1) pack_rotating(backend, own, operands, plan, first);
+  if (plan.steps() > 1) pack_rotating(backend, buffers.wire, own, operands, plan, first);
   if (keys_rotate && !plan.leaves()) backend.reset(state_in<A>(buffers.resident));
   backend.synchronize();
 
+  bool const joined_later = keys_rotate && plan.groups().joins_results();
+  // Who does not ask for lse_remainder forgoes exact agreement of the passes; rows of a group are not this rank's alone.
+  bool const recomputed = lse_remainder.data() || joined_later;
   auto const visit = [&](int i, Payload const& here, Payload const& results, Progress progress) {
     auto const state = state_in<A>(keys_rotate ? buffers.resident : results);
     if (!keys_rotate) backend.reset(state);
+    if (i == 0 && operands.joint_keys) {
+      auto joint = joint_step(plan, rank, operands, buffers.joint_places, progress);
+      joint.recomputed = recomputed;
+      backend.fold(joint, joint_operands(own, operands), state);
+    }
     Step<T, Predicate, Space> step = builder.build(i, rotating_ids(operands, plan, i, here), progress);
-    // Who does not ask for lse_remainder forgoes exact agreement of the passes.
-    step.recomputed = lse_remainder.data() != nullptr;
+    step.recomputed = recomputed;
     backend.fold(step, operands_at(i, own, plan, here), state);
   };
   auto const inspect_state = [&](RunningState<A, Space> const& state, Index first_row, int i) {
     if constexpr (std::same_as<Space, HostMemory>) {
       if (!context.require_finite) return;
-      ResultPlace const place = keys_rotate ? context.place(i).of_own_rows() : context.place(i);
+      ResultPlace const theirs = context.place(i);
+      ResultPlace const place = (keys_rotate ? theirs.of_own_rows() : theirs).of_rows(plan, Side::query);
       require_finite("the maximum of the logits", state.maximum, first_row, place);
       require_finite("the sum of the weights", state.sum, first_row, place);
       require_finite("the un-normalised output", state.accumulator, first_row, place);
@@ -118,6 +138,7 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
   TensorView<Accumulator<T> const, 2, Space> sinks;
   if (operands.sinks) sinks = *operands.sinks;
   auto const finish = [&](Payload const& own_results) {
+    if (joined_later) return;
     backend.normalise(state_in<A>(keys_rotate ? buffers.resident : own_results), sinks, output, lse, lse_remainder);
   };
   if (plan.leaves()) {
@@ -126,7 +147,7 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
       auto const state = sums[keys_rotate ? 0 : 1].state();
       auto step = builder.build_leaves(plan.leaves()->grid(), pair.query_leaf, pair.key_leaf, pair.queries.begin,
                                        pair.keys.begin, rotating_ids(operands, plan, pair.step, here), progress);
-      step.recomputed = lse_remainder.data() != nullptr;
+      step.recomputed = recomputed;
       backend.fold(step, pair.rows_of(operands_at(pair.step, own, plan, here)), state);
       if (context.require_finite) backend.synchronize();
       inspect_state(state, pair.query_row, pair.step);
@@ -137,16 +158,32 @@ void forward_pass(PassContext<C, B, Predicate> const& context, StepOperands<T, S
       backend.normalise(sums.state(), sinks, output.slice(axis::sequence, rows.begin, rows.size()),
                         lse.slice(2, rows.begin, rows.size()), remainder);
     };
-    rotate_leaves<A>(context, fold_leaves, normalise_leaf, [] {});
+    rotate_leaves<A>(
+        context, fold_leaves, normalise_leaf, [] {}, run);
   } else {
-    rotate(plan, context.communicator, backend, buffers, visit, inspect, join, finish);
+    run({plan, buffers, visit, inspect, join, finish});
   }
   if constexpr (std::same_as<Space, HostMemory>)
-    if (context.require_finite) {
-      ResultPlace const place = context.place(plan.steps() - 1).of_own_rows();
+    if (context.require_finite && !joined_later) {
+      ResultPlace const place = context.place(plan.steps() - 1).of_own_rows().of_rows(plan, Side::query);
       require_finite("lse", lse, 0, place);
       require_finite("output", output, 0, place);
     }
+}
+
+/// lanes: contexts of the plan's lanes. own: the q, k, v that this rank works on. output [batch, queries, query_heads,
+/// value_dim], lse and lse_remainder [batch, query_heads, queries]; lse_remainder without data is not written. All ranks
+/// have validated their arguments. Of a plan whose groups join results, state that stays is left in buffers.resident, and
+/// no results are written.
+template <Communicator C, Backend B, class T, class Predicate, class Space>
+void forward_pass(std::span<PassContext<C, B, Predicate> const> lanes, StepOperands<T, Space> const& own,
+                  Operands<T, Space> const& operands, TensorView<T, 4, Space> output,
+                  TensorView<Accumulator<T>, 3, Space> lse, TensorView<Accumulator<T>, 3, Space> lse_remainder) {
+  rotate_lanes(lanes, [&](PassContext<C, B, Predicate> const& context, FunctionRef<void(Lane<C, B> const&)> run) {
+    LaneHeads const heads(context.plan);
+    forward_lane(context, heads.of(own), heads.of(operands), heads.of_queries(output, axis::heads),
+                 heads.of_queries(lse, 1), heads.of_queries(lse_remainder, 1), run);
+  });
 }
 
 }  // namespace annulus::detail

@@ -189,8 +189,10 @@ class LeafActions {
 ///                          of the two that the pass has
 ///   finish(sums, rows, partial)  uses the result for rows of this rank; sums: of which side they are
 ///   end()                  is called after all results have been used
+///   run(lane)              rotates the lane
 template <class A, Communicator C, Backend B, class Predicate, class Fold, class Finish, class End>
-void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Finish&& finish, End&& end) {
+void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Finish&& finish, End&& end,
+                   FunctionRef<void(Lane<C, B> const&)> run) {
   using Payload = typename RingBuffers<C, B>::Payload;
   RingPlan const& plan = context.plan;
   LeafSchedule const& leaves = *plan.leaves();
@@ -211,8 +213,8 @@ void rotate_leaves(PassContext<C, B, Predicate> const& context, Fold&& fold, Fin
     walk.finish(actions(plan.steps() - 1, own_results, own_results, {}));
     end();
   };
-  rotate(
-      plan, context.communicator, context.backend, context.buffers, visit, [](int, Payload const&) {}, join, use);
+  auto const inspect = [](int, Payload const&) {};
+  run({plan, context.buffers, visit, inspect, join, use});
 }
 
 }  // namespace annulus::detail

@@ -19,7 +19,7 @@ namespace annulus {
 enum class IntervalKind : std::uint8_t {
   call,         ///< a whole call of forward or backward, without the final confirmation of a checked call
   agreement,    ///< comparison of the arguments of all ranks
-  compute,      ///< Backend::fold or add_gradients of one step
+  compute,      ///< Backend::fold or add_gradients of one step; in both directions, of each half
   synchronize,  ///< the step's arrived results are joined, and Backend::synchronize waits for its work
   exchange,     ///< a shift in flight, or (zero-copy) a window from its opening until its bytes can be read
   wait,         ///< the rank does nothing but wait for an exchange, or (zero-copy) for the readers of a buffer

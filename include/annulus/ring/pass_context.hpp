@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "annulus/backend/backend.hpp"
@@ -22,8 +23,34 @@ struct ResultPlace {
   Rank rank;
   int step;
   Rank owner;
+  Index first_head = 0;                ///< number of head 0 of the results
+  RankGroups const* groups = nullptr;  ///< set if the rows are those of the owner's group
+  Side side = Side::query;             ///< of these rows
 
   ResultPlace of_own_rows() const { return {rank, step, rank}; }
+  /// Of rows and heads of a side that a rank of the plan works on: its own rows or those of its group.
+  ResultPlace of_rows(RingPlan const& plan, Side of_side) const {
+    RankGroups const& all = plan.groups();
+    Index const of_place = all.first_head(rank) / (of_side == Side::key ? plan.shape().group() : 1);
+    Index const of_lane = (of_side == Side::key ? plan.kv_heads() : plan.query_heads()).begin;
+    return {rank, step, owner, of_place + of_lane, all.gathers(of_side) ? &all : nullptr, of_side};
+  }
+  /// The same place with the rank that owns `row`, which is counted from the first one of that rank then.
+  ResultPlace of_owner(Index& row) const {
+    if (!groups) return *this;
+    for (int member = 0;; ++member) {
+      RowRange const rows = groups->member_rows(side, owner, member);
+      if (row >= rows.end) continue;
+      row -= rows.begin;
+      return {rank, step, groups->member(owner, member), first_head};
+    }
+  }
+  /// "rank 0, step 1 of the ring: dq of rank 2 has the value nan in batch 0, row 3, head 4": row counted as of_owner says.
+  std::string text(std::string_view name, double value, Index batch, Index row, Index head) const {
+    ResultPlace const place = of_owner(row);
+    return message_of("rank ", rank, ", step ", step, " of the ring: ", name, " of rank ", place.owner,
+                      " has the value ", value, " in batch ", batch, ", row ", row, ", head ", first_head + head);
+  }
 };
 
 /// Throws Error for the first row of `values`, [batch, rows, heads, dim], that holds a NaN or an infinity. `first_row`:
@@ -35,9 +62,8 @@ void require_finite(std::string_view name, TensorView<T, 4> values, Index first_
       for (Index h = 0; h < values.extent(axis::heads); ++h)
         for (Index d = 0; d < values.extent(axis::dim); ++d)
           if (auto const value = static_cast<double>(values(b, i, h, d)); !std::isfinite(value))
-            throw Error(message_of("rank ", place.rank, ", step ", place.step, " of the ring: ", name, " of rank ",
-                                   place.owner, " has the value ", value, " in batch ", b, ", row ", first_row + i,
-                                   ", head ", h, ", dim ", d, "; require_finite accepts finite values only"));
+            throw Error(message_of(place.text(name, value, b, first_row + i, h), ", dim ", d,
+                                   "; require_finite accepts finite values only"));
 }
 
 /// As above for row statistics, [batch, heads, rows]; accepts -inf, the lse and maximum of a row that has seen no key.
@@ -47,9 +73,7 @@ void require_finite(std::string_view name, TensorView<T, 3> values, Index first_
     for (Index i = 0; i < values.extent(2); ++i)
       for (Index h = 0; h < values.extent(1); ++h)
         if (auto const value = static_cast<double>(values(b, h, i)); !std::isfinite(value) && !(value < 0))
-          throw Error(message_of("rank ", place.rank, ", step ", place.step, " of the ring: ", name, " of rank ",
-                                 place.owner, " has the value ", value, " in batch ", b, ", row ", first_row + i,
-                                 ", head ", h,
+          throw Error(message_of(place.text(name, value, b, first_row + i, h),
                                  "; require_finite accepts finite values, and -inf for a row that sees no key"));
 }
 
@@ -85,9 +109,10 @@ class StepBuilder {
                                    .rules = plan_.request().rules,
                                    .query_positions = places_.query_positions(),
                                    .key_positions = places_.key_positions(),
+                                   .first_head = plan_.groups().first_head(rank_) + plan_.query_heads().begin,
                                    .predicate = &predicate_,
                                    .progress = progress};
-    AttentionShape const& shape = plan_.request().shape;
+    AttentionShape const& shape = plan_.shape();
     std::array<Index, 4> const pairs{shape.batch, shape.query_heads, static_cast<Index>(step.query_positions.size()),
                                      plan_.global_keys()};
     if (operands_.bias) step.bias = broadcast(operands_.bias->slice(2, queries, pairs[2]), pairs);
@@ -109,7 +134,7 @@ class StepBuilder {
   StepPlaces& places_;
 };
 
-/// Arguments that both passes take. The objects referred to outlive the pass.
+/// Arguments that both passes take, for one lane of the plan. The objects referred to outlive the pass.
 template <class C, class B, class Predicate>
 struct PassContext {
   RingPlan const& plan;

@@ -114,11 +114,11 @@ class Payload {
     }
     return runs;
   }
-  /// Byte runs that receive `rows` (a subset of the rows held): one per part, then the checksum, if used.
-  PartList<std::span<std::byte>> incoming(RowRange rows) const {
+  /// Byte runs that receive `rows` (a subset of the rows held): one per part, then the checksum, if used, in `slot`.
+  PartList<std::span<std::byte>> incoming(RowRange rows, Index slot = arriving) const {
     PartList<std::span<std::byte>> runs;
     for (std::size_t p = 0; p < layout_.parts.size(); ++p) runs.push_back(run(p, rows));
-    if (has_checksum(rows)) runs.push_back(checksum_run(arriving));
+    if (has_checksum(rows)) runs.push_back(checksum_run(slot));
     return runs;
   }
   /// True if no checksums are used, or if the one in `slot` matches `rows`.

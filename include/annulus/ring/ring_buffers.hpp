@@ -12,8 +12,10 @@
 
 #include "annulus/backend/backend.hpp"
 #include "annulus/comm/communicator.hpp"
+#include "annulus/ring/group_buffers.hpp"
 #include "annulus/ring/observer.hpp"
 #include "annulus/ring/payload.hpp"
+#include "annulus/ring/wire_buffers.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 
 namespace annulus::detail {
@@ -68,6 +70,48 @@ class StepPlaces {
   std::vector<Index> query_positions_, key_positions_;
 };
 
+/// Tile and rows of a rank's queries x the joint keys, kept until the next pass. Joint keys have no position.
+class JointPlaces {
+ public:
+  /// padding: document ids of the queries, [batch, rows]; without data: no query is padding.
+  template <class Space>
+  void find(Index queries, Index keys, TensorView<std::int32_t const, 2, Space> ids) {
+    bool const tested = ids.data() != nullptr;
+    tile_ = {.query_count = queries,
+             .key_count = keys,
+             .query_stride = 0,
+             .key_stride = 0,
+             .coverage = tested ? Coverage::elements : Coverage::full,
+             .visible_pairs = queries * keys};
+    query_positions_.resize(static_cast<std::size_t>(queries));
+    key_positions_.resize(static_cast<std::size_t>(keys));
+    std::iota(query_positions_.begin(), query_positions_.end(), Index{0});
+    std::iota(key_positions_.begin(), key_positions_.end(), Index{0});
+    if constexpr (std::same_as<Space, HostMemory>) {
+      sees_.resize(tested ? static_cast<std::size_t>(ids.size()) : 0);
+      for (Index b = 0; tested && b < ids.extent(0); ++b)
+        for (Index i = 0; i < queries; ++i) sees_[static_cast<std::size_t>(b * queries + i)] = std::byte{ids(b, i) > 0};
+    }
+  }
+
+  std::span<Tile const> tiles() const { return {&tile_, tile_.visible_pairs > 0 ? std::size_t{1} : 0}; }
+  std::span<Index const> query_positions() const { return query_positions_; }
+  std::span<Index const> key_positions() const { return key_positions_; }
+  /// Boolean mask [batch, query_heads, queries, keys] that hides padding; without data if no query is padding.
+  template <class Space>
+  TensorView<bool const, 4, Space> mask(AttentionShape const& shape) const {
+    if (sees_.empty()) return {};
+    return {reinterpret_cast<bool const*>(sees_.data()),
+            {shape.batch, shape.query_heads, tile_.query_count, tile_.key_count},
+            {tile_.query_count, 0, 1, 0}};
+  }
+
+ private:
+  Tile tile_;
+  std::vector<Index> query_positions_, key_positions_;
+  std::vector<std::byte> sees_;
+};
+
 /// Windows that a zero-copy exchange has open. Empty for communicators that do not share memory.
 template <class C>
 struct OpenWindows {};
@@ -90,8 +134,11 @@ struct RingBuffers : OpenWindows<C> {
   /// State or gradients of the side that does not rotate. In a reproducible pass, as the results for this rank's own
   /// rows, a buffer of slots for the partial results of leaves.
   Payload resident;
-  Payload delta, bias_gradient, sink_gradients;  ///< backward only
+  Payload delta, bias_gradient, sink_gradients, joint_gradients;  ///< backward only
+  WirePayloads<typename B::memory_space> wire;
   StepPlaces places;
+  GroupBuffers<C, B> group;  ///< of the exchanges between the ranks of a group
+  JointPlaces joint_places;
   LeafWalk leaves;            ///< of a reproducible pass
   std::uint64_t call = 0;     ///< number of the call that uses the buffers; seeds the checksums
   IntervalRecorder recorder;  ///< of that call
@@ -109,13 +156,15 @@ struct RingBuffers : OpenWindows<C> {
       }
     }
     if (!plan.request().zero_copy) reserve_exchanged(backend, backend, plan, rank);
+    wire.reserve(backend, plan, rank);
     resident.reserve(backend, plan.resident_layout(), plan.resident_sum_rows(rank));
     resident.hold({0, plan.resident_sum_rows(rank)});
     if (plan.request().pass == Pass::forward) return;
     for (auto [payload, layout, count] :
          {std::tuple{&delta, plan.delta_layout(), plan.local_queries(rank)},
-          {&bias_gradient, plan.bias_gradient_layout(), plan.local_queries(rank)},
-          {&sink_gradients, plan.sink_gradient_layout(), plan.all_sink_gradient_rows()}}) {
+          {&bias_gradient, plan.bias_gradient_layout(), plan.groups().rows(Side::query, rank)},
+          {&sink_gradients, plan.sink_gradient_layout(), plan.all_sink_gradient_rows()},
+          {&joint_gradients, plan.joint_gradients().layout, plan.joint_gradients().rows}}) {
       payload->reserve(backend, layout, count);
       payload->hold({0, count});
     }
@@ -123,8 +172,8 @@ struct RingBuffers : OpenWindows<C> {
 
   /// Bytes of all payload buffers.
   Index bytes() const {
-    Index sum =
-        resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() + sink_gradients.buffer_bytes();
+    Index sum = resident.buffer_bytes() + delta.buffer_bytes() + bias_gradient.buffer_bytes() +
+                sink_gradients.buffer_bytes() + joint_gradients.buffer_bytes() + group.bytes() + wire.bytes();
     for (Payload const& payload : prefetched) sum += payload.buffer_bytes();
     for (Payload const& payload : carried) sum += payload.buffer_bytes();
     return sum;

@@ -35,9 +35,9 @@ inline std::string trace_time(Interval::Clock::duration time) {
 inline std::string trace_name(Interval const& interval) {
   std::string name(name_of(interval.pass));
   if (interval.kind == IntervalKind::call) return name;
-  name += " " + std::string(name_of(interval.kind));
+  name.append(" ").append(name_of(interval.kind));
   if (interval.kind == IntervalKind::exchange || interval.kind == IntervalKind::wait)
-    name += " " + std::string(name_of(interval.channel));
+    name.append(" ").append(name_of(interval.channel));
   return name;
 }
 

@@ -201,10 +201,7 @@ ANNULUS_INLINE Sharding balanced_sharding(Documents const& documents, Index toke
   detail::check<ShapeError>(tokens >= 0, "balanced sharding of ", tokens, " positions; a length must not be negative");
   detail::check<UnsupportedError>(block >= 0, "balanced sharding: block is ", block,
                                   "; accepted: 1 or more, or 0 for about 32 blocks on each rank");
-  for (PositionRange const& document : documents)
-    detail::check<ShapeError>(0 <= document.begin && document.begin <= document.end && document.end <= tokens,
-                              "balanced sharding: a document has the positions [", document.begin, ", ", document.end,
-                              "); accepted: within [0, ", tokens, ")");
+  detail::require_within("balanced sharding", documents, tokens);
   constexpr Index blocks_of_a_rank = 32;
   if (block == 0) block = std::max<Index>(1, detail::ceil_divide(tokens, blocks_of_a_rank * ranks));
   detail::BlockAssignment blocks(detail::work_of_positions(documents, tokens, mask), ranks, block);

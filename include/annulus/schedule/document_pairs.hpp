@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "annulus/core/error.hpp"
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
@@ -27,20 +26,21 @@ inline std::vector<Segment> segments_within(std::span<Segment const> segments, P
 }
 
 /// Visible pairs, [rank of the queries, rank of the keys], counted for each document apart. `queries` and `keys`: the
-/// segments of each rank. Throws ShapeError for documents that are not disjoint and ascending.
+/// segments of each rank. Throws ShapeError for documents that are not disjoint and ascending, or beyond the sequence.
 inline std::vector<Index> pairs_in_documents(Documents const& documents,
                                              std::vector<std::vector<Segment>> const& queries,
                                              std::vector<std::vector<Segment>> const& keys, AttentionRules const& rules,
                                              bool elementwise) {
   std::vector<Index> pairs(queries.size() * keys.size(), 0);
   Index const offset = rules.query_offset.value_or(0);
+  auto const count = [](std::vector<std::vector<Segment>> const& side) {
+    Index rows = 0;
+    for (auto const& of_rank : side) rows += rows_of(of_rank);
+    return rows;
+  };
+  require_disjoint("plan", documents, std::max(count(keys), count(queries) + offset));
   TileFinder finder;
-  Index last = 0;
   for (PositionRange const& document : documents) {
-    check<ShapeError>(last <= document.begin && document.begin <= document.end, "plan: a document has the positions [",
-                      document.begin, ", ", document.end, "); accepted: disjoint ranges in ascending order, here from ",
-                      last);
-    last = document.end;
     std::vector<std::vector<Segment>> key_parts;
     for (auto const& of_rank : keys) key_parts.push_back(segments_within(of_rank, document));
     for (std::size_t q = 0; q < queries.size(); ++q) {

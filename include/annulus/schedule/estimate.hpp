@@ -23,6 +23,8 @@ struct Rates {
   /// Share of its work during which a rank's messages move: 1 where network hardware moves them, 0 where the ranks' own
   /// cores copy them.
   double overlap = 1;
+
+  bool operator==(Rates const&) const = default;
 };
 
 /// Estimated times of one rank in one step, in seconds since the start of the pass.
@@ -63,13 +65,15 @@ class EstimatedRing {
   PlanEstimate run() {
     int const ranks = plan_.ranks(), steps = plan_.steps();
     PlanEstimate result{ranks, steps, std::vector<EstimatedStep>(static_cast<std::size_t>(ranks * steps)), 0};
+    exchange_in_groups([&](Rank from, int) { return plan_.group_exchange().bytes_before(from); });
     for (int i = 0; i < steps; ++i) {
       std::vector<double> const begins = clocks_;
       do_step(i);
-      if (i + 1 == steps) await(carried_hop(i), i, sent_, Channel::carried);
+      if (i + 1 == steps) await(i, sent_, Channel::carried);
       for (Rank r = 0; r < ranks; ++r)
         result.of_all[static_cast<std::size_t>(r * steps + i)] = {at(begins, r), work(r, i), at(clocks_, r)};
     }
+    exchange_in_groups([&](Rank from, int to) { return plan_.group_exchange().bytes_after(from, to); });
     result.seconds = *std::max_element(clocks_.begin(), clocks_.end()) + sink_gradients();
     return result;
   }
@@ -88,8 +92,11 @@ class EstimatedRing {
   LinkRates const& link(Rank from, Rank to) const {
     return rates_.group == 0 || from / rates_.group == to / rates_.group ? rates_.near : rates_.far;
   }
-  /// The distance that results travel after the step; 0: they do not.
-  int carried_hop(int step) const { return plan_.carried_layout().empty() ? 0 : plan_.carried_hop(step); }
+  /// The distance of a lane's shift after (carried) or during the step; 0: there is none.
+  static int hop(RingPlan const& lane, int step, Channel channel) {
+    if (channel == Channel::prefetched) return lane.prefetched_hop(step);
+    return lane.carried_layout().empty() ? 0 : lane.carried_hop(step);
+  }
 
   void do_step(int i) {
     std::vector<double> const begins = clocks_;
@@ -98,35 +105,73 @@ class EstimatedRing {
       // Results of the step before move while this step's work lets them.
       std::vector<double> posted = sent_;
       for (Rank r = 0; r < plan_.ranks(); ++r) posted[static_cast<std::size_t>(r)] += blocked(r, i);
-      await(carried_hop(i - 1), i - 1, posted, Channel::carried);
+      await(i - 1, posted, Channel::carried);
     }
     sent_ = clocks_;
     if (i + 1 == plan_.steps()) return;
     std::vector<double> posted = begins;
     for (Rank r = 0; r < plan_.ranks(); ++r) posted[static_cast<std::size_t>(r)] += blocked(r, i);
-    await(plan_.prefetched_hop(i), i, posted, Channel::prefetched);
+    await(i, posted, Channel::prefetched);
   }
 
-  /// Advances each clock to the end of the rank's shift by `hop`, in both directions. A message starts when both of its
-  /// ranks have posted it. `sent_in`: the step whose shift it is.
-  void await(int hop, int sent_in, std::vector<double> const& posted, Channel channel) {
-    if (hop == 0) return;
+  /// Advances each clock to the end of the rank's shifts, as sender and as receiver. A message starts when both of its
+  /// ranks have posted it. Messages to different ranks do not slow each other; those of both lanes to the same rank share
+  /// the link. `sent_in`: the step whose shift it is.
+  void await(int sent_in, std::vector<double> const& posted, Channel channel) {
+    for (RingPlan const& lane : plan_.lanes()) await(hop(lane, sent_in, channel), sent_in, posted, channel);
+  }
+  void await(int distance, int sent_in, std::vector<double> const& posted, Channel channel) {
+    if (distance == 0) return;
     for (Rank from = 0; from < plan_.ranks(); ++from) {
-      Rank const to = rank_at(from + hop, plan_.ranks());
-      PlannedStep const& step = plan_.step(from, sent_in);
-      Index const bytes = channel == Channel::carried ? step.carried_bytes : step.prefetched_bytes;
+      Rank const to = rank_at(from + distance, plan_.ranks());
+      Index bytes = 0;
+      for (RingPlan const& lane : plan_.lanes()) {
+        PlannedStep const& step = lane.step(from, sent_in);
+        if (hop(lane, sent_in, channel) == distance)
+          bytes += channel == Channel::carried ? step.carried_bytes : step.prefetched_bytes;
+      }
       double const end =
           std::max(at(posted, from), at(posted, to)) + link(from, to).seconds(plan_.request().zero_copy ? 0 : bytes);
       for (Rank rank : {from, to}) clocks_[static_cast<std::size_t>(rank)] = std::max(at(clocks_, rank), end);
     }
   }
 
-  /// The gradients of sink logits travel once around the ring, in messages as large as the largest.
+  /// Advances the clocks of each group to the end of an exchange, in which each rank sends messages of bytes(rank, member)
+  /// to all others at once, one after another over its link. It starts when the last rank of the group is there.
+  template <class Bytes>
+  void exchange_in_groups(Bytes&& bytes) {
+    RankGroups const& groups = plan_.groups();
+    if (groups.size() == 1) return;
+    for (Rank first = 0; first < plan_.ranks(); first += groups.size()) {
+      double start = 0, longest = 0;
+      for (Rank from = first; from < first + groups.size(); ++from) {
+        double latency = 0, moving = 0;
+        for (int to = 0; to < groups.size(); ++to) {
+          Index const sent = bytes(from, to);
+          if (to == groups.place(from) || sent == 0) continue;
+          LinkRates const& one = link(from, first + to);
+          latency = std::max(latency, one.latency);
+          moving += one.seconds(sent) - one.latency;
+        }
+        start = std::max(start, at(clocks_, from));
+        longest = std::max(longest, latency + moving);
+      }
+      for (Rank rank = first; rank < first + groups.size(); ++rank)
+        clocks_[static_cast<std::size_t>(rank)] = start + longest;
+    }
+  }
+
+  /// The gradients of sink logits travel once around the ring, in messages as large as the largest, lane after lane.
   double sink_gradients() const {
     if (plan_.request().pass == Pass::forward || plan_.request().sinks == 0) return 0;
+    double seconds = 0;
+    for (RingPlan const& lane : plan_.lanes()) seconds += sink_gradients(lane);
+    return seconds;
+  }
+  double sink_gradients(RingPlan const& lane) const {
     Index rows = 0;
-    for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, plan_.sink_gradient_rows(r).size());
-    Index const bytes = rows * plan_.sink_gradient_layout().bytes_per_row();
+    for (Rank r = 0; r < plan_.ranks(); ++r) rows = std::max(rows, lane.sink_gradient_rows(r).size());
+    Index const bytes = rows * lane.sink_gradient_layout().bytes_per_row();
     double slowest = 0;
     for (Rank r = 0; r < plan_.ranks(); ++r)
       slowest = std::max(slowest, link(r, rank_at(r + 1, plan_.ranks())).seconds(bytes));

@@ -11,7 +11,7 @@
 
 namespace annulus {
 
-/// The way in which partial states meet. All give the same bits, because they merge in the same order.
+/// The way in which partial states are merged. All give the same bits, because they merge in the same order.
 enum class MergeMethod {
   automatic,  ///< the one that takes less time by the link's rates
   tree,       ///< pairs of ranks exchange states, then pairs of pairs: log2(ranks) rounds, two more if no power of two

@@ -29,12 +29,15 @@ enum class Part : std::uint8_t {
   dv,             ///< gradient of v
   dbias,          ///< gradient of the bias
   dsinks,         ///< gradient of the sink logits
+  bias,           ///< added to the logits of a query
+  boolean_mask,   ///< keys that a query may see
+  output,         ///< normalised weighted sum of the values
 };
 
 constexpr std::string_view name_of(Part part) {
   constexpr std::string_view names[] = {
-      "q",       "k",   "v",  "dout", "lse", "lse_remainder", "delta", "document ids", "accumulator",
-      "maximum", "sum", "dq", "dk",   "dv",  "dbias",         "dsinks"};
+      "q",   "k",  "v",  "dout", "lse",   "lse_remainder", "delta", "document ids", "accumulator", "maximum",
+      "sum", "dq", "dk", "dv",   "dbias", "dsinks",        "bias",  "boolean mask", "output"};
   return names[static_cast<std::size_t>(part)];
 }
 

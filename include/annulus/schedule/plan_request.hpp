@@ -12,6 +12,8 @@
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
 #include "annulus/schedule/leaf_grid.hpp"
+#include "annulus/schedule/schedule.hpp"
+#include "annulus/schedule/wire.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {
@@ -28,6 +30,14 @@ constexpr std::string_view name_of(Rotation rotation) {
   return rotation == Rotation::automatic ? "automatic" : rotation == Rotation::keys ? "keys" : "queries";
 }
 
+/// Extents of a bias or boolean mask, which may be 1 for all batch items or heads; 0: not given.
+struct PairExtents {
+  Index batch = 0;  ///< batch items
+  Index heads = 0;  ///< query heads
+
+  bool operator==(PairExtents const&) const = default;
+};
+
 /// All inputs of a plan.
 struct PlanRequest {
   Pass pass = Pass::forward;         ///< forward or backward
@@ -37,10 +47,17 @@ struct PlanRequest {
   Sharding sharding{};               ///< owner of each position
   AttentionRules rules{};            ///< the mask and the query offset (unset: 0) decide; all are carried to the steps
   Rotation rotation = Rotation::automatic;  ///< asked for; RingPlan::rotation() is the one chosen
+  Schedule schedule = Schedule::ring;       ///< how rows travel
+  int group = 0;                            ///< ranks of a group; 0: as many as send the fewest bytes
+  Wire wire = Wire::as_stored;              ///< type in which q, k, v and dout travel
   int element_bytes = 4;                    ///< of q, k, v, dout
   int accumulator_bytes = 4;                ///< of the running state and of gradients in flight
   int lse_bytes = 4;                        ///< of lse, and of its remainder
+  int gradient_bytes = 4;                   ///< of dq, dk and dv as returned
+  PairExtents bias{};                       ///< rows that ranks of a group exchange
+  PairExtents mask{};                       ///< the same
   Index sinks = 0;                          ///< sink logits per query head; their gradients are summed over the ranks
+  Index joint_keys = 0;                     ///< keys that all ranks hold; their gradients are summed over the ranks
   Index bias_gradient_elements = 0;         ///< of dbias, per local query; 0 if it is summed in the result itself
   bool segments = false;                    ///< packed documents: ids travel with their rows
   bool elementwise = false;                 ///< a boolean mask or a predicate is evaluated per pair
@@ -79,8 +96,15 @@ ANNULUS_INLINE void check_sizes(PlanRequest const& request) {
   Index const positions = std::max(global_queries, global_keys);
   check<ShapeError>(positions < unbounded / 4, "plan: ", positions, " positions in all; accepted: fewer than ",
                     unbounded / 4);
-  Index const queries = *std::max_element(request.query_lengths.begin(), request.query_lengths.end());
-  Index const keys = *std::max_element(request.key_lengths.begin(), request.key_lengths.end());
+  // A rank may work on the rows of a group, of all ranks at most.
+  bool const in_groups = has_groups(request.schedule);
+  auto const most = [&](std::vector<Index> const& lengths, Index all) {
+    return in_groups ? all : *std::max_element(lengths.begin(), lengths.end());
+  };
+  Index const queries = most(request.query_lengths, global_queries), keys = most(request.key_lengths, global_keys);
+  check<ShapeError>(request.joint_keys >= 0 && saturating_product(queries, request.joint_keys) < largest_index,
+                    "plan: ", request.joint_keys, " joint keys and ", queries,
+                    " queries of a rank; accepted: 0 or more, fewer than ", largest_index, " pairs");
   check<ShapeError>(saturating_product(queries, keys) < largest_index, "plan: a step of ", queries, " queries and ",
                     keys, " keys; accepted: fewer than ", largest_index, " pairs");
   if (BlockMask const& blocks = request.rules.block_mask) {
@@ -102,9 +126,13 @@ ANNULUS_INLINE void check_sizes(PlanRequest const& request) {
   Index const bytes = std::max({request.element_bytes, request.accumulator_bytes, request.lse_bytes});
   // A reproducible pass may hold a partial result of a row for each leaf.
   Index const partial = request.rules.reproducible ? LeafGrid::most_leaves : 1;
-  Index const largest = std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks, partial),
-                                  product(request.bias_gradient_elements, bytes, rows),
-                                  product(heads, request.sinks, bytes, ranks, ranks + partial)});
+  Index const largest =
+      std::max({product(heads, width, bytes, std::max<Index>(positions, 1), ranks, partial),
+                product(request.bias_gradient_elements, bytes, in_groups ? positions : rows, in_groups ? ranks : 1),
+                product(request.bias.batch, request.bias.heads, global_keys, bytes, positions, ranks),
+                product(request.mask.batch, request.mask.heads, global_keys, bytes, positions, ranks),
+                product(heads, request.sinks, bytes, ranks, ranks + partial),
+                product(heads, width, request.joint_keys, bytes, ranks, ranks + 1)});
   check<ShapeError>(largest < largest_index / 32, "plan: batch ", s.batch, ", ", s.query_heads, " query heads, ",
                     s.kv_heads, " kv heads, head_dim ", s.head_dim, ", value_dim ", s.value_dim, ", ", request.sinks,
                     " sink logits per head, ", positions, " positions and ", rows, " rows of a rank, on ", ranks,

@@ -48,16 +48,21 @@ inline TileCounts count_tiles(RingPlan const& plan, Rank rank, int step) {
 }
 
 /// Distances from a rank back to an owner for which the plan has no step, because no rank needs the rows of the rank at
-/// that distance. Together with the offsets of the plan they are 0 .. ranks - 1.
+/// that distance. Together with the offsets of the plan they are 0 .. ranks - 1, in steps of the size of a group.
 inline std::vector<int> offsets_without_step(RingPlan const& plan) {
+  std::vector<bool> made(static_cast<std::size_t>(plan.ranks()), false);
+  for (int step = 0; step < plan.steps(); ++step) made[static_cast<std::size_t>(plan.offset(step))] = true;
   std::vector<int> skipped;
-  int step = 0;
-  for (int offset = 0; offset < plan.ranks(); ++offset)
-    if (step < plan.steps() && plan.offset(step) == offset)
-      ++step;
-    else
-      skipped.push_back(offset);
+  for (int offset = 0; offset < plan.ranks(); offset += plan.groups().size())
+    if (!made[static_cast<std::size_t>(offset)]) skipped.push_back(offset);
   return skipped;
+}
+
+/// Bytes that all ranks send to other ranks of their groups before the first step and after the last one.
+inline Index bytes_in_groups(RingPlan const& plan) {
+  Index bytes = 0;
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) bytes += plan.group_exchange().bytes_sent(rank);
+  return bytes;
 }
 
 /// Number of rows whose results are sent after the compute of a step; 0 if the pass carries nothing.
@@ -81,10 +86,15 @@ ANNULUS_INLINE void print_plan_heading(std::ostream& out, RingPlan const& plan) 
   Mask const& mask = request.rules.mask;
   out << (request.pass == Pass::forward ? "forward" : "backward") << " pass over " << plan.ranks()
       << (plan.ranks() == 1 ? " rank, " : " ranks, ") << request.sharding.name() << " sharding, "
-      << name_of(plan.rotation()) << " travel\n"
-      << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
+      << name_of(plan.rotation()) << " travel" << (plan.lanes().size() > 1 ? " in both directions" : "") << "\n";
+  if (plan.groups().size() > 1)
+    out << "  " << name_of(request.schedule) << ": groups of " << plan.groups().size() << " ranks, "
+        << plan.ranks() / plan.groups().size() << " on each ring between groups\n";
+  out << "  " << plan.global_queries() << " queries, " << plan.global_keys() << " keys, batch " << shape.batch << ", "
       << shape.query_heads << " query heads, " << shape.kv_heads << " kv heads, head_dim " << shape.head_dim
-      << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element\n  mask:";
+      << ", value_dim " << shape.value_dim << ", " << request.element_bytes << " bytes an element";
+  if (request.wire != Wire::as_stored) out << ", " << name_of(request.wire) << " on the wire";
+  out << "\n  mask:";
   if (mask == full() && !request.rules.block_mask) out << " none";
   if (mask.causal) out << " causal";
   auto const side = [](Index reach) { return reach < unbounded ? std::to_string(reach) : std::string("unbounded"); };
@@ -111,11 +121,17 @@ void print_cell(std::ostream& out, std::string const& title, Value const& value)
   out << "  " << std::setw(std::max(8, static_cast<int>(title.size()))) << value;
 }
 
-inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank) {
+inline std::string name_of_lane(RingPlan const& lane) {
+  return message_of(", kv heads ", lane.kv_heads().begin, " to ", lane.kv_heads().end - 1,
+                    lane.backwards() ? " backwards" : " forwards");
+}
+
+inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank, std::string const& lane = "") {
   static std::array<std::string, 11> const titles{"step",        "owner",       "full",          "band",
                                                   "ranges",      "elements",    "multiply-adds", "rows ahead",
                                                   "bytes ahead", "rows behind", "bytes behind"};
-  out << "rank " << rank << ": " << plan.local_queries(rank) << " queries, " << plan.local_keys(rank) << " keys\n";
+  out << "rank " << rank << ": " << plan.local_queries(rank) << " queries, " << plan.local_keys(rank) << " keys" << lane
+      << '\n';
   for (std::string const& title : titles) print_cell(out, title, title);
   out << '\n';
   for (int i = 0; i < plan.steps(); ++i) {
@@ -139,7 +155,8 @@ inline void print_rank(std::ostream& out, RingPlan const& plan, Rank rank) {
 
 inline void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
   std::vector<int> const skipped = offsets_without_step(plan);
-  out << plan.steps() << (plan.steps() == 1 ? " step" : " steps") << " of " << plan.ranks() << " are made";
+  out << plan.steps() << (plan.steps() == 1 ? " step" : " steps") << " of " << plan.ranks() / plan.groups().size()
+      << " are made";
   if (skipped.empty()) {
     out << '\n';
     return;
@@ -159,8 +176,12 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
     for (std::size_t c = 0; c < titles.size(); ++c) print_cell(out, titles[c], values[c]);
     out << '\n';
   }
-  out << "bytes sent by all ranks: " << plan.total_bytes_sent()
-      << "\nlargest work of a rank over the mean: " << plan.imbalance()
+  out << "bytes sent by all ranks: " << plan.total_bytes_sent();
+  if (Index const bytes = bytes_in_groups(plan); bytes > 0) out << ", of them within groups: " << bytes;
+  if (plan.lanes().size() > 1)
+    out << ", of which forwards " << plan.lanes()[0].total_bytes_sent() << " and backwards "
+        << plan.lanes()[1].total_bytes_sent();
+  out << "\nlargest work of a rank over the mean: " << plan.imbalance()
       << "\nthe same if ranks wait for each other in every step: " << plan.step_imbalance() << '\n';
 }
 
@@ -168,7 +189,10 @@ inline void print_totals(std::ostream& out, RingPlan const& plan) {
 
 ANNULUS_INLINE void print_plan(std::ostream& out, RingPlan const& plan) {
   print_plan_heading(out, plan);
-  for (Rank rank = 0; rank < plan.ranks(); ++rank) detail::print_rank(out, plan, rank);
+  for (Rank rank = 0; rank < plan.ranks(); ++rank) {
+    for (RingPlan const& lane : plan.lanes())
+      detail::print_rank(out, lane, rank, plan.lanes().size() > 1 ? detail::name_of_lane(lane) : "");
+  }
   detail::print_steps_not_made(out, plan);
   detail::print_totals(out, plan);
 }

@@ -16,26 +16,17 @@
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/mask/documents.hpp"
 #include "annulus/schedule/document_pairs.hpp"
+#include "annulus/schedule/joint_gradients.hpp"
 #include "annulus/schedule/leaf_schedule.hpp"
+#include "annulus/schedule/pass_layouts.hpp"
 #include "annulus/schedule/payload_layout.hpp"
 #include "annulus/schedule/plan_request.hpp"
+#include "annulus/schedule/planned_step.hpp"
+#include "annulus/schedule/rank_groups.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
 
 namespace annulus {
-
-/// One step of one rank, which works on rows of `owner`. Row ranges count the owner's local rows.
-struct PlannedStep {
-  Rank owner = 0;              ///< rank whose rows are here
-  Index visible_pairs = 0;     ///< per batch item and query head; an upper bound where pairs are tested
-  Index multiply_adds = 0;     ///< of all batch items and heads
-  RowRange held{};             ///< rows of the owner that the rank holds
-  RowRange sent{};             ///< those of them that the prefetched shift of this step sends
-  RowRange carried{};          ///< rows whose results the carried shift of this step sends
-  RowRange arriving{};         ///< rows whose results the carried shift of this step receives
-  Index prefetched_bytes = 0;  ///< sent by the prefetched shift
-  Index carried_bytes = 0;     ///< sent by the carried shift
-};
 
 struct Rates;
 struct PlanEstimate;
@@ -44,7 +35,8 @@ struct PlanEstimate;
 class RingPlan {
  public:
   /// Throws ShapeError for lengths that do not fit the sharding or the block mask and for sizes that overflow, and
-  /// UnsupportedError where queries are to rotate with an operand that is bound to them.
+  /// UnsupportedError where queries are to rotate with an operand that is bound to them, and for groups or rules that the
+  /// schedule does not accept.
   explicit RingPlan(PlanRequest request);
 
   PlanRequest const& request() const { return request_; }                        ///< as given
@@ -52,12 +44,30 @@ class RingPlan {
   int ranks() const { return static_cast<int>(request_.query_lengths.size()); }  ///< of the ring
   int steps() const { return static_cast<int>(offsets_.size()); }                ///< of the pass, the same on all ranks
 
+  /// Groups that exchange rows before the first step and after the last one; of one rank each in schedules without groups.
+  RankGroups const& groups() const { return groups_; }
+  /// What they exchange.
+  GroupExchange const& group_exchange() const { return exchange_; }
+  /// Batch, heads and dims of the rows that a rank works on.
+  AttentionShape const& shape() const { return groups_.shape(); }
+  /// The plans of what a pass exchanges: this plan itself or, in both directions, one for each half of the heads. Their
+  /// bytes_sent are those of each direction.
+  std::span<RingPlan const> lanes() const { return lanes_.empty() ? std::span(this, 1) : std::span(lanes_); }
+  bool backwards() const { return backwards_; }  ///< true for the lane whose rows travel to rank r - 1, not r + 1
+  /// Of the heads that a rank of the plan works on, those that the lane is for.
+  RowRange kv_heads() const { return kv_heads_; }
+  /// The same of the query heads.
+  RowRange query_heads() const {
+    Index const group = kv_heads_.empty() ? 0 : shape().query_heads / kv_heads_.size();
+    return {kv_heads_.begin * group, kv_heads_.end * group};
+  }
+
   /// At step i rank r works on rows of owner r - offset(i), modulo ranks. The first offset is 0: its own rows.
   int offset(int step) const { return offsets_[static_cast<std::size_t>(step)]; }
   Rank owner(Rank rank, int step) const { return wrap(rank - offset(step)); }  ///< of the rows that are here
 
   /// Distance in ranks of the prefetched shift between step i and i + 1.
-  int prefetched_hop(int step) const { return offset(step + 1) - offset(step); }
+  int prefetched_hop(int step) const { return wrap(offset(step + 1) - offset(step)); }
 
   /// True if results are sent directly to their owner after each step: only parts of shards travel (local and block
   /// masks), or the owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the
@@ -84,7 +94,8 @@ class RingPlan {
   /// Like tiles(), but replaces the contents of `tiles` and reuses storage.
   void find_tiles(Rank rank, int step, detail::TileFinder& finder, std::vector<Tile>& tiles) const;
 
-  /// Runs of the global positions of the rank's rows; not the document ids that Operands calls query_segments.
+  /// Runs of the global positions of the rows that the rank works on, its own or those of its group; not the document ids
+  /// that Operands calls query_segments.
   std::vector<Segment> const& query_segments(Rank rank) const {
     return query_segments_[static_cast<std::size_t>(rank)];
   }
@@ -92,10 +103,14 @@ class RingPlan {
   std::vector<Segment> const& key_segments(Rank rank) const { return key_segments_[static_cast<std::size_t>(rank)]; }
   Index global_queries() const { return total(request_.query_lengths); }  ///< of all ranks
   Index global_keys() const { return total(request_.key_lengths); }       ///< of all ranks
-  /// Number of local rows of the side that travels, and of the side that stays.
-  Index rotating_rows(Rank rank) const { return rotating_lengths()[static_cast<std::size_t>(rank)]; }
-  /// Number of local rows of the side that stays.
-  Index resident_rows(Rank rank) const { return rotation_ == Rotation::keys ? local_queries(rank) : local_keys(rank); }
+  /// Number of rows that the rank works on, its own or those of its group, of the side that travels.
+  Index rotating_rows(Rank rank) const {
+    return groups_.rows(rotation_ == Rotation::keys ? Side::key : Side::query, rank);
+  }
+  /// Number of those rows of the side that stays.
+  Index resident_rows(Rank rank) const {
+    return groups_.rows(rotation_ == Rotation::keys ? Side::query : Side::key, rank);
+  }
 
   /// Parts of a row that travels ahead of the compute of a step.
   PayloadLayout const& prefetched_layout() const { return prefetched_; }
@@ -121,13 +136,26 @@ class RingPlan {
   PayloadLayout delta_layout() const {
     return {{{Part::delta, request_.shape.batch, request_.shape.query_heads, 1, request_.accumulator_bytes}}};
   }
-  /// Backward: dbias per query.
+  /// Backward: dbias per query that the rank works on.
   PayloadLayout bias_gradient_layout() const {
+    if (PayloadLayout const& joined = exchange_.after(GroupRows::pairs); !joined.empty()) return joined;
     return {{{Part::dbias, 1, 1, request_.bias_gradient_elements, request_.accumulator_bytes}}};
   }
   /// Backward: gradients of the sink logits, a share or their sum.
   PayloadLayout sink_gradient_layout() const {
     return {{{Part::dsinks, 1, request_.shape.query_heads, request_.sinks, request_.accumulator_bytes}}, checksums()};
+  }
+  /// Backward: gradients of the joint keys and values.
+  detail::JointGradients joint_gradients() const { return {request_, checksums()}; }
+  /// Memory for a wire type.
+  detail::WireBuffers wire_buffers(Rank rank) const {
+    return {request_.wire,
+            request_.pass,
+            request_.shape,
+            request_.element_bytes,
+            prefetched_,
+            steps_of(rank).subspan(1),
+            {local_queries(rank), local_keys(rank)}};
   }
   /// Query rows of a rank.
   Index local_queries(Rank rank) const { return request_.query_lengths[static_cast<std::size_t>(rank)]; }
@@ -148,14 +176,14 @@ class RingPlan {
   /// Bytes of all buffers of the pass: payloads, running state or gradients in accumulator precision, delta.
   Index peak_buffer_bytes(Rank rank) const;
   /// Multiply-adds of a rank in the whole pass.
-  Index multiply_adds(Rank rank) const;
+  Index multiply_adds(Rank rank) const { return detail::work_of(steps_of(rank)); }
   /// Sum of bytes_sent over the ranks.
   Index total_bytes_sent() const;
   /// Largest work of a rank divided by the mean: 1 is perfect balance.
-  double imbalance() const;
+  double imbalance() const { return detail::imbalance_of(planned_, ranks()); }
   /// The same if ranks wait for each other in every step: the largest work of each step, summed, divided by the mean
   /// work of a rank. Queries that one rank holds visit the ranks one after another, so it is the number of ranks then.
-  double step_imbalance() const;
+  double step_imbalance() const { return detail::step_imbalance_of(planned_, ranks()); }
   /// Time of each step and of the pass on ranks and links of these rates (schedule/estimate.hpp). Throws UnsupportedError
   /// for rates that cannot be.
   PlanEstimate estimate(Rates const& rates) const;
@@ -167,9 +195,7 @@ class RingPlan {
     for (Index length : lengths) sum += length;
     return sum;
   }
-  std::vector<Index> const& rotating_lengths() const {
-    return rotation_ == Rotation::keys ? request_.key_lengths : request_.query_lengths;
-  }
+  std::span<PlannedStep const> steps_of(Rank rank) const { return detail::steps_of(planned_, ranks(), rank); }
   RowRange whole(Rank owner) const { return {0, rotating_rows(owner)}; }
   std::size_t index_of(Rank visitor, Rank owner) const {
     bool const keys = rotation_ == Rotation::keys;
@@ -185,18 +211,26 @@ class RingPlan {
   }
   /// One for every rank that reads a buffer, and at least one for sending and one for receiving.
   Index checksums() const { return request_.checked ? std::max(2, ranks()) : 0; }
-  void build(Rotation rotation);
+  void choose_rotation(int group_size);
+  void build(int group_size, Rotation rotation);
+  void find_pairs();
+  void split_into_lanes();
   void find_layouts();
   void find_leaves();
   RowRange held_rows(Rank owner, int step) const;
 
   PlanRequest request_;
   Rotation rotation_ = Rotation::keys;
+  RankGroups groups_;
+  GroupExchange exchange_;
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
   std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
   std::vector<Index> visible_;       ///< pairs that the documents leave, if known; as needs_
   std::vector<int> offsets_;
   bool direct_ = false;
+  RowRange kv_heads_{};
+  bool backwards_ = false;
+  std::vector<RingPlan> lanes_;  ///< empty unless rows travel in both directions
   std::optional<detail::LeafSchedule> leaves_;
   std::vector<PlannedStep> planned_;
   PayloadLayout prefetched_, carried_, resident_;
@@ -213,50 +247,97 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
       !(request_.bound_to_queries && request_.rotation == Rotation::queries),
       "rotation of queries with a bias or boolean mask: their rows cover all keys and stay with the "
       "queries; accepted: Rotation::keys or Rotation::automatic");
+  detail::check<UnsupportedError>(
+      !(request_.schedule == Schedule::all_gather && request_.rotation != Rotation::automatic), "rotation of ",
+      name_of(request_.rotation), " with schedule all_gather, in which no rows rotate; accepted: Rotation::automatic");
+  bool const in_groups = has_groups(request_.schedule);
+  auto const refuse_in_groups = [&](bool given, auto const&... what) {
+    detail::check<UnsupportedError>(!(in_groups && given), what..., " with schedule ", name_of(request_.schedule),
+                                    ", in which a rank works on rows of its group; accepted: Schedule::ring or "
+                                    "Schedule::both_directions");
+  };
+  refuse_in_groups(request_.rules.reproducible, "reproducible");
+  refuse_in_groups(request_.joint_keys > 0, "joint keys");
+  refuse_in_groups(request_.wire != Wire::as_stored, "wire ", name_of(request_.wire));
   detail::check_sizes(request_);
-  for (Rank r = 0; r < ranks(); ++r) {
-    query_segments_.push_back(request_.sharding.segments(Side::query, r, request_.query_lengths));
-    key_segments_.push_back(request_.sharding.segments(Side::key, r, request_.key_lengths));
+  detail::check<UnsupportedError>(request_.wire == Wire::as_stored || request_.element_bytes > 2, "wire ",
+                                  name_of(request_.wire), " for operands of ", request_.element_bytes,
+                                  " bytes an element; accepted for 4 and 8, or Wire::as_stored");
+  std::vector<int> const sizes = detail::group_sizes(request_);
+  choose_rotation(sizes.front());
+  for (std::size_t i = 1; i < sizes.size(); ++i) {
+    RingPlan other = *this;
+    other.choose_rotation(sizes[i]);
+    if (other.total_bytes_sent() < total_bytes_sent()) *this = std::move(other);
   }
-  detail::TileFinder finder;
-  for (Rank queries = 0; queries < ranks(); ++queries)
-    for (Rank keys = 0; keys < ranks(); ++keys) needs_.push_back(pair(queries, keys, finder, nullptr));
-  if (!request_.documents.empty())
-    visible_ = detail::pairs_in_documents(request_.documents, query_segments_, key_segments_, request_.rules,
-                                          request_.elementwise);
-  build(request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
+  kv_heads_ = {0, shape().kv_heads};
+  if (request_.schedule == Schedule::both_directions) split_into_lanes();
+}
+
+ANNULUS_INLINE void RingPlan::choose_rotation(int group_size) {
+  if (request_.schedule == Schedule::all_gather) return build(group_size, Rotation::queries);
+  build(group_size, request_.rotation == Rotation::queries ? Rotation::queries : Rotation::keys);
   if (request_.rotation == Rotation::automatic && !request_.bound_to_queries && ranks() > 1) {
     RingPlan other = *this;
-    other.build(Rotation::queries);
+    other.build(group_size, Rotation::queries);
     if (other.total_bytes_sent() < total_bytes_sent()) *this = std::move(other);
   }
 }
 
+/// Finds the pairs of rows that the ranks of a ring work on; ranks of different rings share none.
+ANNULUS_INLINE void RingPlan::find_pairs() {
+  auto const segments_of = [&](Side side, Rank rank) {
+    std::vector<Index> const& lengths = side == Side::query ? request_.query_lengths : request_.key_lengths;
+    if (!groups_.gathers(side)) return request_.sharding.segments(side, rank, lengths);
+    std::vector<Segment> all;
+    for (int place = 0; place < groups_.size(); ++place)
+      for (Segment const& own : request_.sharding.segments(side, groups_.member(rank, place), lengths))
+        detail::append_segment(all, own.length, own.global_begin, own.global_stride);
+    return all;
+  };
+  query_segments_.clear();
+  key_segments_.clear();
+  needs_.clear();
+  for (Rank r = 0; r < ranks(); ++r) {
+    query_segments_.push_back(segments_of(Side::query, r));
+    key_segments_.push_back(segments_of(Side::key, r));
+  }
+  detail::TileFinder finder;
+  for (Rank queries = 0; queries < ranks(); ++queries)
+    for (Rank keys = 0; keys < ranks(); ++keys)
+      needs_.push_back(groups_.place(queries) == groups_.place(keys) ? pair(queries, keys, finder, nullptr)
+                                                                     : detail::Need{});
+  if (!request_.documents.empty())
+    visible_ = detail::pairs_in_documents(request_.documents, query_segments_, key_segments_, request_.rules,
+                                          request_.elementwise);
+}
+
 ANNULUS_INLINE void RingPlan::find_layouts() {
-  AttentionShape const& s = request_.shape;
-  Index const e = request_.element_bytes, a = request_.accumulator_bytes, l = request_.lse_bytes;
-  auto const of_queries = [&](Part part, Index dim, Index bytes) {
-    return PartLayout{part, s.batch, s.query_heads, dim, bytes};
-  };
-  auto const of_keys = [&](Part part, Index dim, Index bytes) {
-    return PartLayout{part, s.batch, s.kv_heads, dim, bytes};
-  };
-  PayloadLayout const none, keys{{of_keys(Part::k, s.head_dim, e), of_keys(Part::v, s.value_dim, e)}};
-  PayloadLayout const state{
-      {of_queries(Part::accumulator, s.value_dim, a), of_queries(Part::maximum, 1, a), of_queries(Part::sum, 1, a)}};
-  PayloadLayout const query_gradient{{of_queries(Part::dq, s.head_dim, a)}};
-  PayloadLayout const key_gradients{{of_keys(Part::dk, s.head_dim, a), of_keys(Part::dv, s.value_dim, a)}};
-  PayloadLayout queries{{of_queries(Part::q, s.head_dim, e)}};
-  bool const forward = request_.pass == Pass::forward, keys_rotate = rotation_ == Rotation::keys;
-  if (!forward)
-    for (PartLayout const& part : {of_queries(Part::dout, s.value_dim, e), of_queries(Part::lse, 1, l),
-                                   of_queries(Part::lse_remainder, 1, l), of_queries(Part::delta, 1, a)})
-      queries.parts.push_back(part);
-  prefetched_ = keys_rotate ? keys : queries;
-  carried_ = keys_rotate ? (forward ? none : key_gradients) : (forward ? state : query_gradient);
-  resident_ = keys_rotate ? (forward ? state : query_gradient) : (forward ? none : key_gradients);
-  if (request_.segments) prefetched_.parts.push_back({Part::document_ids, s.batch, 1, 1, 4});
-  prefetched_.checksums = carried_.checksums = checksums();
+  detail::RingLayouts const ring = detail::ring_layouts(request_, groups_, rotation_, checksums());
+  prefetched_ = ring.prefetched;
+  carried_ = ring.carried;
+  resident_ = ring.resident;
+  exchange_ = detail::group_exchange(request_, groups_, ring, global_keys(), checksums());
+}
+
+ANNULUS_INLINE void RingPlan::split_into_lanes() {
+  Index const heads = request_.shape.kv_heads, group = request_.shape.query_heads / std::max<Index>(heads, 1);
+  detail::check<UnsupportedError>(heads >= 2, "schedule both_directions with ", heads,
+                                  " kv heads: half of them travel each way; accepted: 2 or more, or Schedule::ring");
+  std::vector<RingPlan> lanes(2, *this);
+  lanes[0].kv_heads_ = {0, (heads + 1) / 2};
+  lanes[1].kv_heads_ = {(heads + 1) / 2, heads};
+  lanes[1].backwards_ = true;
+  lanes[1].request_.bias_gradient_elements = 0;  // The first lane has the sums of all heads.
+  for (RingPlan& lane : lanes) {
+    lane.request_.schedule = Schedule::ring;
+    lane.request_.shape.kv_heads = lane.kv_heads_.size();
+    lane.request_.shape.query_heads = lane.kv_heads_.size() * group;
+    lane.build(1, rotation_);
+  }
+  for (std::size_t i = 0; i < planned_.size(); ++i)
+    planned_[i] = lanes[0].planned_[i].with_work_of(lanes[1].planned_[i]);
+  lanes_ = std::move(lanes);
 }
 
 ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
@@ -267,20 +348,25 @@ ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
   return rows;
 }
 
-ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
+ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
   rotation_ = rotation;
+  if (RankGroups groups(request_, group_size, rotation); groups != groups_) {
+    groups_ = std::move(groups);
+    find_pairs();
+  }
   find_layouts();
   offsets_ = {0};
-  for (int offset = 1; offset < ranks(); ++offset)
+  for (int offset = groups_.size(); offset < ranks(); offset += groups_.size())
     for (Rank owner = 0; owner < ranks(); ++owner)
       if (need(wrap(owner + offset), owner).visible_pairs > 0) {
         offsets_.push_back(offset);
         break;
       }
+  if (backwards_) std::reverse(offsets_.begin() + 1, offsets_.end());
   find_leaves();
   direct_ = request_.rules.mask.local() || request_.rules.block_mask || leaves_;
 
-  AttentionShape const& s = request_.shape;
+  AttentionShape const& s = shape();
   Index const per_pair = s.batch * s.query_heads *
                          (request_.pass == Pass::forward ? s.head_dim + s.value_dim : 3 * s.head_dim + 2 * s.value_dim);
   planned_.clear();
@@ -290,7 +376,9 @@ ANNULUS_INLINE void RingPlan::build(Rotation rotation) {
       planned.owner = owner(rank, i);
       planned.visible_pairs =
           visible_.empty() ? need(rank, planned.owner).visible_pairs : visible_[index_of(rank, planned.owner)];
-      planned.multiply_adds = detail::saturating_product(planned.visible_pairs, per_pair);
+      Index const joint_pairs = i == 0 ? request_.joint_keys * local_queries(rank) : 0;
+      planned.multiply_adds =
+          detail::saturating_product(detail::saturating_sum(planned.visible_pairs, joint_pairs), per_pair);
       planned.held = held_rows(planned.owner, i);
       if (i + 1 < steps()) planned.sent = held_rows(planned.owner, i + 1);
       bool const carries = !carried_.empty() && carried_hop(i) > 0;
@@ -330,85 +418,10 @@ ANNULUS_INLINE void RingPlan::find_tiles(Rank rank, int step, detail::TileFinder
   }
 }
 
-ANNULUS_INLINE Index RingPlan::prefetched_rows(Rank rank) const {
-  if (request_.zero_copy) return step(rank, 0).sent.size();
-  Index rows = 0;
-  for (int i = 0; i + 1 < steps(); ++i)
-    rows = std::max({rows, step(rank, i).sent.size(), step(rank, i + 1).held.size()});
-  return rows;
-}
-
-ANNULUS_INLINE std::array<Index, 4> RingPlan::carried_rows(Rank rank) const {
-  if (carried_.empty()) return {};
-  Index const own = leaves_ ? leaves_->slot_rows(rank, detail::LeafSums::rotating) : rotating_rows(rank);
-  if (steps() == 1) return {own, 0, 0, 0};
-  Index fresh = 0, arriving = 0;
-  for (int i = 0; i < steps(); ++i) {
-    fresh = std::max(fresh, step(rank, i).held.size() * (direct_ && i == 0 ? 0 : 1));
-    arriving = std::max(arriving, step(rank, i).arriving.size());
-  }
-  int const departures = direct_ ? steps() - 1 : steps();
-  if (request_.zero_copy) arriving = departures > 2 ? fresh : 0;
-  return {direct_ ? own : 0, fresh, departures > 1 ? fresh : 0, arriving};
-}
-
-ANNULUS_INLINE Index RingPlan::bytes_sent(Rank rank) const {
-  Index bytes = 0;
-  for (int i = 0; i < steps(); ++i) bytes += step(rank, i).prefetched_bytes + step(rank, i).carried_bytes;
-  if (request_.pass == Pass::backward)
-    // All shares but those of the next rank pass through this one.
-    bytes += (all_sink_gradient_rows() - 1 - sink_gradient_rows(wrap(rank + 1)).size()) *
-             sink_gradient_layout().bytes_per_row();
-  return bytes;
-}
-
-ANNULUS_INLINE Index RingPlan::peak_buffer_bytes(Rank rank) const {
-  Index bytes = prefetched_buffers() * prefetched_.buffer_bytes(prefetched_rows(rank)) +
-                resident_.buffer_bytes(resident_sum_rows(rank));
-  auto const carried = carried_rows(rank);
-  for (std::size_t i = 0; i < carried.size(); ++i)
-    bytes += (i == 0 ? own_results_layout() : carried_).buffer_bytes(carried[i]);
-  if (request_.pass == Pass::backward)
-    bytes += delta_layout().buffer_bytes(local_queries(rank)) +
-             bias_gradient_layout().buffer_bytes(local_queries(rank)) +
-             sink_gradient_layout().buffer_bytes(all_sink_gradient_rows());
-  return bytes;
-}
-
-ANNULUS_INLINE Index RingPlan::multiply_adds(Rank rank) const {
-  Index sum = 0;
-  for (int i = 0; i < steps(); ++i) sum = detail::saturating_sum(sum, step(rank, i).multiply_adds);
-  return sum;
-}
-
-ANNULUS_INLINE Index RingPlan::total_bytes_sent() const {
-  Index sum = 0;
-  for (Rank r = 0; r < ranks(); ++r) sum += bytes_sent(r);
-  return sum;
-}
-
-ANNULUS_INLINE double RingPlan::imbalance() const {
-  double largest = 0, sum = 0;
-  for (Rank r = 0; r < ranks(); ++r) {
-    largest = std::max(largest, static_cast<double>(multiply_adds(r)));
-    sum += static_cast<double>(multiply_adds(r));
-  }
-  return sum == 0 ? 1 : largest * ranks() / sum;
-}
-
-ANNULUS_INLINE double RingPlan::step_imbalance() const {
-  double slowest = 0, sum = 0;
-  for (int i = 0; i < steps(); ++i) {
-    Index largest = 0;
-    for (Rank r = 0; r < ranks(); ++r) {
-      largest = std::max(largest, step(r, i).multiply_adds);
-      sum += static_cast<double>(step(r, i).multiply_adds);
-    }
-    slowest += static_cast<double>(largest);
-  }
-  return sum == 0 ? 1 : slowest * ranks() / sum;
-}
-
 #endif
 
 }  // namespace annulus
+
+#if defined(ANNULUS_DEFINITIONS)
+#include "annulus/schedule/plan_bytes.hpp"
+#endif

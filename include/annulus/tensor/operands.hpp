@@ -147,6 +147,10 @@ class OptionalSinks : public OptionalView<T, 2, Space> {
 ///                   by nothing. Integers that are not int32 (of a mask: bool) are converted in every call
 ///   sinks           [query_heads] or [query_heads, n]: sink logits, extra terms of the softmax denominator; equal on
 ///                   all ranks; element type of lse
+///   joint_keys      [batch, n, kv_heads, head_dim], joint_values [batch, n, kv_heads, value_dim]: keys that all ranks
+///                   hold, both or none, equal on all ranks; element type of q. Counted once, and visible to every query
+///                   but padding: they have no position, so that masks, bias, predicate and dropout do not apply to them
+///                   (dropout is refused). The backward pass returns their gradients, summed over all ranks
 ///   bias_gradient   backward only: also return dbias (it is as large as the bias)
 ///   call            sequence number of the call, such as a batch or training step, counted by the caller. If ranks
 ///                   pass different numbers, all throw CommunicationError. Unset: a call that one rank skips is noticed
@@ -158,6 +162,8 @@ struct Operands {
   OptionalIntegers<std::int32_t, 2, Space> query_segments{};  ///< document ids [batch, local_queries]
   OptionalIntegers<std::int32_t, 2, Space> key_segments{};    ///< document ids [batch, local_keys]
   OptionalSinks<Accumulator<T>, Space> sinks{};               ///< sink logits [query_heads] or [query_heads, n]
+  OptionalView<T, 4, Space> joint_keys{};                     ///< [batch, n, kv_heads, head_dim]
+  OptionalView<T, 4, Space> joint_values{};                   ///< [batch, n, kv_heads, value_dim]
   bool bias_gradient = false;                                 ///< also compute dbias
   std::optional<Index> call{};                                ///< sequence number of the call
 };

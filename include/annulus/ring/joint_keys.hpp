@@ -1,0 +1,61 @@
+#pragma once
+// Joint keys of a pass: each rank attends to its copy in step 0, and their gradients are summed over the ranks once.
+
+#include "annulus/ring/pass_context.hpp"
+#include "annulus/ring/reduction.hpp"
+#include "annulus/tensor/operands.hpp"
+
+namespace annulus::detail {
+
+/// The step of this rank's queries with the joint keys, which no rule by position restricts. It refers to `places`.
+template <class T, class Space>
+Step<T, EveryPair, Space> joint_step(RingPlan const& plan, Rank rank, Operands<T, Space> const& operands,
+                                     JointPlaces& places, Progress progress) {
+  static constexpr EveryPair every_pair;
+  TensorView<std::int32_t const, 2, Space> ids;
+  if (operands.query_segments) ids = *operands.query_segments;
+  places.find(plan.local_queries(rank), plan.request().joint_keys, ids);
+  AttentionRules const& rules = plan.request().rules;
+  return {.tiles = places.tiles(),
+          .rules = {.softmax_scale = rules.softmax_scale, .logit_softcap = rules.logit_softcap, .query_offset = 0},
+          .query_positions = places.query_positions(),
+          .key_positions = places.key_positions(),
+          .predicate = &every_pair,
+          .boolean_mask = places.template mask<Space>(plan.request().shape),
+          .progress = progress};
+}
+
+/// q of this rank with the joint keys and values.
+template <class T, class Space>
+StepOperands<T, Space> joint_operands(StepOperands<T, Space> const& own, Operands<T, Space> const& operands) {
+  return {own.q, *operands.joint_keys, *operands.joint_values};
+}
+
+/// Row `row` of the joint gradients, as [batch, n, kv_heads, dim].
+template <class A, class Payload>
+TensorView<A, 4, typename Payload::memory_space> joint_gradient(RingPlan const& plan, Payload const& shares, Part part,
+                                                                Index row) {
+  AttentionShape const& shape = plan.request().shape;
+  auto const view = shares.template view<A>(part).slice(axis::sequence, row, 1);
+  return {view.data(), {shape.batch, plan.request().joint_keys, shape.kv_heads, view.extent(axis::dim)}};
+}
+
+/// Sums the shares of all ranks in rank order, so that all ranks get the same bits, and writes the sums.
+template <class A, class C, class B, class G, class Space, class Payload>
+void reduce_joint_gradients(RingPlan const& plan, C& communicator, B& backend, Payload const& shares,
+                            TensorView<G, 4, Space> d_keys, TensorView<G, 4, Space> d_values, std::uint64_t call,
+                            IntervalRecorder const& recorder) {
+  int const ranks = communicator.size();
+  auto const row_of = [](Rank rank) { return RowRange{rank, rank + 1}; };
+  // Seeds of the checksums follow those of the sink logits.
+  gather_shares(plan, communicator, backend, shares, plan.joint_gradients().layout, row_of, call, ranks, recorder);
+  for (auto const& [part, result] : {std::pair{Part::dk, d_keys}, {Part::dv, d_values}}) {
+    auto const sum = joint_gradient<A>(plan, shares, part, ranks);
+    backend.clear(sum);
+    for (Rank r = 0; r < ranks; ++r)
+      backend.add(sum, TensorView<A const, 4, Space>(joint_gradient<A>(plan, shares, part, r)));
+    backend.convert(TensorView<A const, 4, Space>(sum), result);
+  }
+}
+
+}  // namespace annulus::detail

@@ -1,0 +1,109 @@
+#pragma once
+// Memory and conversions of a wire type. A rank computes with its own operands rounded to it as well, so that no result
+// depends on which rank holds a row.
+
+#include <concepts>
+#include <cstring>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "annulus/backend/backend.hpp"
+#include "annulus/core/scalar.hpp"
+#include "annulus/ring/payload.hpp"
+#include "annulus/schedule/ring_plan.hpp"
+
+namespace annulus::detail {
+
+/// Calls function(std::type_identity<W>) with the element type W of a wire type.
+template <class Function>
+void with_wire(Wire wire, Function&& function) {
+  if (wire == Wire::bfloat16) function(std::type_identity<Eigen::bfloat16>{});
+  if (wire == Wire::half) function(std::type_identity<Eigen::half>{});
+}
+
+/// Converts the elements of operands in host memory, by way of float where one of the types has 16 bits.
+template <class From, class To>
+void convert_operand(TensorView<From const, 4> from, TensorView<To, 4> to) {
+  for_each_element(from, to, [](From const& value, To& converted) { converted = static_cast<To>(value); });
+}
+
+/// The buffers of one plan and rank, reused from call to call. They stay unused where operands travel as stored.
+template <class Space>
+class WirePayloads {
+ public:
+  /// Allocates what the plan needs. No work on the previous contents may be pending.
+  template <class Backend>
+  void reserve(Backend& backend, RingPlan const& plan, Rank rank) {
+    WireBuffers const sizes = plan.wire_buffers(rank);
+    wire_ = plan.request().wire;
+    element_bytes_ = plan.request().element_bytes;
+    for (auto [payload, layout, rows] : {std::tuple{&queries_, &sizes.queries, sizes.query_rows},
+                                         {&keys_, &sizes.keys, sizes.key_rows},
+                                         {&read_, &sizes.read, sizes.read_rows}}) {
+      payload->reserve(backend, *layout, rows);
+      payload->hold({0, rows});
+    }
+  }
+  Index bytes() const { return queries_.buffer_bytes() + keys_.buffer_bytes() + read_.buffer_bytes(); }
+
+  /// The operand rounded to the wire type, in memory of this object; the operand itself if there is none.
+  template <class T>
+  TensorView<T const, 4, Space> rounded(Part part, TensorView<T const, 4, Space> const& given) const {
+    if constexpr (std::same_as<Space, HostMemory>) {
+      if (wire_ == Wire::as_stored) return given;
+      TensorView<T, 4> const result = (part == Part::k || part == Part::v ? keys_ : queries_).template view<T>(part);
+      with_wire(wire_, [&]<class W>(std::type_identity<W>) {
+        for_each_element(given, result, [](T const& value, T& near) { near = static_cast<T>(static_cast<W>(value)); });
+      });
+      return result;
+    }
+    return given;
+  }
+  template <class T>
+  StepOperands<T, Space> rounded(StepOperands<T, Space> const& own) const {
+    return {rounded(Part::q, own.q), rounded(Part::k, own.k), rounded(Part::v, own.v)};
+  }
+
+  /// Stores rows of an operand that has been rounded in a payload that travels. False if it travels as stored.
+  template <class T>
+  bool pack(TensorView<T const, 4, Space> const& rows, Payload<Space> const& payload, Part part) const {
+    if constexpr (std::same_as<Space, HostMemory>)
+      with_wire(wire_, [&]<class W>(std::type_identity<W>) { convert_operand(rows, payload.template view<W>(part)); });
+    return wire_ != Wire::as_stored;
+  }
+
+  /// The rows that have arrived, with operands in their own type. Valid until the next call, before which all work on
+  /// them has been synchronized.
+  Payload<Space> const& read(Payload<Space> const& arrived) {
+    if constexpr (std::same_as<Space, HostMemory>)
+      if (wire_ != Wire::as_stored) {
+        read_.hold(arrived.rows());
+        for (PartLayout const& part : read_.layout().parts) {
+          if (!has_wire_type(part.part))
+            std::memcpy(read_.template data<std::byte>(part.part), arrived.template data<std::byte>(part.part),
+                        static_cast<std::size_t>(part.row_bytes() * arrived.rows().size()));
+          else if (element_bytes_ == sizeof(double))
+            widen<double>(arrived, part.part);
+          else
+            widen<float>(arrived, part.part);
+        }
+        return read_;
+      }
+    return arrived;
+  }
+
+ private:
+  template <class T>
+  void widen(Payload<Space> const& arrived, Part part) const {
+    with_wire(wire_, [&]<class W>(std::type_identity<W>) {
+      convert_operand(TensorView<W const, 4>(arrived.template view<W>(part)), read_.template view<T>(part));
+    });
+  }
+
+  Wire wire_ = Wire::as_stored;
+  int element_bytes_ = 0;
+  Payload<Space> queries_, keys_, read_;
+};
+
+}  // namespace annulus::detail

@@ -1,0 +1,35 @@
+#pragma once
+// Schedules: the ways in which the rows of other ranks reach a rank.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace annulus {
+
+/// How rows travel. All schedules compute the same attention. Groups are consecutive ranks, PlanRequest::group of them.
+enum class Schedule : std::uint8_t {
+  ring,             ///< all rows travel one way around the ring
+  both_directions,  ///< rows of half of the kv heads travel one way around the ring, those of the other half the other way
+  /// Ranks of a group exchange heads for rows: each then has a share of the heads, of all rows of the group, which travel
+  /// around the ring of the ranks with the same place in their groups (USP: Fang and Zhao, arXiv 2405.07719).
+  two_levels,
+  /// Ranks of a group gather the queries of the group, past which keys travel around the ring of the ranks with the same
+  /// place in their groups; partial results are joined in the group (Mesh-Attention, arXiv 2512.20968). With
+  /// Rotation::queries the sides are exchanged.
+  tiles,
+  all_gather,  ///< every rank gathers the keys of all ranks; gradients of keys are summed at their owners
+  automatic,   ///< the one that best_plan chooses (schedule/best_plan.hpp)
+};
+
+/// True for a schedule in which groups of ranks exchange rows.
+constexpr bool has_groups(Schedule schedule) {
+  return schedule == Schedule::two_levels || schedule == Schedule::tiles || schedule == Schedule::all_gather;
+}
+
+constexpr std::string_view name_of(Schedule schedule) {
+  constexpr std::string_view names[] = {"ring", "both_directions", "two_levels", "tiles", "all_gather", "automatic"};
+  return names[static_cast<std::size_t>(schedule)];
+}
+
+}  // namespace annulus

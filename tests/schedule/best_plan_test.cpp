@@ -1,0 +1,88 @@
+// The choice of a schedule by bytes and by estimated time.
+
+#include "annulus/schedule/best_plan.hpp"
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/catch.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace best_plan_test {
+namespace {
+
+constexpr std::array schedules{Schedule::ring, Schedule::two_levels, Schedule::tiles, Schedule::all_gather};
+
+PlanRequest request_of(int ranks, Index rows, Index heads, Mask const& mask = full()) {
+  std::vector<Index> const lengths(static_cast<std::size_t>(ranks), rows);
+  return {.shape = {.query_heads = heads, .kv_heads = heads, .head_dim = 64, .value_dim = 64},
+          .query_lengths = lengths,
+          .key_lengths = lengths,
+          .rules = {.mask = mask},
+          .schedule = Schedule::automatic};
+}
+
+RingPlan plan_of(PlanRequest request, Schedule schedule) {
+  request.schedule = schedule;
+  return RingPlan(request);
+}
+
+}  // namespace
+
+TEST_CASE("without rates the schedule that sends the fewest bytes is chosen", "[schedule][schedules]") {
+  for (Index heads : {1, 3, 8})
+    for (Mask const& mask : {full(), sliding_window(16, 0)})
+      for (int ranks : {1, 2, 6, 8}) {
+        PlanRequest const request = request_of(ranks, 64, heads, mask);
+        RingPlan const best = best_plan(request);
+        for (Schedule schedule : schedules)
+          CHECK(best.total_bytes_sent() <= plan_of(request, schedule).total_bytes_sent());
+        CHECK(best.request().schedule != Schedule::automatic);
+      }
+  // One head cannot be shared; a window of a few rows needs little of the ring.
+  CHECK(best_plan(request_of(8, 64, 8)).request().schedule == Schedule::two_levels);
+  CHECK(best_plan(request_of(8, 64, 1)).request().schedule == Schedule::tiles);
+  CHECK(best_plan(request_of(8, 64, 1, sliding_window(16, 0))).request().schedule == Schedule::ring);
+  CHECK(best_plan(request_of(1, 64, 8)).request().schedule == Schedule::ring);
+}
+
+TEST_CASE("with rates the schedule of the least estimated time is chosen", "[schedule][schedules]") {
+  for (double latency : {0.0, 1e-5, 1e-2})
+    for (double flops : {1e9, 1e13}) {
+      Rates const rates{.flops = flops, .near = {.latency = latency, .bandwidth = 1e9}};
+      PlanRequest const request = request_of(8, 64, 8);
+      double const least = best_plan(request, rates).estimate(rates).seconds;
+      for (Schedule schedule : schedules) CHECK(least <= plan_of(request, schedule).estimate(rates).seconds);
+    }
+  // Where only latency counts, one round is best; where work hides all messages, the ring is.
+  CHECK(best_plan(request_of(8, 64, 8), Rates{.near = {.latency = 1}}).request().schedule == Schedule::all_gather);
+  CHECK(best_plan(request_of(8, 64, 8), Rates{.flops = 1e6, .near = {.bandwidth = 1e9}}).request().schedule ==
+        Schedule::ring);
+}
+
+TEST_CASE("what the choice does not accept is refused", "[schedule][schedules]") {
+  auto const refused = [](PlanRequest const& request, std::optional<Rates> const& rates, std::string const& text) {
+    CHECK_THROWS_AS(best_plan(request, rates), UnsupportedError);
+    CHECK_THROWS_WITH(best_plan(request, rates), ContainsSubstring(text));
+  };
+  PlanRequest request = request_of(8, 64, 8);
+  CHECK_THROWS_AS(RingPlan(request), UnsupportedError);
+  refused(request, Rates{.flops = -1}, "flops is -1");
+  request.group = 4;
+  refused(request, {}, "leaves their size to the schedule");
+  request = request_of(8, 64, 8);
+  request.schedule = Schedule::tiles;
+  refused(request, Rates{}, "accepted: with Schedule::automatic");
+  request = request_of(8, 64, 8);
+  request.rotation = Rotation::keys;
+  CHECK(best_plan(request).rotation() == Rotation::keys);
+  request.rules.reproducible = true;
+  request.rules.reproducible_leaf = 32;
+  CHECK(best_plan(request).request().schedule == Schedule::ring);
+}
+
+}  // namespace best_plan_test

@@ -1,0 +1,158 @@
+// Plans of the schedules in which ranks form groups: bytes in closed form, the choice of the group, refusals.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/schedule/ring_plan.hpp"
+#include "support/catch.hpp"
+
+using namespace annulus;
+using Catch::Matchers::ContainsSubstring;
+
+namespace rank_groups_test {
+namespace {
+
+constexpr Index rows = 1024, dim = 128, element = 2, sum = 4;
+
+PlanRequest request_of(int ranks, Schedule schedule, int group, Pass pass = Pass::forward, Index query_heads = 32,
+                       Index kv_heads = 32) {
+  std::vector<Index> const lengths(static_cast<std::size_t>(ranks), rows);
+  return {.pass = pass,
+          .shape = {.query_heads = query_heads, .kv_heads = kv_heads, .head_dim = dim, .value_dim = dim},
+          .query_lengths = lengths,
+          .key_lengths = lengths,
+          .schedule = schedule,
+          .group = group,
+          .element_bytes = element,
+          .accumulator_bytes = sum,
+          .lse_bytes = sum,
+          .gradient_bytes = element};
+}
+
+/// Bytes that each rank sends, equal on all.
+Index sent(PlanRequest const& request) {
+  RingPlan const plan(request);
+  for (Rank rank = 1; rank < plan.ranks(); ++rank) CHECK(plan.bytes_sent(rank) == plan.bytes_sent(0));
+  return plan.bytes_sent(0);
+}
+
+/// Bytes of a shard: of queries, of keys and values, of a state, and of what the backward pass needs of queries.
+struct Shards {
+  Index query_heads, kv_heads;
+  Index q() const { return rows * query_heads * dim * element; }
+  Index kv() const { return rows * kv_heads * 2 * dim * element; }
+  Index state() const { return rows * query_heads * (dim + 2) * sum; }
+  Index known() const { return rows * query_heads * (2 * dim * element + 3 * sum); }
+  Index dq() const { return rows * query_heads * dim * sum; }
+  Index dkv() const { return rows * kv_heads * 2 * dim * sum; }
+};
+
+}  // namespace
+
+TEST_CASE("tiles send (u-1) shards of queries and states, and (W/u-1) of keys", "[schedule][schedules]") {
+  for (auto [query_heads, kv_heads] : {std::pair<Index, Index>{32, 32}, {32, 8}})
+    for (auto [ranks, group] : {std::pair{64, 8}, {64, 4}, {12, 3}, {8, 8}, {8, 1}}) {
+      Shards const shard{query_heads, kv_heads};
+      Index const u = group, r = ranks / group;
+      auto request = request_of(ranks, Schedule::tiles, group, Pass::forward, query_heads, kv_heads);
+      request.rotation = Rotation::keys;
+      CHECK(sent(request) == (u - 1) * (shard.q() + shard.state()) + (r - 1) * shard.kv());
+      request.pass = Pass::backward;
+      CHECK(sent(request) ==
+            (u - 1) * (shard.known() + shard.dq()) + (r - 1) * shard.kv() + (r > 1 ? r : 0) * shard.dkv());
+      request.rotation = Rotation::queries;
+      CHECK(sent(request) ==
+            (u - 1) * (shard.kv() + shard.dkv()) + (r - 1) * shard.known() + (r > 1 ? r : 0) * shard.dq());
+    }
+}
+
+TEST_CASE("on 64 ranks tiles send at most 30 % of the ring's bytes, with 32:8 heads at most half",
+          "[schedule][schedules]") {
+  auto const share = [](Pass pass, Index kv_heads, int element_bytes) {
+    auto const bytes = [&](Schedule schedule) {
+      PlanRequest request = request_of(64, schedule, 0, pass, 32, kv_heads);
+      request.element_bytes = element_bytes;
+      return static_cast<double>(sent(request));
+    };
+    return std::pair{bytes(Schedule::tiles), bytes(Schedule::ring)};
+  };
+  auto const ratio = [](std::pair<double, double> bytes) { return bytes.first / bytes.second; };
+  for (Pass pass : {Pass::forward, Pass::backward})
+    for (int element_bytes : {2, 4}) CHECK(ratio(share(pass, 32, element_bytes)) <= 0.30);
+  for (Pass pass : {Pass::forward, Pass::backward}) CHECK(ratio(share(pass, 8, 4)) <= 0.50);
+  // Partial results travel in single precision: of 16-bit operands the forward pass alone sends 53 %.
+  auto const forward = share(Pass::forward, 8, 2), backward = share(Pass::backward, 8, 2);
+  CHECK(ratio(forward) <= 0.53);
+  CHECK((forward.first + backward.first) / (forward.second + backward.second) <= 0.42);
+}
+
+TEST_CASE("two levels send shares of the heads in the group, and the rows of the group between groups",
+          "[schedule][schedules]") {
+  for (auto [query_heads, kv_heads] : {std::pair<Index, Index>{32, 32}, {32, 8}})
+    for (auto [ranks, group] : {std::pair{64, 8}, {64, 4}, {8, 8}, {8, 2}}) {
+      Shards const shard{query_heads, kv_heads};
+      Index const u = group, r = ranks / group;
+      auto request = request_of(ranks, Schedule::two_levels, group, Pass::forward, query_heads, kv_heads);
+      request.rotation = Rotation::keys;
+      Index const output = rows * query_heads * (dim * element + 2 * sum);
+      CHECK(sent(request) == (u - 1) * (shard.q() + shard.kv() + output) / u + (r - 1) * shard.kv());
+      request.pass = Pass::backward;
+      CHECK(sent(request) == (u - 1) * (shard.known() + 2 * shard.kv() + shard.q()) / u + (r - 1) * shard.kv() +
+                                 (r > 1 ? r : 0) * shard.dkv());
+    }
+}
+
+TEST_CASE("an all-gather sends W-1 shards of keys, and sums of their gradients", "[schedule][schedules]") {
+  Shards const shard{32, 8};
+  CHECK(sent(request_of(6, Schedule::all_gather, 0, Pass::forward, 32, 8)) == 5 * shard.kv());
+  CHECK(sent(request_of(6, Schedule::all_gather, 6, Pass::backward, 32, 8)) == 5 * (shard.kv() + shard.dkv()));
+  CHECK(RingPlan(request_of(6, Schedule::all_gather, 0)).steps() == 1);
+}
+
+TEST_CASE("the group of 0 is the one that sends the fewest bytes", "[schedule][schedules]") {
+  for (Schedule schedule : {Schedule::tiles, Schedule::two_levels})
+    for (Pass pass : {Pass::forward, Pass::backward}) {
+      RingPlan const chosen(request_of(24, schedule, 0, pass, 12, 12));
+      CHECK(chosen.request().group == 0);
+      for (int group : {1, 2, 3, 4, 6, 12})
+        CHECK(chosen.total_bytes_sent() <= RingPlan(request_of(24, schedule, group, pass, 12, 12)).total_bytes_sent());
+      CHECK(chosen.groups().size() > 1);
+    }
+}
+
+TEST_CASE("all schedules do the same work", "[schedule][schedules]") {
+  auto const work = [](Schedule schedule) {
+    PlanRequest request = request_of(8, schedule, 0);
+    request.rules.mask = causal();
+    request.sharding = Zigzag{};
+    RingPlan const plan(request);
+    Index all = 0;
+    for (Rank rank = 0; rank < 8; ++rank) all += plan.multiply_adds(rank);
+    return all;
+  };
+  for (Schedule schedule : {Schedule::two_levels, Schedule::tiles, Schedule::all_gather})
+    CHECK(work(schedule) == work(Schedule::ring));
+}
+
+TEST_CASE("groups and options that a schedule does not accept are refused", "[schedule][schedules]") {
+  auto const refused = [](PlanRequest const& request, std::string const& text) {
+    CHECK_THROWS_AS(RingPlan(request), UnsupportedError);
+    CHECK_THROWS_WITH(RingPlan(request), ContainsSubstring(text));
+  };
+  refused(request_of(8, Schedule::tiles, 3),
+          "tiles with groups of 3 ranks, on 8 ranks with 32 query heads and 32 kv heads; "
+          "accepted: [1, 2, 4, 8]");
+  refused(request_of(8, Schedule::tiles, -2), "accepted: [1, 2, 4, 8]");
+  refused(request_of(12, Schedule::two_levels, 3, Pass::forward, 32, 8), "accepted: [1, 2, 4], which divide");
+  refused(request_of(8, Schedule::all_gather, 4), "accepted: [8]");
+  refused(request_of(8, Schedule::ring, 4), "accepted: [1]");
+  PlanRequest request = request_of(8, Schedule::all_gather, 0);
+  request.rotation = Rotation::keys;
+  refused(request, "no rows rotate");
+  request = request_of(8, Schedule::two_levels, 0);
+  request.rules.reproducible = true;
+  refused(request, "accepted: Schedule::ring");
+}
+
+}  // namespace rank_groups_test
