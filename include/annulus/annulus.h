@@ -189,6 +189,23 @@ typedef enum annulus_rotation ANNULUS_INT {
   ANNULUS_ROTATION_QUERIES = 2    /**< pass-Q */
 } annulus_rotation;
 
+/** How rows travel: annulus::Schedule. */
+typedef enum annulus_schedule ANNULUS_INT {
+  ANNULUS_SCHEDULE_RING = 0,            /**< all rows one way around the ring */
+  ANNULUS_SCHEDULE_BOTH_DIRECTIONS = 1, /**< half of the kv heads each way */
+  ANNULUS_SCHEDULE_TWO_LEVELS = 2,      /**< heads are exchanged in groups of ranks, rows travel between groups */
+  ANNULUS_SCHEDULE_TILES = 3,           /**< queries are gathered in groups of ranks, keys travel between groups */
+  ANNULUS_SCHEDULE_ALL_GATHER = 4,      /**< the keys of all ranks are gathered on every rank */
+  ANNULUS_SCHEDULE_AUTOMATIC = 5        /**< the one that sends the fewest bytes */
+} annulus_schedule;
+
+/** Type in which q, k, v and dout of float32 and float64 travel. */
+typedef enum annulus_wire ANNULUS_INT {
+  ANNULUS_WIRE_AS_STORED = 0, /**< their own */
+  ANNULUS_WIRE_BFLOAT16 = 1,  /**< they are rounded to it on every rank */
+  ANNULUS_WIRE_HALF = 2       /**< the same; larger values than 65504 become infinite */
+} annulus_wire;
+
 /** annulus::Options and the threads of CpuBackend. Begin with annulus_default_options(). Equal on all ranks, but for
  * `threads`. Flags are 0 or 1. */
 typedef struct annulus_options {
@@ -206,6 +223,9 @@ typedef struct annulus_options {
   int has_query_offset;       /**< 0: unset */
   int64_t query_offset;       /**< global position of query 0, if has_query_offset */
   annulus_rotation rotation;  /**< side that travels */
+  annulus_schedule schedule;  /**< how rows travel */
+  int group;                  /**< ranks of a group of the schedule; 0: as many as send the fewest bytes */
+  annulus_wire wire;          /**< type in which operands travel */
   int reproducible;           /**< the same bits for any number of ranks */
   int64_t reproducible_leaf;  /**< positions of a leaf of a reproducible call, default 1024 */
   int checked;                /**< -1, the default: as the library was built */
@@ -303,7 +323,7 @@ typedef struct annulus_plan_request {
   int64_t queries, keys;                                     /**< of all ranks */
   int64_t bias_batch, bias_heads;                            /**< extents of the bias; 0: none */
   int bias_gradient; /**< flag: dbias is computed, with a gradient of the dtype of q */
-  int mask;          /**< flag: a boolean mask is given */
+  int mask;          /**< flag: a boolean mask is given; where ranks of a group exchange it, of extents [1, 1, ...] */
   int segments;      /**< flag: document ids are given */
   int zero_copy;     /**< flag: ranks read each other's memory */
   int64_t sinks;     /**< sink logits per query head */
@@ -338,7 +358,8 @@ typedef struct annulus_step_plan {
 /** Steps, bytes and memory of one pass on all ranks. */
 typedef struct annulus_plan annulus_plan;
 
-/** Uses the mask, sharding, query offset, rotation and `checked` (-1: off) of the options (NULL: the defaults). */
+/** Uses the mask, sharding, query offset, rotation, schedule, group, wire and `checked` (-1: off) of the options (NULL: the
+ * defaults). */
 ANNULUS_API annulus_status annulus_plan_create(annulus_plan_request const* request, annulus_options const* options,
                                                annulus_plan** plan);
 /** The plan of the last call of a pass; ANNULUS_ERROR before the first one. */

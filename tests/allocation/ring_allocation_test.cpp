@@ -33,7 +33,7 @@ void count_interval(Interval const&) { ++intervals; }
 struct Case {
   std::string name;
   Options options;
-  bool documents = false, bias = false, sinks = false;
+  bool documents = false, bias = false, sinks = false, joint = false;
 };
 
 std::vector<Case> cases(int ranks) {
@@ -44,6 +44,7 @@ std::vector<Case> cases(int ranks) {
   std::vector<bool> recent;
   for (int block = 0; block < 6 * 12; ++block) recent.push_back(block / 12 - block % 12 / 2 <= 1);
   Options const plain, by_queries{.rotation = Rotation::queries};
+  int const pair = ranks % 2 == 0 ? 2 : 1;
   return {{"full", plain},
           {"queries rotate", by_queries},
           {"causal", {.mask = causal(), .softmax_scale = 1.0 / 3}},
@@ -58,7 +59,15 @@ std::vector<Case> cases(int ranks) {
           {"packed, queries rotate", by_queries, true},
           {"bias and sink logits", plain, false, true, true},
           {"block mask", {.mask = causal(), .block_mask = BlockMask(16, 8, 12, recent)}},
-          {"observed", {.mask = causal(), .observer = count_interval}}};
+          {"observed", {.mask = causal(), .observer = count_interval}},
+          {"two levels", {.schedule = Schedule::two_levels, .group = pair}, true, true, true},
+          {"tiles", {.mask = causal(), .sharding = Zigzag{}, .schedule = Schedule::tiles, .group = pair}, true, true},
+          {"tiles, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::tiles, .group = pair}},
+          {"all-gather", {.mask = causal(), .schedule = Schedule::all_gather, .checked = true}, true, true, true},
+          {"wire type", {.mask = causal(), .wire = Wire::bfloat16}},
+          {"joint keys", {.mask = causal()}, true, false, false, true},
+          {"both directions", {.mask = causal(), .schedule = Schedule::both_directions}, true, true, true, true},
+          {"both directions, queries rotate", {.rotation = Rotation::queries, .schedule = Schedule::both_directions}}};
 }
 
 /// Number of allocations of all ranks in the calls after the first ones.
@@ -85,6 +94,14 @@ long repeated(Ring& ring, Backend& backend, Case const& one) {
   if (one.sinks) {
     operands.sinks = view_of(std::as_const(sinks));
     gradients.dsinks = view_of(dsinks);
+  }
+
+  Tensor joint(1, 5, kv_heads, dim), d_joint_keys = joint, d_joint_values = joint;
+  joint.setConstant(0.5f);
+  if (one.joint) {
+    operands.joint_keys = operands.joint_values = view_of(std::as_const(joint));
+    gradients.d_joint_keys = view_of(d_joint_keys);
+    gradients.d_joint_values = view_of(d_joint_values);
   }
 
   RingAttention attention(ring, backend, one.options);

@@ -29,7 +29,8 @@ Tensor ones(Index batch, Index rows, Index heads, Index dim) {
 /// A rank with a cache that holds a sequence of five rows.
 struct Setting {
   explicit Setting(SimulatedRing& ring, CachedOptions const& options = {.mask = causal()})
-      : rank(ring.rank()),
+      : ring(ring),
+        rank(ring.rank()),
         cache(ring, backend, {.kv_heads = 2, .head_dim = 3, .value_dim = 4, .pages = 3, .page_rows = 4}),
         other(ring, backend, cache.shape()),
         attention(ring, backend, options),
@@ -40,6 +41,7 @@ struct Setting {
 
   auto decode() { return attention.decode(cache, sequence, ones(1, 1, 4, 3)); }
 
+  SimulatedRing& ring;
   Rank rank;
   ReferenceBackend backend;
   KvCache<float, ReferenceBackend> cache, other;
@@ -96,6 +98,17 @@ std::vector<BadCall> bad_calls() {
        [](Setting& s) { s.attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 2, 5)}); }},
       {"a bias of sharded queries", "UnsupportedError", "a bias is given to prefill",
        [](Setting& s) { s.attention.prefill(s.cache, s.sequence, ones(1, 1, 4, 3), {.bias = ones(1, 1, 1, 5)}); }},
+      {"a block mask with too few keys", "ShapeError", "block mask covers 4 keys; sequence 0 has 5",
+       [](Setting& s) {
+         CachedAttention attention(s.ring, s.backend, {.block_mask = {8, 4, 1, {true}}, .checked = true});
+         attention.decode(s.cache, s.sequence, ones(1, 1, 4, 3));
+       }},
+      {"a block mask without the queries", "ShapeError",
+       "block mask covers the query positions [0, 6); the queries of sequence 0 have [5, 7)",
+       [](Setting& s) {
+         CachedAttention attention(s.ring, s.backend, {.block_mask = {6, 8, 1, {true}}, .checked = true});
+         attention.decode(s.cache, s.sequence, ones(1, 2, 4, 3), ones(1, 2, 2, 3), ones(1, 2, 2, 4));
+       }},
       {"results of other extents", "ShapeError", "lse has extents",
        [](Setting& s) {
          Tensor output = ones(1, 1, 4, 4);

@@ -251,8 +251,10 @@ class CachedRun {
   }
   std::vector<Index> some_offsets(Sequences const& sequences) {
     std::vector<Index> offsets;
-    if (random(2) == 0)
-      for (Index sequence : sequences) offsets.push_back(random(cache_.length(sequence) + 5) - 3);
+    // Blocks are numbered from position 0.
+    bool const blocks{one_.options.block_mask};
+    if (random(2) == 0 || blocks)
+      for (Index sequence : sequences) offsets.push_back(random(cache_.length(sequence) + 5) - (blocks ? 0 : 3));
     return offsets;
   }
   static std::vector<std::vector<Index>> positions(Sequences const& sequences, Index count) {
@@ -328,6 +330,7 @@ class CachedRun {
     for (std::size_t j = 0; j < keys.size(); ++j) {
       auto const key = static_cast<Index>(j);
       if (!one_.options.mask.visible(position, key) || !Predicate{}(b, head, position, key)) continue;
+      if (!one_.options.block_mask.visible(position, key)) continue;
       if (mask_.size() > 0 && !mask_at(i, key)) continue;
       double logit = 0;
       for (Index d = 0; d < dim; ++d) logit += element(0, query_serial, head, d) * element(0, keys[j], kv_head, d);
@@ -404,6 +407,9 @@ inline std::vector<CachedCase> cached_cases() {
   add({.mask = {.causal = true, .chunk = 9}, .softmax_scale = -0.7, .logit_softcap = 1.5, .checked = true}, 16, true);
   add({.mask = annulus::sliding_window(9, 0), .merge = MergeMethod::gather, .checked = true}, 6, true);
   cases.back().pairs = true;
+  std::vector<bool> blocks(400 * 300);
+  for (std::size_t block = 0; block < blocks.size(); ++block) blocks[block] = block % 300 % 7 != block / 300 % 4;
+  add({.mask = annulus::causal(), .block_mask = {3, 4, 300, blocks}, .sharding = annulus::Zigzag{}}, 3, true);
   return cases;
 }
 

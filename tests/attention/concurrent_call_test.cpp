@@ -1,12 +1,15 @@
-// Calls of one RingAttention that overlap, on two threads or by a predicate: refused instead of sharing buffers.
+// Calls of one RingAttention or CachedAttention that overlap, on two threads or by a predicate: refused instead of sharing
+// buffers.
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <future>
 #include <latch>
 #include <string>
 
+#include "annulus/attention/cached_attention.hpp"
 #include "annulus/attention/ring_attention.hpp"
 #include "annulus/backend/reference/reference.hpp"
 #include "annulus/comm/self.hpp"
@@ -79,4 +82,11 @@ TEST_CASE("a call from within a predicate throws", "[attention]") {
   Rows const x = rows();
   call = [&] { attention.forward(x, x, x); };
   CHECK_THAT(error_of_call(attention), ContainsSubstring("in a predicate"));
+
+  KvCache<float, ReferenceBackend> cache(ring, backend, {.kv_heads = 2, .head_dim = 4, .value_dim = 4});
+  CachedAttention cached(ring, backend, {}, Recursive{&call});
+  std::array const sequence{cache.create()};
+  cached.append(cache, sequence, x, x);
+  call = [&] { cached.decode(cache, sequence, x); };
+  CHECK_THROWS_WITH(call(), ContainsSubstring("decode was called on a CachedAttention while another call of it runs"));
 }

@@ -102,6 +102,8 @@ std::vector<Disagreement> options() {
       {"sharding", "contiguous", "block-striped(3)", [](Call& c) { c.options.sharding = Striped{.block = 3}; }},
       {"query_offset", "unset", "-5", [](Call& c) { c.options.query_offset = -5; }},
       {"rotation", "automatic", "queries", [](Call& c) { c.options.rotation = Rotation::queries; }},
+      {"schedule", "ring", "both_directions", [](Call& c) { c.options.schedule = Schedule::both_directions; }},
+      {"wire", "as_stored", "half", [](Call& c) { c.options.wire = Wire::half; }},
       {"predicate given", "false", "true",
        [](Call& c) {
          c.instead = [](SimulatedRing& ring, Call& call) {

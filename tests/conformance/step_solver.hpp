@@ -259,7 +259,9 @@ class StepSolver {
                      .dk = keys[rank].dk.values(),
                      .dv = keys[rank].dv.values(),
                      .dbias = {},
-                     .dsinks = {}});
+                     .dsinks = {},
+                     .d_joint_keys = {},
+                     .d_joint_values = {}});
       if (query.dbias) all.back().dbias = query.dbias->values();
     }
     std::vector<double> dsinks;

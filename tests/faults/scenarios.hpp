@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "faults/training_run.hpp"
@@ -24,7 +25,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
   static constexpr std::array of_messages{drop, delay, stale, duplicate, truncate, flip, fail, no_memory, stop, die};
   static constexpr std::array of_work{fail, no_memory, stop, die};
   std::vector<Scenario> all;
-  auto const add_all = [&](Scenario scenario, Place place) {
+  auto const add_all = [&](Scenario scenario, Place place, bool damages_messages = true) {
     scenario.fault.place = place;
     int const count = counts_of(scenario)[static_cast<std::size_t>(place)];
     auto const add = [&](auto const& kinds) {
@@ -38,15 +39,29 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             all.push_back(scenario);
           }
     };
-    if (place == Place::compute)
+    if (place == Place::compute || !damages_messages)
       add(of_work);
     else
       add(of_messages);
   };
   for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
-    for (bool checked : {true, false})
-      for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute})
-        add_all({.ranks = ranks, .zero_copy = zero_copy, .rotation = rotation, .checked = checked}, place);
+    for (bool reproducible : {false, true})
+      for (bool checked : {true, false})
+        for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::all_gather, Place::compute}) {
+          Scenario const scenario{.ranks = ranks,
+                                  .zero_copy = zero_copy,
+                                  .rotation = rotation,
+                                  .checked = checked,
+                                  .reproducible = reproducible};
+          add_all(scenario, place);
+        }
+  for (annulus::Rotation rotation : {annulus::Rotation::keys, annulus::Rotation::queries})
+    for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::compute})
+      add_all({.ranks = ranks,
+               .zero_copy = zero_copy,
+               .rotation = rotation,
+               .schedule = annulus::Schedule::both_directions},
+              place);
   for (bool checked : {true, false})
     for (annulus::Rank culprit = 0; culprit < ranks; ++culprit)
       for (int number = 0; number < 6; ++number)
@@ -65,6 +80,25 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
           Scenario scenario{.ranks = ranks, .zero_copy = zero_copy, .checked = checked, .serving = serving};
           add_all(scenario, place);
         }
+  using annulus::Schedule;
+  for (auto [schedule, group] : {std::pair{Schedule::all_gather, ranks},
+                                 {Schedule::tiles, ranks},
+                                 {Schedule::tiles, 2},
+                                 {Schedule::two_levels, 2}})
+    for (bool checked : {true, false})
+      for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::compute}) {
+        if (ranks % group != 0) continue;
+        Scenario scenario{
+            .ranks = ranks,
+            .zero_copy = zero_copy,
+            .rotation = schedule == Schedule::all_gather ? annulus::Rotation::automatic : annulus::Rotation::keys,
+            .schedule = schedule,
+            .group = group,
+            .checked = checked};
+        // Between two of more groups some messages are empty, which damage cannot change.
+        bool const damaged = group == ranks || place == Place::reduction || place == Place::compute;
+        add_all(scenario, place, damaged);
+      }
   for (Scenario& scenario : all)
     if (ends_by_deadline(scenario.fault.kind)) {
       scenario.deadline = short_deadline;

@@ -18,7 +18,6 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -64,9 +63,7 @@ Outcome run(Scenario const& scenario, std::vector<Results> const* expected) {
 class FaultlessRuns {
  public:
   Outcome const& of(Scenario scenario) {
-    bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
-    std::tuple const key(scenario.ranks, scenario.zero_copy, scenario.rotation, scenario.checked, sinks, calls,
-                         scenario.serving);
+    auto const key = scenario.faultless_key();
     std::lock_guard const lock(mutex_);
     auto found = runs_.find(key);
     if (found != runs_.end()) return found->second;
@@ -84,8 +81,7 @@ class FaultlessRuns {
 
  private:
   std::mutex mutex_;
-  std::map<std::tuple<int, ZeroCopy, annulus::Rotation, bool, bool, bool, std::optional<annulus::MergeMethod>>, Outcome>
-      runs_;
+  std::map<decltype(Scenario().faultless_key()), Outcome> runs_;
 };
 
 std::vector<Scenario> every_scenario(FaultlessRuns& faultless) {
@@ -146,10 +142,34 @@ TEST_CASE("a sample of the faults of a simulated ring", "[faults]") {
   check(sample_of(all, all.size() / 300 | 1), faultless);
 }
 
+TEST_CASE("a sample of the faults of reproducible passes", "[faults]") {
+  FaultlessRuns faultless;
+  auto all = every_scenario(faultless);
+  std::erase_if(all, [](Scenario const& scenario) { return !scenario.reproducible; });
+  CHECK(all.size() >= 1000);
+  check(sample_of(all, all.size() / 200 | 1), faultless);
+}
+
 TEST_CASE("a sample of the faults of serving", "[faults]") {
   FaultlessRuns faultless;
   auto all = every_scenario(faultless);
   std::erase_if(all, [](Scenario const& scenario) { return !scenario.serving; });
+  CHECK(all.size() >= 1000);
+  check(sample_of(all, all.size() / 200 | 1), faultless);
+}
+
+TEST_CASE("a sample of the faults in schedules in which ranks form groups", "[faults][schedules]") {
+  FaultlessRuns faultless;
+  auto all = every_scenario(faultless);
+  std::erase_if(all, [](Scenario const& scenario) { return !annulus::has_groups(scenario.schedule); });
+  CHECK(all.size() >= 1000);
+  check(sample_of(all, all.size() / 300 | 1), faultless);
+}
+
+TEST_CASE("a sample of the faults in both directions", "[faults]") {
+  FaultlessRuns faultless;
+  auto all = every_scenario(faultless);
+  std::erase_if(all, [](Scenario const& one) { return one.schedule != annulus::Schedule::both_directions; });
   CHECK(all.size() >= 1000);
   check(sample_of(all, all.size() / 200 | 1), faultless);
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,11 @@ struct Scenario {
   int ranks = 2;
   annulus::ZeroCopy zero_copy = annulus::ZeroCopy::never;
   annulus::Rotation rotation = annulus::Rotation::keys;
+  annulus::Schedule schedule = annulus::Schedule::ring;
+  int group = 0;
   bool checked = true;
-  /// The calls are those of serving instead of training, and partial results meet in this way.
+  bool reproducible = false;  ///< with leaves of one position
+  /// The calls are those of serving instead of training, and partial results are merged in this way.
   std::optional<annulus::MergeMethod> serving{};
   Fault fault{};
   std::chrono::milliseconds deadline{std::chrono::seconds(20)};
@@ -36,6 +40,12 @@ struct Scenario {
   /// Enough steps that calls follow the fault, which is in the first training step unless its place is `call`.
   int training_steps() const { return fault.place == Place::call ? 3 : 2; }
 
+  /// Scenarios with equal keys make the same calls if there is no fault.
+  auto faultless_key() const {
+    return std::tuple(ranks, zero_copy, rotation, schedule, group, reproducible, checked, serving,
+                      fault.place == Place::reduction, fault.place == Place::call);
+  }
+
   std::string text() const {
     return annulus::detail::message_of(name_of(fault.kind), " at ", name_of(fault.place), " ", fault.number,
                                        " of rank ", fault.culprit, " of ", ranks, ", zero_copy ",
@@ -43,6 +53,7 @@ struct Scenario {
                                        serving                               ? annulus::name_of(*serving)
                                        : rotation == annulus::Rotation::keys ? "keys rotate"
                                                                              : "queries rotate",
+                                       ", schedule ", annulus::name_of(schedule), reproducible ? ", reproducible" : "",
                                        ", checks ", checked ? "on" : "off");
   }
 };
@@ -129,10 +140,17 @@ void train(FaultyRank<Ring>& self) {
   using namespace training_run_detail;
   Fault const& fault = self.scenario.fault;
   annulus::Rank const rank = self.ring.rank();
-  annulus::RingAttention attention(
-      self.ring, self.backend, annulus::Options{.rotation = self.scenario.rotation, .checked = self.scenario.checked});
+  bool const splits_heads = self.scenario.schedule == annulus::Schedule::two_levels ||
+                            self.scenario.schedule == annulus::Schedule::both_directions;
+  annulus::RingAttention attention(self.ring, self.backend,
+                                   annulus::Options{.reproducible = self.scenario.reproducible,
+                                                    .reproducible_leaf = 1,
+                                                    .rotation = self.scenario.rotation,
+                                                    .schedule = self.scenario.schedule,
+                                                    .group = self.scenario.group,
+                                                    .checked = self.scenario.checked});
   constexpr annulus::Index rows = 2, heads = 2, dim = 4;
-  Tensor q(1, rows, heads, dim), k(1, rows, 1, dim), v = k, dout = q;
+  Tensor q(1, rows, heads, dim), k(1, rows, splits_heads ? 2 : 1, dim), v = k, dout = q;
   Matrix sinks(heads, 1);
   fill(sinks, 4, 0, 0);
   for (int step = 0; step < self.scenario.training_steps(); ++step) {

@@ -113,6 +113,8 @@ Options any_options(ByteReader& in, Sharding sharding) {
 }
 
 void check_plan(RingPlan const& plan) {
+  if (plan.lanes().size() > 1)
+    for (RingPlan const& lane : plan.lanes()) check_plan(lane);
   for (Rank rank = 0; rank < plan.ranks(); ++rank) {
     require(plan.bytes_sent(rank) >= 0 && plan.peak_buffer_bytes(rank) >= 0, "rank ", rank, " sends ",
             plan.bytes_sent(rank), " bytes and has buffers of ", plan.peak_buffer_bytes(rank), " bytes");
@@ -164,6 +166,9 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
     request.elementwise = in.one_in(2);
     request.zero_copy = in.one_in(2);
     request.checked = in.one_in(2);
+    request.schedule = in.of({Schedule::ring, Schedule::both_directions});
+    request.wire = in.of({Wire::as_stored, Wire::bfloat16, Wire::half});
+    if (in.one_in(4)) request.joint_keys = in.any_number();
     plan_call(options, std::move(request));
   } catch (Error const&) {
   }

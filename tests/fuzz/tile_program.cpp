@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "annulus/nki/program/listing.hpp"
+#include "annulus/nki/validate/text_pass.hpp"
 #include "fuzz/program_mutation.hpp"
 #include "fuzz/property.hpp"
 #include "fuzz/small_programs.hpp"

@@ -40,7 +40,7 @@ class CallRecord {
   }
 
   /// Adds a field: a bool, an integer, a double, or an integer that may be unset. Names have at most 31 characters,
-  /// records at most 48 fields; else throws Error.
+  /// records at most 64 fields; else throws Error.
   template <class Value>
   void add(std::string_view name, Value const& value) {
     if constexpr (std::same_as<Value, bool>) {
@@ -156,7 +156,7 @@ class CallRecord {
   template <class... Parts>
   void append(std::string_view name, std::int64_t value, Parts const&... parts) {
     check<Error>(count_ < fields_.size() && name.size() < 32, "call record: cannot add field ", name,
-                 "; accepted: at most 48 fields, with names of at most 31 characters");
+                 "; accepted: at most 64 fields, with names of at most 31 characters");
     Field& field = fields_[count_++];
     field.name.add(name);
     field.value = value;
@@ -218,7 +218,7 @@ class CallRecord {
     }
   }
 
-  std::array<Field, 48> fields_{};
+  std::array<Field, 64> fields_{};
   std::size_t count_ = 0;
   Refusal refusal_ = Refusal::none;
   FixedText<771> text_{};

@@ -54,7 +54,7 @@ class CacheWriter {
   /// Appends rows that every rank has. The table has room for them.
   template <class T>
   void write(Rank rank, B& backend, CacheCall<T, B> const& call, NewRows<T, Space> const& rows) {
-    Pages<T> pages(call.cache);
+    Pages<T> pages(call.cache, backend);
     pages.extend(call.sequences, rows.rows());
     std::array const all{Segment{0, rows.rows(), 0, 1}};
     for_each_piece(call, pages, rows.rows(), all, rank, [&](std::size_t b, auto const& piece) {
@@ -67,7 +67,7 @@ class CacheWriter {
   template <class T>
   void write_shards(C& ring, B& backend, CacheCall<T, B> const& call, NewRows<T, Space> const& rows,
                     ShardedRows const& sharded, std::uint64_t number, bool checked) {
-    Pages<T> pages(call.cache);
+    Pages<T> pages(call.cache, backend);
     pages.extend(call.sequences, sharded.total());
     Rank const rank = ring.rank();
     int const ranks = ring.size();

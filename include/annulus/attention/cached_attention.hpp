@@ -47,7 +47,7 @@ class CachedAttention {
         backend_(&backend),
         options_(std::move(options)),
         predicate_(std::move(predicate)),
-        calls_(ring, backend) {}
+        calls_(ring, backend, "CachedAttention") {}
 
   CachedOptions const& options() const { return options_; }  ///< as given
 
@@ -70,7 +70,7 @@ class CachedAttention {
   }
 
   /// Attention of queries that every rank has, such as the newest row of each sequence. Every rank attends to the keys
-  /// that it holds, at the same time, and the partial results meet by merge_plan(). All ranks return the same bits.
+  /// that it holds, at the same time, and the partial results are merged by merge_plan(). All ranks return the same bits.
   /// Collective.
   template <Scalar T, class Q>
   auto decode(KvCache<T, B>& cache, std::span<Index const> sequences, Q const& q,
@@ -119,7 +119,7 @@ class CachedAttention {
   /// Exchanges of the last call of decode; that of one rank before the first call.
   MergePlan const& merge_plan() const { return merge_plan_; }
   /// Bytes of the buffers that are kept.
-  Index buffer_bytes() const { return merge_.bytes() + rotation_.bytes() + writer_.bytes(); }
+  Index buffer_bytes() const { return merge_.bytes() + rotation_.bytes() + writer_.bytes() + fold_.bytes(); }
 
  private:
   template <class T>
@@ -164,15 +164,6 @@ class CachedAttention {
     run_forward<T>(cached, view_of(q), operands, rows, given);
   }
 
-  bool is_checked() const {
-#if defined(NDEBUG)
-    constexpr bool by_default = false;
-#else
-    constexpr bool by_default = std::same_as<Space, HostMemory>;
-#endif
-    return options_.checked.value_or(by_default);
-  }
-
   static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
 
   static detail::StateShape state_of(AttentionShape const& shape, Index queries) {
@@ -192,18 +183,12 @@ class CachedAttention {
     return broadcast(pairs->slice(axis::batch, e[0] == 1 ? 0 : item, 1), {1, shape.query_heads, e[2], e[3]});
   }
 
-  /// Runs function(); an error that it throws is thrown by all ranks, as it depends on what all ranks know.
-  template <class Function>
-  static void on_all_ranks(detail::CollectiveCall& call, Function&& function) {
-    try {
-      function();
-    } catch (ShapeError const&) {
-      call.fails_on_all_ranks = true;
-      throw;
-    } catch (UnsupportedError const&) {
-      call.fails_on_all_ranks = true;
-      throw;
-    }
+  template <class T>
+  detail::CollectiveCall call_of(CacheCall<T> const& cached) const {
+    return {.pass = Pass::forward,
+            .label = cached.call,
+            .checked = detail::is_checked<Space>(options_.checked),
+            .name = cached.name};
   }
 
   template <class T>
@@ -231,13 +216,13 @@ template <Communicator C, Backend B, class Predicate>
 requires std::same_as<typename C::memory_space, typename B::memory_space>
 template <class T>
 void CachedAttention<C, B, Predicate>::run_append(CacheCall<T> const& cached, NewRows<T> const& rows) {
-  calls_.execute({Pass::forward, cached.call, is_checked()}, [&](detail::CollectiveCall& call) {
+  calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
     calls_.compare(call, [&](detail::CallRecord& record) {
       detail::record_cache<AccumulatorOf<B, T>>(record, cached, options_, *ring_, call.checked);
       detail::record_rows(record, cached, rows, call.checked);
     });
     if (!cached.sharded) return writer_.write(ring_->rank(), *backend_, cached, rows);
-    on_all_ranks(call, [&] {
+    detail::on_all_ranks(call, [&] {
       keys_.find(options_.sharding, Side::key, calls_.records());
       cached.cache.table().require_room(cached.sequences, keys_.total());
     });
@@ -253,7 +238,7 @@ void CachedAttention<C, B, Predicate>::run_forward(
     NewRows<T> const& rows, detail::FunctionRef<Results<T>(AttentionShape const&, Index)> results) {
   CachedOperands<T, Space> operands = given;
   using A = AccumulatorOf<B, T>;
-  calls_.execute({Pass::forward, cached.call, is_checked()}, [&](detail::CollectiveCall& call) {
+  calls_.execute(call_of(cached), [&](detail::CollectiveCall& call) {
     Results<T> to;
     AttentionRules rules = rules_of(options_);
     AttentionShape shape;
@@ -271,16 +256,25 @@ void CachedAttention<C, B, Predicate>::run_forward(
         merge_plan_ = {ring_->size(), bytes_of_state<A>(shape, queries), options_.merge, options_.link};
       to = results(shape, queries);
     });
-    if (cached.sharded) on_all_ranks(call, [&] { queries_.find(options_.sharding, Side::query, calls_.records()); });
+    Index global_queries = queries;
+    detail::on_all_ranks(call, [&] {
+      if (cached.sharded) {
+        queries_.find(options_.sharding, Side::query, calls_.records());
+        global_queries = queries_.total();
+      }
+      detail::require_blocks(cached, options_.block_mask, operands.query_offsets, global_queries,
+                             rows.given ? rows.rows() : 0);
+    });
     if (rows.given) writer_.write(ring_->rank(), *backend_, cached, rows);
 
-    Index const global_queries = cached.sharded ? queries_.total() : queries;
+    // Called when the work of the call before has been synchronized.
     auto const fold = [&](std::span<Segment const> segments, TensorView<T const, 4, Space> q_rows,
                           RunningState<A, Space> state, Progress progress) {
+      fold_.release();
       for (std::size_t b = 0; b < cached.sequences.size(); ++b) {
         auto const item = static_cast<Index>(b);
         Index const length = cached.cache.length(cached.sequences[b]);
-        Index const offset = operands.query_offsets.empty() ? length - global_queries : operands.query_offsets[b];
+        Index const offset = detail::first_position(operands.query_offsets, b, length, global_queries);
         detail::ItemQueries<T, Space> const item_queries{item,
                                                          segments,
                                                          offset,
@@ -314,7 +308,6 @@ void CachedAttention<C, B, Predicate>::run_forward(
     if (operands.sinks) sinks = *operands.sinks;
     backend_->normalise(state, sinks, to.output, to.lse, TensorView<Accumulator<T>, 3, Space>());
     backend_->synchronize();
-    fold_.release();
   });
 }
 

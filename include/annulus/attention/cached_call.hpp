@@ -64,7 +64,7 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   record.add_named("operation on a cache", digest_of_values(name), call.name);
   record.add_named("data type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
   record.add("accumulator bytes", static_cast<Index>(sizeof(A)));
-  record.add("number of the cache", CachePages<T, B>(call.cache).number());
+  record.add("number of the cache", CachePages<T, B>::number(call.cache));
   auto const history = static_cast<Index>(table.history());
   record.add_named("history of the cache", history, table.changes(), " changes, digest ", table.history());
   record.add("batch", call.batch());
@@ -80,7 +80,7 @@ void record_cache(CallRecord& record, CacheCall<T, B> const& call, CachedOptions
   validate_range<A>(rules);
   if constexpr (!std::same_as<typename B::memory_space, HostMemory>)
     check<UnsupportedError>(!checked, "checked is accepted for operands in host memory");
-  Rank const held_by = CachePages<T, B>(call.cache).rank();
+  Rank const held_by = CachePages<T, B>::rank(call.cache);
   check<ShapeError>(table.ranks() == ring.size() && held_by == ring.rank(), "the cache was made by rank ", held_by,
                     " of ", table.ranks(), " ranks; this is rank ", ring.rank(), " of ", ring.size());
   for (Index sequence : call.sequences) table.length(sequence);
@@ -125,6 +125,27 @@ void require_columns(std::string_view name, CacheCall<T, B> const& call, Optiona
   for (Index sequence : call.sequences)
     check<ShapeError>(pairs->extent(3) >= call.cache.length(sequence) + added, name, " covers ", pairs->extent(3),
                       " keys; sequence ", sequence, " has ", call.cache.length(sequence) + added);
+}
+
+/// Position of query 0 of batch item `item`, whose sequence has `length` rows.
+inline Index first_position(std::span<Index const> offsets, std::size_t item, Index length, Index queries) {
+  return offsets.empty() ? length - queries : offsets[item];
+}
+
+/// Throws ShapeError unless the block mask covers the rows of the sequences, `added` ones included, and the queries.
+template <class T, class B>
+void require_blocks(CacheCall<T, B> const& call, BlockMask const& blocks, std::span<Index const> offsets, Index queries,
+                    Index added) {
+  if (!blocks) return;
+  for (std::size_t b = 0; b < call.sequences.size(); ++b) {
+    Index const sequence = call.sequences[b], length = call.cache.length(sequence) + added;
+    Index const first = first_position(offsets, b, length, queries);
+    check<ShapeError>(queries == 0 || (first >= 0 && first + queries <= blocks.queries()),
+                      "block mask covers the query positions [0, ", blocks.queries(), "); the queries of sequence ",
+                      sequence, " have [", first, ", ", first + queries, ")");
+    check<ShapeError>(length <= blocks.keys(), "block mask covers ", blocks.keys(), " keys; sequence ", sequence,
+                      " has ", length);
+  }
 }
 
 /// Adds queries and operands; returns the shape of the call. `converted` receives a mask of integers.

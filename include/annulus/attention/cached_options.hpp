@@ -15,11 +15,13 @@ namespace annulus {
 
 /// Options of a CachedAttention; they must be equal on all ranks.
 struct CachedOptions {
-  Mask mask{};                            ///< default: every query sees the whole sequence
+  Mask mask{};  ///< default: every query sees the whole sequence
+  /// Hides blocks of queries x keys; covers the positions of all queries and rows. Default: none.
+  BlockMask block_mask{};
   std::optional<double> softmax_scale{};  ///< default 1 / sqrt(head_dim); any finite value
   double logit_softcap = 0;               ///< c > 0: c * tanh(x / c); 0: no cap
   Sharding sharding{};  ///< of the rows of prefill and append_shards; default contiguous, of any lengths
-  MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode meet
+  MergeMethod merge = MergeMethod::automatic;  ///< how the partial results of decode are merged
   LinkRates link = usual_link;                 ///< by which MergeMethod::automatic chooses
   /// Detect errors between ranks, as Options::checked does. Unset: on in builds without NDEBUG.
   std::optional<bool> checked{};
@@ -27,7 +29,10 @@ struct CachedOptions {
 
 /// The rules among the options.
 inline AttentionRules rules_of(CachedOptions const& options) {
-  return {.mask = options.mask, .softmax_scale = options.softmax_scale, .logit_softcap = options.logit_softcap};
+  return {.mask = options.mask,
+          .block_mask = options.block_mask,
+          .softmax_scale = options.softmax_scale,
+          .logit_softcap = options.logit_softcap};
 }
 
 /// Operands of a call in addition to queries, keys and values.

@@ -1,18 +1,21 @@
 #pragma once
-// The collective calls of one RingAttention: numbered, compared across ranks, and guarded, so that a rank that fails
-// alone abandons the ring.
+// The collective calls of one RingAttention or CachedAttention: numbered, compared across ranks, and guarded, so that a
+// rank that fails alone abandons the ring.
 
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "annulus/attention/agreement.hpp"
 #include "annulus/backend/backend.hpp"
+#include "annulus/core/host_memory.hpp"
 #include "annulus/ring/observer.hpp"
 
 namespace annulus::detail {
@@ -26,7 +29,33 @@ struct CollectiveCall {
   std::uint64_t number = 0;
   bool fails_on_all_ranks = false;     ///< all ranks throw the same error: no peer waits, the ring stays open
   bool meets_other_operation = false;  ///< of other ranks, such as a gather
+  std::string_view name = name_of(pass);
 };
+
+/// True if calls on operands in Space are checked. `asked`: Options::checked, or CachedOptions::checked.
+template <class Space>
+bool is_checked(std::optional<bool> asked) {
+#if defined(NDEBUG)
+  constexpr bool by_default = false;
+#else
+  constexpr bool by_default = std::same_as<Space, HostMemory>;
+#endif
+  return asked.value_or(by_default);
+}
+
+/// Runs function(), which depends only on what all ranks know: an error that it throws is thrown by all ranks.
+template <class Function>
+void on_all_ranks(CollectiveCall& call, Function&& function) {
+  try {
+    function();
+  } catch (ShapeError const&) {
+    call.fails_on_all_ranks = true;
+    throw;
+  } catch (UnsupportedError const&) {
+    call.fails_on_all_ranks = true;
+    throw;
+  }
+}
 
 /// Flag of an object that allows one call at a time. Stays with the object: a moved one has no call.
 class CallInProgress {
@@ -42,19 +71,20 @@ class CallInProgress {
   std::atomic_flag flag_;
 };
 
-/// Executes the calls of one RingAttention on one rank.
+/// Executes the calls of one object on one rank.
 template <Communicator C, Backend B>
 class CollectiveCalls {
  public:
-  CollectiveCalls(C& communicator, B& backend) : communicator_(&communicator), backend_(&backend) {}
+  /// `caller`: name of the class whose calls these are.
+  CollectiveCalls(C& communicator, B& backend, std::string_view caller)
+      : communicator_(&communicator), backend_(&backend), caller_(caller) {}
 
   /// Executes body(call), the part of this rank in a collective call. If it throws and the other ranks do not throw the
   /// same, abandons the ring, so that the peers fail at once instead of waiting. Throws Error while another call runs.
   template <class Body>
   void execute(CollectiveCall call, Body&& body) {
-    check<Error>(in_progress_.begin(), "rank ", communicator_->rank(), ": ", name_of(call.pass),
-                 " was called on a RingAttention while another call of it runs, on another thread or in a predicate; "
-                 "accepted: one call at a time");
+    check<Error>(in_progress_.begin(), "rank ", communicator_->rank(), ": ", call.name, " was called on a ", caller_,
+                 " while another call of it runs, on another thread or in a predicate; accepted: one call at a time");
     struct End {
       CallInProgress& call;
       ~End() { call.end(); }
@@ -154,6 +184,7 @@ class CollectiveCalls {
 
   C* communicator_;
   B* backend_;
+  std::string_view caller_;
   std::vector<CallRecord> records_;
   std::vector<std::uint64_t> confirmations_;  ///< of all ranks, at the end of a checked call
   FlightRecord::Tail last_calls_;             ///< before the current call

@@ -23,7 +23,7 @@ struct CacheShape {
   Index head_dim = 1;      ///< elements of a row of k
   Index value_dim = 1;     ///< elements of a row of v
   Index pages = 1;         ///< of each rank
-  Index page_rows = 1024;  ///< rows of a page; shorter runs of rows take slower kernels
+  Index page_rows = 1024;  ///< rows of a page; runs of fewer than 16 to 256 rows take slower kernels
 
   bool operator==(CacheShape const&) const = default;
 };
@@ -32,6 +32,12 @@ namespace detail {
 
 template <class T, class B>
 class CachePages;
+
+/// A number that this process has not given to another cache, whatever its types.
+inline Index next_cache_number() {
+  static std::atomic<Index> made{0};
+  return made.fetch_add(1, std::memory_order_relaxed);
+}
 
 }  // namespace detail
 
@@ -42,7 +48,7 @@ class CachePages;
 /// All ranks make one together and call its functions alike. create, fork, truncate and release send nothing: a rank
 /// that was called differently is found by the next call of CachedAttention, which then throws on all ranks. They throw
 /// ShapeError, and change nothing, for a sequence that does not exist, or a length that it does not have.
-/// The backend must outlive the cache.
+/// The backend allocates the pages, and must outlive the cache; their rows are copied by that of the CachedAttention.
 template <Scalar T, Backend B = CpuBackend>
 class KvCache {
  public:
@@ -52,8 +58,7 @@ class KvCache {
   /// or too large, CommunicationError if they differ between ranks, and Error if a rank has not enough memory.
   template <Communicator C>
   requires std::same_as<typename C::memory_space, Space> KvCache(C& ring, B& backend, CacheShape const& shape)
-      : backend_(&backend), shape_(shape), rank_(ring.rank()), table_(ring.size(), 1, 1) {
-    static std::atomic<Index> made{0};
+      : shape_(shape), rank_(ring.rank()), table_(ring.size(), 1, 1) {
     detail::CallRecord record;
     record.add_named("collective operation", 4, "KvCache");
     record.add_named("element type", static_cast<Index>(data_type<T>), name_of(data_type<T>));
@@ -63,8 +68,8 @@ class KvCache {
     record.add("pages", shape.pages);
     record.add("page_rows", shape.page_rows);
     // Rank 0 numbers the cache; this field of the record is not compared.
-    record.local_queries = made.fetch_add(1, std::memory_order_relaxed);
-    record.fill_or_refuse([&](detail::CallRecord&) { allocate(ring.size()); });
+    record.local_queries = detail::next_cache_number();
+    record.fill_or_refuse([&](detail::CallRecord&) { allocate(ring.size(), backend); });
     number_ = detail::agree(ring, record).front().local_queries;
   }
 
@@ -87,7 +92,7 @@ class KvCache {
  private:
   friend class detail::CachePages<T, B>;
 
-  void allocate(int ranks) {
+  void allocate(int ranks, B& backend) {
     auto const& s = shape_;
     detail::check<ShapeError>(
         s.kv_heads >= 1 && s.head_dim >= 1 && s.value_dim >= 1 && s.pages >= 1 && s.page_rows >= 1, "a cache of ",
@@ -99,12 +104,11 @@ class KvCache {
     detail::require_countable("the values of a cache", values, sizeof(T) * static_cast<std::size_t>(ranks));
     auto const bytes = [](auto const& e) { return e[0] * e[1] * e[2] * e[3] * static_cast<Index>(sizeof(T)); };
     table_ = PageTable(ranks, s.pages, s.page_rows);
-    keys_.emplace(backend_->allocate(bytes(keys)));
-    values_.emplace(backend_->allocate(bytes(values)));
+    keys_.emplace(backend.allocate(bytes(keys)));
+    values_.emplace(backend.allocate(bytes(values)));
     positions_.resize(static_cast<std::size_t>(s.pages * s.page_rows));
   }
 
-  B* backend_;
   CacheShape shape_;
   Rank rank_;
   PageTable table_;

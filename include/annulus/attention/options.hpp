@@ -5,6 +5,7 @@
 
 #include "annulus/mask/attention_rules.hpp"
 #include "annulus/ring/observer.hpp"
+#include "annulus/schedule/estimate.hpp"
 #include "annulus/schedule/ring_plan.hpp"
 #include "annulus/sharding/sharding.hpp"
 
@@ -32,6 +33,13 @@ struct Options {
   /// queries, or of the keys. Leaves are computed apart, and their partial results are joined in a fixed binary tree.
   Index reproducible_leaf = AttentionRules{}.reproducible_leaf;
   Rotation rotation = Rotation::automatic;  ///< default: the side that sends fewer bytes
+  Schedule schedule = Schedule::ring;       ///< how rows travel (schedule/schedule.hpp); results agree within rounding
+  int group = 0;  ///< consecutive ranks of a group, in schedules that have groups; 0: as many as send the fewest bytes
+  /// Of the ranks and links, for Schedule::automatic, which then chooses the least estimated time. Unset: the fewest bytes.
+  std::optional<Rates> rates{};
+  /// Type in which float and double operands travel. With a narrower one, results are those of q, k, v and dout rounded
+  /// to it, on every rank and for every rotation; joint keys, and all sums, keep their type. Host memory only.
+  Wire wire = Wire::as_stored;
   /// Detect errors between ranks: payloads and call records carry checksums, values that must be equal on all ranks are
   /// compared, and a call ends with a final confirmation, so that no rank returns if another throws. Host memory only;
   /// costs a pass over all bytes exchanged. Unset: on in builds without NDEBUG.

@@ -1,6 +1,5 @@
 #pragma once
-// Fold of the pages of a cached sequence into the states of queries: one step of the backend for each run of pages that
-// are adjacent in memory.
+// Fold of the pages of a cached sequence into the states of queries: one step of the backend for each part of them.
 
 #include <array>
 #include <cstddef>
@@ -44,6 +43,13 @@ class PageFold {
  public:
   /// Call when the backend has been synchronized: storage is reused.
   void release() { used_tiles_ = used_items_ = 0; }
+  /// Of the storage.
+  Index bytes() const {
+    std::size_t sum = 0;
+    for (Item const& item : items_) sum += item.positions.capacity() * sizeof(Index);
+    for (std::vector<Tile> const& tiles : tiles_) sum += tiles.capacity() * sizeof(Tile);
+    return static_cast<Index>(sum);
+  }
 
   /// Starts adding this rank's keys of a sequence to `state`, whose batch extent is 1. `rules`: with softmax_scale set.
   template <class T, class B, class A, class Space>
@@ -60,11 +66,19 @@ class PageFold {
     constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
     if constexpr (restricts) item.predicate = {&predicate, queries.item};
 
-    CachePages<T, B> const pages(cache);
-    pages.for_each_run(sequence, segments_, [&](auto const& k, auto const& v, auto positions, auto segments) {
+    CachePages<T, B> const pages(cache, backend);
+    pages.for_each_part(sequence, runs_, [&](auto const& k, auto const& v, auto positions) {
       if (used_tiles_ == tiles_.size()) tiles_.emplace_back();
       std::vector<Tile>& tiles = tiles_[used_tiles_];
-      finder_.find(queries.segments, segments, rules.mask, queries.offset, restricts || queries.mask.data(), &tiles);
+      tiles.clear();
+      for (CacheRuns::Run const& run : runs_.runs()) {
+        finder_.find(queries.segments, runs_.segments(run), rules.mask, queries.offset,
+                     restricts || queries.mask.data(), &of_run_, rules.block_mask);
+        for (Tile tile : of_run_) {
+          tile.key_begin += run.first_row;
+          tiles.push_back(tile);
+        }
+      }
       if (tiles.empty()) return;
       ++used_tiles_;
       backend.fold(Step<T, Asked, Space>{.tiles = tiles,
@@ -91,7 +105,8 @@ class PageFold {
   std::deque<Item> items_;
   std::deque<std::vector<Tile>> tiles_;
   std::size_t used_items_ = 0, used_tiles_ = 0;
-  std::vector<Segment> segments_;
+  CacheRuns runs_;
+  std::vector<Tile> of_run_;
   TileFinder finder_;
 };
 

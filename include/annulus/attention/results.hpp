@@ -20,6 +20,7 @@ struct GivenOperands {
   bool mask = false;       ///< Operands::mask
   bool documents = false;  ///< Operands::query_segments and key_segments
   bool sinks = false;      ///< Operands::sinks
+  bool joint = false;      ///< Operands::joint_keys and joint_values
 
   bool operator==(GivenOperands const&) const = default;
 };
@@ -48,9 +49,11 @@ struct Gradients {
   /// Type of dsinks: two axes, in the accumulator type of T's elements.
   using Sinks = MadeLike<T, Accumulator<ScalarOf<T>>, 2>;
 
-  T dq, dk, dv;                   ///< shaped as q, k and v, each in its axis order
-  std::optional<T> dbias{};       ///< shaped as the bias, with bias_gradient: the share of this rank's queries
-  std::optional<Sinks> dsinks{};  ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
+  T dq, dk, dv;                       ///< shaped as q, k and v, each in its axis order
+  std::optional<T> dbias{};           ///< shaped as the bias, with bias_gradient: the share of this rank's queries
+  std::optional<Sinks> dsinks{};      ///< [query_heads, n], with sink logits: summed over all ranks, equal on all
+  std::optional<T> d_joint_keys{};    ///< shaped as joint_keys, if given: summed over all ranks, equal on all
+  std::optional<T> d_joint_values{};  ///< the same of joint_values
 };
 
 namespace detail {
@@ -58,7 +61,8 @@ namespace detail {
 template <class OptionalOperands>
 GivenOperands given_operands(OptionalOperands const& operands) {
   return {static_cast<bool>(operands.bias), static_cast<bool>(operands.mask),
-          static_cast<bool>(operands.query_segments), static_cast<bool>(operands.sinks)};
+          static_cast<bool>(operands.query_segments), static_cast<bool>(operands.sinks),
+          static_cast<bool>(operands.joint_keys)};
 }
 
 /// Throws ShapeError unless the backward pass is given the optional operands that the forward pass was given.
@@ -69,7 +73,8 @@ inline void require_operands_of_forward(std::optional<GivenOperands> const& forw
     for (auto const& [is_given, name] : {std::pair{given.bias, "bias"},
                                          {given.mask, "mask"},
                                          {given.documents, "document ids"},
-                                         {given.sinks, "sink logits"}})
+                                         {given.sinks, "sink logits"},
+                                         {given.joint, "joint keys"}})
       if (is_given) names += (names.empty() ? "" : ", ") + std::string(name);
     return names.empty() ? "none" : names;
   };
@@ -99,6 +104,10 @@ Gradients<T> make_gradients(Q const& q, K const& k, V const& v, OptionalOperands
   Gradients<T> result{like(q), like(k), like(v)};
   if (operands.bias_gradient) result.dbias.emplace(make_like<Scalar, 4>(q, operands.bias->extents()));
   if (operands.sinks) result.dsinks.emplace(make_like<Accumulator<Scalar>, 2>(q, operands.sinks->extents()));
+  if (operands.joint_keys) {
+    result.d_joint_keys.emplace(make_like<Scalar, 4>(q, operands.joint_keys->extents()));
+    result.d_joint_values.emplace(make_like<Scalar, 4>(q, operands.joint_values->extents()));
+  }
   return result;
 }
 

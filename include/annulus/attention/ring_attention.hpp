@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/attention/call_request.hpp"
 #include "annulus/attention/collective_call.hpp"
 #include "annulus/attention/options.hpp"
 #include "annulus/attention/results.hpp"
 #include "annulus/attention/validate.hpp"
 #include "annulus/core/function_ref.hpp"
-#include "annulus/ring/backward_pass.hpp"
-#include "annulus/ring/forward_pass.hpp"
+#include "annulus/ring/grouped_pass.hpp"
 #include "annulus/tensor/eigen.hpp"
 
 /// Exact ring attention, forward and backward.
@@ -53,7 +53,7 @@ class RingAttention {
         backend_(&backend),
         options_(std::move(options)),
         predicate_(std::move(predicate)),
-        calls_(communicator, backend) {}
+        calls_(communicator, backend, "RingAttention") {}
 
   /// Movable only: other ranks may be reading its buffers.
   RingAttention(RingAttention&&) = default;
@@ -87,7 +87,7 @@ class RingAttention {
     ForwardViews<ScalarOf<Q>> const views{view_of(output), view_of(lse),
                                           detail::view_if_given<Statistics>(lse_remainder)};
     auto const given = [&](AttentionShape const& shape, Index queries) {
-      require_forward(shape, queries, views.output, views.lse, views.lse_remainder);
+      detail::require_forward(shape, queries, views.output, views.lse, views.lse_remainder);
       return views;
     };
     run_forward<ScalarOf<Q>>(call_of(Pass::forward, operands), {view_of(q), view_of(k), view_of(v)}, operands, given);
@@ -111,6 +111,8 @@ class RingAttention {
                                          view_of(with_axes(result->dv, axis_order_of(v)))};
       if (result->dbias) views.dbias = view_of(*result->dbias);
       if (result->dsinks) views.dsinks = view_of(*result->dsinks);
+      if (result->d_joint_keys) views.d_joint_keys = view_of(*result->d_joint_keys);
+      if (result->d_joint_values) views.d_joint_values = view_of(*result->d_joint_values);
       return views;
     };
     run_backward<Scalar, Scalar>(call_of(Pass::backward, operands), {view_of(q), view_of(k), view_of(v)},
@@ -162,23 +164,25 @@ class RingAttention {
     detail::check<Error>(known.has_value(),
                          "positions are known after the first call of a RingAttention; before it, "
                          "positions(ring, sharding, tokens) gives them");
-    if (side == Side::key) return positions_of(known->key_segments(communicator_->rank()));
-    std::vector<Index> queries = positions_of(known->query_segments(communicator_->rank()));
-    for (Index& position : queries) position += known->request().rules.query_offset.value_or(0);
-    return queries;
+    PlanRequest const& request = known->request();
+    auto const& lengths = side == Side::key ? request.key_lengths : request.query_lengths;
+    std::vector<Index> places = positions_of(request.sharding.segments(side, communicator_->rank(), lengths));
+    if (side == Side::query)
+      for (Index& position : places) position += request.rules.query_offset.value_or(0);
+    return places;
   }
   /// Bytes of the buffers held for a pass. Equal to plan(pass)->peak_buffer_bytes(rank) unless an earlier call with
   /// other operands needed more.
-  Index buffer_bytes(Pass pass) const { return state(pass).buffers.bytes(); }
+  Index buffer_bytes(Pass pass) const { return state(pass).buffers[0].bytes() + state(pass).buffers[1].bytes(); }
 
  private:
   using Call = detail::CollectiveCall;
 
   struct PassState {
     std::optional<RingPlan> plan;
-    detail::CallRecord call;             ///< call that the plan was made for
-    bool buffers_bias_gradient = false;  ///< see prepare()
-    detail::RingBuffers<C, B> buffers;
+    detail::CallRecord call;  ///< call that the plan was made for
+    int gradient_bytes = 0;   ///< see prepare()
+    std::array<detail::RingBuffers<C, B>, detail::max_lanes> buffers;
   };
 
   template <class T>
@@ -208,37 +212,19 @@ class RingAttention {
   void run_backward(Call begun, StepOperands<T, Space> const& own, BackwardViews<T> const& known,
                     Operands<T, Space> operands, detail::FunctionRef<GradientViews<G, Space>()> results);
 
-  template <class T, class L>
-  static void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
-                              TensorView<L, 3, Space> const& lse, TensorView<L, 3, Space> const& lse_remainder) {
-    detail::require_extents("output", output, {shape.batch, local_queries, shape.query_heads, shape.value_dim},
-                            "[batch, local_queries, query_heads, value_dim]");
-    detail::require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries},
-                            "[batch, query_heads, local_queries]");
-    if (lse_remainder.data())
-      detail::require_extents("lse_remainder", lse_remainder, lse.extents(), "the extents of lse");
-  }
-
   template <class T>
   Call call_of(Pass pass, Operands<T, Space> const& operands) const {
     return {pass, operands.call, is_checked(), {options_.observer, pass, communicator_->rank()}};
   }
 
-  bool is_checked() const {
-#if defined(NDEBUG)
-    constexpr bool by_default = false;
-#else
-    constexpr bool by_default = std::same_as<Space, HostMemory>;
-#endif
-    return options_.checked.value_or(by_default);
-  }
+  bool is_checked() const { return detail::is_checked<Space>(options_.checked); }
 
   /// Validates this rank's arguments, converts integer operands, compares the calls of all ranks, and makes the plan. All
   /// ranks throw, or none.
-  /// `buffers_bias_gradient`: dbias is summed in a buffer, as its elements are not of the type of the sums.
+  /// `gradient_bytes`: of an element of the gradients in the backward pass.
   template <class T, class Check>
   RingPlan const& prepare(Call& call, StepOperands<T, Space> const& own, Operands<T, Space>& operands,
-                          bool buffers_bias_gradient, Check&& check_results) {
+                          int gradient_bytes, Check&& check_results) {
     AttentionShape shape;
     Problem problem;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
@@ -250,11 +236,13 @@ class RingAttention {
                                         "checked and require_finite are accepted for operands in host memory");
       shape = detail::validate_shapes(own.q, own.k, own.v);
       detail::validate_operands(operands, shape, queries, keys);
+      detail::validate_wire<T, Space>(options_.wire);
+      if (operands.joint_keys) detail::validate_joint_keys(rules_of(options_));
       operands.mask.convert("mask", converted_[0]);
       operands.query_segments.convert("query_segments", converted_[1]);
       operands.key_segments.convert("key_segments", converted_[2]);
       check_results(shape);
-      require_first_shapes(shape, queries, keys);
+      if (first_) first_->require_same({shape, queries, keys});
       problem = detail::problem_of(call.pass, shape, communicator_->size(), queries, keys, rules_of(options_), operands,
                                    restricts);
       Support const support = std::as_const(*backend_).supports(problem);
@@ -263,51 +251,21 @@ class RingAttention {
                           call.checked);
     });
     PassState& planned = state(call.pass);
-    if (!is_as_before(planned, record) || planned.buffers_bias_gradient != buffers_bias_gradient) {
-      PlanRequest request = request_of<T>(call, problem, operands);
-      if (operands.bias_gradient && buffers_bias_gradient)
-        request.bias_gradient_elements = operands.bias->extent(0) * operands.bias->extent(1) * operands.bias->extent(3);
+    if (!is_as_before(planned, record) || planned.gradient_bytes != gradient_bytes) {
+      PlanRequest request = detail::request_of<AccumulatorOf<B, T>>(
+          call, problem, options_, operands, calls_.records(), detail::shares_memory(*communicator_), gradient_bytes);
       // All ranks have the same records, so all of them reject the same requests.
-      try {
+      detail::on_all_ranks(call, [&] {
         detail::validate_global(request, operands);
-        planned.plan.emplace(std::move(request));
-      } catch (ShapeError const&) {
-        call.fails_on_all_ranks = true;
-        throw;
-      } catch (UnsupportedError const&) {
-        call.fails_on_all_ranks = true;
-        throw;
-      }
+        RingPlan plan = best_plan(request, options_.rates);
+        detail::require_support_of_groups(*backend_, problem, plan);
+        planned.plan = std::move(plan);
+      });
       planned.call = record;
-      planned.buffers_bias_gradient = buffers_bias_gradient;
-      first_ = FirstCall{shape, queries, keys};
+      planned.gradient_bytes = gradient_bytes;
+      first_ = detail::FirstCall{shape, queries, keys};
     }
     return *planned.plan;
-  }
-
-  template <class T>
-  PlanRequest request_of(Call const& call, Problem const& problem, Operands<T, Space> const& operands) const {
-    PlanRequest request{.pass = call.pass,
-                        .shape = problem.shape,
-                        .query_lengths = {},
-                        .key_lengths = {},
-                        .sharding = options_.sharding,
-                        .rules = problem.rules,
-                        .rotation = options_.rotation,
-                        .element_bytes = static_cast<int>(sizeof(T)),
-                        .accumulator_bytes = static_cast<int>(sizeof(AccumulatorOf<B, T>)),
-                        .lse_bytes = static_cast<int>(sizeof(Accumulator<T>)),
-                        .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
-                        .segments = static_cast<bool>(operands.query_segments),
-                        .elementwise = restricts || operands.mask,
-                        .bound_to_queries = operands.bias || operands.mask,
-                        .zero_copy = detail::shares_memory(*communicator_),
-                        .checked = call.checked};
-    for (detail::CallRecord const& other : calls_.records()) {
-      request.query_lengths.push_back(other.local_queries);
-      request.key_lengths.push_back(other.local_keys);
-    }
-    return request;
   }
 
   /// True if all ranks are called as they were when the plan of the pass was made. A plan depends on the record of this
@@ -322,37 +280,32 @@ class RingAttention {
     return true;
   }
 
-  void require_first_shapes(AttentionShape const& shape, Index queries, Index keys) const {
-    if (!first_) return;
-    auto const list = [](FirstCall const& call) {
-      return std::array{call.shape.batch,    call.queries,        call.keys,           call.shape.query_heads,
-                        call.shape.kv_heads, call.shape.head_dim, call.shape.value_dim};
-    };
-    auto const seen = list({shape, queries, keys});
-    detail::check<ShapeError>(seen == list(*first_),
-                              "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ",
-                              seen, "; the first call fixed them to ", list(*first_));
-  }
+  using Context = detail::PassContext<C, B, Predicate>;
 
-  detail::PassContext<C, B, Predicate> context(Call const& call, RingPlan const& plan) {
-    state(call.pass).buffers.call = call.number;
-    state(call.pass).buffers.recorder = call.recorder;
-    return {plan, *communicator_, *backend_, predicate_, state(call.pass).buffers, options_.require_finite};
+  /// The context of a lane of the plan.
+  Context context(Call const& call, RingPlan const& lane) {
+    auto& buffers = state(call.pass).buffers[lane.backwards() ? 1 : 0];
+    buffers.call = call.number;
+    buffers.recorder = call.recorder;
+    return {lane, *communicator_, *backend_, predicate_, buffers, options_.require_finite};
+  }
+  /// Calls function(contexts of all lanes of the plan).
+  template <class Function>
+  void with_lanes(Call const& call, RingPlan const& plan, Function&& function) {
+    auto const lanes = plan.lanes();
+    std::array const contexts{context(call, lanes.front()), context(call, lanes.back())};
+    function(std::span<Context const>(contexts).first(lanes.size()));
   }
   PassState& state(Pass pass) { return states_[pass == Pass::forward ? 0 : 1]; }
   PassState const& state(Pass pass) const { return states_[pass == Pass::forward ? 0 : 1]; }
 
-  struct FirstCall {
-    AttentionShape shape;
-    Index queries, keys;
-  };
   static constexpr bool restricts = !std::same_as<Predicate, EveryPair>;
 
   C* communicator_;
   B* backend_;
   Options options_;
   Predicate predicate_;
-  std::optional<FirstCall> first_;
+  std::optional<detail::FirstCall> first_;
   /// Mask, query and key document ids, if they are given in another type than the kernels take.
   std::array<std::vector<std::byte>, 3> converted_;
   detail::CollectiveCalls<C, B> calls_;
@@ -367,10 +320,12 @@ void RingAttention<C, B, Predicate>::run_forward(
     detail::FunctionRef<ForwardViews<T>(AttentionShape const&, Index)> results) {
   calls_.execute(begun, [&](Call& call) {
     ForwardViews<T> views;
-    RingPlan const& plan = prepare(call, own, operands, false, [&](AttentionShape const& shape) {
+    RingPlan const& plan = prepare(call, own, operands, sizeof(T), [&](AttentionShape const& shape) {
       views = results(shape, own.q.extent(axis::sequence));
     });
-    detail::forward_pass(context(call, plan), own, operands, views.output, views.lse, views.lse_remainder);
+    with_lanes(call, plan, [&](std::span<Context const> lanes) {
+      detail::forward_of_groups(lanes, own, operands, views.output, views.lse, views.lse_remainder);
+    });
   });
 }
 
@@ -382,15 +337,16 @@ void RingAttention<C, B, Predicate>::run_backward(Call begun, StepOperands<T, Sp
                                                   detail::FunctionRef<GradientViews<G, Space>()> results) {
   calls_.execute(begun, [&](Call& call) {
     GradientViews<G, Space> gradients;
-    constexpr bool buffers_bias_gradient = !std::same_as<G, AccumulatorOf<B, T>>;
-    RingPlan const& plan = prepare(call, own, operands, buffers_bias_gradient, [&](AttentionShape const& shape) {
-      require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
+    RingPlan const& plan = prepare(call, own, operands, sizeof(G), [&](AttentionShape const& shape) {
+      detail::require_forward(shape, own.q.extent(axis::sequence), known.output, known.lse, known.lse_remainder);
       detail::require_extents("dout", known.dout, known.output.extents(), "the extents of output");
       gradients = results();
       detail::require_gradients(own, operands, gradients);
     });
-    detail::backward_pass(context(call, plan), own, operands, known.dout, known.output, known.lse, known.lse_remainder,
-                          gradients);
+    with_lanes(call, plan, [&](std::span<Context const> lanes) {
+      detail::backward_of_groups(lanes, own, operands, known.dout, known.output, known.lse, known.lse_remainder,
+                                 gradients);
+    });
   });
 }
 

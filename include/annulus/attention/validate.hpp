@@ -1,6 +1,7 @@
 #pragma once
 // Validation of the user's options and operands, by the compiler and at run time. No function here communicates.
 
+#include <array>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
@@ -126,6 +127,32 @@ void require_extents(std::string_view name, TensorView<T, N, Space> const& view,
                     meaning);
 }
 
+/// Throws ShapeError unless output, lse and, if given, lse_remainder have the extents of a forward pass.
+template <class T, class L, class Space>
+void require_forward(AttentionShape const& shape, Index local_queries, TensorView<T, 4, Space> const& output,
+                     TensorView<L, 3, Space> const& lse, TensorView<L, 3, Space> const& lse_remainder) {
+  require_extents("output", output, {shape.batch, local_queries, shape.query_heads, shape.value_dim},
+                  "[batch, local_queries, query_heads, value_dim]");
+  require_extents("lse", lse, {shape.batch, shape.query_heads, local_queries}, "[batch, query_heads, local_queries]");
+  if (lse_remainder.data()) require_extents("lse_remainder", lse_remainder, lse.extents(), "the extents of lse");
+}
+
+/// Shapes of the first call of a RingAttention, which all later ones have.
+struct FirstCall {
+  AttentionShape shape;
+  Index queries, keys;  ///< of this rank
+
+  void require_same(FirstCall const& other) const {
+    auto const list = [](FirstCall const& call) {
+      return std::array{call.shape.batch,    call.queries,        call.keys,           call.shape.query_heads,
+                        call.shape.kv_heads, call.shape.head_dim, call.shape.value_dim};
+    };
+    check<ShapeError>(list(other) == list(*this),
+                      "[batch, local_queries, local_keys, query_heads, kv_heads, head_dim, value_dim] are ",
+                      list(other), "; the first call fixed them to ", list(*this));
+  }
+};
+
 /// Throws ShapeError unless `view`, a bias or boolean mask, is [batch|1, query_heads|1, local_queries, any].
 template <class T, class Space>
 void require_pairs(std::string_view name, TensorView<T, 4, Space> const& view, AttentionShape const& shape,
@@ -153,6 +180,15 @@ void require_gradients(StepOperands<T, Space> const& own, Operands<T, Space> con
     require_extents("dsinks", gradients.dsinks, operands.sinks->extents(), "[query_heads, n]");
   else
     check<ShapeError>(!gradients.dsinks.data(), "dsinks is given without sink logits");
+  if (operands.joint_keys) {
+    require_extents("d_joint_keys", gradients.d_joint_keys, operands.joint_keys->extents(),
+                    "the extents of joint_keys");
+    require_extents("d_joint_values", gradients.d_joint_values, operands.joint_values->extents(),
+                    "the extents of joint_values");
+  } else {
+    check<ShapeError>(!gradients.d_joint_keys.data() && !gradients.d_joint_values.data(),
+                      "d_joint_keys or d_joint_values are given without joint keys");
+  }
 }
 
 /// Shape of a call, from q [batch, local_queries, query_heads, head_dim], k [batch, local_keys, kv_heads, head_dim] and
@@ -203,14 +239,44 @@ void validate_operands(Operands<T, Space> const& operands, AttentionShape const&
   if (operands.sinks)
     require_extents("sinks", *operands.sinks, {shape.query_heads, operands.sinks->extent(1)},
                     "[query_heads] or [query_heads, n]");
+  check<ShapeError>(
+      static_cast<bool>(operands.joint_keys) == static_cast<bool>(operands.joint_values),
+      operands.joint_keys ? "joint_keys are given without joint_values" : "joint_values are given without joint_keys",
+      "; give both or none");
+  if (!operands.joint_keys) return;
+  Index const joint = operands.joint_keys->extent(axis::sequence);
+  require_extents("joint_keys", *operands.joint_keys, {shape.batch, joint, shape.kv_heads, shape.head_dim},
+                  "[batch, n, kv_heads, head_dim]");
+  require_extents("joint_values", *operands.joint_values, {shape.batch, joint, shape.kv_heads, shape.value_dim},
+                  "[batch, n, kv_heads, value_dim], with the n of joint_keys");
+  check<UnsupportedError>(std::same_as<Space, HostMemory> || !operands.query_segments,
+                          "joint keys and document ids are accepted together for operands in host memory");
 }
 
-/// Digest of the elements in row-major order, independent of their strides.
-template <class T>
-std::uint64_t digest_of_values(TensorView<T const, 2> const& values) {
-  std::uint64_t digest = 0;
-  for (Index i = 0; i < values.extent(0); ++i)
-    for (Index j = 0; j < values.extent(1); ++j) digest = digest_of(std::as_bytes(std::span(&values(i, j), 1)), digest);
+/// Throws UnsupportedError for a wire type that operands of T in memory Space cannot have.
+template <class T, class Space>
+void validate_wire(Wire wire) {
+  if (wire == Wire::as_stored) return;
+  check<UnsupportedError>(sizeof(T) > 2, "wire ", name_of(wire), " for operands of ", name_of(data_type<T>),
+                          "; accepted for float32 and float64, or Wire::as_stored");
+  check<UnsupportedError>(std::same_as<Space, HostMemory>, "wire ", name_of(wire),
+                          " is accepted for operands in host memory");
+}
+
+/// Throws UnsupportedError for rules that have no meaning for keys without a position.
+inline void validate_joint_keys(AttentionRules const& rules) {
+  check<UnsupportedError>(!rules.dropout.active(),
+                          "joint keys with dropout, which drops pairs by position; accepted: probability 0");
+  check<UnsupportedError>(!rules.reproducible,
+                          "joint keys with reproducible: their gradients are summed rank by rank; accepted: false");
+}
+
+/// Digest of the elements in row-major order, independent of their strides. `seed`: digest of what is before them.
+template <class T, std::size_t N>
+std::uint64_t digest_of_values(TensorView<T const, N> const& values, std::uint64_t seed = 0) {
+  std::uint64_t digest = seed;
+  for_each_element(values, values,
+                   [&](T const& value, T const&) { digest = digest_of(std::as_bytes(std::span(&value, 1)), digest); });
   return digest;
 }
 
@@ -231,7 +297,8 @@ Problem problem_of(Pass pass, AttentionShape const& shape, int ranks, Index loca
           .boolean_mask = static_cast<bool>(operands.mask),
           .predicate = predicate,
           .segments = static_cast<bool>(operands.query_segments),
-          .sinks = operands.sinks ? operands.sinks->extent(1) : 0};
+          .sinks = operands.sinks ? operands.sinks->extent(1) : 0,
+          .joint_keys = operands.joint_keys ? operands.joint_keys->extent(axis::sequence) : 0};
 }
 
 /// Adds the sharding, compared by its fingerprint and shown by its name.
@@ -259,6 +326,16 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   problem.rules.visit([&](std::string_view name, auto value) { record.add(name, value); });
   record_sharding(record, options.sharding);
   record.add_named("rotation", static_cast<Index>(options.rotation), name_of(options.rotation));
+  record.add_named("schedule", static_cast<Index>(options.schedule), name_of(options.schedule));
+  record.add("group", static_cast<Index>(options.group));
+  if (options.rates) {
+    Rates const& r = *options.rates;
+    std::array const values{r.flops,        r.step_overhead,  r.overlap,     static_cast<double>(r.group),
+                            r.near.latency, r.near.bandwidth, r.far.latency, r.far.bandwidth};
+    auto const digest = static_cast<Index>(digest_of(std::as_bytes(std::span(values))));
+    record.add_named("rates", digest, "values with digest ", digest);
+  }
+  record.add_named("wire", static_cast<Index>(options.wire), name_of(options.wire));
   record.add("predicate given", problem.predicate);
   record.add("bias given", problem.bias);
   record.add("bias batch extent", operands.bias ? operands.bias->extent(0) : 0);
@@ -266,16 +343,29 @@ void record_call(CallRecord& record, Problem const& problem, Options const& opti
   record.add("bias key extent", operands.bias ? operands.bias->extent(3) : 0);
   record.add("bias_gradient", problem.bias_gradient);
   record.add("mask operand given", problem.boolean_mask);
+  if (options.schedule != Schedule::ring) {
+    // Ranks that exchange rows of a mask must know its extents.
+    record.add("mask operand batch extent", operands.mask ? operands.mask->extent(0) : 0);
+    record.add("mask operand head extent", operands.mask ? operands.mask->extent(1) : 0);
+  }
   record.add("mask operand key extent", operands.mask ? operands.mask->extent(3) : 0);
   record.add("document ids given", problem.segments);
   record.add("sink logits given", static_cast<bool>(operands.sinks));
   record.add("sink logits per head", problem.sinks);
+  record.add("joint keys given", static_cast<bool>(operands.joint_keys));
+  record.add("joint keys", problem.joint_keys);
   record.add("checked", checked);
   record.add("require_finite", options.require_finite);
   if constexpr (std::same_as<Space, HostMemory>)
     if (checked && operands.sinks) {
       auto const digest = static_cast<Index>(digest_of_values(*operands.sinks));
       record.add_named("sink logits", digest, "values with digest ", digest);
+    }
+  if constexpr (std::same_as<Space, HostMemory>)
+    if (checked && operands.joint_keys) {
+      auto const digest =
+          static_cast<Index>(digest_of_values(*operands.joint_values, digest_of_values(*operands.joint_keys)));
+      record.add_named("joint key values", digest, "values with digest ", digest);
     }
 }
 
@@ -294,6 +384,11 @@ void validate_global(PlanRequest& request, Operands<T, Space> const& operands) {
     check<ShapeError>(operands.mask->extent(3) == keys, "mask covers ", operands.mask->extent(3),
                       " keys; expected global_keys = ", keys);
   request.rules.query_offset = query_offset_of(request.rules, queries, keys);
+  bool const shared_bias = operands.bias_gradient && request.pass == Pass::backward && operands.bias->extent(1) == 1;
+  check<UnsupportedError>(
+      !(request.schedule == Schedule::both_directions && request.rules.reproducible && shared_bias),
+      "schedule both_directions and reproducible with the gradient of a bias that all heads share: the halves of the "
+      "heads are added in an order that depends on the ranks; accepted: a bias for each head, or Schedule::ring");
   Index const reach = std::abs(*request.rules.query_offset) + queries;
   if (request.rules.dropout.active())
     check<UnsupportedError>(reach < dropout_position_limit && keys < dropout_position_limit,

@@ -25,6 +25,7 @@ struct Problem {
   bool predicate = false;                  ///< a predicate other than EveryPair
   bool segments = false;                   ///< document ids
   Index sinks = 0;                         ///< sink logits per query head
+  Index joint_keys = 0;                    ///< keys that all ranks hold
 };
 
 /// Answer of a backend: supported, or the reason why not.

@@ -42,6 +42,11 @@ HOW = [
     {"sharding": annulus.ExplicitMap([[5, 3, 4], [], [i for i in range(23) if i not in (3, 4, 5)]])},
     {"sharding": annulus.ExplicitMap([range(12), range(12, 23), []], [[], range(10, 23), range(10)])},
     {"require_finite": True, "threads": 1},
+    {"schedule": "two_levels"},
+    {"schedule": "tiles", "group": RANKS, "sharding": "zigzag"},
+    {"schedule": "all_gather"},
+    {"schedule": "automatic"},
+    {"schedule": "both_directions", "sharding": "zigzag"},
 ]
 
 
@@ -122,6 +127,8 @@ class Results(unittest.TestCase):
         self.assertEqual(plan.bytes_sent, sum(plan.rank(rank).bytes_sent for rank in range(8)))
         backward = annulus.plan(8, 131072, heads=32, kv_heads=8, head_dim=128, dtype="bfloat16", pass_="backward")
         self.assertEqual(backward.rank(0).bytes_sent, 1472 << 20)
+        tiles = annulus.plan(64, 131072, heads=32, head_dim=128, schedule="tiles", group=8)
+        self.assertLess(tiles.bytes_sent, 0.3 * annulus.plan(64, 131072, heads=32, head_dim=128).bytes_sent)
         balanced = annulus.plan(4, 4096, heads=1, head_dim=64, causal=True, sharding="zigzag").imbalance
         self.assertLess(balanced, annulus.plan(4, 4096, heads=1, head_dim=64, causal=True).imbalance)
 

@@ -19,12 +19,12 @@ class DecodeFold {
   using Scratch = DecodeHeads<T>;
 
  public:
-  /// True if the step has few query rows for each kv head, and many keys: otherwise packed panels are faster. Products
-  /// are summed in another order than in the backward pass, which must not need the same bits.
+  /// True if the step has few query rows for each kv head, and not too few keys: otherwise packed panels are faster.
+  /// Products are summed in another order than in the backward pass, which must not need the same bits.
   static bool accepts(FoldCall<T> const& call) {
     StepExtents<E> const extents(call.operands);
-    return !call.step.recomputed && extents.rows(0).count() <= DecodeParts::most_rows &&
-           extents.keys >= DecodeParts::least_keys;
+    Index const rows = extents.rows(0).count();
+    return !call.step.recomputed && rows <= DecodeParts::most_rows && extents.keys >= DecodeParts::least_keys(rows);
   }
 
   /// All that `call` refers to must outlive the object.

@@ -13,10 +13,12 @@ namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS {
 /// Division of the work of a step with few query rows. Blocks and pieces depend on the shapes alone, so that results do
 /// not depend on the number of threads or on strides, to the bit.
 struct DecodeParts {
-  static constexpr Index most_rows = 16;     ///< query rows of a kv head
-  static constexpr Index least_keys = 1024;  ///< with fewer, packing costs little
-  static constexpr Index block = 128;        ///< keys of a block
-  static constexpr Index most_heads = 8;     ///< kv heads of a work item
+  static constexpr Index most_rows = 16;  ///< query rows of a kv head
+  static constexpr Index block = 128;     ///< keys of a block
+  static constexpr Index most_heads = 8;  ///< kv heads of a work item
+
+  /// Keys from which on this is faster than packed panels, in float as in bfloat16; see the README of this folder.
+  static constexpr Index least_keys(Index rows) { return rows <= 4 ? 16 : rows <= 8 ? 128 : 256; }
 
   Index piece;  ///< keys of a work item, whole blocks
   Index heads;  ///< kv heads of a work item: neighbours in memory, whose keys are read in the order of memory
@@ -295,7 +297,7 @@ class DecodeHeads {
   /// Multiplies weights by the factors of dropout.
   void drop(GroupRows const& rows, Index r, Index begin, RowRange keys, A* weights) const {
     auto const& step = call_.step;
-    DropoutRow row(step.rules.dropout, rows.batch, rows.head(r),
+    DropoutRow row(step.rules.dropout, rows.batch, step.first_head + rows.head(r),
                    step.query_positions[static_cast<std::size_t>(rows.query(r))]);
     A const scale = static_cast<A>(step.rules.dropout.keep_scale());
     for (Index j = keys.begin; j < keys.end; ++j)

@@ -228,7 +228,7 @@ template <class T, class A>
     Words heads{}, queries{};
     for (int i = 0; i < Blocking<A>::lanes && v * Blocking<A>::lanes + i < panel.count; ++i) {
       int const lane = v * Blocking<A>::lanes + i;
-      heads[i] = static_cast<std::uint32_t>(panel.head(lane));
+      heads[i] = static_cast<std::uint32_t>(step.first_head + panel.head(lane));
       queries[i] = static_cast<std::uint32_t>(step.query_positions[static_cast<std::size_t>(panel.query(lane))]);
     }
     PhiloxQueries<A> const row(static_cast<std::uint32_t>(panel.rows->batch), heads, queries, key);

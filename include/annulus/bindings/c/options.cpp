@@ -44,6 +44,39 @@ Rotation rotation_of(annulus_rotation rotation) {
       detail::message_of("rotation is ", static_cast<int>(rotation), "; accepted: 0 automatic, 1 keys, 2 queries"));
 }
 
+Schedule schedule_of(annulus_schedule schedule) {
+  switch (schedule) {
+    case ANNULUS_SCHEDULE_RING:
+      return Schedule::ring;
+    case ANNULUS_SCHEDULE_BOTH_DIRECTIONS:
+      return Schedule::both_directions;
+    case ANNULUS_SCHEDULE_TWO_LEVELS:
+      return Schedule::two_levels;
+    case ANNULUS_SCHEDULE_TILES:
+      return Schedule::tiles;
+    case ANNULUS_SCHEDULE_ALL_GATHER:
+      return Schedule::all_gather;
+    case ANNULUS_SCHEDULE_AUTOMATIC:
+      return Schedule::automatic;
+  }
+  throw UnsupportedError(detail::message_of("schedule is ", static_cast<int>(schedule),
+                                            "; accepted: 0 ring, 1 both directions, 2 two levels, 3 tiles, "
+                                            "4 all-gather, 5 automatic"));
+}
+
+Wire wire_of(annulus_wire wire) {
+  switch (wire) {
+    case ANNULUS_WIRE_AS_STORED:
+      return Wire::as_stored;
+    case ANNULUS_WIRE_BFLOAT16:
+      return Wire::bfloat16;
+    case ANNULUS_WIRE_HALF:
+      return Wire::half;
+  }
+  throw UnsupportedError(
+      detail::message_of("wire is ", static_cast<int>(wire), "; accepted: 0 as stored, 1 bfloat16, 2 half"));
+}
+
 }  // namespace
 
 bool flag_of(int flag, char const* name) {
@@ -87,6 +120,9 @@ Options options_of(annulus_options const* given) {
                  .reproducible = flag_of(options.reproducible, "reproducible"),
                  .reproducible_leaf = static_cast<Index>(options.reproducible_leaf),
                  .rotation = rotation_of(options.rotation),
+                 .schedule = schedule_of(options.schedule),
+                 .group = options.group,
+                 .wire = wire_of(options.wire),
                  .require_finite = flag_of(options.require_finite, "require_finite")};
   if (flag_of(options.has_softmax_scale, "has_softmax_scale")) result.softmax_scale = options.softmax_scale;
   if (flag_of(options.has_query_offset, "has_query_offset"))

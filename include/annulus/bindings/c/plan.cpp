@@ -7,6 +7,7 @@
 #include "annulus/bindings/c/handles.hpp"
 #include "annulus/bindings/c/options.hpp"
 #include "annulus/bindings/c/tensors.hpp"
+#include "annulus/schedule/best_plan.hpp"
 
 using namespace annulus;
 using namespace annulus::bindings;
@@ -59,9 +60,15 @@ PlanRequest request_of(annulus_plan_request const& given, Options const& options
                         .sharding = options.sharding,
                         .rules = rules_of(options),
                         .rotation = options.rotation,
+                        .schedule = options.schedule,
+                        .group = options.group,
+                        .wire = options.wire,
                         .element_bytes = sizeof(T),
                         .accumulator_bytes = sum_bytes,
                         .lse_bytes = sum_bytes,
+                        .gradient_bytes = sizeof(T),
+                        .bias = {bias_batch, bias_heads},
+                        .mask = {mask ? 1 : 0, mask ? 1 : 0},
                         .sinks = static_cast<Index>(given.sinks),
                         .segments = flag_of(given.segments, "segments"),
                         .elementwise = mask,
@@ -70,8 +77,7 @@ PlanRequest request_of(annulus_plan_request const& given, Options const& options
                         .checked = options.checked.value_or(false)};
     request.rules.softmax_scale = request.rules.scale(request.shape.head_dim);
     request.rules.query_offset = query_offset_of(request.rules, queries, keys);
-    // dbias is summed in the result where that has the type of the sums.
-    if (bias_gradient && sizeof(T) != sum_bytes)
+    if (bias_gradient)
       request.bias_gradient_elements =
           detail::saturating_product(detail::saturating_product(bias_batch, bias_heads), keys);
     return request;
@@ -89,7 +95,7 @@ annulus_status annulus_plan_create(annulus_plan_request const* request, annulus_
                                    annulus_plan** plan) {
   return guarded([&] {
     require_given(plan, "plan");
-    *plan = new annulus_plan{RingPlan(request_of(require_given(request, "request"), options_of(options)))};
+    *plan = new annulus_plan{best_plan(request_of(require_given(request, "request"), options_of(options)))};
   });
 }
 

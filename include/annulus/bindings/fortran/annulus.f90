@@ -16,6 +16,10 @@ module annulus
   integer(c_int), parameter :: annulus_queries = 0, annulus_keys = 1
   integer(c_int), parameter :: annulus_contiguous = 0, annulus_striped = 1, annulus_zigzag = 2, annulus_explicit_map = 3
   integer(c_int), parameter :: annulus_rotation_automatic = 0, annulus_rotation_keys = 1, annulus_rotation_queries = 2
+  integer(c_int), parameter :: annulus_schedule_ring = 0, annulus_schedule_both_directions = 1, &
+    annulus_schedule_two_levels = 2, annulus_schedule_tiles = 3, annulus_schedule_all_gather = 4, &
+    annulus_schedule_automatic = 5
+  integer(c_int), parameter :: annulus_wire_as_stored = 0, annulus_wire_bfloat16 = 1, annulus_wire_half = 2
   integer(c_int), parameter :: annulus_zero_copy_automatic = 0, annulus_zero_copy_never = 1, annulus_zero_copy_always = 2
 
   type, bind(C) :: annulus_error
@@ -52,7 +56,8 @@ module annulus
     type(annulus_sharding) :: sharding
     integer(c_int) :: has_query_offset = 0
     integer(c_int64_t) :: query_offset = 0
-    integer(c_int) :: rotation = annulus_rotation_automatic, reproducible = 0
+    integer(c_int) :: rotation = annulus_rotation_automatic, schedule = annulus_schedule_ring, group = 0
+    integer(c_int) :: wire = annulus_wire_as_stored, reproducible = 0
     integer(c_int64_t) :: reproducible_leaf = 1024
     integer(c_int) :: checked = -1, require_finite = 0, threads = 0
   end type

@@ -26,7 +26,7 @@ Options = _structure("Options", [("causal", c_int)] + _fields(
     c_int64, "window_left window_right sink_tokens chunk") + [("has_softmax_scale", c_int)] + _fields(
     c_double, "softmax_scale logit_softcap dropout_probability") + [
         ("dropout_seed", c_uint64), ("sharding", Sharding), ("has_query_offset", c_int), ("query_offset", c_int64)
-    ] + _fields(c_int, "rotation reproducible") + [("reproducible_leaf", c_int64)] + _fields(
+    ] + _fields(c_int, "rotation schedule group wire reproducible") + [("reproducible_leaf", c_int64)] + _fields(
         c_int, "checked require_finite threads"))
 Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks") + [
     ("has_call", c_int), ("call", c_int64), ("forward_given", c_int)])
@@ -44,6 +44,8 @@ RankFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 DTYPES = ("float64", "float32", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
           "uint32", "uint64")
 ROTATIONS = ("automatic", "keys", "queries")
+SCHEDULES = ("ring", "both_directions", "two_levels", "tiles", "all_gather", "automatic")
+WIRES = ("as_stored", "bfloat16", "half")
 ZERO_COPY = ("automatic", "never", "always")
 SIDES = ("query", "key")
 PASSES = ("forward", "backward")

@@ -47,6 +47,9 @@ class Options:
     sharding: Sharding = "contiguous"
     query_offset: Optional[int] = None
     rotation: str = "automatic"  # or "keys", "queries"
+    schedule: str = "ring"  # or "both_directions", "two_levels", "tiles", "all_gather", "automatic"
+    group: int = 0  # ranks of a group of the schedule; 0: as many as send the fewest bytes
+    wire: str = "as_stored"  # or "bfloat16", "half": type in which float32 and float64 operands travel
     reproducible: bool = False  # the same bits for any number of ranks
     reproducible_leaf: int = 1024  # positions of a leaf of a reproducible call
     checked: Optional[bool] = None
@@ -72,6 +75,8 @@ def options_of(given: Options) -> Any:
     if given.query_offset is not None:
         options.has_query_offset, options.query_offset = 1, given.query_offset
     options.rotation = place(given.rotation, library.ROTATIONS, "rotation")
+    options.schedule, options.group = place(given.schedule, library.SCHEDULES, "schedule"), given.group
+    options.wire = place(given.wire, library.WIRES, "wire")
     options.reproducible_leaf = given.reproducible_leaf
     options.checked = -1 if given.checked is None else bool(given.checked)
     options.require_finite = bool(given.require_finite)
