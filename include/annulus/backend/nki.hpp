@@ -137,6 +137,7 @@ class NkiBackend : public HostOperations {
     if (problem.rules.block_mask) return no("a block mask: kernels take bounds of keys for each query; accepted: none");
     if (problem.rules.dropout.active()) return no("dropout: kernels draw no random numbers; accepted: probability 0");
     if (problem.bias) return no("a bias: kernels take no [queries, keys] operand; accepted: none");
+    if (problem.joint_keys > 0) return no("joint keys: kernels see keys of a shard; accepted: none");
     std::string_view const by_position =
         ": kernels see masks as ranges of positions; accepted: causal, window, sink tokens, chunk, document ids";
     if (problem.boolean_mask) return no("a mask operand" + std::string(by_position));

@@ -16,6 +16,7 @@
 #include "annulus/nki/kernels/backward_kernel.hpp"
 #include "annulus/nki/kernels/forward_kernel.hpp"
 #include "annulus/nki/print/to_python.hpp"
+#include "annulus/nki/simulate/arithmetic.hpp"
 #include "annulus/nki/validate/validate.hpp"
 #include "nki/emit/kernel_case.hpp"
 #include "nki/emit/npy_file.hpp"

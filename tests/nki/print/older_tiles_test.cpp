@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/nki/print/older_tiles.hpp"
 #include "annulus/nki/program/builder.hpp"
 #include "annulus/nki/program/walk.hpp"
 #include "nki/print/printed_text.hpp"

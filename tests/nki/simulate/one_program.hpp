@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "annulus/nki/program/builder.hpp"
+#include "annulus/nki/simulate/core.hpp"
 #include "annulus/nki/simulate/simulate.hpp"
 
 namespace annulus_test {

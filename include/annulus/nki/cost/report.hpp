@@ -13,9 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include "annulus/nki/cost/timeline.hpp"
+#include "annulus/core/definitions.hpp"
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/program/walk.hpp"
+#if defined(ANNULUS_NKI_DEFINITIONS)
+#include "annulus/nki/cost/timeline.hpp"
+#endif
 
 namespace annulus::nki {
 
@@ -89,6 +92,17 @@ struct CostReport {
   OnChipCost on_chip;                 ///< of one core
   Counts counts;                      ///< of all cores of one rank
 };
+
+/// Runs the program's timeline, without computing values; if there are collectives, a second time as if they took no
+/// time. The program must have passed validation. Throws Error if its cores do not reach the same barriers and
+/// collectives, or if it uses undeclared names, tiles that are not allocated or elements out of bounds.
+CostReport cost_report(Program const& program, Hardware const& hardware);
+
+/// Tables of totals, engines, idle times, instruction kinds (of all cores) and sections. Equal reports give equal text
+/// on every platform and in every locale.
+std::string table(CostReport const& report);
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
 
 namespace report_detail {
 
@@ -202,10 +216,7 @@ inline OnChipCost on_chip_cost(Program const& program, Limits const& limits) {
 
 }  // namespace report_detail
 
-/// Runs the program's timeline, without computing values; if there are collectives, a second time as if they took no
-/// time. The program must have passed validation. Throws Error if its cores do not reach the same barriers and
-/// collectives, or if it uses undeclared names, tiles that are not allocated or elements out of bounds.
-inline CostReport cost_report(Program const& program, Hardware const& hardware) {
+ANNULUS_INLINE CostReport cost_report(Program const& program, Hardware const& hardware) {
   CostReport report = report_detail::timed(program, hardware);
   report.program = program.name;
   report.target = hardware.target;
@@ -359,14 +370,14 @@ inline std::string sections(CostReport const& report) {
 
 }  // namespace table_detail
 
-/// Tables of totals, engines, idle times, instruction kinds (of all cores) and sections. Equal reports give equal text
-/// on every platform and in every locale.
-inline std::string table(CostReport const& report) {
+ANNULUS_INLINE std::string table(CostReport const& report) {
   std::string const cores = std::to_string(report.cores.size()) + (report.cores.size() == 1 ? " core" : " cores");
   return report.program + ": one rank of " + std::string(name_of(report.target)) + ", " + cores +
          "; every rank in lockstep\n" + table_detail::totals(report) + "\n" + table_detail::engines(report) + "\n" +
          table_detail::waits(report) + "\n" + table_detail::kinds(report) + "\n" + table_detail::sections(report) +
          "~ estimate: rests on inferred constants\n";
 }
+
+#endif
 
 }  // namespace annulus::nki

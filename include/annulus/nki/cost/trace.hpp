@@ -8,10 +8,23 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/definitions.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
+#include "annulus/nki/program/program.hpp"
+#if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/cost/report.hpp"
 #include "annulus/nki/cost/timeline.hpp"
+#endif
 
 namespace annulus::nki {
+
+/// Writes the trace. Processes are cores, threads are engines (DMA: lanes), times are in microseconds. Events whose
+/// durations or begins depend on inferred constants are marked in their args, as the trace's otherData explains. Only
+/// the first `most_events` instructions are written; a last event then gives the number left out. Throws Error for
+/// programs that validation would refuse.
+void write_trace(std::ostream& out, Program const& program, Hardware const& hardware, Index most_events = 200000);
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
 
 namespace trace_detail {
 
@@ -130,12 +143,8 @@ class Observer {
 
 }  // namespace trace_detail
 
-/// Writes the trace. Processes are cores, threads are engines (DMA: lanes), times are in microseconds. Events whose
-/// durations or begins depend on inferred constants are marked in their args, as the trace's otherData explains. Only
-/// the first `most_events` instructions are written; a last event then gives the number left out. Throws Error for
-/// programs that validation would refuse.
-inline void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
-                        Index most_events = 200000) {
+ANNULUS_INLINE void write_trace(std::ostream& out, Program const& program, Hardware const& hardware,
+                                Index most_events) {
   Timeline timeline(program, hardware);
   out << "{\"displayTimeUnit\":\"ns\",\n\"otherData\":{\"program\":" << trace_detail::json_text(program.name)
       << ",\"target\":" << trace_detail::json_text(name_of(hardware.target))
@@ -147,5 +156,7 @@ inline void write_trace(std::ostream& out, Program const& program, Hardware cons
   observer.finish();
   out << "\n]}\n";
 }
+
+#endif
 
 }  // namespace annulus::nki

@@ -1,14 +1,15 @@
 #pragma once
 // Forward attention kernels: the whole SPMD ring, and one step that folds an owner's keys into a running state.
 
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "annulus/nki/hardware/hardware.hpp"
-#include "annulus/nki/kernels/forward_finish.hpp"
-#include "annulus/nki/kernels/ring_schedule.hpp"
+#include "annulus/core/definitions.hpp"
+#include "annulus/nki/kernels/kernel_spec.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
+#include "annulus/nki/program/program.hpp"
+#if defined(ANNULUS_NKI_DEFINITIONS)
+#include "annulus/nki/kernels/forward_writer.hpp"
+#endif
 
 namespace annulus::nki {
 
@@ -16,12 +17,7 @@ namespace annulus::nki {
 class ForwardKernel {
  public:
   /// Throws UnsupportedError if the spec is not supported, ShapeError if its extents are invalid or do not fit SBUF.
-  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {})
-      : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
-    check_spec(spec_);
-    check_tuning(tuning_);
-    find_budgets();
-  }
+  ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning = {});
 
   /// The kernel of a whole ring. Inputs: q [batch, query_heads, head_dim, rows] (queries_by_token: [.., rows,
   /// head_dim]), k [batch, kv_heads, head_dim, keys] (keys_by_token: [.., keys, head_dim]), v [batch, kv_heads, keys,
@@ -29,223 +25,31 @@ class ForwardKernel {
   /// batch item. Outputs: output [batch, query_heads, rows, value_dim] and, in training, lse [batch, query_heads, 128,
   /// columns], row c * 128 + p at (p, c), natural logarithm, 0 beyond the last row. Throws ShapeError if the mask
   /// does not match the spec or SBUF is exceeded.
-  Program ring() && {
-    return first_fit([this] { return write_ring(); });
-  }
+  Program ring() &&;
 
   /// The kernel of one step: the keys of one owner, no collectives. Inputs: q, k, v and the mask input as for ring(),
   /// and the running state, float32: old_negated_maximum and old_sum [batch * query_heads, 128, columns],
   /// old_accumulator [batch * query_heads, rows, value_dim]. Outputs: new_negated_maximum, new_sum, new_accumulator. A
   /// row that has seen no key has negated maximum 1e30, sum 0 and an accumulator of zeros. Throws as ring() does.
-  Program step() && {
-    return first_fit([this] { return write_step(); });
-  }
+  Program step() &&;
 
  private:
-  /// A partition of SBUF.
-  struct SbufPlan {
-    Index group = 0;       ///< keys between two corrections of the accumulator
-    Index section = 0;     ///< keys that are in SBUF together
-    bool resident = true;  ///< accumulators stay in SBUF
-  };
-
-  Program write_ring() {
-    Builder builder("ring_attention_fwd", spec_.target, spec_.cores, spec_.ranks);
-    inputs_ = declare_inputs(builder, spec_, *mask_, false);
-    ForwardOutputs outputs;
-    auto const& shape = spec_.shape;
-    if (spec_.sinks > 0)
-      outputs.sinks =
-          builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
-    outputs.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::output);
-    if (spec_.training) outputs.lse = builder.tensor("lse", spec_.lse_shape(), spec_.lse_type, Role::output);
-    std::optional<ForwardFinish> finish;
-    write(
-        builder, [&](ForwardState const& state, Round const&) { clear(builder, state); },
-        [&](ForwardState const& state, Round const& round, Index head, RowRange tiles, bool drained) {
-          if (!finish) finish.emplace(builder, spec_, state, outputs);
-          finish->finish(round, head, tiles, drained);
-        },
-        [](ForwardState const&, Round const&) {});
-    return std::move(builder).finish();
-  }
-
-  /// The state of a step kernel in HBM: one head per query head of all batch items.
-  struct StateTensors {
-    HeadRows negated_maximum, sum, accumulator;
-  };
-
-  Program write_step() {
-    Builder builder("attention_step_fwd", spec_.target, spec_.cores, 1);
-    inputs_ = declare_inputs(builder, spec_, *mask_, false);
-    auto const declare = [&](std::string const& prefix, Role role) {
-      auto const tensor = [&](char const* name, Index rows, Index dim) {
-        Index const heads = spec_.shape.batch * spec_.shape.query_heads;
-        return HeadRows{builder.tensor(prefix + name, {heads, rows, dim}, ElementType::float32, role), 0, rows, dim};
-      };
-      return StateTensors{tensor("negated_maximum", tile_rows, spec_.columns()),
-                          tensor("sum", tile_rows, spec_.columns()),
-                          tensor("accumulator", spec_.local_queries, spec_.shape.value_dim)};
-    };
-    StateTensors const before = declare("old_", Role::input), after = declare("new_", Role::output);
-    auto const move = [&](ForwardState const& state, Round const& round, StateTensors const& hbm, bool in) {
-      Affine const first_head = round.item * spec_.query_heads_per_item();
-      move_columns(builder, state.negated_maximum, hbm.negated_maximum.head(first_head), round, in);
-      move_columns(builder, state.sum, hbm.sum.head(first_head), round, in);
-      move_accumulator(builder, state, hbm.accumulator.head(first_head), round, in);
-    };
-    write(
-        builder, [&](ForwardState const& state, Round const& round) { move(state, round, before, true); },
-        [](ForwardState const&, Round const&, Index, RowRange, bool) {},
-        [&](ForwardState const& state, Round const& round) { move(state, round, after, false); });
-    return std::move(builder).finish();
-  }
-
-  /// Estimated bytes per partition; the exact rotation of each tile is known only after the program is written.
-  Index sbuf_bytes(SbufPlan const& plan) const {
-    Index const element = bytes_of(spec_.type), dim = spec_.shape.value_dim,
-                head_chunks = Chunks{spec_.shape.head_dim}.count();
-    Index const keys = 2 * head_chunks * plan.section * element,
-                values = 2 * annulus::detail::ceil_divide(plan.section, tile_rows) * dim * element;
-    Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
-    Index const working = plan.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
-    Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
-    Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
-                        (plan.resident ? 0 : 15 * dim * 4);
-    Index const bounds =
-        std::ssize(mask_->pieces()) * spec_.columns() * 4 * 4 * (spec_.cores == 2 && spec_.items() % 2 == 1 ? 2 : 1);
-    return keys + values + working + results + state + (mask_->form() == BoundsForm::none ? 0 : bounds) + small;
-  }
-
-  Index budget() const { return hardware_of(spec_.target).limits.sbuf_bytes; }
-
-  /// Lists the SBUF plans, best first: resident accumulators, then long groups, then long sections.
-  void find_budgets() {
-    Index const keys = annulus::detail::ceil_divide(spec_.local_keys, tile_rows) * tile_rows,
-                shortest_group = std::min(tuning_.group_keys, Index{512});
-    for (bool resident : {true, false})
-      for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
-        for (Index section = keys;; section = annulus::detail::ceil_divide(section / 2, group) * group) {
-          SbufPlan const plan{std::min(group, section), section, resident};
-          if (sbuf_bytes(plan) <= budget()) sbuf_plans_.push_back(plan);
-          if (section <= group) break;
-        }
-    if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
-  }
-
-  /// The program of the first SBUF plan whose tiles fit; throws ShapeError if none does.
-  template <class Write>
-  Program first_fit(Write&& write_program) {
-    Index needed = 0;
-    for (SbufPlan const& plan : sbuf_plans_) {
-      sbuf_plan_ = plan;
-      tuning_.group_keys = plan.group;
-      Program program = write_program();
-      needed = 0;
-      for (Buffer const& buffer : program.buffers)
-        if (buffer.memory == Memory::sbuf) needed += bytes_per_partition(buffer);
-      if (needed <= budget()) return program;
-    }
-    refuse(needed);
-  }
-
-  [[noreturn]] void refuse(Index needed) const {
-    throw ShapeError(annulus::detail::message_of("nki: head_dim ", spec_.shape.head_dim, ", value_dim ",
-                                                 spec_.shape.value_dim, ", ", spec_.local_queries, " queries and ",
-                                                 spec_.local_keys, " keys of ", name_of(spec_.type), " need ", needed,
-                                                 " bytes of each SBUF partition at least; ", budget(), " are usable"));
-  }
-
-  /// Emits the rounds. Callbacks: begin(state, round) and end(state, round) before and after the units of a round;
-  /// finish(state, round, head, tiles, drained) as of RingSchedule::write().
-  template <class Begin, class Finish, class End>
-  void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
-    ForwardUnits units(builder, spec_, tuning_, sbuf_plan_.section);
-    ForwardState state;
-    Index const heads = spec_.query_heads_per_item(), columns = heads * spec_.columns(), queries = spec_.local_queries,
-                keys = spec_.local_keys, dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
-    auto const running = [&](char const* name, Index elements) {
-      return builder.declare(name, Memory::sbuf, tile_rows, elements, ElementType::float32);
-    };
-    state.resident = sbuf_plan_.resident;
-    state.negated_maximum = running("running_negated_maximum", columns);
-    state.sum = running("running_sum", columns);
-    if (state.resident)
-      state.accumulator = running("running_accumulator", columns * value_dim);
-    else
-      state.spilled = {builder.tensor("spilled_accumulator", {heads, queries, value_dim}, ElementType::float32,
-                                      Role::internal, Memory::private_hbm),
-                       0, queries, value_dim};
-
-    for_each_round(builder, spec_, [&](Round const& round) {
-      for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
-      if (state.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round);
-      begin(state, round);
-      units.begin_round(state, round.tiles, bounds,
-                        round.in_argument(inputs_.q, heads, queries, dim, spec_.queries_by_token));
-      RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning_, builder.program().ranks);
-      int const steps = schedule.steps();
-      RotatingBuffers const operands({{round, "k", inputs_.k, 1, keys, dim, steps, spec_.type, spec_.keys_by_token},
-                                      {round, "v", inputs_.v, 1, keys, value_dim, steps, spec_.type}},
-                                     steps);
-      schedule.write(builder, units, operands, bounds,
-                     [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
-      end(state, round);
-    });
-  }
-
-  void clear(Builder& builder, ForwardState const& state) {
-    builder.emit(Memset{state.negated_maximum.whole(), empty_negated_maximum, Engine::gpsimd});
-    builder.emit(Memset{state.sum.whole(), 0.0f, Engine::gpsimd});
-    if (state.resident) {
-      builder.emit(Memset{state.accumulator.whole(), 0.0f, Engine::gpsimd});
-      return;
-    }
-    Index const dim = spec_.shape.value_dim, rows = spec_.query_heads_per_item() * spec_.local_queries;
-    TileHandle const zeros = builder.tile("zeros", Memory::sbuf, tile_rows, dim, ElementType::float32);
-    builder.emit(Memset{zeros.whole(), 0.0f, Engine::gpsimd});
-    emit_rolled(builder, "row_block", 0, annulus::detail::ceil_divide(rows, tile_rows), [&](Index block) {
-      Index const count = std::min(tile_rows, rows - block * tile_rows);
-      builder.emit(DmaCopy{state.spilled.block(block * tile_rows, count), zeros.part(0, count, 0, dim)});
-    });
-  }
-
-  /// Copies columns of all heads of the round between HBM and SBUF. Places beyond the last row are zeroed.
-  void move_columns(Builder& builder, TileHandle const& columns, HeadRows const& hbm, Round const& round, bool in) {
-    Index const count = std::ssize(round.tiles), heads = spec_.query_heads_per_item();
-    if (in) builder.emit(Memset{columns.whole(), 0.0f, Engine::gpsimd});
-    for (Index head = 0; head < heads; ++head)
-      in ? load_columns(builder, hbm.head(head), round.tiles, columns, head * count)
-         : store_columns(builder, columns, round.tiles, hbm.head(head), head * count);
-    if (in || spec_.local_queries % tile_rows == 0) return;
-    std::string const name = "padding_" + std::to_string(columns.buffer) + round.suffix();
-    pad_columns(builder, builder.tile(name, Memory::sbuf, tile_rows, 1, ElementType::float32), hbm, heads,
-                spec_.local_queries, round.shared);
-  }
-
-  void move_accumulator(Builder& builder, ForwardState const& state, HeadRows const& hbm, Round const& round, bool in) {
-    Index const tiles = std::ssize(round.tiles);
-    for (Index head = 0; head < spec_.query_heads_per_item(); ++head)
-      emit_rolled(builder, "row_tile", 0, tiles, [&](Index i) {
-        RowTile const& tile = round.tiles[static_cast<std::size_t>(i)];
-        auto const move = [&](Index first, Index rows) {
-          Access const far = hbm.head(head).block(tile.begin + first, rows);
-          Access const near = state.resident
-                                  ? state.accumulator.part(first, rows, (head * tiles + i) * hbm.dim, hbm.dim)
-                                  : state.spilled.head(head).block(tile.begin + first, rows);
-          builder.emit(in ? DmaCopy{near, far} : DmaCopy{far, near});
-        };
-        in ? move(0, tile.count) : store_once(builder, tile, move);
-      });
-  }
-
   KernelSpec spec_;
   RingMask const* mask_;
   ForwardTuning tuning_;
-  std::vector<SbufPlan> sbuf_plans_;
-  SbufPlan sbuf_plan_;
-  KernelInputs inputs_;
 };
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
+
+ANNULUS_INLINE ForwardKernel::ForwardKernel(KernelSpec spec, RingMask const& mask, ForwardTuning tuning)
+    : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
+  ForwardWriter(spec_, *mask_, tuning_);
+}
+
+ANNULUS_INLINE Program ForwardKernel::ring() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).ring(); }
+
+ANNULUS_INLINE Program ForwardKernel::step() && { return ForwardWriter(std::move(spec_), *mask_, tuning_).step(); }
+
+#endif
 
 }  // namespace annulus::nki

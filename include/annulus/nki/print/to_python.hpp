@@ -7,10 +7,29 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/definitions.hpp"
+#include "annulus/nki/print/python_names.hpp"
+#include "annulus/nki/program/program.hpp"
+#if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/print/older_tiles.hpp"
 #include "annulus/nki/print/python_call.hpp"
+#endif
 
 namespace annulus::nki {
+
+/// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
+///
+/// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
+/// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids. Returns the tuple of Role::output
+/// buffers, or the one there is. With 2 cores it is launched as `name[2](...)`.
+///
+/// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
+/// accumulate= and applies .ap to whole tensors only. Older tiles of a buffer are passed from name to name (see
+/// OlderTiles). Requires a valid program. Throws UnsupportedError for names that are no Python identifiers, non-finite
+/// values, collectives without a ring, and a program without output.
+std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3));
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
 
 namespace print_detail {
 
@@ -257,18 +276,10 @@ class PythonModule {
 
 }  // namespace print_detail
 
-/// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
-///
-/// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
-/// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids. Returns the tuple of Role::output
-/// buffers, or the one there is. With 2 cores it is launched as `name[2](...)`.
-///
-/// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
-/// accumulate= and applies .ap to whole tensors only. Older tiles of a buffer are passed from name to name (see
-/// OlderTiles). Requires a valid program. Throws UnsupportedError for names that are no Python identifiers, non-finite
-/// values, collectives without a ring, and a program without output.
-inline std::string to_python(Program const& program, Spelling const& spelling = spelling_of(Version::nki_0_3)) {
+ANNULUS_INLINE std::string to_python(Program const& program, Spelling const& spelling) {
   return print_detail::PythonModule(program, spelling).text();
 }
+
+#endif
 
 }  // namespace annulus::nki

@@ -13,9 +13,15 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/definitions.hpp"
 #include "annulus/nki/program/program.hpp"
 
 namespace annulus::nki {
+
+/// Text of the program; equal programs give equal text. On-chip buffers show bytes per partition x rotation.
+std::string listing(Program const& program);
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
 
 namespace listing_detail {
 
@@ -141,7 +147,8 @@ class Listing {
 
 }  // namespace listing_detail
 
-/// Text of the program; equal programs give equal text. On-chip buffers show bytes per partition x rotation.
-inline std::string listing(Program const& program) { return listing_detail::Listing(program).text(); }
+ANNULUS_INLINE std::string listing(Program const& program) { return listing_detail::Listing(program).text(); }
+
+#endif
 
 }  // namespace annulus::nki

@@ -15,9 +15,12 @@
 #include <vector>
 
 #include "annulus/comm/communicator.hpp"
+#include "annulus/core/definitions.hpp"
 #include "annulus/core/host_memory.hpp"
-#include "annulus/nki/simulate/engines.hpp"
 #include "annulus/nki/validate/validate.hpp"
+#if defined(ANNULUS_NKI_DEFINITIONS)
+#include "annulus/nki/simulate/engines.hpp"
+#endif
 
 namespace annulus::nki {
 
@@ -81,6 +84,11 @@ struct RingPosition {
   Arrangement arrangement;
   std::function<void(std::span<float const> out, std::span<float> in)> shift;
 };
+
+/// Runs the program of one rank; throws as simulate() does. `statistics` may be null.
+Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place, Statistics* statistics);
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
 
 /// Runs once. Refers to the program, which outlives it.
 class Machine {
@@ -212,6 +220,13 @@ class Machine {
   std::vector<CoreState> cores_;
 };
 
+ANNULUS_INLINE Tensors run(ValidatedProgram const& program, Tensors const& inputs, RingPosition place,
+                           Statistics* statistics) {
+  return Machine(program, inputs, std::move(place)).run(statistics);
+}
+
+#endif
+
 }  // namespace simulator
 
 /// Runs the program of one rank, with values rounded as the device rounds them, and returns its outputs.
@@ -239,7 +254,7 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Val
     ring.start_shift(Channel::prefetched, 1, OutgoingBytes(&sent, 1), IncomingBytes(&received, 1)).wait();
   };
   try {
-    return simulator::Machine(program, inputs, {ring.rank(), ring.size(), arrangement, shift}).run(statistics);
+    return simulator::run(program, inputs, {ring.rank(), ring.size(), arrangement, shift}, statistics);
   } catch (std::exception const& error) {
     ring.abandon(error.what());  // so that peers do not wait for this rank
     throw;
@@ -249,7 +264,7 @@ requires std::same_as<typename C::memory_space, HostMemory> Tensors simulate(Val
 /// The same for a program of one rank, without a communicator.
 inline Tensors simulate(ValidatedProgram const& program, Tensors const& inputs, Arrangement const& arrangement = {},
                         Statistics* statistics = nullptr) {
-  return simulator::Machine(program, inputs, {0, 1, arrangement, {}}).run(statistics);
+  return simulator::run(program, inputs, {0, 1, arrangement, {}}, statistics);
 }
 
 }  // namespace annulus::nki

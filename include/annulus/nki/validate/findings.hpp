@@ -1,5 +1,5 @@
 #pragma once
-// Rules of the validator, and its findings: the places where a tile program breaks one.
+// Rules of the validator, what it assumes, and its findings: the places where a tile program breaks a rule.
 
 #include <string>
 #include <string_view>
@@ -75,6 +75,13 @@ constexpr std::string_view name_of(Rule rule) { return rule_texts[static_cast<st
 /// What the rule is about.
 constexpr std::string_view subject_of(Rule rule) { return rule_texts[static_cast<std::size_t>(rule)].subject; }
 static_assert(std::size(rule_texts) == static_cast<std::size_t>(Rule::lifetime) + 1);
+
+/// Assumptions about undocumented behaviour; the defaults are the conservative ones.
+struct Assumptions {
+  /// True if a collective waits until both cores of a pair have finished with the tensor it overwrites, and both wait
+  /// until it has sent a tensor before they overwrite it. If false, each case requires a barrier.
+  bool collectives_wait_for_both_cores = false;
+};
 
 /// One violated rule.
 struct Finding {

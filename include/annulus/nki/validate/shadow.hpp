@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "annulus/nki/program/program.hpp"
+#include "annulus/nki/validate/findings.hpp"
 
 namespace annulus::nki::validate_detail {
 
@@ -53,13 +54,6 @@ class ElementBits {
   }
 
   std::vector<std::uint64_t> words_;
-};
-
-/// Assumptions about undocumented behaviour; the defaults are the conservative ones.
-struct Assumptions {
-  /// True if a collective waits until both cores of a pair have finished with the tensor it overwrites, and both wait
-  /// until it has sent a tensor before they overwrite it. If false, each case requires a barrier.
-  bool collectives_wait_for_both_cores = false;
 };
 
 /// Fault of an access: an element never written (undefined), or one that another core or a collective wrote, read or

@@ -6,12 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "annulus/core/definitions.hpp"
+#include "annulus/nki/hardware/hardware.hpp"
+#include "annulus/nki/program/program.hpp"
+#include "annulus/nki/validate/findings.hpp"
+#if defined(ANNULUS_NKI_DEFINITIONS)
 #include "annulus/nki/validate/shadow_pass.hpp"
 #include "annulus/nki/validate/text_pass.hpp"
+#endif
 
 namespace annulus::nki {
-
-using validate_detail::Assumptions;
 
 /// Up to `most` faults of a program, in text order; empty if the program is valid. A fault of an instruction that runs
 /// several times is reported once, for the first time.
@@ -24,30 +28,12 @@ using validate_detail::Assumptions;
 ///
 /// Time: some 0.1 to 0.2 microseconds per executed instruction; memory: at most five bits per element of HBM tensors.
 /// Throws Error if that memory cannot be allocated.
-inline std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most = 20,
-                                     Assumptions const& assumptions = {}) {
-  validate_detail::FaultList faults(most);
-  bool const sound = validate_detail::check_declarations(program, hardware, faults);
-  if (sound) validate_detail::TextPass(program, hardware, faults).run();
-  try {
-    if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
-  } catch (std::bad_alloc const&) {
-    throw Error(annulus::detail::message_of("validation of program ", program.name,
-                                            " needs five bits per element of its tensors in HBM; ",
-                                            "that is more memory than this machine has available"));
-  }
-  return std::move(faults).take();
-}
+std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most = 20,
+                              Assumptions const& assumptions = {});
 
 /// Throws for the first fault: UnsupportedError if the hardware generation lacks a feature (R18), else ShapeError.
 /// Throws Error if the memory that `findings` needs cannot be allocated.
-inline void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions = {}) {
-  std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
-  if (found.empty()) return;
-  std::string const message = annulus::detail::message_of("nki program ", program.name, ": ", text_of(found.front()));
-  if (found.front().rule == Rule::generation) throw UnsupportedError(message);
-  throw ShapeError(message);
-}
+void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions = {});
 
 /// A program that has been validated. The simulator requires one, and checks nothing that validation has checked.
 class ValidatedProgram {
@@ -69,5 +55,32 @@ inline ValidatedProgram validated(Program program, Hardware const& hardware, Ass
   validate(program, hardware, assumptions);
   return ValidatedProgram(std::move(program));
 }
+
+#if defined(ANNULUS_NKI_DEFINITIONS)
+
+ANNULUS_INLINE std::vector<Finding> findings(Program const& program, Hardware const& hardware, std::size_t most,
+                                             Assumptions const& assumptions) {
+  validate_detail::FaultList faults(most);
+  bool const sound = validate_detail::check_declarations(program, hardware, faults);
+  if (sound) validate_detail::TextPass(program, hardware, faults).run();
+  try {
+    if (sound && faults.empty()) validate_detail::ShadowPass(program, hardware, assumptions, faults).run();
+  } catch (std::bad_alloc const&) {
+    throw Error(annulus::detail::message_of("validation of program ", program.name,
+                                            " needs five bits per element of its tensors in HBM; ",
+                                            "that is more memory than this machine has available"));
+  }
+  return std::move(faults).take();
+}
+
+ANNULUS_INLINE void validate(Program const& program, Hardware const& hardware, Assumptions const& assumptions) {
+  std::vector<Finding> const found = findings(program, hardware, 1, assumptions);
+  if (found.empty()) return;
+  std::string const message = annulus::detail::message_of("nki program ", program.name, ": ", text_of(found.front()));
+  if (found.front().rule == Rule::generation) throw UnsupportedError(message);
+  throw ShapeError(message);
+}
+
+#endif
 
 }  // namespace annulus::nki

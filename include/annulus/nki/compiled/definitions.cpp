@@ -1,0 +1,9 @@
+// The functions of nki/ that are no templates, for annulus::cpu (core/definitions.hpp).
+
+#define ANNULUS_CPU_DEFINES_NKI
+#include "annulus/nki/cost/trace.hpp"
+#include "annulus/nki/kernels/backward_kernel.hpp"
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/print/to_python.hpp"
+#include "annulus/nki/program/listing.hpp"
+#include "annulus/nki/simulate/simulate.hpp"

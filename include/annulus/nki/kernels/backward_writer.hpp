@@ -1,0 +1,288 @@
+#pragma once
+// Writer of backward kernels: finds what fits SBUF, and emits the rounds.
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annulus/nki/kernels/backward_units.hpp"
+
+namespace annulus::nki {
+
+/// Inputs and outputs of a backward kernel: either output or delta; old gradients in a step kernel only.
+struct BackwardTensors : KernelInputs {
+  TensorHandle output, lse, delta;                       ///< of the forward pass; delta: rowsum(dout * output)
+  std::array<TensorHandle, 3> gradients, old_gradients;  ///< dq, dk, dv
+};
+
+/// Tiles that the rounds of a kernel share.
+struct BackwardParts {
+  BackwardUnits units;     ///< of work
+  GradientRows gradients;  ///< sums
+  RowStatistics numbers;   ///< per row
+};
+
+/// Writes one round to a program.
+class BackwardRound {
+ public:
+  /// Refers to its arguments.
+  BackwardRound(Builder& builder, KernelSpec const& spec, RingMask const& mask, BackwardTensors const& tensors,
+                BackwardParts& parts, Round const& round)
+      : builder_(&builder),
+        spec_(&spec),
+        mask_(&mask),
+        tensors_(&tensors),
+        parts_(&parts),
+        round_(&round),
+        adds_(tensors.old_gradients[0].buffer >= 0),
+        computes_delta_(tensors.delta.buffer < 0),
+        own_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, true)),
+        others_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, false)) {
+    int const ranks = builder.program().ranks;
+    steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
+    bool const queries_travel = spec.travels == RotatingSide::queries;
+    int const query_steps = queries_travel ? steps_ : 1, key_steps = queries_travel ? 1 : steps_;
+    Index const heads = spec.query_heads_per_item(), queries = spec.local_queries, keys = spec.local_keys,
+                dim = spec.shape.head_dim, value_dim = spec.shape.value_dim;
+    queries_ = {{{round, "q", tensors.q, heads, queries, dim, query_steps, spec.type, spec.queries_by_token},
+                 {round, "dout", tensors.dout, heads, queries, value_dim, query_steps, spec.type},
+                 {round, "lse", tensors.lse, heads, tile_rows, spec.columns(), query_steps},
+                 {round, "delta", tensors.delta, heads, tile_rows, spec.columns(), query_steps}},
+                query_steps};
+    keys_ = {{{round, "k", tensors.k, 1, keys, dim, key_steps, spec.type, spec.keys_by_token},
+              {round, "v", tensors.v, 1, keys, value_dim, key_steps, spec.type}},
+             key_steps};
+    auto const& [dq, dk, dv] = tensors.gradients;
+    gradients_ = {{round, "dq", dq, heads, queries, dim, query_steps},
+                  {round, "dk", dk, 1, keys, dim, key_steps},
+                  {round, "dv", dv, 1, keys, value_dim, key_steps}};
+    // Cores that share an item sum the gradients of keys separately; end_keys() adds the two parts.
+    auto const part_of = [&](char const* name, Index width) {
+      return HeadRows{builder.tensor(name, {2, keys * width}, ElementType::float32), 0, keys, width};
+    };
+    if (round.shared) key_parts_ = {part_of("dk_parts", dim), part_of("dv_parts", value_dim)};
+    if (computes_delta_ && !queries_.travels()) queries_[3].argument = queries_[3].buffer("own_delta" + round.suffix());
+  }
+
+  /// Writes all ring steps.
+  void write() {
+    for (std::size_t i = 0; adds_ && i < gradients_.size(); ++i) {
+      gradients_[i].copy_argument(tensors_->old_gradients[i]);
+      if (round_->shared) builder_->emit(CoreBarrier{tensors_->gradients[i].whole()});
+    }
+    BoundsTiles bounds(*builder_, *spec_, *mask_, tensors_->mask, *round_);
+    prepare_operands();
+    touched_keys_.assign(
+        static_cast<std::size_t>(annulus::detail::ceil_divide(spec_->local_keys, parts_->units.key_rows)),
+        adds_ && !round_->shared);
+    Roller steps(*builder_, "steps", 2);
+    for (int step = 0; step < steps_; ++step)
+      steps.add(builder_->collect([&] {
+        builder_->section("step", step);
+        for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->send(step);
+        for (CarriedGradient const& gradient : gradients_) gradient.begin_step(step);
+        parts_->units.begin_step(round_->tiles, bounds, bounds.load(step), parts_->numbers);
+        if (keys_.travels()) begin_keys(step);
+        work(step);
+        if (keys_.travels() || step + 1 == steps_) end_keys(step);
+        for (CarriedGradient const& gradient : gradients_) gradient.send(step);
+      }));
+    steps.flush();
+    for (CarriedGradient const& gradient : gradients_) gradient.finish();
+  }
+
+ private:
+  /// Target of the gradients of the keys (side 0: k, side 1: v): of the item, or the part of a core that shares it.
+  HeadRows key_target(int step, std::size_t side) const {
+    return round_->shared ? key_parts_[side].head(Affine::of(core_variable)) : gradients_[side + 1].target(step);
+  }
+
+  void prepare_operands() {
+    for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->before_filling();
+    if (computes_delta_) {
+      HeadRows const delta = queries_.head(3, 0);
+      parts_->numbers.write_delta(*round_, tensors_->dout, tensors_->output, delta);
+      // A row that both cores compute is stored by only one of them.
+      if (round_->shared && !queries_.travels()) builder_->emit(CoreBarrier{delta.tensor.whole()});
+    }
+    for (RotatingBuffers const* operands : {&queries_, &keys_}) operands->fill();
+  }
+
+  void begin_keys(int step) {
+    std::ranges::fill(touched_keys_, false);
+    // The other core may still be reading the parts of the previous step.
+    if (round_->shared && step > 0) synchronize_parts();
+  }
+
+  /// Clears the gradients of keys that no unit touched, and adds up the parts of cores that share an item.
+  void end_keys(int step) {
+    for (std::size_t i = 0; i < touched_keys_.size(); ++i) {
+      if (touched_keys_[i]) continue;
+      Index const begin = static_cast<Index>(i) * parts_->units.key_rows,
+                  count = std::min(parts_->units.key_rows, spec_->local_keys - begin);
+      for (std::size_t side : {0, 1}) parts_->gradients.clear(key_target(step, side), begin, count);
+    }
+    if (!round_->shared) return;
+    synchronize_parts();
+    for (std::size_t side : {0, 1})
+      parts_->gradients.join(gradients_[side + 1].target(step), key_parts_[side], key_parts_[side].head(1), adds_);
+  }
+
+  void synchronize_parts() {
+    for (HeadRows const& part : key_parts_) builder_->emit(CoreBarrier{part.tensor.whole()});
+  }
+
+  void work(int number) {
+    BackwardStep step = number == 0 ? own_ : others_;
+    bool const query_gradients_add = !queries_.travels() && (adds_ || number > 0);
+    auto& units = parts_->units;
+    std::size_t unit = 0, visit = 0;
+    Index numbers = -1;
+    for (std::size_t s = 0; s < step.sections.size(); ++s) {
+      QuerySection& section = step.sections[s];
+      auto const queries = [&](std::size_t operand) { return queries_.head(operand, number, section.head); };
+      if (s == 0 || step.sections[s - 1].head != section.head)
+        numbers = parts_->numbers.load(round_->tiles, queries(2), queries(3));
+      section.numbers = numbers;
+      std::size_t unit_end = unit, visit_end = visit;
+      for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end)
+        visit_end = step.units[unit_end].key_tile + 1;
+      if (unit == unit_end && query_gradients_add) continue;
+      units.load_section(section, queries(0), queries(1));
+      auto const load_keys = [&](std::size_t place) {
+        if (place < visit_end) units.load_keys(step.key_tiles[place], keys_.head(0, number), keys_.head(1, number));
+      };
+      load_keys(visit);
+      BackwardUnit const* before = nullptr;
+      auto const advance = [&](BackwardUnit const* next) {
+        units.slot(next, before, step.sections, step.key_tiles);
+        if (before && before->last) store_keys(step.key_tiles[before->key_tile], number);
+        before = next;
+      };
+      std::vector<Body> visits;
+      for (; visit < visit_end; ++visit)
+        visits.push_back(builder_->collect([&] {
+          load_keys(visit + 1);
+          std::vector<Body> slots;
+          for (; unit < unit_end && step.units[unit].key_tile == visit; ++unit)
+            slots.push_back(builder_->collect([&] { advance(&step.units[unit]); }));
+          append_rolled(*builder_, "query_tile", std::move(slots));
+        }));
+      append_rolled(*builder_, "key_tile", std::move(visits));
+      advance(nullptr);
+      emit_rolled(*builder_, "row_tile", section.first_tile, section.last_tile, [&](Index tile) {
+        parts_->gradients.store(gradients_[0].target(number).head(section.head),
+                                round_->tiles[static_cast<std::size_t>(tile)], units.query_gradient(section, tile),
+                                query_gradients_add);
+      });
+    }
+  }
+
+  void store_keys(KeyTile const& keys, int number) {
+    char& touched = touched_keys_[static_cast<std::size_t>(keys.rows.begin / parts_->units.key_rows)];
+    auto const [dk, dv] = parts_->units.key_gradients(keys);
+    parts_->gradients.store(key_target(number, 0), keys.rows.begin, keys.rows.size(), dk, touched);
+    parts_->gradients.store(key_target(number, 1), keys.rows.begin, keys.rows.size(), dv, touched);
+    touched = true;
+  }
+
+  Builder* builder_;
+  KernelSpec const* spec_;
+  RingMask const* mask_;
+  BackwardTensors const* tensors_;
+  BackwardParts* parts_;
+  Round const* round_;
+  bool adds_, computes_delta_;
+  BackwardStep own_, others_;
+  int steps_ = 1;
+  RotatingBuffers queries_;                 // q, dout, lse, delta
+  RotatingBuffers keys_;                    // k, v
+  std::vector<CarriedGradient> gradients_;  // dq, dk, dv
+  std::array<HeadRows, 2> key_parts_;
+  std::vector<char> touched_keys_;
+};
+
+/// Writes the programs of BackwardKernel.
+class BackwardWriter {
+ public:
+  /// Throws as BackwardKernel's constructor does.
+  BackwardWriter(KernelSpec spec, RingMask const& mask) : spec_(std::move(spec)), mask_(&mask) {
+    check_spec(spec_);
+    annulus::detail::check<UnsupportedError>(spec_.training,
+                                             "nki: a backward kernel needs the forward kernel's lse: set training");
+    fit();
+  }
+
+  /// The program of BackwardKernel::ring.
+  Program ring() && {
+    Builder builder("ring_attention_bwd", spec_.target, spec_.cores, spec_.ranks);
+    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
+    tensors_.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::input);
+    tensors_.lse = builder.tensor("lse", spec_.lse_shape(), ElementType::float32, Role::input);
+    for (std::size_t i : {0, 1, 2}) tensors_.gradients[i] = gradient(builder, i, "", Role::output);
+    return finish(builder);
+  }
+
+  /// The program of BackwardKernel::step.
+  Program step() && {
+    Builder builder("attention_step_bwd", spec_.target, spec_.cores, 1);
+    static_cast<KernelInputs&>(tensors_) = declare_inputs(builder, spec_, *mask_, true);
+    std::vector<Index> const columns{spec_.shape.batch * spec_.shape.query_heads, tile_rows, spec_.columns()};
+    tensors_.lse = builder.tensor("lse", columns, ElementType::float32, Role::input);
+    tensors_.delta = builder.tensor("delta", columns, ElementType::float32, Role::input);
+    for (std::size_t i : {0, 1, 2}) {
+      tensors_.old_gradients[i] = gradient(builder, i, "", Role::input);
+      tensors_.gradients[i] = gradient(builder, i, "new_", Role::output);
+    }
+    return finish(builder);
+  }
+
+ private:
+  void fit() {
+    Index const widest = spec_.widest();
+    // Sums of dK and dV of a key tile take a PSUM bank each.
+    key_rows_ = std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}),
+                         annulus::detail::ceil_divide(spec_.local_keys, tile_rows)) *
+                tile_rows;
+    Index const budget = hardware_of(spec_.target).limits.sbuf_bytes - 48 * 1024, element = bytes_of(spec_.type);
+    Index const features =
+        (Chunks{spec_.shape.head_dim}.count() + Chunks{spec_.shape.value_dim}.count()) * tile_rows * element;
+    Index const tokens = (spec_.shape.head_dim + spec_.shape.value_dim) * element, sums = spec_.shape.head_dim * 4;
+    Index const fixed =
+        spec_.columns() * 4 * 2 * (3 + 4 * std::ssize(mask_->pieces())) + key_rows_ / tile_rows * widest * 4 * 8;
+    section_tiles_ = std::min(spec_.columns(), (budget - fixed) / (2 * (features + tokens + sums)));
+    annulus::detail::check<ShapeError>(section_tiles_ >= 1, "nki: the backward pass for head_dim ",
+                                       spec_.shape.head_dim, ", value_dim ", spec_.shape.value_dim, ", ",
+                                       spec_.local_queries, " queries of ", name_of(spec_.type), " does not fit ",
+                                       budget, " bytes of each SBUF partition");
+  }
+
+  /// Declares dq, dk or dv.
+  TensorHandle gradient(Builder& builder, std::size_t which, std::string const& prefix, Role role) const {
+    constexpr char const* names[] = {"dq", "dk", "dv"};
+    auto const& shape = spec_.shape;
+    return builder.tensor(
+        prefix + names[which],
+        {shape.batch, which == 0 ? shape.query_heads : shape.kv_heads,
+         which == 0 ? spec_.local_queries : spec_.local_keys, which == 2 ? shape.value_dim : shape.head_dim},
+        ElementType::float32, role);
+  }
+
+  Program finish(Builder& builder) {
+    BackwardParts parts{{builder, spec_, section_tiles_, key_rows_},
+                        {builder, spec_.widest(), key_rows_ / tile_rows},
+                        {builder, spec_}};
+    for_each_round(builder, spec_,
+                   [&](Round const& round) { BackwardRound(builder, spec_, *mask_, tensors_, parts, round).write(); });
+    return std::move(builder).finish();
+  }
+
+  KernelSpec spec_;
+  RingMask const* mask_;
+  Index section_tiles_ = 1, key_rows_ = tile_rows;
+  BackwardTensors tensors_;
+};
+
+}  // namespace annulus::nki
