@@ -1,5 +1,6 @@
 # annulus::cpu: the kernels of CpuBackend, compiled for several instruction sets (levels) and chosen at run time; and, for
-# the lowest level, what does not depend on a program's types (attention/compiled.hpp, core/definitions.hpp).
+# the lowest level, what does not depend on a program's types (attention/compiled.hpp, core/definitions.hpp), the tile
+# programs of nki/ included.
 #
 # A kernel object file also holds functions of the standard library and of Eigen, compiled for its level. If the linker
 # chose one of them for the rest of the program, the program would execute illegal instructions on older processors.
@@ -66,6 +67,7 @@ endif()
 
 set(annulus_cpu_passes "${PROJECT_SOURCE_DIR}/include/annulus/attention/compiled")
 add_library(annulus_cpu ${annulus_cpu_in_all} "${annulus_cpu_folder}/dispatch.cpp" "${annulus_cpu_passes}/definitions.cpp"
+                        "${PROJECT_SOURCE_DIR}/include/annulus/nki/compiled/definitions.cpp"
                         "${annulus_cpu_passes}/self_ring.cpp" "${annulus_cpu_passes}/simulated_ring.cpp")
 add_library(annulus::cpu ALIAS annulus_cpu)
 # A shared library exports what programs use, whatever the default of the build.

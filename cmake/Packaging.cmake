@@ -31,7 +31,13 @@ if(Python3_FOUND)
 endif()
 
 # A description of the package for other build systems (Common Package Specification), which CMake 4.3 and later write.
-if(NOT CMAKE_VERSION VERSION_LESS 4.3)
+# CMake itself would then prefer it to annulusConfig.cmake, and fail: it names no components, and requires a package
+# Threads, which is a find module.
+option(ANNULUS_INSTALL_CPS "Install a description of the package in CPS, for build systems other than CMake" OFF)
+if(ANNULUS_INSTALL_CPS)
+  if(CMAKE_VERSION VERSION_LESS 4.3)
+    message(FATAL_ERROR "ANNULUS_INSTALL_CPS with CMake ${CMAKE_VERSION}; accepted: 4.3 or later, which writes CPS files")
+  endif()
   install(PACKAGE_INFO annulus EXPORT annulusTargets VERSION "${PROJECT_VERSION}" COMPAT_VERSION
           "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}" COMPONENT annulus_development)
 endif()

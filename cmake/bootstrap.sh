@@ -7,11 +7,14 @@ usage() {
 usage: cmake/bootstrap.sh demo [arguments of `annulus demo`]
        cmake/bootstrap.sh test [arguments of ctest]
        cmake/bootstrap.sh build
+       cmake/bootstrap.sh mpich [arguments of ctest]
 
-Each installs with apt-get what is missing (with sudo where the user is not root) and configures build/release.
+Each installs with apt-get what is missing (with sudo where the user is not root) and configures build/release (mpich:
+build/mpich).
   demo   builds and runs the annulus command
   test   builds it and the quick tests, and runs these
   build  builds everything; `ctest --preset release` then runs all tests
+  mpich  builds tests over MPI in build/mpich, with MPICH instead of the default MPI, and runs these
 
 ANNULUS_CMAKE_ARGUMENTS adds arguments to the configuration, such as -DCMAKE_CXX_COMPILER=clang++.
 TEXT
@@ -41,6 +44,7 @@ has_numpy() {
 }
 has_catch2() { has_header catch2/catch.hpp || has_header catch2/catch_test_macros.hpp; }
 has_mpi() { has_command mpicxx && has_command mpirun; }
+has_mpich() { has_command mpicxx.mpich && has_command mpiexec.mpich; }
 has_benchmark() { has_header benchmark/benchmark.h; }
 
 missing_packages() {
@@ -50,9 +54,10 @@ missing_packages() {
   has_header unsupported/Eigen/CXX11/Tensor || echo libeigen3-dev
   has_header CLI/CLI.hpp || echo libcli11-dev
   has_header nlohmann/json.hpp || echo nlohmann-json3-dev
-  if [ "$mode" != demo ]; then
+  [ "$mode" != mpich ] || has_mpich || echo libmpich-dev mpich
+  [ "$mode" = demo ] || has_catch2 || echo catch2
+  if [ "$mode" != demo ] && [ "$mode" != mpich ]; then
     has_mpi || echo libopenmpi-dev openmpi-bin
-    has_catch2 || echo catch2
     has_benchmark || echo libbenchmark-dev
     has_command python3 || echo python3
     has_numpy || echo python3-numpy
@@ -99,16 +104,29 @@ job_count() {
 
 on_if() { if "$@"; then echo ON; else echo OFF; fi; }
 
-# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again.
-configure() {
+# configure_with ARGUMENTS
+configure_with() {
   say "configuring $build"
   # shellcheck disable=SC2086  # several arguments
-  quietly cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  quietly cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@" ${ANNULUS_CMAKE_ARGUMENTS:-} ||
+    fail "the configuration failed"
+}
+
+# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again.
+configure() {
+  configure_with \
     -DANNULUS_BUILD_EXAMPLES=ON \
     -DANNULUS_BUILD_TESTS="$(on_if has_catch2)" \
     -DANNULUS_BUILD_BENCHMARKS="$(on_if has_benchmark)" \
-    -DANNULUS_WITH_MPI="$(on_if has_mpi)" \
-    ${ANNULUS_CMAKE_ARGUMENTS:-} || fail "the configuration failed"
+    -DANNULUS_WITH_MPI="$(on_if has_mpi)"
+}
+
+# What the tests over MPI need, with the kernels of one instruction set alone.
+configure_mpich() {
+  configure_with \
+    -DANNULUS_CPU_LEVELS=OFF -DANNULUS_BUILD_C=OFF -DANNULUS_BUILD_EXAMPLES=OFF -DANNULUS_BUILD_BENCHMARKS=OFF \
+    -DANNULUS_WITH_MPI=ON \
+    -DMPI_CXX_COMPILER="$(command -v mpicxx.mpich)" -DMPIEXEC_EXECUTABLE="$(command -v mpiexec.mpich)"
 }
 
 build() {
@@ -138,6 +156,14 @@ case $mode in
     configure
     build
     say "built: $build/bin/annulus"
+    ;;
+  mpich)
+    build=$root/build/mpich
+    install_missing
+    configure_mpich
+    build --target annulus_mpi_ring_tests annulus_mpi_soak
+    say "testing"
+    exec ctest --test-dir "$build" --output-on-failure --no-tests=error --tests-regex '^(mpi\.ring\.[23]|soak\.mpi\.3)$' "$@"
     ;;
   -h | --help) usage ;;
   *)

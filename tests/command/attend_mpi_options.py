@@ -26,6 +26,9 @@ DIFFERENCES = {
     "--sharding": ["--sharding", "zigzag"],
     "--block": ["--sharding", "block-striped", "--block", "3"],
     "--rotation": ["--rotation", "keys"],
+    "--schedule": ["--schedule", "tiles"],
+    "--schedule-group": ["--schedule-group", "1", "--schedule", "tiles"],
+    "--wire": ["--wire", "bf16"],
     "--reproducible": ["--reproducible"],
     "--reproducible-leaf": ["--reproducible-leaf", "8", "--reproducible"],
     "--backend": ["--backend", "nki"],
@@ -53,6 +56,7 @@ FIRST = {
     "--block": ["--sharding", "block-striped", "--block", "2"],
     "--reproducible-leaf": ["--reproducible-leaf", "4", "--reproducible"],
     "--seed": ["--seed", "18446744073709551614", "--dropout", "0.2"],
+    "--schedule-group": ["--schedule-group", "2", "--schedule", "tiles"],
 }
 
 with Folder():

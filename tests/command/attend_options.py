@@ -113,8 +113,11 @@ with Folder():
         blocks = ["--block", "3"] if sharding == "block-striped" else []
         for ranks in ("1", "3", "30"):
             check(everything[0] + ["--sharding", sharding, *blocks, "--ranks", ranks], **everything[1])
+            for schedule in ("two-levels", "tiles", "all-gather", "auto") if ranks == "3" else ():
+                check(everything[0] + ["--schedule", schedule, "--sharding", sharding, *blocks, "--ranks", ranks], **everything[1])
             for rotation in ("auto", "keys", "queries"):
                 check(["--causal", "--rotation", rotation, "--sharding", sharding, *blocks, "--ranks", ranks], causal=True)
+            check(everything[0] + ["--schedule", "both-directions", "--sharding", sharding, *blocks, "--ranks", ranks], **everything[1])
     check(["--backend", "cpu", "--threads", "0", "--comm", "sim"])
 
     # Sharding and rotation change the order of the sums and so the last bits.

@@ -40,6 +40,25 @@ assert plans(*shape, "--pass", "forward", "--rotation", "keys", "--dtype", "bf16
 assert plans(*shape, "--pass", "backward", "--rotation", "keys", "--dtype", "bf16") == [backward]
 assert plans(*shape, "--rotation", "queries", "--dtype", "bf16")[0]["rotation"] == "queries"
 
+# A wire type: two bytes for each element of what travels ahead; gradients keep their type.
+wire = plans(*shape, "--rotation", "keys", "--dtype", "f32", "--wire", "bf16")
+assert [one["total_bytes_sent"] for one in wire] == [one["total_bytes_sent"] for one in (forward, backward)]
+assert wire[0]["wire"] == "bfloat16" and forward["wire"] == "as_stored"
+
+# Both directions: as many bytes in all, half of them each way, and each rank works on rows of both neighbours.
+both = plans(*shape, "--rotation", "keys", "--dtype", "bf16", "--schedule", "both-directions")
+for one, two in zip((forward, backward), both):
+    assert one["schedule"] == "ring" and two["schedule"] == "both_directions" and "bytes_sent_each_way" not in one
+    assert one["total_bytes_sent"] == two["total_bytes_sent"] == 2 * two["bytes_sent_each_way"][0]
+    assert two["bytes_sent_each_way"][0] == two["bytes_sent_each_way"][1]
+    assert [rank["multiply_adds"] for rank in one["ranks"]] == [rank["multiply_adds"] for rank in two["ranks"]]
+text = plan(*shape, "--schedule", "both-directions", "--pass", "forward")
+assert "travel in both directions\n" in text and "kv heads 0 to 0 forwards" in text and "kv heads 1 to 1 backwards" in text, text
+slow = [*shape, "--flops", "1e15", "--bandwidth", "1e6", "--pass", "forward", "--rotation", "keys"]
+estimates = plans(*slow)[0]["estimates"]
+seconds = [min(one["seconds"] for one in estimates if one["schedule"] == schedule) for schedule in ("ring", "both_directions")]
+assert abs(seconds[1] / seconds[0] - 0.5) < 1e-3, seconds
+
 # Causal: zigzag and striped are balanced, contiguous is not.
 balance = {name: plans("--tokens", "4096", "--ranks", "8", "--causal", "--pass", "forward", "--sharding", name)[0]["imbalance"]
            for name in ("contiguous", "striped", "zigzag")}
@@ -76,12 +95,14 @@ assert plans("--tokens", "4096", "--ranks", "8", "--causal", "--sharding", "bala
 
 # Estimates of both rotations: work alone, and with messages.
 rates = ["--tokens", "64", "--ranks", "4", "--heads", "2", "--head-dim", "8", "--pass", "forward", "--flops", "1e6"]
-keys, queries = plans(*rates)[0]["estimates"]
+keys, queries = plans(*rates)[0]["estimates"][:2]
 work = 2 * 2 * 64 * 64 * 16 / 1e6 / 4
 assert keys["rotation"] == "keys" and queries["rotation"] == "queries"
 assert abs(keys["seconds"] - work) < 1e-9 and abs(queries["seconds"] - work) < 1e-9 and abs(keys["exposed_seconds"]) < 1e-9
-keys, queries = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--overlap", "0")[0]["estimates"]
+keys, queries, *others = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--overlap", "0")[0]["estimates"]
 shift = 16 * 2 * 16 * 4 / 1e3 + 0.5
+assert [one["schedule"] for one in others] == ["both_directions", "two_levels", "tiles", "all_gather"], others
+assert others[3]["group"] == 4 and abs(others[3]["seconds"] - work - 0.5 - 3 * (shift - 0.5)) < 1e-9, others
 assert abs(keys["seconds"] - work - 3 * shift) < 1e-9 and abs(keys["exposed_seconds"] - 3 * shift) < 1e-9, keys
 assert queries["seconds"] != keys["seconds"] and abs(sum(keys["step_seconds"]) - keys["seconds"]) < 1e-9
 far = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--group", "2", "--far-bandwidth", "1e2", "--far-latency", "9")[0]["estimates"]
@@ -89,6 +110,19 @@ assert far[0]["seconds"] > keys["seconds"]
 text = plan(*rates, "--bandwidth", "1e6", "--step-overhead", "0.001")
 assert "estimated times of the forward pass\n" in text and "ms of step 3" in text, text
 assert "estimated" not in plan("--tokens", "64")
+
+# Schedules in which ranks form groups: fewer bytes, and the work of the ring.
+wide = ["--tokens", "65536", "--ranks", "64", "--heads", "32", "--pass", "forward", "--rotation", "keys"]
+ring = plans(*wide)[0]
+for schedule, group in (("two-levels", 8), ("tiles", 8), ("all-gather", 64)):
+    given = ["--schedule-group", str(group)]
+    one = plans(*(wide[:-2] if schedule == "all-gather" else wide), "--schedule", schedule, *given)[0]
+    assert one["schedule"] == schedule.replace("-", "_") and one["group"] == group and one["bytes_in_groups"] > 0, one
+    assert sum(rank["multiply_adds"] for rank in one["ranks"]) == sum(rank["multiply_adds"] for rank in ring["ranks"])
+    assert schedule == "all-gather" or one["total_bytes_sent"] < 0.3 * ring["total_bytes_sent"], one
+text = plan(*wide, "--schedule", "tiles", "--schedule-group", "8")
+assert "tiles: groups of 8 ranks, 8 on each ring between groups\n" in text and "8 steps of 8 are made" in text, text
+assert ", of them within groups: " in text, text
 
 # A window skips steps of the ring, and the plan lists the skipped ones.
 windowed = ["--tokens", "80", "--ranks", "8", "--causal", "--window", "9,0"]

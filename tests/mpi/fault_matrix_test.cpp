@@ -1,5 +1,5 @@
-// Fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, except serving, and except ranks that die,
-// which end the job (see lost_process). A run that hangs is ended by an alarm, and the job with it.
+// Fault matrix of tests/faults/simulated_matrix_test.cpp on rings over MPI, except ranks that die, which end the job (see
+// lost_process). A run that hangs is ended by an alarm, and the job with it.
 
 #include <mpi.h>
 #include <unistd.h>
@@ -8,8 +8,6 @@
 #include <annulus/comm/mpi.hpp>
 #include <cstddef>
 #include <map>
-#include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -52,8 +50,7 @@ class FaultlessRuns {
   };
 
   Outcome const& of(Scenario scenario) {
-    bool const sinks = scenario.fault.place == Place::reduction, calls = scenario.fault.place == Place::call;
-    std::tuple const key(scenario.zero_copy, scenario.rotation, scenario.checked, sinks, calls, scenario.serving);
+    auto const key = scenario.faultless_key();
     auto found = runs_.find(key);
     if (found != runs_.end()) return found->second;
     scenario.fault.kind = FaultKind::none;
@@ -66,8 +63,7 @@ class FaultlessRuns {
   }
 
  private:
-  std::map<std::tuple<ZeroCopy, annulus::Rotation, bool, bool, bool, std::optional<annulus::MergeMethod>>, Outcome>
-      runs_;
+  std::map<decltype(Scenario().faultless_key()), Outcome> runs_;
 };
 
 /// Runs every `stride`-th scenario; of these, only every `deadline_stride`-th of those that last until a deadline.
@@ -81,7 +77,7 @@ void check_every(std::size_t stride, std::size_t deadline_stride) {
     for (Scenario const& scenario :
          sample_of(scenarios_of(ranks, zero_copy, [&](Scenario const& s) { return faultless.of(s).ranks[0].counts; }),
                    stride)) {
-      if (scenario.fault.kind == FaultKind::die || scenario.serving) continue;
+      if (scenario.fault.kind == FaultKind::die) continue;
       if (ends_by_deadline(scenario.fault.kind) && deadlines++ % deadline_stride != 0) continue;
       FaultlessRuns::Outcome const& expected = faultless.of(scenario);
       verdicts.judge(scenario, run(scenario, {.expected = &expected.results}), false);

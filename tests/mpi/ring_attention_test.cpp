@@ -29,11 +29,14 @@ namespace {
 
 /// Random problems for the number of ranks of this launch; the same on every rank.
 template <class T>
-std::vector<RingProblem> problems_of_this_world(std::uint64_t first_seed, std::size_t count) {
+std::vector<RingProblem> problems_of_this_world(std::uint64_t first_seed, std::size_t count,
+                                                annulus::Schedule schedule = annulus::Schedule::ring) {
   std::vector<RingProblem> problems;
   for (std::uint64_t seed = first_seed; problems.size() < count; ++seed) {
     RingProblem problem = random_ring_problem(seed);
     if (problem.ranks != world_size()) continue;
+    if (schedule == annulus::Schedule::both_directions && problem.dense.kv_heads < 2) continue;
+    problem.options.schedule = schedule;
     round_operands<T>(problem);
     problems.push_back(std::move(problem));
   }
@@ -50,11 +53,12 @@ std::vector<RingResult> simulated(RingProblem const& problem) {
 }
 
 template <class T>
-void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::ZeroCopy zero_copy) {
+void check_same_bits(std::uint64_t first_seed, std::size_t count, annulus::ZeroCopy zero_copy,
+                     annulus::Schedule schedule = annulus::Schedule::ring) {
   annulus::MpiRingOptions options = options_of_tests();
   options.zero_copy = zero_copy;
   MpiRing ring(MPI_COMM_WORLD, options);
-  for (RingProblem const& problem : problems_of_this_world<T>(first_seed, count)) {
+  for (RingProblem const& problem : problems_of_this_world<T>(first_seed, count, schedule)) {
     INFO(problem.text);
     annulus::ReferenceBackend backend;
     RingResult const over_mpi = run_rank<T>(problem, ring, backend);
@@ -83,6 +87,29 @@ TEST_CASE("ring attention over MPI gives the same bits as on a simulated ring", 
     check_same_bits<float>(810'000, 24, zero_copy);
     check_same_bits<Eigen::bfloat16>(820'000, 8, zero_copy);
     check_same_bits<double>(830'000, 8, zero_copy);
+  }
+}
+
+TEST_CASE("both directions over MPI give the same bits as on a simulated ring", "[mpi][lanes]") {
+  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never})
+    check_same_bits<float>(810'000, 16, zero_copy, annulus::Schedule::both_directions);
+}
+
+TEST_CASE("joint keys and a wire type over MPI give the same bits as on a simulated ring", "[mpi][joint]") {
+  RingProblem problem = small_ring_problem({.query_heads = 4, .kv_heads = 2, .query_length = 29, .head_dim = 8},
+                                           world_size(), annulus::Zigzag{});
+  problem.options.wire = annulus::Wire::half;
+  std::mt19937_64 engine(3);
+  problem.joint_length = 6;
+  problem.joint_keys = problem.joint_values = uniform(engine, 6 * 2 * 8);
+  settle(problem);
+  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
+    annulus::MpiRingOptions options = options_of_tests();
+    options.zero_copy = zero_copy;
+    MpiRing ring(MPI_COMM_WORLD, options);
+    annulus::ReferenceBackend backend;
+    CHECK(same_bits(run_rank<float>(problem, ring, backend),
+                    simulated<float>(problem)[static_cast<std::size_t>(ring.rank())]));
   }
 }
 

@@ -1,0 +1,41 @@
+// The schedules in which ranks form groups, over MPI: the same bits as on a simulated ring.
+
+#include <annulus/annulus.hpp>
+#include <annulus/comm/mpi.hpp>
+
+#include "mpi/mpi_runner.hpp"
+#include "support/catch.hpp"
+#include "support/grouped_problem.hpp"
+#include "support/ring_run.hpp"
+
+using namespace annulus_test;
+
+namespace {
+
+template <class T>
+void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, annulus::ZeroCopy zero_copy) {
+  annulus::MpiRingOptions options = options_of_tests();
+  options.zero_copy = zero_copy;
+  annulus::MpiRing ring(MPI_COMM_WORLD, options);
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    RingProblem problem = random_grouped_problem_on(world_size(), seed);
+    round_operands<T>(problem);
+    INFO(problem.text);
+    auto const simulated = annulus::run_ring(problem.ranks, [&](annulus::SimulatedRing& inner) {
+      annulus::ReferenceBackend backend;
+      return run_rank<T>(problem, inner, backend);
+    });
+    annulus::ReferenceBackend backend;
+    RingResult const over_mpi = run_rank<T>(problem, ring, backend);
+    CHECK(same_bits(over_mpi, simulated[static_cast<std::size_t>(ring.rank())]));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("schedules with groups over MPI give the same bits as on a simulated ring", "[mpi][schedules]") {
+  for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
+    check_same_bits_in_groups<float>(860'000, 24, zero_copy);
+    check_same_bits_in_groups<Eigen::bfloat16>(870'000, 8, zero_copy);
+  }
+}

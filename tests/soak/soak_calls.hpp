@@ -1,0 +1,185 @@
+#pragma once
+// Calls of varying shapes on one ring, and the memory in use before and after most of them.
+
+#include <algorithm>
+#include <annulus/annulus.hpp>
+#include <annulus/attention/cached_attention.hpp>
+#include <array>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "faults/steady_memory.hpp"
+
+namespace annulus_test {
+
+/// Passes of a RingAttention, reproducible or not, and calls on a cache. The shapes, and the length of the cache, repeat
+/// after `period` calls.
+template <annulus::Communicator Ring>
+class SoakCalls {
+  using Index = annulus::Index;
+  using Tensor = Eigen::Tensor<float, 4, Eigen::RowMajor>;
+  using Attention = annulus::RingAttention<Ring, annulus::CpuBackend>;
+  using Serving = annulus::CachedAttention<Ring, annulus::CpuBackend>;
+
+ public:
+  static constexpr int period = 40;
+
+  explicit SoakCalls(Ring& ring)
+      : ring_(ring),
+        cache_(ring, backend_, {.kv_heads = 1, .head_dim = 8, .value_dim = 4, .pages = 48, .page_rows = 4}),
+        serving_{Serving(ring, backend_, {.mask = annulus::causal(), .merge = annulus::MergeMethod::tree}),
+                 Serving(ring, backend_, {.mask = annulus::causal(), .merge = annulus::MergeMethod::gather})} {}
+
+  /// Makes call `number`. All ranks make the same ones, from 0 on.
+  void call(int number) {
+    int const shape = number / 4 % 10;
+    if (number % 4 < 2)
+      pass(shape, number % 4 == 1);
+    else
+      serve(shape, number % 4 == 2 ? 0 : 1);
+  }
+
+  /// Bytes of the buffers that the objects keep.
+  Index buffer_bytes() const {
+    Index sum = 0;
+    for (auto const& [key, attention] : kept_)
+      for (annulus::Pass pass : {annulus::Pass::forward, annulus::Pass::backward}) sum += attention.buffer_bytes(pass);
+    for (Serving const& serving : serving_) sum += serving.buffer_bytes();
+    return sum;
+  }
+
+ private:
+  static constexpr Index leaf = 4, heads = 2, dim = 8;
+
+  static Tensor rows(Index batch, Index count, Index of_heads, Index of_dim) {
+    Tensor tensor(batch, count, of_heads, of_dim);
+    for (Index i = 0; i < tensor.size(); ++i) tensor.data()[i] = static_cast<float>(i % 13) / 13;
+    return tensor;
+  }
+
+  /// Forward, and for every second shape backward. Every third object is made for its call alone.
+  void pass(int shape, bool reproducible) {
+    annulus::Options const options{
+        .mask = annulus::causal(),
+        .reproducible = reproducible,
+        .reproducible_leaf = leaf,
+        .rotation = shape % 4 < 2 ? annulus::Rotation::keys : annulus::Rotation::queries,
+    };
+    std::optional<Attention> made;
+    if (shape % 3 == 0) made.emplace(ring_, backend_, options);
+    auto& attention = made ? *made : kept_.try_emplace({shape, reproducible}, ring_, backend_, options).first->second;
+    Index const own = reproducible ? leaf * (1 + shape % 5) : 1 + (7 * shape + 3 * ring_.rank()) % 11;
+    Tensor const q = rows(1 + shape % 2, own, heads, dim + shape), k = rows(1 + shape % 2, own, 1, dim + shape);
+    auto const forward = attention.forward(q, k, k);
+    if (shape % 2 == 0) attention.backward(q, forward, q, k, k);
+  }
+
+  /// Operation `operation` in the life of two sequences of a cache.
+  void serve(int operation, std::size_t which) {
+    Serving& serving = serving_[which];
+    std::vector<Index>& sequences = sequences_[which];
+    auto const batch = [&] { return static_cast<Index>(sequences.size()); };
+    auto const own_share = [&] { return 1 + (operation + ring_.rank()) % 3; };
+    switch (operation) {
+      case 0:
+        sequences = {cache_.create()};
+        serving.append(cache_, sequences, rows(1, 11, 1, 8), rows(1, 11, 1, 4));
+        break;
+      case 1:
+      case 6:
+        serving.append_shards(cache_, sequences, rows(batch(), own_share(), 1, 8), rows(batch(), own_share(), 1, 4));
+        break;
+      case 2:
+      case 7:
+        serving.prefill(cache_, sequences, rows(batch(), own_share(), heads, 8));
+        break;
+      case 3:
+      case 8:
+        serving.decode(cache_, sequences, rows(batch(), 2, heads, 8), rows(batch(), 2, 1, 8), rows(batch(), 2, 1, 4));
+        break;
+      case 4:
+        sequences.push_back(cache_.fork(sequences[0]));
+        cache_.truncate(sequences[1], 9);
+        serving.append(cache_, std::span(sequences).last(1), rows(1, 6, 1, 8), rows(1, 6, 1, 4));
+        break;
+      case 5:
+        serving.decode(cache_, sequences, rows(batch(), 1, heads, 8));
+        break;
+      case 9:
+        serving.decode(cache_, std::span(sequences).first(1), rows(1, 5, heads, 8));
+        for (Index sequence : sequences) cache_.release(sequence);
+        break;
+    }
+  }
+
+  Ring& ring_;
+  annulus::CpuBackend backend_{.threads = 1};
+  std::map<std::array<int, 2>, Attention> kept_;  ///< by shape, and whether passes are reproducible
+  annulus::KvCache<float> cache_;
+  std::array<Serving, 2> serving_;
+  std::array<std::vector<Index>, 2> sequences_;
+};
+
+/// Memory in use at two times of a run.
+struct SoakReport {
+  int warm_up = 0, calls = 0;
+  std::array<MemoryUse, 2> memory{};
+  std::array<annulus::Index, 2> buffers{};  ///< bytes that the objects of this rank keep
+
+  /// Prints them; true if nothing has grown. The number of messages that wait at a time, and so the length of the lists
+  /// that hold them, depends on the timing of the ranks; what lies below the library allocates memory of its own, in
+  /// chunks: a leak in every tenth call would exceed the bounds.
+  bool print(char const* ring) const {
+    std::printf(
+        "%s: from call %d to %d: allocations %ld to %ld, their bytes %ld to %ld, resident KiB %ld to %ld, buffers "
+        "%td to %td\n",
+        ring, warm_up, calls, memory[0].allocations, memory[1].allocations, memory[0].bytes, memory[1].bytes,
+        memory[0].resident / 1024, memory[1].resident / 1024, buffers[0], buffers[1]);
+    long const measured = calls - warm_up;
+    return memory[1].allocations <= memory[0].allocations + measured / 100 &&
+           memory[1].bytes <= memory[0].bytes + 2 * measured &&
+           memory[1].resident <= memory[0].resident + 100 * measured && buffers[1] == buffers[0];
+  }
+};
+
+/// Calls after which the shapes have repeated so often that whatever the timing of threads makes grow has grown.
+constexpr int warm_up = 1000;
+
+/// Makes `calls` calls, rounded to whole periods, of which the first thousand warm up.
+template <class Ring>
+SoakReport soak(Ring& ring, int calls) {
+  constexpr int period = SoakCalls<Ring>::period;
+  static_assert(warm_up % period == 0);
+  SoakReport report{.warm_up = warm_up, .calls = (calls + period - 1) / period * period};
+  std::vector<std::byte> records(static_cast<std::size_t>(ring.size()));
+  auto const synchronize_ranks = [&] {
+    std::byte const mine{};
+    ring.all_gather({&mine, 1}, records);
+  };
+  SoakCalls<Ring> ranks_calls(ring);
+  for (int call = 1; call <= report.calls; ++call) {
+    ranks_calls.call(call - 1);
+    if (call != report.warm_up && call != report.calls) continue;
+    std::size_t const when = call == report.warm_up ? 0 : 1;
+    report.buffers[when] = ranks_calls.buffer_bytes();
+    synchronize_ranks();
+    report.memory[when] = memory_use();
+    synchronize_ranks();
+  }
+  return report;
+}
+
+/// The number of calls that the command line asks for; 0, with a message, if it is too small or not a number.
+inline int calls_of(int argc, char** argv) {
+  int const calls = argc == 2 ? std::atoi(argv[1]) : 0;
+  if (calls >= 2 * warm_up) return calls;
+  std::fprintf(stderr, "usage: %s <calls>; at least %d are accepted\n", argv[0], 2 * warm_up);
+  return 0;
+}
+
+}  // namespace annulus_test
