@@ -58,6 +58,8 @@ void add_ring(CLI::App& app, AttendOptions& options) {
   add_timeout(app, options.timeout);
   add_sharding(app, options.attention.sharding, options.block);
   add_rotation(app, options.attention.rotation);
+  add_schedule(app, options.attention.schedule, options.attention.group);
+  add_wire(app, options.attention.wire);
   add_reproducible(app, options.attention.reproducible, options.attention.reproducible_leaf);
   app.add_option("--backend", options.backend, "compute backend: " + names_of_backends())
       ->default_str(options.backend)
@@ -129,10 +131,15 @@ Call call_of(AttendOptions const& options, CallShape const& shape, annulus::Docu
   return call;
 }
 
-/// Steps of one rank in all passes. Throws the library's errors for a bad problem before any file is created.
+/// Steps of one rank in all passes, with those of both directions counted apart. Throws the library's errors for a bad
+/// problem before any file is created.
 std::size_t steps_of_a_rank(Call const& call, int ranks) {
-  int steps = plan_of(call, annulus::Pass::forward, ranks).steps();
-  if (call.shape.backward) steps += plan_of(call, annulus::Pass::backward, ranks).steps();
+  auto const computes = [&](annulus::Pass pass) {
+    annulus::RingPlan const plan = plan_of(call, pass, ranks);
+    return plan.steps() * static_cast<int>(plan.lanes().size());
+  };
+  int steps = computes(annulus::Pass::forward);
+  if (call.shape.backward) steps += computes(annulus::Pass::backward);
   return static_cast<std::size_t>(steps);
 }
 

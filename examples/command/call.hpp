@@ -7,7 +7,7 @@
 #include <annulus/core/index.hpp>
 #include <annulus/core/scalar.hpp>
 #include <annulus/mask/documents.hpp>
-#include <annulus/schedule/ring_plan.hpp>
+#include <annulus/schedule/best_plan.hpp>
 #include <annulus/sharding/scatter_gather.hpp>
 #include <annulus/tensor/eigen.hpp>
 #include <annulus/tensor/tensor_like.hpp>
@@ -76,18 +76,23 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .sharding = options.sharding,
                                .rules = annulus::rules_of(options),
                                .rotation = options.rotation,
+                               .schedule = options.schedule,
+                               .group = options.group,
+                               .wire = options.wire,
                                .element_bytes = annulus::size_of(shape.dtype),
                                .accumulator_bytes = accumulator_bytes,
                                .lse_bytes = accumulator_bytes,
+                               .gradient_bytes = annulus::size_of(shape.dtype),
+                               .bias = {shape.bias[0], shape.bias[1]},
+                               .mask = {shape.mask[0], shape.mask[1]},
                                .sinks = shape.sinks,
                                .segments = shape.segments,
                                .elementwise = shape.mask[0] > 0,
                                .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0,
                                .documents = call.documents};
-  // dbias is summed in the result where that has the type of the sums.
-  if (shape.bias_gradient && pass == annulus::Pass::backward && request.element_bytes != accumulator_bytes)
+  if (shape.bias_gradient && pass == annulus::Pass::backward)
     request.bias_gradient_elements = shape.bias[0] * shape.bias[1] * shape.keys;
-  return annulus::RingPlan(std::move(request));
+  return annulus::best_plan(request, options.rates);
 }
 
 template <class T, int Axes>

@@ -126,6 +126,13 @@ inline Choices<annulus::Sharding> const shardings{
 inline Choices<annulus::Rotation> const rotations{
     {"auto", annulus::Rotation::automatic}, {"keys", annulus::Rotation::keys}, {"queries", annulus::Rotation::queries}};
 
+inline Choices<annulus::Schedule> const schedules{{"ring", annulus::Schedule::ring},
+                                                  {"both-directions", annulus::Schedule::both_directions},
+                                                  {"two-levels", annulus::Schedule::two_levels},
+                                                  {"tiles", annulus::Schedule::tiles},
+                                                  {"all-gather", annulus::Schedule::all_gather},
+                                                  {"auto", annulus::Schedule::automatic}};
+
 /// Element types; types narrower than f64 accumulate in f32.
 inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
                                                    {"f32", annulus::DataType::float32},
@@ -180,6 +187,31 @@ inline void require_block(annulus::Sharding const& sharding, std::optional<annul
 inline CLI::Option* add_rotation(CLI::App& app, annulus::Rotation& rotation) {
   return add_choice(app, "--rotation", rotation, rotations, "which side rotates; auto: the one that sends fewer bytes")
       ->default_str("auto");
+}
+
+/// Adds --schedule and --schedule-group.
+inline void add_schedule(CLI::App& app, annulus::Schedule& schedule, int& group) {
+  CLI::Option* const option =
+      add_choice(
+          app, "--schedule", schedule, schedules,
+          "how rows travel: one way around the ring; half of the kv heads each way; heads for rows inside groups of "
+          "ranks and a ring between them; tiles of "
+          "a group's queries and a ring's keys; the keys of all ranks to every rank; or auto: the one that sends the "
+          "fewest bytes")
+          ->default_str("ring");
+  app.add_option("--schedule-group", group, "consecutive ranks of a group of the schedule")
+      ->check(whole_number(1, most_ranks))
+      ->type_name("N")
+      ->default_str("as many as send the fewest bytes")
+      ->needs(option);
+}
+
+inline CLI::Option* add_wire(CLI::App& app, annulus::Wire& wire) {
+  Choices<annulus::Wire> const wires{
+      {"stored", annulus::Wire::as_stored}, {"bf16", annulus::Wire::bfloat16}, {"f16", annulus::Wire::half}};
+  return add_choice(app, "--wire", wire, wires,
+                    "type in which f32 and f64 operands travel; with bf16 or f16 they are rounded to it on every rank")
+      ->default_str("stored");
 }
 
 inline CLI::Option* add_axes(CLI::App& app, annulus::AxisOrder& axes) {

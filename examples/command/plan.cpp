@@ -93,8 +93,13 @@ Call call_of(PlanOptions const& options) {
                         .query_offset = options.query_offset,
                         .reproducible = options.reproducible,
                         .reproducible_leaf = options.reproducible_leaf,
-                        .rotation = options.rotation},
+                        .rotation = options.rotation,
+                        .schedule = options.schedule,
+                        .group = options.group,
+                        .wire = options.wire},
             .documents = documents_from(options.documents, keys)};
+  if (options.schedule == annulus::Schedule::automatic && options.rates.given())
+    call.options.rates = options.rates.all();
   call.options.query_offset = annulus::query_offset_of(annulus::rules_of(call.options), queries, keys);
   call.options.sharding =
       sharding_of(options.sharding, options.block, {queries, keys, options.ranks, options.mask, call.documents});
@@ -181,7 +186,8 @@ void print_steps(std::ostream& out, RingPlan const& plan) {
 
 void print_steps_not_made(std::ostream& out, RingPlan const& plan) {
   std::vector<int> const skipped = annulus::offsets_without_step(plan);
-  out << plan.steps() << (plan.steps() == 1 ? " step of " : " steps of ") << plan.ranks() << " are made";
+  out << plan.steps() << (plan.steps() == 1 ? " step of " : " steps of ") << plan.ranks() / plan.groups().size()
+      << " are made";
   if (!skipped.empty()) out << "; not made, since no rank needs the rows of the rank that many places back:";
   for (std::size_t i = 0; i < skipped.size();) {
     std::size_t end = i + 1;
@@ -219,8 +225,9 @@ void print_totals(std::ostream& out, RingPlan const& plan) {
     print("least", {spreads[0].least, spreads[1].least, spreads[2].least});
     print("most", {spreads[0].most, spreads[1].most, spreads[2].most});
   }
-  out << "bytes sent by all ranks: " << plan.total_bytes_sent()
-      << "\nlargest work of a rank over the mean: " << plan.imbalance() << '\n';
+  out << "bytes sent by all ranks: " << plan.total_bytes_sent();
+  if (Index const bytes = annulus::bytes_in_groups(plan); bytes > 0) out << ", of them within groups: " << bytes;
+  out << "\nlargest work of a rank over the mean: " << plan.imbalance() << '\n';
 }
 
 /// Prints what annulus::print_plan prints, with one line per run of equal steps and one per run of ranks with equal
@@ -278,16 +285,25 @@ nlohmann::json json_of_summary(RingPlan const& plan) {
 /// the plan itself has "steps", one for each run of equal steps: "first" and "last" of them and, as "least"
 /// and "most" of any rank, "multiply_adds", "prefetched_bytes" and "carried_bytes".
 ///
+/// In both directions "bytes_sent_each_way" has the bytes forwards and backwards, and "owner" of a step is that of the
+/// rows that travel forwards.
+///
 /// estimates: of json_of_estimates; null without rates.
 void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohmann::json const& estimates) {
   nlohmann::json whole{{"pass", plan.request().pass == Pass::forward ? "forward" : "backward"},
                        {"sharding", plan.request().sharding.name()},
                        {"rotation", std::string(annulus::name_of(plan.rotation()))},
+                       {"schedule", std::string(annulus::name_of(plan.request().schedule))},
+                       {"group", plan.groups().size()},
+                       {"bytes_in_groups", annulus::bytes_in_groups(plan)},
+                       {"wire", std::string(annulus::name_of(plan.request().wire))},
                        {"reproducible", plan.request().rules.reproducible},
                        {"summarized", !every_step},
                        {"offsets_without_step", annulus::offsets_without_step(plan)},
                        {"total_bytes_sent", plan.total_bytes_sent()},
                        {"imbalance", plan.imbalance()}};
+  if (plan.lanes().size() > 1)
+    whole["bytes_sent_each_way"] = {plan.lanes()[0].total_bytes_sent(), plan.lanes()[1].total_bytes_sent()};
   if (!every_step) whole["steps"] = json_of_summary(plan);
   if (!estimates.is_null()) whole["estimates"] = estimates;
   // Written rank by rank, because the steps of many ranks together would take gigabytes.
@@ -353,6 +369,8 @@ CLI::App& add_plan(CLI::App& app, PlanOptions& options) {
   add_sharding(plan, options.sharding, options.block);
   add_mask_options(plan, options.mask, options.query_offset);
   add_rotation(plan, options.rotation);
+  add_schedule(plan, options.schedule, options.group);
+  add_wire(plan, options.wire);
   add_reproducible(plan, options.reproducible, options.reproducible_leaf);
   add_choice(plan, "--pass", options.passes,
              Choices<Passes>{{"forward", {true, false}}, {"backward", {false, true}}, {"both", {true, true}}},

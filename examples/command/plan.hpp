@@ -40,6 +40,9 @@ struct PlanOptions {
   annulus::Mask mask{};
   std::optional<annulus::Index> query_offset;
   annulus::Rotation rotation = annulus::Rotation::automatic;
+  annulus::Schedule schedule = annulus::Schedule::ring;
+  int group = 0;
+  annulus::Wire wire = annulus::Wire::as_stored;
   bool reproducible = false;
   annulus::Index reproducible_leaf = annulus::Options{}.reproducible_leaf;
   Passes passes{};

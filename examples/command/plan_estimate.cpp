@@ -36,15 +36,24 @@ struct Candidate {
 };
 
 std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus::Pass pass, int ranks) {
-  annulus::Rates rates = options.rates;
-  rates.flops = *options.flops;
+  annulus::Rates const rates = options.all();
   std::vector<Candidate> all;
-  for (auto const rotation : {annulus::Rotation::keys, annulus::Rotation::queries}) {
+  auto const add = [&](annulus::Schedule schedule, annulus::Rotation rotation) {
+    call.options.schedule = schedule;
     call.options.rotation = rotation;
     annulus::RingPlan plan = plan_of(call, pass, ranks);
     annulus::PlanEstimate estimate = plan.estimate(rates);
     all.push_back({std::move(plan), std::move(estimate)});
-  }
+  };
+  call.options.group = 0;
+  call.options.rates.reset();
+  add(annulus::Schedule::ring, annulus::Rotation::keys);
+  add(annulus::Schedule::ring, annulus::Rotation::queries);
+  if (call.options.reproducible || ranks == 1) return all;
+  if (call.shape.attention.kv_heads >= 2) add(annulus::Schedule::both_directions, annulus::Rotation::automatic);
+  if (call.options.wire != annulus::Wire::as_stored) return all;
+  for (auto const schedule : {annulus::Schedule::two_levels, annulus::Schedule::tiles, annulus::Schedule::all_gather})
+    add(schedule, annulus::Rotation::automatic);
   return all;
 }
 
@@ -71,11 +80,11 @@ CLI::Validator not_negative(double most, std::string const& accepted) {
 
 void add_rates(CLI::App& app, RateOptions& options) {
   annulus::Rates& rates = options.rates;
-  CLI::Option* const flops =
-      app.add_option("--flops", options.flops,
-                     "floating-point operations per second of a rank; prints estimated times of both rotations")
-          ->check(rate())
-          ->type_name("X");
+  CLI::Option* const flops = app.add_option("--flops", options.flops,
+                                            "floating-point operations per second of a rank; prints estimated times of "
+                                            "both rotations and of all schedules")
+                                 ->check(rate())
+                                 ->type_name("X");
   auto const add = [&](char const* name, double& value, char const* description, CLI::Validator const& check) {
     return app.add_option(name, value, description)->check(check)->type_name("X")->needs(flops);
   };
@@ -110,12 +119,15 @@ void print_estimates(std::ostream& out, RateOptions const& options, Call const& 
     out << '\n';
   };
   out << "estimated times of the " << annulus::name_of(pass) << " pass\n";
+  print("schedule", [](Candidate const& one) { return std::string(annulus::name_of(one.plan.request().schedule)); });
+  print("ranks of a group", [](Candidate const& one) { return std::to_string(one.plan.groups().size()); });
   print("travelling", [](Candidate const& one) { return std::string(annulus::name_of(one.plan.rotation())); });
   print("ms", [](Candidate const& one) { return milliseconds(one.estimate.seconds); });
   print("exposed ms, mean of ranks", [](Candidate const& one) { return milliseconds(one.estimate.exposed()); });
   print("MiB sent by all ranks",
         [](Candidate const& one) { return fixed(static_cast<double>(one.plan.total_bytes_sent()) / (1 << 20), 3); });
-  int const steps = std::max(all[0].plan.steps(), all[1].plan.steps());
+  int steps = 0;
+  for (Candidate const& one : all) steps = std::max(steps, one.plan.steps());
   for (int i = 0; i < std::min(steps, most_printed_steps); ++i)
     print("ms of step " + std::to_string(i),
           [&](Candidate const& one) { return i < one.plan.steps() ? milliseconds(one.seconds(i)) : "-"; });
@@ -127,7 +139,9 @@ nlohmann::json json_of_estimates(RateOptions const& options, Call const& call, a
   for (Candidate const& one : candidates(options, call, pass, ranks)) {
     std::vector<double> steps;
     for (int i = 0; i < one.plan.steps(); ++i) steps.push_back(one.seconds(i));
-    json.push_back({{"rotation", std::string(annulus::name_of(one.plan.rotation()))},
+    json.push_back({{"schedule", std::string(annulus::name_of(one.plan.request().schedule))},
+                    {"group", one.plan.groups().size()},
+                    {"rotation", std::string(annulus::name_of(one.plan.rotation()))},
                     {"seconds", one.estimate.seconds},
                     {"exposed_seconds", one.estimate.exposed()},
                     {"total_bytes_sent", one.plan.total_bytes_sent()},

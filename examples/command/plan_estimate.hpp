@@ -1,5 +1,5 @@
 #pragma once
-// Estimated times of plans in `annulus plan`, for both rotations.
+// Estimated times of plans in `annulus plan`, for both rotations and all schedules.
 
 #include <annulus/schedule/estimate.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -20,15 +20,20 @@ struct RateOptions {
   annulus::Rates rates{};
 
   bool given() const { return flops.has_value(); }
+  annulus::Rates all() const {
+    annulus::Rates rates_and_flops = rates;
+    rates_and_flops.flops = *flops;
+    return rates_and_flops;
+  }
 };
 
 /// Adds --flops, --bandwidth, --latency and those that need them.
 void add_rates(CLI::App& app, RateOptions& options);
 
-/// Prints the estimated times of a pass, for both rotations side by side.
+/// Prints the estimated times of a pass side by side: the ring with both rotations, and the other schedules.
 void print_estimates(std::ostream& out, RateOptions const& options, Call const& call, annulus::Pass pass, int ranks);
 
-/// The same as JSON: an object for each rotation.
+/// The same as JSON: an object for each.
 nlohmann::json json_of_estimates(RateOptions const& options, Call const& call, annulus::Pass pass, int ranks);
 
 }  // namespace annulus_command

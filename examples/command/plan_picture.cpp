@@ -36,13 +36,10 @@ std::string shade(double share) {
   return colour + ")";
 }
 
-/// The pairs that a rank computes in a step, of all pairs of its queries and the owner's keys.
+/// The pairs that a rank computes in a step, of all pairs of the queries and keys that it works on.
 double share_of_block(RingPlan const& plan, Rank rank, int step) {
-  bool const keys = plan.rotation() == annulus::Rotation::keys;
-  Rank const owner = plan.owner(rank, step);
-  double const queries = static_cast<double>(plan.local_queries(keys ? rank : owner));
-  double const held = static_cast<double>(plan.local_keys(keys ? owner : rank));
-  double const pairs = queries * held;
+  double const pairs =
+      static_cast<double>(plan.resident_rows(rank)) * static_cast<double>(plan.rotating_rows(plan.owner(rank, step)));
   return pairs > 0 ? static_cast<double>(plan.step(rank, step).visible_pairs) / pairs : 0;
 }
 
@@ -207,6 +204,7 @@ void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
     Call part = call;
     part.shape.queries = part.shape.keys = length;
     auto const bytes_on = [&](int count) {
+      if (count == 1) part.options.schedule = annulus::Schedule::ring, part.options.group = 0;
       RingPlan const plan = plan_of(part, pass, count);
       double most = 0;
       for (Rank rank = 0; rank < count; ++rank)
@@ -217,8 +215,8 @@ void draw_memory(std::ostream& stream, Call const& call, Pass pass, int ranks) {
     double const at = static_cast<double>(length);
     double const scores = heads * at * at * static_cast<double>(annulus::size_of(call.shape.dtype));
     all_scores.emplace_back(at, operand_bytes(part, pass, length, length) + scores);
-    one_rank.emplace_back(at, bytes_on(1));
     ring.emplace_back(at, bytes_on(ranks));
+    one_rank.emplace_back(at, bytes_on(1));
   }
 
   Svg svg(stream, 760, 460, "Memory of a rank as the sequence grows");

@@ -9,7 +9,7 @@ template Results<float> attend_on_rank(AnyRing&, Call const&, Inputs<float> cons
 
 std::string names_of_backends() {
   std::string names;
-  for_each_backend([&](auto const& entry) { names += (names.empty() ? "" : "|") + std::string(entry.name); });
+  for_each_backend([&](auto const& entry) { names.append(names.empty() ? "" : "|").append(entry.name); });
   return names;
 }
 

@@ -14,7 +14,7 @@ class Timeline {
   using Clock = annulus::Interval::Clock;
 
   /// Times are stored relative to `origin`, which must be shared by ranks of one process. `progress` (may be null)
-  /// advances with each computed step.
+  /// advances with each compute interval.
   explicit Timeline(Progress* progress = nullptr, Clock::time_point origin = {})
       : progress_(progress), origin_(origin.time_since_epoch()) {}
 

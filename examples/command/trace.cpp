@@ -158,7 +158,7 @@ Timelines read_timelines(std::filesystem::path const& path) {
   return timelines;
 }
 
-std::string milliseconds(double seconds) { return fixed(seconds * 1e3, 2); }
+std::string in_ms(double seconds) { return fixed(seconds * 1e3, 2); }
 
 void print_table(std::ostream& out, Timelines const& timelines) {
   out << std::left << std::setw(10) << "pass" << std::right;
@@ -176,8 +176,8 @@ void print_table(std::ostream& out, Timelines const& timelines) {
                  sent = timeline.mean([](RankTimeline const&of_rank) { return of_rank.bytes_sent; });
     out << std::left << std::setw(10) << pass << std::right;
     for (std::string const& cell :
-         {std::to_string(timeline.ranks.size()), milliseconds(timeline.seconds()), milliseconds(timeline.computing()),
-          milliseconds(waiting), fixed(100 * waiting / timeline.seconds(), 1),
+         {std::to_string(timeline.ranks.size()), in_ms(timeline.seconds()), in_ms(timeline.computing()), in_ms(waiting),
+          fixed(100 * waiting / timeline.seconds(), 1),
           in_flight > 0 ? fixed(100 * (1 - std::min(1.0, waiting / in_flight)), 1) : std::string("-"),
           fixed(timeline.imbalance(), 2), fixed(sent / (1 << 20), 2)})
       out << "  " << std::setw(10) << cell;
@@ -196,7 +196,7 @@ double draw_pass(Svg& svg, std::string const& pass, PassTimeline const& timeline
   double const begin = timeline.begin(), seconds = timeline.seconds();
   auto const x = [&](double time) { return left + width * std::clamp((time - begin) / seconds, 0.0, 1.0); };
   svg.text({left, top + 18},
-           pass + ": " + milliseconds(seconds) + " ms, " + fixed(100 * timeline.waiting() / seconds, 1) +
+           pass + ": " + in_ms(seconds) + " ms, " + fixed(100 * timeline.waiting() / seconds, 1) +
                " % of it waiting for messages or late ranks, imbalance " + fixed(timeline.imbalance(), 2),
            {.size = 14, .bold = true});
   double y = top + title - 10;
@@ -207,7 +207,7 @@ double draw_pass(Svg& svg, std::string const& pass, PassTimeline const& timeline
                           char const* what) {
       for (Interval const& interval : intervals)
         svg.rectangle({x(interval.begin), y + offset}, std::max(0.4, x(interval.end) - x(interval.begin)), height,
-                      colour, std::string(what) + ", " + milliseconds(interval.seconds()) + " ms");
+                      colour, std::string(what) + ", " + in_ms(interval.seconds()) + " ms");
     };
     draw(of_rank.computes, 2, 16, "#1b6ca8", "compute");
     draw(of_rank.waits, 2, 16, "#d1242f", "wait");
@@ -215,7 +215,7 @@ double draw_pass(Svg& svg, std::string const& pass, PassTimeline const& timeline
     y += row;
   }
   for (int tick = 0; tick <= 4; ++tick)
-    svg.text({left + width * tick / 4, y + 14}, milliseconds(seconds * tick / 4) + " ms", {.anchor = Anchor::middle});
+    svg.text({left + width * tick / 4, y + 14}, in_ms(seconds * tick / 4) + " ms", {.anchor = Anchor::middle});
   return y + 30;
 }
 

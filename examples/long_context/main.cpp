@@ -70,23 +70,21 @@ Report run(annulus::SimulatedRing& ring, Options const& options, Parameters<floa
 
   attention.set_rows(Layers::Rows::sharded);
   double sum = 0;
-  // The last byte of the text is the first one that is decoded.
-  Index const prefilled = options.tokens - 1;
-  for (Index first = 0; first < prefilled; first += options.chunk) {
-    Index const count = std::min(options.chunk, prefilled - first);
+  for (Index first = 0; first < options.tokens; first += options.chunk) {
+    Index const count = std::min(options.chunk, options.tokens - first);
     Index const mine = first + count * ring.rank() / ring.size(), end = first + count * (ring.rank() + 1) / ring.size();
     sum += bits_of(forward(part(mine, end), mine), part(mine + 1, end + 1));
   }
   annulus::all_reduce(ring, annulus::TensorView<double, 1>(&sum, {1}));
-  report.bits_per_byte = sum / static_cast<double>(prefilled);
+  report.bits_per_byte = sum / static_cast<double>(options.tokens);
   report.prefill_seconds = seconds() - begin;
 
-  // Every rank gets the same bits, so it draws the same bytes.
+  // The byte that follows the prefilled ones is decoded first. Every rank gets the same bits, so it draws the same bytes.
   attention.set_rows(Layers::Rows::equal);
   std::mt19937_64 engine(1);
-  Bytes next{text[static_cast<std::size_t>(prefilled)]};
+  Bytes next{text[static_cast<std::size_t>(options.tokens)]};
   for (Index i = 0; i < options.generated; ++i) {
-    report.last_logits = forward(next, prefilled + i);
+    report.last_logits = forward(next, options.tokens + i);
     next = {sample<float>(report.last_logits.row(0), options.temperature, engine)};
     report.generated += static_cast<char>(next[0]);
   }
@@ -99,7 +97,7 @@ Report run(annulus::SimulatedRing& ring, Options const& options, Parameters<floa
 /// Largest difference of the last logits from those of one pass over all bytes, on one rank without a cache.
 double difference_from_one_pass(Options const& options, Parameters<float> const& parameters, Bytes const& text,
                                 Report const& report) {
-  Bytes bytes(text.begin(), text.begin() + options.tokens);
+  Bytes bytes(text.begin(), text.begin() + options.tokens + 1);
   bytes.insert(bytes.end(), report.generated.begin(), report.generated.end() - 1);
   annulus::SelfRing ring;
   RingLayers<float, annulus::SelfRing> attention(ring, parameters.shape(), 1, annulus::Contiguous{});
@@ -115,10 +113,10 @@ int run(Options const& options) {
   TrainingOptions training;
   training.shape = {.layers = 2, .width = 64, .heads = 4, .kv_heads = 2};
   require_long_enough(text, training.batch, training.context + 1);
-  if (static_cast<Index>(text.validation.size()) < options.tokens)
+  if (static_cast<Index>(text.validation.size()) <= options.tokens)
     throw annulus_command::InputError("--tokens is " + std::to_string(options.tokens) + ", but the last tenth of " +
                                       options.text.string() + " has " + std::to_string(text.validation.size()) +
-                                      " bytes; accepted: at most as many");
+                                      " bytes; accepted: fewer");
   auto const trained =
       train_simulated<float>(annulus::default_threads(), training, {.steps = options.steps}, text, [](double) {});
   std::printf("model      %td layers of width %td, trained for %td steps to %.2f bits per byte\n",
