@@ -2,15 +2,14 @@
 
 #include <annulus/annulus.hpp>
 #include <annulus/attention/cached_attention.hpp>
-#include <annulus/backend/cpu/workspace.hpp>
 #include <array>
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "support/catch.hpp"
 #include "support/allocation_counts.hpp"
+#include "support/reserved_workspaces.hpp"
 
 using namespace annulus;
 using annulus_test::allocations;
@@ -66,13 +65,7 @@ Growth repeated(SimulatedRing& ring, MergeMethod method, bool checked) {
 }  // namespace
 
 TEST_CASE("repeated calls on a cache allocate nothing", "[allocation][cache]") {
-  // The backend keeps working memory for the calls of the process: as much as simultaneous calls need.
-  {
-    std::array<std::optional<cpu::detail::Workspace>, 8> calls, threads;
-    for (auto& workspace : calls) workspace.emplace(cpu::detail::WorkspaceStores::shared().of_calls, Index{1} << 22);
-    for (auto& workspace : threads)
-      workspace.emplace(cpu::detail::WorkspaceStores::shared().of_threads, Index{1} << 22);
-  }
+  annulus_test::reserve_workspaces();
   for (bool const checked : {false, true})
     for (auto const method : {MergeMethod::tree, MergeMethod::gather})
       for (int ranks : {1, 2, 3, 4}) {

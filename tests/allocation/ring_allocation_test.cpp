@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <annulus/annulus.hpp>
 #include <annulus/backend/cpu/cpu.hpp>
-#include <annulus/backend/cpu/workspace.hpp>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +15,7 @@
 
 #include "support/catch.hpp"
 #include "support/counted_allocations.hpp"
+#include "support/reserved_workspaces.hpp"
 
 using namespace annulus;
 using annulus_test::allocations;
@@ -146,13 +145,7 @@ TEST_CASE("a repeated call of one rank allocates nothing", "[allocation]") {
 }
 
 TEST_CASE("a repeated call on a simulated ring allocates nothing", "[allocation]") {
-  // The backend keeps working memory for the calls of the process: as much as simultaneous calls need.
-  {
-    std::array<std::optional<cpu::detail::Workspace>, 8> calls, threads;
-    for (auto& workspace : calls) workspace.emplace(cpu::detail::WorkspaceStores::shared().of_calls, Index{1} << 22);
-    for (auto& workspace : threads)
-      workspace.emplace(cpu::detail::WorkspaceStores::shared().of_threads, Index{1} << 22);
-  }
+  annulus_test::reserve_workspaces();
   for (auto const zero_copy : {ZeroCopy::never, ZeroCopy::automatic})
     for (int ranks : {1, 2, 3, 4})
       for (Case const& one : cases(ranks)) {

@@ -5,10 +5,12 @@
 
 #include "soak/soak_calls.hpp"
 #include "support/counted_allocations.hpp"
+#include "support/reserved_workspaces.hpp"
 
 int main(int argc, char** argv) {
   int const calls = annulus_test::calls_of(argc, argv);
   if (calls == 0) return 2;
+  annulus_test::reserve_workspaces();
   bool flat = true;
   for (annulus::ZeroCopy zero_copy : {annulus::ZeroCopy::never, annulus::ZeroCopy::automatic}) {
     auto const reports = annulus::run_ring(
