@@ -3,6 +3,7 @@
 // and one exponential give the shares of dq, dk and dv.
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <tuple>
 
@@ -123,6 +124,24 @@ struct RowTerms {
   A const *lse, *remainder, *delta;
   A weight_scale;    ///< multiplies products to give logits
   A gradient_scale;  ///< multiplies gradients of logits to give those of products of query and key
+
+  /// Function exponent(score, v): probabilities, see numerics/softmax.hpp, are 2 to the power of it.
+  template <class Exponent>
+  [[gnu::always_inline]] auto exponents() const {
+    using V = Vector<A>;
+    constexpr int vectors = Blocking<A>::panel_vectors;
+    std::array<Exponent, vectors> of;
+    std::array<V, vectors> rest;
+    for (std::size_t v = 0; v < vectors; ++v) {
+      V const rounded = V::load(lse + v * V::lanes);
+      of[v] = Exponent(weight_scale, rounded);
+      rest[v] = multiply_add(V::load(remainder + v * V::lanes), V::of(log2_of_e<A>), cut_in_base_2(rounded));
+    }
+    return [ of, rest ](V score, int v) __attribute__((always_inline)) {
+      auto const vector = static_cast<std::size_t>(v);
+      return of[vector](score) - rest[vector];
+    };
+  }
 };
 
 /// Replaces products of query and key by probabilities, and products of dout and value by gradients of the products of
@@ -131,21 +150,18 @@ template <class A>
 [[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V negative_lse[vectors], remainder[vectors], delta[vectors];
-  for (int v = 0; v < vectors; ++v) {
-    negative_lse[v] = V::zero() - V::load(terms.lse + v * lanes);
-    remainder[v] = V::load(terms.remainder + v * lanes);
-    delta[v] = V::load(terms.delta + v * lanes);
-  }
+  V delta[vectors];
+  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
   V const gradient_scale = V::of(terms.gradient_scale);
-  with_exponent(
-      terms.weight_scale, terms.lse, [&](auto exponent) __attribute__((always_inline)) {
+  with_exponent<A>(
+      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
+        auto const exponent = terms.template exponents<Exponent>();
 #pragma GCC unroll 2
         for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) {
             Index const place = j * panel + v * lanes;
-            V const weight = probability(exponent(V::load(products + place), negative_lse[v]), remainder[v]);
+            V const weight = exponential2(exponent(V::load(products + place), v));
             weight.store(products + place);
             (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
           }
@@ -159,15 +175,12 @@ template <class A>
                                             Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V negative_lse[vectors], remainder[vectors], delta[vectors];
-  for (int v = 0; v < vectors; ++v) {
-    negative_lse[v] = V::zero() - V::load(terms.lse + v * lanes);
-    remainder[v] = V::load(terms.remainder + v * lanes);
-    delta[v] = V::load(terms.delta + v * lanes);
-  }
+  V delta[vectors];
+  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
   V const nothing = V::of(empty_row<A>), gradient_scale = V::of(terms.gradient_scale);
-  with_exponent(
-      terms.weight_scale, terms.lse, [&](auto exponent) __attribute__((always_inline)) {
+  with_exponent<A>(
+      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
+        auto const exponent = terms.template exponents<Exponent>();
         for (Index j = 0; j < rows; ++j)
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) {
@@ -175,7 +188,7 @@ template <class A>
             V const logit = V::load(logits + place);
             V dweight = V::load(dweights + place);
             auto const masked = less_or_equal(logit, nothing);
-            V const weight = select(masked, V::zero(), probability(exponent(logit, negative_lse[v]), remainder[v]));
+            V const weight = select(masked, V::zero(), exponential2(exponent(logit, v)));
             V kept = weight;
             if (dropout.kept) {
               kept = dropout.apply(weight, j, v);
@@ -303,7 +316,7 @@ class BackwardUnit {
     A* const slope = blocks_.slope ? blocks_.slope + begin : nullptr;
     auto const& dbias = call_.gradients.dbias;
     if (!dbias.data()) {
-      detail::differentiate_masked(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
+      detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
       return;
     }
     // The gradient of the bias is that of the logit, before slope and scale.

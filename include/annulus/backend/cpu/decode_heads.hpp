@@ -262,20 +262,18 @@ class DecodeHeads {
     for (Index j = vectors.begin; j < vectors.end; j += lanes) largest = larger(V::load(scores + j), largest);
     largest = largest * scale;
     if (any(less(V::of(A(weight_headroom)), largest - V::of(maximum_[place])))) raise_row(place, largest);
-    V const negative = V::zero() - finite_maximum(V::of(maximum_[place]));
+    V const maximum = V::of(maximum_[place]), cut = cut_in_base_2(maximum);
     V sum = V::zero(), least = V::of(A(1));
-    auto const weigh_all = [&](auto exponent) __attribute__((always_inline)) {
-      for (Index j = vectors.begin; j < vectors.end; j += lanes) {
-        V const weight = exponential(exponent(V::load(scores + j), negative));
-        sum = sum + weight;
-        least = select(less(weight, least), weight, least);
-        weight.store(scores + j);
-      }
-    };
-    if (units_.weight_scale == A(1) || !any(is_large(V::of(maximum_[place]))))
-      weigh_all([&](V score, V minus) __attribute__((always_inline)) { return multiply_add(score, scale, minus); });
-    else
-      weigh_all([&](V score, V minus) __attribute__((always_inline)) { return large_exponent(score, scale, minus); });
+    with_exponent<A>(
+        any(is_large(maximum)), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
+          Exponent const exponent(units_.weight_scale, maximum);
+          for (Index j = vectors.begin; j < vectors.end; j += lanes) {
+            V const weight = exponential2(exponent(V::load(scores + j)) - cut);
+            sum = sum + weight;
+            least = select(less(weight, least), weight, least);
+            weight.store(scores + j);
+          }
+        });
     sums_[place] = sums_[place] + sum;
     if (!call_.step.rules.dropout.active()) return any(less_or_equal(least, V::zero()));
     drop(rows, r, begin, keys, scores);

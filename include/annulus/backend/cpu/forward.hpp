@@ -80,8 +80,9 @@ class ForwardPanel {
 
   /// Merges the panel's sums into the state. Each step is summed separately, as the rounding error of a sum grows with
   /// its length.
-  void store() const {
+  void store() {
     if (!loaded_) return;
+    remove_cut(maximum_, sum_, output_, extents_.value.size);
     A* rows[B::panel] = {};
     A kept[B::panel] = {};
     for (int lane = 0; lane < panel_.count; ++lane) {

@@ -2,6 +2,7 @@
 // Online softmax of a query panel over a block of scores: raising the maxima, and turning scores into weights.
 
 #include <limits>
+#include <type_traits>
 
 #include "annulus/backend/cpu/pair_bits.hpp"
 #include "annulus/backend/cpu/simd/exponential.hpp"
@@ -16,16 +17,16 @@ template <class A>
 
 /// Magnitude from which adjacent floating-point numbers differ by more than 1, that is weights by more than a factor e.
 template <class A>
-inline constexpr A large_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
+inline constexpr A huge_logit = sizeof(A) == 8 ? A(0x1p53) : A(0x1p24);
+/// Magnitude from which a maximum or log-sum-exp needs LargeExponent.
+inline constexpr int large_statistic = 1 << 12;
 
-/// True for a maximum or log-sum-exp that needs large_exponent. The threshold is half of large_logit: where one pass,
-/// which tests maxima, and the other, which tests log-sum-exps, decide differently, every weight that is not 0 has a
-/// product below large_logit, for which both ways give the same bits. Infinities and NaN do not count.
+/// True for a maximum or log-sum-exp that needs LargeExponent. Infinities and NaN do not count.
 template <class A>
 [[gnu::always_inline]] inline Lanes<A> is_large(Vector<A> statistic) {
   using V = Vector<A>;
   V const magnitude = larger(statistic, V::zero() - statistic);
-  return less_or_equal(V::of(large_logit<A> / 2), magnitude) &
+  return less_or_equal(V::of(A(large_statistic)), magnitude) &
          less(magnitude, V::of(std::numeric_limits<A>::infinity()));
 }
 
@@ -38,40 +39,94 @@ template <class A>
   return large;
 }
 
-/// score * scale + negative, where `negative` is minus a maximum or log-sum-exp. Large products are rounded first, like
-/// the maximum: a fused multiply-add would leave the rounding error of the maximum in the exponent, which could
-/// overflow the exponential.
+/// log2(e) times a maximum or log-sum-exp, rounded to a finite number. NaN becomes the lowest one.
 template <class A>
-[[gnu::always_inline]] inline Vector<A> large_exponent(Vector<A> score, Vector<A> scale, Vector<A> negative) {
-  using V = Vector<A>;
-  V const product = rounded_product(score, scale), magnitude = larger(product, V::zero() - product);
-  return select(less(magnitude, V::of(large_logit<A>)), multiply_add(score, scale, negative), product + negative);
+[[gnu::always_inline]] inline Vector<A> in_base_2(Vector<A> statistic) {
+  return finite_maximum(rounded_product(statistic, Vector<A>::of(log2_of_e<A>)));
 }
 
-/// Calls compute(exponent) with a function exponent(score, negative) = score * scale + negative. `statistics`: maxima
-/// or log-sum-exps of the panel, one per lane; large ones need large_exponent.
-template <class A, class Compute>
-[[gnu::always_inline]] inline void with_exponent(A scale, A const* statistics, Compute&& compute) {
+/// What in_base_2() cuts off: weights are 2^cut times those that the statistic stands for. 0 for large statistics, of
+/// which LargeExponent takes care, and for infinities.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> cut_in_base_2(Vector<A> statistic) {
   using V = Vector<A>;
-  V const factor = V::of(scale);
-  if (scale == A(1) || !any_large(statistics))
-    compute([&](V score, V negative) __attribute__((always_inline)) { return multiply_add(score, factor, negative); });
+  V const magnitude = larger(statistic, V::zero() - statistic);
+  return select(less(magnitude, V::of(A(large_statistic))),
+                multiply_add(statistic, V::of(log2_of_e<A>), V::zero() - in_base_2(statistic)), V::zero());
+}
+
+/// The exponent x of a weight 2^x = e^(score * scale - statistic) * 2^cut, in one multiply-add; `statistic`: maximum or
+/// log-sum-exp of each lane, none of which is large. The rounding error of the factor perturbs weights by less than
+/// 2^-12.
+template <class A>
+struct SmallExponent {
+  Vector<A> factor, offset;
+
+  SmallExponent() = default;
+  [[gnu::always_inline]] SmallExponent(A scale, Vector<A> statistic)
+      : factor(Vector<A>::of(scale * log2_of_e<A>)), offset(Vector<A>::zero() - in_base_2(statistic)) {}
+
+  [[gnu::always_inline]] Vector<A> operator()(Vector<A> score) const { return multiply_add(score, factor, offset); }
+};
+
+/// The same for statistics of any size; the exponents of a lane do not depend on other lanes. Huge products are rounded
+/// first, like the maximum: a fused multiply-add would leave the rounding error of the maximum in the exponent, which
+/// could overflow the exponential.
+template <class A>
+struct LargeExponent {
+  using V = Vector<A>;
+  SmallExponent<A> small;
+  V factor, negative;
+  Lanes<A> large;
+
+  LargeExponent() = default;
+  [[gnu::always_inline]] LargeExponent(A scale, V statistic)
+      : small(scale, statistic),
+        factor(V::of(scale)),
+        negative(V::zero() - finite_maximum(statistic)),
+        large(is_large(statistic)) {}
+
+  [[gnu::always_inline]] V operator()(V score) const {
+    V const product = rounded_product(score, factor), magnitude = larger(product, V::zero() - product);
+    V const exponent =
+        select(less(magnitude, V::of(huge_logit<A>)), multiply_add(score, factor, negative), product + negative);
+    return select(large, exponent * V::of(log2_of_e<A>), small(score));
+  }
+};
+
+/// Calls compute(type_identity<Exponent>()) with the type of the exponents that the statistics of a panel need.
+template <class A, class Compute>
+[[gnu::always_inline]] inline void with_exponent(bool large, Compute&& compute) {
+  if (large)
+    compute(std::type_identity<LargeExponent<A>>());
   else
-    compute([&](V score, V negative)
-                __attribute__((always_inline)) { return large_exponent(score, factor, negative); });
+    compute(std::type_identity<SmallExponent<A>>());
 }
 
 /// A maximum is raised only when a logit exceeds it by more than this: weights up to e^weight_headroom are accepted, so
 /// that small increases, of which there are many, need no rescaling.
 inline constexpr int weight_headroom = 6;
 
+/// Multiplies each lane of [dim][panel] by its factor.
+template <class A>
+[[gnu::always_inline]] inline void scale_lanes(A* output, Index dim, Vector<A> const* factor) {
+  using B = Blocking<A>;
+  for (Index d = 0; d < dim; ++d)
+#pragma GCC unroll 4
+    for (int v = 0; v < B::panel_vectors; ++v) {
+      A* const place = output + d * B::panel + v * B::lanes;
+      (Vector<A>::load(place) * factor[v]).store(place);
+    }
+}
+
 /// Sets maximum[lane] to the lane's `largest`, which is not below it, where that is larger by more than
-/// weight_headroom, and rescales the lane's sum and output [dim][panel]. So `maximum` may be up to weight_headroom
-/// below the largest logit. The result of a lane does not depend on other lanes.
+/// weight_headroom, and rescales the lane's sum and output [dim][panel], which are sums of weights with the exponents
+/// above. So `maximum` may be up to weight_headroom below the largest logit. The result of a lane does not depend on
+/// other lanes.
 template <class A>
 [[gnu::noinline]] void raise(Vector<A> const* largest, A* maximum, A* sum, A* output, Index dim) {
   using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes;
   Lanes<A> increases[vectors];
   bool any_increase = false;
   for (int v = 0; v < vectors; ++v) {
@@ -81,35 +136,44 @@ template <class A>
   if (!any_increase) return;
   V factor[vectors];
   for (int v = 0; v < vectors; ++v) {
-    V const before = V::load(maximum + v * lanes);
-    select(increases[v], largest[v], before).store(maximum + v * lanes);
-    factor[v] = rescale(before, V::load(maximum + v * lanes));
+    V const before = V::load(maximum + v * lanes), after = select(increases[v], largest[v], before);
+    after.store(maximum + v * lanes);
+    factor[v] = rescale(before, after) * exponential2(cut_in_base_2(after) - cut_in_base_2(before));
     (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
   }
-  for (Index d = 0; d < dim; ++d)
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      A* const place = output + d * panel + v * lanes;
-      (V::load(place) * factor[v]).store(place);
-    }
+  scale_lanes(output, dim, factor);
 }
 
-/// Computes weights e^(score * scale - maximum) of scores [rows][panel] and adds them to `sum`, through a partial sum,
-/// as the rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which
-/// must call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
+/// Converts sum and output [dim][panel] of weights with the exponents above to those of weights e^(logit - maximum).
+template <class A>
+[[gnu::noinline]] void remove_cut(A const* maximum, A* sum, A* output, Index dim) {
+  using V = Vector<A>;
+  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes;
+  V factor[vectors];
+  for (int v = 0; v < vectors; ++v) {
+    factor[v] = exponential2(V::zero() - cut_in_base_2(V::load(maximum + v * lanes)));
+    (V::load(sum + v * lanes) * factor[v]).store(sum + v * lanes);
+  }
+  scale_lanes(output, dim, factor);
+}
+
+/// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the
+/// rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which must
+/// call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
 template <class A, class ForAll>
 [[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V negative_maximum[vectors], sums[vectors];
-  for (int v = 0; v < vectors; ++v) {
-    negative_maximum[v] = V::zero() - finite_maximum(V::load(maximum + v * lanes));
-    sums[v] = V::zero();
-  }
-  with_exponent(
-      scale, maximum, [&](auto exponent) __attribute__((always_inline)) {
+  V sums[vectors];
+  with_exponent<A>(
+      any_large(maximum), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
+        Exponent exponent[vectors];
+        for (int v = 0; v < vectors; ++v) {
+          exponent[v] = Exponent(scale, V::load(maximum + v * lanes));
+          sums[v] = V::zero();
+        }
         for_all([&](Index row, int v) __attribute__((always_inline)) {
-          V const weight = exponential(exponent(V::load(scores + row * panel + v * lanes), negative_maximum[v]));
+          V const weight = exponential2(exponent[v](V::load(scores + row * panel + v * lanes)));
           sums[v] = sums[v] + weight;
           return weight;
         });
