@@ -120,7 +120,14 @@ TEST_CASE("every fault planted in a backend is detected", "[trap][C43]") {
       {BackendFault::group_not_summed, "dk not summed over the group", "dk"},
       {BackendFault::dv_of_all_weights, "dv of the weights before dropout", "dv"},
   };
+  bool const shares_heads =
+      asked_schedule() == annulus::Schedule::both_directions || asked_schedule() == annulus::Schedule::two_levels;
   for (Row const& row : rows) {
+    // A rank that has gathered all keys merges no states of steps, and its local keys are the global ones.
+    if (asked_schedule() == annulus::Schedule::all_gather &&
+        (row.fault == BackendFault::merge_misses_a_term || row.fault == BackendFault::bias_by_local_key))
+      continue;
+    if (shares_heads && row.fault == BackendFault::kv_head_by_modulo) continue;  // a step has one kv head
     INFO(row.name);
     CHECK(mentions(complaints_with(row.fault, RingFault::none), row.wrong));
   }
@@ -141,9 +148,13 @@ TEST_CASE("every fault planted in a communicator is detected", "[trap][C43]") {
       {RingFault::carried_in_16_bits, "carried gradients in 16 bits", "dk"},
       {RingFault::reduction_of_own_share, "sums over ranks of one share", "dsinks"},
   };
+  bool const in_groups = asked_schedule() && annulus::has_groups(*asked_schedule());
   for (Row const& row : rows) {
     // Bytes that arrive after wait() has returned are a data race, which the thread sanitizer reports by itself.
     if (under_thread_sanitizer && row.fault == RingFault::early_wait) continue;
+    // Ranks of a group send each other one message of each kind, so that none is stale and none is the last.
+    if (in_groups && (row.fault == RingFault::send_buffer_reused || row.fault == RingFault::last_carried_lost))
+      continue;
     INFO(row.name);
     CHECK(mentions(complaints_with(BackendFault::none, row.fault), row.wrong));
   }

@@ -268,8 +268,8 @@ TEMPLATE_TEST_CASE("rows arrive unchanged after any number of hops", "[trap][C44
         run_rank<TestType>(problem, ring, backend);
       });
       CHECK(!altered);
-      // 8 steps with 4 rows each of q, k and v, and in the backward pass of dout; fewer with a window.
-      if (!local) CHECK(rows_seen == 8 * 8 * 4 * (3 + 4));
+      // In a ring, 8 steps with 4 rows each of q, k and v, and in the backward pass of dout; fewer with a window.
+      if (!local && !asked_schedule()) CHECK(rows_seen == 8 * 8 * 4 * (3 + 4));
       CHECK(rows_seen > 0);
     }
 }

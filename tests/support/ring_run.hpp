@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "support/asked_schedule.hpp"
 #include "support/ring_problem.hpp"
 
 namespace annulus_test {
@@ -153,7 +154,7 @@ RingResult run_rank(RingProblem const& problem, Ring& ring, Backend& backend, Pr
              joint_values = joint_of(problem.joint_values, d.value_dim);
   if (problem.joint_length > 0) operands.joint_keys = joint_keys, operands.joint_values = joint_values;
 
-  ar::RingAttention attention(ring, backend, problem.options, predicate);
+  ar::RingAttention attention(ring, backend, asked_options(problem), predicate);
   RingResult result;
   auto const widen = [](auto const& tensor) {
     auto const view = ar::view_of(tensor);
