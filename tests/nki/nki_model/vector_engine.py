@@ -10,7 +10,7 @@ from .enums import require_engine
 from .faults import refuse
 from .operands import (SBUF_ONLY, per_partition_value, require_column, require_destination, require_not_both_psum,
                        require_operator, require_same_shape, require_tile, rows)
-from .operators import ADD, MAXIMUM, MINIMUM, MULTIPLY, POWER, SUBTRACT
+from .operators import ADD, MAXIMUM, MINIMUM, MULTIPLY, POWER, RSQRT, SUBTRACT
 from .tensor import Tensor
 
 REDUCTIONS = (ADD, MULTIPLY, MAXIMUM, MINIMUM)
@@ -90,6 +90,8 @@ def tensor_scalar(dst, data, op0, operand0, reverse0=False, op1=None, operand1=N
         refuse("operand1", "is given without op1")
     if engine is engines.scalar and (op0, op1) not in ((MULTIPLY, ADD), (MULTIPLY, None), (ADD, None)):
         refuse("engine", "ScalarE does multiply, add, or multiply then add only")
+    if engine is engines.gpsimd and (op0, op1) != (RSQRT, None):
+        refuse("engine", "GpSimdE does rsqrt only")
     values = _integers(data, "data") if op0.bitwise else rows(data)
     with np.errstate(**QUIET):
         values = _apply(values, op0, operand0, reverse0, 0, data.shape[0])

@@ -179,17 +179,18 @@ TEST_CASE("Each engine accepts only its own instructions", "[nki][validate]") {
   check_refused(with(TensorTensor{}, Engine::scalar),
                 {"engine", "tensor_tensor", "engine", "scalar; accepted: vector, gpsimd"});
   check_refused(with(TensorScalar{}, Engine::tensor),
-                {"engine", "tensor_scalar", "engine", "tensor; accepted: vector, scalar, gpsimd"});
+                {"engine", "tensor_scalar", "engine", "tensor; accepted: vector, scalar"});
+  check_refused(with(TensorScalar{}, Engine::gpsimd),
+                {"engine", "tensor_scalar", "engine", "gpsimd; accepted: vector, scalar"});
   check_refused(with(TensorCopy{}, Engine::sync),
                 {"engine", "tensor_copy", "engine", "sync; accepted: vector, scalar, gpsimd"});
   check_refused(with(Memset{}, Engine::scalar), {"engine", "memset", "engine", "scalar; accepted: vector, gpsimd"});
   for (Engine engine : {Engine::vector, Engine::gpsimd}) {
     check_accepted(with(TensorTensor{}, engine));
-    check_accepted(with(TensorScalar{}, engine));
     check_accepted(with(TensorCopy{}, engine));
     check_accepted(with(Memset{}, engine));
   }
-  check_accepted(with(TensorScalar{}, Engine::scalar));
+  for (Engine engine : {Engine::vector, Engine::scalar}) check_accepted(with(TensorScalar{}, engine));
   check_accepted(with(TensorCopy{}, Engine::scalar));
 }
 

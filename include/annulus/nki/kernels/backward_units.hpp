@@ -144,8 +144,7 @@ class BackwardUnits {
     Index const dim = spec_->shape.head_dim, rows = tile(number).count;
     builder_->emit(TensorScalar{.dst = scaled.part(0, rows, 0, dim),
                                 .data = dq_sums_[section.sums].part(0, rows, (number - section.first_tile) * dim, dim),
-                                .operand0 = product_slope() * factors_.query_factor,
-                                .engine = Engine::gpsimd});
+                                .operand0 = product_slope() * factors_.query_factor});
     return scaled;
   }
 
@@ -177,8 +176,7 @@ class BackwardUnits {
       return tokens.part(0, rows, block * source.dim + c * tile_rows, chunks.size(c));
     };
     auto const scale = [&](Access const& part) {
-      if (factor != 1)
-        builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor, .engine = Engine::gpsimd});
+      if (factor != 1) builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor});
     };
     if (source.by_token) {
       loads_.by_token(source, begin, rows, tokens, block);
@@ -234,7 +232,7 @@ class BackwardUnits {
       Access const of_cap = part(cap_slopes_.make_tile());
       builder_->emit(TensorTensor{of_cap, tangent, tangent, Operator::multiply, Engine::gpsimd});
       builder_->emit(
-          TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::gpsimd});
+          TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::scalar});
       builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply, Engine::vector});
     }
     weights_[&unit] = probabilities_.newest_number();

@@ -108,12 +108,12 @@ class ForwardFinish {
     builder_->emit(Activation{result, Function::log, some(sum_)});
     builder_->emit(TensorTensor{result, result, negated_maximum, Operator::subtract, Engine::gpsimd});
     if (spec_->masked_row == MaskedRow::zero) {
-      builder_->emit(TensorScalar{.dst = masked, .data = negated_maximum, .op0 = Operator::less,
-                                  .operand0 = masked_limit, .engine = Engine::gpsimd});
+      builder_->emit(
+          TensorScalar{.dst = masked, .data = negated_maximum, .op0 = Operator::less, .operand0 = masked_limit});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::multiply, Engine::gpsimd});
     } else {
       builder_->emit(TensorScalar{masked, negated_maximum, Operator::greater_equal, masked_limit, false,
-                                  Operator::multiply, lowest_float, false, Engine::gpsimd});
+                                  Operator::multiply, lowest_float});
       // Twice the lowest float is -inf. The product of 0 and -inf would be NaN in every other row.
       builder_->emit(TensorTensor{result, result, masked, Operator::add, Engine::gpsimd});
       builder_->emit(TensorTensor{some(lse_), result, masked, Operator::add, Engine::gpsimd});
@@ -137,10 +137,8 @@ class ForwardFinish {
               source = accumulator_.make_tile().part(0, tile.count, 0, dim);
               builder_->emit(DmaCopy{source, state_.in_hbm(head, tile)});
             }
-            builder_->emit(TensorScalar{.dst = batch.part(0, tile.count, (i - first) * dim, dim),
-                                        .data = source,
-                                        .operand0 = scale_.newest().part(0, tile.count, i, 1),
-                                        .engine = engine});
+            multiply_rows(*builder_, batch.part(0, tile.count, (i - first) * dim, dim), source,
+                          scale_.newest().part(0, tile.count, i, 1), engine);
           }
           RowTile const& tile = tiles[static_cast<std::size_t>(first)];
           store_once(*builder_, tile, [&](Index row, Index rows) {

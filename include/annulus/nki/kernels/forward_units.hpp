@@ -84,6 +84,8 @@ class ForwardUnits {
     weighted_ = RotatingTile(builder, "weighted_values", value_dim, ElementType::float32, 2, Memory::psum);
     // A span that all rows see takes the same instruction, with bounds that mask nothing.
     all_of_span_ = builder.tile("all_of_span", Memory::sbuf, tile_rows, 2, ElementType::float32);
+    negated_multiplier_ = builder.tile("negated_multiplier", Memory::sbuf, tile_rows, 1, ElementType::float32);
+    builder.emit(Memset{negated_multiplier_.whole(), -factors_.multiplier, Engine::gpsimd});
     builder.emit(Memset{all_of_span_.column(0), 0.0f, Engine::gpsimd});
     builder.emit(Memset{all_of_span_.column(1), static_cast<float>(tuning.span_keys), Engine::gpsimd});
   }
@@ -252,9 +254,10 @@ class ForwardUnits {
   Access score_maximum(ForwardUnit const& unit) { return column_of(score_maximum_, flight(unit).score_maximum, unit); }
 
   void raise_maximum(ForwardUnit const& unit) {
-    builder_->emit(TensorScalar{column_of(negated_maximum_, flight(unit).negated_maximum, unit), score_maximum(unit),
-                                Operator::multiply, -factors_.multiplier, false, Operator::minimum,
-                                maximum_before(unit), false, Engine::gpsimd});
+    Access const raised = column_of(negated_maximum_, flight(unit).negated_maximum, unit);
+    builder_->emit(TensorTensor{raised, score_maximum(unit), negated_multiplier_.part(0, rows(unit), 0, 1),
+                                Operator::multiply, Engine::gpsimd});
+    builder_->emit(TensorTensor{raised, raised, maximum_before(unit), Operator::minimum, Engine::gpsimd});
   }
 
   /// Negated maximum before this unit, perhaps of a unit in the pipeline, as the state is updated one slot later.
@@ -288,8 +291,8 @@ class ForwardUnits {
     builder_->emit(Activation{correction(unit), Function::exp, maximum_before(unit), maximum, -1.0f});
     builder_->emit(TensorCopy{state_of(state_.negated_maximum, unit), maximum, Engine::gpsimd});
     Access const sum = state_of(state_.sum, unit);
-    builder_->emit(TensorScalar{sum, sum, Operator::multiply, correction(unit), false, Operator::add,
-                                column_of(row_sum_, now.row_sum, unit), false, Engine::gpsimd});
+    builder_->emit(TensorTensor{sum, sum, correction(unit), Operator::multiply, Engine::gpsimd});
+    builder_->emit(TensorTensor{sum, sum, column_of(row_sum_, now.row_sum, unit), Operator::add, Engine::gpsimd});
     Index& unsaved = states_[state_column(unit)].negated_maximum;
     if (unsaved == now.negated_maximum) unsaved = -1;
   }
@@ -374,10 +377,7 @@ class ForwardUnits {
 
   void scale_accumulator(ForwardUnit const& unit) {
     Access const total = accumulator(unit);
-    builder_->emit(TensorScalar{.dst = total,
-                                .data = total,
-                                .operand0 = correction(unit),
-                                .engine = draining_ ? Engine::vector : Engine::gpsimd});
+    multiply_rows(*builder_, total, total, correction(unit), draining_ ? Engine::vector : Engine::gpsimd);
   }
 
   void sum_blocks(ForwardUnit const& unit, Index begin, Index end, Access const& product) {
@@ -411,7 +411,7 @@ class ForwardUnits {
   RotatingTile keys_, values_, raw_scores_, scores_, score_maximum_, negated_maximum_, correction_, probabilities_,
       row_sum_, transposed_, weighted_;
   std::optional<RotatingTile> spilled_accumulator_;
-  TileHandle all_of_span_;
+  TileHandle all_of_span_, negated_multiplier_;
   ForwardState state_;
   std::vector<RowTile> const* tiles_ = nullptr;
   std::vector<KeySection> const* sections_ = nullptr;

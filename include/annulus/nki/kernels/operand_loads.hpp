@@ -131,7 +131,7 @@ class QueryPanels {
     if (factor_ == 1) return;
     for (Index c = 0; c < chunks_.count(); ++c) {
       Access const part = panel_.newest().part(0, chunks_.size(c), c * most_ * tile_rows, count);
-      builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor_, .engine = Engine::gpsimd});
+      builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor_});
     }
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Row tiles (the query rows of one head, up to 128 at a time), rows of a head in HBM, and numbered tiles in SBUF.
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -139,6 +140,19 @@ class RotatingTile {
   TileHandle newest_;
   Index made_ = 0;
 };
+
+/// dst = data times one factor per row. GpSimdE has no tensor_scalar for it: there the factor's column is read again for
+/// each element, with stride 0.
+inline void multiply_rows(Builder& builder, Access const& dst, Access const& data, Access const& factor,
+                          Engine engine) {
+  if (engine != Engine::gpsimd)
+    return builder.emit(TensorScalar{.dst = dst, .data = data, .operand0 = factor, .engine = engine});
+  Access repeated(factor.buffer, factor.axis(0), std::array{Axis{0, dst.elements()}});
+  repeated.age = factor.age;
+  repeated.start_partition = factor.start_partition;
+  repeated.offset = factor.offset;
+  builder.emit(TensorTensor{dst, data, repeated, Operator::multiply, engine});
+}
 
 /// Loads the per-row values of the tiles into columns of an SBUF tile, from `first_column` on.
 inline void load_columns(Builder& builder, HeadRows const& from, std::vector<RowTile> const& tiles,

@@ -202,7 +202,7 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups)
                   src=dv_copied.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
     dq_scaled = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=dq_scaled[0:128, 0:16], data=dq_sums[0:128, 0:16], op0=nl.multiply, operand0=0.25,
-                       engine=nisa.engine.gpsimd)
+                       engine=nisa.engine.vector)
     nisa.dma_copy(dst=dq_shared_a.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core), src=dq_scaled[0:128, 0:16])
     nisa.core_barrier(data=dq_shared_a, cores=(0, 1))
     ncc.collective_permute_implicit(srcs_by_channel=[[dq_shared_a]], dsts_by_channel=[[dq_shared_b]],
@@ -339,7 +339,7 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups)
                   src=dv_copied.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
     dq_scaled = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=dq_scaled[0:128, 0:16], data=dq_sums[0:128, 0:16], op0=nl.multiply, operand0=0.25,
-                       engine=nisa.engine.gpsimd)
+                       engine=nisa.engine.vector)
     nisa.dma_copy(dst=dq_share_shared.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core), src=dq_scaled[0:128, 0:16])
     nisa.core_barrier(data=dk_parts, cores=(0, 1))
     nisa.core_barrier(data=dv_parts, cores=(0, 1))

@@ -34,6 +34,8 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups):
     core = nl.program_id(0)
 
     all_of_span = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+    negated_multiplier = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=negated_multiplier[0:128, 0:1], value=-0.25, engine=nisa.engine.gpsimd)
     nisa.memset(dst=all_of_span[0:128, 0:1], value=0.0, engine=nisa.engine.gpsimd)
     nisa.memset(dst=all_of_span[0:128, 1:2], value=512.0, engine=nisa.engine.gpsimd)
     running_negated_maximum = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
@@ -85,8 +87,10 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups):
                       comp_op1=nl.less, bound0=shared_bounds_begin[0:128, 0:1], bound1=shared_bounds_end[0:128, 0:1],
                       reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=score_maximum[0:128, 0:1],
                       reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
-    nisa.tensor_scalar(dst=raised_maximum[0:128, 0:1], data=score_maximum[0:128, 0:1], op0=nl.multiply, operand0=-0.25,
-                       op1=nl.minimum, operand1=running_negated_maximum[0:128, 0:1], engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=score_maximum[0:128, 0:1],
+                       data2=negated_multiplier[0:128, 0:1], op=nl.multiply, engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=raised_maximum[0:128, 0:1],
+                       data2=running_negated_maximum[0:128, 0:1], op=nl.minimum, engine=nisa.engine.gpsimd)
     if core == 0:
         nisa.dma_copy(dst=k_shared_a.ap(pattern=[[16, 32], [1, 16]], offset=0),
                       src=k.ap(pattern=[[16, 32], [1, 16]], offset=0))
@@ -186,8 +190,10 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups):
                       comp_op1=nl.less, bound0=shared_bounds_begin[0:128, 0:1], bound1=shared_bounds_end[0:128, 0:1],
                       reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=score_maximum[0:128, 0:1],
                       reduce_op=nl.maximum, range_start=0, on_false_value=-3.4028235e+38)
-    nisa.tensor_scalar(dst=raised_maximum[0:128, 0:1], data=score_maximum[0:128, 0:1], op0=nl.multiply, operand0=-0.25,
-                       op1=nl.minimum, operand1=raised_maximum_1[0:128, 0:1], engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=score_maximum[0:128, 0:1],
+                       data2=negated_multiplier[0:128, 0:1], op=nl.multiply, engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=raised_maximum[0:128, 0:1], data1=raised_maximum[0:128, 0:1],
+                       data2=raised_maximum_1[0:128, 0:1], op=nl.minimum, engine=nisa.engine.gpsimd)
     nisa.activation(dst=probabilities[0:128, 0:256], op=nl.exp, data=scores_1[0:128, 0:256],
                     bias=raised_maximum_1[0:128, 0:1], scale=0.25, reduce_op=nl.add, reduce_res=row_sum[0:128, 0:1],
                     reduce_cmd=nisa.reduce_cmd.reset_reduce)
@@ -195,8 +201,9 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups):
                     bias=raised_maximum_1[0:128, 0:1], scale=-1.0)
     nisa.tensor_copy(dst=running_negated_maximum[0:128, 0:1], src=raised_maximum_1[0:128, 0:1],
                      engine=nisa.engine.gpsimd)
-    nisa.tensor_scalar(dst=running_sum[0:128, 0:1], data=running_sum[0:128, 0:1], op0=nl.multiply,
-                       operand0=correction_1[0:128, 0:1], op1=nl.add, operand1=row_sum[0:128, 0:1],
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=correction_1[0:128, 0:1],
+                       op=nl.multiply, engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=row_sum[0:128, 0:1], op=nl.add,
                        engine=nisa.engine.gpsimd)
     transposed_probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
     probabilities_1 = probabilities
@@ -213,8 +220,9 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups):
     nisa.activation(dst=correction[0:128, 0:1], op=nl.exp, data=raised_maximum_1[0:128, 0:1],
                     bias=raised_maximum[0:128, 0:1], scale=-1.0)
     nisa.tensor_copy(dst=running_negated_maximum[0:128, 0:1], src=raised_maximum[0:128, 0:1], engine=nisa.engine.gpsimd)
-    nisa.tensor_scalar(dst=running_sum[0:128, 0:1], data=running_sum[0:128, 0:1], op0=nl.multiply,
-                       operand0=correction[0:128, 0:1], op1=nl.add, operand1=row_sum[0:128, 0:1],
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=correction[0:128, 0:1],
+                       op=nl.multiply, engine=nisa.engine.gpsimd)
+    nisa.tensor_tensor(dst=running_sum[0:128, 0:1], data1=running_sum[0:128, 0:1], data2=row_sum[0:128, 0:1], op=nl.add,
                        engine=nisa.engine.gpsimd)
     transposed_probabilities_1 = transposed_probabilities
     transposed_probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
@@ -258,7 +266,7 @@ def ring_attention_fwd(q, k, v, mask_offsets, replica_groups):
     nisa.tensor_tensor(dst=logarithm[0:128, 0:1], data1=logarithm[0:128, 0:1],
                        data2=running_negated_maximum[0:128, 0:1], op=nl.subtract, engine=nisa.engine.gpsimd)
     nisa.tensor_scalar(dst=dead[0:128, 0:1], data=running_negated_maximum[0:128, 0:1], op0=nl.greater_equal,
-                       operand0=5e+29, op1=nl.multiply, operand1=-3.4028235e+38, engine=nisa.engine.gpsimd)
+                       operand0=5e+29, op1=nl.multiply, operand1=-3.4028235e+38, engine=nisa.engine.vector)
     nisa.tensor_tensor(dst=logarithm[0:128, 0:1], data1=logarithm[0:128, 0:1], data2=dead[0:128, 0:1], op=nl.add,
                        engine=nisa.engine.gpsimd)
     nisa.tensor_tensor(dst=lse_tile[0:128, 0:1], data1=logarithm[0:128, 0:1], data2=dead[0:128, 0:1], op=nl.add,
