@@ -248,6 +248,31 @@ TEST_CASE("data received by a permute are available after its latency and transf
   CHECK(ran[2].begin == Approx(ran[1].end));
 }
 
+TEST_CASE("a permute and a DMA transpose do not overlap", "[nki][cost]") {
+  Writer writer;
+  TensorHandle const a = writer.tensor("a", {128, 512}, f32), b = writer.tensor("b", {128, 512}, f32);
+  TileHandle const from = writer.sbuf("from", 128, bf16), to = writer.sbuf("to", 128, bf16),
+                   later = writer.sbuf("later", 128, bf16);
+  writer.emit(DmaTranspose{to.whole(), from.whole()});
+  writer.emit(CollectivePermute{a.whole(), b.whole()});
+  writer.emit(DmaTranspose{later.whole(), from.whole()});
+  auto const ran = run(writer.program());
+  double const transfer_of_transpose = ran[0].end - issue - latency;
+  CHECK(transfer_of_transpose > 0);
+  CHECK(ran[1].begin == Approx(ran[0].end));
+  CHECK(ran[2].end == Approx(ran[1].end + transfer_of_transpose));
+  // A copy goes on beside the permute.
+  writer = Writer();
+  TensorHandle const c = writer.tensor("c", {128, 512}, f32), d = writer.tensor("d", {128, 512}, f32),
+                     e = writer.tensor("e", {128, 512}, f32);
+  TileHandle const tile = writer.sbuf("tile", 512);
+  writer.emit(CollectivePermute{c.whole(), d.whole()});
+  writer.emit(DmaCopy{e.pattern(0, {{512, 128}, {1, 512}}), tile.whole()});
+  auto const beside = run(writer.program());
+  CHECK(beside[0].begin == Approx(0));
+  CHECK(beside[1].end == Approx(issue + latency + transfer(128 * 2048, 2048)));
+}
+
 TEST_CASE("an offset from a register waits for the register", "[nki][cost]") {
   Writer writer;
   TensorHandle const ranks = writer.tensor("ranks", {1, 4}, f32);

@@ -81,7 +81,9 @@ TEST_CASE("invalid tuning parameters are refused") {
     refused([&](auto& tuning) { tuning.query_tiles = bad; });
     refused([&](auto& tuning) { tuning.dma_blocks = bad; });
   }
-  refused([](auto& tuning) { tuning.vector_share = 0; });
+  for (auto share : {&nki::ForwardTuning::vector_share, &nki::ForwardTuning::permute_vector_share})
+    refused([&](auto& tuning) { tuning.*share = 0; });
+  refused([](auto& tuning) { tuning.permute_keys = -1; });
   refused([](auto& tuning) { tuning.query_tiles = 0; });
 }
 

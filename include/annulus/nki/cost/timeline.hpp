@@ -26,6 +26,11 @@
 
 namespace annulus::nki {
 
+/// A period of time.
+struct Period {
+  double begin, end;  ///< seconds
+};
+
 /// Reserves spans of time, each as early as possible, also before spans reserved earlier. It remembers only the latest
 /// `remembered` spans and reserves nothing before them: with that many queues, no request can overtake more of them.
 class Calendar {
@@ -51,9 +56,6 @@ class Calendar {
   }
 
  private:
-  struct Span {
-    double begin, end;
-  };
   struct Found {
     double begin;
     std::size_t place;
@@ -69,7 +71,7 @@ class Calendar {
     return {begin, place};
   }
 
-  std::vector<Span>::iterator at(std::size_t place) { return taken_.begin() + static_cast<std::ptrdiff_t>(place); }
+  std::vector<Period>::iterator at(std::size_t place) { return taken_.begin() + static_cast<std::ptrdiff_t>(place); }
   /// Joins a span with the one before it if they touch.
   void join(std::size_t place) {
     if (place == 0 || place >= taken_.size() || taken_[place - 1].end != taken_[place].begin) return;
@@ -78,7 +80,7 @@ class Calendar {
   }
 
   std::size_t remembered_;
-  std::vector<Span> taken_;
+  std::vector<Period> taken_;
   double floor_ = 0;
 };
 
@@ -245,6 +247,7 @@ class Timeline {
     std::vector<std::size_t> first_place;
     std::vector<Place> places;
     InstructionPlan const* meeting = nullptr;
+    double transposed = 0;  ///< end of the latest DMA transpose
   };
   struct Resolved {
     Place* place;
@@ -334,8 +337,15 @@ class Timeline {
       for (Calendar& other : core.generators)
         if (other.earliest(begin, cost.issue) < generator->earliest(begin, cost.issue)) generator = &other;
       begin = generator->reserve(begin, cost.issue);
-      double const moving = core.bandwidth.reserve(begin + cost.issue + cost.latency, execution.busy);
+      bool const transposes = std::holds_alternative<DmaTranspose>(*plan.instruction);
+      double moving = begin + cost.issue + cost.latency;
+      while (transposes) {
+        double const free = core.bandwidth.earliest(after_permutes(moving, cost.seconds), execution.busy);
+        if (std::exchange(moving, free) == free) break;
+      }
+      moving = core.bandwidth.reserve(moving, execution.busy);
       execution.end = moving + cost.seconds;
+      if (transposes) core.transposed = std::max(core.transposed, execution.end);
     } else {
       double& free = core.free[static_cast<std::size_t>(cost.engine)];
       if (begin > free) {
@@ -352,7 +362,15 @@ class Timeline {
     observer.executed(execution);
   }
 
-  /// A barrier or collective that all cores have reached.
+  /// The begin of a DMA transpose: it does not run beside a permute (S: nki-library, attention_const_max).
+  double after_permutes(double begin, double duration) const {
+    for (auto span = std::ranges::upper_bound(permutes_, begin, {}, &Period::end);
+         span != permutes_.end() && begin + duration > span->begin; ++span)
+      begin = span->end;
+    return begin;
+  }
+
+  /// A barrier or collective that all cores have reached. A permute waits for the DMA transposes before it.
   template <class Observer>
   void meet(Observer& observer) {
     InstructionPlan const& plan = *cores_.front().meeting;
@@ -365,10 +383,12 @@ class Timeline {
       Core& core = cores_[c];
       if (core.meeting->instruction->index() != plan.instruction->index())
         fail("the cores of the pair wait for each other in different instructions");
-      reached[c] = std::max(ready(core, *core.meeting, operands[c]).seconds, core.free[engine]);
+      reached[c] = std::max(
+          {ready(core, *core.meeting, operands[c]).seconds, core.free[engine], collective ? core.transposed : 0});
       begin = std::max(begin, reached[c]);
     }
     double const end = begin + plan.cost.latency + plan.cost.seconds;
+    if (collective) permutes_.push_back({begin, end});
     for (std::size_t c = 0; c < cores_.size(); ++c) {
       Core& core = cores_[c];
       note(*core.meeting, operands[c], {end, static_cast<int>(plan.cost.engine)});
@@ -384,6 +404,7 @@ class Timeline {
   Costs costs_;
   CostPlan plan_;
   std::vector<Core> cores_;
+  std::vector<Period> permutes_;  ///< so far, in order
 };
 
 }  // namespace annulus::nki

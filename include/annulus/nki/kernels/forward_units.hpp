@@ -138,6 +138,15 @@ class ForwardUnits {
         if (part < parts.size()) parts[part]();
   }
 
+  /// A permute of so many bytes starts (0: none). Until it should be over, TensorE transposes all blocks, as DMA
+  /// transposes would wait for it.
+  void begin_permute(Index bytes) {
+    if (bytes == 0) return;
+    Costs const costs = hardware_of(spec_->target).costs;
+    double const seconds = costs.permute_latency + static_cast<double>(bytes) / costs.permute_rate;
+    permuted_keys_ += static_cast<Index>(seconds * 1e6 * static_cast<double>(tuning_.permute_keys));
+  }
+
  private:
   using Parts = std::vector<std::function<void()>>;
 
@@ -319,9 +328,11 @@ class ForwardUnits {
         if (blocks.back().whole()) ++whole;
       }
     }
-    bool const long_enough = !draining_ && std::ssize(blocks) * tile_rows >= tuning_.dma_shortest;
-    Index const by_tensor =
-        bytes_of(spec_->type) == 2 && long_enough ? whole - whole * tuning_.dma_transposed / 16 : whole;
+    Index const keys = std::ssize(blocks) * tile_rows;
+    beside_permute_ = permuted_keys_ > 0;
+    permuted_keys_ = std::max(Index{0}, permuted_keys_ - keys);
+    bool const use_dma = bytes_of(spec_->type) == 2 && !draining_ && !beside_permute_ && keys >= tuning_.dma_shortest;
+    Index const by_tensor = use_dma ? whole - whole * tuning_.dma_transposed / 16 : whole;
     // Products read the blocks in order, so the last whole blocks go by DMA, which takes longer.
     whole = 0;
     for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
@@ -353,7 +364,9 @@ class ForwardUnits {
         [&](Index i) { return from.part(0, block.rows, block.column + i * tile_rows, block.keys); },
         block.whole() ? to.part(0, block.keys, block.column, count * tile_rows)
                       : to.pattern(0, block.keys, block.column, {{tile_rows, count}, {1, block.rows}}),
-        draining_ || ++transposed_count_ % tuning_.vector_share == 0 ? Engine::vector : Engine::scalar);
+        draining_ || ++transposed_count_ % (beside_permute_ ? tuning_.permute_vector_share : tuning_.vector_share) == 0
+            ? Engine::vector
+            : Engine::scalar);
   }
 
   void sum(Parts& parts, ForwardSlot units) {
@@ -417,8 +430,8 @@ class ForwardUnits {
   std::vector<KeySection> const* sections_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   std::map<Index, StateInFlight> states_;  // by state column
-  bool draining_ = false;
-  Index transposed_count_ = 0, accumulator_number_ = -1;
+  bool draining_ = false, beside_permute_ = false;
+  Index transposed_count_ = 0, accumulator_number_ = -1, permuted_keys_ = 0;
   std::map<ForwardUnit const*, InFlight> flights_;
 };
 

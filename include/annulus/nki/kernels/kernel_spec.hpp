@@ -108,6 +108,8 @@ struct ForwardTuning {
   Index vector_share = 3;     ///< of the others, VectorE copies one in this many out of PSUM, ScalarE the rest
   Index dma_shortest = 2048;  ///< keys; shorter slots use no DMA transposes, whose latency would stall them
   Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
+  Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
+  Index permute_vector_share = 2;  ///< vector_share beside a permute
 };
 
 /// Throws UnsupportedError if a member is out of range.
@@ -129,8 +131,11 @@ inline void check_tuning(ForwardTuning const& tuning) {
   annulus::detail::check<UnsupportedError>(tuning.dma_transposed >= 0 && tuning.dma_transposed <= 16,
                                            "nki: dma_transposed is ", tuning.dma_transposed,
                                            "; 0 to 16, as it counts of 16 blocks");
-  annulus::detail::check<UnsupportedError>(tuning.vector_share >= 1, "nki: vector_share is ", tuning.vector_share,
-                                           "; at least 1");
+  annulus::detail::check<UnsupportedError>(tuning.vector_share >= 1 && tuning.permute_vector_share >= 1,
+                                           "nki: vector_share is ", tuning.vector_share, " and permute_vector_share ",
+                                           tuning.permute_vector_share, "; at least 1 each");
+  annulus::detail::check<UnsupportedError>(tuning.permute_keys >= 0 && tuning.permute_keys <= most_rows,
+                                           "nki: permute_keys is ", tuning.permute_keys, "; 0 to ", most_rows);
   annulus::detail::check<UnsupportedError>(tuning.dma_blocks >= 1 && tuning.dma_blocks <= 16, "nki: dma_blocks is ",
                                            tuning.dma_blocks, "; 1 to 16");
 }

@@ -69,8 +69,10 @@ class RingSchedule {
       };
       if (begins_step(section) && step == 0) spread(copy_begin, copy_end, copy_parts, copy);
       if (begins_step(section))
-        spread(step == 0 ? send_own : send_others, step == 0 ? send_own_end : send_others_end, 2,
-               [&operands, step](Index operand, Index) { operands.send(step, static_cast<std::size_t>(operand)); });
+        spread(step == 0 ? send_own : send_others, step == 0 ? send_own : send_others, 2,
+               [&operands, &stages, step](Index operand, Index) {
+                 stages.begin_permute(operands.send(step, static_cast<std::size_t>(operand)));
+               });
       if (section + 1 < sections_.size())
         spread(step == 0 ? load_own : load_others, load_end, load_parts,
                [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
@@ -108,12 +110,12 @@ class RingSchedule {
   static constexpr Index batch_tiles = 4;  // fewer cause more short instructions, more delay the next unit
 
   // Fractions of a section's work after which transfers begin or end.
-  static constexpr double copy_begin = 0.05, copy_end = 0.4;         // later than the loads of the first units
-  static constexpr double send_own = 0.4, send_own_end = 0.5;        // the copies are complete
-  static constexpr double send_others = 0.2, send_others_end = 0.3;  // the other core has begun the step too
-  static constexpr double load_own = 0.65, load_others = 0.5;        // a permute of a long shard is complete
-  static constexpr double load_end = 0.95;                           // the next section is about to begin
-  static constexpr Index copy_parts = 8, load_parts = 8;             // a longer DMA would delay transposes
+  static constexpr double copy_begin = 0.05, copy_end = 0.4;   // later than the loads of the first units
+  static constexpr double send_own = 0.4;                      // the copies are complete
+  static constexpr double send_others = 0.2;                   // the other core has begun the step too
+  static constexpr double load_own = 0.65, load_others = 0.5;  // a permute of a long shard is complete
+  static constexpr double load_end = 0.95;                     // the next section is about to begin
+  static constexpr Index copy_parts = 8, load_parts = 8;       // a longer DMA would delay transposes
 
   /// Actions by the slot before which they are emitted.
   using Events = std::multimap<std::size_t, std::function<void()>>;

@@ -113,14 +113,16 @@ class RotatingBuffers {
   void send(int step) const {
     for (std::size_t operand = 0; operand < operands_.size(); ++operand) send(step, operand);
   }
-  void send(int step, std::size_t operand) const {
-    if (step + 1 >= steps_) return;
+  /// Returns the bytes that the permute moves.
+  Index send(int step, std::size_t operand) const {
+    if (step + 1 >= steps_) return 0;
     RotatingRows const& rows = operands_[operand];
     HeadRows const &here = rows.at(step), &next = rows.at(step + 1);
     if (step == 0) rows.barrier(here);
     // The other core may still be reading what is about to be overwritten.
     if (step > 0 || rows.round->repeated) rows.barrier(next);
     rows.round->builder->emit(CollectivePermute{here.tensor.whole(), next.tensor.whole(), 0});
+    return rows.round->builder->program().buffer(here.tensor.whole()).bytes();
   }
 
  private:
