@@ -30,11 +30,11 @@ void check_weights_of_equal_keys(A magnitude) {
   cpu::detail::remove_cut(maximum.data(), sum.data(), std::vector<A>(lanes, A(1)).data(), 1);
   for (std::size_t i = 0; i < sum.size(); ++i) {
     A const logit = std::abs(maximum[i]);
-    // Of the maximum, and of the factor that a score is multiplied by.
-    A const roundings = logit < A(cpu::detail::large_statistic) ? 2 : 1;
-    A const rounding =
-        logit < cpu::detail::huge_logit<A> ? roundings * (std::nextafter(logit, 2 * logit) - logit) / 2 : A(0);
-    CHECK(std::abs(std::log(sum[i] / A(rows))) <= rounding + 8 * std::numeric_limits<A>::epsilon());
+    constexpr A epsilon = std::numeric_limits<A>::epsilon();
+    // Of the maximum, and of the factor that turns scores into exponents.
+    A rounding = logit < cpu::detail::huge_logit<A> ? (std::nextafter(logit, 2 * logit) - logit) / 2 : A(0);
+    if (logit < A(cpu::detail::large_statistic)) rounding += logit * epsilon / 2;
+    CHECK(std::abs(std::log(sum[i] / A(rows))) <= rounding + 8 * epsilon);
   }
 }
 

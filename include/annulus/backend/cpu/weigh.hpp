@@ -46,27 +46,32 @@ template <class A>
 }
 
 /// What in_base_2() cuts off: weights are 2^cut times those that the statistic stands for. 0 for large statistics, of
-/// which LargeExponent takes care, and for infinities.
+/// which LargeExponent takes care, for infinities, and where SmallExponent does not need in_base_2().
 template <class A>
 [[gnu::always_inline]] inline Vector<A> cut_in_base_2(Vector<A> statistic) {
   using V = Vector<A>;
+  if constexpr (!fuses_multiply_add) return V::zero();
   V const magnitude = larger(statistic, V::zero() - statistic);
-  return select(less(magnitude, V::of(A(large_statistic))),
-                multiply_add(statistic, V::of(log2_of_e<A>), V::zero() - in_base_2(statistic)), V::zero());
+  V const cut = fused_multiply_add(statistic, V::of(log2_of_e<A>), V::zero() - in_base_2(statistic));
+  return select(less(magnitude, V::of(A(large_statistic))), cut, V::zero());
 }
 
-/// The exponent x of a weight 2^x = e^(score * scale - statistic) * 2^cut, in one multiply-add; `statistic`: maximum or
-/// log-sum-exp of each lane, none of which is large. The rounding error of the factor perturbs weights by less than
-/// 2^-12.
+/// The exponent x of a weight 2^x = e^(score * scale - statistic) * 2^cut; `statistic`: maximum or log-sum-exp of each
+/// lane, none of which is large. In one multiply-add, if that is fused; the rounding error of its factor perturbs
+/// weights by less than 2^-12. Otherwise the difference comes first, as the rounding error of a product would stay in it.
 template <class A>
 struct SmallExponent {
   Vector<A> factor, offset;
 
   SmallExponent() = default;
   [[gnu::always_inline]] SmallExponent(A scale, Vector<A> statistic)
-      : factor(Vector<A>::of(scale * log2_of_e<A>)), offset(Vector<A>::zero() - in_base_2(statistic)) {}
+      : factor(Vector<A>::of(fuses_multiply_add ? scale * log2_of_e<A> : scale)),
+        offset(Vector<A>::zero() - (fuses_multiply_add ? in_base_2(statistic) : finite_maximum(statistic))) {}
 
-  [[gnu::always_inline]] Vector<A> operator()(Vector<A> score) const { return multiply_add(score, factor, offset); }
+  [[gnu::always_inline]] Vector<A> operator()(Vector<A> score) const {
+    Vector<A> const sum = fused_multiply_add(score, factor, offset);
+    return fuses_multiply_add ? sum : sum * Vector<A>::of(log2_of_e<A>);
+  }
 };
 
 /// The same for statistics of any size; the exponents of a lane do not depend on other lanes. Huge products are rounded
@@ -93,6 +98,10 @@ struct LargeExponent {
     return select(large, exponent * V::of(log2_of_e<A>), small(score));
   }
 };
+
+/// Degree of exponential2() for weights that become packed elements E.
+template <class E>
+inline constexpr int weight_degree = is_joined<E> ? 4 : 5;
 
 /// Calls compute(type_identity<Exponent>()) with the type of the exponents that the statistics of a panel need.
 template <class A, class Compute>
@@ -158,9 +167,9 @@ template <class A>
 }
 
 /// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the
-/// rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which must
+/// rounding error of a sum grows with its length. E: what the weights become. maximum, sum: one per lane. Calls for_all(weight) once, which must
 /// call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
-template <class A, class ForAll>
+template <class E, class A, class ForAll>
 [[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
@@ -173,7 +182,7 @@ template <class A, class ForAll>
           sums[v] = V::zero();
         }
         for_all([&](Index row, int v) __attribute__((always_inline)) {
-          V const weight = exponential2(exponent[v](V::load(scores + row * panel + v * lanes)));
+          V const weight = exponential2<weight_degree<E>>(exponent[v](V::load(scores + row * panel + v * lanes)));
           sums[v] = sums[v] + weight;
           return weight;
         });
@@ -213,7 +222,7 @@ template <class A>
 [[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum,
                              DropoutFactors<A> const& dropout) {
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  add_weights(
+  add_weights<A>(
       scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
         with_dropout(
             dropout, plain, [&](auto weight) __attribute__((always_inline)) {
@@ -261,7 +270,7 @@ template <class E>
 [[gnu::noinline]] void weigh_to_joined_rows(float const* scores, Index lead, Index rows, float scale,
                                             float const* maximum, float* sum, DropoutFactors<float> const& dropout,
                                             E* to) {
-  add_weights(
+  add_weights<E>(
       scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
         with_dropout(
             dropout,

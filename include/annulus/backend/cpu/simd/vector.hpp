@@ -58,6 +58,37 @@ template <class A>
   return {a.native * b.native + c.native};
 }
 
+/// Whether fused_multiply_add() rounds once.
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA)
+inline constexpr bool fuses_multiply_add = true;
+#else
+inline constexpr bool fuses_multiply_add = false;
+#endif
+
+/// a * b + c, rounded once where the target can. Compilers decide whether multiply_add() is.
+template <class A>
+[[gnu::always_inline]] inline Vector<A> fused_multiply_add(Vector<A> a, Vector<A> b, Vector<A> c) {
+  [[maybe_unused]] constexpr bool is_float = std::same_as<A, float>;
+#if defined(__AVX512F__)
+  if constexpr (is_float)
+    return {_mm512_fmadd_ps(a.native, b.native, c.native)};
+  else
+    return {_mm512_fmadd_pd(a.native, b.native, c.native)};
+#elif defined(__FMA__)
+  if constexpr (is_float)
+    return {_mm256_fmadd_ps(a.native, b.native, c.native)};
+  else
+    return {_mm256_fmadd_pd(a.native, b.native, c.native)};
+#elif defined(__ARM_FEATURE_FMA)
+  if constexpr (is_float)
+    return {vfmaq_f32(c.native, a.native, b.native)};
+  else
+    return {vfmaq_f64(c.native, a.native, b.native)};
+#else
+  return multiply_add(a, b, c);
+#endif
+}
+
 /// a * b, rounded. The barrier keeps the compiler from contracting the product into a fused multiply-add.
 template <class A>
 [[gnu::always_inline]] inline Vector<A> rounded_product(Vector<A> a, Vector<A> b) {
