@@ -1,18 +1,14 @@
 #include "nki.hpp"
 
 #include <algorithm>
-#include <annulus/nki/cost/report.hpp>
 #include <annulus/nki/cost/trace.hpp>
 #include <annulus/nki/program/listing.hpp>
 #include <annulus/nki/simulate/arithmetic.hpp>
-#include <chrono>
 #include <cmath>
 #include <iostream>
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include <sys/resource.h>
 
 #include "attend_files.hpp"
 #include "nki_parts.hpp"
@@ -66,24 +62,6 @@ class KernelTexts {
  private:
   std::vector<PendingFile> files_;
 };
-
-double peak_memory_mebibytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;  // Linux counts in KiB
-}
-
-void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernels) {
-  auto const hardware = annulus::nki::hardware_of(problem.spec.target);
-  for (NkiKernel const& kernel : kernels) {
-    auto const begin = std::chrono::steady_clock::now();
-    std::string const table = annulus::nki::table(annulus::nki::cost_report(kernel.program(), hardware));
-    double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    print_formatted("%s: built in %.2f s, validated in %.2f s, costed in %.2f s; memory so far %.0f MiB\n%s\n",
-                    kernel.program().name.c_str(), kernel.build_seconds, kernel.validate_seconds, seconds,
-                    peak_memory_mebibytes(), table.c_str());
-  }
-}
 
 bool simulated(NkiProblem const& problem, NkiKernel const& kernel) {
   return kernel.pass == annulus::Pass::forward || problem.call.shape.backward;
@@ -153,7 +131,7 @@ void run_nki_command(NkiOptions const& options) {
 
   std::vector<NkiError> errors;
   if (options.simulate) errors = simulate(options, problem, kernels, *inputs, results);
-  if (options.simulate || options.cost_only) print_costs(problem, kernels);
+  if (options.simulate || options.cost_only) print_costs(problem, kernels, options.cost_only);
   std::cout << std::flush;
   traces.write(kernels, [&](std::ostream& out, annulus::nki::Program const& program) {
     annulus::nki::write_trace(out, program, annulus::nki::hardware_of(problem.spec.target));

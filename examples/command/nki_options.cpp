@@ -41,7 +41,8 @@ void add_actions(CLI::App& app, NkiOptions& options) {
       ->type_name("DIR");
   CLI::Option* const simulate =
       add_switch(app, "--simulate", options.simulate, "simulate the kernels and compare with the reference backend");
-  add_switch(app, "--cost-only", options.cost_only, "build, validate and cost the kernels without running them")
+  add_switch(app, "--cost-only", options.cost_only,
+             "build, validate and cost the kernels without running them; print what the time depends on")
       ->excludes(simulate);
   add_file(app, "--listing", options.listing, "write the tile programs as readable text");
   add_file(app, "--trace", options.attend.trace, "write the modelled timeline, for chrome://tracing and Perfetto");

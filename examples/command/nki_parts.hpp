@@ -26,6 +26,7 @@ struct NkiProblem {
   Call call;
   annulus::nki::KernelSpec spec;
   annulus::nki::RingMask mask;
+  annulus::nki::RingMask global_mask;     ///< the same of one rank that holds all rows
   std::vector<annulus::Index> documents;  ///< global start positions; empty: one document
 
   /// Rings in the kernel's tables; 1 for a single rank, whose kernel has no collectives.
@@ -62,6 +63,10 @@ struct NkiKernel {
 /// The kernels that the options ask for, all of them valid. Throws ShapeError or UnsupportedError where the library
 /// cannot build one, or where one breaks a rule of the hardware.
 std::vector<NkiKernel> nki_kernels(NkiOptions const& options, NkiProblem const& problem);
+
+/// Prints the cost table of each kernel. sensitivity: also the utilisation by visible pairs alone, the busiest engine, and
+/// the times for other constants of the cost model.
+void print_costs(NkiProblem const& problem, std::vector<NkiKernel> const& kernels, bool sensitivity);
 
 /// Name of the input that carries the mask of a program; empty where it has none.
 std::string mask_input_of(annulus::nki::Program const& program);

@@ -136,6 +136,8 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
           .spec = spec,
           .mask = annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries,
                                              spec.local_keys, *attention.query_offset, ids, ids),
+          .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries, shape.keys,
+                                                    *attention.query_offset, ids, ids),
           .documents = options.documents};
 }
 

@@ -152,6 +152,16 @@ with Folder():
     assert done.returncode == 0 and done.stderr == "", done
     assert re.search(r"built in [\d.]+ s, validated in [\d.]+ s, costed in [\d.]+ s; memory so far \d+ MiB", done.stdout)
     assert "simulated" not in done.stdout and errors_of(done.stdout) == {}
+    of_time = {name.strip(): float(share) for name, share in re.findall(r"^~ (.{36}) +[\d.]+ +([\d.]+) %$", done.stdout, re.M)}
+    assert of_time["DMA takes no time"] <= 100 < of_time["DMA transposes at half their rate"], done.stdout
+    assert of_time["no DMA transposes, TensorE does all"] > 100, done.stdout
+
+    # Causal attention of one rank and one tile: half of the pairs, and the diagonal, are visible, the rest is computed too.
+    for options, part in ((["--causal"], 129 / 256), ([], 1), (["--window", "0,0"], 1 / 128)):
+        done = run("nki", "--cost-only", "--ranks", "1", "--lnc", "1", "--tokens", "128", *options, "--only", "fwd")
+        raw, useful = (float(re.search(name + r"\s+([\d.]+) %", done.stdout)[1]) for name in
+                       ("tensor engine utilisation", "useful utilisation"))
+        assert abs(useful - raw * part) <= 0.05 * (1 + part), (options, raw, useful)
 
     # Results of exactly 0, or with terms that all cancel: errors are relative to the terms, and bounds are finite.
     masked = ["--causal", "--query-offset", "-100000"]
