@@ -131,7 +131,8 @@ inline Choices<annulus::Schedule> const schedules{{"ring", annulus::Schedule::ri
                                                   {"two-levels", annulus::Schedule::two_levels},
                                                   {"tiles", annulus::Schedule::tiles},
                                                   {"all-gather", annulus::Schedule::all_gather},
-                                                  {"auto", annulus::Schedule::automatic}};
+                                                  {"auto", annulus::Schedule::automatic},
+                                                  {"double-ring", annulus::Schedule::double_ring}};
 
 /// Element types; types narrower than f64 accumulate in f32.
 inline Choices<annulus::DataType> const data_types{{"f64", annulus::DataType::float64},
@@ -196,10 +197,11 @@ inline void add_schedule(CLI::App& app, annulus::Schedule& schedule, int& group)
           app, "--schedule", schedule, schedules,
           "how rows travel: one way around the ring; half of the kv heads each way; heads for rows inside groups of "
           "ranks and a ring between them; tiles of "
-          "a group's queries and a ring's keys; the keys of all ranks to every rank; or auto: the one that sends the "
-          "fewest bytes")
+          "a group's queries and a ring's keys; the keys of all ranks to every rank; around the ring of a group, then "
+          "to the next group; or "
+          "auto: the one that sends the fewest bytes")
           ->default_str("ring");
-  app.add_option("--schedule-group", group, "consecutive ranks of a group of the schedule")
+  app.add_option("--schedule-group", group, "consecutive ranks of a group of the schedule; a double ring needs it")
       ->check(whole_number(1, most_ranks))
       ->type_name("N")
       ->default_str("as many as send the fewest bytes")

@@ -294,7 +294,7 @@ void write_json(std::ostream& out, RingPlan const& plan, bool every_step, nlohma
                        {"sharding", plan.request().sharding.name()},
                        {"rotation", std::string(annulus::name_of(plan.rotation()))},
                        {"schedule", std::string(annulus::name_of(plan.request().schedule))},
-                       {"group", plan.groups().size()},
+                       {"group", group_of(plan)},
                        {"bytes_in_groups", annulus::bytes_in_groups(plan)},
                        {"wire", std::string(annulus::name_of(plan.request().wire))},
                        {"reproducible", plan.request().rules.reproducible},

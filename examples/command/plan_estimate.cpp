@@ -54,6 +54,10 @@ std::vector<Candidate> candidates(RateOptions const& options, Call call, annulus
   if (call.options.wire != annulus::Wire::as_stored) return all;
   for (auto const schedule : {annulus::Schedule::two_levels, annulus::Schedule::tiles, annulus::Schedule::all_gather})
     add(schedule, annulus::Rotation::automatic);
+  if (annulus::detail::has_double_ring(ranks, rates)) {
+    call.options.group = rates.group;
+    add(annulus::Schedule::double_ring, annulus::Rotation::automatic);
+  }
   return all;
 }
 
@@ -120,7 +124,7 @@ void print_estimates(std::ostream& out, RateOptions const& options, Call const& 
   };
   out << "estimated times of the " << annulus::name_of(pass) << " pass\n";
   print("schedule", [](Candidate const& one) { return std::string(annulus::name_of(one.plan.request().schedule)); });
-  print("ranks of a group", [](Candidate const& one) { return std::to_string(one.plan.groups().size()); });
+  print("ranks of a group", [](Candidate const& one) { return std::to_string(group_of(one.plan)); });
   print("travelling", [](Candidate const& one) { return std::string(annulus::name_of(one.plan.rotation())); });
   print("ms", [](Candidate const& one) { return milliseconds(one.estimate.seconds); });
   print("exposed ms, mean of ranks", [](Candidate const& one) { return milliseconds(one.estimate.exposed()); });
@@ -140,7 +144,7 @@ nlohmann::json json_of_estimates(RateOptions const& options, Call const& call, a
     std::vector<double> steps;
     for (int i = 0; i < one.plan.steps(); ++i) steps.push_back(one.seconds(i));
     json.push_back({{"schedule", std::string(annulus::name_of(one.plan.request().schedule))},
-                    {"group", one.plan.groups().size()},
+                    {"group", group_of(one.plan)},
                     {"rotation", std::string(annulus::name_of(one.plan.rotation()))},
                     {"seconds", one.estimate.seconds},
                     {"exposed_seconds", one.estimate.exposed()},

@@ -196,7 +196,8 @@ typedef enum annulus_schedule ANNULUS_INT {
   ANNULUS_SCHEDULE_TWO_LEVELS = 2,      /**< heads are exchanged in groups of ranks, rows travel between groups */
   ANNULUS_SCHEDULE_TILES = 3,           /**< queries are gathered in groups of ranks, keys travel between groups */
   ANNULUS_SCHEDULE_ALL_GATHER = 4,      /**< the keys of all ranks are gathered on every rank */
-  ANNULUS_SCHEDULE_AUTOMATIC = 5        /**< the one that sends the fewest bytes */
+  ANNULUS_SCHEDULE_AUTOMATIC = 5,       /**< the one that sends the fewest bytes */
+  ANNULUS_SCHEDULE_DOUBLE_RING = 6      /**< around the ring of a group of ranks, then to the next group; group is required */
 } annulus_schedule;
 
 /** Type in which q, k, v and dout of float32 and float64 travel. */

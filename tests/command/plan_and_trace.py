@@ -107,6 +107,9 @@ assert abs(keys["seconds"] - work - 3 * shift) < 1e-9 and abs(keys["exposed_seco
 assert queries["seconds"] != keys["seconds"] and abs(sum(keys["step_seconds"]) - keys["seconds"]) < 1e-9
 far = plans(*rates, "--bandwidth", "1e3", "--latency", "0.5", "--group", "2", "--far-bandwidth", "1e2", "--far-latency", "9")[0]["estimates"]
 assert far[0]["seconds"] > keys["seconds"]
+# Of 3 shifts of the double ring one leads to another group; each of the ring has a sender at the end of a group.
+assert (far[-1]["schedule"], far[-1]["group"]) == ("double_ring", 2), far
+assert abs(far[0]["seconds"] - far[-1]["seconds"] - 2 * (9 + 20.48 - shift)) < 1 and far[-1]["seconds"] < far[0]["seconds"], far
 text = plan(*rates, "--bandwidth", "1e6", "--step-overhead", "0.001")
 assert "estimated times of the forward pass\n" in text and "ms of step 3" in text, text
 assert "estimated" not in plan("--tokens", "64")
@@ -123,6 +126,10 @@ for schedule, group in (("two-levels", 8), ("tiles", 8), ("all-gather", 64)):
 text = plan(*wide, "--schedule", "tiles", "--schedule-group", "8")
 assert "tiles: groups of 8 ranks, 8 on each ring between groups\n" in text and "8 steps of 8 are made" in text, text
 assert ", of them within groups: " in text, text
+double = plans(*wide, "--schedule", "double-ring", "--schedule-group", "8")[0]
+assert double["group"] == 8 and double["total_bytes_sent"] == ring["total_bytes_sent"], double
+text = plan(*wide, "--schedule", "double-ring", "--schedule-group", "8")
+assert "double_ring: rings of 8 ranks, and a ring of 8 such groups\n" in text, text
 
 # A window skips steps of the ring, and the plan lists the skipped ones.
 windowed = ["--tokens", "80", "--ranks", "8", "--causal", "--window", "9,0"]

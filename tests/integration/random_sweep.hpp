@@ -16,7 +16,7 @@ void sweep(std::uint64_t first_seed, int problems, Bounds bounds,
            RingProblem (&make)(std::uint64_t) = random_ring_problem) {
   int within_result = 0;
   double worst = 0;
-  if (asked_schedule()) problems /= 4;
+  if (asked_schedule()) problems /= 10;
   for (int i = 0; i < problems; ++i) {
     RingProblem problem = make(first_seed + static_cast<std::uint64_t>(i));
     round_operands<T>(problem);

@@ -16,10 +16,11 @@ inline std::optional<annulus::Schedule> asked_schedule() {
   using annulus::Schedule;
   char const* const asked = std::getenv("ANNULUS_TEST_SCHEDULE");
   if (!asked) return {};
-  for (Schedule schedule : {Schedule::both_directions, Schedule::two_levels, Schedule::tiles, Schedule::all_gather})
+  for (Schedule schedule :
+       {Schedule::both_directions, Schedule::two_levels, Schedule::tiles, Schedule::all_gather, Schedule::double_ring})
     if (name_of(schedule) == asked) return schedule;
   throw std::invalid_argument("ANNULUS_TEST_SCHEDULE=" + std::string(asked) +
-                              "; accepted: both_directions, two_levels, tiles, all_gather");
+                              "; accepted: both_directions, two_levels, tiles, all_gather, double_ring");
 }
 
 /// Ranks of a group in which the schedule moves rows in its own way: the largest that it accepts, but where possible not
@@ -43,7 +44,8 @@ inline annulus::Options asked_options(RingProblem const& problem) {
   if (*asked == Schedule::both_directions && problem.dense.kv_heads < 2) return options;
   options.schedule = *asked;
   if (*asked == Schedule::all_gather) options.rotation = annulus::Rotation::automatic;
-  if (*asked == Schedule::two_levels || *asked == Schedule::tiles) options.group = asked_group(problem, *asked);
+  if (*asked != Schedule::both_directions && *asked != Schedule::all_gather)
+    options.group = asked_group(problem, *asked);
   return options;
 }
 

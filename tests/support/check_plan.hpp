@@ -48,7 +48,9 @@ class PlanWalk {
     require(plan_.offset(0) == 0, "the first step has offset ", plan_.offset(0), ", expected 0");
     for (int i = 1; i < plan_.steps(); ++i) {
       int const before = i == 1 && plan_.backwards() ? ranks() : plan_.offset(i - 1);
-      bool const in_order = plan_.backwards() ? plan_.offset(i) < before : plan_.offset(i) > before;
+      // A double ring is not left at the last place of a group, so that only the order of the groups is that of offsets.
+      bool in_order = plan_.backwards() ? plan_.offset(i) < before : plan_.offset(i) > before;
+      if (inner() < ranks()) in_order = plan_.offset(i) / inner() >= before / inner() && plan_.offset(i) != before;
       require(in_order && 0 < plan_.offset(i) && plan_.offset(i) < ranks(), "offset ", plan_.offset(i), " of step ", i,
               " follows ", before, " on ", ranks(), " ranks");
       bool wanted = false;
@@ -63,8 +65,9 @@ class PlanWalk {
     for (int i = 0; i < plan_.steps(); ++i) made[static_cast<std::size_t>(plan_.offset(i))] = true;
     for (Rank visitor = 0; visitor < ranks(); ++visitor)
       for (Rank owner = 0; owner < ranks(); ++owner)
-        require(need(visitor, owner).visible_pairs == 0 || made[static_cast<std::size_t>(wrap(visitor - owner))],
-                "rank ", visitor, " needs rows of rank ", owner, ", but never meets them");
+        require(
+            need(visitor, owner).visible_pairs == 0 || made[static_cast<std::size_t>(offset_between(owner, visitor))],
+            "rank ", visitor, " needs rows of rank ", owner, ", but never meets them");
     for (Rank rank = 0; rank < ranks(); ++rank)
       for (int i = 0; i < plan_.steps(); ++i) {
         PlannedStep const& step = plan_.step(rank, i);
@@ -90,7 +93,7 @@ class PlanWalk {
         require(same(step.sent, later_needs(step.owner, i + 1)), at(rank, i), "rows ", text(step.sent),
                 " are sent, later steps need ", text(later_needs(step.owner, i + 1)));
         if (i + 1 == plan_.steps()) continue;
-        Rank const receiver = wrap(rank + plan_.prefetched_hop(i));
+        Rank const receiver = reached(rank, plan_.prefetched_hop(i));
         PlannedStep const& expected = plan_.step(receiver, i + 1);
         require(expected.owner == step.owner && same(expected.held, step.sent), at(rank, i), "rows ", text(step.sent),
                 " of rank ", step.owner, " go to rank ", receiver, ", which expects rows ", text(expected.held),
@@ -110,7 +113,7 @@ class PlanWalk {
       for (Rank rank = 0; rank < ranks(); ++rank) {
         auto& here = results[static_cast<std::size_t>(rank)];
         here.push_back(rank);
-        Rank const to = wrap(rank + hop);
+        Rank const to = reached(rank, hop);
         PlannedStep const& step = plan_.step(rank, i);
         bool const returns_to_owner = plan_.carried_direct() || i + 1 == plan_.steps();
         Rank const expected = returns_to_owner ? to : plan_.step(to, i + 1).owner;
@@ -127,7 +130,7 @@ class PlanWalk {
     }
     for (Rank rank = 0; rank < ranks(); ++rank)
       for (int i = 0; i < plan_.steps(); ++i) {
-        Rank const visitor = wrap(rank + plan_.offset(i));
+        Rank const visitor = reached(rank, plan_.offset(i));
         auto const& all = returned[static_cast<std::size_t>(rank)];
         auto const times = std::count(all.begin(), all.end(), visitor);
         require(times == 1, "results of rank ", visitor, " for rank ", rank, " return ", times, " times, expected 1");
@@ -203,7 +206,24 @@ class PlanWalk {
 
   int ranks() const { return plan_.ranks(); }
   Rank wrap(int rank) const { return annulus::detail::rank_at(rank, ranks()); }
-  Rank owner(Rank rank, int step) const { return wrap(rank - plan_.offset(step)); }
+  /// Ranks of a ring inside which the last digit of an offset counts.
+  int inner() const {
+    return plan_.request().schedule == annulus::Schedule::double_ring ? plan_.request().group : ranks();
+  }
+  Rank reached(Rank rank, int offset) const {
+    Rank const last = wrap(rank - rank % inner() + offset / inner() * inner());
+    return last + (rank % inner() + offset % inner()) % inner();
+  }
+  int offset_between(Rank from, Rank to) const {
+    int offset = 0;
+    while (reached(from, offset) != to) ++offset;
+    return offset;
+  }
+  Rank owner(Rank rank, int step) const {
+    Rank owner = 0;
+    while (reached(owner, plan_.offset(step)) != rank) ++owner;
+    return owner;
+  }
   RowRange whole(Rank owner) const { return {0, plan_.rotating_rows(owner)}; }
   Need const& need(Rank visitor, Rank owner) const {
     return needs_[static_cast<std::size_t>(visitor * ranks() + owner)];
@@ -218,7 +238,7 @@ class PlanWalk {
     if (!plan_.carried_direct()) return whole(owner);
     RowRange rows;
     for (int i = first; i < plan_.steps(); ++i)
-      rows = annulus::detail::hull(rows, needed_rows(wrap(owner + plan_.offset(i)), owner));
+      rows = annulus::detail::hull(rows, needed_rows(reached(owner, plan_.offset(i)), owner));
     return rows;
   }
 

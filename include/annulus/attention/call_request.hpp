@@ -37,7 +37,7 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
                       .segments = static_cast<bool>(operands.query_segments),
                       .elementwise = problem.predicate || operands.mask,
                       .bound_to_queries = operands.bias || operands.mask,
-                      .zero_copy = zero_copy,
+                      .zero_copy = zero_copy && options.schedule != Schedule::double_ring,
                       .checked = call.checked};
   for (CallRecord const& other : records) {
     request.query_lengths.push_back(other.local_queries);

@@ -34,7 +34,9 @@ struct Options {
   Index reproducible_leaf = AttentionRules{}.reproducible_leaf;
   Rotation rotation = Rotation::automatic;  ///< default: the side that sends fewer bytes
   Schedule schedule = Schedule::ring;       ///< how rows travel (schedule/schedule.hpp); results agree within rounding
-  int group = 0;  ///< consecutive ranks of a group, in schedules that have groups; 0: as many as send the fewest bytes
+  /// Consecutive ranks of a group, in schedules that have groups; 0: as many as send the fewest bytes, which is refused for a
+  /// double ring, where all send the same.
+  int group = 0;
   /// Of the ranks and links, for Schedule::automatic, which then chooses the least estimated time. Unset: the fewest bytes.
   std::optional<Rates> rates{};
   /// Type in which float and double operands travel. With a narrower one, results are those of q, k, v and dout rounded

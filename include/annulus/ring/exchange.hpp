@@ -9,6 +9,7 @@
 
 #include "annulus/comm/communicator.hpp"
 #include "annulus/core/error.hpp"
+#include "annulus/ring/offset_transfer.hpp"
 #include "annulus/ring/ring_buffers.hpp"
 
 namespace annulus::detail {
@@ -77,7 +78,8 @@ class CopiedExchange {
     auto const out = here_->outgoing(plan_.step(rank_, i).sent, seed(Channel::prefetched, i));
     auto const in = next_->incoming(next_->rows());
     prefetched_started_ = buffers_.recorder.now();
-    prefetched_shift_.emplace(communicator_.start_shift(Channel::prefetched, plan_.prefetched_hop(i), out, in));
+    prefetched_shift_.emplace(communicator_, plan_.rank_offsets(), Channel::prefetched, plan_.prefetched_hop(i), out,
+                              in);
   }
 
   /// Call at the end of step i: waits for the rows of step i + 1, which here() returns from then on.
@@ -120,7 +122,7 @@ class CopiedExchange {
     auto const out = results.outgoing(step.carried, seed(Channel::carried, i));
     auto const in = arriving().incoming(arriving().rows());
     carried_started_ = buffers_.recorder.now();
-    carried_shift_.emplace(communicator_.start_shift(Channel::carried, plan_.carried_hop(i), out, in));
+    carried_shift_.emplace(communicator_, plan_.rank_offsets(), Channel::carried, plan_.carried_hop(i), out, in);
     if (plan_.carried_rows(rank_)[2] > 0) std::swap(working_, sending_);
   }
 
@@ -147,7 +149,7 @@ class CopiedExchange {
   }
   void require_arrived(Payload const& payload, Channel channel, int sent_in, int hop) const {
     require_intact(payload, payload.rows(), seed(channel, sent_in), Payload::arriving, channel, rank_,
-                   ring_neighbour(rank_, -hop, plan_.ranks()));
+                   plan_.rank_offsets().backward(rank_, hop));
   }
   std::uint64_t seed(Channel channel, int step) const {
     return checksum_seed(buffers_.call, channel, step, plan_.backwards());
@@ -167,7 +169,7 @@ class CopiedExchange {
   Rank rank_;
   bool carries_;
   Payload *here_, *next_, *working_, *sending_;
-  std::optional<TransferOf<C>> prefetched_shift_, carried_shift_;
+  std::optional<OffsetTransfer<C>> prefetched_shift_, carried_shift_;
   IntervalRecorder::Time prefetched_started_, carried_started_;
 };
 

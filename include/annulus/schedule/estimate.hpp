@@ -92,7 +92,7 @@ class EstimatedRing {
   LinkRates const& link(Rank from, Rank to) const {
     return rates_.group == 0 || from / rates_.group == to / rates_.group ? rates_.near : rates_.far;
   }
-  /// The distance of a lane's shift after (carried) or during the step; 0: there is none.
+  /// The offset of a lane's shift after (carried) or during the step; 0: there is none.
   static int hop(RingPlan const& lane, int step, Channel channel) {
     if (channel == Channel::prefetched) return lane.prefetched_hop(step);
     return lane.carried_layout().empty() ? 0 : lane.carried_hop(step);
@@ -120,14 +120,14 @@ class EstimatedRing {
   void await(int sent_in, std::vector<double> const& posted, Channel channel) {
     for (RingPlan const& lane : plan_.lanes()) await(hop(lane, sent_in, channel), sent_in, posted, channel);
   }
-  void await(int distance, int sent_in, std::vector<double> const& posted, Channel channel) {
-    if (distance == 0) return;
+  void await(int offset, int sent_in, std::vector<double> const& posted, Channel channel) {
+    if (offset == 0) return;
     for (Rank from = 0; from < plan_.ranks(); ++from) {
-      Rank const to = rank_at(from + distance, plan_.ranks());
+      Rank const to = plan_.rank_offsets().forward(from, offset);
       Index bytes = 0;
       for (RingPlan const& lane : plan_.lanes()) {
         PlannedStep const& step = lane.step(from, sent_in);
-        if (hop(lane, sent_in, channel) == distance)
+        if (hop(lane, sent_in, channel) == offset)
           bytes += channel == Channel::carried ? step.carried_bytes : step.prefetched_bytes;
       }
       double const end =

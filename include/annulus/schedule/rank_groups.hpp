@@ -101,6 +101,12 @@ ANNULUS_INLINE std::vector<int> group_sizes(PlanRequest const& request) {
     if (request.schedule == Schedule::all_gather) fits = size == ranks;
     if (fits) accepted.push_back(size);
   }
+  if (request.schedule == Schedule::double_ring) {
+    check<UnsupportedError>(request.group > 0 && ranks % request.group == 0, "schedule double_ring with groups of ",
+                            request.group, " ranks, on ", ranks,
+                            " ranks; accepted: a divisor of the ranks, the number of consecutive ranks that are near");
+    return {1};
+  }
   if (request.group == 0) return accepted;
   bool const splits = request.schedule == Schedule::two_levels;
   check<UnsupportedError>(std::find(accepted.begin(), accepted.end(), request.group) != accepted.end(), "schedule ",

@@ -23,6 +23,7 @@
 #include "annulus/schedule/plan_request.hpp"
 #include "annulus/schedule/planned_step.hpp"
 #include "annulus/schedule/rank_groups.hpp"
+#include "annulus/schedule/rank_offsets.hpp"
 #include "annulus/schedule/visible_tiles.hpp"
 #include "annulus/sharding/sharding.hpp"
 
@@ -62,22 +63,23 @@ class RingPlan {
     return {kv_heads_.begin * group, kv_heads_.end * group};
   }
 
-  /// At step i rank r works on rows of owner r - offset(i), modulo ranks. The first offset is 0: its own rows.
+  /// Ranks to which offsets lead: of a double ring, or of a ring, where offset d leads d ranks on, modulo ranks.
+  RankOffsets const& rank_offsets() const { return rank_offsets_; }
+  /// At step i rank r works on rows of the owner from which offset(i) leads to r. The first offset is 0: its own rows.
   int offset(int step) const { return offsets_[static_cast<std::size_t>(step)]; }
-  Rank owner(Rank rank, int step) const { return wrap(rank - offset(step)); }  ///< of the rows that are here
+  Rank owner(Rank rank, int step) const { return rank_offsets_.backward(rank, offset(step)); }  ///< of the rows here
 
-  /// Distance in ranks of the prefetched shift between step i and i + 1.
-  int prefetched_hop(int step) const { return wrap(offset(step + 1) - offset(step)); }
+  /// Offset of the prefetched shift between step i and i + 1.
+  int prefetched_hop(int step) const { return rank_offsets_.between(offset(step), offset(step + 1)); }
 
   /// True if results are sent directly to their owner after each step: only parts of shards travel (local and block
   /// masks), or the owner joins them (reproducible). Otherwise they travel on with their rows and reach the owner with the
   /// last shift.
   bool carried_direct() const { return direct_; }
-  /// Distance in ranks of the carried shift after step i; 0: there is none.
+  /// Offset of the carried shift after step i; 0: there is none.
   int carried_hop(int step) const {
-    if (steps() == 1) return 0;
-    if (direct_) return step == 0 ? 0 : ranks() - offset(step);
-    return step + 1 < steps() ? prefetched_hop(step) : ranks() - offset(step);
+    if (!direct_ && step + 1 < steps()) return prefetched_hop(step);
+    return rank_offsets_.between(offset(step), 0);
   }
 
   /// What a rank does in a step.
@@ -216,6 +218,7 @@ class RingPlan {
   void find_pairs();
   void split_into_lanes();
   void find_layouts();
+  void find_offsets();
   void find_leaves();
   RowRange held_rows(Rank owner, int step) const;
 
@@ -226,6 +229,7 @@ class RingPlan {
   std::vector<std::vector<Segment>> query_segments_, key_segments_;
   std::vector<detail::Need> needs_;  ///< [rank of the queries, rank of the keys]
   std::vector<Index> visible_;       ///< pairs that the documents leave, if known; as needs_
+  RankOffsets rank_offsets_;
   std::vector<int> offsets_;
   bool direct_ = false;
   RowRange kv_heads_{};
@@ -256,6 +260,13 @@ ANNULUS_INLINE RingPlan::RingPlan(PlanRequest request) : request_(std::move(requ
                                     ", in which a rank works on rows of its group; accepted: Schedule::ring or "
                                     "Schedule::both_directions");
   };
+  bool const doubled = request_.schedule == Schedule::double_ring;
+  detail::check<UnsupportedError>(!(doubled && request_.rules.reproducible),
+                                  "reproducible with schedule double_ring, whose leaf sums are not planned; accepted: "
+                                  "Schedule::ring or Schedule::both_directions");
+  detail::check<UnsupportedError>(!(doubled && request_.zero_copy),
+                                  "zero-copy exchange with schedule double_ring, in which rows travel by messages; "
+                                  "accepted: zero_copy false");
   refuse_in_groups(request_.rules.reproducible, "reproducible");
   refuse_in_groups(request_.joint_keys > 0, "joint keys");
   refuse_in_groups(request_.wire != Wire::as_stored, "wire ", name_of(request_.wire));
@@ -344,7 +355,7 @@ ANNULUS_INLINE RowRange RingPlan::held_rows(Rank owner, int step) const {
   if (step == 0 || !direct_) return whole(owner);
   RowRange rows;
   for (int later = step; later < steps(); ++later)
-    rows = detail::hull(rows, needed_rows(wrap(owner + offset(later)), owner));
+    rows = detail::hull(rows, needed_rows(rank_offsets_.forward(owner, offset(later)), owner));
   return rows;
 }
 
@@ -355,14 +366,7 @@ ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
     find_pairs();
   }
   find_layouts();
-  offsets_ = {0};
-  for (int offset = groups_.size(); offset < ranks(); offset += groups_.size())
-    for (Rank owner = 0; owner < ranks(); ++owner)
-      if (need(wrap(owner + offset), owner).visible_pairs > 0) {
-        offsets_.push_back(offset);
-        break;
-      }
-  if (backwards_) std::reverse(offsets_.begin() + 1, offsets_.end());
+  find_offsets();
   find_leaves();
   direct_ = request_.rules.mask.local() || request_.rules.block_mask || leaves_;
 
@@ -384,15 +388,32 @@ ANNULUS_INLINE void RingPlan::build(int group_size, Rotation rotation) {
       bool const carries = !carried_.empty() && carried_hop(i) > 0;
       if (carries && direct_) {
         planned.carried = needed_rows(rank, planned.owner);
-        planned.arriving = needed_rows(wrap(rank + offset(i)), rank);
+        planned.arriving = needed_rows(rank_offsets_.forward(rank, offset(i)), rank);
       } else if (carries) {
         planned.carried = whole(planned.owner);
-        planned.arriving = whole(owner(wrap(rank - carried_hop(i)), i));
+        planned.arriving = whole(owner(rank_offsets_.backward(rank, carried_hop(i)), i));
       }
       planned.prefetched_bytes = planned.sent.size() * prefetched_.bytes_per_row();
       planned.carried_bytes = planned.carried.size() * carried_.bytes_per_row();
       planned_.push_back(planned);
     }
+}
+
+/// The offsets at which any rank needs rows, in the order of the steps. Rows leave a group from the place in it where
+/// their inner ring ends, and start there in the next one.
+ANNULUS_INLINE void RingPlan::find_offsets() {
+  int const inner = request_.schedule == Schedule::double_ring ? request_.group : ranks();
+  rank_offsets_ = {ranks(), inner};
+  offsets_ = {0};
+  for (int i = groups_.size(); i < ranks(); i += groups_.size()) {
+    int const group = i / inner, offset = group * inner + (i + group * (inner - 1)) % inner;
+    for (Rank owner = 0; owner < ranks(); ++owner)
+      if (need(rank_offsets_.forward(owner, offset), owner).visible_pairs > 0) {
+        offsets_.push_back(offset);
+        break;
+      }
+  }
+  if (backwards_) std::reverse(offsets_.begin() + 1, offsets_.end());
 }
 
 /// Cuts a reproducible pass into leaves: whole leaves travel, and for each row all partial results that a rank has.

@@ -20,6 +20,10 @@ enum class Schedule : std::uint8_t {
   tiles,
   all_gather,  ///< every rank gathers the keys of all ranks; gradients of keys are summed at their owners
   automatic,   ///< the one that best_plan chooses (schedule/best_plan.hpp)
+  /// Rows travel round the ring of each group, then one group on, and so forth: links between groups are used by all ranks
+  /// at once, once in as many steps as a group has ranks (LoongTrain: Gu et al., arXiv 2406.18485). By messages, also
+  /// between ranks that share memory.
+  double_ring,
 };
 
 /// True for a schedule in which groups of ranks exchange rows.
@@ -28,7 +32,8 @@ constexpr bool has_groups(Schedule schedule) {
 }
 
 constexpr std::string_view name_of(Schedule schedule) {
-  constexpr std::string_view names[] = {"ring", "both_directions", "two_levels", "tiles", "all_gather", "automatic"};
+  constexpr std::string_view names[] = {"ring",       "both_directions", "two_levels", "tiles",
+                                        "all_gather", "automatic",       "double_ring"};
   return names[static_cast<std::size_t>(schedule)];
 }
 

@@ -58,10 +58,12 @@ Schedule schedule_of(annulus_schedule schedule) {
       return Schedule::all_gather;
     case ANNULUS_SCHEDULE_AUTOMATIC:
       return Schedule::automatic;
+    case ANNULUS_SCHEDULE_DOUBLE_RING:
+      return Schedule::double_ring;
   }
   throw UnsupportedError(detail::message_of("schedule is ", static_cast<int>(schedule),
                                             "; accepted: 0 ring, 1 both directions, 2 two levels, 3 tiles, "
-                                            "4 all-gather, 5 automatic"));
+                                            "4 all-gather, 5 automatic, 6 double ring"));
 }
 
 Wire wire_of(annulus_wire wire) {

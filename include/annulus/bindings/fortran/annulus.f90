@@ -18,7 +18,7 @@ module annulus
   integer(c_int), parameter :: annulus_rotation_automatic = 0, annulus_rotation_keys = 1, annulus_rotation_queries = 2
   integer(c_int), parameter :: annulus_schedule_ring = 0, annulus_schedule_both_directions = 1, &
     annulus_schedule_two_levels = 2, annulus_schedule_tiles = 3, annulus_schedule_all_gather = 4, &
-    annulus_schedule_automatic = 5
+    annulus_schedule_automatic = 5, annulus_schedule_double_ring = 6
   integer(c_int), parameter :: annulus_wire_as_stored = 0, annulus_wire_bfloat16 = 1, annulus_wire_half = 2
   integer(c_int), parameter :: annulus_zero_copy_automatic = 0, annulus_zero_copy_never = 1, annulus_zero_copy_always = 2
 

@@ -44,7 +44,7 @@ RankFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)
 DTYPES = ("float64", "float32", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
           "uint32", "uint64")
 ROTATIONS = ("automatic", "keys", "queries")
-SCHEDULES = ("ring", "both_directions", "two_levels", "tiles", "all_gather", "automatic")
+SCHEDULES = ("ring", "both_directions", "two_levels", "tiles", "all_gather", "automatic", "double_ring")
 WIRES = ("as_stored", "bfloat16", "half")
 ZERO_COPY = ("automatic", "never", "always")
 SIDES = ("query", "key")

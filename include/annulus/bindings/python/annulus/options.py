@@ -47,7 +47,7 @@ class Options:
     sharding: Sharding = "contiguous"
     query_offset: Optional[int] = None
     rotation: str = "automatic"  # or "keys", "queries"
-    schedule: str = "ring"  # or "both_directions", "two_levels", "tiles", "all_gather", "automatic"
+    schedule: str = "ring"  # or "both_directions", "two_levels", "tiles", "all_gather", "automatic", "double_ring"
     group: int = 0  # ranks of a group of the schedule; 0: as many as send the fewest bytes
     wire: str = "as_stored"  # or "bfloat16", "half": type in which float32 and float64 operands travel
     reproducible: bool = False  # the same bits for any number of ranks
