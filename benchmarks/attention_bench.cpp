@@ -165,11 +165,12 @@ void add_table_cases() {
     add(ProgramKind::cpu, base(MaskKind::window, 32768, 64));
     add(ProgramKind::cpu, base(MaskKind::packed, 16384, 64));
     for (DataType type : {DataType::bfloat16, DataType::float16, DataType::float64})
-      for (Index dim : {64, 128}) {
-        AttentionCase c = base(MaskKind::full, 4096, dim);
-        c.type = type;
-        add(ProgramKind::cpu, c);
-      }
+      for (MaskKind mask : {MaskKind::full, MaskKind::causal})
+        for (Index dim : {64, 128}) {
+          AttentionCase c = base(mask, 4096, dim);
+          c.type = type;
+          add(ProgramKind::cpu, c);
+        }
   }
 }
 

@@ -31,8 +31,13 @@ GOALS = {
     ("backward", "causal", 64): {4096: 86, 8192: 88},
     ("backward", "causal", 128): {4096: 87, 8192: 86},
 }
-# Percent of the peak of bfloat16 products, 4096 tokens, head_dim 128.
-BFLOAT16_GOALS = {"forward": 75, "backward": 60}
+# Percent of the peak of bfloat16 products, 4096 tokens, one thread: {(pass, mask): (head_dim 64, 128)}
+BFLOAT16_GOALS = {
+    ("forward", "full"): (83, 89),
+    ("forward", "causal"): (79, 85),
+    ("backward", "full"): (80, 80),
+    ("backward", "causal"): (75, 78),
+}
 SPEEDUP_PER_THREAD_GOAL = 0.97
 RAGGED_GOAL, WINDOW_GOAL, PACKED_GOAL = 1.08, 1.15, 1.2
 RING_GOALS = {"contiguous/{}/full": 0.97, "zigzag/{}/causal": 0.95}
@@ -138,12 +143,12 @@ def print_shares(seen, threads):
             if values:
                 line(f"{step}, {mask}, {tokens} tokens, head_dim {dim}, 1 thread", f"{values['peak_%']:.1f}", str(goal), share(values))
     for element in ("bfloat16", "float16", "float64"):
-        for step in ("forward", "backward"):
-            for dim in (64, 128):
-                values = seen.get(attention_name("cpu", step, "full", 4096, dim, element=element))
-                goal = BFLOAT16_GOALS[step] if element == "bfloat16" and dim == 128 else ""
+        for (step, mask), goals in BFLOAT16_GOALS.items():
+            for dim, goal in zip((64, 128), goals):
+                values = seen.get(attention_name("cpu", step, mask, 4096, dim, element=element))
                 if values:
-                    line(f"{step}, full, 4096 tokens, head_dim {dim}, {element}", f"{values['peak_%']:.1f}", str(goal), share(values))
+                    line(f"{step}, {mask}, 4096 tokens, head_dim {dim}, {element}", f"{values['peak_%']:.1f}",
+                         str(goal) if element == "bfloat16" else "", share(values))
     print()
     line("speedup over one thread", "reached", "goal")
     for (step, mask, dim), goals in GOALS.items():
