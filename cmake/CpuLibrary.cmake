@@ -6,7 +6,12 @@
 # chose one of them for the rest of the program, the program would execute illegal instructions on older processors.
 # Therefore every function in the object file of a level is made local (LocalFunctions.cmake).
 
-option(ANNULUS_CPU_LEVELS "Build annulus::cpu for all instruction sets of the architecture instead of the baseline alone" ON)
+set(ANNULUS_CPU_LEVELS ON CACHE STRING
+    "Instruction sets of annulus::cpu: ON for all of the architecture, OFF for the baseline alone, native for this machine's alone")
+set_property(CACHE ANNULUS_CPU_LEVELS PROPERTY STRINGS ON OFF native)
+if(NOT ANNULUS_CPU_LEVELS MATCHES "^(ON|OFF|TRUE|FALSE|YES|NO|1|0|native)$")
+  message(FATAL_ERROR "ANNULUS_CPU_LEVELS is '${ANNULUS_CPU_LEVELS}'; accepted are ON, OFF and native")
+endif()
 
 set(annulus_cpu_folder "${PROJECT_SOURCE_DIR}/include/annulus/backend/cpu/compiled")
 set(annulus_cpu_types float double half bfloat16)
@@ -36,6 +41,16 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
   if(ANNULUS_COMPILER_HAS_ARM_BF16)
     set(annulus_cpu_levels_above neon_bf16)
   endif()
+endif()
+if(ANNULUS_CPU_LEVELS STREQUAL "native")
+  # The machine's instruction set takes the place of the baseline.
+  include(CheckCXXCompilerFlag)
+  check_cxx_compiler_flag(-march=native ANNULUS_COMPILER_HAS_MARCH_NATIVE)
+  if(ANNULUS_COMPILER_HAS_MARCH_NATIVE)
+    set(annulus_cpu_flags_baseline -march=native)
+  endif()
+  set(annulus_cpu_levels_above)
+  set(annulus_cpu_baseline)
 endif()
 # Sanitizers do not support functions made local.
 if(ANNULUS_CPU_LEVELS AND annulus_cpu_levels_above AND CMAKE_EXECUTABLE_FORMAT STREQUAL "ELF" AND NOT ANNULUS_SANITIZE)

@@ -112,9 +112,16 @@ configure_with() {
     fail "the configuration failed"
 }
 
-# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again.
+# Configures what the installed packages allow, so that `demo` after `test` does not switch the tests off again. A first
+# `demo` builds the kernels for this machine alone; all other modes, for every instruction set.
 configure() {
-  configure_with \
+  local levels=()
+  if [ "$mode" != demo ]; then
+    levels=(-DANNULUS_CPU_LEVELS=ON)
+  elif [ ! -e "$build/CMakeCache.txt" ]; then
+    levels=(-DANNULUS_CPU_LEVELS=native)
+  fi
+  configure_with "${levels[@]}" \
     -DANNULUS_BUILD_EXAMPLES=ON \
     -DANNULUS_BUILD_TESTS="$(on_if has_catch2)" \
     -DANNULUS_BUILD_BENCHMARKS="$(on_if has_benchmark)" \
