@@ -32,8 +32,9 @@ void sweep(std::uint64_t first_seed, int problems, Bounds bounds,
     within_result += verdict.by_result;
     worst = std::max(worst, verdict.worst);
   }
-  // The bound by terms is for small differences of large terms; if it were needed often, it would hide errors.
-  CHECK(within_result >= problems * 95 / 100);
+  // The bound by terms is for small differences of large terms; if it were needed often, it would hide errors. A tenth
+  // of the problems is too few to tell.
+  if (!asked_schedule()) CHECK(within_result >= problems * 95 / 100);
   INFO("largest error relative to the norm of a result: " << worst);
   CHECK(worst > 0);
 }

@@ -145,8 +145,8 @@ struct RowTerms {
 };
 
 /// Replaces products of query and key by probabilities, and products of dout and value by gradients of the products of
-/// query and key; [rows][panel] each. All pairs must be visible. E: packed elements of the call.
-template <class E, class A>
+/// query and key; [rows][panel] each. All pairs must be visible.
+template <class A>
 [[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
@@ -161,7 +161,7 @@ template <class E, class A>
 #pragma GCC unroll 4
           for (int v = 0; v < vectors; ++v) {
             Index const place = j * panel + v * lanes;
-            V const weight = exponential2<weight_degree<E>>(exponent(V::load(products + place), v));
+            V const weight = exponential2(exponent(V::load(products + place), v));
             weight.store(products + place);
             (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
           }
@@ -170,7 +170,7 @@ template <class E, class A>
 
 /// The same for pairs of which some may be masked (a logit of -inf), with dropout, and with the slope of a soft cap,
 /// [rows][panel], unless null. Probabilities are multiplied by the factors of dropout.
-template <class E, class A>
+template <class A>
 [[gnu::noinline]] void differentiate_masked(A* logits, A* dweights, A const* slope, DropoutFactors<A> const& dropout,
                                             Index rows, RowTerms<A> const& terms) {
   using V = Vector<A>;
@@ -188,7 +188,7 @@ template <class E, class A>
             V const logit = V::load(logits + place);
             V dweight = V::load(dweights + place);
             auto const masked = less_or_equal(logit, nothing);
-            V const weight = select(masked, V::zero(), exponential2<weight_degree<E>>(exponent(logit, v)));
+            V const weight = select(masked, V::zero(), exponential2(exponent(logit, v)));
             V kept = weight;
             if (dropout.kept) {
               kept = dropout.apply(weight, j, v);
@@ -300,7 +300,7 @@ class BackwardUnit {
     }
     differentiate_masked(queries.panel, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms);
     Index const begin = rows.row(plain.begin) * B::panel;
-    detail::differentiate<E>(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
+    detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
     differentiate_masked(queries.panel, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms);
   }
 
@@ -316,13 +316,13 @@ class BackwardUnit {
     A* const slope = blocks_.slope ? blocks_.slope + begin : nullptr;
     auto const& dbias = call_.gradients.dbias;
     if (!dbias.data()) {
-      detail::differentiate_masked<E, A>(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
+      detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, slope, dropout, count, terms);
       return;
     }
     // The gradient of the bias is that of the logit, before slope and scale.
     RowTerms<A> of_logits = terms;
     of_logits.gradient_scale = A(1);
-    detail::differentiate_masked<E, A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
+    detail::differentiate_masked<A>(blocks_.scores + begin, dweights_ + begin, nullptr, dropout, count, of_logits);
     BiasRows<A>(dbias, panel)
         .add_gradient(dweights_ + begin, call_.step.key_positions, {rows.key(rows.begin), rows.key(rows.end)});
     scale_gradients(dweights_ + begin, slope, count * B::panel, terms.gradient_scale);

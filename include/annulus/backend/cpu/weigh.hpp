@@ -99,10 +99,6 @@ struct LargeExponent {
   }
 };
 
-/// Degree of exponential2() for weights that become packed elements E.
-template <class E>
-inline constexpr int weight_degree = is_joined<E> ? 4 : 5;
-
 /// Calls compute(type_identity<Exponent>()) with the type of the exponents that the statistics of a panel need.
 template <class A, class Compute>
 [[gnu::always_inline]] inline void with_exponent(bool large, Compute&& compute) {
@@ -167,9 +163,9 @@ template <class A>
 }
 
 /// Computes weights of scores [rows][panel], see SmallExponent, and adds them to `sum`, through a partial sum, as the
-/// rounding error of a sum grows with its length. E: what the weights become. maximum, sum: one per lane. Calls for_all(weight) once, which must
+/// rounding error of a sum grows with its length. maximum, sum: one per lane. Calls for_all(weight) once, which must
 /// call weight(row, v) once for each key row, in ascending order, and each vector v of the panel.
-template <class E, class A, class ForAll>
+template <class A, class ForAll>
 [[gnu::always_inline]] inline void add_weights(A const* scores, A scale, A const* maximum, A* sum, ForAll&& for_all) {
   using V = Vector<A>;
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
@@ -182,7 +178,7 @@ template <class E, class A, class ForAll>
           sums[v] = V::zero();
         }
         for_all([&](Index row, int v) __attribute__((always_inline)) {
-          V const weight = exponential2<weight_degree<E>>(exponent[v](V::load(scores + row * panel + v * lanes)));
+          V const weight = exponential2(exponent[v](V::load(scores + row * panel + v * lanes)));
           sums[v] = sums[v] + weight;
           return weight;
         });
@@ -222,7 +218,7 @@ template <class A>
 [[gnu::noinline]] void weigh(A* scores, Index rows, A scale, A const* maximum, A* sum,
                              DropoutFactors<A> const& dropout) {
   constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  add_weights<A>(
+  add_weights(
       scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
         with_dropout(
             dropout, plain, [&](auto weight) __attribute__((always_inline)) {
@@ -270,7 +266,7 @@ template <class E>
 [[gnu::noinline]] void weigh_to_joined_rows(float const* scores, Index lead, Index rows, float scale,
                                             float const* maximum, float* sum, DropoutFactors<float> const& dropout,
                                             E* to) {
-  add_weights<E>(
+  add_weights(
       scores, scale, maximum, sum, [&](auto plain) __attribute__((always_inline)) {
         with_dropout(
             dropout,
