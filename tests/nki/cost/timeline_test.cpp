@@ -261,7 +261,7 @@ TEST_CASE("a permute and a DMA transpose do not overlap", "[nki][cost]") {
   CHECK(transfer_of_transpose > 0);
   CHECK(ran[1].begin == Approx(ran[0].end));
   CHECK(ran[2].end == Approx(ran[1].end + transfer_of_transpose));
-  // A copy goes on beside the permute.
+  // A copy continues during the permute.
   writer = Writer();
   TensorHandle const c = writer.tensor("c", {128, 512}, f32), d = writer.tensor("d", {128, 512}, f32),
                      e = writer.tensor("e", {128, 512}, f32);

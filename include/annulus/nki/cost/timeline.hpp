@@ -362,7 +362,7 @@ class Timeline {
     observer.executed(execution);
   }
 
-  /// The begin of a DMA transpose: it does not run beside a permute (S: nki-library, attention_const_max).
+  /// The begin of a DMA transpose: it does not run during a permute (S: nki-library, attention_const_max).
   double after_permutes(double begin, double duration) const {
     for (auto span = std::ranges::upper_bound(permutes_, begin, {}, &Period::end);
          span != permutes_.end() && begin + duration > span->begin; ++span)

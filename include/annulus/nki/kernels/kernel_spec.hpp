@@ -109,7 +109,7 @@ struct ForwardTuning {
   Index dma_shortest = 2048;  ///< keys; shorter slots use no DMA transposes, whose latency would stall them
   Index dma_blocks = 4;       ///< blocks of P^T per DMA, to amortise its latency, as in published kernels
   Index permute_keys = 640;   ///< for each microsecond of a permute, TensorE transposes all blocks of this many keys
-  Index permute_vector_share = 2;  ///< vector_share beside a permute
+  Index permute_vector_share = 2;  ///< vector_share during a permute
 };
 
 /// Throws UnsupportedError if a member is out of range.
