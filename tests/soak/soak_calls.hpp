@@ -17,8 +17,8 @@
 
 namespace annulus_test {
 
-/// Passes of a RingAttention, reproducible or not, and calls on a cache. The shapes, and the length of the cache, repeat
-/// after `period` calls.
+/// Passes of a RingAttention in every schedule, reproducible or not, and calls on a cache. The shapes, and the length of
+/// the cache, repeat after `period` calls.
 template <annulus::Communicator Ring>
 class SoakCalls {
   using Index = annulus::Index;
@@ -62,19 +62,34 @@ class SoakCalls {
     return tensor;
   }
 
+  /// The schedule of a shape: each occurs with an object made for its call, and with one that is kept.
+  annulus::Schedule schedule_of(int shape) const {
+    using annulus::Schedule;
+    constexpr std::array schedules{Schedule::ring,        Schedule::both_directions, Schedule::two_levels,
+                                   Schedule::double_ring, Schedule::tiles,           Schedule::all_gather};
+    return schedules[static_cast<std::size_t>(shape) % schedules.size()];
+  }
+
   /// Forward, and for every second shape backward. Every third object is made for its call alone.
   void pass(int shape, bool reproducible) {
+    annulus::Schedule const schedule = reproducible ? annulus::Schedule::ring : schedule_of(shape);
     annulus::Options const options{
         .mask = annulus::causal(),
         .reproducible = reproducible,
         .reproducible_leaf = leaf,
-        .rotation = shape % 4 < 2 ? annulus::Rotation::keys : annulus::Rotation::queries,
+        .rotation = schedule == annulus::Schedule::all_gather ? annulus::Rotation::automatic
+                    : shape % 4 < 2                           ? annulus::Rotation::keys
+                                                              : annulus::Rotation::queries,
+        .schedule = schedule,
+        .group =
+            schedule == annulus::Schedule::double_ring || schedule == annulus::Schedule::two_levels ? ring_.size() : 0,
     };
     std::optional<Attention> made;
     if (shape % 3 == 0) made.emplace(ring_, backend_, options);
     auto& attention = made ? *made : kept_.try_emplace({shape, reproducible}, ring_, backend_, options).first->second;
     Index const own = reproducible ? leaf * (1 + shape % 5) : 1 + (7 * shape + 3 * ring_.rank()) % 11;
-    Tensor const q = rows(1 + shape % 2, own, heads, dim + shape), k = rows(1 + shape % 2, own, 1, dim + shape);
+    // A group of all three ranks divides these heads, and both directions have a kv head each.
+    Tensor const q = rows(1 + shape % 2, own, 6, dim + shape), k = rows(1 + shape % 2, own, 3, dim + shape);
     auto const forward = attention.forward(q, k, k);
     if (shape % 2 == 0) attention.backward(q, forward, q, k, k);
   }
