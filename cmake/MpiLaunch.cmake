@@ -29,8 +29,27 @@ function(annulus_mpi_command result ranks seconds)
       PARENT_SCOPE)
 endfunction()
 
+# Ranks mostly wait, for each other or for a deadline, and yield their core meanwhile. On few cores a job therefore takes
+# one slot of ctest's, so that tests that compute run at the same time.
+cmake_host_system_information(RESULT annulus_cores QUERY NUMBER_OF_LOGICAL_CORES)
+set(annulus_few_cores OFF)
+if(annulus_cores LESS 8)
+  set(annulus_few_cores ON)
+endif()
+
+# annulus_mpi_one_at_a_time(<test>...): on few cores one of these jobs runs at a time, as load could exceed their deadlines;
+# they start first, so that they end no later than the tests that compute.
+function(annulus_mpi_one_at_a_time)
+  if(annulus_few_cores)
+    set_tests_properties(${ARGV} PROPERTIES PROCESSORS 1 RESOURCE_LOCK mpi_deadlines COST 300)
+  endif()
+endfunction()
+
 # Leak detection is off, as Open MPI leaks memory; all other tests detect leaks.
 function(annulus_mpi_test_properties test ranks)
+  if(annulus_few_cores)
+    set(ranks 1)
+  endif()
   set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks}
                        ENVIRONMENT "${annulus_mpi_environment};ASAN_OPTIONS=detect_leaks=0")
 endfunction()
