@@ -127,7 +127,6 @@ function(annulus_add_mpi_entry entry ranks speed)
   add_test(NAME ${entry} COMMAND ${command} ${configurations})
   set_tests_properties(${entry} PROPERTIES TIMEOUT ${seconds} LABELS "mpi;${speed}")
   annulus_mpi_test_properties(${entry} ${ranks})
-  annulus_mpi_one_at_a_time(${entry})
 endfunction()
 
 function(annulus_add_mpi_test name)

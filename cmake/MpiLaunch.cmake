@@ -29,27 +29,19 @@ function(annulus_mpi_command result ranks seconds)
       PARENT_SCOPE)
 endfunction()
 
-# Ranks mostly wait, for each other or for a deadline, and yield their core meanwhile. On few cores a job therefore takes
-# one slot of ctest's, so that tests that compute run at the same time.
+# annulus_mpi_waits(<test>...)
+# These jobs mostly wait for deadlines, and waiting ranks yield their core. On few cores such a job takes one slot of
+# ctest's, while a test that computes takes the other, and one runs at a time, from the start. Jobs that exchange many
+# messages get a slot for each rank: next to a busy process each message takes milliseconds.
 cmake_host_system_information(RESULT annulus_cores QUERY NUMBER_OF_LOGICAL_CORES)
-set(annulus_few_cores OFF)
-if(annulus_cores LESS 8)
-  set(annulus_few_cores ON)
-endif()
-
-# annulus_mpi_one_at_a_time(<test>...): on few cores one of these jobs runs at a time, as load could exceed their deadlines;
-# they start first, so that they end no later than the tests that compute.
-function(annulus_mpi_one_at_a_time)
-  if(annulus_few_cores)
-    set_tests_properties(${ARGV} PROPERTIES PROCESSORS 1 RESOURCE_LOCK mpi_deadlines COST 300)
+function(annulus_mpi_waits)
+  if(annulus_cores LESS 8)
+    set_tests_properties(${ARGV} PROPERTIES PROCESSORS 1 RESOURCE_LOCK mpi_deadlines COST 600)
   endif()
 endfunction()
 
 # Leak detection is off, as Open MPI leaks memory; all other tests detect leaks.
 function(annulus_mpi_test_properties test ranks)
-  if(annulus_few_cores)
-    set(ranks 1)
-  endif()
   set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks}
                        ENVIRONMENT "${annulus_mpi_environment};ASAN_OPTIONS=detect_leaks=0")
 endfunction()
