@@ -29,6 +29,17 @@ function(annulus_mpi_command result ranks seconds)
       PARENT_SCOPE)
 endfunction()
 
+# annulus_mpi_waits(<test>...)
+# These jobs mostly wait for deadlines, and waiting ranks yield their core. On few cores such a job takes one slot of
+# ctest's, while a test that computes takes the other, and one runs at a time, from the start. Jobs that exchange many
+# messages get a slot for each rank: next to a busy process each message takes milliseconds.
+cmake_host_system_information(RESULT annulus_cores QUERY NUMBER_OF_LOGICAL_CORES)
+function(annulus_mpi_waits)
+  if(annulus_cores LESS 8)
+    set_tests_properties(${ARGV} PROPERTIES PROCESSORS 1 RESOURCE_LOCK mpi_deadlines COST 600)
+  endif()
+endfunction()
+
 # Leak detection is off, as Open MPI leaks memory; all other tests detect leaks.
 function(annulus_mpi_test_properties test ranks)
   set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks}

@@ -27,8 +27,8 @@ class Annulus(ConanFile):
         self.version = ".".join(re.findall(r"#define ANNULUS_VERSION_[A-Z]+ (\d+)", header))
 
     def export_sources(self):
-        for pattern in ("include/*", "cmake/*", "tests/conformance/*", "tests/support/*", "examples/guide/*", "CMakeLists.txt", "LICENSE", "README.md",
-                        "CHANGELOG.md"):
+        for pattern in ("include/*", "cmake/*", "tests/conformance/*", "tests/support/*", "examples/*", "CMakeLists.txt", "LICENSE",
+                        "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "tests/README.md"):
             copy(self, pattern, self._sources, self.export_sources_folder)
 
     def requirements(self):
