@@ -197,7 +197,7 @@ typedef enum annulus_schedule ANNULUS_INT {
   ANNULUS_SCHEDULE_TILES = 3,           /**< queries are gathered in groups of ranks, keys travel between groups */
   ANNULUS_SCHEDULE_ALL_GATHER = 4,      /**< the keys of all ranks are gathered on every rank */
   ANNULUS_SCHEDULE_AUTOMATIC = 5,       /**< the one that sends the fewest bytes */
-  ANNULUS_SCHEDULE_DOUBLE_RING = 6      /**< around the ring of a group of ranks, then to the next group; group is required */
+  ANNULUS_SCHEDULE_DOUBLE_RING = 6      /**< around the ring of a group of ranks, then to the next group */
 } annulus_schedule;
 
 /** Type in which q, k, v and dout of float32 and float64 travel. */
@@ -225,7 +225,7 @@ typedef struct annulus_options {
   int64_t query_offset;       /**< global position of query 0, if has_query_offset */
   annulus_rotation rotation;  /**< side that travels */
   annulus_schedule schedule;  /**< how rows travel */
-  int group;                  /**< ranks of a group of the schedule; 0: as many as send the fewest bytes */
+  int group;                  /**< ranks of a group of the schedule; 0: annulus::Options::group */
   annulus_wire wire;          /**< type in which operands travel */
   int reproducible;           /**< the same bits for any number of ranks */
   int64_t reproducible_leaf;  /**< positions of a leaf of a reproducible call, default 1024 */
