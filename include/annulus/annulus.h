@@ -196,8 +196,8 @@ typedef enum annulus_schedule ANNULUS_INT {
   ANNULUS_SCHEDULE_TWO_LEVELS = 2,      /**< heads are exchanged in groups of ranks, rows travel between groups */
   ANNULUS_SCHEDULE_TILES = 3,           /**< queries are gathered in groups of ranks, keys travel between groups */
   ANNULUS_SCHEDULE_ALL_GATHER = 4,      /**< the keys of all ranks are gathered on every rank */
-  ANNULUS_SCHEDULE_AUTOMATIC = 5,       /**< the one that sends the fewest bytes */
-  ANNULUS_SCHEDULE_DOUBLE_RING = 6      /**< around the ring of a group of ranks, then to the next group; group is required */
+  ANNULUS_SCHEDULE_AUTOMATIC = 5,       /**< the one of the fewest bytes, or of the least time by rates */
+  ANNULUS_SCHEDULE_DOUBLE_RING = 6      /**< around the ring of a group of ranks, then to the next group */
 } annulus_schedule;
 
 /** Type in which q, k, v and dout of float32 and float64 travel. */
@@ -206,6 +206,32 @@ typedef enum annulus_wire ANNULUS_INT {
   ANNULUS_WIRE_BFLOAT16 = 1,  /**< they are rounded to it on every rank */
   ANNULUS_WIRE_HALF = 2       /**< the same; larger values than 65504 become infinite */
 } annulus_wire;
+
+/** A link from one rank to another: annulus::LinkRates. */
+typedef struct annulus_link {
+  double latency;   /**< seconds until the first byte arrives */
+  double bandwidth; /**< bytes per second; 0: unlimited */
+} annulus_link;
+
+/** Rates of ranks and links: annulus::Rates. */
+typedef struct annulus_rates {
+  double flops;           /**< per second and rank; 0: unlimited */
+  double step_overhead;   /**< seconds that a rank needs for a step without any work */
+  annulus_link near_link; /**< between ranks of a group, such as those of a node */
+  annulus_link far_link;  /**< between ranks of different groups */
+  int group;              /**< consecutive ranks of a group; 0: annulus::Options::rates */
+  double overlap;         /**< share of a rank's work during which its messages move; default 1 */
+} annulus_rates;
+
+/** annulus::BlockMask: query q may see key k iff visible[q / query_block * key_blocks + k / key_block] is not 0. */
+typedef struct annulus_block_mask {
+  int64_t query_block;  /**< positions of a block of queries */
+  int64_t key_block;    /**< positions of a block of keys */
+  int64_t query_blocks; /**< number of blocks of queries */
+  int64_t key_blocks;   /**< number of blocks of keys */
+  /** [query_blocks, key_blocks]; read when the attention or plan is made. NULL: no block mask */
+  uint8_t const* visible;
+} annulus_block_mask;
 
 /** annulus::Options and the threads of CpuBackend. Begin with annulus_default_options(). Equal on all ranks, but for
  * `threads`. Flags are 0 or 1. */
@@ -225,13 +251,16 @@ typedef struct annulus_options {
   int64_t query_offset;       /**< global position of query 0, if has_query_offset */
   annulus_rotation rotation;  /**< side that travels */
   annulus_schedule schedule;  /**< how rows travel */
-  int group;                  /**< ranks of a group of the schedule; 0: as many as send the fewest bytes */
+  int group;                  /**< ranks of a group of the schedule; 0: annulus::Options::group */
   annulus_wire wire;          /**< type in which operands travel */
   int reproducible;           /**< the same bits for any number of ranks */
   int64_t reproducible_leaf;  /**< positions of a leaf of a reproducible call, default 1024 */
   int checked;                /**< -1, the default: as the library was built */
   int require_finite;         /**< fail on a result that is not finite */
   int threads;                /**< of this rank; 0, the default: its share of the cores of the node */
+  int has_rates;              /**< 0: ANNULUS_SCHEDULE_AUTOMATIC sends the fewest bytes */
+  annulus_rates rates;        /**< if has_rates: it takes the least estimated time on these ranks and links */
+  annulus_block_mask blocks;  /**< hides blocks of queries x keys */
 } annulus_options;
 
 /** The defaults of annulus::Options; threads 0. */
@@ -243,7 +272,8 @@ typedef enum annulus_given ANNULUS_INT {
   ANNULUS_GIVEN_BIAS = 2,     /**< bias */
   ANNULUS_GIVEN_MASK = 4,     /**< mask */
   ANNULUS_GIVEN_SEGMENTS = 8, /**< query_segments and key_segments */
-  ANNULUS_GIVEN_SINKS = 16    /**< sinks */
+  ANNULUS_GIVEN_SINKS = 16,   /**< sinks */
+  ANNULUS_GIVEN_JOINT = 32    /**< joint_keys and joint_values */
 } annulus_given;
 
 /** An explicit map that gives all ranks the same work where documents of these lengths are packed one after another, by the
@@ -260,6 +290,8 @@ typedef struct annulus_operands {
   annulus_tensor query_segments; /**< document ids [batch, local_queries], an integer dtype; <= 0: padding */
   annulus_tensor key_segments;   /**< document ids [batch, local_keys] */
   annulus_tensor sinks;          /**< sink logits [query_heads] or [query_heads, n], dtype of lse; equal on all ranks */
+  annulus_tensor joint_keys;     /**< keys that all ranks hold [batch, n, kv_heads, head_dim], dtype of q */
+  annulus_tensor joint_values;   /**< their values [batch, n, kv_heads, value_dim]; both or none */
   int has_call;                  /**< 0: no number */
   int64_t call;                  /**< number of the call, compared across ranks */
   /** For a backward pass: annulus_given_operands() of the forward pass's operands. If they are others than those of
@@ -275,6 +307,8 @@ typedef struct annulus_gradients {
   annulus_tensor dq, dk, dv; /**< extents of q, k and v; dtype of q, or of lse */
   annulus_tensor dbias;      /**< optional, with a bias: its extents, dtype of dq; given on all ranks or none */
   annulus_tensor dsinks;     /**< with sink logits: their extents, dtype of lse; summed over the ranks */
+  /** With joint keys: the extents of joint_keys and joint_values, dtype of dq; summed over the ranks, equal on all. */
+  annulus_tensor d_joint_keys, d_joint_values;
 } annulus_gradients;
 
 /** Attention on a ring, with its plans and buffers. */
@@ -323,11 +357,12 @@ typedef struct annulus_plan_request {
   int64_t batch, query_heads, kv_heads, head_dim, value_dim; /**< extents of q, k and v */
   int64_t queries, keys;                                     /**< of all ranks */
   int64_t bias_batch, bias_heads;                            /**< extents of the bias; 0: none */
-  int bias_gradient; /**< flag: dbias is computed, with a gradient of the dtype of q */
-  int mask;          /**< flag: a boolean mask is given; where ranks of a group exchange it, of extents [1, 1, ...] */
-  int segments;      /**< flag: document ids are given */
-  int zero_copy;     /**< flag: ranks read each other's memory */
-  int64_t sinks;     /**< sink logits per query head */
+  int bias_gradient;  /**< flag: dbias is computed, with a gradient of the dtype of q */
+  int mask;           /**< flag: a boolean mask is given; where ranks of a group exchange it, of extents [1, 1, ...] */
+  int segments;       /**< flag: document ids are given */
+  int zero_copy;      /**< flag: ranks read each other's memory */
+  int64_t sinks;      /**< sink logits per query head */
+  int64_t joint_keys; /**< keys that all ranks hold */
 } annulus_plan_request;
 
 /** The plan of all ranks. */
@@ -359,8 +394,8 @@ typedef struct annulus_step_plan {
 /** Steps, bytes and memory of one pass on all ranks. */
 typedef struct annulus_plan annulus_plan;
 
-/** Uses the mask, sharding, query offset, rotation, schedule, group, wire and `checked` (-1: off) of the options (NULL: the
- * defaults). */
+/** Uses the mask, blocks, sharding, query offset, rotation, schedule, group, rates, wire and `checked` (-1: off) of the
+ * options (NULL: the defaults). */
 ANNULUS_API annulus_status annulus_plan_create(annulus_plan_request const* request, annulus_options const* options,
                                                annulus_plan** plan);
 /** The plan of the last call of a pass; ANNULUS_ERROR before the first one. */

@@ -1,10 +1,13 @@
-// Calls in the schedules in which ranks form groups: refusals, errors, positions, damaged messages, values that are not
+// Calls in the schedules in which ranks form groups: refusals, groups of near ranks, errors, positions, damaged messages, values that are not
 // finite, 16-bit operands.
 
 #include <array>
+#include <cstddef>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/refused_call.hpp"
@@ -53,13 +56,139 @@ TEST_CASE("what a schedule does not accept is refused on all ranks, with the sam
         {{.group = 2}, "schedule ring with groups of 2 ranks"},
         {{.rotation = Rotation::keys, .schedule = Schedule::all_gather}, "no rows rotate"},
         {{.reproducible = true, .schedule = Schedule::tiles}, "accepted: Schedule::ring"},
-        {{.schedule = Schedule::double_ring}, "groups of 0 ranks, on 4 ranks; accepted: a divisor of the ranks"},
         {{.schedule = Schedule::double_ring, .group = 3}, "groups of 3 ranks, on 4 ranks; accepted: a divisor"},
         {{.reproducible = true, .schedule = Schedule::double_ring, .group = 2}, "whose leaf sums are not planned"}})
     for (Outcome const& outcome : outcomes_of([&](Rank) { return refused.options; }, [](Call&) {})) {
       CHECK(outcome.type == "UnsupportedError");
       CHECK_THAT(outcome.text, ContainsSubstring(refused.text));
     }
+}
+
+namespace {
+
+/// A ring whose ranks are near each other as the list of a test says; without a list it does not know.
+template <bool Knows>
+struct PlacedRing {
+  using memory_space = HostMemory;
+
+  SimulatedRing& inner;
+  std::vector<Rank> lowest{};
+
+  Rank rank() const { return inner.rank(); }
+  int size() const { return inner.size(); }
+  std::span<Rank const> near_ranks() const requires Knows { return lowest; }
+  auto start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
+    return inner.start_shift(channel, hop, out, in);
+  }
+  void all_gather(std::span<std::byte const> mine, std::span<std::byte> all) { inner.all_gather(mine, all); }
+  void abandon(std::string_view reason) noexcept { inner.abandon(reason); }
+};
+
+/// The forward plan of a call on each rank of a ring, or the text of the error that it throws.
+struct Planned {
+  Schedule schedule{};
+  int group = 0;
+  std::string error{};
+};
+
+template <class Ring>
+Planned plan_of(Ring& ring, Options const& options) {
+  Planned planned;
+  Outcome const outcome = attempt([&] {
+    ReferenceBackend backend;
+    RingAttention attention(ring, backend, options);
+    Call call;
+    make_good(call, ring.size(), ring.rank());
+    call.run(attention);
+    RingPlan const& plan = *attention.plan(Pass::forward);
+    planned.schedule = plan.request().schedule;
+    planned.group = planned.schedule == Schedule::double_ring ? plan.request().group : plan.groups().size();
+  });
+  planned.error = outcome.text;
+  return planned;
+}
+
+/// The plan on a ring of 4 ranks, `near` of them near each other.
+Planned plan_near(int near, Options const& options) {
+  auto const plans = run_ring(4, [&](SimulatedRing& ring) { return plan_of(ring, options); },
+                              {.zero_copy = ZeroCopy::never, .near_ranks = near});
+  for (Planned const& other : plans) {
+    CHECK(other.schedule == plans[0].schedule);
+    CHECK(other.group == plans[0].group);
+    CHECK(other.error == plans[0].error);
+  }
+  return plans[0];
+}
+
+}  // namespace
+
+TEST_CASE("groups that are not given are the ranks that the communicator says are near", "[attention][schedules]") {
+  Options options{.schedule = Schedule::double_ring};
+  for (auto const [near, group] : {std::array{1, 1}, {2, 2}, {4, 4}, {0, 4}}) {
+    CHECK(plan_near(near, options).group == group);
+    CHECK(plan_near(near, options).error.empty());
+  }
+  options.group = 4;
+  CHECK(plan_near(2, options).group == 4);
+
+  // The call has 4 query heads and 2 kv heads: of 4 ranks, groups of 2 send the fewest bytes.
+  options = {.schedule = Schedule::two_levels};
+  CHECK(plan_near(0, options).group == 2);
+  CHECK(plan_near(2, options).group == 2);
+  CHECK(plan_near(1, options).group == 2);
+
+  // Between nodes there is no bandwidth to speak of: what stays in a node or crosses least is chosen.
+  Rates const rates{.flops = 1e9, .near = {.bandwidth = 1e9}, .far = {.latency = 1}};
+  options = {.rotation = Rotation::keys, .schedule = Schedule::automatic, .rates = rates};
+  Planned const by_communicator = plan_near(2, options);
+  options.rates->group = 2;
+  Planned const by_hand = plan_near(0, options);
+  CHECK(by_communicator.schedule == by_hand.schedule);
+  CHECK(by_communicator.group == by_hand.group);
+  options.rates->group = 0;
+  CHECK(by_communicator.schedule != plan_near(4, options).schedule);
+}
+
+TEST_CASE("near ranks that form no groups are refused where they are needed", "[attention][schedules]") {
+  Rates const rates{.far = {.latency = 1}};
+  auto const text_of = [](std::vector<Rank> const& lowest, Options const& options) {
+    return run_ring(4, [&](SimulatedRing& ring) {
+      PlacedRing<true> placed{ring, lowest};
+      return plan_of(placed, options).error;
+    });
+  };
+  for (Options const& options : {Options{.schedule = Schedule::double_ring},
+                                 {.schedule = Schedule::two_levels},
+                                 {.schedule = Schedule::automatic, .rates = rates}}) {
+    for (std::string const& text : text_of({0, 1, 0, 1}, options))
+      CHECK_THAT(text, ContainsSubstring("without a group takes the ranks that are near each other, which must be "
+                                         "consecutive and equally many everywhere; 2 of 4 ranks are near rank 0, and "
+                                         "rank 1 is the lowest near rank 1"));
+    for (std::string const& text : text_of({0, 0, 0, 3}, options))
+      CHECK_THAT(text, ContainsSubstring("3 of 4 ranks are near rank 0"));
+    for (std::string const& text : text_of({0, 0, 2, 2}, options)) CHECK(text.empty());
+  }
+  for (Options const& options : {Options{.schedule = Schedule::double_ring, .group = 2},
+                                 {.schedule = Schedule::two_levels, .group = 2},
+                                 {.schedule = Schedule::tiles},
+                                 {.schedule = Schedule::automatic},
+                                 {}})
+    for (std::string const& text : text_of({0, 1, 0, 1}, options)) CHECK(text.empty());
+
+  for (std::string const& text : run_ring(4, [](SimulatedRing& ring) {
+         PlacedRing<false> unknown{ring};
+         return plan_of(unknown, {.schedule = Schedule::double_ring}).error;
+       }))
+    CHECK_THAT(text, ContainsSubstring("groups of 0 ranks, on 4 ranks; accepted: a divisor of the ranks"));
+}
+
+TEST_CASE("a communicator whose ranks disagree on near ranks is detected", "[attention][schedules]") {
+  for (
+      std::string const& text : run_ring(4, [](SimulatedRing& ring) {
+        PlacedRing<true> placed{ring, ring.rank() == 2 ? std::vector<Rank>{0, 0, 0, 0} : std::vector<Rank>{0, 0, 2, 2}};
+        return plan_of(placed, {.schedule = Schedule::double_ring}).error;
+      }))
+    CHECK_THAT(text, ContainsSubstring("consecutive near ranks: rank 0 has 2, rank 2 has 4"));
 }
 
 TEST_CASE("ranks with different schedules or groups are detected", "[attention][schedules]") {

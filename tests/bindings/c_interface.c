@@ -134,6 +134,8 @@ static void test_operands_of_the_forward_pass(void) {
   REQUIRE(annulus_given_operands(&operands) == ANNULUS_GIVEN_QKV + ANNULUS_GIVEN_BIAS + ANNULUS_GIVEN_SINKS);
   operands.mask = operands.query_segments = operands.key_segments = lse;
   REQUIRE(annulus_given_operands(&operands) == 31);
+  operands.joint_keys = operands.joint_values = k;
+  REQUIRE(annulus_given_operands(&operands) == 63);
 
   memset(&operands, 0, sizeof operands);
   REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
@@ -146,12 +148,131 @@ static void test_operands_of_the_forward_pass(void) {
   REQUIRE(annulus_backward(attention, &dout, &output, &lse, NULL, &q, &k, &v, &operands, &gradients) ==
           ANNULUS_SHAPE_ERROR);
   REQUIRE(message_has("optional operands of the backward pass: none; of the forward pass: mask"));
-  operands.forward_given = 32;
+  operands.forward_given = 64;
   REQUIRE(annulus_backward(attention, &dout, &output, &lse, NULL, &q, &k, &v, &operands, &gradients) ==
           ANNULUS_UNSUPPORTED_ERROR);
-  REQUIRE(message_has("forward_given is 32; accepted: 0, or a result of annulus_given_operands()"));
+  REQUIRE(message_has("forward_given is 64; accepted: 0, or a result of annulus_given_operands()"));
   annulus_attention_free(attention);
   annulus_ring_free(ring);
+}
+
+/* The rows of k and v from `begin` on. */
+static annulus_tensor keys_from(float* x, int begin, int count) {
+  return rows_of(x + begin * kv_heads * dim, count, kv_heads);
+}
+
+static float greatest_difference(float const* a, float const* b, int count) {
+  float worst = 0;
+  for (int i = 0; i < count; ++i) worst = fmaxf(worst, fabsf(a[i] - b[i]));
+  return worst;
+}
+
+/* Output and gradients of attention without a mask, on one rank, whose first `joint` keys are joint keys. */
+static void attend_with_joint_keys(problem* p, int joint) {
+  annulus_ring* ring = NULL;
+  annulus_attention* attention = NULL;
+  annulus_operands operands = {0};
+  annulus_gradients gradients = {0};
+  annulus_tensor const q = rows_of(p->q, n, heads), dout = rows_of(p->dout, n, heads),
+                       output = rows_of(p->output, n, heads), lse = statistics_of(p->lse, n),
+                       k = keys_from(p->k, joint, n - joint), v = keys_from(p->v, joint, n - joint);
+  gradients.dq = rows_of(p->dq, n, heads);
+  gradients.dk = keys_from(p->dk, joint, n - joint);
+  gradients.dv = keys_from(p->dv, joint, n - joint);
+  if (joint > 0) {
+    operands.joint_keys = keys_from(p->k, 0, joint);
+    operands.joint_values = keys_from(p->v, 0, joint);
+    gradients.d_joint_keys = keys_from(p->dk, 0, joint);
+    gradients.d_joint_values = keys_from(p->dv, 0, joint);
+  }
+  REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_attention_create(ring, NULL, &attention) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_forward(attention, &q, &k, &v, &operands, &output, &lse, NULL) == ANNULUS_SUCCESS);
+  operands.forward_given = annulus_given_operands(&operands);
+  REQUIRE(annulus_backward(attention, &dout, &output, &lse, NULL, &q, &k, &v, &operands, &gradients) ==
+          ANNULUS_SUCCESS);
+  memset(&operands.joint_values, 0, sizeof operands.joint_values);
+  if (joint > 0) {
+    REQUIRE(annulus_forward(attention, &q, &k, &v, &operands, &output, &lse, NULL) == ANNULUS_SHAPE_ERROR);
+    REQUIRE(message_has("joint_keys are given without joint_values"));
+  }
+  annulus_attention_free(attention);
+  annulus_ring_free(ring);
+}
+
+static void test_joint_keys(void) {
+  static problem joined;
+  fill_problem(&whole);
+  fill_problem(&joined);
+  attend_with_joint_keys(&whole, 0);
+  attend_with_joint_keys(&joined, 9);
+  REQUIRE(greatest_difference(whole.output, joined.output, q_size) < 1e-5f);
+  REQUIRE(greatest_difference(whole.dq, joined.dq, q_size) < 1e-5f);
+  REQUIRE(greatest_difference(whole.dk, joined.dk, kv_size) < 1e-5f);
+  REQUIRE(greatest_difference(whole.dv, joined.dv, kv_size) < 1e-5f);
+}
+
+/* Blocks of 10 queries x 20 keys, of which those of the first 20 keys are visible: attention over these keys. */
+static void test_block_mask(void) {
+  static float expected[q_size];
+  uint8_t visible[8];
+  annulus_ring* ring = NULL;
+  annulus_attention* attention = NULL;
+  annulus_options options = annulus_default_options();
+  annulus_tensor const q = rows_of(whole.q, n, heads), few_k = keys_from(whole.k, 0, 20),
+                       few_v = keys_from(whole.v, 0, 20), k = rows_of(whole.k, n, kv_heads),
+                       v = rows_of(whole.v, n, kv_heads), dense = rows_of(expected, n, heads),
+                       output = rows_of(whole.output, n, heads), lse = statistics_of(whole.lse, n);
+  for (int block = 0; block < 8; ++block) visible[block] = block % 2 == 0;
+  REQUIRE(annulus_ring_self(&ring) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_forward(attention, &q, &few_k, &few_v, NULL, &dense, &lse, NULL) == ANNULUS_SUCCESS);
+  annulus_attention_free(attention);
+  options.blocks.query_block = 10;
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_UNSUPPORTED_ERROR);
+  REQUIRE(message_has("visible is NULL"));
+  options.blocks.key_block = 20;
+  options.blocks.query_blocks = 4;
+  options.blocks.visible = visible;
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_SHAPE_ERROR);
+  REQUIRE(message_has("blocks: 4 x 0 blocks"));
+  options.blocks.key_blocks = 2;
+  REQUIRE(annulus_attention_create(ring, &options, &attention) == ANNULUS_SUCCESS);
+  memset(visible, 1, sizeof visible); /* they have been copied */
+  REQUIRE(annulus_forward(attention, &q, &k, &v, NULL, &output, &lse, NULL) == ANNULUS_SUCCESS);
+  REQUIRE(greatest_difference(expected, whole.output, q_size) < 1e-5f);
+  annulus_attention_free(attention);
+  annulus_ring_free(ring);
+}
+
+/* Without limits all schedules take the same time, and the first, the ring, is taken: it does not send the fewest bytes. */
+static void test_rates(void) {
+  annulus_plan_request request = {0};
+  annulus_options options = annulus_default_options();
+  annulus_plan_totals ring, fewest, fastest;
+  annulus_plan* plan = NULL;
+  request.dtype = ANNULUS_FLOAT32;
+  request.ranks = 8;
+  request.batch = 1;
+  request.query_heads = request.kv_heads = 8;
+  request.head_dim = request.value_dim = 64;
+  request.queries = request.keys = 1024;
+  annulus_plan_totals* const totals[3] = {&ring, &fewest, &fastest};
+  for (int i = 0; i < 3; ++i) {
+    options.schedule = i == 0 ? ANNULUS_SCHEDULE_RING : ANNULUS_SCHEDULE_AUTOMATIC;
+    options.has_rates = i == 2;
+    REQUIRE(annulus_plan_create(&request, &options, &plan) == ANNULUS_SUCCESS);
+    REQUIRE(annulus_plan_get_totals(plan, totals[i]) == ANNULUS_SUCCESS);
+    annulus_plan_free(plan);
+  }
+  REQUIRE(fewest.bytes_sent < ring.bytes_sent && fastest.bytes_sent == ring.bytes_sent);
+  options.rates.near_link.bandwidth = 1e9;
+  REQUIRE(annulus_plan_create(&request, &options, &plan) == ANNULUS_SUCCESS);
+  REQUIRE(annulus_plan_get_totals(plan, &fastest) == ANNULUS_SUCCESS && fastest.bytes_sent < ring.bytes_sent);
+  annulus_plan_free(plan);
+  options.rates.near_link.bandwidth = -1;
+  REQUIRE(annulus_plan_create(&request, &options, &plan) == ANNULUS_UNSUPPORTED_ERROR &&
+          message_has("bandwidth is -1"));
 }
 
 typedef struct outcome {
@@ -296,6 +417,9 @@ int main(void) {
   test_strides();
   test_refused_arguments();
   test_operands_of_the_forward_pass();
+  test_joint_keys();
+  test_block_mask();
+  test_rates();
   test_failing_ranks();
   test_plan();
   test_positions();

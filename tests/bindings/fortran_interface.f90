@@ -19,6 +19,8 @@ program fortran_interface
   real(double), allocatable, target, dimension(:, :, :, :) :: q_own, k_own, v_own, dout_own, output_own, dq_own, dk_own, &
     dv_own
   real(double), allocatable, target, dimension(:, :, :) :: lse_own, remainder_own
+  real(double), target, dimension(dim, heads, tokens, 1) :: d_joint_keys, d_joint_values
+  integer(c_int8_t), target :: visible(1, 1) = 1
 #if defined(USE_MPI)
   integer :: error
   call MPI_Init(error)
@@ -75,9 +77,18 @@ program fortran_interface
   call compare('dk', dk_own, dk(:, :, own, :))
   call compare('dv', dv_own, dv(:, :, own, :))
   if (maxval(abs(lse_own - lse(own, :, :))) > 1e-12_double) call fail('lse differs from that of dense attention')
+  call annulus_attention_free(attention)
+
+  ! Without a mask, all keys as joint keys: the same as keys of the ranks, and their gradients are on all ranks.
+  options%causal = 0
+  call annulus_attention_gradients(joint=.false.)
+  dk(:, :, own, :) = dk_own
+  output(:, :, own, :) = output_own
+  call annulus_attention_gradients(joint=.true.)
+  call compare('output with joint keys', output_own, output(:, :, own, :))
+  call compare('d_joint_keys', d_joint_keys(:, :, own, :), dk(:, :, own, :))
   if (failures > 0) error stop 1
 
-  call annulus_attention_free(attention)
   call annulus_ring_free(ring)
 #if defined(USE_MPI)
   call MPI_Finalize(error)
@@ -85,6 +96,36 @@ program fortran_interface
   if (rank == 0) print '(a, i0, a)', 'Fortran on ', ranks, ' rank(s) agrees with dense attention'
 
 contains
+
+  ! Both passes, with the keys of the ranks or with all of them as joint keys, which then hide the others.
+  subroutine annulus_attention_gradients(joint)
+    logical, intent(in) :: joint
+    type(annulus_operands) :: operands
+    real(double), target :: joint_keys(dim, heads, tokens, 1), joint_values(dim, heads, tokens, 1)
+    joint_keys = k
+    joint_values = v
+    gradients = annulus_gradients()
+    gradients%dq = annulus_tensor_of(dq_own)
+    gradients%dk = annulus_tensor_of(dk_own)
+    gradients%dv = annulus_tensor_of(dv_own)
+    options%blocks = annulus_block_mask(query_block=tokens, key_block=tokens, query_blocks=1, key_blocks=1, &
+                                        visible=c_loc(visible))
+    if (joint) then
+      visible = 0
+      operands%joint_keys = annulus_tensor_of(joint_keys)
+      operands%joint_values = annulus_tensor_of(joint_values)
+      gradients%d_joint_keys = annulus_tensor_of(d_joint_keys)
+      gradients%d_joint_values = annulus_tensor_of(d_joint_values)
+    end if
+    call require(annulus_attention_create(ring, options, attention))
+    call require(annulus_forward(attention, annulus_tensor_of(q_own), annulus_tensor_of(k_own), annulus_tensor_of(v_own), &
+                                 operands, annulus_tensor_of(output_own), annulus_tensor_of(lse_own), &
+                                 annulus_tensor_of(remainder_own)))
+    call require(annulus_backward(attention, annulus_tensor_of(dout_own), annulus_tensor_of(output_own), &
+                                  annulus_tensor_of(lse_own), annulus_tensor_of(remainder_own), annulus_tensor_of(q_own), &
+                                  annulus_tensor_of(k_own), annulus_tensor_of(v_own), operands, gradients))
+    call annulus_attention_free(attention)
+  end subroutine
 
   subroutine require(status)
     integer(c_int), intent(in) :: status

@@ -65,6 +65,18 @@ struct AbandonMayThrow : Minimal {
   void abandon(std::string const&);
 };
 
+/// A communicator that knows which ranks are near.
+struct Placed : Minimal {
+  std::span<Rank const> near_ranks() const;
+};
+struct NearRanksMayMove : Minimal {
+  std::vector<Rank> near_ranks() const;
+};
+
+static_assert(TopologyAwareCommunicator<Placed>);
+static_assert(!TopologyAwareCommunicator<NearRanksMayMove>);
+static_assert(!TopologyAwareCommunicator<Minimal>);
+
 static_assert(Communicator<Minimal>);
 static_assert(!Communicator<NoSpace>);
 static_assert(!Communicator<RankChanges>);

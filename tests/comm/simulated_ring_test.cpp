@@ -262,3 +262,18 @@ TEST_CASE("a buffer outlives its ring, and a window outlives its buffer", "[comm
   CHECK(reinterpret_cast<std::uintptr_t>(seen[0].kept.data()) % 64 == 0);
   CHECK(run_ring(1, [](SimulatedRing& ring) { return ring.allocate(0).size(); })[0] == 0);
 }
+
+TEST_CASE("ranks of a simulated ring are near as its option says", "[comm]") {
+  auto const lowest = [](int ranks, int near) {
+    return run_ring(ranks,
+                    [](SimulatedRing& ring) {
+                      std::span<Rank const> const list = ring.near_ranks();
+                      return std::vector<Rank>(list.begin(), list.end());
+                    },
+                    {.near_ranks = near});
+  };
+  for (auto const& list : lowest(5, 2)) CHECK(list == std::vector<Rank>{0, 0, 2, 2, 4});
+  for (auto const& list : lowest(3, 0)) CHECK(list == std::vector<Rank>{0, 0, 0});
+  for (auto const& list : lowest(3, 1)) CHECK(list == std::vector<Rank>{0, 1, 2});
+  CHECK_THROWS_WITH(lowest(2, -1), ContainsSubstring("near_ranks is -1; accepted"));
+}

@@ -5,7 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,28 @@ void geometry(RunRing& run, int ranks) {
     ring.all_gather(mine, all);
     for (int rank = 0; rank < ranks; ++rank)
       if (all[static_cast<std::size_t>(rank)] != static_cast<std::byte>(rank)) return "ranks are out of order";
+    return {};
+  }));
+}
+
+/// Where the communicator knows them: the same list on all ranks, of the lowest rank near each.
+template <class RunRing>
+void near_ranks(RunRing& run, int ranks) {
+  check_all_returned(play(run, ranks, [&](auto& ring) -> std::string {
+    if constexpr (annulus::TopologyAwareCommunicator<std::remove_reference_t<decltype(ring)>>) {
+      std::span<annulus::Rank const> const mine = ring.near_ranks();
+      if (mine.size() != static_cast<std::size_t>(ranks))
+        return annulus::detail::message_of("near_ranks has ", mine.size(), " entries");
+      for (std::size_t r = 0; r < mine.size(); ++r) {
+        bool const exists = 0 <= mine[r] && mine[r] <= static_cast<annulus::Rank>(r);
+        if (!exists || mine[static_cast<std::size_t>(mine[r])] != mine[r])
+          return annulus::detail::message_of("the lowest rank near rank ", r, " is said to be ", mine[r]);
+      }
+      std::vector<annulus::Rank> all(mine.size() * mine.size());
+      ring.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+      for (std::size_t i = 0; i < all.size(); ++i)
+        if (all[i] != mine[i % mine.size()]) return "ranks have different lists of near ranks";
+    }
     return {};
   }));
 }

@@ -17,6 +17,7 @@ void communicator_suite(RunRing run, std::vector<int> const& rank_counts = {1, 2
   using namespace communicator_cases;
   for (int const ranks : rank_counts) {
     DYNAMIC_SECTION(ranks << " ranks: geometry") { geometry(run, ranks); }
+    DYNAMIC_SECTION(ranks << " ranks: near ranks") { near_ranks(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: hops") { hops(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: uneven runs") { uneven_runs(run, ranks); }
     DYNAMIC_SECTION(ranks << " ranks: channels in any order") { channels_in_any_order(run, ranks); }

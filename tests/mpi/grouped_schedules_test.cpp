@@ -33,6 +33,17 @@ void check_same_bits_in_groups(std::uint64_t first_seed, std::uint64_t count, an
 
 }  // namespace
 
+TEST_CASE("a double ring over MPI takes the ranks of a node as its group", "[mpi][schedules]") {
+  annulus::MpiRing ring(MPI_COMM_WORLD, options_of_tests());
+  annulus::ReferenceBackend backend;
+  annulus::RingAttention attention(ring, backend, {.schedule = annulus::Schedule::double_ring});
+  Eigen::Tensor<float, 4> x(1, 3, 2, 4);
+  x.setConstant(1.0f);
+  CHECK(attention.forward(x, x, x).output(0, 2, 1, 3) == Approx(1));
+  // All tests run on one node.
+  CHECK(attention.plan(annulus::Pass::forward)->request().group == ring.size());
+}
+
 TEST_CASE("schedules with groups over MPI give the same bits as on a simulated ring", "[mpi][schedules]") {
   for (auto const zero_copy : {annulus::ZeroCopy::always, annulus::ZeroCopy::never}) {
     check_same_bits_in_groups<float>(860'000, 24, zero_copy);

@@ -383,3 +383,25 @@ TEST_CASE("transfers and rings can be moved", "[mpi][comm]") {
   ring = MpiRing(MPI_COMM_WORLD, options_of_tests());
   CHECK(try_shift(ring, 1, 1, large) == "");
 }
+
+TEST_CASE("ranks of one node are near each other", "[mpi]") {
+  MpiRing const ring(MPI_COMM_WORLD, options_of_tests());
+  std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
+  int length = 0;
+  MPI_Get_processor_name(name.data(), &length);
+  std::vector<char> names(name.size() * static_cast<std::size_t>(ring.size()));
+  MPI_Allgather(name.data(), static_cast<int>(name.size()), MPI_CHAR, names.data(), static_cast<int>(name.size()),
+                MPI_CHAR, MPI_COMM_WORLD);
+  auto const name_of_rank = [&](Rank rank) { return names.data() + static_cast<std::size_t>(rank) * name.size(); };
+  for (Rank rank = 0; rank < ring.size(); ++rank) {
+    Rank lowest = 0;
+    while (std::strcmp(name_of_rank(lowest), name_of_rank(rank)) != 0) ++lowest;
+    CHECK(ring.near_ranks()[static_cast<std::size_t>(rank)] == lowest);
+  }
+}
+
+TEST_CASE("near ranks of a part of the ranks are told by their lowest rank", "[mpi]") {
+  MPI_Comm part = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, world_rank() % 2, -world_rank(), &part);  // in the opposite order
+  CHECK(detail::lowest_rank_of(part, MPI_COMM_WORLD) == world_rank() % 2);
+}

@@ -155,4 +155,21 @@ TEST_CASE("groups and options that a schedule does not accept are refused", "[sc
   refused(request, "accepted: Schedule::ring");
 }
 
+TEST_CASE("groups of two levels stay within the ranks that are near each other", "[schedule][schedules]") {
+  PlanRequest request = request_of(64, Schedule::two_levels, 0);
+  auto const group = [&](int near) {
+    request.near = near;
+    return RingPlan(request).groups().size();
+  };
+  CHECK(group(0) == 32);
+  CHECK(group(1) == 32);
+  CHECK(group(8) == 8);
+  CHECK(group(6) == 2);
+  request.group = 16;
+  CHECK(group(8) == 16);
+  request = request_of(64, Schedule::tiles, 0);
+  int const of_tiles = RingPlan(request).groups().size();
+  CHECK(group(2) == of_tiles);
+}
+
 }  // namespace rank_groups_test

@@ -1,6 +1,8 @@
 #pragma once
 // The plan that a call asks for, and whether the backend supports what it makes the ranks compute.
 
+#include <algorithm>
+#include <cstddef>
 #include <span>
 #include <utility>
 
@@ -12,12 +14,41 @@
 
 namespace annulus::detail {
 
+/// Length of the runs of consecutive ranks that are near each other. `lowest`: TopologyAwareCommunicator::near_ranks().
+/// Throws UnsupportedError, naming `schedule`, if the ranks of a run are not consecutive or the runs not equally long.
+inline int consecutive_near_ranks(std::span<Rank const> lowest, Schedule schedule) {
+  auto const near = static_cast<int>(std::count(lowest.begin(), lowest.end(), lowest.front()));
+  for (std::size_t r = 0; r < lowest.size(); ++r) {
+    Rank const expected = static_cast<Rank>(r) / near * near;
+    check<UnsupportedError>(
+        lowest[r] == expected && lowest.size() % static_cast<std::size_t>(near) == 0, "schedule ", name_of(schedule),
+        " without a group takes the ranks that are near each other, which must be consecutive "
+        "and equally many everywhere; ", near, " of ", lowest.size(), " ranks are near rank 0, and rank ",
+        lowest[r], " is the lowest near rank ", r, "; accepted: a group, or ranks in another order");
+  }
+  return near;
+}
+
+/// PlanRequest::near of a call: as the communicator says, if the options leave it to the communicator and the schedule
+/// takes it; otherwise 0. Throws UnsupportedError if near ranks do not form groups where these are needed.
+template <Communicator C>
+int near_of(C const& communicator, Options const& options) {
+  if constexpr (TopologyAwareCommunicator<C>) {
+    if (options.group != 0) return 0;
+    bool const by_rates = options.schedule == Schedule::automatic && options.rates && options.rates->group == 0 &&
+                          options.rates->has_far();
+    if (by_rates || options.schedule == Schedule::two_levels || options.schedule == Schedule::double_ring)
+      return consecutive_near_ranks(communicator.near_ranks(), options.schedule);
+  }
+  return 0;
+}
+
 /// The plan of a call with sums of type A. `records`: of all ranks; `gradient_bytes`: of an element of dq, dk, dv and
-/// dbias in the backward pass.
+/// dbias in the backward pass; `near`: near_of.
 template <class A, class T, class Space>
 PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Options const& options,
                        Operands<T, Space> const& operands, std::span<CallRecord const> records, bool zero_copy,
-                       int gradient_bytes) {
+                       int gradient_bytes, int near) {
   PlanRequest request{.pass = call.pass,
                       .shape = problem.shape,
                       .query_lengths = {},
@@ -26,7 +57,7 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
                       .rules = problem.rules,
                       .rotation = options.rotation,
                       .schedule = options.schedule,
-                      .group = options.group,
+                      .group = options.schedule == Schedule::double_ring && options.group == 0 ? near : options.group,
                       .wire = options.wire,
                       .element_bytes = static_cast<int>(sizeof(T)),
                       .accumulator_bytes = static_cast<int>(sizeof(A)),
@@ -38,7 +69,8 @@ PlanRequest request_of(CollectiveCall const& call, Problem const& problem, Optio
                       .elementwise = problem.predicate || operands.mask,
                       .bound_to_queries = operands.bias || operands.mask,
                       .zero_copy = zero_copy && options.schedule != Schedule::double_ring,
-                      .checked = call.checked};
+                      .checked = call.checked,
+                      .near = near};
   for (CallRecord const& other : records) {
     request.query_lengths.push_back(other.local_queries);
     request.key_lengths.push_back(other.local_keys);

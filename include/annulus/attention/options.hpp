@@ -34,10 +34,12 @@ struct Options {
   Index reproducible_leaf = AttentionRules{}.reproducible_leaf;
   Rotation rotation = Rotation::automatic;  ///< default: the side that sends fewer bytes
   Schedule schedule = Schedule::ring;       ///< how rows travel (schedule/schedule.hpp); results agree within rounding
-  /// Consecutive ranks of a group, in schedules that have groups; 0: as many as send the fewest bytes, which is refused for a
-  /// double ring, where all send the same.
+  /// Consecutive ranks of a group, in schedules that have groups. 0: those of a double ring are the ranks that the
+  /// communicator says are near each other (refused if it does not know); others have as many as send the fewest bytes,
+  /// for two_levels among those whose ranks are near each other.
   int group = 0;
   /// Of the ranks and links, for Schedule::automatic, which then chooses the least estimated time. Unset: the fewest bytes.
+  /// With `far` and without a group, groups are the ranks that the communicator says are near each other.
   std::optional<Rates> rates{};
   /// Type in which float and double operands travel. With a narrower one, results are those of q, k, v and dout rounded
   /// to it, on every rank and for every rotation; joint keys, and all sums, keep their type. Host memory only.

@@ -227,6 +227,7 @@ class RingAttention {
                           int gradient_bytes, Check&& check_results) {
     AttentionShape shape;
     Problem problem;
+    int near = 0;
     Index const queries = own.q.extent(axis::sequence), keys = own.k.extent(axis::sequence);
     detail::CallRecord const record = calls_.compare(call, [&](detail::CallRecord& mine) {
       validate_rules(rules_of(options_));
@@ -249,11 +250,14 @@ class RingAttention {
       detail::check<UnsupportedError>(static_cast<bool>(support), support.reason());
       detail::record_call(mine, problem, options_, operands, static_cast<int>(sizeof(AccumulatorOf<B, T>)),
                           call.checked);
+      near = detail::near_of(*communicator_, options_);
+      if (near > 0) mine.add("consecutive near ranks", near);
     });
     PassState& planned = state(call.pass);
     if (!is_as_before(planned, record) || planned.gradient_bytes != gradient_bytes) {
-      PlanRequest request = detail::request_of<AccumulatorOf<B, T>>(
-          call, problem, options_, operands, calls_.records(), detail::shares_memory(*communicator_), gradient_bytes);
+      PlanRequest request =
+          detail::request_of<AccumulatorOf<B, T>>(call, problem, options_, operands, calls_.records(),
+                                                  detail::shares_memory(*communicator_), gradient_bytes, near);
       // All ranks have the same records, so all of them reject the same requests.
       detail::on_all_ranks(call, [&] {
         detail::validate_global(request, operands);

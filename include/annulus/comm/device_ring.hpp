@@ -48,6 +48,9 @@ class RingOver {
   void abandon(std::string_view reason, Rank culprit) noexcept { abandon_ring(*inner_, reason, culprit); }
   void abandon(std::string_view reason) noexcept { abandon(reason, rank()); }
 
+  /// Those of the ring below.
+  std::span<Rank const> near_ranks() const requires TopologyAwareCommunicator<Inner> { return inner_->near_ranks(); }
+
   FlightRecord& flight_record() requires CallRecordingCommunicator<Inner> { return inner_->flight_record(); }
 
  protected:

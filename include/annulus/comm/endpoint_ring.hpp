@@ -54,7 +54,8 @@ class Pending {
   enum { pending, failed, completed } state_ = pending;
 };
 
-/// Models ZeroCopyCommunicator and CallRecordingCommunicator. `Pointer`: to the endpoint, which has
+/// Models ZeroCopyCommunicator, CallRecordingCommunicator and TopologyAwareCommunicator. `Pointer`: to the endpoint,
+/// which has
 ///  - the types Shift and Window of what this rank waits for; a complete Window has `runs`, and is released when its
 ///    `reading` ends;
 ///  - complete(what), which waits, and gives up `what` if it throws; drop(what), which gives it up and closes the ring;
@@ -96,6 +97,8 @@ class EndpointRing {
 
   Rank rank() const { return endpoint_->rank(); }
   int size() const { return endpoint_->size(); }
+  /// For every rank the lowest rank that is near it, or itself.
+  std::span<Rank const> near_ranks() const { return endpoint_->near_ranks(); }
 
   /// Throws CommunicationError if the ring is closed, and std::bad_alloc if memory is short.
   Transfer start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {

@@ -126,7 +126,8 @@ inline void require_mpi() {
 ///
 /// If all ranks share memory (MpiRingOptions::zero_copy), the rows of a pass are not sent: ranks read each other's
 /// buffers through windows, and a shift copies nothing. Otherwise messages advance while a backend computes and calls
-/// Step::progress. Results are the same bits either way.
+/// Step::progress. Results are the same bits either way. Ranks are near each other if they run on one node
+/// (MPI_Comm_split_type).
 ///
 /// A failure closes the ring on all ranks: from then on every call throws the CommunicationError that closed it. A peer
 /// that fails, or whose ring object is destroyed before its part is done, is noticed at once; one that computes for
@@ -183,6 +184,8 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
       detail::require_equal_options(*endpoint_, options);
       endpoint_->use(options);
       detail::share_memory(*endpoint_, options);
+      Rank const lowest = detail::lowest_rank_of(detail::communicator_of_node(own.communicator), own.communicator);
+      endpoint_->place(detail::gather_from_all(*endpoint_, lowest));
     } catch (...) {
       endpoint_->leave();
       detail::MpiRetired::add(endpoint_);
@@ -211,7 +214,8 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
   int exceptions_ = std::uncaught_exceptions();
 };
 
-static_assert(ZeroCopyCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing>);
+static_assert(ZeroCopyCommunicator<MpiRing> && CallRecordingCommunicator<MpiRing> &&
+              TopologyAwareCommunicator<MpiRing>);
 
 /// Runs function(ring) on this process as one rank of MPI_COMM_WORLD, and returns what it returns. Unless the program
 /// has initialized MPI, the first call does so, and MPI is finalized when the program ends. Throws what the constructor

@@ -1,6 +1,7 @@
 #pragma once
 // Communicator of a ring of one rank, on which ring attention is plain attention.
 
+#include <array>
 #include <cstring>
 #include <span>
 #include <string>
@@ -21,8 +22,9 @@ class SelfRing {
     void wait() {}  ///< returns at once
   };
 
-  Rank rank() const { return 0; }  ///< 0
-  int size() const { return 1; }   ///< 1
+  Rank rank() const { return 0; }                                   ///< 0
+  int size() const { return 1; }                                    ///< 1
+  std::span<Rank const> near_ranks() const { return near_ranks_; }  ///< {0}
 
   /// Copies `out` to `in`; the ring loop makes no shift on one rank. Throws CommunicationError if the runs differ in
   /// number or length.
@@ -43,8 +45,11 @@ class SelfRing {
   }
 
   void abandon(std::string const&) noexcept {}  ///< does nothing: there are no peers
+
+ private:
+  static constexpr std::array<Rank, 1> near_ranks_{0};
 };
 
-static_assert(Communicator<SelfRing>);
+static_assert(Communicator<SelfRing> && TopologyAwareCommunicator<SelfRing>);
 
 }  // namespace annulus

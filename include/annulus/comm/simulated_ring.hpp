@@ -22,8 +22,8 @@ namespace annulus {
 /// Runs function(ring) on `ranks` threads that form a ring, and returns when all have ended: nothing, or the functions'
 /// results as a vector in rank order. If a rank throws, the others' waits fail, and run_ring rethrows that rank's
 /// exception. A thread cannot be ended from outside: after a deadline has passed, run_ring returns only when the rank
-/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or the timeout is out of range, and Error
-/// if the system refuses the thread of a rank.
+/// that held up the ring has ended, too. Throws UnsupportedError if ranks < 1 or an option is out of range, and Error if
+/// the system refuses the thread of a rank.
 template <class Function>
 auto run_ring(int ranks, Function&& function, SimulatedRingOptions const& options = {});
 
@@ -38,7 +38,8 @@ class SimulatedRing : public detail::EndpointRing<detail::SimulatedEndpoint*> {
                         SimulatedRingOptions const& options);
 };
 
-static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing>);
+static_assert(ZeroCopyCommunicator<SimulatedRing> && CallRecordingCommunicator<SimulatedRing> &&
+              TopologyAwareCommunicator<SimulatedRing>);
 
 #if defined(ANNULUS_DEFINITIONS)
 
@@ -47,6 +48,8 @@ ANNULUS_INLINE void SimulatedRing::run_ranks(int ranks, detail::FunctionRef<void
   detail::check<UnsupportedError>(ranks >= 1, "run_ring over ", ranks, " ranks; at least one is needed");
   detail::check<UnsupportedError>(options.timeout.count() >= 1, "SimulatedRingOptions: timeout is ",
                                   options.timeout.count(), " ms; at least 1 ms is accepted");
+  detail::check<UnsupportedError>(options.near_ranks >= 0, "SimulatedRingOptions: near_ranks is ", options.near_ranks,
+                                  "; accepted: a number of consecutive ranks, or 0 for all");
 
   auto const count = static_cast<std::size_t>(ranks);
   detail::SimulatedWorld world(ranks, options);

@@ -15,7 +15,8 @@ namespace annulus {
 /// The plan of the request. Schedule::automatic: of the schedules that accept it, the one of the least estimated time on
 /// ranks and links of these rates or, without rates, the one whose ranks send the fewest bytes; of equal ones the first in
 /// the order of the enumeration. A double ring takes part with rates alone, whose group it has, and where rows travel by
-/// messages. Memory does not decide. request().schedule of the result is the one chosen. Throws as
+/// messages. Groups of two_levels stay within the group of the rates. Rates with `far` but no group have that of
+/// PlanRequest::near. Memory does not decide. request().schedule of the result is the one chosen. Throws as
 /// RingPlan and its estimate do, and UnsupportedError for rates with another schedule.
 RingPlan best_plan(PlanRequest const& request, std::optional<Rates> const& rates = {});
 
@@ -30,8 +31,11 @@ inline bool has_double_ring(int ranks, Rates const& rates) {
 
 #if defined(ANNULUS_DEFINITIONS)
 
-ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rates> const& rates) {
+ANNULUS_INLINE RingPlan best_plan(PlanRequest const& request, std::optional<Rates> const& given) {
+  std::optional<Rates> rates = given;
+  if (rates && rates->group == 0 && rates->has_far()) rates->group = request.near;
   auto const plan_of = [&](Schedule schedule, PlanRequest asked) {
+    if (rates && rates->group > 0) asked.near = rates->group;
     asked.schedule = schedule;
     // dbias is summed in the result where that has the type of the sums and each rank has all of it.
     if (!has_groups(schedule) && asked.gradient_bytes == asked.accumulator_bytes) asked.bias_gradient_elements = 0;

@@ -24,6 +24,9 @@ struct Rates {
   /// cores copy them.
   double overlap = 1;
 
+  /// True if links between groups are given.
+  bool has_far() const { return far != LinkRates{}; }
+
   bool operator==(Rates const&) const = default;
 };
 

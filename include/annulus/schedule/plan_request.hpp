@@ -64,6 +64,9 @@ struct PlanRequest {
   bool bound_to_queries = false;  ///< a bias or boolean mask stays with its queries, so that only keys can rotate
   bool zero_copy = false;         ///< ranks read each other's payloads directly instead of receiving copies
   bool checked = false;           ///< payloads travel with checksums
+  /// Consecutive ranks that are near each other: groups of two_levels whose size is not given stay within them. 0: not
+  /// known
+  int near = 0;
   /// Of all batch items, by position, disjoint and ascending; a call does not know them before it runs, so that they decide
   /// the work that the plan counts, and neither steps nor bytes. Empty: not known
   Documents documents{};

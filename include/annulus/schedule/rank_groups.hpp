@@ -67,8 +67,9 @@ class RankGroups {
 
 namespace detail {
 
-/// The group sizes to choose from: PlanRequest::group, or all that the schedule accepts if it is 0. Throws
-/// UnsupportedError if the schedule does not accept the one that is asked for.
+/// The group sizes to choose from: PlanRequest::group, or all that the schedule accepts if it is 0; those of two_levels
+/// then consist of ranks that are near each other. Throws UnsupportedError if the schedule does not accept the one that
+/// is asked for.
 std::vector<int> group_sizes(PlanRequest const& request);
 
 }  // namespace detail
@@ -98,6 +99,8 @@ ANNULUS_INLINE std::vector<int> group_sizes(PlanRequest const& request) {
     bool fits = ranks % size == 0;
     if (!has_groups(request.schedule)) fits = size == 1;
     if (request.schedule == Schedule::two_levels) fits = fits && s.query_heads % size == 0 && s.kv_heads % size == 0;
+    if (request.schedule == Schedule::two_levels && request.group == 0 && request.near > 1)
+      fits = fits && request.near % size == 0;
     if (request.schedule == Schedule::all_gather) fits = size == ranks;
     if (fits) accepted.push_back(size);
   }

@@ -25,7 +25,7 @@ def structures():
     for body, name in re.findall(r"typedef struct \w+ \{(.*?)\} annulus_(\w+);", header, flags=re.S):
         fields = []
         for declaration in filter(None, (line.strip() for line in body.split(";"))):
-            kind, names = re.match(r"((?:char|int64_t) const\*|void\*|\w+) (.*)", declaration, flags=re.S).groups()
+            kind, names = re.match(r"((?:char|u?int\w+_t) const\*|void\*|\w+) (.*)", declaration, flags=re.S).groups()
             for field in names.split(","):
                 field, _, extent = field.strip().partition("[")
                 fields.append((field, kind, int(extent.rstrip("]")) if extent else 1))

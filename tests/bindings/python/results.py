@@ -109,6 +109,59 @@ class Results(unittest.TestCase):
             self.assertEqual(bits(ranks, True), bits(1, True))
         self.assertNotEqual(bits(3, False), bits(1, False))
 
+    def test_joint_keys(self):
+        q, k, v, dout = random_arrays()
+        joint_keys, joint_values = rng.standard_normal((2, 5, 2, 6)), rng.standard_normal((2, 5, 2, 5))
+        causal = np.concatenate([np.ones((23, 5), bool), np.tri(23, dtype=bool)], axis=1)
+        wanted = expected(q, np.concatenate([joint_keys, k], 1), np.concatenate([joint_values, v], 1), dout,
+                          {"mask": causal[None, None]}, {})
+        wanted.update({name: wanted[gradient][:, :5] for name, gradient in (("d_joint_keys", "dk"), ("d_joint_values", "dv"))})
+        wanted.update(dk=wanted["dk"][:, 5:], dv=wanted["dv"][:, 5:])
+        given = {"joint_keys": joint_keys, "joint_values": joint_values, "causal": True}
+        for how in ({}, {"sharding": "zigzag", "rotation": "queries"}, {"schedule": "both_directions"}):
+            for ranks in (1, RANKS):
+                with self.subTest(how=how, ranks=ranks):
+                    found = named(*annulus.ring(ranks, q, k, v, **given, **how),
+                                  annulus.ring_gradients(ranks, dout, q, k, v, **given, **how))
+                    self.assertIn("d_joint_values", found)
+                    self.assertLess(error_of(found, wanted), BOUND)
+        with self.assertRaisesRegex(annulus.ShapeError, "joint_keys are given without joint_values"):
+            annulus.attention(q, k, v, joint_keys=joint_keys)
+
+    def test_block_mask(self):
+        arrays = random_arrays()
+        blocks = rng.random((5, 4)) < 0.6
+        mask = blocks[np.arange(23) // 5][:, np.arange(23) // 6]
+        wanted = expected(*arrays, {"mask": mask[None, None]}, {})
+        q, k, v, dout = arrays
+        for ranks in (1, RANKS):
+            options = {"block_mask": annulus.BlockMask(5, 6, blocks), "sharding": "striped"}
+            found = named(*annulus.ring(ranks, q, k, v, **options), annulus.ring_gradients(ranks, dout, q, k, v, **options))
+            wanted.pop("dbias", None)
+            self.assertLess(error_of(found, wanted), BOUND)
+        with self.assertRaisesRegex(annulus.ShapeError, "1 axes; expected 2"):
+            annulus.attention(q, k, v, block_mask=annulus.BlockMask(5, 6, [True]))
+
+    def test_wire(self):
+        arrays = [array.astype(np.float32) for array in random_arrays()]
+        narrow = [array.astype(np.float16).astype(np.float32) for array in arrays]
+        def bits(arrays, wire):
+            q, k, v, dout = arrays
+            options = {"causal": True, "sharding": "zigzag", "wire": wire}
+            found = named(*annulus.ring(RANKS, q, k, v, **options), annulus.ring_gradients(RANKS, dout, q, k, v, **options))
+            return {name: array.tobytes() for name, array in found.items()}
+        self.assertEqual(bits(arrays, "half"), bits(narrow, "as_stored"))
+        self.assertNotEqual(bits(arrays, "half"), bits(arrays, "as_stored"))
+
+    def test_rates(self):
+        def bytes_sent(**options):
+            return annulus.plan(8, 1024, heads=8, head_dim=64, **options).bytes_sent
+        ring, fewest = bytes_sent(), bytes_sent(schedule="automatic")
+        self.assertLess(fewest, ring)
+        # Without limits all schedules take the same time, and the first is taken.
+        self.assertEqual(bytes_sent(schedule="automatic", rates=annulus.Rates()), ring)
+        self.assertLess(bytes_sent(schedule="automatic", rates=annulus.Rates(near=annulus.Link(bandwidth=1e9))), ring)
+
     def test_plan_of_a_call(self):
         attention = annulus.Attention(causal=True)
         with self.assertRaisesRegex(annulus.Error, "after the first call"):

@@ -1,6 +1,10 @@
 #include "annulus/bindings/c/options.hpp"
 
+#include <cstddef>
+#include <limits>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "annulus/bindings/c/errors.hpp"
 
@@ -79,6 +83,37 @@ Wire wire_of(annulus_wire wire) {
       detail::message_of("wire is ", static_cast<int>(wire), "; accepted: 0 as stored, 1 bfloat16, 2 half"));
 }
 
+/// A rate; 0 stands for no limit.
+double rate_of(double given) { return given == 0 ? std::numeric_limits<double>::infinity() : given; }
+
+LinkRates link_of(annulus_link const& link) { return {.latency = link.latency, .bandwidth = rate_of(link.bandwidth)}; }
+
+Rates rates_of(annulus_rates const& rates) {
+  return {.flops = rate_of(rates.flops),
+          .step_overhead = rates.step_overhead,
+          .near = link_of(rates.near_link),
+          .far = link_of(rates.far_link),
+          .group = rates.group,
+          .overlap = rates.overlap};
+}
+
+BlockMask block_mask_of(annulus_block_mask const& blocks) {
+  if (!blocks.visible) {
+    detail::check<UnsupportedError>(
+        blocks.query_block == 0 && blocks.key_block == 0 && blocks.query_blocks == 0 && blocks.key_blocks == 0,
+        "blocks: extents are given, but visible is NULL; accepted: both or neither");
+    return {};
+  }
+  detail::check<ShapeError>(blocks.query_blocks >= 1 && blocks.key_blocks >= 1, "blocks: ", blocks.query_blocks, " x ",
+                            blocks.key_blocks, " blocks; accepted: 1 or more of each");
+  Index const count =
+      detail::saturating_product(static_cast<Index>(blocks.query_blocks), static_cast<Index>(blocks.key_blocks));
+  std::vector<bool> visible(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < visible.size(); ++i) visible[i] = blocks.visible[i] != 0;
+  return {static_cast<Index>(blocks.query_block), static_cast<Index>(blocks.key_block),
+          static_cast<Index>(blocks.key_blocks), std::move(visible)};
+}
+
 }  // namespace
 
 bool flag_of(int flag, char const* name) {
@@ -116,6 +151,7 @@ Options options_of(annulus_options const* given) {
                                      .right = static_cast<Index>(options.window_right)},
                           .sink_tokens = static_cast<Index>(options.sink_tokens),
                           .chunk = static_cast<Index>(options.chunk)},
+                 .block_mask = block_mask_of(options.blocks),
                  .logit_softcap = options.logit_softcap,
                  .dropout = {.probability = options.dropout_probability, .seed = options.dropout_seed},
                  .sharding = sharding_of(options.sharding),
@@ -129,6 +165,7 @@ Options options_of(annulus_options const* given) {
   if (flag_of(options.has_softmax_scale, "has_softmax_scale")) result.softmax_scale = options.softmax_scale;
   if (flag_of(options.has_query_offset, "has_query_offset"))
     result.query_offset = static_cast<Index>(options.query_offset);
+  if (flag_of(options.has_rates, "has_rates")) result.rates = rates_of(options.rates);
   if (options.checked != -1) result.checked = flag_of(options.checked, "checked");
   return result;
 }
@@ -141,5 +178,6 @@ annulus_options annulus_default_options(void) {
   options.sharding.block = 1;
   options.reproducible_leaf = annulus::Options{}.reproducible_leaf;
   options.checked = -1;
+  options.rates.overlap = annulus::Rates{}.overlap;
   return options;
 }

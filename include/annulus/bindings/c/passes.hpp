@@ -83,6 +83,8 @@ class PassesOn final : public Passes {
       gradients.dk = view_of_type<G, 4>(results.dk, "dk", "dq");
       gradients.dv = view_of_type<G, 4>(results.dv, "dv", "dq");
       gradients.dbias = view_if_given<G, 4>(&results.dbias, "dbias", "dq");
+      gradients.d_joint_keys = view_if_given<G, 4>(&results.d_joint_keys, "d_joint_keys", "dq");
+      gradients.d_joint_values = view_if_given<G, 4>(&results.d_joint_values, "d_joint_values", "dq");
       if (is_given(results.dsinks)) gradients.dsinks = sinks_view<Sum>(results.dsinks, "dsinks");
       this->operands.bias_gradient = is_given(results.dbias);
       if (given.operands)
@@ -99,10 +101,11 @@ class PassesOn final : public Passes {
   /// The operands that a sum of annulus_given names; 0: unset.
   static std::optional<GivenOperands> given_to_forward(int sum) {
     if (sum == 0) return std::nullopt;
-    detail::check<UnsupportedError>(sum > 0 && sum < 2 * ANNULUS_GIVEN_SINKS && (sum & ANNULUS_GIVEN_QKV) != 0,
+    detail::check<UnsupportedError>(sum > 0 && sum < 2 * ANNULUS_GIVEN_JOINT && (sum & ANNULUS_GIVEN_QKV) != 0,
                                     "forward_given is ", sum, "; accepted: 0, or a result of annulus_given_operands()");
     return GivenOperands{(sum & ANNULUS_GIVEN_BIAS) != 0, (sum & ANNULUS_GIVEN_MASK) != 0,
-                         (sum & ANNULUS_GIVEN_SEGMENTS) != 0, (sum & ANNULUS_GIVEN_SINKS) != 0};
+                         (sum & ANNULUS_GIVEN_SEGMENTS) != 0, (sum & ANNULUS_GIVEN_SINKS) != 0,
+                         (sum & ANNULUS_GIVEN_JOINT) != 0};
   }
 
   template <class T>

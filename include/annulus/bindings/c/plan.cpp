@@ -42,12 +42,14 @@ AttentionShape shape_of(annulus_plan_request const& given) {
 /// The request of the plan that a call with these operands makes.
 PlanRequest request_of(annulus_plan_request const& given, Options const& options) {
   validate_rules(rules_of(options));
+  if (given.joint_keys > 0) detail::validate_joint_keys(rules_of(options));
   auto const queries = static_cast<Index>(given.queries), keys = static_cast<Index>(given.keys);
   auto const bias_batch = static_cast<Index>(given.bias_batch), bias_heads = static_cast<Index>(given.bias_heads);
-  detail::check<ShapeError>(
-      bias_batch >= 0 && bias_heads >= 0 && (bias_batch > 0) == (bias_heads > 0) && given.sinks >= 0,
-      "plan: bias_batch is ", bias_batch, ", bias_heads ", bias_heads, ", sinks ", given.sinks,
-      "; accepted: 0 or more, both extents of the bias or neither");
+  detail::check<ShapeError>(bias_batch >= 0 && bias_heads >= 0 && (bias_batch > 0) == (bias_heads > 0) &&
+                                given.sinks >= 0 && given.joint_keys >= 0,
+                            "plan: bias_batch is ", bias_batch, ", bias_heads ", bias_heads, ", sinks ", given.sinks,
+                            ", joint_keys ", given.joint_keys,
+                            "; accepted: 0 or more, both extents of the bias or neither");
   bool const bias = bias_batch > 0, bias_gradient = flag_of(given.bias_gradient, "bias_gradient"),
              mask = flag_of(given.mask, "mask");
   detail::check<UnsupportedError>(bias || !bias_gradient, "plan: bias_gradient is set but no bias is given");
@@ -70,6 +72,7 @@ PlanRequest request_of(annulus_plan_request const& given, Options const& options
                         .bias = {bias_batch, bias_heads},
                         .mask = {mask ? 1 : 0, mask ? 1 : 0},
                         .sinks = static_cast<Index>(given.sinks),
+                        .joint_keys = static_cast<Index>(given.joint_keys),
                         .segments = flag_of(given.segments, "segments"),
                         .elementwise = mask,
                         .bound_to_queries = bias || mask,
@@ -95,7 +98,8 @@ annulus_status annulus_plan_create(annulus_plan_request const* request, annulus_
                                    annulus_plan** plan) {
   return guarded([&] {
     require_given(plan, "plan");
-    *plan = new annulus_plan{best_plan(request_of(require_given(request, "request"), options_of(options)))};
+    Options const given = options_of(options);
+    *plan = new annulus_plan{best_plan(request_of(require_given(request, "request"), given), given.rates)};
   });
 }
 

@@ -136,6 +136,11 @@ Operands<T> operands_of(annulus_operands const* given) {
   set_integers(operands.query_segments, given->query_segments, "query_segments", Two());
   set_integers(operands.key_segments, given->key_segments, "key_segments", Two());
   if (is_given(given->sinks)) operands.sinks = sinks_view<Accumulator<T> const>(given->sinks, "sinks");
+  auto const set_joint = [](auto& operand, annulus_tensor const& tensor, std::string_view name) {
+    if (is_given(tensor)) operand = view_of_type<T const, 4>(tensor, name, "q");
+  };
+  set_joint(operands.joint_keys, given->joint_keys, "joint_keys");
+  set_joint(operands.joint_values, given->joint_values, "joint_values");
   if (given->has_call) operands.call = static_cast<Index>(given->call);
   return operands;
 }

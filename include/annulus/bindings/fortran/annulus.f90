@@ -47,6 +47,24 @@ module annulus
     integer(c_int) :: zero_copy
   end type
 
+  ! 0: unlimited
+  type, bind(C) :: annulus_link
+    real(c_double) :: latency = 0, bandwidth = 0
+  end type
+
+  type, bind(C) :: annulus_rates
+    real(c_double) :: flops = 0, step_overhead = 0
+    type(annulus_link) :: near_link, far_link
+    integer(c_int) :: group = 0
+    real(c_double) :: overlap = 1
+  end type
+
+  ! visible: c_loc of an array (key_blocks, query_blocks) of integer(c_int8_t), 0 for hidden blocks.
+  type, bind(C) :: annulus_block_mask
+    integer(c_int64_t) :: query_block = 0, key_block = 0, query_blocks = 0, key_blocks = 0
+    type(c_ptr) :: visible = c_null_ptr
+  end type
+
   type, bind(C) :: annulus_options
     integer(c_int) :: causal = 0
     integer(c_int64_t) :: window_left = -1, window_right = -1, sink_tokens = 0, chunk = 0
@@ -59,18 +77,20 @@ module annulus
     integer(c_int) :: rotation = annulus_rotation_automatic, schedule = annulus_schedule_ring, group = 0
     integer(c_int) :: wire = annulus_wire_as_stored, reproducible = 0
     integer(c_int64_t) :: reproducible_leaf = 1024
-    integer(c_int) :: checked = -1, require_finite = 0, threads = 0
+    integer(c_int) :: checked = -1, require_finite = 0, threads = 0, has_rates = 0
+    type(annulus_rates) :: rates
+    type(annulus_block_mask) :: blocks
   end type
 
   type, bind(C) :: annulus_operands
-    type(annulus_tensor) :: bias, mask, query_segments, key_segments, sinks
+    type(annulus_tensor) :: bias, mask, query_segments, key_segments, sinks, joint_keys, joint_values
     integer(c_int) :: has_call = 0
     integer(c_int64_t) :: call = 0
     integer(c_int) :: forward_given = 0
   end type
 
   type, bind(C) :: annulus_gradients
-    type(annulus_tensor) :: dq, dk, dv, dbias, dsinks
+    type(annulus_tensor) :: dq, dk, dv, dbias, dsinks, d_joint_keys, d_joint_values
   end type
 
   interface

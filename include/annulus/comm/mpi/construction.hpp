@@ -67,8 +67,7 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
     require(!groups[g].empty(), "replica group ", g, " is empty");
     for (std::size_t place = 0; place < groups[g].size(); ++place) {
       Rank const member = groups[g][place];
-      require(member >= 0 && member < size, "replica group ", g, " names rank ", member, "; ranks are 0 to ",
-              size - 1);
+      require(member >= 0 && member < size, "replica group ", g, " names rank ", member, "; ranks are 0 to ", size - 1);
       int& owner = group_of[static_cast<std::size_t>(member)];
       require(owner == -1, "rank ", member, " is in replica groups ", owner, " and ", g);
       owner = static_cast<int>(g);
@@ -81,6 +80,25 @@ inline MPI_Comm communicator_of_replica_group(MPI_Comm communicator, std::vector
   int const color = group_of[static_cast<std::size_t>(rank)];
   check_mpi(MPI_Comm_split(communicator, color, key, &group), "MPI_Comm_split", rank);
   return group;
+}
+
+/// The lowest rank of `communicator` in `part`, a part of it that contains this rank. Collective over `part`, which it
+/// frees.
+inline Rank lowest_rank_of(MPI_Comm part, MPI_Comm communicator) {
+  Rank const rank = mpi_rank(communicator);
+  Rank lowest = rank;
+  int const reduced = MPI_Allreduce(&rank, &lowest, 1, MPI_INT, MPI_MIN, part);
+  MPI_Comm_free(&part);
+  check_mpi(reduced, "MPI_Allreduce", rank);
+  return lowest;
+}
+
+/// The ranks of `communicator` on this rank's node, which can share memory. Collective.
+inline MPI_Comm communicator_of_node(MPI_Comm communicator) {
+  MPI_Comm node = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(communicator, MPI_COMM_TYPE_SHARED, mpi_rank(communicator), MPI_INFO_NULL, &node),
+            "MPI_Comm_split_type", mpi_rank(communicator));
+  return node;
 }
 
 }  // namespace detail

@@ -94,6 +94,10 @@ class MpiEndpoint {
   void share(std::shared_ptr<MpiSharedMemory> memory) { memory_ = std::move(memory); }
   bool shares_memory() const { return memory_ != nullptr; }
 
+  /// Sets for every rank the lowest rank that is near it.
+  void place(std::vector<Rank> near_ranks) { near_ranks_ = std::move(near_ranks); }
+  std::span<Rank const> near_ranks() const { return near_ranks_; }
+
   std::shared_ptr<std::byte> allocate(Index bytes) {
     return {memory_->allocate(bytes), [memory = memory_](std::byte* first) { memory->free(first); }};
   }
@@ -416,6 +420,7 @@ class MpiEndpoint {
   std::vector<MpiPeer> peers_;
   std::vector<Shift> pending_, left_to_mpi_;
   std::shared_ptr<MpiSharedMemory> memory_;
+  std::vector<Rank> near_ranks_;
   FlightRecord record_;
   int pending_windows_ = 0;
   Rank waits_for_ = CommunicationError::unknown;  ///< in the current wait

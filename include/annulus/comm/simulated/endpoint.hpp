@@ -30,6 +30,8 @@ struct SimulatedRingOptions {
   ZeroCopy zero_copy = ZeroCopy::automatic;
   /// The longest wait of a rank, after which the ring is closed on all ranks; at least 1 ms.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Consecutive ranks that are near each other, as on a node; the last ones may be fewer. 0: all ranks.
+  int near_ranks = 0;
 };
 
 namespace detail {
@@ -61,6 +63,7 @@ struct SimulatedWorld {
   SimulatedRingOptions const options;
   std::mutex mutex;
   std::vector<std::unique_ptr<SimulatedEndpoint>> ranks;
+  std::vector<Rank> near_ranks;                 ///< for every rank the first rank that is near it
   std::array<std::vector<Record>, 2> gathered;  ///< by parity of the round: one record of each rank
   std::optional<RingFailure> failure;           ///< the failure that closed the ring
   Rank closer = CommunicationError::unknown;    ///< the rank that closed it
@@ -96,12 +99,7 @@ class SimulatedEndpoint {
   };
 
   SimulatedEndpoint(SimulatedWorld& world, Rank rank, int size)
-      : world_(world),
-        rank_(rank),
-        sent_(num_streams(size), 0),
-        received_(sent_),
-        opened_(sent_),
-        windows_(sent_) {
+      : world_(world), rank_(rank), sent_(num_streams(size), 0), received_(sent_), opened_(sent_), windows_(sent_) {
     // At most this many windows are pending in a pass: the rows of all others, and results from three buffers of each.
     arriving_.reserve(4 * static_cast<std::size_t>(size));
   }
@@ -110,6 +108,7 @@ class SimulatedEndpoint {
   int size() const { return static_cast<int>(world_.ranks.size()); }
   FlightRecord& flight_record() { return record_; }
   bool shares_memory() const { return world_.options.zero_copy != ZeroCopy::never; }
+  std::span<Rank const> near_ranks() const { return world_.near_ranks; }
 
   Shift start_shift(Channel channel, int hop, OutgoingBytes out, IncomingBytes in) {
     return or_close([&]() -> Shift {
@@ -398,7 +397,11 @@ class SimulatedEndpoint {
 };
 
 inline SimulatedWorld::SimulatedWorld(int size, SimulatedRingOptions const& chosen) : options(chosen) {
-  for (Rank rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<SimulatedEndpoint>(*this, rank, size));
+  int const near = options.near_ranks == 0 ? size : options.near_ranks;
+  for (Rank rank = 0; rank < size; ++rank) {
+    ranks.push_back(std::make_unique<SimulatedEndpoint>(*this, rank, size));
+    near_ranks.push_back(rank / near * near);
+  }
   for (auto& records : gathered) records.resize(ranks.size());
 }
 

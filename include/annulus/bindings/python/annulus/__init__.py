@@ -9,13 +9,14 @@ Arrays, with any strides, in the axis order [batch, sequence, heads, dim]:
     v [batch, keys, kv_heads, value_dim], output and dout [batch, queries, query_heads, value_dim],
     lse [batch, query_heads, queries], natural log
 Elements are float64, float32, float16 or bfloat16 (of ml_dtypes, or arrays of uint16 with dtype="bfloat16"), the same
-in q, k, v, dout, output and bias; those of lse and sinks are float32, with float64 operands float64.
+in q, k, v, dout, output, bias and joint keys; those of lse and sinks are float32, with float64 operands float64.
 
 Operands, all optional and given by name:
     bias [batch|1, query_heads|1, queries, all keys], added to the logits
     mask, of the same shape, bool or integers: True, or not 0, may be seen
     query_segments [batch, queries] and key_segments [batch, keys]: document ids, integers; 0 and less is padding
     sinks [query_heads] or [query_heads, n]: sink logits
+    joint_keys [batch, n, kv_heads, head_dim] and joint_values [batch, n, kv_heads, value_dim]: keys that all ranks hold
 In attention, ring and ring_gradients they stand among the options. In Attention, each rank passes the rows of its
 shard, whose positions are positions(sharding, rank, ranks, tokens).
 """
@@ -25,12 +26,12 @@ from .attention import Attention, attention, ring, ring_gradients
 from .autograd import torch_attention
 from .errors import CommunicationError, Error, OutOfMemoryError, ShapeError, UnsupportedError
 from .library import c as _c
-from .options import ExplicitMap, Options, Sharding, Striped, balanced_sharding, positions, shard_lengths
+from .options import BlockMask, ExplicitMap, Link, Options, Rates, Sharding, Striped, balanced_sharding, positions, shard_lengths
 from .plan import Plan, RankPlan, StepPlan, plan
 from .rings import MpiRing, Ring, run_ring
 
 __version__: str = _c.annulus_version().decode()
-__all__ = ["Attention", "CommunicationError", "Error", "ExplicitMap", "Forward", "Gradients", "MpiRing", "Options",
-           "OutOfMemoryError", "Plan", "RankPlan", "Ring", "ShapeError", "Sharding", "StepPlan", "Striped",
+__all__ = ["Attention", "BlockMask", "CommunicationError", "Error", "ExplicitMap", "Forward", "Gradients", "Link",
+           "MpiRing", "Options", "OutOfMemoryError", "Plan", "RankPlan", "Rates", "Ring", "ShapeError", "Sharding", "StepPlan", "Striped",
            "UnsupportedError", "attention", "balanced_sharding", "plan", "positions", "ring", "ring_gradients", "run_ring", "shard_lengths",
            "torch_attention"]

@@ -11,7 +11,9 @@ from .errors import ShapeError, UnsupportedError
 
 
 #: Operands of a call in addition to q, k and v.
-OPERANDS = ("bias", "mask", "query_segments", "key_segments", "sinks")
+OPERANDS = ("bias", "mask", "query_segments", "key_segments", "sinks", "joint_keys", "joint_values")
+#: Those of the element type of q.
+LIKE_Q = ("bias", "joint_keys", "joint_values")
 
 
 def tensor_of(array: Optional[np.ndarray], name: str, dtype: Optional[str] = None) -> Any:
@@ -49,7 +51,7 @@ def operands_of(arrays: Dict[str, Any], dtype: Optional[str], call: Optional[int
             raise TypeError(f"unknown operand {name!r}; accepted: {', '.join(OPERANDS)}")
         if array is not None:
             operands.arrays.append(np.asarray(array))
-            setattr(operands, name, tensor_of(operands.arrays[-1], name, dtype if name == "bias" else None))
+            setattr(operands, name, tensor_of(operands.arrays[-1], name, dtype if name in LIKE_Q else None))
     if call is not None:
         operands.has_call, operands.call = 1, call
     return operands
@@ -75,3 +77,5 @@ class Gradients(NamedTuple):
     dv: np.ndarray
     dbias: Optional[np.ndarray] = None  #: shaped as the bias, with bias_gradient
     dsinks: Optional[np.ndarray] = None  #: shaped as sinks, if given; the sum over all ranks
+    d_joint_keys: Optional[np.ndarray] = None  #: shaped as joint_keys, if given; the sum over all ranks
+    d_joint_values: Optional[np.ndarray] = None  #: shaped as joint_values, if given

@@ -64,14 +64,17 @@ class Attention:
         dq, dk, dv = (np.empty(x.shape, element) for x in (q, k, v))
         dbias = np.empty(np.shape(bias), element) if bias_gradient else None
         dsinks = np.empty(np.shape(sinks), sum_dtype(q)) if sinks is not None else None
+        d_joint_keys, d_joint_values = (np.empty(np.shape(operands[name]), element) if operands.get(name) is not None
+                                        else None for name in ("joint_keys", "joint_values"))
         results = library.Gradients()
-        for name, array in (("dq", dq), ("dk", dk), ("dv", dv), ("dbias", dbias), ("dsinks", dsinks)):
+        for name, array in (("dq", dq), ("dk", dk), ("dv", dv), ("dbias", dbias), ("dsinks", dsinks),
+                            ("d_joint_keys", d_joint_keys), ("d_joint_values", d_joint_values)):
             setattr(results, name, tensor_of(array, name, None if wide or name == "dsinks" else dtype))
         tensors = [tensor_of(dout, "dout", dtype), tensor_of(forward.output, "output", dtype),
                    tensor_of(forward.lse, "lse"), tensor_of(forward.lse_remainder, "lse_remainder")]
         tensors += [tensor_of(array, name, dtype) for name, array in (("q", q), ("k", k), ("v", v))]
         check(library.c.annulus_backward(self._handle, *map(byref, tensors), byref(given), byref(results)))
-        return Gradients(dq, dk, dv, dbias, dsinks)
+        return Gradients(dq, dk, dv, dbias, dsinks, d_joint_keys, d_joint_values)
 
     def plan(self, pass_: str = "forward") -> Plan:
         """The plan of the last call of a pass, "forward" or "backward"."""
@@ -160,4 +163,4 @@ def ring_gradients(ranks: int, dout: np.ndarray, q: np.ndarray, k: np.ndarray, v
     dbias = shards.whole([one.dbias for one in results], 2, "query") if bias_gradient else None
     return Gradients(shards.whole([one.dq for one in results], 1, "query"),
                      shards.whole([one.dk for one in results], 1, "key"),
-                     shards.whole([one.dv for one in results], 1, "key"), dbias, results[0].dsinks)
+                     shards.whole([one.dv for one in results], 1, "key"), dbias, *results[0][4:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_uint8, c_uint64, c_void_p
 from typing import Any, List, Sequence, Tuple
 
 
@@ -22,18 +22,23 @@ Tensor = _structure("Tensor", [("data", c_void_p), ("dtype", c_int), ("num_axes"
 Sharding = _structure("Sharding", [("kind", c_int), ("block", c_int64), ("map_ranks", c_int)] + _fields(
     POINTER(c_int64), "map_query_lengths map_queries map_key_lengths map_keys"))
 RingOptions = _structure("RingOptions", [("timeout_ms", c_int64), ("zero_copy", c_int)])
+Link = _structure("Link", _fields(c_double, "latency bandwidth"))
+Rates = _structure("Rates", _fields(c_double, "flops step_overhead") + _fields(Link, "near_link far_link") + [
+    ("group", c_int), ("overlap", c_double)])
+BlockMask = _structure("BlockMask", _fields(c_int64, "query_block key_block query_blocks key_blocks") + [
+    ("visible", POINTER(c_uint8))])
 Options = _structure("Options", [("causal", c_int)] + _fields(
     c_int64, "window_left window_right sink_tokens chunk") + [("has_softmax_scale", c_int)] + _fields(
     c_double, "softmax_scale logit_softcap dropout_probability") + [
         ("dropout_seed", c_uint64), ("sharding", Sharding), ("has_query_offset", c_int), ("query_offset", c_int64)
     ] + _fields(c_int, "rotation schedule group wire reproducible") + [("reproducible_leaf", c_int64)] + _fields(
-        c_int, "checked require_finite threads"))
-Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks") + [
+        c_int, "checked require_finite threads has_rates") + [("rates", Rates), ("blocks", BlockMask)])
+Operands = _structure("Operands", _fields(Tensor, "bias mask query_segments key_segments sinks joint_keys joint_values") + [
     ("has_call", c_int), ("call", c_int64), ("forward_given", c_int)])
-Gradients = _structure("Gradients", _fields(Tensor, "dq dk dv dbias dsinks"))
+Gradients = _structure("Gradients", _fields(Tensor, "dq dk dv dbias dsinks d_joint_keys d_joint_values"))
 PlanRequest = _structure("PlanRequest", _fields(c_int, "pass_ dtype ranks") + _fields(
     c_int64, "batch query_heads kv_heads head_dim value_dim queries keys bias_batch bias_heads") + _fields(
-    c_int, "bias_gradient mask segments zero_copy") + [("sinks", c_int64)])
+    c_int, "bias_gradient mask segments zero_copy") + _fields(c_int64, "sinks joint_keys"))
 PlanTotals = _structure("PlanTotals", _fields(c_int, "ranks steps rotation") + [
     ("bytes_sent", c_int64), ("imbalance", c_double)])
 RankPlan = _structure("RankPlan", _fields(c_int64, "queries keys multiply_adds bytes_sent peak_buffer_bytes"))

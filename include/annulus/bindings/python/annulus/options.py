@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_int64
+from ctypes import POINTER, byref, c_int64, c_uint8
 from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
@@ -28,6 +28,35 @@ class ExplicitMap:
     keys: Optional[Sequence[Sequence[int]]] = None
 
 
+@dataclass(frozen=True)
+class Link:
+    """A link from one rank to another: seconds until the first byte arrives, bytes per second (0: unlimited)."""
+
+    latency: float = 0.0
+    bandwidth: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of ranks and links, with the meaning of annulus::Rates in C++; 0 flops: unlimited."""
+
+    flops: float = 0.0
+    step_overhead: float = 0.0
+    near: Link = Link()
+    far: Link = Link()
+    group: int = 0
+    overlap: float = 1.0
+
+
+@dataclass(frozen=True)
+class BlockMask:
+    """Query q may see key k if visible[q // query_block][k // key_block]; visible: [query blocks, key blocks]."""
+
+    query_block: int
+    key_block: int
+    visible: Any
+
+
 #: "contiguous", "striped", "zigzag", Striped(block) or ExplicitMap(queries, keys)
 Sharding = Union[str, Striped, ExplicitMap]
 
@@ -40,6 +69,7 @@ class Options:
     window: Tuple[Optional[int], Optional[int]] = (None, None)  # (left, right); None: unbounded
     sink_tokens: int = 0
     chunk: int = 0
+    block_mask: Optional[BlockMask] = None  # hides blocks of queries x keys
     softmax_scale: Optional[float] = None  # None: 1 / sqrt(head_dim)
     logit_softcap: float = 0.0
     dropout: float = 0.0
@@ -48,7 +78,8 @@ class Options:
     query_offset: Optional[int] = None
     rotation: str = "automatic"  # or "keys", "queries"
     schedule: str = "ring"  # or "both_directions", "two_levels", "tiles", "all_gather", "automatic", "double_ring"
-    group: int = 0  # ranks of a group of the schedule; 0: as many as send the fewest bytes
+    group: int = 0  # ranks of a group of the schedule; 0: as in C++
+    rates: Optional[Rates] = None  # by which "automatic" takes the least estimated time; None: the fewest bytes
     wire: str = "as_stored"  # or "bfloat16", "half": type in which float32 and float64 operands travel
     reproducible: bool = False  # the same bits for any number of ranks
     reproducible_leaf: int = 1024  # positions of a leaf of a reproducible call
@@ -77,10 +108,31 @@ def options_of(given: Options) -> Any:
     options.rotation = place(given.rotation, library.ROTATIONS, "rotation")
     options.schedule, options.group = place(given.schedule, library.SCHEDULES, "schedule"), given.group
     options.wire = place(given.wire, library.WIRES, "wire")
+    if given.rates is not None:
+        options.has_rates, options.rates = 1, rates_of(given.rates)
+    if given.block_mask is not None:
+        options.blocks = blocks_of(given.block_mask)
     options.reproducible_leaf = given.reproducible_leaf
     options.checked = -1 if given.checked is None else bool(given.checked)
     options.require_finite = bool(given.require_finite)
     return options
+
+
+def rates_of(given: Rates) -> Any:
+    """annulus_rates."""
+    links = [library.Link(link.latency, link.bandwidth) for link in (given.near, given.far)]
+    return library.Rates(given.flops, given.step_overhead, *links, given.group, given.overlap)
+
+
+def blocks_of(given: BlockMask) -> Any:
+    """annulus_block_mask."""
+    visible = np.asarray(given.visible)
+    if visible.ndim != 2:
+        raise ShapeError(f"visible of the block mask has {visible.ndim} axes; expected 2: blocks of queries and of keys")
+    flat = [int(bool(block)) for block in visible.flat]
+    # A pointer to an array keeps it alive, and a structure keeps the pointers that are assigned to it.
+    return library.BlockMask(given.query_block, given.key_block, *visible.shape,
+                             ctypes.cast((c_uint8 * max(len(flat), 1))(*flat), POINTER(c_uint8)))
 
 
 def sharding_of(given: Sharding) -> Any:

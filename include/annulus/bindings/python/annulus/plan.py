@@ -56,10 +56,11 @@ class Plan:
 def plan(ranks: int, tokens: Optional[int] = None, *, heads: int, head_dim: int, queries: Optional[int] = None,
          keys: Optional[int] = None, kv_heads: Optional[int] = None, value_dim: Optional[int] = None, batch: int = 1,
          dtype: str = "float32", pass_: str = "forward", bias: Tuple[int, int] = (0, 0), bias_gradient: bool = False,
-         mask: bool = False, segments: bool = False, sinks: int = 0, zero_copy: bool = False, **options: Any) -> Plan:
+         mask: bool = False, segments: bool = False, sinks: int = 0, joint_keys: int = 0, zero_copy: bool = False,
+         **options: Any) -> Plan:
     """The plan of a call. tokens: queries and keys, where they are as many. Defaults: kv_heads as heads, value_dim as
     head_dim. bias: its extents (batch, heads). mask, segments: whether a boolean mask and document ids are given.
-    sinks: sink logits per head. zero_copy: ranks read each other's memory, as simulated ranks do. Options: see
+    sinks: sink logits per head. joint_keys: keys that all ranks hold. zero_copy: ranks read each other's memory, as simulated ranks do. Options: see
     Options."""
     queries, keys = (tokens if given is None else given for given in (queries, keys))
     if queries is None or keys is None:
@@ -69,7 +70,7 @@ def plan(ranks: int, tokens: Optional[int] = None, *, heads: int, head_dim: int,
         batch=batch, query_heads=heads, kv_heads=heads if kv_heads is None else kv_heads, head_dim=head_dim,
         value_dim=head_dim if value_dim is None else value_dim, queries=queries, keys=keys, bias_batch=bias[0],
         bias_heads=bias[1], bias_gradient=bool(bias_gradient), mask=bool(mask), segments=bool(segments),
-        zero_copy=bool(zero_copy), sinks=sinks)
+        zero_copy=bool(zero_copy), sinks=sinks, joint_keys=joint_keys)
     handle = c_void_p()
     check(library.c.annulus_plan_create(byref(request), byref(options_of(Options(**options))), byref(handle)))
     return Plan(handle)
