@@ -73,6 +73,13 @@ class HostOperations {
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
                  TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
+    normalise_rows(state, sinks, output, lse, lse_remainder, scale_row<A, T>);
+  }
+
+  /// The same, with a function for the rows of the output: see scale_row().
+  template <class A, class L, class T, class ScaleRow>
+  void normalise_rows(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
+                      TensorView<L, 3> lse, TensorView<L, 3> lse_remainder, ScaleRow&& scale_row) {
     for_each_row(state.maximum, [&](Index b, Index h, Index i) {
       SoftmaxRow<A> row{state.maximum(b, h, i), state.sum(b, h, i)};
       A scale = A(1);
@@ -82,19 +89,24 @@ class HostOperations {
         row.sum += row.weight(sink);
       }
       scale *= row.normaliser();
-      A const* const from = &state.accumulator(b, i, h, 0);
-      T* const to = &output(b, i, h, 0);
-      // A constant stride of 1 lets the compiler vectorize.
-      if (Index const stride = output.stride(axis::dim); stride == 1)
-        for (Index d = 0; d < output.extent(axis::dim); ++d) to[d] = static_cast<T>(scale * from[d]);
-      else
-        for (Index d = 0; d < output.extent(axis::dim); ++d) to[d * stride] = static_cast<T>(scale * from[d]);
+      scale_row(&state.accumulator(b, i, h, 0), scale, &output(b, i, h, 0), output.stride(axis::dim),
+                output.extent(axis::dim));
       L const rounded = lse(b, h, i) = static_cast<L>(row.lse());
       // The remainder includes the error of the conversion to L.
       if (lse_remainder.data())
         lse_remainder(b, h, i) =
             std::isfinite(rounded) ? static_cast<L>((row.lse() - static_cast<A>(rounded)) + row.lse_remainder()) : L(0);
     });
+  }
+
+  /// to[d * stride] = scale * from[d], converted, for d < count.
+  template <class A, class T>
+  static void scale_row(A const* from, A scale, T* to, Index stride, Index count) {
+    // A constant stride of 1 lets the compiler vectorize.
+    if (stride == 1)
+      for (Index d = 0; d < count; ++d) to[d] = static_cast<T>(scale * from[d]);
+    else
+      for (Index d = 0; d < count; ++d) to[d * stride] = static_cast<T>(scale * from[d]);
   }
 
   /// Computes delta: for each row the sum over dim of dout * output.
@@ -135,6 +147,14 @@ class HostOperations {
       }
   }
 
+  /// Calls function(b, h, i) for each row of statistics [batch, query_heads, queries], in the order of the operands.
+  template <class A, class Function>
+  static void for_each_row(TensorView<A, 3> const& rows, Function&& function) {
+    for (Index b = 0; b < rows.extent(0); ++b)
+      for (Index i = 0; i < rows.extent(2); ++i)
+        for (Index h = 0; h < rows.extent(1); ++h) function(b, h, i);
+  }
+
  private:
   /// Not inlined, so that operands of all strides run the same code: a compiler that specializes the loop may fuse
   /// products and sums in some of the copies, which changes the bits.
@@ -149,14 +169,6 @@ class HostOperations {
   template <class A>
   [[gnu::noinline]] static void join_rows(A* into, A own, A const* from, A other, Index count) {
     for (Index d = 0; d < count; ++d) into[d] = own * into[d] + other * from[d];
-  }
-
-  /// Calls function(b, h, i) for each row of statistics [batch, query_heads, queries], in the order of the operands.
-  template <class A, class Function>
-  static void for_each_row(TensorView<A, 3> const& rows, Function&& function) {
-    for (Index b = 0; b < rows.extent(0); ++b)
-      for (Index i = 0; i < rows.extent(2); ++i)
-        for (Index h = 0; h < rows.extent(1); ++h) function(b, h, i);
   }
 };
 

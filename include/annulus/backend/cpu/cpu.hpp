@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <string>
 
@@ -57,7 +58,11 @@ struct CpuBackend {
   /// HostOperations::convert.
   template <class A, class T, std::size_t N>
   void convert(TensorView<A const, N> from, TensorView<T, N> to) {
-    share(to, [&](auto const& rows) { HostOperations().convert(rows(from), rows(to)); });
+    share(to, [&](auto const& rows) {
+      if constexpr (N == 4 && std::same_as<A, Accumulator<T>>)
+        if (from.stride(axis::dim) == 1 && to.stride(axis::dim) == 1) return convert_rows<T>(rows(from), rows(to));
+      HostOperations().convert(rows(from), rows(to));
+    });
   }
   /// HostOperations::add.
   template <class A, std::size_t N>
@@ -83,14 +88,24 @@ struct CpuBackend {
   template <class A, class L, class T>
   void normalise(RunningState<A, HostMemory> state, TensorView<L const, 2> sinks, TensorView<T, 4> output,
                  TensorView<L, 3> lse, TensorView<L, 3> lse_remainder) {
+    auto const scale_row = [](A const* from, A scale, T* to, Index stride, Index count) {
+      if constexpr (std::same_as<A, Accumulator<T>>)
+        if (stride == 1) return detail::kernels<T>().scale_row(from, scale, to, count);
+      HostOperations::scale_row(from, scale, to, stride, count);
+    };
     share(output, [&](auto const& rows) {
-      HostOperations().normalise(rows(state), sinks, rows(output), rows(lse), rows(lse_remainder));
+      HostOperations().normalise_rows(rows(state), sinks, rows(output), rows(lse), rows(lse_remainder), scale_row);
     });
   }
   /// HostOperations::row_delta.
   template <class T, class A>
   void row_delta(TensorView<T const, 4> dout, TensorView<T const, 4> output, TensorView<A, 3> delta) {
-    share(output, [&](auto const& rows) { HostOperations().row_delta(rows(dout), rows(output), rows(delta)); });
+    share(output, [&](auto const& rows) {
+      if constexpr (std::same_as<A, Accumulator<T>>)
+        multiply_output<T>(rows(dout), rows(output), rows(delta));
+      else
+        HostOperations().row_delta(rows(dout), rows(output), rows(delta));
+    });
   }
   /// HostOperations::sink_gradients.
   template <class L, class A>
@@ -135,6 +150,41 @@ struct CpuBackend {
       return {(*this)(state.accumulator), (*this)(state.maximum), (*this)(state.sum)};
     }
   };
+
+  /// HostOperations::convert of rows of unit stride.
+  template <class T>
+  static void convert_rows(TensorView<Accumulator<T> const, 4> from, TensorView<T, 4> to) {
+    auto const scale_row = detail::kernels<T>().scale_row;
+    for (Index b = 0; b < to.extent(0); ++b)
+      for (Index i = 0; i < to.extent(1); ++i)
+        for (Index h = 0; h < to.extent(2); ++h)
+          scale_row(from.data() + from.offset(b, i, h, 0), Accumulator<T>(1), to.data() + to.offset(b, i, h, 0),
+                    to.extent(axis::dim));
+  }
+
+  /// HostOperations::row_delta. Rows of all strides are summed in the same order.
+  template <class T>
+  static void multiply_output(TensorView<T const, 4> dout, TensorView<T const, 4> output,
+                              TensorView<Accumulator<T>, 3> delta) {
+    auto const row_product = detail::kernels<T>().row_product;
+    HostOperations::for_each_row(delta, [&](Index b, Index h, Index i) {
+      constexpr Index block = 128;
+      T copies[2][block];
+      Accumulator<T> sum(0);
+      for (Index begin = 0, dim = dout.extent(axis::dim); begin < dim; begin += block) {
+        Index const count = std::min(block, dim - begin);
+        auto const contiguous = [&](TensorView<T const, 4> const& view, T* copy) {
+          T const* const from = view.data() + view.offset(b, i, h, begin);
+          Index const stride = view.stride(axis::dim);
+          if (stride == 1) return from;
+          for (Index d = 0; d < count; ++d) copy[d] = from[d * stride];
+          return static_cast<T const*>(copy);
+        };
+        sum += row_product(contiguous(output, copies[0]), contiguous(dout, copies[1]), count);
+      }
+      delta(b, h, i) = sum;
+    });
+  }
 
   /// Calls work(select) until all rows of `view` are covered, in parallel if the view is large enough. `select`
   /// restricts a view or state to the rows of one work item; rows must be independent of each other.

@@ -18,6 +18,7 @@
 #include "annulus/backend/cpu/backward.hpp"
 #include "annulus/backend/cpu/decode.hpp"
 #include "annulus/backend/cpu/forward.hpp"
+#include "annulus/backend/cpu/rows.hpp"
 #include "annulus/backend/cpu/simd/peak.hpp"
 #endif
 
@@ -28,6 +29,8 @@ template <class T>
 struct KernelTable {
   void (*fold)(FoldCall<T> const&);
   void (*add_gradients)(GradientCall<T> const&);
+  ScaleRow<T> scale_row;
+  RowProduct<T> row_product;
   PeakLoop (*peak_loop)();
 };
 
@@ -57,8 +60,8 @@ void fold(FoldCall<T> const& call) {
 
 template <class T>
 constexpr KernelTable<T> kernels() {
-  return {fold<T>,
-          [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); }, peak_loop<T>};
+  return {fold<T>, [](GradientCall<T> const& call) { BackwardSum<T>(call).run(); }, scale_row<T>, row_product<T>,
+          peak_loop<T>};
 }
 
 inline std::string_view cpu_target_name() { return target_name; }
@@ -70,10 +73,14 @@ inline std::string target_refusal() { return {}; }
 /// Loop that measures the peak arithmetic rate for operands of this type.
 inline PeakLoop peak_loop_of(DataType type) {
   switch (type) {
-    case DataType::float64: return kernels<double>().peak_loop();
-    case DataType::bfloat16: return kernels<Eigen::bfloat16>().peak_loop();
-    case DataType::float16: return kernels<Eigen::half>().peak_loop();
-    default: return kernels<float>().peak_loop();
+    case DataType::float64:
+      return kernels<double>().peak_loop();
+    case DataType::bfloat16:
+      return kernels<Eigen::bfloat16>().peak_loop();
+    case DataType::float16:
+      return kernels<Eigen::half>().peak_loop();
+    default:
+      return kernels<float>().peak_loop();
   }
 }
 

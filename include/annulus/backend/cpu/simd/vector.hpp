@@ -170,6 +170,32 @@ template <class A, class T>
   }
 }
 
+/// Stores the elements, converted to T, contiguously: the bits of a cast of each.
+template <class T, class A>
+[[gnu::always_inline]] inline void store_narrowed(Vector<A> v, T* to) {
+  if constexpr (std::same_as<A, T>) {
+    v.store(to);
+  } else if constexpr (std::same_as<T, Eigen::bfloat16> && std::same_as<A, float>) {
+    typedef std::uint16_t Short __attribute__((vector_size(vector_bytes / 2)));
+    typedef std::uint32_t Whole __attribute__((vector_size(vector_bytes)));
+    auto const bits = reinterpret_cast<Whole>(v.native);
+    // To nearest, ties to even. NaN keeps its sign alone.
+    Whole const rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = (bits >> 16 & 0x8000) | 0x7fc0;
+    Short const narrow = __builtin_convertvector(v.native == v.native ? rounded : nan, Short);
+    std::memcpy(static_cast<void*>(to), &narrow, sizeof narrow);
+#if defined(__AVX512F__)
+  } else if constexpr (std::same_as<T, Eigen::half> && std::same_as<A, float>) {
+    __m256i const bits =
+        _mm512_maskz_cvtps_ph(static_cast<__mmask16>(-1), v.native, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    std::memcpy(static_cast<void*>(to), &bits, sizeof bits);
+#endif
+  } else {
+    A elements[Vector<A>::lanes];
+    v.store(elements);
+    for (int i = 0; i < Vector<A>::lanes; ++i) to[i] = static_cast<T>(elements[i]);
+  }
+}
+
 template <int First, class A, std::size_t... I>
 [[gnu::always_inline]] inline Vector<A> alternate(Vector<A> a, Vector<A> b, std::index_sequence<I...>) {
   constexpr int lanes = Vector<A>::lanes;
