@@ -17,11 +17,12 @@ namespace annulus::nki {
 /// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
-  OperandLoads(Builder& builder, KernelSpec const& spec)
+  /// `banks`: of PSUM, for transposes that are on their way.
+  OperandLoads(Builder& builder, KernelSpec const& spec, int banks = 2)
       : builder_(&builder),
         type_(spec.type),
         widest_(spec.widest()),
-        transposed_(builder, "transposed", tile_rows * transposed_blocks, spec.type, 2, Memory::psum) {}
+        transposed_(builder, "transposed", tile_rows * transposed_blocks, spec.type, banks, Memory::psum) {}
 
   /// Blocks of 128 columns per PSUM tile: at most a bank of fp32.
   static constexpr Index transposed_blocks = 4;
