@@ -96,6 +96,15 @@ std::vector<NkiError> simulate(NkiOptions const& options, NkiProblem const& prob
     NkiRun const run = run_nki(problem, kernel, order, inputs, results);
     print_formatted("%s: %d ranks simulated in %.2f s, %lld instructions\n", kernel.program().name.c_str(),
                     problem.spec.ranks, run.seconds, static_cast<long long>(run.instructions));
+    if (run.beyond_range > 0) {
+      NkiProblem online = problem;
+      online.spec.keys_stationary = false;
+      NkiOptions forward_alone = options;
+      forward_alone.only = NkiOnly::forward;
+      run_nki(online, nki_kernels(forward_alone, online).front(), order, inputs, results);
+      print_formatted("%lld rows have sums beyond 2^-60 to 2^60: run again with a running maximum\n",
+                      static_cast<long long>(run.beyond_range));
+    }
   }
   add_sink_gradients(problem, inputs, results);
   std::vector<NkiError> errors = nki_errors(problem, inputs, results, reference, forward);

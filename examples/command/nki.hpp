@@ -46,6 +46,7 @@ struct NkiOptions {
   std::vector<annulus::Index> documents;  ///< global start positions, the first 0; empty: one document
   bool queries_by_token = false;
   bool keys_by_token = false;
+  bool keys_stationary = false;  ///< forward kernel with stationary keys
   bool training = true;
   std::optional<annulus::nki::MaskedRow> masked_row;  ///< unset: minus_infinity
   int cores = 2;                                      ///< physical cores per rank (LNC)

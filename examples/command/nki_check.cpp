@@ -100,6 +100,8 @@ NkiError lse_error(NkiProblem const& problem, Tensor<float, 3> const& found, Ten
   error.largest = error.distance / std::max(1.0, largest);  // the logarithm of a sum has scale 1
   error.accepted = std::max(lse_slack, lse_roundings * rounding_unit(ElementType::float32) * largest);
   if (std::isfinite(error.dense_distance)) error.accepted = std::max(error.accepted, 2 * error.dense_distance);
+  // The sum is that of the rounded weights.
+  if (problem.spec.keys_stationary) error.accepted += rounding_unit(problem.spec.type);
   if (problem.spec.lse_type != ElementType::float32) error.accepted += rounding_unit(problem.spec.lse_type) * largest;
   return error;
 }

@@ -153,8 +153,8 @@ class Readme {
          "rank, gives each its tensors in HBM and calls an NKI kernel works.", "");
     line("| file | what it is |", "|---|---|");
     for (NkiKernel const& kernel : kernels_) {
-      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" + kernel.program().name +
-           "` |");
+      line("| `" + kernel.file(".py") + "` | the " + kernel.title() + " kernel, the function `" +
+           kernel.program().name + "` |");
       NkiMaskFiles const mask = nki_mask_files(problem_, kernel);
       std::string const is = "| float32, the input `" + mask.input + "` of " + kernel.title();
       if (mask.written && mask.names.size() == 1)

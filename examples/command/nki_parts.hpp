@@ -77,6 +77,7 @@ std::vector<float> mask_table(NkiProblem const& problem, NkiKernel const& kernel
 /// Cost of simulating one kernel.
 struct NkiRun {
   annulus::Index instructions = 0;  ///< of all ranks and cores
+  annulus::Index beyond_range = 0;  ///< rows whose results need the kernel that subtracts a maximum
   double seconds = 0;
 };
 

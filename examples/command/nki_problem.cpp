@@ -81,7 +81,8 @@ annulus::nki::KernelSpec spec_of(NkiOptions const& options, CallShape const& sha
           .training = options.training,
           .masked_row = options.masked_row.value_or(annulus::nki::MaskedRow::minus_infinity),
           .travels = options.rotating_side() == NkiBackward::keys ? annulus::nki::RotatingSide::keys
-                                                                  : annulus::nki::RotatingSide::queries};
+                                                                  : annulus::nki::RotatingSide::queries,
+          .keys_stationary = options.keys_stationary};
 }
 
 /// Throws InputError for an element that is not finite. operand: name of the option for its file, without the dashes.

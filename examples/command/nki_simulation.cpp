@@ -1,5 +1,6 @@
 #include <annulus/comm/simulated_ring.hpp>
 #include <annulus/nki/simulate/simulate.hpp>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -133,11 +134,13 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
   Call const& call = problem.call;
   int const ranks = problem.spec.ranks;
   Arrangement arrangement{.ring = ring_order};
+  arrangement.first_core = ring_order.front() % problem.spec.cores;  // so that shuffled rings try both
   if (problem.groups() > 1) {
     arrangement.ids = Arrangement::Ids::global;
     arrangement.group_begin = problem.world() - ranks;
   }
   std::vector<annulus::nki::Statistics> statistics(static_cast<std::size_t>(ranks));
+  std::atomic<Index> beyond_range = 0;
   auto const begin = std::chrono::steady_clock::now();
   annulus::run_ring(ranks, [&](annulus::SimulatedRing& ring) {
     int const worker = arrangement.worker(ring.rank());
@@ -145,14 +148,16 @@ NkiRun run_nki(NkiProblem const& problem, NkiKernel const& kernel, std::vector<i
     bool const forward = kernel.pass == annulus::Pass::forward;
     Results<float> own = own_results(problem, share, results, forward);
     DeviceTensors const given = device_inputs(problem, kernel, worker, scatter(inputs, call, share), own);
-    take_outputs(problem,
-                 annulus::nki::simulate(kernel.validated, given, ring, arrangement,
-                                        &statistics[static_cast<std::size_t>(ring.rank())]),
-                 own);
+    DeviceTensors const outputs = annulus::nki::simulate(kernel.validated, given, ring, arrangement,
+                                                         &statistics[static_cast<std::size_t>(ring.rank())]);
+    if (auto const found = outputs.find("beyond_range"); found != outputs.end())
+      beyond_range += std::ranges::count(found->second, 1.0f);
+    take_outputs(problem, outputs, own);
     gather(own, call, share, false, results);
   });
   NkiRun run{.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
   for (auto const& rank : statistics) run.instructions += rank.total();
+  run.beyond_range = beyond_range;
   return run;
 }
 

@@ -61,6 +61,9 @@ Program permute(int ranks, int cores, int hops) {
     b.emit(nki::CollectivePermute{buffers[hop % 2].whole(), buffers[(hop + 1) % 2].whole()});
     look_up(hop + 1);
   }
+  // Both cores use what a collective touches.
+  auto const copies = b.tensor("copies", {2, 3, 5}, bf16, Role::internal, Memory::private_hbm);
+  for (int side : {0, 1}) b.emit(nki::DmaCopy{copies.pattern(15 * side, {{15, 1}, {1, 15}}), buffers[side].whole()});
   b.on_core(cores - 1, [&] { b.emit(nki::DmaCopy{out.whole(), buffers[hops % 2].whole()}); });
   return std::move(b).finish();
 }

@@ -64,6 +64,23 @@ TEST_CASE("R19: permutes require a ring, all cores and existing channels", "[nki
   check_refused(Permute{.channel = 1}.program(), {"R19", "program", "channel_ids", "channel 1 is used and 0 is not"});
 }
 
+TEST_CASE("R19: both cores use a tensor that a collective touches, or neither", "[nki][validate]") {
+  auto const program = [](int readers) {
+    Draft draft(2, 4);
+    TensorHandle const src = draft.scratch("src", {128}), dst = draft.scratch("dst", {128});
+    TileHandle const tile = draft.filled("tile", 1, 128);
+    draft.on_core(0, [&] { draft.emit(DmaCopy{src.whole(), tile.whole()}); });
+    draft.emit(CoreBarrier{src.whole()});
+    draft.emit(CollectivePermute{src.whole(), dst.whole(), 0});
+    for (int core = 0; core < readers; ++core)
+      draft.on_core(core, [&] { draft.emit(DmaCopy{tile.whole(), dst.whole()}); });
+    return draft.done();
+  };
+  check_accepted(program(0));
+  check_accepted(program(2));
+  check_refused(program(1), {"R19", "program", "dst", "of the two cores only 0 uses it otherwise"});
+}
+
 TEST_CASE("R19: operators of a permute that reduces", "[nki][validate]") {
   auto const program = [](Operator op) {
     Draft draft(1, 2);

@@ -170,6 +170,33 @@ TEST_CASE("R5: a matmul must not accumulate onto a transpose", "[nki][validate]"
   check_accepted(program(false));
 }
 
+TEST_CASE("R5: at most eight accumulation groups are open", "[nki][validate]") {
+  // Each of `groups` results of 128 columns takes its first matmul; then those from `continued` on take another.
+  auto const program = [](Index groups, Index continued) {
+    Draft draft;
+    TileHandle const left = draft.filled("left", 16, 32, ElementType::bfloat16),
+                     right = draft.filled("right", 16, 128, ElementType::bfloat16),
+                     dst = draft.tile("product", Memory::psum, 32, groups * 128, ElementType::float32);
+    auto const multiply = [&](Index group, bool accumulate) {
+      draft.emit(MatMul{dst.columns(group * 128, 128), left.whole(), right.whole(), accumulate});
+    };
+    for (Index group = 0; group < groups; ++group) multiply(group, false);
+    for (Index group = continued; group < groups; ++group) multiply(group, true);
+    return draft.done();
+  };
+  check_accepted(program(8, 0));
+  check_refused(program(9, 0), {"R5", "nc_matmul", "dst", "9 accumulation groups are open at once; at most 8"});
+  // A result of one matmul, and one that is never continued, are not open.
+  check_accepted(program(12, 4));
+  check_refused(program(12, 3), {"R5", "nc_matmul", "dst", "9 accumulation groups are open at once; at most 8"});
+
+  Assumptions const one_per_bank{.one_accumulation_per_bank = true};
+  check_accepted(program(4, 3), one_per_bank);
+  std::vector<Finding> const found = findings(program(4, 2), hardware_of(Target::trn2), 20, one_per_bank);
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found[0].message, Catch::Matchers::ContainsSubstring("2 accumulation groups are open in a bank of psum"));
+}
+
 TEST_CASE("R13: transposes", "[nki][validate]") {
   struct Case {
     Index partitions = 64, elements = 128;

@@ -17,6 +17,7 @@ struct Limits {
   Index hbm_bytes = 0;                 ///< of the whole chip (D)
   Index psum_banks = 8;                ///< per partition (D); 7 where DMA transposes run on TensorE
   Index psum_bank_bytes = 2048;        ///< per partition (D)
+  Index open_accumulations = 8;        ///< accumulation groups that may be outstanding (D)
   Index stationary_columns = 128;      ///< M of a matmul (D)
   Index moving_columns = 512;          ///< N of a matmul with a result of 4 bytes (D; trn3: all of PSUM)
   bool matmul_may_span_banks = false;  ///< of PSUM (D: v4 only)

@@ -19,8 +19,8 @@ class RowStatistics {
     if (builder.program().find("output") < 0) return;
     own_delta_ = RotatingTile(builder, "own_row_delta", columns_);
     product_ = RotatingTile(builder, "dout_times_output", spec.shape.value_dim);
-    row_output_ = RotatingTile(builder, "row_output", spec.shape.value_dim, spec.output_type);
-    row_dout_ = RotatingTile(builder, "row_dout", spec.shape.value_dim, spec.type);
+    row_output_ = RotatingTile(builder, "row_output", spec.shape.value_dim, spec.output_type, loads_under_way);
+    row_dout_ = RotatingTile(builder, "row_dout", spec.shape.value_dim, spec.type, loads_under_way);
   }
 
   RotatingTile negated_lse, delta;  ///< a column per row tile of a head, in the tiles numbered by load()
@@ -76,6 +76,7 @@ class RowStatistics {
 
  private:
   static constexpr float masked_lse = 1e30f;
+  static constexpr int loads_under_way = 8;
 
   Builder* builder_;
   KernelSpec const* spec_;

@@ -1,11 +1,18 @@
 #pragma once
-// Backward pass of one query tile over one tile of keys, in two stages that run concurrently in a pipeline:
-//   slopes      S = Q K^T, P = exp(S - lse), dP = dO V^T, dS = P (dP - delta)
-//   gradients   dV += P^T dO and dK += dS^T Q in PSUM, dQ += dS K in SBUF
-// (Dao, arXiv 2307.08691, section 3.1.2.) No quadratic intermediate is stored.
+// Backward pass of one query tile over one tile of keys, in four stages that run concurrently in a pipeline:
+//   weights    S = Q K^T, P = min(exp(S - lse), 2)
+//   slopes     dP = dO V^T, dS = P (dP - delta)
+//   sums       dV += P^T dO and dK += dS^T Q in PSUM; dS^T
+//   queries    dQ += dS K in SBUF
+// (Dao, arXiv 2307.08691, section 3.1.2.) No quadratic intermediate is stored. S and dP are double-buffered in four
+// banks of PSUM; dK, dV, dQ and dS^T take the others.
 
+#include <array>
+#include <deque>
+#include <functional>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,7 +31,7 @@ struct QuerySection {
 /// Keys whose gradients are summed in PSUM over the query tiles of a section.
 struct KeyTile {
   RowRange rows;
-  Index operands = -1, sums = -1;
+  Index operands = -1, sums = -1, gradients = -1;  ///< tiles by number
 };
 
 /// Unit of work: one query tile with one key tile and one key piece of the mask.
@@ -34,6 +41,14 @@ struct BackwardUnit {
   std::size_t piece = 0;
   bool select = false;
   bool first = false, last = false;  ///< unit of its key tile in its section
+  bool last_of_tile = false;         ///< last unit of its row tile in its section
+};
+
+/// Work list of one backward step.
+struct BackwardStep {
+  std::vector<QuerySection> sections;
+  std::vector<KeyTile> key_tiles;   ///< one entry per visit by a section
+  std::vector<BackwardUnit> units;  ///< by section, then key tile
 };
 
 /// Emits the loads, pipeline stages and gradient results of backward units.
@@ -46,18 +61,17 @@ class BackwardUnits {
         key_rows(most_keys),
         builder_(&builder),
         spec_(&spec),
-        loads_(builder, spec),
+        loads_(builder, spec, 1),
         factors_(logit_factors(spec)) {
     Index const dim = spec.shape.head_dim, value_dim = spec.shape.value_dim,
                 blocks = annulus::detail::ceil_divide(key_rows, tile_rows);
     auto const operand = [&](std::string name, Index elements, Index partitions = tile_rows) {
       return RotatingTile(builder, std::move(name), elements, spec.type, 2, Memory::sbuf, partitions);
     };
-    auto const features = [&](std::string const& name, Chunks const& chunks, Index rows) {
-      return operand(name + "_features", chunks.count() * rows, chunks.largest());
-    };
     auto const both = [&](std::string const& name, Index width, Index rows) {
-      return OperandTiles{features(name, {width}, rows), operand(name + "_tokens", rows / tile_rows * width)};
+      Chunks const chunks{width};
+      return OperandTiles{operand(name + "_features", chunks.count() * rows, chunks.largest()),
+                          operand(name + "_tokens", rows / tile_rows * width)};
     };
     auto const sums = [&](char const* name, Index elements, int rotation = 2, Memory memory = Memory::sbuf) {
       return RotatingTile(builder, name, elements, ElementType::float32, rotation, memory);
@@ -65,10 +79,10 @@ class BackwardUnits {
     q_ = both("q", dim, section_tiles * tile_rows);
     dout_ = both("dout", value_dim, section_tiles * tile_rows);
     k_ = both("k", dim, key_rows);
-    v_features_ = features("v", {value_dim}, key_rows);
+    v_ = both("v", value_dim, key_rows);
     dq_sums_ = sums("dq_sums", section_tiles * dim);
     raw_scores_ = sums("raw_scores", key_rows, 2, Memory::psum);
-    raw_slopes_ = sums("raw_slopes", key_rows, 1, Memory::psum);
+    raw_slopes_ = sums("raw_slopes", key_rows, 2, Memory::psum);
     dq_product_ = sums("dq_product", dim, 1, Memory::psum);
     dk_sums_ = sums("dk_sums", blocks * dim, 1, Memory::psum);
     dv_sums_ = sums("dv_sums", blocks * value_dim, 1, Memory::psum);
@@ -94,62 +108,90 @@ class BackwardUnits {
     statistics_ = &statistics;
   }
 
-  /// Loads q and dout of a section in both layouts, and zeroes its sums of dq.
-  void load_section(QuerySection& section, HeadRows const& queries, HeadRows const& dout) {
+  /// Makes the tiles of a section, and zeroes its sums of dq.
+  void begin_section(QuerySection& section) {
     for (OperandTiles* operand : {&q_, &dout_}) section.operands = operand->make();
     section.sums = dq_sums_.make();
     builder_->emit(Memset{dq_sums_.newest().whole(), 0.0f, Engine::gpsimd});
-    for (Index i = section.first_tile; i < section.last_tile; ++i) {
-      RowTile const& rows = tile(i);
-      both_forms(queries, rows.begin, rows.count, q_, i - section.first_tile, factors_.query_factor);
-      both_forms(dout, rows.begin, rows.count, dout_, i - section.first_tile, 1);
+  }
+
+  /// Starts to load q and dout of a row tile of a section, in the layout that HBM has.
+  void load_rows(QuerySection const& section, RowTile const& rows, Index number, HeadRows const& queries,
+                 HeadRows const& dout) {
+    Index const block = number - section.first_tile;
+    std::array const operands{std::tuple{&q_, queries, factors_.query_factor}, std::tuple{&dout_, dout, 1.0f}};
+    for (auto const& [to, source, factor] : operands) {
+      load(source, rows.begin, rows.count, to->at(section.operands), block);
+      row_layouts_.push_back({section.operands, number, [=, this, to = to, source = source, factor = factor] {
+                                other_layout(source, rows.count, to->at(section.operands), block, factor);
+                              }});
     }
   }
 
-  /// Loads k of a key tile in both layouts, and v by feature.
+  /// Starts to load k and v of a key tile, in the layouts that HBM has. They are complete after complete_keys().
   void load_keys(KeyTile& keys, HeadRows const& k, HeadRows const& v) {
     keys.operands = k_.make();
-    v_features_.make();
-    Index const count = keys.rows.size();
-    for (Index begin = 0; begin < count; begin += tile_rows)
-      both_forms(k, keys.rows.begin + begin, std::min(tile_rows, count - begin), k_, begin / tile_rows, 1);
-    loads_.by_feature(v, keys.rows.begin, count, v_features_.newest(), key_rows);
-  }
-
-  /// One slot of the pipeline: the first stage of `sloped` and the second of `summed`; either may be null.
-  void slot(BackwardUnit const* sloped, BackwardUnit const* summed, std::vector<QuerySection> const& sections,
-            std::vector<KeyTile>& keys) {
-    if (sloped) slope(*sloped, sections[sloped->section], keys[sloped->key_tile]);
-    if (summed) sum(*summed, sections[summed->section], keys[summed->key_tile]);
-  }
-
-  /// Copies the gradients of a key tile, scaled, to SBUF; call after its last unit. Returns dk and dv.
-  std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys) {
-    TileHandle const dk = dk_scaled_.make_tile(), dv = dv_copied_.make_tile();
-    auto const copy = [&](TileHandle const& to, RotatingTile const& sums, Index block, Index dim, float factor) {
-      Index const rows = std::min(tile_rows, keys.rows.size() - block * tile_rows);
-      builder_->emit(Activation{to.part(0, rows, block * dim, dim), Function::copy,
-                                sums[keys.sums].part(0, rows, block * dim, dim), 0.0f, factor});
-    };
-    for (Index block = 0; block * tile_rows < keys.rows.size(); ++block) {
-      copy(dk, dk_sums_, block, spec_->shape.head_dim, product_slope());
-      copy(dv, dv_sums_, block, spec_->shape.value_dim, 1);
+    v_.make();
+    Index const count = keys.rows.size(), number = keys.operands;
+    for (auto const& [to, source] : {std::pair{&k_, k}, std::pair{&v_, v}}) {
+      load(source, keys.rows.begin, count, to->at(number), 0);
+      for (Index block = 0; block * tile_rows < count; ++block)
+        key_layouts_.push_back({number, 0, [=, this, to = to, source = source] {
+                                  other_layout(source, std::min(tile_rows, count - block * tile_rows), to->at(number),
+                                               block, 1);
+                                }});
     }
-    return {dk, dv};
+  }
+
+  /// Lets TensorE begin to transpose the operands loaded so far to the layout that HBM does not have: one block in each
+  /// slot, so that the pipeline keeps running.
+  void begin_layouts() { ready_keys_ = key_layouts_.size(), ready_rows_ = row_layouts_.size(); }
+
+  /// Completes both layouts of a key tile, as far as slots have not.
+  void complete_keys(KeyTile const& keys) {
+    while (!key_layouts_.empty() && key_layouts_.front().number <= keys.operands) next_of(key_layouts_, ready_keys_);
+  }
+
+  /// The same for the rows of a section up to and including a row tile.
+  void complete_rows(QuerySection const& section, Index tile) {
+    while (!row_layouts_.empty() &&
+           std::pair{row_layouts_.front().number, row_layouts_.front().tile} <= std::pair{section.operands, tile})
+      next_of(row_layouts_, ready_rows_);
+  }
+
+  /// One slot of the pipeline: the units that are in its stages, in the order of the stages; each may be null.
+  void slot(BackwardUnit const* weighed, BackwardUnit const* sloped, BackwardUnit const* summed,
+            BackwardUnit const* finished, BackwardStep& step) {
+    auto const call = [&](auto stage, BackwardUnit const* unit) {
+      if (unit) (this->*stage)(*unit, step.sections[unit->section], step.key_tiles[unit->key_tile]);
+    };
+    call(&BackwardUnits::weigh, weighed);
+    call(&BackwardUnits::slope, sloped);
+    if (ready_keys_ > 0)
+      next_of(key_layouts_, ready_keys_);
+    else if (ready_rows_ > 0)
+      next_of(row_layouts_, ready_rows_);
+    call(&BackwardUnits::sum, summed);
+    call(&BackwardUnits::add_to_queries, finished);
+  }
+
+  /// The gradients of a key tile, scaled, in SBUF; after its last unit has been summed. Returns dk and dv.
+  std::pair<TileHandle, TileHandle> key_gradients(KeyTile const& keys) const {
+    return {dk_scaled_[keys.gradients], dv_copied_[keys.gradients]};
   }
 
   /// Copies the dq of a row tile of a section, scaled, to another SBUF tile.
   TileHandle query_gradient(QuerySection const& section, Index number) {
     TileHandle const scaled = dq_scaled_.make_tile();
     Index const dim = spec_->shape.head_dim, rows = tile(number).count;
-    builder_->emit(TensorScalar{.dst = scaled.part(0, rows, 0, dim),
-                                .data = dq_sums_[section.sums].part(0, rows, (number - section.first_tile) * dim, dim),
-                                .operand0 = product_slope() * factors_.query_factor});
+    builder_->emit(Activation{scaled.part(0, rows, 0, dim), Function::copy,
+                              dq_sums_[section.sums].part(0, rows, (number - section.first_tile) * dim, dim), 0.0f,
+                              product_slope() * factors_.query_factor});
     return scaled;
   }
 
  private:
-  /// The two layouts of an operand, by feature and by token.
+  /// The tiles of an operand in both layouts, by feature and by token.
   struct OperandTiles {
     RotatingTile features, tokens;
 
@@ -158,124 +200,180 @@ class BackwardUnits {
       features.make();
       return tokens.make();
     }
+    std::pair<TileHandle, TileHandle> at(Index number) const { return {features[number], tokens[number]}; }
   };
+  using Layouts = std::pair<TileHandle, TileHandle>;
+
+  /// A layout that TensorE has yet to make.
+  struct Layout {
+    Index number;  ///< of the operand's tiles
+    Index tile;    ///< row tile
+    std::function<void()> make;
+  };
+
+  static void next_of(std::deque<Layout>& layouts, std::size_t& ready) {
+    layouts.front().make();
+    layouts.pop_front();
+    ready -= ready > 0;
+  }
 
   RowTile const& tile(Index number) const { return (*tiles_)[static_cast<std::size_t>(number)]; }
 
   /// d logit / d (q . k), without the derivative of the soft cap.
   float product_slope() const { return factors_.multiplier * factors_.inner; }
 
-  /// Loads rows in the layout that HBM has (by feature or by token) and transposes them to the other with TensorE.
-  void both_forms(HeadRows const& source, Affine const& begin, Index rows, OperandTiles const& to, Index block,
-                  float factor) {
-    Chunks const chunks{source.dim};
-    TileHandle const features = to.features.newest(), tokens = to.tokens.newest();
-    Index const pitch = features.elements / chunks.count();
-    auto const feature = [&](Index c) { return features.part(0, chunks.size(c), c * pitch + block * tile_rows, rows); };
-    auto const token = [&](Index c) {
-      return tokens.part(0, rows, block * source.dim + c * tile_rows, chunks.size(c));
-    };
-    auto const scale = [&](Access const& part) {
-      if (factor != 1) builder_->emit(TensorScalar{.dst = part, .data = part, .operand0 = factor});
-    };
-    if (source.by_token) {
+  /// Loads rows in the layout that HBM has, from block `block` of 128 rows on.
+  void load(HeadRows const& source, Affine const& begin, Index rows, Layouts const& to, Index block) {
+    auto const& [features, tokens] = to;
+    if (source.by_token)
       loads_.by_token(source, begin, rows, tokens, block);
-      scale(tokens.part(0, rows, block * source.dim, source.dim));
-      for (Index c = 0; c < chunks.count(); ++c)
-        loads_.transpose(
-            rows, chunks.size(c), 1, [&](Index) { return token(c); }, feature(c), Engine::scalar);
-    } else {
-      loads_.by_feature(source, begin, rows, features, pitch, block * tile_rows);
-      for (Index c = 0; c < chunks.count(); ++c) {
-        scale(feature(c));
-        loads_.transpose(
-            chunks.size(c), rows, 1, [&](Index) { return feature(c); }, token(c), Engine::scalar);
-      }
+    else
+      loads_.by_feature(source, begin, rows, features, features.elements / Chunks{source.dim}.count(),
+                        block * tile_rows);
+  }
+
+  /// Multiplies a block of loaded rows by a factor, and transposes it to the layout that HBM does not have.
+  void other_layout(HeadRows const& source, Index rows, Layouts const& of, Index block, float factor) {
+    auto const& [features, tokens] = of;
+    Chunks const chunks{source.dim};
+    for (Index c = 0; c < chunks.count(); ++c) {
+      Access const feature =
+          features.part(0, chunks.size(c), c * (features.elements / chunks.count()) + block * tile_rows, rows);
+      Access const token = tokens.part(0, rows, block * source.dim + c * tile_rows, chunks.size(c));
+      Access const &from = source.by_token ? token : feature, &to = source.by_token ? feature : token;
+      if (factor != 1) builder_->emit(TensorScalar{.dst = from, .data = from, .operand0 = factor});
+      loads_.transpose(
+          from.partitions(), from.elements(), 1, [&](Index) { return from; }, to, Engine::scalar);
     }
   }
 
-  void slope(BackwardUnit const& unit, QuerySection const& section, KeyTile const& keys) {
-    Index const rows = tile(unit.tile).count, count = keys.rows.size(), place = unit.tile - section.first_tile;
-    auto const part = [&](TileHandle const& tile) { return tile.part(0, rows, 0, count); };
-    // Products of the query rows with the keys, summed over the features.
-    auto const product = [&](RotatingTile& sums, Chunks const& chunks, RotatingTile const& queries,
-                             RotatingTile const& of_keys) {
-      Access const to = part(sums.make_tile());
-      for (Index c = 0; c < chunks.count(); ++c)
-        builder_->emit(
-            MatMul{to, queries[section.operands].part(0, chunks.size(c), (c * section_tiles + place) * tile_rows, rows),
-                   of_keys[keys.operands].part(0, chunks.size(c), c * key_rows, count), c > 0});
-      return to;
-    };
-    Access source = product(raw_scores_, {spec_->shape.head_dim}, q_.features, k_.features), tangent;
-    Access const raw_slopes = product(raw_slopes_, {spec_->shape.value_dim}, dout_.features, v_features_);
+  /// Tiles of a unit in the pipeline, by number.
+  struct InFlight {
+    Index weights = -1, tangents = -1, slopes = -1, transposed = -1;
+  };
+
+  Access unit_part(TileHandle const& tile_of_unit, BackwardUnit const& unit, KeyTile const& keys) const {
+    return tile_of_unit.part(0, tile(unit.tile).count, 0, keys.rows.size());
+  }
+
+  /// Products of the query rows with the keys, summed over the features.
+  Access product(RotatingTile& sums, OperandTiles const& queries, OperandTiles const& of_keys, Index dim,
+                 BackwardUnit const& unit, QuerySection const& section, KeyTile const& keys) {
+    Access const to = unit_part(sums.make_tile(), unit, keys);
+    Chunks const chunks{dim};
+    Index const place = unit.tile - section.first_tile;
+    for (Index c = 0; c < chunks.count(); ++c)
+      builder_->emit(MatMul{to,
+                            queries.features[section.operands].part(
+                                0, chunks.size(c), (c * section_tiles + place) * tile_rows, to.partitions()),
+                            of_keys.features[keys.operands].part(0, chunks.size(c), c * key_rows, to.elements()),
+                            c > 0});
+    return to;
+  }
+
+  Access number_of(RotatingTile const& numbers, BackwardUnit const& unit, QuerySection const& section) const {
+    return numbers[section.numbers].part(0, tile(unit.tile).count, unit.tile, 1);
+  }
+
+  void weigh(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
+    InFlight& now = flights_[&unit];
+    Access source = product(raw_scores_, q_, k_, spec_->shape.head_dim, unit, section, keys);
     if (factors_.capped) {
-      tangent = part(tangents_.make_tile());
+      now.tangents = tangents_.make();
+      Access const tangent = unit_part(tangents_.newest(), unit, keys);
       builder_->emit(Activation{tangent, Function::tanh, source, 0.0f, factors_.inner});
       source = tangent;
     }
     if (unit.select) {
-      Access const selected = part(scores_.make_tile());
+      Access const selected = unit_part(scores_.make_tile(), unit, keys);
       builder_->emit(RangeSelect{selected, source, Operator::greater_equal, Operator::less,
                                  bounds_->bound(false, bounds_number_, unit.piece, unit.tile),
                                  bounds_->bound(true, bounds_number_, unit.piece, unit.tile),
                                  ReduceCommand::reset_reduce, std::nullopt, Operator::maximum, keys.rows.begin});
       source = selected;
     }
-    auto const number = [&](RotatingTile const& of) { return of[section.numbers].part(0, rows, unit.tile, 1); };
-    Access const weights = part(probabilities_.make_tile());
-    builder_->emit(Activation{weights, Function::exp, source, number(statistics_->negated_lse), factors_.multiplier});
-    Access const slope = part(slopes_.make_tile());
-    builder_->emit(ScalarTensorTensor{slope, raw_slopes, Operator::subtract, number(statistics_->delta),
+    now.weights = probabilities_.make();
+    Access const weights = unit_part(probabilities_.newest(), unit, keys);
+    builder_->emit(Activation{weights, Function::exp, source, number_of(statistics_->negated_lse, unit, section),
+                              factors_.multiplier});
+  }
+
+  void slope(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
+    InFlight& now = flights_[&unit];
+    Access const raw = product(raw_slopes_, dout_, v_, spec_->shape.value_dim, unit, section, keys);
+    // A weight exceeds 1 by rounding only, unless lse is of other scores: then it may be infinite, and 0 times it NaN.
+    Access const weights = unit_part(probabilities_[now.weights], unit, keys);
+    builder_->emit(TensorScalar{.dst = weights, .data = weights, .op0 = Operator::minimum, .operand0 = 2.0f});
+    now.slopes = slopes_.make();
+    Access const slope = unit_part(slopes_.newest(), unit, keys);
+    builder_->emit(ScalarTensorTensor{slope, raw, Operator::subtract, number_of(statistics_->delta, unit, section),
                                       Operator::multiply, weights, false, false});
     if (factors_.capped) {
-      Access const of_cap = part(cap_slopes_.make_tile());
+      Access const of_cap = unit_part(cap_slopes_.make_tile(), unit, keys),
+                   tangent = unit_part(tangents_[now.tangents], unit, keys);
       builder_->emit(TensorTensor{of_cap, tangent, tangent, Operator::multiply, Engine::gpsimd});
       builder_->emit(
           TensorScalar{of_cap, of_cap, Operator::multiply, -1.0f, false, Operator::add, 1.0f, false, Engine::scalar});
       builder_->emit(TensorTensor{slope, slope, of_cap, Operator::multiply, Engine::vector});
     }
-    weights_[&unit] = probabilities_.newest_number();
   }
 
   void sum(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
-    Index const rows = tile(unit.tile).count, count = keys.rows.size(),
-                blocks = annulus::detail::ceil_divide(count, tile_rows), dim = spec_->shape.head_dim,
-                value_dim = spec_->shape.value_dim, place = unit.tile - section.first_tile;
-    auto const in_block = [&](Index block) { return std::min(tile_rows, count - block * tile_rows); };
-    Index const number = weights_.extract(&unit).mapped();
-    TileHandle const probabilities = probabilities_[number], slopes = slopes_[number];
+    InFlight& now = flights_[&unit];
+    Index const rows = tile(unit.tile).count, count = keys.rows.size(), place = unit.tile - section.first_tile;
+    TileHandle const probabilities = probabilities_[now.weights], slopes = slopes_[now.slopes];
     if (unit.first) {
       keys.sums = dk_sums_.make();
       dv_sums_.make();
     }
-    auto const add_products = [&](RotatingTile const& sums, TileHandle const& weights, RotatingTile const& queries,
-                                  Index width) {
-      for (Index block = 0; block < blocks; ++block)
-        builder_->emit(MatMul{sums[keys.sums].part(0, in_block(block), block * width, width),
-                              weights.part(0, rows, block * tile_rows, in_block(block)),
-                              queries[section.operands].part(0, rows, place * width, width), !unit.first});
+    if (unit.last) {
+      keys.gradients = dk_scaled_.make();
+      dv_copied_.make();
+    }
+    auto const add_products = [&](RotatingTile const& sums, TileHandle const& weights, OperandTiles const& queries,
+                                  Index width, RotatingTile const& to, float factor) {
+      for (Index begin = 0; begin < count; begin += tile_rows) {
+        Index const block = begin / tile_rows, size = std::min(tile_rows, count - begin);
+        Access const total = sums[keys.sums].part(0, size, block * width, width);
+        builder_->emit(MatMul{total, weights.part(0, rows, begin, size),
+                              queries.tokens[section.operands].part(0, rows, place * width, width), !unit.first});
+      }
+      if (!unit.last) return;
+      auto const copy = [&](Index size, Index first, Index blocks) {
+        auto const part = [&](RotatingTile const& of, Index number) {
+          return of[number].part(0, size, first * width, blocks * width);
+        };
+        if (size > 0 && blocks > 0)
+          builder_->emit(Activation{part(to, keys.gradients), Function::copy, part(sums, keys.sums), 0.0f, factor});
+      };
+      copy(tile_rows, 0, count / tile_rows);
+      copy(count % tile_rows, count / tile_rows, 1);
     };
-    add_products(dv_sums_, probabilities, dout_.tokens, value_dim);
-    add_products(dk_sums_, slopes, q_.tokens, dim);
+    add_products(dv_sums_, probabilities, dout_, spec_->shape.value_dim, dv_copied_, 1);
+    add_products(dk_sums_, slopes, q_, spec_->shape.head_dim, dk_scaled_, product_slope());
 
-    TileHandle const transposed = transposed_.make_tile();
-    Index const whole = count / tile_rows;
-    if (whole > 0)
+    now.transposed = transposed_.make();
+    TileHandle const transposed = transposed_.newest();
+    auto const turn = [&](Index first, Index size, Index blocks) {
+      if (size == 0 || blocks == 0) return;
       loads_.transpose(
-          rows, tile_rows, whole, [&](Index block) { return slopes.part(0, rows, block * tile_rows, tile_rows); },
-          rows == tile_rows ? transposed.part(0, tile_rows, 0, whole * tile_rows)
-                            : transposed.pattern(0, tile_rows, 0, {{tile_rows, whole}, {1, rows}}),
-          Engine::scalar);
-    if (whole < blocks)
-      loads_.transpose(
-          rows, in_block(whole), 1, [&](Index) { return slopes.part(0, rows, whole * tile_rows, in_block(whole)); },
-          transposed.part(0, in_block(whole), whole * tile_rows, rows), Engine::scalar);
+          rows, size, blocks, [&](Index block) { return slopes.part(0, rows, (first + block) * tile_rows, size); },
+          transposed.pattern(0, size, first * tile_rows, {{tile_rows, blocks}, {1, rows}}), Engine::scalar);
+    };
+    turn(0, tile_rows, count / tile_rows);
+    turn(count / tile_rows, count % tile_rows, 1);
+  }
+
+  void add_to_queries(BackwardUnit const& unit, QuerySection const& section, KeyTile& keys) {
+    Index const rows = tile(unit.tile).count, count = keys.rows.size(), dim = spec_->shape.head_dim;
+    TileHandle const transposed = transposed_[flights_.extract(&unit).mapped().transposed];
     Access const step = dq_product_.make_tile().part(0, rows, 0, dim),
-                 total = dq_sums_[section.sums].part(0, rows, place * dim, dim);
-    for (Index block = 0; block < blocks; ++block)
-      builder_->emit(MatMul{step, transposed.part(0, in_block(block), block * tile_rows, rows),
-                            k_.tokens[keys.operands].part(0, in_block(block), block * dim, dim), block > 0});
+                 total = dq_sums_[section.sums].part(0, rows, (unit.tile - section.first_tile) * dim, dim);
+    for (Index begin = 0; begin < count; begin += tile_rows) {
+      Index const size = std::min(tile_rows, count - begin);
+      builder_->emit(MatMul{step, transposed.part(0, size, begin, rows),
+                            k_.tokens[keys.operands].part(0, size, begin / tile_rows * dim, dim), begin > 0});
+    }
     builder_->emit(TensorTensor{total, total, step, Operator::add, Engine::vector});
   }
 
@@ -283,21 +381,16 @@ class BackwardUnits {
   KernelSpec const* spec_;
   OperandLoads loads_;
   LogitFactors factors_;
-  OperandTiles q_, dout_, k_;
-  RotatingTile v_features_, dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_,
-      cap_slopes_, probabilities_, slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;
+  OperandTiles q_, dout_, k_, v_;
+  RotatingTile dq_sums_, raw_scores_, raw_slopes_, dq_product_, dk_sums_, dv_sums_, scores_, tangents_, cap_slopes_,
+      probabilities_, slopes_, transposed_, dk_scaled_, dv_copied_, dq_scaled_;
   std::vector<RowTile> const* tiles_ = nullptr;
   BoundsTiles const* bounds_ = nullptr;
   Index bounds_number_ = -1;
   RowStatistics const* statistics_ = nullptr;
-  std::map<BackwardUnit const*, Index> weights_;  // of units between the stages: numbers in probabilities_ and slopes_
-};
-
-/// Work list of one backward step.
-struct BackwardStep {
-  std::vector<QuerySection> sections;
-  std::vector<KeyTile> key_tiles;   ///< one entry per visit by a section
-  std::vector<BackwardUnit> units;  ///< by section, then key tile
+  std::deque<Layout> key_layouts_, row_layouts_;
+  std::size_t ready_keys_ = 0, ready_rows_ = 0;  ///< of these, the first ones whose data should have arrived
+  std::map<BackwardUnit const*, InFlight> flights_;
 };
 
 /// Lists the units with at least one visible pair; `own`: of the rank's own keys, else of any other rank's keys.
@@ -308,6 +401,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
     for (Index first = 0; first < std::ssize(tiles); first += section_tiles) {
       QuerySection const section{
           .head = head, .first_tile = first, .last_tile = std::min(std::ssize(tiles), first + section_tiles)};
+      std::map<Index, std::size_t> last_units;  // by row tile
       for (Index begin = 0; begin < spec.local_keys; begin += key_rows) {
         RowRange const keys{begin, std::min(begin + key_rows, spec.local_keys)};
         std::size_t const before = step.units.size();
@@ -320,6 +414,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
                                   .tile = tile,
                                   .piece = piece,
                                   .select = !cover.full(keys)});
+            last_units[tile] = step.units.size() - 1;
           }
         check_units(step.units.size());
         if (step.units.size() == before) continue;
@@ -327,6 +422,7 @@ inline BackwardStep backward_step(KernelSpec const& spec, RingMask const& mask, 
         step.units.back().last = true;
         step.key_tiles.push_back({.rows = keys});
       }
+      for (auto const& [tile, unit] : last_units) step.units[unit].last_of_tile = true;
       step.sections.push_back(section);
     }
   return step;

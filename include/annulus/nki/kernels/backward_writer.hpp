@@ -38,8 +38,8 @@ class BackwardRound {
         round_(&round),
         adds_(tensors.old_gradients[0].buffer >= 0),
         computes_delta_(tensors.delta.buffer < 0),
-        own_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, true)),
-        others_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, false)) {
+        others_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, false)),
+        step_(backward_step(spec, mask, round.tiles, parts.units.section_tiles, parts.units.key_rows, true)) {
     int const ranks = builder.program().ranks;
     steps_ = ranks > 1 && !others_.units.empty() ? ranks : 1;
     bool const queries_travel = spec.travels == RotatingSide::queries;
@@ -134,50 +134,115 @@ class BackwardRound {
     for (HeadRows const& part : key_parts_) builder_->emit(CoreBarrier{part.tensor.whole()});
   }
 
+  /// The work of a step, and the loads of the first section and keys of the next one.
   void work(int number) {
-    BackwardStep step = number == 0 ? own_ : others_;
-    bool const query_gradients_add = !queries_.travels() && (adds_ || number > 0);
     auto& units = parts_->units;
+    if (number > 0) step_ = std::move(next_step_);
+    next_step_ = number + 1 < steps_ ? others_ : BackwardStep{};
+    auto const section_at = [&](std::size_t s) {
+      bool const here = s < step_.sections.size();
+      std::size_t const at = here ? s : s - step_.sections.size();
+      auto& sections = here ? step_.sections : next_step_.sections;
+      return std::pair{at < sections.size() ? &sections[at] : nullptr, here ? number : number + 1};
+    };
+    // Keys of the next two visits are on their way to SBUF.
+    auto const load_keys = [&](std::size_t visit) {
+      bool const here = visit < step_.key_tiles.size();
+      std::size_t const at = here ? visit : visit - step_.key_tiles.size();
+      auto& keys = here ? step_.key_tiles : next_step_.key_tiles;
+      int const step = here ? number : number + 1;
+      if (at < keys.size() && keys[at].operands < 0)
+        units.load_keys(keys[at], keys_.head(0, step), keys_.head(1, step));
+    };
+    for (std::size_t visit : {0, 1}) load_keys(visit);
+    if (number == 0) begin_section(step_.sections[0], number);
+    if (number == 0) load_rows(step_.sections[0], number, 0, 1);
+
     std::size_t unit = 0, visit = 0;
-    Index numbers = -1;
-    for (std::size_t s = 0; s < step.sections.size(); ++s) {
-      QuerySection& section = step.sections[s];
-      auto const queries = [&](std::size_t operand) { return queries_.head(operand, number, section.head); };
-      if (s == 0 || step.sections[s - 1].head != section.head)
-        numbers = parts_->numbers.load(round_->tiles, queries(2), queries(3));
-      section.numbers = numbers;
+    for (std::size_t s = 0; s < step_.sections.size(); ++s) {
+      QuerySection& section = step_.sections[s];
       std::size_t unit_end = unit, visit_end = visit;
-      for (; unit_end < step.units.size() && step.units[unit_end].section == s; ++unit_end)
-        visit_end = step.units[unit_end].key_tile + 1;
-      if (unit == unit_end && query_gradients_add) continue;
-      units.load_section(section, queries(0), queries(1));
-      auto const load_keys = [&](std::size_t place) {
-        if (place < visit_end) units.load_keys(step.key_tiles[place], keys_.head(0, number), keys_.head(1, number));
-      };
-      load_keys(visit);
-      BackwardUnit const* before = nullptr;
-      auto const advance = [&](BackwardUnit const* next) {
-        units.slot(next, before, step.sections, step.key_tiles);
-        if (before && before->last) store_keys(step.key_tiles[before->key_tile], number);
-        before = next;
-      };
+      for (; unit_end < step_.units.size() && step_.units[unit_end].section == s; ++unit_end)
+        visit_end = step_.units[unit_end].key_tile + 1;
+      // Not earlier than in the second half, when a permute should have brought them.
+      auto const [next, next_number] = section_at(s + 1);
+      Index const first_part = static_cast<Index>(visit + (visit_end - visit) / 2),
+                  parts = static_cast<Index>(visit_end) - first_part;
       std::vector<Body> visits;
       for (; visit < visit_end; ++visit)
-        visits.push_back(builder_->collect([&] {
+        visits.push_back(builder_->collect([&, next = next, next_number = next_number] {
+          units.begin_layouts();
           load_keys(visit + 1);
+          load_keys(visit + 2);
+          if (auto const part = static_cast<Index>(visit) - first_part; next && part >= 0) {
+            if (part == 0) begin_section(*next, next_number);
+            load_rows(*next, next_number, part, parts);
+          }
+          units.complete_keys(step_.key_tiles[visit]);
           std::vector<Body> slots;
-          for (; unit < unit_end && step.units[unit].key_tile == visit; ++unit)
-            slots.push_back(builder_->collect([&] { advance(&step.units[unit]); }));
+          for (; unit < unit_end && step_.units[unit].key_tile == visit; ++unit)
+            slots.push_back(builder_->collect([&] {
+              units.complete_rows(section, step_.units[unit].tile);
+              advance(&step_.units[unit], number);
+            }));
           append_rolled(*builder_, "query_tile", std::move(slots));
         }));
       append_rolled(*builder_, "key_tile", std::move(visits));
-      advance(nullptr);
-      emit_rolled(*builder_, "row_tile", section.first_tile, section.last_tile, [&](Index tile) {
-        parts_->gradients.store(gradients_[0].target(number).head(section.head),
-                                round_->tiles[static_cast<std::size_t>(tile)], units.query_gradient(section, tile),
-                                query_gradients_add);
-      });
+      for (std::size_t stage = 0; stage + 1 < pipeline_.size(); ++stage) advance(nullptr, number);
+      if (next && parts == 0) {
+        begin_section(*next, next_number);
+        load_rows(*next, next_number, 0, 1);
+      }
+      store_untouched_queries(section, number);
     }
+  }
+
+  void begin_section(QuerySection& section, int step) {
+    if (numbered_ != std::pair{step, section.head}) {
+      numbers_ = parts_->numbers.load(round_->tiles, queries_.head(2, step, section.head),
+                                      queries_.head(3, step, section.head));
+      numbered_ = {step, section.head};
+    }
+    section.numbers = numbers_;
+    parts_->units.begin_section(section);
+  }
+
+  /// Loads part `part` of `parts` of the rows of a section.
+  void load_rows(QuerySection const& section, int step, Index part, Index parts) {
+    Index const tiles = section.last_tile - section.first_tile;
+    for (Index i = tiles * part / parts; i < tiles * (part + 1) / parts; ++i) {
+      Index const tile = section.first_tile + i;
+      parts_->units.load_rows(section, round_->tiles[static_cast<std::size_t>(tile)], tile,
+                              queries_.head(0, step, section.head), queries_.head(1, step, section.head));
+    }
+  }
+
+  /// Moves the pipeline on by one slot; `next` enters it, null: nothing.
+  void advance(BackwardUnit const* next, int number) {
+    std::ranges::rotate(pipeline_, pipeline_.end() - 1);
+    pipeline_[0] = next;
+    auto const& [weighed, sloped, summed, finished] = pipeline_;
+    parts_->units.slot(weighed, sloped, summed, finished, step_);
+    if (summed && summed->last) store_keys(step_.key_tiles[summed->key_tile], number);
+    if (finished && finished->last_of_tile) store_queries(step_.sections[finished->section], finished->tile, number);
+  }
+
+  bool query_gradients_add(int number) const { return !queries_.travels() && (adds_ || number > 0); }
+
+  void store_queries(QuerySection const& section, Index tile, int number) {
+    parts_->gradients.store(gradients_[0].target(number).head(section.head),
+                            round_->tiles[static_cast<std::size_t>(tile)], parts_->units.query_gradient(section, tile),
+                            query_gradients_add(number));
+  }
+
+  /// Stores the zero gradients of row tiles without a unit.
+  void store_untouched_queries(QuerySection const& section, int number) {
+    if (query_gradients_add(number)) return;
+    std::vector<char> touched(round_->tiles.size(), false);
+    for (BackwardUnit const& unit : step_.units)
+      if (&step_.sections[unit.section] == &section) touched[static_cast<std::size_t>(unit.tile)] = true;
+    for (Index tile = section.first_tile; tile < section.last_tile; ++tile)
+      if (!touched[static_cast<std::size_t>(tile)]) store_queries(section, tile, number);
   }
 
   void store_keys(KeyTile const& keys, int number) {
@@ -195,13 +260,17 @@ class BackwardRound {
   BackwardParts* parts_;
   Round const* round_;
   bool adds_, computes_delta_;
-  BackwardStep own_, others_;
+  BackwardStep others_;            // template of all steps but the first
+  BackwardStep step_, next_step_;  // the step that is being written, and the one after it
   int steps_ = 1;
   RotatingBuffers queries_;                 // q, dout, lse, delta
   RotatingBuffers keys_;                    // k, v
   std::vector<CarriedGradient> gradients_;  // dq, dk, dv
   std::array<HeadRows, 2> key_parts_;
   std::vector<char> touched_keys_;
+  std::array<BackwardUnit const*, 4> pipeline_{};  // units in the stages
+  std::pair<int, Index> numbered_{-1, -1};         // step and head of numbers_
+  Index numbers_ = -1;                             // tiles of lse and delta
 };
 
 /// Writes the programs of BackwardKernel.
@@ -242,8 +311,9 @@ class BackwardWriter {
  private:
   void fit() {
     Index const widest = spec_.widest();
-    // Sums of dK and dV of a key tile take a PSUM bank each.
-    key_rows_ = std::min(std::clamp(widest_dim / widest, Index{1}, Index{4}),
+    // Sums of dK and dV of a key tile take a PSUM bank each. With three blocks of 128 keys these are six accumulation
+    // groups, and that of dQ is a seventh; eight may be open.
+    key_rows_ = std::min(std::clamp(widest_dim / widest, Index{1}, Index{3}),
                          annulus::detail::ceil_divide(spec_.local_keys, tile_rows)) *
                 tile_rows;
     Index const budget = hardware_of(spec_.target).limits.sbuf_bytes - 48 * 1024, element = bytes_of(spec_.type);

@@ -9,9 +9,10 @@ namespace annulus::nki {
 
 /// Results of a forward kernel, and its sink logits.
 struct ForwardOutputs {
-  TensorHandle output;  ///< [batch, query_heads, rows, value_dim]
-  TensorHandle lse;     ///< [batch, query_heads, 128, columns]; without buffer: not requested
-  TensorHandle sinks;   ///< sink logits [batch, query_heads, n]; without buffer: none
+  TensorHandle output;        ///< [batch, query_heads, rows, value_dim]
+  TensorHandle lse;           ///< [batch, query_heads, 128, columns]; without buffer: not requested
+  TensorHandle sinks;         ///< sink logits [batch, query_heads, n]; without buffer: none
+  TensorHandle beyond_range;  ///< [batch, query_heads, 128, columns]; without buffer: not requested
 };
 
 /// Normalises and stores finished row tiles.
@@ -37,6 +38,11 @@ class ForwardFinish {
       correction_ = tile("sink_correction");
       sink_sum_ = tile("sink_sum");
     }
+    if (outputs_.beyond_range.buffer >= 0) {
+      below_ = tile("sum_too_small");
+      above_ = tile("sum_too_large");
+      zero_ = tile("zero", ElementType::float32, 1);
+    }
     Index const dim = spec.shape.value_dim;
     output_ = RotatingTile(builder, "output_tile", batched_tiles * dim, spec.output_type, 3);
     if (!state.resident) accumulator_ = RotatingTile(builder, "finished_accumulator", dim, ElementType::float32, 8);
@@ -54,10 +60,12 @@ class ForwardFinish {
     Access const negated_maximum = state_.negated_maximum.columns(first_column_, count_),
                  sum = state_.sum.columns(first_column_, count_);
     Index const heads = spec_->query_heads_per_item();
+    if (outputs_.beyond_range.buffer >= 0) take_sums(round, head, tiles, range, negated_maximum, sum);
     if (spec_->sinks > 0) add_sinks(negated_maximum, sum, round.item * heads + head);
     for (RotatingTile* tile : {&sum_, &scale_}) tile->make();
     // A row that saw no key has the sum 0 and an accumulator of zeros, so any finite factor is correct.
-    builder_->emit(TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum});
+    builder_->emit(
+        TensorScalar{some(sum_), sum, Operator::maximum, smallest_sum, false, Operator::minimum, 1 / smallest_sum});
     builder_->emit(Reciprocal{some(scale_), some(sum_)});
     if (spec_->sinks > 0)
       builder_->emit(TensorTensor{some(scale_), some(scale_), some(correction_), Operator::multiply, Engine::vector});
@@ -68,7 +76,7 @@ class ForwardFinish {
     if (outputs_.lse.buffer < 0) return;
     HeadRows const lse = round.in_argument(outputs_.lse, heads, tile_rows, spec_->columns()).head(head);
     write_lse(negated_maximum, tiles, lse);
-    if (spec_->local_queries % tile_rows != 0 && range.end == std::ssize(round.tiles))
+    if (ends_ragged(round, range))
       pad_columns(*builder_, padding_.make_tile(), lse, 1, spec_->local_queries, round.shared);
   }
 
@@ -77,6 +85,30 @@ class ForwardFinish {
   static constexpr float smallest_sum = 0x1p-60f;
   /// Negated maxima above this limit belong to masked rows.
   static constexpr float masked_limit = 0.5f * empty_negated_maximum;
+
+  bool ends_ragged(Round const& round, RowRange range) const {
+    return spec_->local_queries % tile_rows != 0 && range.end == std::ssize(round.tiles);
+  }
+
+  /// For keys that are stationary: copies the sums, which follow the accumulator of each row tile, and reports rows
+  /// whose sum of weights relative to 0, not to the row's maximum, is outside of what the logarithm accepts.
+  void take_sums(Round const& round, Index head, std::vector<RowTile> const& tiles, RowRange range,
+                 Access const& negated_maximum, Access const& sum) {
+    Index const dim = spec_->shape.value_dim;
+    builder_->emit(TensorCopy{
+        sum, state_.accumulator.pattern(0, tile_rows, first_column_ * (dim + 1) + dim, {{dim + 1, count_}})});
+    builder_->emit(
+        TensorScalar{negated_maximum, sum, Operator::equal, 0.0f, false, Operator::multiply, empty_negated_maximum});
+    for (RotatingTile* tile : {&below_, &above_}) tile->make();
+    builder_->emit(TensorScalar{.dst = some(below_), .data = sum, .op0 = Operator::less, .operand0 = smallest_sum});
+    builder_->emit(
+        TensorScalar{.dst = some(above_), .data = sum, .op0 = Operator::greater, .operand0 = 1 / smallest_sum});
+    builder_->emit(TensorTensor{some(below_), some(below_), some(above_), Operator::add, Engine::gpsimd});
+    HeadRows const to =
+        round.in_argument(outputs_.beyond_range, spec_->query_heads_per_item(), tile_rows, spec_->columns()).head(head);
+    store_columns(*builder_, below_.newest(), tiles, to);
+    if (ends_ragged(round, range)) pad_columns(*builder_, zero_.make_tile(), to, 1, spec_->local_queries, round.shared);
+  }
 
   Access some(RotatingTile const& tile) const { return tile.newest().columns(0, count_); }
 
@@ -132,7 +164,7 @@ class ForwardFinish {
           TileHandle const batch = output_.make_tile();
           for (Index i = first; i < first + count; ++i) {
             RowTile const& tile = tiles[static_cast<std::size_t>(i)];
-            Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * dim, dim);
+            Access source = state_.accumulator.part(0, tile.count, (first_column_ + i) * state_.pitch, dim);
             if (!state_.resident) {
               source = accumulator_.make_tile().part(0, tile.count, 0, dim);
               builder_->emit(DmaCopy{source, state_.in_hbm(head, tile)});
@@ -155,7 +187,7 @@ class ForwardFinish {
   ForwardOutputs outputs_;
   Index first_column_ = 0, count_ = 0;
   RotatingTile sum_, scale_, logarithm_, masked_, lse_, sink_, sink_maximum_, sink_weights_, correction_, sink_sum_,
-      padding_, output_, accumulator_;
+      padding_, output_, accumulator_, below_, above_, zero_;
 };
 
 }  // namespace annulus::nki

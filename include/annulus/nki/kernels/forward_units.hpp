@@ -45,7 +45,8 @@ struct KeySection {
 struct ForwardState {
   bool resident = true;
   TileHandle negated_maximum, sum;  ///< [128, heads * tiles]
-  TileHandle accumulator;           ///< resident: [128, heads * tiles * value_dim]
+  Index pitch = 0;                  ///< columns of the accumulator of a row tile: value_dim, or more
+  TileHandle accumulator;           ///< resident: [128, heads * tiles * pitch]
   HeadRows spilled;                 ///< not resident: in private HBM [heads, rows, value_dim]
 
   /// The accumulator rows of a tile in HBM.
@@ -55,6 +56,10 @@ struct ForwardState {
 /// Emits the loads and pipeline stages of forward units.
 class ForwardUnits {
  public:
+  static constexpr std::size_t depth = 5;  ///< four stages, and a slot for the latency of DMA transposes
+  /// Row tiles; fewer cause more short instructions, more delay the next unit.
+  static constexpr Index finished_together = 4;
+
   ForwardUnits(Builder& builder, KernelSpec const& spec, ForwardTuning const& tuning, Index section_keys)
       : builder_(&builder),
         spec_(&spec),

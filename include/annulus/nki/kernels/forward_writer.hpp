@@ -9,6 +9,7 @@
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/kernels/forward_finish.hpp"
 #include "annulus/nki/kernels/ring_schedule.hpp"
+#include "annulus/nki/kernels/stationary_units.hpp"
 
 namespace annulus::nki {
 
@@ -20,6 +21,10 @@ class ForwardWriter {
       : spec_(std::move(spec)), mask_(&mask), tuning_(tuning) {
     check_spec(spec_);
     check_tuning(tuning_);
+    if (spec_.keys_stationary) {
+      check_stationary(spec_, mask);
+      tuning_.group_keys = std::min(tuning_.group_keys, StationaryUnits::longest_group);
+    }
     find_budgets();
   }
 
@@ -51,6 +56,8 @@ class ForwardWriter {
           builder.tensor("sinks", {shape.batch, shape.query_heads, spec_.sinks}, ElementType::float32, Role::input);
     outputs.output = builder.tensor("output", spec_.output_shape(), spec_.output_type, Role::output);
     if (spec_.training) outputs.lse = builder.tensor("lse", spec_.lse_shape(), spec_.lse_type, Role::output);
+    if (spec_.keys_stationary)
+      outputs.beyond_range = builder.tensor("beyond_range", spec_.lse_shape(), ElementType::float32, Role::output);
     std::optional<ForwardFinish> finish;
     write(
         builder, [&](ForwardState const& state, Round const&) { clear(builder, state); },
@@ -99,8 +106,9 @@ class ForwardWriter {
                 head_chunks = Chunks{spec_.shape.head_dim}.count();
     Index const keys = 2 * head_chunks * plan.section * element,
                 values = 2 * annulus::detail::ceil_divide(plan.section, tile_rows) * dim * element;
-    Index const queries = 2 * head_chunks * tuning_.query_tiles * tile_rows * element;
-    Index const working = plan.group * (2 * 4 + 5 * element) + queries, small = 16 * 1024;
+    Index const queries = 2 * head_chunks * (spec_.keys_stationary ? 4 : tuning_.query_tiles) * tile_rows * element;
+    Index const working = plan.group * (spec_.keys_stationary ? 2 * 4 * element : 2 * 4 + 5 * element) + queries,
+                small = 16 * 1024;
     Index const results = 3 * ForwardFinish::batched_tiles * dim * bytes_of(spec_.output_type);
     Index const state = spec_.query_heads_per_item() * spec_.columns() * (plan.resident ? dim + 2 : 2) * 4 +
                         (plan.resident ? 0 : 15 * dim * 4);
@@ -119,7 +127,7 @@ class ForwardWriter {
       for (Index group = tuning_.group_keys; group >= shortest_group; group /= 2)
         for (Index section = keys;; section = annulus::detail::ceil_divide(section / 2, group) * group) {
           SbufPlan const plan{std::min(group, section), section, resident};
-          if (sbuf_bytes(plan) <= budget()) sbuf_plans_.push_back(plan);
+          if (sbuf_bytes(plan) <= budget() && (resident || !spec_.keys_stationary)) sbuf_plans_.push_back(plan);
           if (section <= group) break;
         }
     if (sbuf_plans_.empty()) refuse(sbuf_bytes({shortest_group, shortest_group, false}));
@@ -152,39 +160,68 @@ class ForwardWriter {
   /// finish(state, round, head, tiles, drained) as of RingSchedule::write().
   template <class Begin, class Finish, class End>
   void write(Builder& builder, Begin&& begin, Finish&& finish, End&& end) {
-    ForwardUnits units(builder, spec_, tuning_, sbuf_plan_.section);
-    ForwardState state;
-    Index const heads = spec_.query_heads_per_item(), columns = heads * spec_.columns(), queries = spec_.local_queries,
-                keys = spec_.local_keys, dim = spec_.shape.head_dim, value_dim = spec_.shape.value_dim;
-    auto const running = [&](char const* name, Index elements) {
-      return builder.declare(name, Memory::sbuf, tile_rows, elements, ElementType::float32);
-    };
-    state.resident = sbuf_plan_.resident;
-    state.negated_maximum = running("running_negated_maximum", columns);
-    state.sum = running("running_sum", columns);
-    if (state.resident)
-      state.accumulator = running("running_accumulator", columns * value_dim);
+    Index const heads = spec_.query_heads_per_item(), keys = spec_.local_keys, dim = spec_.shape.head_dim,
+                value_dim = spec_.shape.value_dim;
+    std::optional<ForwardUnits> units;
+    std::optional<StationaryUnits> stationary;
+    if (spec_.keys_stationary)
+      stationary.emplace(builder, spec_, *mask_, tuning_, sbuf_plan_.section);
     else
-      state.spilled = {builder.tensor("spilled_accumulator", {heads, queries, value_dim}, ElementType::float32,
-                                      Role::internal, Memory::private_hbm),
-                       0, queries, value_dim};
+      units.emplace(builder, spec_, tuning_, sbuf_plan_.section);
+    ForwardState const state = declare_state(builder);
+    std::vector<RowTile> const key_tiles = row_tiles(keys, false);
 
     for_each_round(builder, spec_, [&](Round const& round) {
       for (TileHandle const& tile : {state.negated_maximum, state.sum}) builder.allocate(tile);
       if (state.resident) builder.allocate(state.accumulator);
-      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round);
+      BoundsTiles bounds(builder, spec_, *mask_, inputs_.mask, round, stationary ? &key_tiles : nullptr);
       begin(state, round);
-      units.begin_round(state, round.tiles, bounds,
-                        round.in_argument(inputs_.q, heads, queries, dim, spec_.queries_by_token));
-      RingSchedule schedule(spec_, *mask_, round.tiles, sbuf_plan_.section, tuning_, builder.program().ranks);
-      int const steps = schedule.steps();
-      RotatingBuffers const operands({{round, "k", inputs_.k, 1, keys, dim, steps, spec_.type, spec_.keys_by_token},
-                                      {round, "v", inputs_.v, 1, keys, value_dim, steps, spec_.type}},
-                                     steps);
-      schedule.write(builder, units, operands, bounds,
-                     [&](Index head, RowRange tiles, bool drained) { finish(state, round, head, tiles, drained); });
+      HeadRows const queries = round.in_argument(inputs_.q, heads, spec_.local_queries, dim, spec_.queries_by_token);
+      auto const schedule = [&](auto& stages, std::vector<RowTile> const& tiles, auto const& tiles_of) {
+        RingSchedule ring(spec_, *mask_, tiles, sbuf_plan_.section, tuning_, builder.program().ranks);
+        int const steps = ring.steps();
+        RotatingBuffers const operands({{round, "k", inputs_.k, 1, keys, dim, steps, spec_.type, spec_.keys_by_token},
+                                        {round, "v", inputs_.v, 1, keys, value_dim, steps, spec_.type}},
+                                       steps);
+        ring.write(builder, stages, operands, bounds, [&](Index head, RowRange range, bool drained) {
+          finish(state, round, head, tiles_of(range), drained);
+        });
+      };
+      if (units) {
+        units->begin_round(state, round.tiles, bounds, queries);
+        schedule(*units, round.tiles, [](RowRange range) { return range; });
+      } else {
+        std::vector<QueryBlock> const blocks = query_blocks(round.tiles, *mask_);
+        std::vector<RowTile> rows;
+        for (QueryBlock const& block : blocks) rows.push_back(block.rows);
+        stationary->begin_round(state, round.tiles, blocks, bounds, queries);
+        schedule(*stationary, rows, [&](RowRange range) {
+          QueryBlock const& last = blocks[static_cast<std::size_t>(range.end - 1)];
+          return RowRange{blocks[static_cast<std::size_t>(range.begin)].first_tile, last.first_tile + last.count};
+        });
+      }
       end(state, round);
     });
+  }
+
+  ForwardState declare_state(Builder& builder) const {
+    ForwardState state;
+    Index const heads = spec_.query_heads_per_item(), columns = heads * spec_.columns(), queries = spec_.local_queries,
+                value_dim = spec_.shape.value_dim;
+    auto const running = [&](char const* name, Index elements) {
+      return builder.declare(name, Memory::sbuf, tile_rows, elements, ElementType::float32);
+    };
+    state.resident = sbuf_plan_.resident;
+    state.pitch = spec_.keys_stationary ? value_dim + 1 : value_dim;
+    state.negated_maximum = running("running_negated_maximum", columns);
+    state.sum = running("running_sum", columns);
+    if (state.resident)
+      state.accumulator = running("running_accumulator", columns * state.pitch);
+    else
+      state.spilled = {builder.tensor("spilled_accumulator", {heads, queries, value_dim}, ElementType::float32,
+                                      Role::internal, Memory::private_hbm),
+                       0, queries, value_dim};
+    return state;
   }
 
   void clear(Builder& builder, ForwardState const& state) {

@@ -45,6 +45,7 @@ struct KernelSpec {
   bool training = true;           ///< the forward kernel also returns lse
   MaskedRow masked_row = MaskedRow::minus_infinity;  ///< lse of a row that sees no key
   RotatingSide travels = RotatingSide::queries;      ///< backward pass only
+  bool keys_stationary = false;                      ///< forward ring only: see ForwardKernel::ring
 
   Index items() const { return shape.batch * shape.kv_heads; }  ///< pairs of batch item and kv head
   Index query_heads_per_item() const { return shape.group(); }  ///< that share a kv head

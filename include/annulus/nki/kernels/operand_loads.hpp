@@ -17,11 +17,12 @@ namespace annulus::nki {
 /// Emits the loads; transposes with TensorE where HBM holds the other layout.
 class OperandLoads {
  public:
-  OperandLoads(Builder& builder, KernelSpec const& spec)
+  /// `banks`: of PSUM, for transposes that are on their way.
+  OperandLoads(Builder& builder, KernelSpec const& spec, int banks = 2)
       : builder_(&builder),
         type_(spec.type),
         widest_(spec.widest()),
-        transposed_(builder, "transposed", tile_rows * transposed_blocks, spec.type, 2, Memory::psum) {}
+        transposed_(builder, "transposed", tile_rows * transposed_blocks, spec.type, banks, Memory::psum) {}
 
   /// Blocks of 128 columns per PSUM tile: at most a bank of fp32.
   static constexpr Index transposed_blocks = 4;
@@ -58,17 +59,18 @@ class OperandLoads {
     }
   }
 
-  /// Loads rows [begin, begin + count) of a source by token: block b of 128 rows at columns (first_block + b) * dim of
-  /// `tile`.
-  void by_token(HeadRows const& source, Affine const& begin, Index count, TileHandle const& tile,
-                Index first_block = 0) {
+  /// Loads rows [begin, begin + count) of a source by token: block b of 128 rows at columns (first_block + b) * pitch of
+  /// `tile`; pitch 0: dim.
+  void by_token(HeadRows const& source, Affine const& begin, Index count, TileHandle const& tile, Index first_block = 0,
+                Index pitch = 0) {
     Index const whole = count / tile_rows, rest = count % tile_rows, dim = source.dim;
+    if (pitch == 0) pitch = dim;
     if (whole > 0)
-      builder_->emit(DmaCopy{tile.pattern(0, tile_rows, first_block * dim, {{dim, whole}, {1, dim}}),
+      builder_->emit(DmaCopy{tile.pattern(0, tile_rows, first_block * pitch, {{pitch, whole}, {1, dim}}),
                              source.blocks(begin, tile_rows, whole)});
     if (rest > 0)
-      builder_->emit(
-          DmaCopy{tile.part(0, rest, (first_block + whole) * dim, dim), source.block(begin + whole * tile_rows, rest)});
+      builder_->emit(DmaCopy{tile.part(0, rest, (first_block + whole) * pitch, dim),
+                             source.block(begin + whole * tile_rows, rest)});
   }
 
  private:
@@ -177,21 +179,25 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
   return inputs;
 }
 
-/// Bounds of the row tiles of a round: begin (inclusive) and end (exclusive) of the keys that each row sees.
+/// Bounds of the row tiles of a round: begin (inclusive) and end (exclusive) of the keys that each row sees; or of key
+/// tiles: of the query rows that see each key.
 class BoundsTiles {
  public:
-  /// `input`: the mask input of the kernel.
-  BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round)
+  /// `input`: the mask input of the kernel; key_tiles: bounds of these instead of the round's, for a band only.
+  BoundsTiles(Builder& builder, KernelSpec const& spec, RingMask const& mask, TensorHandle input, Round const& round,
+              std::vector<RowTile> const* key_tiles = nullptr)
       : builder_(&builder),
         spec_(&spec),
         mask_(&mask),
         input_(std::move(input)),
         round_(&round),
-        runs_(runs_of(round.tiles)),
+        of_keys_(key_tiles != nullptr),
+        row_tiles_(key_tiles ? key_tiles : &round.tiles),
+        runs_(runs_of(*row_tiles_)),
         owner_(builder.program().ranks > 1 ? builder.make_register() : -1) {
     if (mask.form() == BoundsForm::none) return;
     std::string const name = round.shared ? "shared_bounds" : "bounds";
-    Index const columns = std::ssize(mask.pieces()) * tiles();
+    Index const columns = std::ssize(mask.pieces()) * (of_keys_ ? std::ssize(mask.query_pieces()) : 1) * tiles();
     for (bool end : {false, true}) bounds_[end] = RotatingTile(builder, name + (end ? "_end" : "_begin"), columns);
     if (mask.form() != BoundsForm::band) return;
     rows_ = builder.declare(name + "_rows", Memory::sbuf, tile_rows, tiles(), ElementType::float32);
@@ -216,12 +222,16 @@ class BoundsTiles {
 
   /// First key, or one past the last key (`end`), that each row of a tile sees, [rows, 1].
   Access bound(bool end, Index number, std::size_t piece, Index tile) const {
-    return bounds_[end][number].part(0, round_->tiles[static_cast<std::size_t>(tile)].count,
+    return bounds_[end][number].part(0, (*row_tiles_)[static_cast<std::size_t>(tile)].count,
                                      static_cast<Index>(piece) * tiles() + tile, 1);
+  }
+  /// First query row, or one past the last (`end`), of a query piece that sees each key of a key tile, [keys, 1].
+  Access bound_of_keys(bool end, Index number, std::size_t query_piece, std::size_t piece, Index key_tile) const {
+    return bound(end, number, query_piece * mask_->pieces().size() + piece, key_tile);
   }
 
  private:
-  Index tiles() const { return std::ssize(round_->tiles); }
+  Index tiles() const { return std::ssize(*row_tiles_); }
   /// Reads the row of the table that belongs to the owner of the keys.
   Access from_table(Affine offset, std::initializer_list<Axis> axes) const {
     Access access = input_.pattern(std::move(offset), axes);
@@ -235,6 +245,7 @@ class BoundsTiles {
     builder_->emit(DmaCopy{row.whole(), from_table(0, {{width, 1}, {1, width}})});
     for (Index quadrant = 0; quadrant < tile_rows; quadrant += 32)
       builder_->emit(StreamShuffle{all.part(quadrant, 32, 0, width), row.whole(), std::vector<int>(32, 0)});
+    if (of_keys_) return bound_keys(all);
     Index at = 0;
     for (RowRange queries : mask_->query_pieces()) {
       auto const inside = [&](RowTile const& tile) {
@@ -255,6 +266,14 @@ class BoundsTiles {
         column += tiles();
       }
     }
+  }
+
+  /// Row i sees key j if i + lo <= j < i + hi: key j is seen by j - hi + 1 <= i < j - lo + 1.
+  void bound_keys(TileHandle const& offsets) {
+    for (Index pair = 0; pair < input_.shape[1] / 2; ++pair)
+      for (bool end : {false, true})
+        builder_->emit(TensorScalar{bounds_[end].newest().columns(pair * tiles(), tiles()), rows_.whole(),
+                                    Operator::subtract, offsets.column(2 * pair + !end), false, Operator::add, 1.0f});
   }
 
   void load_ranges() {
@@ -278,6 +297,8 @@ class BoundsTiles {
   RingMask const* mask_;
   TensorHandle input_;
   Round const* round_;
+  bool of_keys_;
+  std::vector<RowTile> const* row_tiles_;
   std::vector<TileRun> runs_;
   int owner_;                           ///< register that holds the owner of the keys; negative: a kernel of one rank
   std::array<RotatingTile, 2> bounds_;  ///< begins and ends

@@ -45,9 +45,8 @@ class RingSchedule {
   /// Writes the round. `operands`: k and v. finish(head, tiles, drained) stores finished row tiles while others are
   /// computed; drained: no unit is left to be scored. Copies of the rank's own keys and values to the send buffers,
   /// sends and loads are spread over the work of a section, because units wait for bursts of transfers.
-  template <class Finish>
-  void write(Builder& builder, ForwardUnits& stages, RotatingBuffers const& operands, BoundsTiles& bounds,
-             Finish&& finish) {
+  template <class Stages, class Finish>
+  void write(Builder& builder, Stages& stages, RotatingBuffers const& operands, BoundsTiles& bounds, Finish&& finish) {
     auto const copy = [&](Index part, Index parts) {
       if (part == 0) operands.before_filling();
       operands.fill(part, parts);
@@ -77,7 +76,7 @@ class RingSchedule {
         spread(step == 0 ? load_own : load_others, load_end, load_parts,
                [&load, section](Index part, Index parts) { load(section + 1, part, parts); });
     }
-    add_batches(events, finish);
+    add_batches<Stages>(events, finish);
 
     Roller steps(builder, "steps", 2);
     std::size_t section = 0, at = 0;
@@ -94,7 +93,7 @@ class RingSchedule {
           load(0, 0, 1);
         }
         bool const drains = step + 1 == steps_ && !slots_.empty();
-        std::size_t const end = first_slot(section) + (drains ? depth - 1 : 0);
+        std::size_t const end = first_slot(section) + (drains ? Stages::depth - 1 : 0);
         while (at < end || (!events.empty() && events.begin()->first <= at)) {
           for (; !events.empty() && events.begin()->first <= at; events.erase(events.begin())) events.begin()->second();
           std::size_t const stop = events.empty() ? end : std::clamp(events.begin()->first, at, end);
@@ -106,9 +105,6 @@ class RingSchedule {
   }
 
  private:
-  static constexpr std::size_t depth = 5;  // four stages, and a slot for the latency of DMA transposes
-  static constexpr Index batch_tiles = 4;  // fewer cause more short instructions, more delay the next unit
-
   // Fractions of a section's work after which transfers begin or end.
   static constexpr double copy_begin = 0.05, copy_end = 0.4;   // later than the loads of the first units
   static constexpr double send_own = 0.4;                      // the copies are complete
@@ -121,13 +117,14 @@ class RingSchedule {
   using Events = std::multimap<std::size_t, std::function<void()>>;
 
   /// Adds the finish of batches of row tiles, each before the slot after the one in which its last unit is summed.
-  template <class Finish>
+  template <class Stages, class Finish>
   void add_batches(Events& events, Finish& finish) const {
+    constexpr Index batch_tiles = Stages::finished_together;
     Index const per_head = annulus::detail::ceil_divide(tile_count_, batch_tiles);
     std::vector<std::size_t> ends(static_cast<std::size_t>(heads_ * per_head), 0);
     for (std::size_t slot = 0; slot < slots_.size(); ++slot)
       for (ForwardUnit const& unit : slot_units(slot))
-        ends[static_cast<std::size_t>(unit.head * per_head + unit.tile / batch_tiles)] = slot + depth;
+        ends[static_cast<std::size_t>(unit.head * per_head + unit.tile / batch_tiles)] = slot + Stages::depth;
     for (Index i = 0; i < std::ssize(ends); ++i) {
       Index const first = i % per_head * batch_tiles;
       std::size_t const end = ends[static_cast<std::size_t>(i)];
@@ -157,7 +154,8 @@ class RingSchedule {
 
   ForwardSlot slot_units(std::size_t slot) const { return {units_.data() + slots_[slot].first, slots_[slot].count}; }
 
-  void write_slots(Builder& builder, ForwardUnits& stages, std::size_t begin, std::size_t end) {
+  template <class Stages>
+  void write_slots(Builder& builder, Stages& stages, std::size_t begin, std::size_t end) {
     auto const units = [&](std::size_t slot, std::size_t stage) {
       return slot >= stage && slot - stage < slots_.size() ? slot_units(slot - stage) : ForwardSlot{};
     };
@@ -165,8 +163,8 @@ class RingSchedule {
         builder, "slot", static_cast<Index>(begin), static_cast<Index>(end),
         [&](Index index) {
           auto const slot = static_cast<std::size_t>(index);
-          stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2), units(slot, depth - 1),
-                      sections_);
+          stages.slot(units(slot + 1, 0), units(slot, 0), units(slot, 1), units(slot, 2),
+                      units(slot, Stages::depth - 1), sections_);
         },
         4);
   }

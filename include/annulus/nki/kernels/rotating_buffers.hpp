@@ -53,7 +53,9 @@ struct RotatingRows {
   /// `tensor`: the argument or result, [.., heads of an item, rows, dim].
   RotatingRows(Round const& of, std::string const& name, TensorHandle const& tensor, Index item_heads, Index rows,
                Index dim, int steps, ElementType type = ElementType::float32, bool by_token = true)
-      : round(&of), argument(of.in_argument(tensor, item_heads, rows, dim, by_token)), heads(item_heads),
+      : round(&of),
+        argument(of.in_argument(tensor, item_heads, rows, dim, by_token)),
+        heads(item_heads),
         rotates(steps > 1) {
     if (!rotates) return;
     for (std::size_t side : {0, 1}) buffers[side] = buffer(name + of.suffix() + (side == 0 ? "_a" : "_b"), type);

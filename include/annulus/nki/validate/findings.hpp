@@ -16,7 +16,7 @@ enum class Rule {
   capacity,            ///< R2: capacity; operands inside their buffer's tile
   matmul,              ///< R3: matmul operands and limits
   matmul_types,        ///< R4: types of matmul inputs
-  accumulation,        ///< R5: accumulation onto a matmul's result
+  accumulation,        ///< R5: accumulation onto a matmul's result, and how many at once
   reach,               ///< R6: memories that an engine reaches
   psum_inputs,         ///< R7: two inputs in PSUM
   columns,             ///< R8: operands of one element per partition
@@ -81,6 +81,8 @@ struct Assumptions {
   /// True if a collective waits until both cores of a pair have finished with the tensor it overwrites, and both wait
   /// until it has sent a tensor before they overwrite it. If false, each case requires a barrier.
   bool collectives_wait_for_both_cores = false;
+  /// True if a bank of PSUM holds at most one open accumulation group; no page says how many it may hold.
+  bool one_accumulation_per_bank = false;
 };
 
 /// One violated rule.

@@ -252,16 +252,59 @@ class PartitionMap {
   std::vector<Stretch> stretches_;
 };
 
+/// A result that matmuls accumulate in a tile: elements [begin, end) of partitions.
+struct AccumulationGroup {
+  Index begin = 0, end = 0;
+  std::size_t seen = 0;  ///< groups of the core that had begun when it was last accumulated onto
+};
+
 /// Shadow of one tile of one core.
 struct TileShadow {
   explicit TileShadow(Index elements) : defined(elements), by_matmul(elements) {}
   void clear() {
     defined.clear();
     by_matmul.clear();
+    groups.clear();
   }
 
   PartitionMap defined;
-  PartitionMap by_matmul;  ///< last written by a matmul, so another one may accumulate onto it
+  PartitionMap by_matmul;                 ///< last written by a matmul, so another one may accumulate onto it
+  std::vector<AccumulationGroup> groups;  ///< begun since the tile was made
+};
+
+/// The accumulation groups of a core, in the order in which they begin, with the number of groups that are open then. A
+/// group is open from its first to its last matmul, so the numbers grow as groups are continued.
+class OpenGroups {
+ public:
+  /// A matmul begins a group in this bank.
+  void begin(TileShadow& tile, Index begin, Index end, Index bank) {
+    std::erase_if(tile.groups, [&](AccumulationGroup const& other) { return other.begin < end && begin < other.end; });
+    tile.groups.push_back({begin, end, begun_.size()});
+    begun_.push_back({bank});
+  }
+
+  /// The largest numbers of groups, in all banks and in this one, that a matmul which continues a group shows to be open.
+  struct Most {
+    Index all = 0, in_bank = 0;
+  };
+  Most proceed(TileShadow& tile, Index begin, Index bank) {
+    Most most;
+    for (AccumulationGroup& group : tile.groups)
+      if (group.begin == begin)
+        for (; group.seen < begun_.size(); ++group.seen) {
+          Begun& at = begun_[group.seen];
+          most.all = std::max<Index>(most.all, ++at.open);
+          if (at.bank == bank) most.in_bank = std::max<Index>(most.in_bank, ++at.open_in_bank);
+        }
+    return most;
+  }
+
+ private:
+  struct Begun {
+    Index bank;
+    std::uint16_t open = 0, open_in_bank = 0;
+  };
+  std::vector<Begun> begun_;
 };
 
 }  // namespace annulus::nki::validate_detail

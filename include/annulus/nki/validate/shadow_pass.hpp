@@ -95,9 +95,12 @@ class ShadowPass {
       : program_(program), limits_(hardware.limits), assumptions_(assumptions), faults_(faults) {
     for (int core = 0; core < program.cores; ++core) cores_.emplace_back(program, core);
     tensors_.reserve(program.buffers.size() * cores_.size());
+    Index banks = 0;
     for (Buffer const& buffer : program.buffers) {
       int const copies = buffer.memory == Memory::private_hbm ? program.cores : on_chip(buffer.memory) ? 0 : 1;
       first_tensor_.push_back(tensors_.size());
+      first_bank_.push_back(banks);
+      if (buffer.memory == Memory::psum) banks += psum_banks(buffer, limits_);
       for (int copy = 0; copy < copies; ++copy)
         tensors_.emplace_back(buffer, buffer.memory == Memory::shared_hbm ? program.cores : 1);
     }
@@ -128,6 +131,7 @@ class ShadowPass {
     std::vector<std::vector<TileShadow>> tiles;  ///< by buffer and place of its rotation
     std::vector<bool> register_set;
     ReductionChain scalar_accumulators{1}, vector_accumulators{2};
+    OpenGroups groups;
     Node const* node = nullptr;
     Section const* section = nullptr;
     Index section_number = 0;
@@ -176,7 +180,10 @@ class ShadowPass {
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
       if (use != Use::read) write<I>(core, keyword, use, access);
     });
-    if constexpr (std::same_as<I, MatMul>) check_bank(core, instruction.dst);
+    if constexpr (std::same_as<I, MatMul>) {
+      check_bank(core, instruction.dst);
+      count_groups(core, instruction);
+    }
     if constexpr (std::same_as<I, Transpose>)
       if (instruction.engine == Engine::tensor) check_bank(core, instruction.dst);
   }
@@ -251,6 +258,25 @@ class ShadowPass {
     if (first / bank != last / bank)
       report(core, Rule::matmul, "dst", "bytes ", first, "..", last, " of a partition of tile ",
              program_.buffer(dst).name, "; a result stays in one bank of ", bank, " bytes");
+  }
+
+  /// A matmul begins or continues an accumulation group.
+  void count_groups(Core& core, MatMul const& i) {
+    int const place = core.walk.place_of(i.dst);
+    if (place < 0) return;
+    TileShadow& tile = core.tile(i.dst.buffer, place);
+    Index const begin = core.walk.at(i.dst.offset), banks = psum_banks(program_.buffer(i.dst), limits_),
+                bank = first_bank_[static_cast<std::size_t>(i.dst.buffer)] +
+                       place * banks / program_.buffer(i.dst).rotation +
+                       begin * bytes_of(program_.buffer(i.dst).type) / limits_.psum_bank_bytes;
+    if (!i.accumulate) return core.groups.begin(tile, begin, begin + i.dst.extremes(1).second + 1, bank);
+    OpenGroups::Most const open = core.groups.proceed(tile, begin, bank);
+    if (open.all > limits_.open_accumulations)
+      report(core, Rule::accumulation, "dst", open.all, " accumulation groups are open at once; at most ",
+             limits_.open_accumulations);
+    if (assumptions_.one_accumulation_per_bank && open.in_bank > 1)
+      report(core, Rule::accumulation, "dst", open.in_bank, " accumulation groups are open in a bank of psum tile ",
+             program_.buffer(i.dst).name, "; at most 1");
   }
 
   TensorShadow& tensor_of(int core, Access const& access) {
@@ -351,6 +377,7 @@ class ShadowPass {
   FaultList& faults_;
   std::vector<Core> cores_;
   std::vector<std::size_t> first_tensor_;
+  std::vector<Index> first_bank_;  // of each buffer in PSUM
   std::vector<TensorShadow> tensors_;
 };
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "annulus/nki/hardware/hardware.hpp"
 #include "annulus/nki/validate/instruction_rules.hpp"
@@ -96,11 +97,17 @@ inline bool check_declarations(Program const& program, Hardware const& hardware,
 class TextPass {
  public:
   TextPass(Program const& program, Hardware const& hardware, FaultList& faults)
-      : program_(program), hardware_(hardware), faults_(faults), scope_(program) {}
+      : program_(program),
+        hardware_(hardware),
+        faults_(faults),
+        scope_(program),
+        used_(program.buffers.size()),
+        sent_(program.buffers.size()) {}
 
   void run() {
     check_body(program_.body);
     if (faults_.empty()) check_channels();
+    if (faults_.empty()) check_sent_tensors();
   }
 
  private:
@@ -127,6 +134,7 @@ class TextPass {
     if (!indices.hold) return;
     constexpr bool by_dma = std::same_as<I, DmaCopy> || std::same_as<I, DmaTranspose>;
     for_each_access(instruction, [&](std::string_view keyword, Use use, Access const& access) {
+      note_use(access, instruction.engine == Engine::collective);
       bool const product = std::same_as<I, MatMul> && use != Use::read;
       check_operand(keyword, use, access,
                     by_dma    ? OperandOf::dma
@@ -142,6 +150,22 @@ class TextPass {
     else if constexpr (requires { instruction.channel; })
       note_channel(permuted_, instruction.channel);
     check(instruction, site);
+  }
+
+  void note_use(Access const& access, bool collective) {
+    auto& cores = collective ? sent_ : used_;
+    cores[static_cast<std::size_t>(access.buffer)] |= collective || core_ < 0 ? 3u : 1u << core_;
+  }
+
+  /// Both cores of a pair allocate every tensor that a collective touches. A compiler of one core that meets the tensor
+  /// in collectives only has been seen to fail (NCC_ILLC059), so both cores use it otherwise too, or neither.
+  void check_sent_tensors() {
+    Scope const scope(program_);
+    Site const site(program_, hardware_, scope, faults_, &program_, "program");
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i)
+      site.require(program_.cores == 1 || sent_[i] == 0 || used_[i] == 0 || used_[i] == 3, Rule::synchronization,
+                   program_.buffers[i].name, "a collective touches it, and of the two cores only ",
+                   std::countr_zero(used_[i]), " uses it otherwise; accepted: both, or neither");
   }
 
   static void note_channel(std::uint32_t& channels, int channel) {
@@ -206,13 +230,18 @@ class TextPass {
     bool const known = site_of(node, "on_core")
                            .require(branch.core >= 0 && branch.core < program_.cores, Rule::form, "core", branch.core,
                                     "; the program runs on ", program_.cores);
-    if (known) scope_.on_core(branch.core, [&] { check_body(branch.body); });
+    if (!known) return;
+    core_ = branch.core;
+    scope_.on_core(branch.core, [&] { check_body(branch.body); });
+    core_ = -1;
   }
 
   Program const& program_;
   Hardware const& hardware_;
   FaultList& faults_;
   Scope scope_;
+  int core_ = -1;                      ///< of the branch of one core that is being checked; -1: none
+  std::vector<unsigned> used_, sent_;  ///< by buffer: cores that use it outside and inside of collectives, as bits
   // Channels as bits.
   std::uint32_t permuted_ = 0;
   std::uint32_t queried_ = 0;  ///< after at least one hop

@@ -1,0 +1,256 @@
+#pragma once
+// Forward pass with stationary keys: S^T = K Q^T has the keys in partitions, so that P^T = exp(S^T) multiplies V without
+// a transpose, and a column of ones beside V gives the row sums. Two stages run concurrently in a pipeline:
+//   scores    S^T of 128 keys and up to four row tiles, mask, P^T = exp(S^T)
+//   values    accumulator += P V, with the sums, in PSUM over the keys of a unit
+// No maximum is subtracted: a weight relative to 0 instead of the row's maximum has the same relative error, as bfloat16
+// and float32 have the same exponents, while the sum of the row is between 2^-60 and 2^60. What a sum outside of that
+// says about its row is in ForwardKernel::ring. Contributions of ring steps are added without a correction.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "annulus/nki/kernels/forward_units.hpp"
+
+namespace annulus::nki {
+
+/// Adjacent row tiles of a round whose scores one instruction computes.
+struct QueryBlock {
+  Index first_tile = 0, count = 0;
+  std::size_t query_piece = 0;
+  RowTile rows;  ///< of all its tiles
+};
+
+/// Cuts row tiles into blocks of up to four, which do not cross a query piece of the mask.
+inline std::vector<QueryBlock> query_blocks(std::vector<RowTile> const& tiles, RingMask const& mask) {
+  std::vector<QueryBlock> blocks;
+  for (Index i = 0; i < std::ssize(tiles); ++i) {
+    RowTile const& tile = tiles[static_cast<std::size_t>(i)];
+    auto const piece = static_cast<std::size_t>(
+        std::ranges::find_if(mask.query_pieces(),
+                             [&](RowRange rows) { return tile.rows_of_all_cores.begin < rows.end; }) -
+        mask.query_pieces().begin());
+    if (blocks.empty() || blocks.back().count == 4 || blocks.back().query_piece != piece)
+      blocks.push_back({i, 0, piece, tile});
+    ++blocks.back().count;
+    blocks.back().rows.rows_of_all_cores.end = tile.rows_of_all_cores.end;
+  }
+  return blocks;
+}
+
+/// Throws UnsupportedError unless the keys can be stationary.
+inline void check_stationary(KernelSpec const& spec, RingMask const& mask) {
+  annulus::detail::check<UnsupportedError>(
+      spec.type == ElementType::bfloat16 && spec.shape.value_dim < widest_dim && spec.logit_softcap == 0,
+      "nki: stationary keys of ", name_of(spec.type), ", value_dim ", spec.shape.value_dim, ", logit_softcap ",
+      spec.logit_softcap, "; accepted: bfloat16, whose exponents are those of float32, value_dim below ", widest_dim,
+      ", no softcap");
+  bool banded = mask.form() != BoundsForm::ranges;
+  for (RowRange piece : mask.pieces()) banded = banded && piece.begin % tile_rows == 0;
+  annulus::detail::check<UnsupportedError>(
+      banded, "nki: stationary keys with documents, chunks, or key pieces that begin inside a block of ", tile_rows,
+      " keys; the queries that see a key must be one range");
+}
+
+/// Emits the loads and pipeline stages of forward units whose `tile` is a query block.
+class StationaryUnits {
+ public:
+  static constexpr std::size_t depth = 2;
+  static constexpr Index finished_together = 1;  ///< blocks
+  static constexpr Index longest_group = 2048;   ///< keys; longer ones keep more weights in SBUF, and are no faster
+
+  StationaryUnits(Builder& builder, KernelSpec const& spec, RingMask const& mask, ForwardTuning const& tuning,
+                  Index section_keys)
+      : builder_(&builder),
+        spec_(&spec),
+        mask_(&mask),
+        tuning_(tuning),
+        loads_(builder, spec, 1),
+        factors_(logit_factors(spec)),
+        queries_(builder, loads_, spec, 4, factors_.query_factor),
+        section_keys_(section_keys),
+        width_(spec.shape.value_dim + 1) {
+    Chunks const chunks{spec.shape.head_dim};
+    keys_ = RotatingTile(builder, "keys", chunks.count() * section_keys, spec.type, 2, Memory::sbuf, chunks.largest());
+    values_ = RotatingTile(builder, "values_and_ones", annulus::detail::ceil_divide(section_keys, tile_rows) * width_,
+                           spec.type);
+    raw_scores_ = RotatingTile(builder, "raw_scores", block_rows, ElementType::float32, 3, Memory::psum);
+    weights_ = RotatingTile(builder, "weights", tuning.group_keys / tile_rows * block_rows, spec.type);
+    weighted_ = RotatingTile(builder, "weighted_values", 4 * bank, ElementType::float32, 1, Memory::psum);
+  }
+
+  /// Sets the state, row tiles and their blocks, bounds and queries (of the item's first head) of later units.
+  void begin_round(ForwardState const& state, std::vector<RowTile> const& tiles, std::vector<QueryBlock> const& blocks,
+                   BoundsTiles const& bounds, HeadRows queries) {
+    state_ = state;
+    tiles_ = &tiles;
+    blocks_ = &blocks;
+    bounds_ = &bounds;
+    queries_.begin_round(std::move(queries), tiles);
+  }
+
+  /// Loads part `part` of `parts` of a section's keys and values; part 0 must come first, as it allocates the tiles.
+  void load_section(KeySection& section, HeadRows const& keys, HeadRows const& values, Index part, Index parts) {
+    if (part == 0) {
+      section.key_number = keys_.make();
+      section.value_number = values_.make();
+      builder_->emit(
+          Memset{values_.newest().pattern(0, tile_rows, width_ - 1, {{width_, values_.newest().elements / width_}}),
+                 1.0f, Engine::gpsimd});
+    }
+    Index const loads = annulus::detail::ceil_divide(section.rows.size(), tuning_.load_keys);
+    for (Index i = loads * part / parts; i < loads * (part + 1) / parts; ++i) {
+      Index const begin = i * tuning_.load_keys, count = std::min(tuning_.load_keys, section.rows.size() - begin);
+      loads_.by_feature(keys, section.rows.begin + begin, count, keys_.newest(), section_keys_, begin);
+      loads_.by_token(values, section.rows.begin + begin, count, values_.newest(), begin / tile_rows, width_);
+    }
+  }
+
+  /// Emits one slot of the pipeline, its stages interleaved by key tile. `coming` is scored in the next slot: its loads
+  /// from HBM start here.
+  void slot(ForwardSlot coming, ForwardSlot scored, ForwardSlot, ForwardSlot, ForwardSlot summed,
+            std::vector<KeySection> const& sections) {
+    sections_ = &sections;
+    for (ForwardUnit const& unit : coming) fetch(unit);
+    if (!scored.empty()) weights_.make();
+    std::vector<std::function<void()>> score, sum;
+    for (ForwardUnit const& unit : scored) {
+      flights_[&unit].weights = weights_.newest_number();
+      for (Index at = 0; at < unit.keys.size(); at += tile_rows)
+        score.push_back([this, &unit, at] { weigh(unit, at); });
+    }
+    for (ForwardUnit const& unit : summed)
+      for (Index at = 0; at < unit.keys.size(); at += tile_rows)
+        sum.push_back([this, &unit, at] { multiply(unit, at); });
+    for (std::size_t i = 0; i < std::max(score.size(), sum.size()); ++i)
+      for (auto const* stage : {&score, &sum})
+        if (i < stage->size()) (*stage)[i]();
+  }
+
+  /// Permutes run beside everything: no DMA transposes wait for them.
+  void begin_permute(Index) {}
+
+ private:
+  static constexpr Index bank = 512, block_rows = 4 * tile_rows;
+
+  /// A row tile of a unit: the keys that its rows see, and where its queries are.
+  struct TileOfUnit {
+    Cover cover;
+    QueryPanels::Place queries;
+    bool touched = false;  ///< its products have begun
+  };
+  struct InFlight {
+    std::vector<TileOfUnit> tiles;
+    Index weights = -1;
+  };
+
+  QueryBlock const& block(ForwardUnit const& unit) const { return (*blocks_)[static_cast<std::size_t>(unit.tile)]; }
+  RowTile const& tile(ForwardUnit const& unit, Index i) const {
+    return (*tiles_)[static_cast<std::size_t>(block(unit).first_tile + i)];
+  }
+  KeySection const& section(ForwardUnit const& unit) const { return (*sections_)[unit.section]; }
+  /// Keys of a key tile of a unit, rows of the shard.
+  static RowRange keys_at(ForwardUnit const& unit, Index at) {
+    return {unit.keys.begin + at, std::min(unit.keys.begin + at + tile_rows, unit.keys.end)};
+  }
+  static bool sees(TileOfUnit const& tile, RowRange keys) {
+    return !annulus::detail::intersection(tile.cover.by_any, keys).empty();
+  }
+
+  void fetch(ForwardUnit const& unit) {
+    InFlight& now = flights_[&unit];
+    for (Index i = 0; i < block(unit).count; ++i)
+      now.tiles.push_back({mask_->cover(section(unit).step == 0, tile(unit, i).rows_of_all_cores, unit.piece),
+                           queries_.fetch(unit.head, block(unit).first_tile + i)});
+  }
+
+  /// Weights of one key tile, for the row tiles that see some of it.
+  void weigh(ForwardUnit const& unit, Index at) {
+    InFlight& now = flights_[&unit];
+    RowRange const keys = keys_at(unit, at);
+    TileHandle const raw = raw_scores_.make_tile();
+    Index const begin = keys.begin - section(unit).rows.begin, key_tile = keys.begin / tile_rows;
+    for (Index first = 0, last = 0; first < block(unit).count; first = last) {
+      last = first + 1;
+      if (!sees(now.tiles[static_cast<std::size_t>(first)], keys)) continue;
+      auto const continues = [&](Index i) {
+        QueryPanels::Place const &before = now.tiles[static_cast<std::size_t>(i - 1)].queries,
+                                 &here = now.tiles[static_cast<std::size_t>(i)].queries;
+        return sees(now.tiles[static_cast<std::size_t>(i)], keys) && here.number == before.number &&
+               here.column == before.column + tile_rows;
+      };
+      while (last < block(unit).count && continues(last)) ++last;
+      Index const columns = (last - 1 - first) * tile_rows + tile(unit, last - 1).count;
+      Access const scores = raw.part(0, keys.size(), first * tile_rows, columns);
+      Chunks const chunks{spec_->shape.head_dim};
+      for (Index c = 0; c < chunks.count(); ++c)
+        builder_->emit(MatMul{
+            scores, keys_[section(unit).key_number].part(0, chunks.size(c), c * section_keys_ + begin, keys.size()),
+            queries_.chunk(now.tiles[static_cast<std::size_t>(first)].queries, c, columns), c > 0});
+      for (Index i = first; i < last; ++i)
+        if (!now.tiles[static_cast<std::size_t>(i)].cover.full(keys)) {
+          auto const bound = [&](bool end) {
+            return bounds_->bound_of_keys(end, section(unit).bounds_number, block(unit).query_piece, unit.piece,
+                                          key_tile);
+          };
+          Access const part = raw.part(0, keys.size(), i * tile_rows, tile(unit, i).count);
+          builder_->emit(RangeSelect{part, part, Operator::greater_equal, Operator::less, bound(false), bound(true),
+                                     ReduceCommand::reset_reduce, std::nullopt, Operator::maximum,
+                                     tile(unit, i).begin});
+        }
+      builder_->emit(
+          Activation{weights(unit, at, keys.size(), first, columns), Function::exp, scores, 0.0f, factors_.multiplier});
+    }
+  }
+
+  Access weights(ForwardUnit const& unit, Index at, Index keys, Index first_tile, Index columns) {
+    return weights_[flights_[&unit].weights].part(
+        0, keys, (unit.column + at) / tile_rows * block_rows + first_tile * tile_rows, columns);
+  }
+
+  /// Products of the weights of one key tile with the values; after the last one, adds them to the accumulators.
+  void multiply(ForwardUnit const& unit, Index at) {
+    InFlight& now = flights_[&unit];
+    RowRange const keys = keys_at(unit, at);
+    if (at == 0) weighted_.make();
+    Index const value_block = (keys.begin - section(unit).rows.begin) / tile_rows;
+    for (Index i = 0; i < block(unit).count; ++i) {
+      TileOfUnit& rows = now.tiles[static_cast<std::size_t>(i)];
+      if (!sees(rows, keys)) continue;
+      builder_->emit(MatMul{weighted_.newest().part(0, tile(unit, i).count, i * bank, width_),
+                            weights(unit, at, keys.size(), i, tile(unit, i).count),
+                            values_[section(unit).value_number].part(0, keys.size(), value_block * width_, width_),
+                            std::exchange(rows.touched, true)});
+    }
+    if (keys.end < unit.keys.end) return;
+    for (Index i = 0; i < block(unit).count; ++i)
+      if (now.tiles[static_cast<std::size_t>(i)].touched) {
+        Index const column = unit.head * std::ssize(*tiles_) + block(unit).first_tile + i;
+        Access const total = state_.accumulator.part(0, tile(unit, i).count, column * width_, width_);
+        builder_->emit(TensorTensor{total, total, weighted_.newest().part(0, tile(unit, i).count, i * bank, width_),
+                                    Operator::add, Engine::vector});
+      }
+    flights_.erase(&unit);
+  }
+
+  Builder* builder_;
+  KernelSpec const* spec_;
+  RingMask const* mask_;
+  ForwardTuning tuning_;
+  OperandLoads loads_;
+  LogitFactors factors_;
+  QueryPanels queries_;
+  Index section_keys_, width_;  ///< width: value_dim and the column of ones
+  RotatingTile keys_, values_, raw_scores_, weights_, weighted_;
+  ForwardState state_;
+  std::vector<RowTile> const* tiles_ = nullptr;
+  std::vector<QueryBlock> const* blocks_ = nullptr;
+  std::vector<KeySection> const* sections_ = nullptr;
+  BoundsTiles const* bounds_ = nullptr;
+  std::map<ForwardUnit const*, InFlight> flights_;
+};
+
+}  // namespace annulus::nki

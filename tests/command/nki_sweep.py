@@ -1,0 +1,80 @@
+"""annulus nki --simulate over shapes, masks and machines: every kernel's errors are within the accepted ones.
+
+The rings are shuffled, and of a pair of cores either runs first.
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "support"))
+from command import Folder, run  # noqa: E402
+
+CASES = [
+    # ranks 1 to 8, both kinds of logical cores
+    "--ranks 1 --tokens 200 --causal --lnc 1",
+    "--ranks 1 --tokens 1 --head-dim 40",
+    "--ranks 2 --tokens 130 --query-heads 3 --causal --sharding striped --lnc 2",
+    "--ranks 3 --tokens 129 --query-heads 2 --causal --sharding zigzag --lnc 1",
+    "--ranks 5 --tokens 96 --causal --sharding striped",
+    "--ranks 6 --tokens 64 --causal --sharding zigzag --query-heads 2",
+    "--ranks 7 --tokens 65 --window 100,0 --lnc 1",
+    "--ranks 8 --tokens 40 --causal --sharding striped --backward keys",
+    # head_dim 40 to 512
+    "--ranks 2 --tokens 150 --head-dim 40 --causal",
+    "--ranks 2 --tokens 128 --head-dim 96 --value-dim 160 --causal --sharding striped",
+    "--ranks 2 --tokens 128 --head-dim 256 --causal --sharding zigzag",
+    "--ranks 2 --tokens 100 --head-dim 512 --lnc 1",
+    # groups of 3 and 7 query heads
+    "--ranks 2 --tokens 140 --query-heads 6 --kv-heads 2 --head-dim 64 --causal --sharding striped",
+    "--ranks 3 --tokens 70 --query-heads 7 --kv-heads 1 --head-dim 40 --causal --backward keys",
+    # dead rows, scales
+    "--ranks 2 --tokens 150 --causal --query-offset -70 --dead-row zero",
+    "--ranks 2 --tokens 150 --causal --query-offset -170 --lnc 1",
+    "--ranks 2 --tokens 90 --scale 0 --causal",
+    "--ranks 2 --tokens 90 --scale -0.4 --causal --sharding striped --dtype f16",
+    # masks, soft cap, sinks, documents
+    "--ranks 4 --tokens 90 --window 40,30 --sharding zigzag",
+    "--ranks 4 --tokens 64 --causal --window 20,-1 --sink-tokens 5",
+    "--ranks 3 --tokens 100 --chunk 77 --causal",
+    "--ranks 4 --tokens 64 --documents 0,3,130,131,250 --causal --sharding striped",
+    "--ranks 2 --tokens 140 --documents 0,200 --backward keys",
+    "--ranks 2 --tokens 128 --softcap 4 --sinks 3 --causal --sharding striped --query-heads 2",
+    # trn3, layouts, rings side by side
+    "--ranks 3 --tokens 130 --target trn3 --causal --sharding striped --query-heads 3",
+    "--ranks 2 --tokens 130 --target trn3 --tp-q --tp-k --window 64,0 --dtype f32",
+    "--ranks 2 --tokens 128 --groups 3 --causal --sharding striped",
+    "--ranks 2 --tokens 130 --keys 300 --batch 2",
+]
+
+# Forward kernels with stationary keys, with and without rows beyond their range.
+STATIONARY = [
+    "--ranks 1 --tokens 1",
+    "--ranks 1 --tokens 333 --causal --query-heads 3 --kv-heads 3",
+    "--ranks 2 --tokens 256 --causal --sharding striped --query-heads 2",
+    "--ranks 3 --tokens 384 --causal --query-heads 3 --head-dim 40",
+    "--ranks 4 --tokens 300 --causal --sharding striped --query-heads 3 --kv-heads 1 --lnc 1",
+    "--ranks 5 --tokens 129 --sharding striped --query-heads 7 --kv-heads 1",
+    "--ranks 2 --tokens 512 --causal --sharding zigzag --query-heads 2",
+    "--ranks 8 --tokens 128 --causal --head-dim 256 --value-dim 72",
+    "--ranks 2 --tokens 256 --window 50,20 --head-dim 160 --tp-q --tp-k",
+    "--ranks 2 --tokens 256 --sinks 2 --causal --scale -0.3",
+    "--ranks 2 --tokens 200 --scale 0 --target trn3",
+    "--ranks 2 --tokens 128 --keys 700 --batch 2 --head-dim 512 --value-dim 500 --groups 2",
+]
+BEYOND = [
+    "--ranks 2 --tokens 200 --scale 6 --causal --query-heads 2",
+    "--ranks 2 --tokens 150 --causal --query-offset -70",
+]
+
+with Folder():
+
+    def simulate(case, *more):
+        done = run("nki", "--simulate", *case.split(), *more)
+        assert done.returncode == 0 and done.stderr == "", (case, more, done.stdout[-2000:], done.stderr)
+        return done.stdout
+
+    for seed, case in enumerate(CASES):
+        simulate(case, "--ring-order", seed)
+    for seed, case in enumerate(STATIONARY + BEYOND):
+        text = simulate(case, "--ring-order", seed, "--keys-stationary", "--only", "fwd")
+        assert ("run again" in text) == (case in BEYOND), (case, text)
