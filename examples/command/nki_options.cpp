@@ -28,7 +28,7 @@ constexpr int most_groups = 1024;
 Choices<annulus::nki::Version> nki_versions() {
   using annulus::nki::Version;
   Choices<Version> versions;
-  for (Version version : {Version::nki_0_3, Version::nki_0_4, Version::nki_0_5, Version::nki_0_6})
+  for (Version version : {Version::nki_0_3, Version::nki_0_4, Version::nki_0_5, Version::nki_0_6, Version::nki_0_7})
     versions.emplace_back(annulus::nki::spelling_of(version).version, version);
   return versions;
 }

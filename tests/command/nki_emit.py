@@ -17,6 +17,8 @@ import nki_model  # noqa: E402
 
 nki_model.install()
 
+# Files of every folder.
+ALWAYS = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
 # All products and sums of the kernels are in float32, in another order than those of the oracle.
 EXACT = 3e-6
 
@@ -154,17 +156,22 @@ with Folder():
     assert np.load("groups/ring_attention_fwd.mask_offsets.npy").shape == (2, 4, 2)
     text = emit("single", "--ranks", 1, "--tokens", 64, "--lnc", 1, "--target", "trn3", "--no-training")["README.md"].decode()
     assert "replica_groups" not in text and "output = ring_attention_fwd(q, k, v)" in text and "trn3" in text
-    assert set(os.listdir("single")) == {"README.md", "ring_attention_fwd.py"}
-    assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == {"README.md", "ring_attention_bwd.py"}
-    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == {"README.md", "ring_attention_fwd.py"}
+    assert set(os.listdir("single")) == ALWAYS | {"ring_attention_fwd.py"}
+    assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == ALWAYS | {"ring_attention_bwd.py"}
+    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == ALWAYS | {"ring_attention_fwd.py"}
 
     # The version of NKI determines the text and is named in every file.
-    for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32")):
+    for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32"), ("0.7", "2.33")):
         folder = "nki" + version
         files = emit(folder, "--tokens", 64, "--head-dim", 16, "--causal", "--nki-version", version)
         for name in ("README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"):
             assert f"NKI {version} (Neuron SDK {sdk}) and later" in files[name].decode(), (version, name)
         assert f" --nki-version {version} " in files["README.md"].decode()
+        assert f"nki>={version}\n" in files["requirements.txt"].decode()
+        # From 0.7 on the environment alone says how many cores a kernel has.
+        grid = "ring_attention_fwd[2](" in files["README.md"].decode()
+        assert grid == (version != "0.7") == ("LAUNCH_GRID = True" in files["problem.py"].decode())
+        assert grid == ("# Launch: ring_attention_fwd[2](...)" in files["ring_attention_fwd.py"].decode())
         if version == "0.3":
             assert emit("oldest", "--tokens", 64, "--head-dim", 16, "--causal") == files
 
@@ -174,7 +181,7 @@ with Folder():
 
     # Tables that would fill the disk are not written; the README says how to make them.
     files = emit("large", "--ranks", 32, "--groups", 64, "--tokens", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
-    assert set(files) == {"README.md", "ring_attention_fwd.py"}
+    assert set(files) == ALWAYS | {"ring_attention_fwd.py"}
     assert "sharded_mask(" in files["README.md"].decode() and ".ranges(rank % 32, 64)" in files["README.md"].decode()
 
 print("ok")

@@ -173,8 +173,11 @@ class PythonModule {
     lines.comment("");
     lines.comment("For " + std::string(name_of(program_.target)) + ", NKI " + std::string(spelling_.version) +
                   " (Neuron SDK " + std::string(spelling_.sdk) + ") and later.");
+    std::string const cores = std::to_string(program_.cores);
     lines.comment("Launch: " + program_.name +
-                  (program_.cores > 1 ? "[" + std::to_string(program_.cores) + "](...)" : "(...)"));
+                  (!spelling_.launch_grid ? "(...) with NEURON_LOGICAL_NC_CONFIG=" + cores
+                   : program_.cores > 1   ? "[" + cores + "](...)"
+                                          : "(...)"));
     if (program_.cores > 1)
       lines.comment("Runs once on each of the " + std::to_string(program_.cores) + " cores of a logical core.");
     if (program_.ranks > 1) lines.comment("Runs on " + std::to_string(program_.ranks) + " ranks that form a ring.");
