@@ -31,7 +31,9 @@ NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel) 
   files.bytes = ranks * static_cast<std::size_t>(buffer.bytes());
   files.written = files.bytes <= most_mask_bytes;
   if (!files.written) return files;
-  std::string const stem = kernel.program().name + "." + files.input;
+  // The name carries the fingerprint, so that a table is not taken for that of another mask.
+  std::string const stem =
+      kernel.program().name + "." + files.input + "." + kernel.program().mask_fingerprint.substr(0, 8);
   if (files.input == "mask_offsets")
     files.names.push_back(stem + ".npy");
   else

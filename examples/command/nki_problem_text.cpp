@@ -92,6 +92,14 @@ class ProblemText {
     entry("query_offset", python(problem_.call.options.query_offset.value_or(0)));
     entry("documents", python_shape(problem_.documents));
     text_ += "}  # documents: global start positions\n";
+    line("RUN_TIME_DOCUMENTS", python(options_.run_time_documents), "the kernels take the tables of all documents");
+    line("QUERIES_ROTATE", python(spec_.travels == annulus::nki::RotatingSide::queries), "in the backward kernel");
+    line("KEY_PIECES",
+         python_tuple(problem_.mask.pieces(),
+                      [](annulus::RowRange piece) {
+                        return python_shape({piece.begin, piece.end});
+                      }),
+         "rows of a rank in which each query sees one range");
   }
 
   void runs(std::string const& name, Side side, Index total) {
@@ -123,7 +131,8 @@ class ProblemText {
     NkiMaskFiles const table = nki_mask_files(problem_, kernel);
     std::string pattern = table.names.empty() ? "None" : python_string(table.names.front());
     if (table.names.size() > 1) pattern.replace(pattern.rfind("rank") + 4, 1, "{}");
-    text_ += "        \"mask\": " + pattern + ",\n    },\n";
+    text_ += "        \"mask\": " + pattern +
+             ",\n        \"mask_fingerprint\": " + python_string(program.mask_fingerprint) + ",\n    },\n";
   }
 
   NkiOptions const& options_;

@@ -133,6 +133,9 @@ class Readme {
     if (program.ranks > 1)
       line("| `replica_groups` | tuple of tuples | | rank ids: rings of " + number(program.ranks) +
            " consecutive ranks, the first a multiple of " + number(program.ranks) + " |");
+    if (!program.mask_fingerprint.empty())
+      line("| `mask_fingerprint` | string | | \"" + program.mask_fingerprint +
+           "\": names the mask of the table; the kernel refuses another |");
     line("");
     table("result", kernel, Role::output);
     line("", "The call on rank `rank`:", "", "```python");
@@ -147,6 +150,7 @@ class Readme {
     for (int buffer : program.with_role(Role::input))
       arguments += (arguments.empty() ? "" : ", ") + program.buffer(buffer).name;
     if (program.ranks > 1) arguments += ", replica_groups";
+    if (!program.mask_fingerprint.empty()) arguments += ", \"" + program.mask_fingerprint + "\"";
     line(results + " = " + program.name +
          (spec_.cores > 1 && options_.spelling().launch_grid ? "[" + number(spec_.cores) + "](" : "(") + arguments +
          ")");
@@ -319,6 +323,7 @@ std::string nki_command_line(NkiOptions const& options, NkiProblem const& proble
       if (!one_rank || start < spec.local_queries) starts += (starts.empty() ? "" : ",") + std::to_string(start);
     add("--documents", starts);
   }
+  if (options.run_time_documents) line += " --run-time-documents";
   if (spec.queries_by_token) line += " --tp-q";
   if (spec.keys_by_token) line += " --tp-k";
   if (!spec.training) line += " --no-training";

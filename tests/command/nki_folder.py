@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import shutil
 import sys
 
@@ -108,6 +109,40 @@ with Folder():
     # bfloat16 of check.py is the device's.
     random = np.random.default_rng(1).standard_normal(1000).astype(np.float32) * 10
     assert np.array_equal(check.rounded(random, "bfloat16"), nki_model.bfloat16(random).numpy())
+
+    # A kernel refuses the table of another mask: documents 0,64 are not documents 0,40.
+    documents = lambda starts: ["--ranks", 2, "--tokens", 64, "--head-dim", 8, "--dtype", "f32", "--causal", "--documents", starts]
+    emit("first", *documents("0,64"))
+    emit("second", *documents("0,40"))
+    tables = lambda folder: {name for name in os.listdir(folder) if name.endswith(".npy")}
+    assert not tables("first") & tables("second"), tables("first")
+    for name in ("problem.py", *tables("second")):
+        shutil.copy(os.path.join("second", name), "first")
+    try:
+        run_torch("first", 2)
+    except nki_model.KernelFailed as error:
+        assert "the table is of another mask than this kernel" in str(error), error
+    else:
+        raise AssertionError("a kernel took the table of another mask")
+
+    # With documents as an argument one kernel serves all of them, each with its own table.
+    for sharding in ("contiguous", "striped", "zigzag"):
+        emit("any_" + sharding, *documents("0,64"), "--run-time-documents", "--sharding", sharding, "--sink-tokens", 3, "--window", "50,50")
+        emit("other", *documents("0,9,40,100"), "--run-time-documents", "--sharding", sharding, "--sink-tokens", 3, "--window", "50,50")
+        for name in ("ring_attention_fwd.py", "ring_attention_bwd.py"):
+            assert open(os.path.join("any_" + sharding, name)).read() == open(os.path.join("other", name)).read()
+        with inside("other", "check") as check:
+            for kernel, about in check.problem.KERNELS.items():
+                (name, _, shape), = (tensor for tensor in about["inputs"] if tensor[0] == "mask_ranges")
+                for rank in range(2):
+                    written = np.load(os.path.join("other", about["mask"].format(rank)))
+                    assert np.array_equal(check.mask_table(kernel, rank, shape), written), (sharding, kernel, rank)
+        for starts in ("0,64", "0,9,40,100", "0"):
+            text = open(os.path.join("any_" + sharding, "problem.py")).read()
+            with open(os.path.join("any_" + sharding, "problem.py"), "w") as file:
+                file.write(re.sub(r'"documents": .*', f'"documents": ({starts},),', text))
+            found = succeeds(*run_torch("any_" + sharding, 2, native=True), starts)
+            assert max(found.values()) < 3e-6, (starts, found)
 
     # Wrong numbers of processes, devices and cores are refused before anything runs.
     frameworks.install_torch(False)

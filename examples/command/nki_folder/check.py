@@ -126,9 +126,26 @@ def lse_tile(lse, shape):
     return padded.reshape(*lse.shape[:2], shape[3], shape[2]).swapaxes(2, 3)
 
 
+def mask_ranges(rank, shape, queries_rotate):
+    """Table of one rank for the documents in problem.MASK: of each other rank, for each piece of keys, the first row
+    that a query row sees and the row after the last."""
+    place, table = rank % problem.RANKS, np.zeros(shape, np.float32)
+    for other in range(shape[0]):
+        querying, owner = (other % problem.RANKS, place) if queries_rotate else (place, other % problem.RANKS)
+        seen = visible(positions(querying, "q"))[:, positions(owner, "k")]
+        for piece, (begin, end) in enumerate(problem.KEY_PIECES):
+            part = seen[:, begin:end]
+            some = part.any(axis=1)
+            table[other, :, piece, 0] = begin + np.where(some, part.argmax(axis=1), 0)
+            table[other, :, piece, 1] = begin + np.where(some, end - begin - part[:, ::-1].argmax(axis=1), 0)
+    return table
+
+
 def mask_table(kernel, rank, shape):
     place = rank % problem.RANKS
     name = problem.KERNELS[kernel]["mask"]
+    if problem.RUN_TIME_DOCUMENTS:
+        return mask_ranges(rank, shape, kernel == "ring_attention_bwd" and problem.QUERIES_ROTATE)
     if not name:
         sys.exit(f"the mask table of {kernel} was too large to be written; README.md says how to make it")
     table = np.load(os.path.join(HERE, name.format(place)))
@@ -158,6 +175,12 @@ def arguments(kernel, rank, forward=None):
             sys.exit(f"{kernel}: {name} has shape {values.shape}; the kernel takes {shape}")
         given[name] = (rounded(values, dtype), dtype)
     return given
+
+
+def constants(kernel):
+    """Arguments of a call after its tensors."""
+    fingerprint = problem.KERNELS[kernel]["mask_fingerprint"]
+    return ((problem.REPLICA_GROUPS,) if problem.RANKS > 1 else ()) + ((fingerprint,) if fingerprint else ())
 
 
 def save(kernel, rank, results):

@@ -158,7 +158,7 @@ def install_simulator():
 
     def simulate(kernel):
         called = kernel if hasattr(kernel, "lnc") else kernel[1]
-        given = lambda arrays: tuple(np.asarray(array) for array in arrays)
+        given = lambda values: tuple(x if isinstance(x, str) else np.asarray(x) for x in values)
         return lambda *arrays: nki_model.launch(called.kernel, called.lnc, [given(arrays)])[0]
 
     nki.simulate = simulate

@@ -127,6 +127,8 @@ class PythonNames {
   std::string const& register_name(int number) const { return at(registers_, number); }
   /// Names of the replica group of the ring and of its argument.
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
+  /// Name of the argument that says of which mask a table is.
+  static constexpr std::string_view mask_fingerprint = "mask_fingerprint";
 
  private:
   template <class Names>
@@ -157,11 +159,11 @@ class PythonNames {
   }
 
   inline static std::set<std::string> const reserved_{
-      "False",    "None",  "True",     "and",  "as",     "assert", "async", "await",         "break",
-      "case",     "class", "continue", "def",  "del",    "elif",   "else",  "except",        "finally",
-      "for",      "from",  "global",   "if",   "import", "in",     "is",    "lambda",        "match",
-      "nonlocal", "not",   "or",       "pass", "raise",  "return", "try",   "while",         "with",
-      "yield",    "range", "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups"};
+      "False",    "None",  "True",     "and",  "as",     "assert", "async", "await",          "break",
+      "case",     "class", "continue", "def",  "del",    "elif",   "else",  "except",         "finally",
+      "for",      "from",  "global",   "if",   "import", "in",     "is",    "lambda",         "match",
+      "nonlocal", "not",   "or",       "pass", "raise",  "return", "try",   "while",          "with",
+      "yield",    "range", "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups", "mask_fingerprint"};
 
   std::set<std::string> taken_;
   std::vector<std::vector<std::string>> tiles_;
