@@ -18,7 +18,7 @@
 #include "benchmarks/peak.hpp"
 #include "call.hpp"
 #include "demo_check.hpp"
-#include "embedded_license.hpp"
+#include "embedded_texts.hpp"
 #include "errors.hpp"
 #include "options.hpp"
 #include "output_stream.hpp"

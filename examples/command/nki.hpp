@@ -44,6 +44,7 @@ struct NkiOptions {
   std::optional<annulus::nki::ElementType> lse_type;     ///< unset: float32
   std::string sinks;                      ///< number of sink logits per query head, or a file; empty: none
   std::vector<annulus::Index> documents;  ///< global start positions, the first 0; empty: one document
+  bool run_time_documents = false;        ///< kernels take the tables of all documents
   bool queries_by_token = false;
   bool keys_by_token = false;
   bool keys_stationary = false;  ///< forward kernel with stationary keys

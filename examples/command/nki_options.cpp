@@ -28,7 +28,7 @@ constexpr int most_groups = 1024;
 Choices<annulus::nki::Version> nki_versions() {
   using annulus::nki::Version;
   Choices<Version> versions;
-  for (Version version : {Version::nki_0_3, Version::nki_0_4, Version::nki_0_5, Version::nki_0_6})
+  for (Version version : {Version::nki_0_3, Version::nki_0_4, Version::nki_0_5, Version::nki_0_6, Version::nki_0_7})
     versions.emplace_back(annulus::nki::spelling_of(version).version, version);
   return versions;
 }
@@ -88,7 +88,9 @@ void add_attention(CLI::App& app, NkiOptions& options) {
   add_logit_options(app, options.attend.attention);
   app.add_option("--sinks", options.sinks, "sink logits: their number per query head, or a file as for attend")
       ->type_name("N|FILE");
-  add_documents(app, options.documents);
+  add_switch(app, "--run-time-documents", options.run_time_documents,
+             "the documents are an argument: the kernels take the tables of all documents")
+      ->needs(add_documents(app, options.documents));
 }
 
 void add_kernel(CLI::App& app, NkiOptions& options) {

@@ -126,6 +126,27 @@ void print_errors(std::vector<NkiError> const& errors);
 /// Throws std::runtime_error for the first error beyond what is accepted.
 void require_good(std::vector<NkiError> const& errors);
 
+/// Files that --emit writes for the mask of one kernel.
+struct NkiMaskFiles {
+  std::string input;                 ///< mask_offsets or mask_ranges; empty: the kernel has none
+  std::vector<std::size_t> shape{};  ///< of one rank
+  std::size_t bytes = 0;             ///< of all ranks of the ring
+  bool written = false;
+  std::vector<std::string> names{};  ///< one file, whose first axis is the rank in its ring, or one for each rank
+};
+NkiMaskFiles nki_mask_files(NkiProblem const& problem, NkiKernel const& kernel);
+
+/// The command line, with all options, that builds the same kernels without files: "annulus nki --ranks 4 ...".
+/// one_rank: kernels for one rank that holds as many rows.
+std::string nki_command_line(NkiOptions const& options, NkiProblem const& problem, bool one_rank = false);
+
+/// README.md of the emitted folder. Depends only on the options.
+std::string nki_readme(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels);
+
+/// problem.py of the emitted folder: what check.py and the launchers need to know.
+std::string nki_problem_text(NkiOptions const& options, NkiProblem const& problem,
+                             std::vector<NkiKernel> const& kernels);
+
 /// The output folder, created before anything is computed so that one that cannot be written ends the command at once.
 class NkiFolder {
  public:

@@ -133,10 +133,13 @@ NkiProblem nki_problem(NkiOptions const& options, CallShape const& shape) {
   annulus::Options attention = options.attend.attention;
   attention.query_offset = annulus::query_offset_of(annulus::rules_of(attention), shape.queries, shape.keys);
   auto const ids = document_ids(options, shape);
+  annulus::nki::RingMask mask =
+      annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries, spec.local_keys,
+                                 *attention.query_offset, ids, ids);
+  if (options.run_time_documents) mask = mask.for_any_documents();
   return {.call = {.shape = shape, .options = attention, .axes = options.attend.axes},
           .spec = spec,
-          .mask = annulus::nki::sharded_mask(attention.mask, attention.sharding, spec.ranks, spec.local_queries,
-                                             spec.local_keys, *attention.query_offset, ids, ids),
+          .mask = std::move(mask),
           .global_mask = annulus::nki::sharded_mask(attention.mask, annulus::Contiguous{}, 1, shape.queries, shape.keys,
                                                     *attention.query_offset, ids, ids),
           .documents = options.documents};

@@ -1,5 +1,6 @@
 """The files of annulus nki --emit: reproducible, valid Python for NKI, and correct kernels."""
 
+import glob
 import os
 import re
 import shlex
@@ -17,6 +18,8 @@ import nki_model  # noqa: E402
 
 nki_model.install()
 
+# Files of every folder.
+ALWAYS = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
 # All products and sums of the kernels are in float32, in another order than those of the oracle.
 EXACT = 3e-6
 
@@ -66,18 +69,21 @@ def execute(folder, files, sharding, *, ranks, lnc, q, k, v, dout, ring_order, b
         return np.ascontiguousarray(x[:, own[rank]].transpose(0, 2, 1, 3) if token else x[:, own[rank]].transpose(0, 2, 3, 1)).astype(np.float32)
 
     def mask(name, rank):
-        whole = os.path.join(folder, f"ring_attention_{name}.mask_offsets.npy")
-        if os.path.exists(whole):
-            return (np.load(whole)[rank],)
-        single = os.path.join(folder, f"ring_attention_{name}.mask_ranges.rank{rank}.npy")
-        return (np.load(single),) if os.path.exists(single) else ()
+        for table in glob.glob(os.path.join(folder, f"ring_attention_{name}.mask_offsets.*.npy")):
+            return (np.load(table)[rank],)
+        for table in glob.glob(os.path.join(folder, f"ring_attention_{name}.mask_ranges.*.rank{rank}.npy")):
+            return (np.load(table),)
+        return ()
+
+    def named(name):
+        return tuple(re.findall(r'^    assert mask_fingerprint == "(\w+)"', files[f"ring_attention_{name}.py"].decode(), re.M))
 
     operands = [(layout(q, r, "q" in by_token), layout(k, r, "k" in by_token), layout(v, r, True)) for r in range(ranks)]
     ring = (group,) if ranks > 1 else ()
-    forward = nki_model.launch(kernel(files, "ring_attention_fwd"), lnc, [(*operands[r], *mask("fwd", r), *ring) for r in range(ranks)],
+    forward = nki_model.launch(kernel(files, "ring_attention_fwd"), lnc, [(*operands[r], *mask("fwd", r), *ring, *named("fwd")) for r in range(ranks)],
                                ring_order=ring_order)
     backward = nki_model.launch(kernel(files, "ring_attention_bwd"), lnc,
-                                [order_backward(files, operands[r], layout(dout, r, True), forward[r], mask("bwd", r), ring) for r in range(ranks)],
+                                [order_backward(files, operands[r], layout(dout, r, True), forward[r], mask("bwd", r), ring) + named("bwd") for r in range(ranks)],
                                 ring_order=ring_order)
     results = {"out": np.empty((*q.shape[:3], v.shape[3])), "lse": np.empty((q.shape[0], q.shape[2], length)),
                "dq": np.empty(q.shape), "dk": np.empty(k.shape), "dv": np.empty(v.shape)}
@@ -95,7 +101,7 @@ def order_backward(files, operands, dout, forward, mask, ring):
     text = files["README.md"].decode()
     call = re.search(r"^dq, dk, dv = ring_attention_bwd(?:\[2\])?\((.*)\)$", text, re.M).group(1).split(", ")
     arguments = []
-    for name in call:
+    for name in (name for name in call if '"' not in name):
         arguments += [named[name]] if name in named else ring if name == "replica_groups" else mask
     return tuple(arguments)
 
@@ -151,20 +157,25 @@ with Folder():
     for words in ("ring_attention_fwd[2](", "replica_groups = ((0, 1), (2, 3))", "NEURON_LOGICAL_NC_CONFIG=2", "returns bfloat16: convert it",
                   "NEURON_PLATFORM_TARGET_OVERRIDE=trn2", "[rank % 2]"):
         assert words in text, words
-    assert np.load("groups/ring_attention_fwd.mask_offsets.npy").shape == (2, 4, 2)
+    assert np.load(*glob.glob("groups/ring_attention_fwd.mask_offsets.*.npy")).shape == (2, 4, 2)
     text = emit("single", "--ranks", 1, "--tokens", 64, "--lnc", 1, "--target", "trn3", "--no-training")["README.md"].decode()
     assert "replica_groups" not in text and "output = ring_attention_fwd(q, k, v)" in text and "trn3" in text
-    assert set(os.listdir("single")) == {"README.md", "ring_attention_fwd.py"}
-    assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == {"README.md", "ring_attention_bwd.py"}
-    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == {"README.md", "ring_attention_fwd.py"}
+    assert set(os.listdir("single")) == ALWAYS | {"ring_attention_fwd.py"}
+    assert set(emit("backward", "--tokens", 64, "--only", "bwd")) == ALWAYS | {"ring_attention_bwd.py"}
+    assert set(emit("forward", "--tokens", 64, "--backward", "none")) == ALWAYS | {"ring_attention_fwd.py"}
 
     # The version of NKI determines the text and is named in every file.
-    for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32")):
+    for version, sdk in (("0.3", "2.29"), ("0.4", "2.30"), ("0.5", "2.31"), ("0.6", "2.32"), ("0.7", "2.33")):
         folder = "nki" + version
         files = emit(folder, "--tokens", 64, "--head-dim", 16, "--causal", "--nki-version", version)
         for name in ("README.md", "ring_attention_fwd.py", "ring_attention_bwd.py"):
             assert f"NKI {version} (Neuron SDK {sdk}) and later" in files[name].decode(), (version, name)
         assert f" --nki-version {version} " in files["README.md"].decode()
+        assert f"nki>={version}\n" in files["requirements.txt"].decode()
+        # From 0.7 on the environment alone says how many cores a kernel has.
+        grid = "ring_attention_fwd[2](" in files["README.md"].decode()
+        assert grid == (version != "0.7") == ("LAUNCH_GRID = True" in files["problem.py"].decode())
+        assert grid == ("# Launch: ring_attention_fwd[2](...)" in files["ring_attention_fwd.py"].decode())
         if version == "0.3":
             assert emit("oldest", "--tokens", 64, "--head-dim", 16, "--causal") == files
 
@@ -174,7 +185,7 @@ with Folder():
 
     # Tables that would fill the disk are not written; the README says how to make them.
     files = emit("large", "--ranks", 32, "--groups", 64, "--tokens", 600, "--head-dim", 16, "--documents", "0,1000", "--only", "fwd")
-    assert set(files) == {"README.md", "ring_attention_fwd.py"}
+    assert set(files) == ALWAYS | {"ring_attention_fwd.py"}
     assert "sharded_mask(" in files["README.md"].decode() and ".ranges(rank % 32, 64)" in files["README.md"].decode()
 
 print("ok")

@@ -57,6 +57,7 @@ class Emitted:
         size = self.problem.ranks
         groups = tuple(tuple(range(begin, begin + size)) for begin in range(0, self.workers, size))
         ring_arguments = (groups,) if size > 1 else ()
+        ring_arguments += tuple(re.findall(r'mask_fingerprint: "(\w+)"', self.text))
         per_worker = [tuple(nki_model.HbmArray(given[name], self.arguments[name][0]) for name in self.arguments)
                       + ring_arguments for given in self.inputs]
         returned = nki_model.launch(kernel, self.problem.lnc, per_worker, ring_order=list(ring),

@@ -1,5 +1,6 @@
 """Launch of kernels: one thread per rank and core, with numpy arguments and results."""
 import collections
+import os
 import threading
 import traceback
 
@@ -17,7 +18,12 @@ from .tensor import Tensor, whole
 
 
 class Kernel:
-    """A function decorated by nki.jit: inlined when called by another kernel, else started by launch."""
+    """A function decorated by nki.jit: inlined when called by another kernel, else started by launch.
+
+    start: called as start(kernel, lnc, arguments) for a call outside kernels, by kernel(...) or kernel[lnc](...).
+    """
+
+    start = None
 
     def __init__(self, function):
         self.function = function
@@ -26,8 +32,24 @@ class Kernel:
 
     def __call__(self, *arguments, **keywords):
         if not cores.inside_kernel():
-            raise TypeError(f"{self.__name__} is started by nki_model.launch")
+            return self[int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", 1))](*arguments)
         return self.function(*arguments, **keywords)
+
+    def __getitem__(self, lnc):
+        return Grid(self, lnc)
+
+
+class Grid:
+    """A kernel with the number of its cores."""
+
+    def __init__(self, kernel, lnc):
+        self.kernel = kernel
+        self.lnc = lnc
+
+    def __call__(self, *arguments):
+        if Kernel.start is None:
+            raise TypeError(f"{self.kernel.__name__} is started by nki_model.launch")
+        return Kernel.start(self.kernel, self.lnc, arguments)
 
 
 def jit(function=None):

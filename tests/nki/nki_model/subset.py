@@ -7,7 +7,7 @@ METHODS = {"ap", "reshape", "append"}
 ENUM_KEYWORDS = {"engine", "reduce_cmd", "dge_mode", "oob_mode", "perf_mode", "dma_engine"}
 
 STATEMENTS = (ast.FunctionDef, ast.Return, ast.Assign, ast.AugAssign, ast.For, ast.If, ast.Expr, ast.Pass, ast.With,
-              ast.Import)
+              ast.Import, ast.Assert)
 EXPRESSIONS = (ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Compare, ast.Call, ast.Constant, ast.Attribute,
                ast.Subscript, ast.Name, ast.List, ast.Tuple, ast.Slice)
 PARTS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.arguments, ast.arg, ast.keyword,
@@ -19,7 +19,7 @@ NAMES = {
     ast.Raise: "raise", ast.While: "while loop", ast.ClassDef: "class", ast.Dict: "dict display",
     ast.Set: "set display",
     ast.JoinedStr: "f-string", ast.Starred: "starred expression", ast.NamedExpr: "assignment expression",
-    ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del", ast.Assert: "assert",
+    ast.Global: "global", ast.Nonlocal: "nonlocal", ast.Delete: "del",
     ast.ImportFrom: "from-import", ast.AsyncFunctionDef: "async function", ast.Await: "await",
     ast.AnnAssign: "annotation",
     ast.Break: "break", ast.Continue: "continue",
@@ -100,6 +100,11 @@ class _Lint(ast.NodeVisitor):
         for statement in node.body:
             self.visit(statement)
         self.depth -= 1
+
+    def visit_Assert(self, node):
+        if not isinstance(node.test, ast.Compare) or not isinstance(node.msg, ast.Constant):
+            self.report(node, "an assert compares and has a constant message")
+        self.generic_visit(node)
 
     def visit_For(self, node):
         if not isinstance(node.target, ast.Name):

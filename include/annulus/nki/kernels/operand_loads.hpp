@@ -173,6 +173,7 @@ inline KernelInputs declare_inputs(Builder& builder, KernelSpec const& spec, Rin
   Index const ranks = builder.program().ranks == 1 ? 1 : spec.ranks * spec.groups, pieces = std::ssize(mask.pieces());
   auto const bounds = [&](char const* name, std::vector<Index> extents) {
     inputs.mask = builder.tensor(name, std::move(extents), ElementType::float32, Role::input);
+    builder.set_mask_fingerprint(mask.fingerprint());
   };
   if (mask.form() == BoundsForm::band) bounds("mask_offsets", {ranks, std::ssize(mask.query_pieces()) * pieces * 2});
   if (mask.form() == BoundsForm::ranges) bounds("mask_ranges", {ranks, mask.batch(), pieces, 2, spec.local_queries});

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -107,6 +108,40 @@ class RingMask {
                                        " batch items, expected 1 or ", spec.shape.batch);
   }
 
+  /// The same positions with documents that only the table tells: a kernel for it takes the tables of all documents.
+  /// Throws UnsupportedError unless this mask has documents.
+  RingMask for_any_documents() const {
+    annulus::detail::check<UnsupportedError>(packed(), "nki: a kernel for any documents needs a mask with documents");
+    RingMask any = *this;
+    any.any_documents_ = true;
+    any.covers_.clear();
+    return any;
+  }
+
+  /// Names what a kernel takes from this mask when it is built, in 16 hexadecimal digits: kernels and tables with equal
+  /// fingerprints fit.
+  std::string fingerprint() const {
+    std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a over 64-bit words
+    auto const add = [&](Index value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3; };
+    for (Index value : {Index{mask_.causal}, mask_.window.reach_left(), mask_.window.reach_right(), mask_.sink_tokens,
+                        mask_.chunk, query_offset_, static_cast<Index>(form_), Index{any_documents_}})
+      add(value);
+    for (auto const* side : {&queries_, &keys_})
+      for (RankRows const& rank : *side) {
+        for (Segment const& segment : rank.segments)
+          for (Index value : {segment.local_begin, segment.length, segment.global_begin, segment.global_stride})
+            add(value);
+        if (!any_documents_)
+          for (auto const& item : rank.documents)
+            for (std::int32_t id : item) add(id);
+      }
+    for (auto const& piece : given_)
+      for (RowRange range : piece) add(range.begin), add(range.end);
+    std::string digits;
+    for (int shift = 60; shift >= 0; shift -= 4) digits += "0123456789abcdef"[(hash >> shift) & 15];
+    return digits;
+  }
+
   BoundsForm form() const { return form_; }                        ///< what the kernels need
   int ranks() const { return static_cast<int>(queries_.size()); }  ///< of the ring
   /// Batch items whose ranges differ, or 1.
@@ -117,12 +152,13 @@ class RingMask {
   std::vector<RowRange> const& query_pieces() const { return query_pieces_; }
 
   /// Key rows of `owner` in a piece that a query row of rank `me` sees; an empty range inside the piece if none.
-  RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query) const {
+  /// any_documents: by position alone.
+  RowRange seen(int me, int owner, Index batch, std::size_t piece, Index query, bool any_documents = false) const {
     RowRange const rows = pieces_[piece];
     if (form_ == BoundsForm::none) return rows;
     if (!given_.empty()) return given_[piece][static_cast<std::size_t>(query)];
     RowRange range = tile_of(me, owner, piece, query).keys_of(mask_, 0);
-    if (packed()) {
+    if (packed() && !any_documents) {
       auto const& ids = queries_[static_cast<std::size_t>(me)].documents[static_cast<std::size_t>(batch)];
       annulus::detail::DocumentRuns const& runs = runs_.at({owner, batch, static_cast<Index>(piece)});
       range = annulus::detail::intersection(range, runs.rows_of(ids[static_cast<std::size_t>(query)]));
@@ -143,8 +179,8 @@ class RingMask {
           if ((me == owner) == own_step)
             for (Index b = 0; b < batch(); ++b)
               for (std::size_t i = 0; i < rows.size(); ++i) {
-                RowRange const range = seen(me, owner, b, piece, static_cast<Index>(i));
-                rows[i].add({range, range});
+                RowRange const range = seen(me, owner, b, piece, static_cast<Index>(i), any_documents_);
+                rows[i].add({range, any_documents_ ? RowRange{} : range});
               }
     }
     Cover joined;
@@ -271,6 +307,7 @@ class RingMask {
   std::vector<RankRows> queries_, keys_;
   Index query_offset_ = 0;
   BoundsForm form_ = BoundsForm::none;
+  bool any_documents_ = false;
   std::vector<RowRange> pieces_, query_pieces_;
   std::vector<std::vector<RowRange>> given_;
   std::map<std::array<Index, 3>, annulus::detail::DocumentRuns> runs_;

@@ -15,12 +15,13 @@
 
 namespace annulus::nki {
 
-/// NKI versions; 0.3, 0.4, 0.5 and 0.6 come with Neuron SDK 2.29, 2.30, 2.31 and 2.32.
+/// NKI versions; 0.3 to 0.7 come with Neuron SDK 2.29 to 2.33.
 enum class Version {
   nki_0_3,  ///< Neuron SDK 2.29
   nki_0_4,  ///< Neuron SDK 2.30
   nki_0_5,  ///< Neuron SDK 2.31
   nki_0_6,  ///< Neuron SDK 2.32
+  nki_0_7,  ///< Neuron SDK 2.33
 };
 
 /// Spellings of one NKI version.
@@ -28,6 +29,7 @@ struct Spelling {
   std::string_view version;           ///< oldest version that accepts the text
   std::string_view sdk;               ///< Neuron SDK that it comes with
   bool tensor_scalar_reduce_command;  ///< tensor_scalar_reduce accepts reduce_cmd
+  bool launch_grid = true;            ///< the call names the cores, kernel[2](...); else NEURON_LOGICAL_NC_CONFIG does
 };
 
 /// Spelling of a version. to_python() defaults to the oldest, nki_0_3, whose text every later version accepts.
@@ -36,8 +38,11 @@ struct Spelling {
 /// none of these: access patterns replace views, and collectives must not be in run-time loops. affine_range and
 /// similar older spellings of loops mean range() in all of these versions and are deprecated from 0.6.
 constexpr Spelling spelling_of(Version version) {
-  constexpr Spelling table[] = {
-      {"0.3", "2.29", false}, {"0.4", "2.30", true}, {"0.5", "2.31", true}, {"0.6", "2.32", true}};
+  constexpr Spelling table[] = {{"0.3", "2.29", false},
+                                {"0.4", "2.30", true},
+                                {"0.5", "2.31", true},
+                                {"0.6", "2.32", true},
+                                {"0.7", "2.33", true, false}};
   return table[static_cast<int>(version)];
 }
 
@@ -122,6 +127,8 @@ class PythonNames {
   std::string const& register_name(int number) const { return at(registers_, number); }
   /// Names of the replica group of the ring and of its argument.
   static constexpr std::string_view ring = "ring", replica_groups = "replica_groups";
+  /// Name of the argument that says of which mask a table is.
+  static constexpr std::string_view mask_fingerprint = "mask_fingerprint";
 
  private:
   template <class Names>
@@ -152,11 +159,11 @@ class PythonNames {
   }
 
   inline static std::set<std::string> const reserved_{
-      "False",    "None",  "True",     "and",  "as",     "assert", "async", "await",         "break",
-      "case",     "class", "continue", "def",  "del",    "elif",   "else",  "except",        "finally",
-      "for",      "from",  "global",   "if",   "import", "in",     "is",    "lambda",        "match",
-      "nonlocal", "not",   "or",       "pass", "raise",  "return", "try",   "while",         "with",
-      "yield",    "range", "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups"};
+      "False",    "None",  "True",     "and",  "as",     "assert", "async", "await",          "break",
+      "case",     "class", "continue", "def",  "del",    "elif",   "else",  "except",         "finally",
+      "for",      "from",  "global",   "if",   "import", "in",     "is",    "lambda",         "match",
+      "nonlocal", "not",   "or",       "pass", "raise",  "return", "try",   "while",          "with",
+      "yield",    "range", "nki",      "nisa", "nl",     "ncc",    "ring",  "replica_groups", "mask_fingerprint"};
 
   std::set<std::string> taken_;
   std::vector<std::vector<std::string>> tiles_;

@@ -20,7 +20,8 @@ namespace annulus::nki {
 /// Text of an NKI Python module with one `@nki.jit` function that has the name of the program.
 ///
 /// Arguments of the function: the buffers of Role::input in order, in HBM, shapes as in the program; then, where the
-/// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids. Returns the tuple of Role::output
+/// program has 2 ranks or more, replica_groups: a tuple of tuples of rank ids; then, where the mask has a table,
+/// mask_fingerprint: a string that must be the program's, so that a table of another mask is refused. Returns the tuple of Role::output
 /// buffers, or the one there is. With 2 cores it is launched as `name[2](...)`.
 ///
 /// The text depends only on program and spelling, uses only Python that all front ends of NKI accept, always writes
@@ -146,8 +147,12 @@ class PythonModule {
     lines.statement("@nki.jit");
     std::vector<std::string> parameters = names_of(Role::input);
     if (program_.ranks > 1) parameters.emplace_back(PythonNames::replica_groups);
+    if (!program_.mask_fingerprint.empty()) parameters.emplace_back(PythonNames::mask_fingerprint);
     lines.call("def " + program_.name, parameters, ":");
     lines.open_block();
+    if (!program_.mask_fingerprint.empty())
+      lines.statement("assert " + std::string(PythonNames::mask_fingerprint) + " == \"" + program_.mask_fingerprint +
+                      "\", \"the table is of another mask than this kernel\"");
     for (Buffer const& buffer : program_.buffers)
       if (buffer.role != Role::input && !on_chip(buffer.memory)) declare(lines, buffer);
     if (calls_.uses_ring())
@@ -173,8 +178,11 @@ class PythonModule {
     lines.comment("");
     lines.comment("For " + std::string(name_of(program_.target)) + ", NKI " + std::string(spelling_.version) +
                   " (Neuron SDK " + std::string(spelling_.sdk) + ") and later.");
+    std::string const cores = std::to_string(program_.cores);
     lines.comment("Launch: " + program_.name +
-                  (program_.cores > 1 ? "[" + std::to_string(program_.cores) + "](...)" : "(...)"));
+                  (!spelling_.launch_grid ? "(...) with NEURON_LOGICAL_NC_CONFIG=" + cores
+                   : program_.cores > 1   ? "[" + cores + "](...)"
+                                          : "(...)"));
     if (program_.cores > 1)
       lines.comment("Runs once on each of the " + std::to_string(program_.cores) + " cores of a logical core.");
     if (program_.ranks > 1) lines.comment("Runs on " + std::to_string(program_.ranks) + " ranks that form a ring.");
@@ -184,6 +192,9 @@ class PythonModule {
     if (program_.ranks > 1)
       lines.comment("  replica_groups: tuple of tuples of rank ids; groups of " + std::to_string(program_.ranks) +
                     " consecutive ranks, the first a multiple of " + std::to_string(program_.ranks));
+    if (!program_.mask_fingerprint.empty())
+      lines.comment("  mask_fingerprint: \"" + program_.mask_fingerprint +
+                    "\", which names the mask; it comes with the table");
     lines.comment(program_.with_role(Role::output).size() > 1 ? "Returns the tuple of:" : "Returns:");
     for (int number : program_.with_role(Role::output)) describe(lines, program_.buffer(number));
   }

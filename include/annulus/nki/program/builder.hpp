@@ -77,6 +77,8 @@ class Builder {
     return {last_buffer(), std::move(shape)};
   }
 
+  void set_mask_fingerprint(std::string value) { program_.mask_fingerprint = std::move(value); }  ///< of the mask
+
   /// Declares an on-chip buffer; allocate() makes its tiles.
   TileHandle declare(std::string name, Memory memory, Index partitions, Index elements, ElementType type,
                      int rotation = 1) {

@@ -82,6 +82,7 @@ struct Program {
   std::vector<Buffer> buffers;                 ///< by number
   std::vector<std::string> variables{"core"};  ///< names, by number
   int registers = 0;                           ///< number of registers
+  std::string mask_fingerprint;                ///< of the mask whose table is an input; empty: none
   Body body;                                   ///< what is executed
 
   bool operator==(Program const&) const = default;

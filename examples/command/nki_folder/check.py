@@ -1,0 +1,253 @@
+"""Operands of the kernels in this folder, and the check of their results against dense attention in double.
+
+    python check.py     compares the files that a launcher wrote into results/; exit status 1 if an error is too large
+
+The launchers import arguments(), save() and check(). Operands are random with a fixed seed, rounded to their types.
+"""
+import os
+import sys
+
+import numpy as np
+
+import problem
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(HERE, "results")
+WORLD = problem.RANKS * problem.GROUPS
+# Largest relative error of one rounding to the type.
+ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+
+def rounded(values, dtype):
+    """The values rounded to a type, as float32; ties to even."""
+    values = np.ascontiguousarray(values, np.float32)
+    if dtype == "float16":
+        return values.astype(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        bits = values.view(np.uint32).astype(np.uint64)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return np.where(np.isfinite(values), bits.astype(np.uint32).view(np.float32), values)
+    return values
+
+
+def positions(place, name):
+    """Global positions of the rows of an operand or result on the rank at this place in its ring."""
+    runs = problem.KEY_RUNS if name in ("k", "v", "dk", "dv") else problem.QUERY_RUNS
+    return np.concatenate([begin + step * np.arange(rows) for _, rows, begin, step in sorted(runs[place])])
+
+
+def visible(queries):
+    """Visible keys of the queries at these positions, [queries, keys]."""
+    mask = problem.MASK
+    query = queries[:, None] + mask["query_offset"]
+    key = np.arange(problem.RANKS * problem.KEYS)[None, :]
+    seen = np.ones((len(queries), key.size), bool)
+    if mask["causal"]:
+        seen &= key <= query
+    if mask["window"]:
+        left, right = mask["window"]
+        inside = ((left < 0) | (query - key <= left)) & ((right < 0) | (key - query <= right))
+        seen &= inside | (key < mask["sink_tokens"])
+    if mask["chunk"]:
+        seen &= query // mask["chunk"] == key // mask["chunk"]
+    if mask["documents"]:
+        document = lambda at: np.searchsorted(mask["documents"], at, side="right")
+        seen &= document(queries)[:, None] == document(key)
+    return seen
+
+
+class Ring:
+    """Global operands [batch, heads, rows, dim] of one ring and, once asked for, their dense attention."""
+
+    def __init__(self, group):
+        random = np.random.default_rng(group)
+        queries, keys = problem.RANKS * problem.QUERIES, problem.RANKS * problem.KEYS
+        shapes = {"q": (problem.QUERY_HEADS, queries, problem.HEAD_DIM), "k": (problem.KV_HEADS, keys, problem.HEAD_DIM),
+                  "v": (problem.KV_HEADS, keys, problem.VALUE_DIM), "dout": (problem.QUERY_HEADS, queries, problem.VALUE_DIM)}
+        self.operands = {name: rounded(random.standard_normal((problem.BATCH, *shape), np.float32), problem.TYPE)
+                         for name, shape in shapes.items()}
+        self.sinks = random.standard_normal((problem.QUERY_HEADS, problem.SINKS), np.float32)
+        self.results = None
+
+    def dense(self):
+        """The results in double, a block of queries at a time: output, lse, dq, dk, dv."""
+        if self.results:
+            return self.results
+        q, k, v, dout = (x.astype(np.float64) for x in self.operands.values())
+        batch, heads, queries, _ = q.shape
+        group = problem.QUERY_HEADS // problem.KV_HEADS
+        found = {"output": np.zeros(dout.shape), "lse": np.zeros((batch, heads, queries)),
+                 "dq": np.zeros(q.shape), "dk": np.zeros(k.shape), "dv": np.zeros(v.shape)}
+        for begin in range(0, queries, 256):
+            rows = slice(begin, min(begin + 256, queries))
+            seen = visible(np.arange(rows.start, rows.stop))
+            for item in range(batch):
+                for head in range(heads):
+                    self.attend(found, seen, (item, head, rows), (item, head // group), q, k, v, dout)
+        self.results = found
+        return found
+
+    def attend(self, found, seen, at, kv, q, k, v, dout):
+        scores, slope = problem.SCALE * (q[at] @ k[kv].T), 1.0
+        if problem.SOFTCAP:
+            tanh = np.tanh(scores / problem.SOFTCAP)
+            scores, slope = problem.SOFTCAP * tanh, 1 - tanh**2
+        scores = np.where(seen, scores, -np.inf)
+        extra = np.broadcast_to(self.sinks[at[1]].astype(np.float64), (len(scores), problem.SINKS))
+        every = np.concatenate([scores, extra], axis=1)
+        top = every.max(axis=1, keepdims=True)
+        dead = np.isneginf(top)
+        weights = np.exp(every - np.where(dead, 0, top))
+        total = np.where(dead, 1, weights.sum(axis=1, keepdims=True))
+        weights = weights[:, :scores.shape[1]] / total
+        found["output"][at] = weights @ v[kv]
+        found["lse"][at] = np.where(dead, problem.LSE_OF_MASKED_ROW, top + np.log(total))[:, 0]
+        delta = (dout[at] * found["output"][at]).sum(axis=1, keepdims=True)
+        gradient = problem.SCALE * slope * weights * (dout[at] @ v[kv].T - delta)
+        found["dq"][at] = gradient @ k[kv]
+        found["dk"][kv] += gradient.T @ q[at]
+        found["dv"][kv] += weights.T @ dout[at]
+
+
+RINGS = {}
+
+
+def ring_of(rank):
+    group = rank // problem.RANKS
+    if group not in RINGS:
+        RINGS[group] = Ring(group)
+    return RINGS[group]
+
+
+def lse_tile(lse, shape):
+    """[batch, heads, rows] in the kernels' layout [batch, heads, 128, columns]: row c * 128 + p at (p, c)."""
+    padded = np.zeros((*lse.shape[:2], shape[2] * shape[3]))
+    padded[:, :, :lse.shape[2]] = lse
+    return padded.reshape(*lse.shape[:2], shape[3], shape[2]).swapaxes(2, 3)
+
+
+def mask_ranges(rank, shape, queries_rotate):
+    """Table of one rank for the documents in problem.MASK: of each other rank, for each piece of keys, the first row
+    that a query row sees and the row after the last."""
+    place, table = rank % problem.RANKS, np.zeros(shape, np.float32)
+    for other in range(shape[0]):
+        querying, owner = (other % problem.RANKS, place) if queries_rotate else (place, other % problem.RANKS)
+        seen = visible(positions(querying, "q"))[:, positions(owner, "k")]
+        for piece, (begin, end) in enumerate(problem.KEY_PIECES):
+            part = seen[:, begin:end]
+            some = part.any(axis=1)
+            table[other, :, piece, 0] = begin + np.where(some, part.argmax(axis=1), 0)
+            table[other, :, piece, 1] = begin + np.where(some, end - begin - part[:, ::-1].argmax(axis=1), 0)
+    return table
+
+
+def mask_table(kernel, rank, shape):
+    place = rank % problem.RANKS
+    name = problem.KERNELS[kernel]["mask"]
+    if problem.RUN_TIME_DOCUMENTS:
+        return mask_ranges(rank, shape, kernel == "ring_attention_bwd" and problem.QUERIES_ROTATE)
+    if not name:
+        sys.exit(f"the mask table of {kernel} was too large to be written; README.md says how to make it")
+    table = np.load(os.path.join(HERE, name.format(place)))
+    return table[place] if table.ndim > len(shape) else table
+
+
+def arguments(kernel, rank, forward=None):
+    """Tensors of one rank, in the order of the call: {name: (float32 values, type)}.
+
+    forward: results of the forward kernel on this rank; without them its output and lse come from the reference.
+    """
+    place, ring, given = rank % problem.RANKS, ring_of(rank), {}
+    for name, dtype, shape in problem.KERNELS[kernel]["inputs"]:
+        if name in ("mask_offsets", "mask_ranges"):
+            values = mask_table(kernel, rank, shape)
+        elif name == "sinks":
+            values = np.broadcast_to(ring.sinks, shape)
+        elif name in ring.operands:
+            values = ring.operands[name][:, :, positions(place, name)]
+            values = values.swapaxes(2, 3) if name in problem.DIM_FIRST else values
+        elif forward:
+            values = forward[name]
+        else:
+            values = ring.dense()[name][:, :, positions(place, name)]
+            values = values if name == "output" else lse_tile(values, shape)
+        if values.shape != shape:
+            sys.exit(f"{kernel}: {name} has shape {values.shape}; the kernel takes {shape}")
+        given[name] = (rounded(values, dtype), dtype)
+    return given
+
+
+def constants(kernel):
+    """Arguments of a call after its tensors."""
+    fingerprint = problem.KERNELS[kernel]["mask_fingerprint"]
+    return ((problem.REPLICA_GROUPS,) if problem.RANKS > 1 else ()) + ((fingerprint,) if fingerprint else ())
+
+
+def save(kernel, rank, results):
+    """Writes the results of one rank, in the order of the kernel, into results/; returns them by name as float32."""
+    os.makedirs(RESULTS, exist_ok=True)
+    names = [name for name, _, _ in problem.KERNELS[kernel]["outputs"]]
+    found = {name: np.asarray(values, np.float32) for name, values in zip(names, results, strict=True)}
+    for name, values in found.items():
+        np.save(os.path.join(RESULTS, f"{name}.rank{rank}.npy"), values)
+    return found
+
+
+def error_of(name, found, exact):
+    """lse: largest difference, relative where it exceeds 1; others: relative, in the Frobenius norm."""
+    if not np.array_equal(np.isneginf(found), np.isneginf(exact)) or np.isnan(found).any():
+        return np.inf
+    finite = np.isfinite(exact)
+    difference = np.abs(found[finite] - exact[finite])
+    if name == "lse":
+        return float((difference / np.maximum(1, np.abs(exact[finite]))).max(initial=0))
+    size = np.linalg.norm(exact[finite])
+    return float(np.linalg.norm(difference) / (size if size > 0 else 1))
+
+
+def accepted(name, dtype, largest_lse):
+    """Weights are rounded once to the type of the operands, gradients of scores once more, results to their own. Such
+    errors are independent: in the norm they are less than half of the sum of the largest ones, which is accepted.
+    Backward kernels take weights from lse, which a forward kernel may have rounded. 1e-5: sums in float32."""
+    if name == "lse":
+        return 1e-5 + ROUNDING[dtype]
+    roundings = (1 if name == "output" else 2) * ROUNDING[problem.TYPE] + ROUNDING[dtype]
+    if name.startswith("d") and dtype_of("lse"):
+        roundings += ROUNDING[dtype_of("lse")] * largest_lse
+    return roundings + 1e-5
+
+
+def dtype_of(result):
+    """Type of a result of these kernels, or None."""
+    return {name: dtype for kernel in problem.KERNELS.values() for name, dtype, _ in kernel["outputs"]}.get(result)
+
+
+def check(ranks=range(WORLD)):
+    """Compares results/ with the reference and prints the errors; returns True if all are accepted."""
+    good = True
+    print(f"{'result':8} {'rank':>4} {'error':>10} {'accepted':>10}")
+    for kernel in problem.KERNELS.values():
+        for name, dtype, shape in kernel["outputs"]:
+            for rank in ranks:
+                exact = ring_of(rank).dense()[name][:, :, positions(rank % problem.RANKS, name)]
+                exact = lse_tile(exact, shape) if name == "lse" else exact
+                found = np.load(os.path.join(RESULTS, f"{name}.rank{rank}.npy")).astype(np.float64)
+                lse = ring_of(rank).dense()["lse"]
+                bound = accepted(name, dtype, np.abs(lse[np.isfinite(lse)]).max(initial=0))
+                error = error_of(name, found, exact)
+                good = good and error <= bound
+                print(f"{name:8} {rank:4d} {error:10.2e} {bound:10.2e}{'' if error <= bound else '  TOO LARGE'}")
+    return good
+
+
+def launched(kernel):
+    """The kernel for the cores of a rank. From NKI 0.7 on, NEURON_LOGICAL_NC_CONFIG alone says how many these are."""
+    os.environ.setdefault("NEURON_LOGICAL_NC_CONFIG", str(problem.CORES))
+    if os.environ["NEURON_LOGICAL_NC_CONFIG"] != str(problem.CORES):
+        sys.exit(f"NEURON_LOGICAL_NC_CONFIG={os.environ['NEURON_LOGICAL_NC_CONFIG']}; "
+                 f"these kernels are for {problem.CORES}")
+    return kernel[problem.CORES] if problem.LAUNCH_GRID else kernel
+
+
+if __name__ == "__main__":
+    sys.exit(0 if check() else 1)

@@ -1,0 +1,33 @@
+"""Runs the kernels of this folder in the vendor's simulator, without a device, and checks their results:
+
+    python simulate.py
+
+nki.simulate has no collectives, so it takes kernels of one rank only: `--ranks 1` of the command in README.md.
+"""
+import importlib
+import sys
+
+import ml_dtypes
+import nki
+import numpy as np
+
+import check
+import problem
+
+
+def main():
+    if problem.RANKS > 1:
+        sys.exit("nki.simulate has no collectives; a folder for one rank, with the same rows for each rank:\n"
+                 + problem.COMMAND_OF_ONE_RANK + " --emit one_rank && python one_rank/simulate.py")
+    types = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
+    forward = None
+    for name in problem.KERNELS:
+        kernel = check.launched(getattr(importlib.import_module(name), name))
+        given = [values.astype(types[dtype]) for values, dtype in check.arguments(name, 0, forward).values()]
+        results = nki.simulate(kernel)(*given, *check.constants(name))
+        forward = check.save(name, 0, results if isinstance(results, (tuple, list)) else (results,))
+    return 0 if check.check(range(1)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

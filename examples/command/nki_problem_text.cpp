@@ -1,0 +1,152 @@
+#include "nki_parts.hpp"
+
+namespace annulus_command {
+
+namespace {
+
+using annulus::Index;
+using annulus::Side;
+using annulus::nki::Role;
+
+std::string python(bool value) { return value ? "True" : "False"; }
+std::string python(Index value) { return std::to_string(value); }
+std::string python_string(std::string_view text) { return "\"" + std::string(text) + "\""; }
+
+/// (a, b, c), with the comma that a single item needs.
+template <class Items, class Text>
+std::string python_tuple(Items const& items, Text&& text_of) {
+  std::string text;
+  std::size_t count = 0;
+  for (auto const& item : items) text += (count++ ? ", " : "") + text_of(item);
+  return "(" + text + (count == 1 ? ",)" : ")");
+}
+
+std::string python_shape(std::vector<Index> const& shape) {
+  return python_tuple(shape, [](Index extent) { return python(extent); });
+}
+
+/// The text of problem.py, line by line.
+class ProblemText {
+ public:
+  ProblemText(NkiOptions const& options, NkiProblem const& problem, std::vector<NkiKernel> const& kernels)
+      : options_(options), problem_(problem), spec_(problem.spec), kernels_(kernels) {}
+
+  std::string text() && {
+    text_ = "\"\"\"What the kernels of this folder compute, as data for check.py and the launchers.\"\"\"\n\n";
+    sizes();
+    attention();
+    text_ += "# Runs of rows of the rank at each place of a ring: (first row, rows, first global position, step).\n";
+    runs("QUERY_RUNS", Side::query, problem_.call.shape.queries);
+    runs("KEY_RUNS", Side::key, problem_.call.shape.keys);
+    text_ +=
+        "# In the order in which they run: inputs and outputs (name, type, shape), and the file of the mask's table.\n";
+    text_ += "KERNELS = {\n";
+    for (NkiKernel const& kernel : kernels_) describe(kernel);
+    text_ += "}\n";
+    line("COMMAND_OF_ONE_RANK", python_string(nki_command_line(options_, problem_, true)));
+    return std::move(text_);
+  }
+
+ private:
+  void line(std::string const& name, std::string const& value, char const* comment = nullptr) {
+    text_ += name + " = " + value + (comment ? std::string("  # ") + comment : "") + "\n";
+  }
+
+  void sizes() {
+    line("RANKS", python(Index{spec_.ranks}), "of a ring");
+    line("GROUPS", python(Index{problem_.groups()}), "rings");
+    line("REPLICA_GROUPS", "tuple(tuple(range(g * RANKS, (g + 1) * RANKS)) for g in range(GROUPS))");
+    line("CORES", python(Index{spec_.cores}), "physical cores of a rank (LNC)");
+    line("LAUNCH_GRID", python(options_.spelling().launch_grid), "the call names the cores: kernel[CORES](...)");
+    line("BATCH", python(spec_.shape.batch));
+    line("QUERY_HEADS", python(spec_.shape.query_heads));
+    line("KV_HEADS", python(spec_.shape.kv_heads));
+    line("HEAD_DIM", python(spec_.shape.head_dim));
+    line("VALUE_DIM", python(spec_.shape.value_dim));
+    line("QUERIES", python(spec_.local_queries), "of each rank");
+    line("KEYS", python(spec_.local_keys));
+    line("TYPE", python_string(name_of(spec_.type)), "of q, k, v and dout");
+    std::string dim_first;
+    for (auto const& [by_token, name] : {std::pair{spec_.queries_by_token, "q"}, {spec_.keys_by_token, "k"}})
+      if (!by_token) dim_first += (dim_first.empty() ? "" : ", ") + python_string(name);
+    line("DIM_FIRST", "[" + dim_first + "]", "operands with axes [batch, heads, dim, rows]");
+  }
+
+  void attention() {
+    annulus::Mask const& mask = problem_.call.options.mask;
+    auto const side = [](Index reach) { return reach < annulus::unbounded ? reach : Index{-1}; };
+    line("SCALE", annulus::nki::text_of(spec_.softmax_scale));
+    line("SOFTCAP", annulus::nki::text_of(spec_.logit_softcap), "0: none");
+    line("SINKS", python(spec_.sinks), "sink logits of each query head");
+    line("LSE_OF_MASKED_ROW", spec_.masked_row == annulus::nki::MaskedRow::zero ? "0.0" : "float(\"-inf\")");
+    text_ += "MASK = {\n";
+    auto const entry = [&](char const* name, std::string const& value) {
+      text_ += "    " + python_string(name) + ": " + value + ",\n";
+    };
+    entry("causal", python(mask.causal));
+    entry("window", mask.window.bounded()
+                        ? python_shape({side(mask.window.reach_left()), side(mask.window.reach_right())})
+                        : "None");
+    entry("sink_tokens", python(mask.sink_tokens));
+    entry("chunk", python(mask.chunk));
+    entry("query_offset", python(problem_.call.options.query_offset.value_or(0)));
+    entry("documents", python_shape(problem_.documents));
+    text_ += "}  # documents: global start positions\n";
+    line("RUN_TIME_DOCUMENTS", python(options_.run_time_documents), "the kernels take the tables of all documents");
+    line("QUERIES_ROTATE", python(spec_.travels == annulus::nki::RotatingSide::queries), "in the backward kernel");
+    line("KEY_PIECES",
+         python_tuple(problem_.mask.pieces(),
+                      [](annulus::RowRange piece) {
+                        return python_shape({piece.begin, piece.end});
+                      }),
+         "rows of a rank in which each query sees one range");
+  }
+
+  void runs(std::string const& name, Side side, Index total) {
+    annulus::Sharding const& sharding = problem_.call.options.sharding;
+    auto const lengths = sharding.lengths(side, spec_.ranks, total);
+    text_ += name + " = (\n";
+    for (int rank = 0; rank < spec_.ranks; ++rank)
+      text_ += "    " +
+               python_tuple(sharding.segments(side, rank, lengths),
+                            [](annulus::Segment const& run) {
+                              return python_shape({run.local_begin, run.length, run.global_begin, run.global_stride});
+                            }) +
+               ",\n";
+    text_ += ")\n";
+  }
+
+  void describe(NkiKernel const& kernel) {
+    annulus::nki::Program const& program = kernel.program();
+    text_ += "    " + python_string(program.name) + ": {\n";
+    for (auto const& [role, name] : {std::pair{Role::input, "inputs"}, {Role::output, "outputs"}}) {
+      text_ += "        " + python_string(name) + ": (\n";
+      for (int number : program.with_role(role)) {
+        annulus::nki::Buffer const& buffer = program.buffer(number);
+        text_ += "            (" + python_string(buffer.name) + ", " + python_string(name_of(buffer.type)) + ", " +
+                 python_shape(buffer.shape) + "),\n";
+      }
+      text_ += "        ),\n";
+    }
+    NkiMaskFiles const table = nki_mask_files(problem_, kernel);
+    std::string pattern = table.names.empty() ? "None" : python_string(table.names.front());
+    if (table.names.size() > 1) pattern.replace(pattern.rfind("rank") + 4, 1, "{}");
+    text_ += "        \"mask\": " + pattern +
+             ",\n        \"mask_fingerprint\": " + python_string(program.mask_fingerprint) + ",\n    },\n";
+  }
+
+  NkiOptions const& options_;
+  NkiProblem const& problem_;
+  annulus::nki::KernelSpec const& spec_;
+  std::vector<NkiKernel> const& kernels_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string nki_problem_text(NkiOptions const& options, NkiProblem const& problem,
+                             std::vector<NkiKernel> const& kernels) {
+  return ProblemText(options, problem, kernels).text();
+}
+
+}  // namespace annulus_command

@@ -1,0 +1,173 @@
+"""The launchers and the check of annulus nki --emit, run on the numpy model of NKI behind the frameworks' interfaces."""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import shutil
+import sys
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "support"))
+sys.path.insert(0, os.path.join(HERE, "..", "nki"))
+sys.dont_write_bytecode = True
+from command import Folder, environment, run  # noqa: E402
+import frameworks  # noqa: E402
+import nki_model  # noqa: E402
+
+nki_model.install()
+frameworks.install()
+FILES = {"README.md", "problem.py", "check.py", "run_torch.py", "run_jax.py", "simulate.py", "requirements.txt"}
+
+
+def emit(folder, *arguments):
+    done = run("nki", "--emit", folder, *arguments)
+    assert done.returncode == 0 and done.stderr == "", done
+    assert FILES < set(os.listdir(folder)), os.listdir(folder)
+
+
+@contextlib.contextmanager
+def inside(folder, name):
+    """Imports a module of the folder; its neighbours are imported anew."""
+    for module in ("check", "problem", "run_torch", "run_jax", "simulate", "ring_attention_fwd", "ring_attention_bwd"):
+        sys.modules.pop(module, None)
+    sys.path.insert(0, os.path.abspath(folder))
+    try:
+        yield importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+def succeeds(text, status, what):
+    assert status == 0 and "TOO LARGE" not in text, (what, status, text)
+    lines = [line.split() for line in text.splitlines() if line[:1] != " " and not line.startswith("result")]
+    return {(name, int(rank)): float(error) for name, rank, error, _ in lines}
+
+
+def run_torch(folder, ranks, ring_order=None, native=False):
+    opened = frameworks.install_torch(native)
+    with inside(folder, "run_torch") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
+        statuses = frameworks.World(ranks, ring_order).run(launcher.main)
+    assert set(opened) == {"neuron" if native else "xla"}
+    return told.getvalue(), max(statuses)
+
+
+def run_jax(folder, ranks, ring_order=None, experimental=False):
+    frameworks.install_jax(ranks, ring_order, experimental)
+    with inside(folder, "run_jax") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
+        status = launcher.main()
+    return told.getvalue(), status
+
+
+def ends_with(function, *words):
+    try:
+        function()
+    except SystemExit as end:
+        assert all(word in str(end) for word in words), end
+    else:
+        raise AssertionError(f"no refusal that says {words}")
+
+
+with Folder():
+    forward_names, all_names = ["output", "lse"], ["output", "lse", "dq", "dk", "dv"]
+    cases = [
+        # name, ranks of all rings, ring order, options
+        ("striped", 4, [2, 0, 3, 1], ["--ranks", 4, "--tokens", 40, "--query-heads", 2, "--kv-heads", 1, "--head-dim", 16, "--causal",
+                                      "--sharding", "striped"]),
+        ("documents", 2, None, ["--ranks", 2, "--tokens", 64, "--head-dim", 16, "--value-dim", 8, "--causal", "--documents", "0,30,96",
+                                "--sharding", "zigzag", "--tp-q", "--lse-dtype", "bf16", "--dtype", "f16"]),
+        ("groups", 4, None, ["--ranks", 2, "--groups", 2, "--tokens", 32, "--head-dim", 8, "--window", "9,4", "--softcap", 3, "--lnc", 1,
+                             "--dtype", "f32", "--nki-version", "0.7", "--sink-tokens", 2]),
+        ("dead", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--causal", "--query-offset", -7, "--dtype", "f32", "--sinks", 0]),
+        ("sinks", 2, None, ["--ranks", 2, "--tokens", 32, "--head-dim", 8, "--chunk", 20, "--scale", "-0.3", "--sinks", 2, "--dtype", "f32",
+                            "--batch", 2]),
+    ]
+    for name, ranks, order, options in cases:
+        emit(name, *options)
+        with environment({"NEURON_LOGICAL_NC_CONFIG": "1" if name == "groups" else "2"}):
+            by_torch = succeeds(*run_torch(name, ranks, order), name)
+            assert set(by_torch) == {(result, rank) for result in all_names for rank in range(ranks)}, by_torch
+            if "f32" in options:
+                assert max(by_torch.values()) < 3e-6, by_torch
+            shutil.rmtree(os.path.join(name, "results"))
+            assert succeeds(*run_jax(name, ranks, order, experimental=name == "groups"), name) == by_torch
+            assert succeeds(*run_torch(name, ranks, order, native=True), name) == by_torch
+
+    # A wrong result is found: by the launcher's own check and by check.py on its files.
+    with inside("striped", "check") as check, contextlib.redirect_stdout(io.StringIO()) as told:
+        assert check.check()
+        path = os.path.join("striped", "results", "dk.rank2.npy")
+        values = np.load(path)
+        np.save(path, values + 0.02 * np.abs(values).max())
+        assert not check.check()
+        np.save(path, values * np.nan)
+        assert check.error_of("dk", np.full(2, np.nan), np.zeros(2)) == np.inf and not check.check()
+    assert told.getvalue().count("TOO LARGE") == 2 and "dk          2" in told.getvalue(), told.getvalue()
+    # bfloat16 of check.py is the device's.
+    random = np.random.default_rng(1).standard_normal(1000).astype(np.float32) * 10
+    assert np.array_equal(check.rounded(random, "bfloat16"), nki_model.bfloat16(random).numpy())
+
+    # A kernel refuses the table of another mask: documents 0,64 are not documents 0,40.
+    documents = lambda starts: ["--ranks", 2, "--tokens", 64, "--head-dim", 8, "--dtype", "f32", "--causal", "--documents", starts]
+    emit("first", *documents("0,64"))
+    emit("second", *documents("0,40"))
+    tables = lambda folder: {name for name in os.listdir(folder) if name.endswith(".npy")}
+    assert not tables("first") & tables("second"), tables("first")
+    for name in ("problem.py", *tables("second")):
+        shutil.copy(os.path.join("second", name), "first")
+    try:
+        run_torch("first", 2)
+    except nki_model.KernelFailed as error:
+        assert "the table is of another mask than this kernel" in str(error), error
+    else:
+        raise AssertionError("a kernel took the table of another mask")
+
+    # With documents as an argument one kernel serves all of them, each with its own table.
+    for sharding in ("contiguous", "striped", "zigzag"):
+        emit("any_" + sharding, *documents("0,64"), "--run-time-documents", "--sharding", sharding, "--sink-tokens", 3, "--window", "50,50")
+        emit("other", *documents("0,9,40,100"), "--run-time-documents", "--sharding", sharding, "--sink-tokens", 3, "--window", "50,50")
+        for name in ("ring_attention_fwd.py", "ring_attention_bwd.py"):
+            assert open(os.path.join("any_" + sharding, name)).read() == open(os.path.join("other", name)).read()
+        with inside("other", "check") as check:
+            for kernel, about in check.problem.KERNELS.items():
+                (name, _, shape), = (tensor for tensor in about["inputs"] if tensor[0] == "mask_ranges")
+                for rank in range(2):
+                    written = np.load(os.path.join("other", about["mask"].format(rank)))
+                    assert np.array_equal(check.mask_table(kernel, rank, shape), written), (sharding, kernel, rank)
+        for starts in ("0,64", "0,9,40,100", "0"):
+            text = open(os.path.join("any_" + sharding, "problem.py")).read()
+            with open(os.path.join("any_" + sharding, "problem.py"), "w") as file:
+                file.write(re.sub(r'"documents": .*', f'"documents": ({starts},),', text))
+            found = succeeds(*run_torch("any_" + sharding, 2, native=True), starts)
+            assert max(found.values()) < 3e-6, (starts, found)
+
+    # Wrong numbers of processes, devices and cores are refused before anything runs.
+    frameworks.install_torch(False)
+    with inside("striped", "run_torch") as launcher:
+        ends_with(lambda: frameworks.World(3).run(launcher.main), "3 processes", "--nproc_per_node 4")
+    frameworks.install_jax(3)
+    with inside("striped", "run_jax") as launcher:
+        ends_with(launcher.main, "3 devices", "4")
+    with environment({"NEURON_LOGICAL_NC_CONFIG": "1"}):
+        ends_with(lambda: run_torch("striped", 4), "NEURON_LOGICAL_NC_CONFIG=1", "2")
+
+    # One kernel alone; the backward kernel then reads output and lse of the reference.
+    for only, names in (("fwd", forward_names), ("bwd", ["dq", "dk", "dv"])):
+        emit(only, "--ranks", 2, "--tokens", 32, "--head-dim", 8, "--dtype", "f32", "--causal", "--only", only)
+        found = succeeds(*run_torch(only, 2), only)
+        assert {name for name, _ in found} == set(names) and max(found.values()) < 3e-6, found
+
+    # The simulator takes one rank; a folder for more prints the command that makes such a folder.
+    frameworks.install_simulator()
+    with inside("striped", "simulate") as launcher:
+        ends_with(launcher.main, "--ranks 1 --tokens 40", "--emit one_rank")
+        told = launcher.problem.COMMAND_OF_ONE_RANK.split()
+    emit("one_rank", *told[2:])
+    with inside("one_rank", "simulate") as launcher, contextlib.redirect_stdout(io.StringIO()) as told:
+        status = launcher.main()
+    assert {name for name, _ in succeeds(told.getvalue(), status, "simulate")} == set(all_names)
+
+print("ok")

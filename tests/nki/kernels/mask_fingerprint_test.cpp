@@ -1,0 +1,69 @@
+// Fingerprints of masks, and masks whose documents only the table tells.
+
+#include "annulus/nki/kernels/forward_kernel.hpp"
+#include "annulus/nki/kernels/ring_mask.hpp"
+#include "annulus/nki/print/to_python.hpp"
+#include "support/catch.hpp"
+
+namespace annulus::nki {
+
+namespace {
+
+RingMask packed(Index second_start, Mask const& mask = causal(), Sharding const& sharding = Contiguous{}) {
+  std::vector<std::int32_t> ids(512, 1);
+  std::fill(ids.begin() + second_start, ids.end(), 2);
+  std::vector const items{ids};
+  return sharded_mask(mask, sharding, 2, 256, 256, 0, items, items);
+}
+
+KernelSpec spec() {
+  return {.cores = 1,
+          .ranks = 2,
+          .shape = {.batch = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 16, .value_dim = 16},
+          .local_queries = 256,
+          .local_keys = 256,
+          .softmax_scale = 0.25};
+}
+
+}  // namespace
+
+TEST_CASE("masks that differ have different fingerprints") {
+  std::set<std::string> const seen{
+      packed(256).fingerprint(),
+      packed(300).fingerprint(),
+      packed(256, Mask{}).fingerprint(),
+      packed(256, Mask{.causal = true, .chunk = 7}).fingerprint(),
+      packed(256, causal(), Striped{}).fingerprint(),
+      packed(256).for_any_documents().fingerprint(),
+      sharded_mask(causal(), Contiguous{}, 2, 256, 256).fingerprint(),
+      sharded_mask(causal(), Contiguous{}, 2, 256, 256, 1).fingerprint(),
+      RingMask({{0, 256}}, {{{0, 3}, {0, 4}}}).fingerprint(),
+      RingMask({{0, 256}}, {{{0, 3}, {0, 5}}}).fingerprint(),
+  };
+  CHECK(seen.size() == 10);
+  CHECK(packed(256).fingerprint() == packed(256).fingerprint());
+  CHECK(packed(256).fingerprint().size() == 16);
+}
+
+TEST_CASE("a kernel for any documents depends on no document") {
+  auto const text = [](RingMask const& mask) { return to_python(ForwardKernel(spec(), mask).ring()); };
+  CHECK(text(packed(256)) != text(packed(300)));
+  std::string const any = text(packed(256).for_any_documents());
+  CHECK(any == text(packed(300).for_any_documents()));
+  CHECK(any.find("assert mask_fingerprint == \"" + packed(3).for_any_documents().fingerprint() + "\"") !=
+        std::string::npos);
+  // Tables are those of the documents; only what a kernel may skip is wider.
+  CHECK(packed(300).for_any_documents().ranges(1, 1) == packed(300).ranges(1, 1));
+  RowRange const rows{0, 128};
+  CHECK(packed(256).cover(false, rows, 0).by_any.empty());
+  CHECK(packed(256).for_any_documents().cover(false, rows, 0).by_any == RowRange{0, 256});
+  CHECK(!packed(256).for_any_documents().cover(true, {128, 256}, 0).full({0, 128}));
+  CHECK_THROWS_AS(sharded_mask(causal(), Contiguous{}, 2, 256, 256).for_any_documents(), UnsupportedError);
+}
+
+TEST_CASE("a kernel without a table has no fingerprint") {
+  std::string const text = to_python(ForwardKernel(spec(), sharded_mask(Mask{}, Contiguous{}, 2, 256, 256)).ring());
+  CHECK(text.find("fingerprint") == std::string::npos);
+}
+
+}  // namespace annulus::nki
