@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installation, build and run of annulus on a bare Debian 12 or Ubuntu 24.04. See usage below.
+# Installation, build and run of annulus on a bare Debian 12 or 13, or Ubuntu 24.04. See usage below.
 set -eu
 
 usage() {
