@@ -96,9 +96,8 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             .schedule = schedule,
             .group = group,
             .checked = checked};
-        // Between two of more groups some messages are empty, which damage cannot change.
-        bool const damaged =
-            group == ranks || schedule == Schedule::double_ring || place == Place::reduction || place == Place::compute;
+        // Between two of more groups, and on a double ring of them, some messages are empty, which damage cannot change.
+        bool const damaged = group == ranks || place == Place::reduction || place == Place::compute;
         add_all(scenario, place, damaged);
       }
   for (Scenario& scenario : all)
