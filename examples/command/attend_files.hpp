@@ -150,8 +150,8 @@ class ResultFiles {
   }
 
   static std::vector<std::filesystem::path> inputs(AttendOptions const& options) {
-    return {options.q,    options.k,          options.v,           options.dout, options.bias,
-            options.mask, options.q_segments, options.kv_segments, options.sinks, options.joint_k, options.joint_v};
+    return {options.q,          options.k,           options.v,     options.dout,    options.bias,   options.mask,
+            options.q_segments, options.kv_segments, options.sinks, options.joint_k, options.joint_v};
   }
 
   /// True if `path` names one of the files that were read.
