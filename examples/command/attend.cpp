@@ -38,6 +38,11 @@ void add_files(CLI::App& app, AttendOptions& options) {
   q_segments->needs(kv_segments);
   kv_segments->needs(q_segments);
   add_file(app, "--sinks", options.sinks, "[heads] or [heads, n], sink logits: extra terms of the softmax denominator");
+  CLI::Option* const joint_k =
+      add_file(app, "--joint-k", options.joint_k, "keys that all ranks hold, visible to every query; extents as --k");
+  CLI::Option* const joint_v = add_file(app, "--joint-v", options.joint_v, "their values; extents as --v");
+  joint_k->needs(joint_v);
+  joint_v->needs(joint_k);
   add_file(
       app, "--out-dir", options.out_dir,
       "output folder for out.npy, lse.npy and the gradients; created if missing. out.npy is deleted first and written "
@@ -112,6 +117,7 @@ void require_consistent(AttendOptions const& options) {
         "--rotation queries cannot be combined with --bias or --mask, whose rows span all keys and stay with their "
         "queries; "
         "accepted: auto|keys");
+  if (!options.joint_k.empty()) annulus::detail::validate_joint_keys(annulus::rules_of(options.attention));
   require_block(options.attention.sharding, options.block);
   require_backend(options.backend, options.threads);
 }

@@ -20,7 +20,7 @@ namespace annulus_command {
 /// Parsed options, with their defaults.
 struct AttendOptions {
   std::filesystem::path q, k, v, dout;  ///< empty if not given
-  std::filesystem::path bias, mask, q_segments, kv_segments, sinks;
+  std::filesystem::path bias, mask, q_segments, kv_segments, sinks, joint_k, joint_v;
   std::filesystem::path out_dir, trace;
   bool bias_gradient = false;
   bool verify = false;

@@ -112,6 +112,8 @@ AttendFiles read_files(AttendOptions const& options) {
   if (!options.dout.empty()) files.dout = real(options.dout);
   if (!options.bias.empty()) files.bias = real(options.bias);
   if (!options.sinks.empty()) files.sinks = real(options.sinks);
+  if (!options.joint_k.empty()) files.joint_k = real(options.joint_k);
+  if (!options.joint_v.empty()) files.joint_v = real(options.joint_v);
   if (!options.mask.empty()) files.mask = read_npy(options.mask);
   if (!options.q_segments.empty()) files.q_segments = read_npy(options.q_segments);
   if (!options.kv_segments.empty()) files.kv_segments = read_npy(options.kv_segments);
@@ -146,6 +148,13 @@ CallShape shape_of(AttendFiles const& files, AttendOptions const& options) {
   if (files.q_segments) require_shape(*files.q_segments, {{"batch", q[0]}, {"queries", q[1]}});
   if (files.kv_segments) require_shape(*files.kv_segments, {{"batch", q[0]}, {"keys", k[1]}});
   if (files.sinks) require_sink_logits(*files.sinks, shape);
+  if (files.joint_k) {
+    shape.joint_keys = attention_extents(*files.joint_k, options.axes)[1];
+    std::array<Axis, 4> expected{{{"batch", q[0]}, {"joint keys", shape.joint_keys}, {"heads", k[2]}, {"dim", q[3]}}};
+    require_attention_extents(*files.joint_k, options.axes, expected);
+    expected[3].extent = v[3];
+    require_attention_extents(*files.joint_v, options.axes, expected);
+  }
   return shape;
 }
 

@@ -24,7 +24,7 @@ namespace annulus_command {
 /// Unconverted arrays of the input files; optional files that were not given are empty.
 struct AttendFiles {
   NpyArray q, k, v;
-  std::optional<NpyArray> dout{}, bias{}, mask{}, q_segments{}, kv_segments{}, sinks{};
+  std::optional<NpyArray> dout{}, bias{}, mask{}, q_segments{}, kv_segments{}, sinks{}, joint_k{}, joint_v{};
 };
 
 /// Reads the files. Throws InputError for one that cannot be read, or for integers where real numbers are needed.
@@ -58,7 +58,7 @@ Tensor<std::int32_t, 2> segments_of(NpyArray const& array);
 
 }  // namespace detail
 
-/// Converts the files to tensors; the bytes of q, k, v, dout and bias are freed as each is converted. Throws InputError
+/// Converts the files to tensors; the bytes of real numbers are freed as each is converted. Throws InputError
 /// for a mask or document ids that cannot be converted.
 template <annulus::Scalar T>
 Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
@@ -68,6 +68,8 @@ Inputs<T> inputs_of(AttendFiles&& files, CallShape const& shape) {
   };
   Inputs<T> inputs{four(std::move(files.q)), four(std::move(files.k)), four(std::move(files.v))};
   if (files.dout) inputs.dout = four(std::move(*files.dout));
+  if (files.joint_k) inputs.joint_keys = four(std::move(*files.joint_k));
+  if (files.joint_v) inputs.joint_values = four(std::move(*files.joint_v));
   if (files.bias) inputs.bias = four(std::move(*files.bias));
   if (files.mask) inputs.mask = detail::mask_of(*files.mask);
   if (files.q_segments) inputs.query_segments = detail::segments_of(*files.q_segments);
@@ -83,7 +85,7 @@ class ResultFiles {
  public:
   ResultFiles(AttendOptions const& options, CallShape const& shape)
       : folder_(options.out_dir, names(shape), inputs(options)), sinks_on_one_axis_(shape.sinks_on_one_axis) {
-    for (char const* result : {"dq", "dk", "dv", "dsinks", "dbias"})
+    for (char const* result : {"dq", "dk", "dv", "dsinks", "dbias", "d_joint_k", "d_joint_v"})
       if (auto const written = names(shape); std::ranges::find(written, file_name(result)) == written.end())
         if (std::filesystem::path const path = folder_ / file_name(result); !is_input(options, path))
           outdated_.push_back(path);
@@ -116,6 +118,8 @@ class ResultFiles {
     optional("dk", results.dk);
     optional("dv", results.dv);
     optional("dbias", results.dbias);
+    optional("d_joint_k", results.d_joint_keys);
+    optional("d_joint_v", results.d_joint_values);
     if (results.dsinks && sinks_on_one_axis_)
       add("dsinks", Tensor<annulus::Accumulator<T>, 1>(
                         results.dsinks->reshape(Eigen::array<Eigen::Index, 1>{results.dsinks->size()})));
@@ -140,12 +144,14 @@ class ResultFiles {
       for (char const* result : {"dq", "dk", "dv"}) names.push_back(file_name(result));
     if (shape.backward && shape.sinks > 0) names.push_back(file_name("dsinks"));
     if (shape.bias_gradient) names.push_back(file_name("dbias"));
+    if (shape.backward && shape.joint_keys > 0)
+      for (char const* result : {"d_joint_k", "d_joint_v"}) names.push_back(file_name(result));
     return names;
   }
 
   static std::vector<std::filesystem::path> inputs(AttendOptions const& options) {
-    return {options.q,    options.k,          options.v,           options.dout, options.bias,
-            options.mask, options.q_segments, options.kv_segments, options.sinks};
+    return {options.q,          options.k,           options.v,     options.dout,    options.bias,   options.mask,
+            options.q_segments, options.kv_segments, options.sinks, options.joint_k, options.joint_v};
   }
 
   /// True if `path` names one of the files that were read.

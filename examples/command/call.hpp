@@ -32,6 +32,7 @@ struct CallShape {
   std::array<annulus::Index, 2> mask{};
   annulus::Index sinks = 0;        ///< sink logits per query head; 0: not given
   bool sinks_on_one_axis = false;  ///< the file of sink logits is [query_heads]
+  annulus::Index joint_keys = 0;   ///< keys that all ranks hold
   bool segments = false;           ///< document ids are given
   bool backward = false;
   bool bias_gradient = false;
@@ -86,6 +87,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
                                .bias = {shape.bias[0], shape.bias[1]},
                                .mask = {shape.mask[0], shape.mask[1]},
                                .sinks = shape.sinks,
+                               .joint_keys = shape.joint_keys,
                                .segments = shape.segments,
                                .elementwise = shape.mask[0] > 0,
                                .bound_to_queries = shape.mask[0] > 0 || shape.bias[0] > 0,
@@ -98,7 +100,7 @@ inline annulus::RingPlan plan_of(Call const& call, annulus::Pass pass, int ranks
 template <class T, int Axes>
 using Tensor = Eigen::Tensor<T, Axes, Eigen::RowMajor>;
 
-/// Operands of a call. q, k, v and dout are stored in its axis order.
+/// Operands of a call. q, k, v, dout and joint keys are stored in its axis order.
 template <annulus::Scalar T>
 struct Inputs {
   Tensor<T, 4> q, k, v;
@@ -107,16 +109,18 @@ struct Inputs {
   std::optional<Tensor<bool, 4>> mask{};  ///< same shape as bias
   std::optional<Tensor<std::int32_t, 2>> query_segments{}, key_segments{};  ///< document ids, [batch, rows]
   std::optional<Tensor<annulus::Accumulator<T>, 2>> sinks{};                ///< [query_heads, n], on every rank
+  std::optional<Tensor<T, 4>> joint_keys{}, joint_values{};                 ///< on every rank
 };
 
-/// Results of a call. out, dq, dk and dv are stored in its axis order. Gradients are set if dout is given.
+/// Results of a call. Those with the extents of operands are stored in its axis order. Gradients are set if dout is given.
 template <annulus::Scalar T>
 struct Results {
   Tensor<T, 4> out;
   Tensor<annulus::Accumulator<T>, 3> lse;  ///< [batch, query_heads, queries]
   std::optional<Tensor<T, 4>> dq{}, dk{}, dv{};
   std::optional<Tensor<T, 4>> dbias{};
-  std::optional<Tensor<annulus::Accumulator<T>, 2>> dsinks{};  ///< equal on all ranks
+  std::optional<Tensor<annulus::Accumulator<T>, 2>> dsinks{};    ///< equal on all ranks
+  std::optional<Tensor<T, 4>> d_joint_keys{}, d_joint_values{};  ///< equal on all ranks
 };
 
 /// Calls function(tensor of a, same tensor of b, axis of positions, side) for each sharded tensor that is set.
@@ -153,8 +157,10 @@ void for_each_tensor(Tensors& tensors, Function&& function) {
                       [&](auto& tensor, auto&, std::size_t, annulus::Side) { function(tensor); });
   if constexpr (std::is_same_v<std::remove_const_t<Tensors>, Inputs<T>>) {
     if (tensors.sinks) function(*tensors.sinks);
+    if (tensors.joint_keys) function(*tensors.joint_keys), function(*tensors.joint_values);
   } else {
     if (tensors.dsinks) function(*tensors.dsinks);
+    if (tensors.d_joint_keys) function(*tensors.d_joint_keys), function(*tensors.d_joint_values);
   }
 }
 
@@ -188,6 +194,10 @@ Inputs<T> make_inputs(Call const& call, Rows rows) {
     inputs.key_segments.emplace(batch, rows.keys);
   }
   if (shape.sinks > 0) inputs.sinks.emplace(query_heads, shape.sinks);
+  if (shape.joint_keys > 0) {
+    inputs.joint_keys = make(shape.joint_keys, kv_heads, head_dim);
+    inputs.joint_values = make(shape.joint_keys, kv_heads, value_dim);
+  }
   return inputs;
 }
 
@@ -206,6 +216,10 @@ Results<T> make_results(Call const& call, Rows rows) {
   results.dv = make(rows.keys, kv_heads, value_dim);
   if (shape.bias_gradient) results.dbias.emplace(shape.bias[0], shape.bias[1], rows.queries, shape.keys);
   if (shape.sinks > 0) results.dsinks.emplace(query_heads, shape.sinks);
+  if (shape.joint_keys > 0) {
+    results.d_joint_keys = make(shape.joint_keys, kv_heads, head_dim);
+    results.d_joint_values = make(shape.joint_keys, kv_heads, value_dim);
+  }
   return results;
 }
 
@@ -254,7 +268,7 @@ class Share {
   std::vector<annulus::Segment> query_, key_;
 };
 
-/// Copies the rows of one rank out of the global inputs; sink logits are copied whole.
+/// Copies the rows of one rank out of the global inputs; sink logits and joint keys are copied whole.
 template <annulus::Scalar T>
 Inputs<T> scatter(Inputs<T> const& global, Call const& call, Share const& share) {
   Inputs<T> local = make_inputs<T>(call, share.rows());
@@ -262,17 +276,22 @@ Inputs<T> scatter(Inputs<T> const& global, Call const& call, Share const& share)
     annulus::scatter_into(annulus::view_of(from), share.of(side), annulus::view_of(to), axis);
   });
   local.sinks = global.sinks;
+  local.joint_keys = global.joint_keys;
+  local.joint_values = global.joint_values;
   return local;
 }
 
 /// Copies the results of one rank into the global ones. Ranks write disjoint elements, so calls may be concurrent;
-/// `with_sums`: also copies dsinks, which is equal on all ranks.
+/// `with_sums`: also copies the gradients that are equal on all ranks.
 template <annulus::Scalar T>
 void gather(Results<T> const& local, Call const& call, Share const& share, bool with_sums, Results<T>& global) {
   for_each_sharded<T>(local, global, call.axes, [&](auto const& from, auto& to, std::size_t axis, annulus::Side side) {
     annulus::gather_into(annulus::view_of(from), share.of(side), annulus::view_of(to), axis);
   });
-  if (with_sums) global.dsinks = local.dsinks;
+  if (!with_sums) return;
+  global.dsinks = local.dsinks;
+  global.d_joint_keys = local.d_joint_keys;
+  global.d_joint_values = local.d_joint_values;
 }
 
 }  // namespace annulus_command

@@ -201,11 +201,10 @@ inline void add_schedule(CLI::App& app, annulus::Schedule& schedule, int& group)
           "to the next group; or "
           "auto: the one that sends the fewest bytes")
           ->default_str("ring");
-  app.add_option("--schedule-group", group, "consecutive ranks of a group of the schedule")
+  app.add_option("--schedule-group", group, "consecutive ranks of a group of the schedule; a double ring needs it")
       ->check(whole_number(1, most_ranks))
       ->type_name("N")
-      ->default_str(
-          "as many as send the fewest bytes; of a double ring the ranks of a node, where the call runs on them")
+      ->default_str("as many as send the fewest bytes")
       ->needs(option);
 }
 

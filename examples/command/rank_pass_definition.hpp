@@ -59,6 +59,8 @@ Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own,
   if (own.query_segments) operands.query_segments = *own.query_segments;
   if (own.key_segments) operands.key_segments = *own.key_segments;
   if (own.sinks) operands.sinks = *own.sinks;
+  if (own.joint_keys) operands.joint_keys = with_axes(*own.joint_keys, call.axes);
+  if (own.joint_values) operands.joint_values = with_axes(*own.joint_values, call.axes);
   auto const q = with_axes(own.q, call.axes), k = with_axes(own.k, call.axes), v = with_axes(own.v, call.axes);
 
   Results<T> results;
@@ -74,6 +76,8 @@ Results<T> attend_on_rank(AnyRing& ring, Call const& call, Inputs<T> const& own,
       results.dv = std::move(gradients.dv);
       results.dbias = std::move(gradients.dbias);
       results.dsinks = std::move(gradients.dsinks);
+      results.d_joint_keys = std::move(gradients.d_joint_keys);
+      results.d_joint_values = std::move(gradients.d_joint_values);
     }
     results.out = std::move(forward.output);
     results.lse = std::move(forward.lse);

@@ -71,7 +71,8 @@ class Bounds {
         reference_(reference),
         rounding_(rounding_of(call.shape.dtype)),
         scale_(annulus::rules_of(call.options).scale(shape_.head_dim)),
-        terms_(std::max(call.shape.keys + call.shape.sinks, call.shape.queries * shape_.group())),
+        joint_(call.shape.joint_keys),
+        terms_(std::max(joint_ + call.shape.keys + call.shape.sinks, call.shape.queries * shape_.group())),
         errors_{zeros(), zeros(), zeros()} {}
 
   Results<double> compute() && {
@@ -81,8 +82,8 @@ class Bounds {
         for (Index begin = 0; begin < queries; begin += block)
           add(Rows{batch, head, head / shape_.group(), begin, std::min(block, queries - begin)});
     finish(&Results<double>::out, rounding_.element);
-    for (auto const tensor :
-         {&Results<double>::dq, &Results<double>::dk, &Results<double>::dv, &Results<double>::dbias})
+    for (auto const tensor : {&Results<double>::dq, &Results<double>::dk, &Results<double>::dv, &Results<double>::dbias,
+                              &Results<double>::d_joint_keys, &Results<double>::d_joint_values})
       if (errors_.squares.*tensor) finish(tensor, rounding_.element);
     if (errors_.squares.dsinks) finish(&Results<double>::dsinks, rounding_.sum);
     return std::move(errors_.squares);
@@ -93,7 +94,7 @@ class Bounds {
     Index batch, head, kv_head, begin, count;
   };
 
-  /// Softmax weights of one block of queries and all keys.
+  /// Softmax weights of one block of queries and all keys, the joint keys before those of the ranks.
   struct Weights {
     Matrix kept, slope;  ///< dropout factor; derivative of the soft cap; both 0 for masked pairs
     Matrix p, error;     ///< weight before dropout, and its error
@@ -112,14 +113,26 @@ class Bounds {
     return head_rows<double>(tensor, call_.axes, batch, head, begin, count);
   }
 
+  /// The joint rows, if there are any, followed by the rows of all ranks, of one head of keys or values.
+  Matrix key_rows(std::optional<Tensor<double, 4>> const& joint, Tensor<double, 4> const& tensor,
+                  Rows const& at) const {
+    Matrix const own = rows_of(tensor, at.batch, at.kv_head, 0, call_.shape.keys);
+    if (!joint) return own;
+    Matrix all(joint_ + own.rows(), own.cols());
+    all << rows_of(*joint, at.batch, at.kv_head, 0, joint_), own;
+    return all;
+  }
+
   /// Element of a bias or mask; batch and heads broadcast if their extent is 1.
   template <class Pairs>
   static auto& pair(Pairs& pairs, Rows const& at, Index i, Index j) {
     return pairs(pairs.dimension(0) == 1 ? 0 : at.batch, pairs.dimension(1) == 1 ? 0 : at.head, at.begin + i, j);
   }
 
+  /// Key j counts from the first one of the ranks; joint keys are negative.
   bool visible(Rows const& at, Index i, Index j) const {
     Index const query = at.begin + i;
+    if (j < 0) return !inputs_.query_segments || (*inputs_.query_segments)(at.batch, query) > 0;
     if (!call_.options.mask.visible(query + call_.options.query_offset.value_or(0), j)) return false;
     if (inputs_.mask && !pair(*inputs_.mask, at, i, j)) return false;
     if (!inputs_.query_segments) return true;
@@ -155,8 +168,8 @@ class Bounds {
                                   at.begin + i + call_.options.query_offset.value_or(0));
       double lse_error = sum_error + 4 * unit * std::abs(lse);
       for (Index j = 0; j < keys; ++j) {
-        double const bias = inputs_.bias ? pair(*inputs_.bias, at, i, j) : 0;
-        if (std::isinf(bias) || !visible(at, i, j)) continue;
+        double const bias = inputs_.bias && j >= joint_ ? pair(*inputs_.bias, at, i, j - joint_) : 0;
+        if (std::isinf(bias) || !visible(at, i, j - joint_)) continue;
         double const capped = rule(products(i, j)), logit = capped + bias;
         double const product_error = product_unit * q_norms(i) * k_norms(j);
         double const slope = scale_ == 0 ? 1 : rule.slope(capped) / scale_;
@@ -196,11 +209,12 @@ class Bounds {
     if (factors.common.size() > 0) add(errors_.common, factors.common * rows);
   }
 
-  /// The sum over queries: the errors of elements that belong to keys.
+  /// The sum over queries: the errors of elements that belong to keys of the ranks, and to joint keys.
   template <class Member>
-  void add_over_queries(Member tensor, Rows const& at, Factors const& factors, Matrix const& rows) {
+  void add_over_queries(Member tensor, Member joint, Rows const& at, Factors const& factors, Matrix const& rows) {
     auto const add = [&](Results<double>& errors, Matrix const& sums) {
-      add_head_rows(value(errors.*tensor), call_.axes, at.batch, at.kv_head, 0, sums);
+      add_head_rows(value(errors.*tensor), call_.axes, at.batch, at.kv_head, 0, sums.bottomRows(call_.shape.keys));
+      if (joint_ > 0) add_head_rows(value(errors.*joint), call_.axes, at.batch, at.kv_head, 0, sums.topRows(joint_));
     };
     Matrix squares = factors.independent.cwiseAbs2();
     if (factors.common.size() > 0) squares += factors.common.cwiseAbs2();  // independent between queries
@@ -223,10 +237,9 @@ class Bounds {
   }
 
   void add(Rows const& at) {
-    Index const keys = call_.shape.keys;
     Matrix const q = rows_of(inputs_.q, at.batch, at.head, at.begin, at.count);
-    Matrix const k = rows_of(inputs_.k, at.batch, at.kv_head, 0, keys);
-    Matrix const v = rows_of(inputs_.v, at.batch, at.kv_head, 0, keys);
+    Matrix const k = key_rows(inputs_.joint_keys, inputs_.k, at);
+    Matrix const v = key_rows(inputs_.joint_values, inputs_.v, at);
     Weights const weights = weights_of(at, q, k);
     for (Index i = 0; i < at.count; ++i) {
       double const lse = reference_.lse(at.batch, at.head, at.begin + i);
@@ -256,7 +269,7 @@ class Bounds {
     Vector const common_error =
         (delta_error.cwiseAbs2() + (dot_unit * v_norms.maxCoeff() * weights.kept.maxCoeff() * dout_norms).cwiseAbs2())
             .cwiseSqrt();
-    add_over_queries(&Results<double>::dv, at, forward, dout);
+    add_over_queries(&Results<double>::dv, &Results<double>::d_joint_values, at, forward, dout);
 
     Matrix const slopes = (dout * v.transpose()).cwiseProduct(weights.kept).colwise() - delta;
     Matrix const product_error = (dot_unit * dout_norms * v_norms.transpose()).cwiseProduct(weights.kept);
@@ -275,16 +288,16 @@ class Bounds {
         std::abs(scale_) * rounding_.smallest;
     dproducts.common = std::abs(scale_) * dlogits.common.cwiseProduct(weights.slope);
     add_over_keys(&Results<double>::dq, at, dproducts, k);
-    add_over_queries(&Results<double>::dk, at, dproducts, q);
+    add_over_queries(&Results<double>::dk, &Results<double>::d_joint_keys, at, dproducts, q);
     if (errors_.squares.dsinks) add_sink_gradients(at, delta, delta_error, weights.lse_error);
   }
 
   void add_bias_gradient(Rows const& at, Factors const& dlogits) {
     for (Index i = 0; i < at.count; ++i)
-      for (Index j = 0; j < dlogits.weighted.cols(); ++j) {
-        pair(*errors_.squares.dbias, at, i, j) += dlogits.independent(i, j) * dlogits.independent(i, j);
-        pair(*errors_.weighted.dbias, at, i, j) += dlogits.weighted(i, j);
-        pair(*errors_.common.dbias, at, i, j) += dlogits.common(i, j);
+      for (Index j = joint_; j < dlogits.weighted.cols(); ++j) {
+        pair(*errors_.squares.dbias, at, i, j - joint_) += dlogits.independent(i, j) * dlogits.independent(i, j);
+        pair(*errors_.weighted.dbias, at, i, j - joint_) += dlogits.weighted(i, j);
+        pair(*errors_.common.dbias, at, i, j - joint_) += dlogits.common(i, j);
       }
   }
 
@@ -320,6 +333,7 @@ class Bounds {
   Results<double> const& reference_;
   Rounding rounding_;
   double scale_;
+  Index joint_;  ///< number of joint keys
   Index terms_;
   Errors errors_;
 };

@@ -67,6 +67,10 @@ Inputs<double> widened(Inputs<T> const& inputs, Call const& call) {
   for_each_sharded<T>(inputs, wide, call.axes,
                       [&](auto const& from, auto& to, std::size_t, annulus::Side) { convert(from, to); });
   if (inputs.sinks) convert(*inputs.sinks, *wide.sinks);
+  if (inputs.joint_keys) {
+    convert(*inputs.joint_keys, *wide.joint_keys);
+    convert(*inputs.joint_values, *wide.joint_values);
+  }
   return wide;
 }
 
@@ -150,6 +154,8 @@ std::vector<Verified> verified(Inputs<T> const& inputs, Call const& call, Result
   optional("dv", results.dv, reference.dv, bounds.dv);
   optional("dbias", results.dbias, reference.dbias, bounds.dbias);
   optional("dsinks", results.dsinks, reference.dsinks, bounds.dsinks);
+  optional("d_joint_k", results.d_joint_keys, reference.d_joint_keys, bounds.d_joint_keys);
+  optional("d_joint_v", results.d_joint_values, reference.d_joint_values, bounds.d_joint_values);
   return all;
 }
 

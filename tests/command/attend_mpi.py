@@ -25,12 +25,14 @@ with Folder():
         print("ok: --comm mpi is refused in a build without MPI")
         sys.exit(0)
     for name, array in [("bias", random.standard_normal((1, 4, 23, 29))), ("mask", random.random((1, 1, 23, 29)) < 0.7),
-                        ("sinks", random.standard_normal(4)), ("q_ids", random.integers(1, 3, (1, 23))), ("k_ids", random.integers(1, 3, (1, 29)))]:
+                        ("sinks", random.standard_normal(4)), ("q_ids", random.integers(1, 3, (1, 23))), ("k_ids", random.integers(1, 3, (1, 29))),
+                        ("joint_k", random.standard_normal((1, 2, 6, 8))), ("joint_v", random.standard_normal((1, 2, 6, 5)))]:
         np.save(name + ".npy", array)
     everything = ["--bias", "bias.npy", "--bias-gradient", "--mask", "mask.npy", "--sinks", "sinks.npy", "--q-segments", "q_ids.npy",
                   "--kv-segments", "k_ids.npy", "--dropout", "0.2", "--seed", "5"]
     for ranks, arguments in [(1, ["--causal"]), (3, ["--causal", "--sharding", "zigzag", "--dtype", "bf16"]), (3, everything),
-                             (3, ["--window", "3,0", "--rotation", "queries"]), (2, ["--sharding", "striped", "--dtype", "f32", "--verify"])]:
+                             (3, ["--window", "3,0", "--rotation", "queries"]), (2, ["--sharding", "striped", "--dtype", "f32", "--verify"]),
+                             (3, ["--joint-k", "joint_k.npy", "--joint-v", "joint_v.npy", "--causal", "--query-offset", "0"])]:
         over_mpi = attend(*files, "--comm", "mpi", *arguments, launcher=launcher(ranks))
         simulated = attend(*files, "--ranks", str(ranks), *arguments)
         assert set(over_mpi) == set(simulated) and len(simulated) >= 5

@@ -84,6 +84,24 @@ with Folder():
         (["--dropout", "0.3", "--seed", str(2**64 - 1)], {"dropout": (0.3, 2**64 - 1)}),
         (["--dropout", "0.3", "--seed", "11", "--query-offset", "9"], {"dropout": (0.3, 11), "query_offset": 9}),
     ]
+    # Keys that all ranks hold: as if each query saw them before the others, which a mask of all keys says.
+    joint = {"joint_k": normal(BATCH, 4, KV_HEADS, DIM), "joint_v": normal(BATCH, 4, KV_HEADS, VALUE_DIM)}
+    for name, array in joint.items():
+        np.save(name + ".npy", array)
+    with_joint = ["--joint-k", "joint_k.npy", "--joint-v", "joint_v.npy"]
+    seen_keys = np.concatenate([np.ones((QUERIES, 4), bool), np.tri(QUERIES, KEYS, dtype=bool)], axis=1)[None, None]
+    expected = dense(q, np.concatenate([joint["joint_k"], k], axis=1), np.concatenate([joint["joint_v"], v], axis=1), dout,
+                     mask=seen_keys)
+    for gradient in ("dk", "dv"):
+        expected["d_joint_" + gradient[1]], expected[gradient] = np.split(expected[gradient], [4], axis=1)
+    for arguments in (["--ranks", "1"], ["--ranks", "3", "--rotation", "queries"], ["--schedule", "both-directions"]):
+        found = attend(*files, *with_joint, "--causal", "--query-offset", "0", *arguments, "--verify")
+        assert set(found) == set(expected), sorted(found)
+        assert all(relative_error(found[name], expected[name]) <= DOUBLE for name in expected), arguments
+    for dtype in ("f32", "bf16"):
+        attend(*files, *with_joint, "--dtype", dtype, "--q-segments", "q_segments.npy", "--kv-segments", "kv_segments.npy",
+               "--bias", "bias.npy", "--bias-gradient", "--sinks", "two_sinks.npy", "--softcap", "2", "--verify")
+
     # The same bits for any number of ranks.
     for arguments in (["--causal", "--dtype", "f32"], ["--sinks", "two_sinks.npy", "--bias", "bias.npy", "--bias-gradient"]):
         ring = ["--reproducible", "--reproducible-leaf", "4", "--sharding", "block-striped", "--block", "4"]

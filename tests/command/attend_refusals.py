@@ -120,6 +120,10 @@ with Folder():
     bad_operand("--sinks", np.zeros(3), "query_heads 4")
     bad_operand("--sinks", np.zeros((4, 0)), "n at least 1")
     bad_operand("--sinks", np.float64(1), "()")
+    bad_operand("--joint-k", np.zeros((2, 3, 2, 5)), "dim 6", "--joint-v", "v.npy")
+    bad_operand("--joint-v", np.zeros((2, 3, 2, 4)), "joint keys 7", "--joint-k", "k.npy")
+    bad("--joint-k", "k.npy", says="--joint-v")
+    bad("--joint-k", "k.npy", "--joint-v", "v.npy", "--dropout", "0.1", says="joint keys with dropout")
     for name, array, word in [("q", q[0], "(5, 4, 6)"), ("q", q[:, :0], "at least 1"), ("k", k[:1], "batch 2"),
                               ("k", k[..., :4], "dim 6"), ("v", v[:, :6], "sequence 7"), ("v", v[:, :, :1], "heads 2"), ("v", v[..., :0], "at least 1")]:
         save(name, array)

@@ -78,7 +78,7 @@ for arguments in ([], ["attend"], ["demo"], ["plan"]):
     assert done.returncode == 0 and done.stderr == "" and "Usage: annulus" in done.stdout, done
 assert "out.npy" in run("attend", "--help").stdout and "last" in run("attend", "--help").stdout
 for option in ("q k v dout out-dir ranks comm sharding block rotation schedule schedule-group wire backend dtype threads axes causal window sink-tokens chunk scale softcap "
-               "query-offset bias bias-gradient mask q-segments kv-segments sinks dropout seed require-finite verify trace").split():
+               "query-offset bias bias-gradient mask q-segments kv-segments sinks joint-k joint-v dropout seed require-finite verify trace").split():
     assert "--" + option in run("attend", "--help").stdout, option
 
 done = run("--version")

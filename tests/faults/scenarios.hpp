@@ -84,7 +84,8 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
   for (auto [schedule, group] : {std::pair{Schedule::all_gather, ranks},
                                  {Schedule::tiles, ranks},
                                  {Schedule::tiles, 2},
-                                 {Schedule::two_levels, 2}})
+                                 {Schedule::two_levels, 2},
+                                 {Schedule::double_ring, 2}})
     for (bool checked : {true, false})
       for (Place place : {Place::prefetched, Place::carried, Place::reduction, Place::compute}) {
         if (ranks % group != 0) continue;
@@ -95,7 +96,7 @@ std::vector<Scenario> scenarios_of(int ranks, annulus::ZeroCopy zero_copy, Count
             .schedule = schedule,
             .group = group,
             .checked = checked};
-        // Between two of more groups some messages are empty, which damage cannot change.
+        // Between two of more groups, and on a double ring of them, some messages are empty, which damage cannot change.
         bool const damaged = group == ranks || place == Place::reduction || place == Place::compute;
         add_all(scenario, place, damaged);
       }

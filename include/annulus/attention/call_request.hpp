@@ -20,11 +20,12 @@ inline int consecutive_near_ranks(std::span<Rank const> lowest, Schedule schedul
   auto const near = static_cast<int>(std::count(lowest.begin(), lowest.end(), lowest.front()));
   for (std::size_t r = 0; r < lowest.size(); ++r) {
     Rank const expected = static_cast<Rank>(r) / near * near;
-    check<UnsupportedError>(
-        lowest[r] == expected && lowest.size() % static_cast<std::size_t>(near) == 0, "schedule ", name_of(schedule),
-        " without a group takes the ranks that are near each other, which must be consecutive "
-        "and equally many everywhere; ", near, " of ", lowest.size(), " ranks are near rank 0, and rank ",
-        lowest[r], " is the lowest near rank ", r, "; accepted: a group, or ranks in another order");
+    check<UnsupportedError>(lowest[r] == expected && lowest.size() % static_cast<std::size_t>(near) == 0, "schedule ",
+                            name_of(schedule),
+                            " without a group takes the ranks that are near each other, which must be consecutive "
+                            "and equally many everywhere; ",
+                            near, " of ", lowest.size(), " ranks are near rank 0, and rank ", lowest[r],
+                            " is the lowest near rank ", r, "; accepted: a group, or ranks in another order");
   }
   return near;
 }
