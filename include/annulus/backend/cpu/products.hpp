@@ -106,13 +106,26 @@ struct Sums {
   }
 };
 
-/// Raises maximum[v] to the largest value of each lane in `rows` rows.
+/// Raises maximum[v] to the largest value of each lane in `rows` rows. Several chains of comparisons run side by side, as
+/// each comparison waits for the one before.
 template <class A>
 [[gnu::always_inline]] inline void raise_to_largest(A const* block, Index rows, Vector<A>* maximum) {
   using B = Blocking<A>;
-  for (Index row = 0; row < rows; ++row)
+  constexpr Index chains = 4;
+  Vector<A> largest[chains][B::panel_vectors];
+  for (Index c = 0; c < chains; ++c)
+    for (int v = 0; v < B::panel_vectors; ++v) largest[c][v] = maximum[v];
+  auto const raise = [&](Index row, Index c) __attribute__((always_inline)) {
     for (int v = 0; v < B::panel_vectors; ++v)
-      maximum[v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), maximum[v]);
+      largest[c][v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), largest[c][v]);
+  };
+  Index row = 0;
+  for (; row + chains <= rows; row += chains)
+#pragma GCC unroll 4
+    for (Index c = 0; c < chains; ++c) raise(row + c, c);
+  for (; row < rows; ++row) raise(row, 0);
+  for (int v = 0; v < B::panel_vectors; ++v)
+    maximum[v] = larger(larger(largest[0][v], largest[1][v]), larger(largest[2][v], largest[3][v]));
 }
 
 /// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, raises
@@ -130,8 +143,11 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
         A* const place = result + row * B::panel;
         ahead.next();
         multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
-        if constexpr (Maximum) raise_to_largest(place, G::rows, maximum);
+        // Of the group before: vectors must wait until the results of tiles are stored.
+        if (Maximum && row > 0) raise_to_largest(place - G::rows * B::panel, G::rows, maximum);
       }
+      if constexpr (Maximum)
+        raise_to_largest(result + (G::rows_padded(row_count) - G::rows) * B::panel, G::rows, maximum);
       return;
     }
 #endif
