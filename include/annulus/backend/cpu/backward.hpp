@@ -57,14 +57,23 @@ class BackwardSum {
   /// Visible keys are found once and cached for this many of the tiles that overlap a panel and a piece.
   static constexpr int cached_tiles = 4;
 
+  static constexpr Index panels_at_once = BackwardUnit<T>::panels_at_once;
+
+  /// A panel that a piece visits.
+  struct Visit {
+    BackwardPanel<T>* panel = nullptr;
+    Index place = 0;  ///< of the panel among those of the head
+    bool loaded = false;
+    int tiles = 0;                        ///< that overlap panel and piece; those beyond cached_tiles are not in `seen`
+    PanelKeys<A> seen[cached_tiles + 1];  ///< of these tiles
+  };
+
   struct Scratch {
     bool progresses = false;  ///< this is the calling thread, which calls Step::progress
     KeyBlock<T>* keys = nullptr;
-    BackwardPanel<T>* panel = nullptr;
     BackwardUnit<T>* unit = nullptr;
-    PanelKeys<A> seen[cached_tiles + 1];  ///< of the tiles that overlap panel and piece
+    Visit visits[panels_at_once];
     PrefetchQueue ahead{};
-    int tiles = 0;  ///< that overlap; those beyond cached_tiles are not in `seen`
   };
 
   Index block_bytes() const {
@@ -84,7 +93,8 @@ class BackwardSum {
   Scratch allocate_scratch(Arena& arena) const {
     Scratch scratch;
     scratch.keys = arena.construct<KeyBlock<T>>(blocks_per_piece_, extents_);
-    scratch.panel = arena.construct<BackwardPanel<T>>(1, extents_);
+    BackwardPanel<T>* panel = arena.construct<BackwardPanel<T>>(panels_at_once, extents_);
+    for (Visit& visit : scratch.visits) visit.panel = panel++;
     scratch.unit = arena.construct<BackwardUnit<T>>(1, call_, extents_, *visibility_cache_);
     return scratch;
   }
@@ -119,27 +129,44 @@ class BackwardSum {
                         std::min((piece + 1) * blocks_per_piece_ * B::key_block, extents_.keys)};
     bool loaded = false;
     Index first_busy = 0;  // first of the earlier pieces that may be unfinished
-    for (Index p = panels_; p-- > 0;) {
-      QueryPanel<A> const panel(rows, p);
-      RowRange const reach = reach_[rows.batch * panels_ + p];
-      bool const overlaps = !annulus::detail::intersection(reach, keys).empty();
-      if (RowRange const seen = overlaps ? find_keys(scratch, panel, keys) : RowRange(); !seen.empty()) {
-        for (Index begin = keys.begin, i = 0; !loaded && begin < keys.end; begin += B::key_block, ++i)
-          scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
-        loaded = true;
-        for (Index other = first_busy; other < piece; ++other) {
-          team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= p; });
-          if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
-        }
-        scratch.panel->load(panel, call_, extents_);
-        scratch.ahead.clear();
-        if (p > 0) expect(scratch.ahead, QueryPanel<A>(rows, p - 1));
-        if (scratch.progresses) call_.step.progress();
-        for (Index block = seen.begin / B::key_block; block * B::key_block < seen.end; ++block)
-          add_block(scratch, k, keys, block);
-        scratch.panel->store_gradient(extents_);
+    auto const load = [&](Visit& visit) {
+      for (Index other = first_busy; other < piece; ++other) {
+        team.wait_until([&] { return finished(head, other).load(std::memory_order_acquire) <= visit.place; });
+        if (other == first_busy && finished(head, other).load(std::memory_order_acquire) == 0) ++first_busy;
       }
-      finished(head, piece).store(p, std::memory_order_release);
+      visit.panel->load(QueryPanel<A>(rows, visit.place), call_, extents_);
+      visit.loaded = true;
+      scratch.ahead.clear();
+      if (visit.place > 0) expect(scratch.ahead, QueryPanel<A>(rows, visit.place - 1));
+      if (scratch.progresses) call_.step.progress();
+    };
+    for (Index end = panels_, first; end > 0; end = first) {
+      first = (end - 1) / panels_at_once * panels_at_once;
+      Index count = 0;
+      RowRange seen_by_any;
+      for (Index p = end; p-- > first;) {
+        if (annulus::detail::intersection(reach_[rows.batch * panels_ + p], keys).empty()) continue;
+        Visit& visit = scratch.visits[count];
+        RowRange const seen = find_keys(visit, QueryPanel<A>(rows, p), keys);
+        if (seen.empty()) continue;
+        seen_by_any = annulus::detail::hull(seen_by_any, seen);
+        visit.place = p;
+        visit.loaded = false;
+        ++count;
+      }
+      for (Index begin = keys.begin, i = 0; !loaded && count > 0 && begin < keys.end; begin += B::key_block, ++i)
+        scratch.keys[i].load(k, v, begin, std::min<Index>(B::key_block, keys.end - begin), extents_);
+      loaded = loaded || count > 0;
+      for (Index block = seen_by_any.begin / B::key_block; block * B::key_block < seen_by_any.end; ++block) {
+        KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
+        for (Index i = 0; i < count; ++i) {
+          if (!scratch.visits[i].loaded) load(scratch.visits[i]);
+          add_block(scratch, scratch.visits[i], k, key_block, block);
+        }
+        scratch.unit->finish(key_block);
+      }
+      for (Index i = 0; i < count; ++i) scratch.visits[i].panel->store_gradient(extents_);
+      finished(head, piece).store(first, std::memory_order_release);
     }
     if (loaded) store(scratch, rows, keys);
   }
@@ -159,34 +186,34 @@ class BackwardSum {
   }
 
   /// Hull of the keys in `keys`, those of a piece, that the panel sees. Caches the visible keys for add_block().
-  RowRange find_keys(Scratch& scratch, QueryPanel<A> const& panel, RowRange keys) const {
+  RowRange find_keys(Visit& visit, QueryPanel<A> const& panel, RowRange keys) const {
     RowRange hull_of_tiles;
-    scratch.tiles = 0;
+    visit.tiles = 0;
     for_each_tile(panel, [&](Tile const& tile) {
-      PanelKeys<A>& seen = scratch.seen[std::min(scratch.tiles, cached_tiles)];
+      PanelKeys<A>& seen = visit.seen[std::min(visit.tiles, cached_tiles)];
       seen.find(call_.step, call_.documents, tile, panel);
       RowRange const here = annulus::detail::intersection(seen.any, keys);
       if (here.empty()) return;
       hull_of_tiles = annulus::detail::hull(hull_of_tiles, here);
-      ++scratch.tiles;
+      ++visit.tiles;
     });
     return hull_of_tiles;
   }
 
-  /// Adds the share of one key block and the loaded panel. The order of sums, by block and within it by tile, does not
+  /// Adds the share of one key block and a loaded panel. The order of sums, by block and within it by tile, does not
   /// depend on how blocks are split into pieces.
-  void add_block(Scratch& scratch, HeadRows<T const> const& k, RowRange keys, Index block) const {
-    KeyBlock<T>& key_block = scratch.keys[block - keys.begin / B::key_block];
+  void add_block(Scratch& scratch, Visit& visit, HeadRows<T const> const& k, KeyBlock<T>& key_block,
+                 Index block) const {
     auto const add_tile = [&](PanelKeys<A> const& seen) {
       BlockRows const rows = BlockRows::of(block, seen.any);
-      if (rows.begin < rows.end) scratch.unit->meet(*scratch.panel, seen, key_block, rows, k, scratch.ahead);
+      if (rows.begin < rows.end) scratch.unit->meet(*visit.panel, seen, key_block, rows, k, scratch.ahead);
     };
-    if (scratch.tiles <= cached_tiles) {
-      for (int t = 0; t < scratch.tiles; ++t) add_tile(scratch.seen[t]);
+    if (visit.tiles <= cached_tiles) {
+      for (int t = 0; t < visit.tiles; ++t) add_tile(visit.seen[t]);
     } else {
-      for_each_tile(scratch.panel->panel, [&](Tile const& tile) {
-        scratch.seen[cached_tiles].find(call_.step, call_.documents, tile, scratch.panel->panel);
-        add_tile(scratch.seen[cached_tiles]);
+      for_each_tile(visit.panel->panel, [&](Tile const& tile) {
+        visit.seen[cached_tiles].find(call_.step, call_.documents, tile, visit.panel->panel);
+        add_tile(visit.seen[cached_tiles]);
       });
     }
   }
@@ -196,8 +223,8 @@ class BackwardSum {
     HeadRows<A> const dv(call_.gradients.dv, rows.batch, rows.kv_head);
     for (Index begin = keys.begin, i = 0; begin < keys.end; begin += B::key_block, ++i) {
       Index const count = std::min<Index>(B::key_block, keys.end - begin);
-      add_strips(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head.size, dk.row(begin), dk.row_stride);
-      add_strips(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value.size, dv.row(begin), dv.row_stride);
+      add_strips<E>(scratch.keys[i].dk, Index{B::key_block}, count, extents_.head.size, dk.row(begin), dk.row_stride);
+      add_strips<E>(scratch.keys[i].dv, Index{B::key_block}, count, extents_.value.size, dv.row(begin), dv.row_stride);
     }
   }
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <limits>
+#include <span>
 #include <tuple>
+#include <utility>
 
+#include "annulus/backend/cpu/differentiate.hpp"
 #include "annulus/backend/cpu/logits.hpp"
 #include "annulus/backend/cpu/packing.hpp"
-#include "annulus/backend/cpu/weigh.hpp"
 #include "annulus/backend/cpu/workspace.hpp"
 #include "annulus/numerics/softmax.hpp"
 
@@ -118,103 +121,6 @@ class BackwardPanel {
   Index query_stride = 1, dout_stride = 1;
 };
 
-/// Statistics of the rows of a panel, one value per lane, and scales of the step.
-template <class A>
-struct RowTerms {
-  A const *lse, *remainder, *delta;
-  A weight_scale;    ///< multiplies products to give logits
-  A gradient_scale;  ///< multiplies gradients of logits to give those of products of query and key
-
-  /// Function exponent(score, v): probabilities, see numerics/softmax.hpp, are 2 to the power of it.
-  template <class Exponent>
-  [[gnu::always_inline]] auto exponents() const {
-    using V = Vector<A>;
-    constexpr int vectors = Blocking<A>::panel_vectors;
-    std::array<Exponent, vectors> of;
-    std::array<V, vectors> rest;
-    for (std::size_t v = 0; v < vectors; ++v) {
-      V const rounded = V::load(lse + v * V::lanes);
-      of[v] = Exponent(weight_scale, rounded);
-      rest[v] = multiply_add(V::load(remainder + v * V::lanes), V::of(log2_of_e<A>), cut_in_base_2(rounded));
-    }
-    return [ of, rest ](V score, int v) __attribute__((always_inline)) {
-      auto const vector = static_cast<std::size_t>(v);
-      return of[vector](score) - rest[vector];
-    };
-  }
-};
-
-/// Replaces products of query and key by probabilities, and products of dout and value by gradients of the products of
-/// query and key; [rows][panel] each. All pairs must be visible.
-template <class A>
-[[gnu::noinline]] void differentiate(A* products, A* dweights, Index rows, RowTerms<A> const& terms) {
-  using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V delta[vectors];
-  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
-  V const gradient_scale = V::of(terms.gradient_scale);
-  with_exponent<A>(
-      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        auto const exponent = terms.template exponents<Exponent>();
-#pragma GCC unroll 2
-        for (Index j = 0; j < rows; ++j)
-#pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v) {
-            Index const place = j * panel + v * lanes;
-            V const weight = exponential2(exponent(V::load(products + place), v));
-            weight.store(products + place);
-            (weight * gradient_scale * (V::load(dweights + place) - delta[v])).store(dweights + place);
-          }
-      });
-}
-
-/// The same for pairs of which some may be masked (a logit of -inf), with dropout, and with the slope of a soft cap,
-/// [rows][panel], unless null. Probabilities are multiplied by the factors of dropout.
-template <class A>
-[[gnu::noinline]] void differentiate_masked(A* logits, A* dweights, A const* slope, DropoutFactors<A> const& dropout,
-                                            Index rows, RowTerms<A> const& terms) {
-  using V = Vector<A>;
-  constexpr int vectors = Blocking<A>::panel_vectors, lanes = Blocking<A>::lanes, panel = Blocking<A>::panel;
-  V delta[vectors];
-  for (int v = 0; v < vectors; ++v) delta[v] = V::load(terms.delta + v * lanes);
-  V const nothing = V::of(empty_row<A>), gradient_scale = V::of(terms.gradient_scale);
-  with_exponent<A>(
-      any_large(terms.lse), [&]<class Exponent>(std::type_identity<Exponent>) __attribute__((always_inline)) {
-        auto const exponent = terms.template exponents<Exponent>();
-        for (Index j = 0; j < rows; ++j)
-#pragma GCC unroll 4
-          for (int v = 0; v < vectors; ++v) {
-            Index const place = j * panel + v * lanes;
-            V const logit = V::load(logits + place);
-            V dweight = V::load(dweights + place);
-            auto const masked = less_or_equal(logit, nothing);
-            V const weight = select(masked, V::zero(), exponential2(exponent(logit, v)));
-            V kept = weight;
-            if (dropout.kept) {
-              kept = dropout.apply(weight, j, v);
-              dweight = dropout.apply(dweight, j, v);
-            }
-            kept.store(logits + place);
-            V gradient = weight * gradient_scale * (dweight - delta[v]);
-            if (slope) gradient = gradient * V::load(slope + place);
-            // Values of a masked pair may be NaN and are not used.
-            select(masked, V::zero(), gradient).store(dweights + place);
-          }
-      });
-}
-
-/// Multiplies gradients of logits by `scale` and by the slope of a soft cap, unless null, to give those of products.
-template <class A>
-[[gnu::noinline]] void scale_gradients(A* gradients, A const* slope, Index count, A scale) {
-  using V = Vector<A>;
-  for (Index e = 0; e < count; e += V::lanes) {
-    V const before = V::load(gradients + e), scaled = before * V::of(scale);
-    // The slope of an invisible pair may be NaN; its gradient is 0.
-    auto const vanishes = less_or_equal(larger(before, V::zero() - before), V::zero());
-    (slope ? select(vanishes, V::zero(), scaled * V::load(slope + e)) : scaled).store(gradients + e);
-  }
-}
-
 /// Adds the share of a query panel and a key block to dq, dk, dv and dbias.
 template <class T>
 class BackwardUnit {
@@ -234,12 +140,21 @@ class BackwardUnit {
         units_(LogitUnits<A>::of(call.step)),
         blocks_(UnitBlocks<A>::of(arena, call.step, Pass::backward)),
         dweights_(arena.take<A>(Index{B::key_block} * B::panel)) {
-    if constexpr (is_joined<E>)
-      for (E** block : {&weight_lanes_, &gradient_lanes_, &gradient_rows_})
-        *block = arena.take<E>(Index{B::key_block} * B::panel / Operand<E>::depth);
+    constexpr Index size = Index{B::key_block} * B::panel / Operand<E>::depth;
+    if constexpr (is_joined<E>) {
+      gradient_rows_ = arena.take<E>(size);
+      for (Index i = 0; i < panels_at_once; ++i) {
+        weight_lanes_[i] = arena.take<E>(size);
+        gradient_lanes_[i] = arena.take<E>(size);
+      }
+    }
   }
 
-  /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block.
+  /// Panels whose shares of dk and dv are added together.
+  static constexpr Index panels_at_once = G::tiled ? most_row_factors : 1;
+
+  /// Adds the gradients of the keys of `rows`, which any lane of the panel sees, counted from the first of the block;
+  /// those of keys and values at the latest in finish(), up to which `queries` must stay as they are.
   void meet(BackwardPanel<T>& queries, PanelKeys<A> const& seen, KeyBlock<T>& keys, BlockRows rows,
             HeadRows<T const> const& key_operand, PrefetchQueue& ahead) {
     visibility_ = visibility_cache_.find(call_.step, queries.panel, seen, rows, *blocks_.visible);
@@ -257,14 +172,15 @@ class BackwardUnit {
       for (Index lane = 0, place = rows.row(j) * B::panel; lane < B::panel; ++lane, ++place)
         if (!queries.query_row[lane]) blocks_.scores[place] = dweights_[place] = A(0);
     });
-    differentiate(queries, seen, rows);
+    bool const all_finite = queries.not_finite.none() && keys.not_finite.none();
+    RowRange const joined = differentiate(queries, seen, rows, all_finite);
     // The packed groups at both ends may hold keys that no lane sees.
     Index const begin = rows.row(rows.begin) * B::panel, end = rows.row(rows.end) * B::panel;
     for (A* block : {blocks_.scores, dweights_}) {
       std::fill(block, block + begin, A(0));
       std::fill(block + end, block + row_count * B::panel, A(0));
     }
-    multiply(queries, keys, rows, row_count, ahead);
+    multiply(queries, keys, rows, row_count, joined, ahead);
 
     for_each_row_in(queries.not_finite, 0, B::panel,
                     [&](Index lane) { add_nonfinite_query(queries, keys, rows, lane); });
@@ -275,6 +191,16 @@ class BackwardUnit {
             queries.dq[d * B::panel + lane] +=
                 gradient * static_cast<A>(key_operand.row(rows.key(j))[d * key_operand.dim_stride]);
     });
+  }
+
+  /// Adds what meet() has left to add to the gradients of the key block. Call it before meeting another block.
+  void finish(KeyBlock<T>& keys) {
+    std::size_t const count = std::exchange(shares_, 0);
+    if (count == 0) return;
+    add_products_of_rows<E>(std::span(of_values_).first(count), StripRows<A>{keys.dv, KeyBlock<T>::rows},
+                            extents_.value.padded());
+    add_products_of_rows<E>(std::span(of_keys_).first(count), StripRows<A>{keys.dk, KeyBlock<T>::rows},
+                            extents_.head.padded());
   }
 
  private:
@@ -289,8 +215,10 @@ class BackwardUnit {
   }
 
   /// Replaces products by probabilities (times the factor of dropout) and by gradients of the products of query and
-  /// key. Keys that all lanes see need no mask.
-  void differentiate(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows) {
+  /// key. Keys that all lanes see need no mask. Returns the rows of the blocks whose results are joined already, and not
+  /// in the blocks, which `may_join` permits.
+  RowRange differentiate(BackwardPanel<T> const& queries, PanelKeys<A> const& seen, BlockRows const& rows,
+                         bool may_join) {
     RowTerms<A> const terms{queries.lse, queries.remainder, queries.delta, units_.weight_scale,
                             static_cast<A>(call_.step.softmax_scale())};
     RowRange plain{rows.end, rows.end};
@@ -298,10 +226,23 @@ class BackwardUnit {
       RowRange const keys = seen.all_in({rows.key(rows.begin), rows.key(rows.end)});
       if (!keys.empty()) plain = {keys.begin - rows.block_begin, keys.end - rows.block_begin};
     }
+    RowRange joined;
+    if constexpr (is_pair<E>)
+      if (may_join) {
+        plain = {(plain.begin + 1) / 2 * 2, plain.end / 2 * 2};
+        if (plain.empty()) plain = {rows.end, rows.end};
+        joined = {rows.row(plain.begin), rows.row(plain.end)};
+      }
     differentiate_masked(queries.panel, seen, {rows.block_begin, rows.first, rows.begin, plain.begin}, terms);
     Index const begin = rows.row(plain.begin) * B::panel;
-    detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
+    if constexpr (is_pair<E>)
+      if (may_join)
+        differentiate_to_pairs(blocks_.scores + begin, dweights_ + begin, plain.size(), terms,
+                               weight_lanes_[shares_] + begin / 2, gradient_lanes_[shares_] + begin / 2,
+                               gradient_rows_ + begin / 2);
+    if (joined.empty()) detail::differentiate(blocks_.scores + begin, dweights_ + begin, plain.size(), terms);
     differentiate_masked(queries.panel, seen, {rows.block_begin, rows.first, plain.end, rows.end}, terms);
+    return joined;
   }
 
   void differentiate_masked(QueryPanel<A> const& panel, PanelKeys<A> const& seen, BlockRows const& rows,
@@ -328,32 +269,39 @@ class BackwardUnit {
     scale_gradients(dweights_ + begin, slope, count * B::panel, terms.gradient_scale);
   }
 
-  /// dv += P^T dout, dk += dS^T q, dq += dS k.
-  void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count,
+  /// dv += P^T dout, dk += dS^T q, dq += dS k. `joined`: rows of the blocks whose factors are joined already.
+  void multiply(BackwardPanel<T>& queries, KeyBlock<T>& keys, BlockRows const& rows, Index row_count, RowRange joined,
                 PrefetchQueue& ahead) {
-    constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, joined = Operand<E>::depth;
-    E *weight_lanes = weight_lanes_, *gradient_lanes = gradient_lanes_, *gradient_rows = gradient_rows_;
+    constexpr Index lanes_depth = BackwardPanel<T>::depth, keys_depth = KeyBlock<T>::depth, depth = Operand<E>::depth;
+    E *weight_lanes = weight_lanes_[shares_], *gradient_lanes = gradient_lanes_[shares_],
+      *gradient_rows = gradient_rows_;
     if constexpr (is_joined<E>) {
-      join_lanes_of_panel(blocks_.scores, row_count, weight_lanes);
-      join_lanes_of_panel(dweights_, row_count, gradient_lanes);
-      join_rows_of_panel(dweights_, row_count, gradient_rows);
+      auto const join = [&](Index begin, Index end) {
+        if (begin >= end) return;
+        Index const place = begin * B::panel, element = place / depth;
+        join_lanes_of_panel(blocks_.scores + place, end - begin, weight_lanes + element);
+        join_lanes_of_panel(dweights_ + place, end - begin, gradient_lanes + element);
+        join_rows_of_panel(dweights_ + place, end - begin, gradient_rows + element);
+      };
+      if (joined.empty()) joined = {row_count, row_count};
+      join(0, joined.begin);
+      join(joined.end, row_count);
     } else {
-      weight_lanes = blocks_.scores;
-      gradient_lanes = gradient_rows = dweights_;
+      weight_lanes = reinterpret_cast<E*>(blocks_.scores);
+      gradient_lanes = gradient_rows = reinterpret_cast<E*>(dweights_);
     }
-    add_product_of_rows<E>(weight_lanes, {queries.dout_rows, lanes_depth}, {keys.dv, KeyBlock<T>::rows, rows.first},
-                           row_count, extents_.value.padded());
-    add_product_of_rows<E>(gradient_lanes, {queries.query_rows, lanes_depth}, {keys.dk, KeyBlock<T>::rows, rows.first},
-                           row_count, extents_.head.padded());
-    Index const first = rows.begin / joined / G::depth * G::depth;
-    Index const depth = G::depth_padded(annulus::detail::ceil_divide(rows.end, joined) - first);
+    of_values_[shares_] = {weight_lanes, {queries.dout_rows, lanes_depth}, rows.first, row_count};
+    of_keys_[shares_] = {gradient_lanes, {queries.query_rows, lanes_depth}, rows.first, row_count};
+    if (++shares_ == panels_at_once) finish(keys);
+    Index const first = rows.begin / depth / G::depth * G::depth;
+    Index const count = G::depth_padded(annulus::detail::ceil_divide(rows.end, depth) - first);
     add_product_of_columns<E>(keys.key_columns + first * G::rows, keys_depth * G::rows,
-                              gradient_rows + (first - rows.first / joined) * B::panel, depth, queries.dq,
+                              gradient_rows + (first - rows.first / depth) * B::panel, count, queries.dq,
                               extents_.head.grouped(), ahead);
   }
 
   static void add_row(A* strips, Index capacity, Index i, T const* row, Index stride, Index dim, A factor) {
-    for_each_strip<A>(B::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
+    for_each_strip<E>(B::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
       constexpr Index width = Width * B::lanes;
       for (Index d = begin; d < std::min(begin + width, dim); ++d)
         strips[begin * capacity + i * width + d - begin] += factor * static_cast<A>(row[d * stride]);
@@ -382,7 +330,10 @@ class BackwardUnit {
   PrefetchQueue bias_ahead_;
   A* dweights_;
   /// For pairs and quads only: weights and gradients joined along the lanes, and gradients joined along the rows.
-  E *weight_lanes_ = nullptr, *gradient_lanes_ = nullptr, *gradient_rows_ = nullptr;
+  E *weight_lanes_[panels_at_once] = {}, *gradient_lanes_[panels_at_once] = {}, *gradient_rows_ = nullptr;
+  /// Factors of the shares of dv and dk that finish() adds.
+  std::array<RowFactors<E>, panels_at_once> of_values_{}, of_keys_{};
+  std::size_t shares_ = 0;
 };
 
 }  // namespace annulus::cpu::detail::inline ANNULUS_CPU_INSTRUCTIONS

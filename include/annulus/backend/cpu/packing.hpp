@@ -247,7 +247,7 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
   for (Index i = 0; i < count; i += joined) {
     T const* together[joined];
     for (Index r = 0; r < joined; ++r) together[r] = finite_row(rows[i + r], dim_stride, dim, i + r, not_finite);
-    for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
+    for_each_strip<E>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index d, std::integral_constant<int, Width>) {
       constexpr Index width = Width * Blocking<A>::lanes;
       pack_joined<width>(together, dim_stride, d, dim, to + (d * count + i * width) / joined);
     });
@@ -255,11 +255,11 @@ void pack_strips(T const* const* rows, Index dim_stride, Index count, Index dim,
 }
 
 /// Adds `count` rows of strips (see for_each_strip) of `capacity` rows to rows of unit stride, `row_stride` apart.
-template <class A>
+template <class E, class A = typename Operand<E>::Sum>
 void add_strips(A const* from, Index capacity, Index count, Index dim, A* rows, Index row_stride) {
   for (Index i = 0; i < count; ++i) {
     if (i + rows_ahead < count) prefetch_row(rows + (i + rows_ahead) * row_stride, 1, dim);
-    for_each_strip<A>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
+    for_each_strip<E>(Blocking<A>::dim_padded(dim), [&]<int Width>(Index begin, std::integral_constant<int, Width>) {
       constexpr Index width = Width * Blocking<A>::lanes;
       A const* const place = from + begin * capacity + i * width;
       A* const row = rows + i * row_stride + begin;

@@ -3,6 +3,7 @@
 // vectors and a few broadcast elements per step.
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
 
 #include "annulus/backend/cpu/blocking.hpp"
@@ -105,13 +106,26 @@ struct Sums {
   }
 };
 
-/// Raises maximum[v] to the largest value of each lane in `rows` rows.
+/// Raises maximum[v] to the largest value of each lane in `rows` rows. Several chains of comparisons run side by side, as
+/// each comparison waits for the one before.
 template <class A>
 [[gnu::always_inline]] inline void raise_to_largest(A const* block, Index rows, Vector<A>* maximum) {
   using B = Blocking<A>;
-  for (Index row = 0; row < rows; ++row)
+  constexpr Index chains = 4;
+  Vector<A> largest[chains][B::panel_vectors];
+  for (Index c = 0; c < chains; ++c)
+    for (int v = 0; v < B::panel_vectors; ++v) largest[c][v] = maximum[v];
+  auto const raise = [&](Index row, Index c) __attribute__((always_inline)) {
     for (int v = 0; v < B::panel_vectors; ++v)
-      maximum[v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), maximum[v]);
+      largest[c][v] = larger(Vector<A>::load(block + row * B::panel + v * B::lanes), largest[c][v]);
+  };
+  Index row = 0;
+  for (; row + chains <= rows; row += chains)
+#pragma GCC unroll 4
+    for (Index c = 0; c < chains; ++c) raise(row + c, c);
+  for (; row < rows; ++row) raise(row, 0);
+  for (int v = 0; v < B::panel_vectors; ++v)
+    maximum[v] = larger(larger(largest[0][v], largest[1][v]), larger(largest[2][v], largest[3][v]));
 }
 
 /// result[row][lane] = sum over k < depth of rows[row][k] * panel[k][lane]. `rows`: packed groups. With Maximum, raises
@@ -129,8 +143,11 @@ template <bool Maximum, class E, class A = typename Operand<E>::Sum>
         A* const place = result + row * B::panel;
         ahead.next();
         multiply_group_by_tiles<false, B::panel>(rows + row * depth, panel, depth, place);
-        if constexpr (Maximum) raise_to_largest(place, G::rows, maximum);
+        // Of the group before: vectors must wait until the results of tiles are stored.
+        if (Maximum && row > 0) raise_to_largest(place - G::rows * B::panel, G::rows, maximum);
       }
+      if constexpr (Maximum)
+        raise_to_largest(result + (G::rows_padded(row_count) - G::rows) * B::panel, G::rows, maximum);
       return;
     }
 #endif
@@ -206,14 +223,16 @@ struct StripRows {
   E* strip(Index d, Index width) const { return data + d * capacity + first * width; }
 };
 
-/// Calls function(d, integral_constant<width in vectors>) for each strip. dim: columns, a multiple of the lanes.
-template <class A, class Function>
+/// Calls function(d, integral_constant<width in vectors>) for each strip of a matrix that elements E are multiplied to.
+/// dim: columns, a multiple of the lanes.
+template <class E, class Function>
 void for_each_strip(Index dim, Function&& function) {
-  constexpr Index lanes = Vector<A>::lanes;
+  constexpr Index lanes = Vector<typename Operand<E>::Sum>::lanes;
   for (Index d = 0; d < dim;) {
     Index const vectors = (dim - d) / lanes;
-    // A strip of one vector would leave most of the multipliers idle: four vectors become two strips of two.
-    Index const width = vectors >= 3 && vectors != 4 ? 3 : std::min<Index>(vectors, 2);
+    // A strip of one vector would leave most of the multipliers idle: four vectors become two strips of two. Tiles
+    // multiply two by two.
+    Index const width = !PackedGroup<E>::tiled && vectors >= 3 && vectors != 4 ? 3 : std::min<Index>(vectors, 2);
     if (width == 3)
       function(d, std::integral_constant<int, 3>());
     else if (width == 2)
@@ -224,22 +243,26 @@ void for_each_strip(Index dim, Function&& function) {
   }
 }
 
+/// Products of panels that tiles sum before they add them to rows in memory: reading and writing these takes longer than
+/// a product. More would not stay in L2 cache.
+inline constexpr Index most_row_factors = 4;
+
+/// Factors of a product over the lanes k of a panel: rows [first, first + count) of the result get the sums of
+/// a[row - first][k] * b[k][d]. a: [row][k], quads in packed groups of rows. count: a multiple of a packed group's rows,
+/// first too with tiles.
+template <class E>
+struct RowFactors {
+  E const* a;
+  StripRows<E const> b;
+  Index first, count;
+};
+
 template <int Width, class E, class A = typename Operand<E>::Sum>
 [[gnu::noinline]] void add_product_to_strip(E const* a, E const* b, A* result, Index row_count) {
   using B = Blocking<A>;
   constexpr Index stride = Width * B::lanes, depth = B::panel / Operand<E>::depth;
   // The rows of a packed group of quads alternate.
   constexpr Index row_stride = is_quad<E> ? 1 : depth, depth_stride = is_quad<E> ? PackedGroup<E>::rows : 1;
-#if defined(ANNULUS_CPU_HAS_AMX)
-  if constexpr (PackedGroup<E>::tiled) {
-    static_assert(depth == amx_tile_side && B::lanes == amx_tile_side);
-    if (amx_is_permitted()) {
-      finish_stores();
-      add_strip_by_tiles<Width>(a, b, result, row_count);
-      return;
-    }
-  }
-#endif
   for (Index row = 0; row < row_count; row += B::micro_rows) {
     Sums<A, B::micro_rows, Width> sums;
     sums.clear();
@@ -249,13 +272,40 @@ template <int Width, class E, class A = typename Operand<E>::Sum>
   }
 }
 
-/// result[row][d] += sum over lanes k of a panel of a[row][k] * b[k][d]. a: [row][k], quads in packed groups of rows.
-/// row_count is a multiple of a packed group's rows, dim of the lanes.
+#if defined(ANNULUS_CPU_HAS_AMX)
+/// The same for all factors that have a row: their products are summed in tiles.
+template <int Width>
+[[gnu::noinline]] void add_products_to_strip(std::span<RowFactors<BfloatPair> const> factors, Index column,
+                                             float* result) {
+  constexpr Index group = PackedGroup<BfloatPair>::rows, width = Width * amx_tile_side;
+  static_assert(group == 2 * amx_tile_side && Blocking<float>::panel == group);
+  finish_stores();
+  for (Index row = 0; row < Blocking<float>::key_block; row += group) {
+    BfloatPair const *a[most_row_factors], *b[most_row_factors];
+    Index count = 0;
+    for (RowFactors<BfloatPair> const& factor : factors)
+      if (factor.first <= row && row < factor.first + factor.count) {
+        a[count] = factor.a + (row - factor.first) * amx_tile_side;
+        b[count++] = factor.b.strip(column, width);
+      }
+    if (count > 0) add_strip_by_tiles<Width>(a, b, count, result + row * width);
+  }
+}
+#endif
+
+/// result[row][d] += sum over factors, at most most_row_factors, and lanes k of a[row][k] * b[k][d]; dim is a multiple of
+/// the lanes.
 template <class E, class A = typename Operand<E>::Sum>
-void add_product_of_rows(E const* a, StripRows<E const> b, StripRows<A> result, Index row_count, Index dim) {
-  for_each_strip<A>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
+void add_products_of_rows(std::span<RowFactors<E> const> factors, StripRows<A> result, Index dim) {
+  for_each_strip<E>(dim, [&]<int Width>(Index d, std::integral_constant<int, Width>) {
     constexpr Index width = Width * Blocking<A>::lanes;
-    add_product_to_strip<Width>(a, b.strip(d, width), result.strip(d, width), row_count);
+#if defined(ANNULUS_CPU_HAS_AMX)
+    if constexpr (PackedGroup<E>::tiled && Width < 3)
+      if (amx_is_permitted()) return add_products_to_strip<Width>(factors, d, result.strip(d, width));
+#endif
+    for (RowFactors<E> const& factor : factors)
+      add_product_to_strip<Width>(factor.a, factor.b.strip(d, width), result.strip(d, width) + factor.first * width,
+                                  factor.count);
   });
 }
 

@@ -89,7 +89,8 @@ struct Operand<BfloatPair> {
     constexpr int lanes = Vector<float>::lanes;
     return [&]<int... I>(std::integer_sequence<int, I...>) __attribute__((always_inline)) {
       return reinterpret_cast<Row>(__builtin_shufflevector(both, both, (I / 2 + I % 2 * lanes)...));
-    }(std::make_integer_sequence<int, 2 * lanes>());
+    }
+    (std::make_integer_sequence<int, 2 * lanes>());
   }
   [[gnu::always_inline]] static void store(Row row, BfloatPair* to) { std::memcpy(to, &row, sizeof row); }
   /// Stores the pairs of each lane, rounded.
@@ -246,30 +247,30 @@ template <bool Add, Index Panel>
   _tile_stored(3, lower + side, row_bytes);
 }
 
-/// result[row][Width * 16] += sum over 16 pairs k of a[row][k] * b[k][Width * 16], row_count is a multiple of 16.
+/// result[32 rows][Width * 16], Width 1 or 2, += sum over factors f < count and 16 pairs k of a[f][row][k] * b[f][k][column].
 template <int Width>
-[[gnu::always_inline]] inline void add_strip_by_tiles(BfloatPair const* a, BfloatPair const* b, float* result,
-                                                      Index row_count) {
+[[gnu::always_inline]] inline void add_strip_by_tiles(BfloatPair const* const* a, BfloatPair const* const* b,
+                                                      Index count, float* result) {
   constexpr Index side = amx_tile_side, stride = Width * side, row_bytes = stride * 4;
-  _tile_loadd(4, b, row_bytes);
-  if constexpr (Width > 1) _tile_loadd(5, b + side, row_bytes);
-  if constexpr (Width > 2) _tile_loadd(6, b + 2 * side, row_bytes);
-  for (Index row = 0; row < row_count; row += side, a += side * side, result += side * stride) {
-    _tile_loadd(7, a, 64);
-    _tile_loadd(0, result, row_bytes);
-    _tile_dpbf16ps(0, 7, 4);
-    _tile_stored(0, result, row_bytes);
-    if constexpr (Width > 1) {
-      _tile_loadd(1, result + side, row_bytes);
-      _tile_dpbf16ps(1, 7, 5);
-      _tile_stored(1, result + side, row_bytes);
-    }
-    if constexpr (Width > 2) {
-      _tile_loadd(2, result + 2 * side, row_bytes);
-      _tile_dpbf16ps(2, 7, 6);
-      _tile_stored(2, result + 2 * side, row_bytes);
-    }
+  float* const lower = result + side * stride;
+  _tile_loadd(0, result, row_bytes);
+  _tile_loadd(2, lower, row_bytes);
+  if constexpr (Width > 1) _tile_loadd(1, result + side, row_bytes);
+  if constexpr (Width > 1) _tile_loadd(3, lower + side, row_bytes);
+  for (Index f = 0; f < count; ++f) {
+    _tile_loadd(4, a[f], 64);
+    _tile_loadd(6, b[f], row_bytes);
+    _tile_loadd(5, a[f] + side * side, 64);
+    if constexpr (Width > 1) _tile_loadd(7, b[f] + side, row_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (Width > 1) _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (Width > 1) _tile_dpbf16ps(3, 5, 7);
   }
+  _tile_stored(0, result, row_bytes);
+  _tile_stored(2, lower, row_bytes);
+  if constexpr (Width > 1) _tile_stored(1, result + side, row_bytes);
+  if constexpr (Width > 1) _tile_stored(3, lower + side, row_bytes);
 }
 #endif
 
