@@ -170,6 +170,7 @@ inline KernelCase read_kernel_case(Words words) {
   spec.sinks = words.number<Index>("sinks", 0);
   spec.queries_by_token = flag("queries_by_token", "0");
   spec.keys_by_token = flag("keys_by_token", "0");
+  spec.keys_stationary = flag("keys_stationary", "0");
   spec.training = flag("training", "1");
   spec.masked_row = one_of<MaskedRow>("masked_row", words.text("masked_row", "minus_infinity"),
                                       {{"minus_infinity", MaskedRow::minus_infinity}, {"zero", MaskedRow::zero}});

@@ -56,6 +56,12 @@ def _forward():
         add(f"two groups, ids by {ids}", ranks=2, groups=2, rows=128, dim=32, sharding="striped", causal=1, ids=ids,
             lnc=2)
     add("trn3", ranks=2, rows=256, dim=64, causal=1, target="trn3", type="bfloat16", lnc=2)
+    add("stationary keys, striped, lnc 2, 3 heads", ranks=4, rows=200, heads=3, dim=32, sharding="striped", causal=1,
+        keys_stationary=1, type="bfloat16", lnc=2)
+    add("stationary keys, zigzag, GQA, by token", ranks=2, rows=512, heads=4, kv_heads=2, dim=32, value_dim=48,
+        sharding="zigzag", causal=1, queries_by_token=1, keys_by_token=1, keys_stationary=1, type="bfloat16", lnc=2)
+    add("stationary keys, window, head_dim 160", ranks=2, rows=260, dim=160, window=(90, 10), keys_stationary=1,
+        type="bfloat16")
     add("keys of two groups in PSUM", ranks=1, rows=128, keys=1400, dim=32, type="bfloat16", lnc=1)
     return cases
 

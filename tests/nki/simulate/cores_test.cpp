@@ -63,7 +63,8 @@ Program permute(int ranks, int cores, int hops) {
   }
   // Both cores use what a collective touches.
   auto const copies = b.tensor("copies", {2, 3, 5}, bf16, Role::internal, Memory::private_hbm);
-  for (int side : {0, 1}) b.emit(nki::DmaCopy{copies.pattern(15 * side, {{15, 1}, {1, 15}}), buffers[side].whole()});
+  for (int side = 0; side < std::min(2, hops + 1); ++side)
+    b.emit(nki::DmaCopy{copies.pattern(15 * side, {{15, 1}, {1, 15}}), buffers[side].whole()});
   b.on_core(cores - 1, [&] { b.emit(nki::DmaCopy{out.whole(), buffers[hops % 2].whole()}); });
   return std::move(b).finish();
 }

@@ -105,6 +105,24 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.tensor_scalar(dst=shared_bounds_end[0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
                        operand0=shared_bounds_offsets[0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
+    k_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
+    k_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
+    v_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
+    v_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=k_features[0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
+    nisa.dma_copy(dst=v_tokens.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
+                  src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
+    k_features_1 = k_features
+    k_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
+    k_tokens_1 = k_tokens
+    k_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
+    v_features_1 = v_features
+    v_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
+    v_tokens_1 = v_tokens
+    v_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=k_features[0:16, 0:256], src=k.ap(pattern=[[256, 16], [1, 256]], offset=0))
+    nisa.dma_copy(dst=v_tokens.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
+                  src=v.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=0))
     negated_lse = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     row_delta = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
     dead_rows = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
@@ -124,40 +142,56 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     dq_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=dq_sums[0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=q_features[0:16, 0:128], src=q.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features[0:16, 0:128], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=q_tokens[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
     nisa.dma_copy(dst=dout_tokens.ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
                   src=dout.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
+    negated_lse_1 = negated_lse
+    negated_lse = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+    row_delta_1 = row_delta
+    row_delta = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+    dead_rows = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=negated_lse[0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=negated_lse[0:128, 0:1], src=lse_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
+    nisa.dma_copy(dst=row_delta[0:128, 0:1], src=delta_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
+    nisa.tensor_scalar(dst=dead_rows[0:128, 0:2], data=negated_lse[0:128, 0:2], op0=nl.less, operand0=-1e+30,
+                       op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=negated_lse[0:128, 0:2], data=negated_lse[0:128, 0:2], op0=nl.multiply, operand0=-1.0,
+                       op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=negated_lse[0:128, 0:2], data1=negated_lse[0:128, 0:2], data2=dead_rows[0:128, 0:2],
+                       op=nl.add, engine=nisa.engine.vector)
+    q_features_1 = q_features
+    q_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
+    q_tokens_1 = q_tokens
+    q_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
+    dout_features_1 = dout_features
+    dout_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
+    dout_tokens_1 = dout_tokens
+    dout_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
+    dq_sums_1 = dq_sums
+    dq_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=dq_sums[0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=q_features[0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
+    nisa.dma_copy(dst=dout_tokens.ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
+                  src=dout_shared_b.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens[0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=dout_features[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
-    k_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    k_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
-    v_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=k_features[0:16, 0:128], src=k.ap(pattern=[[256, 16], [1, 128]], offset=0))
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features_1[0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens_1[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0:16, 0:128], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=k_tokens[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
-    nisa.dma_copy(dst=k_features[0:16, 128:256], src=k.ap(pattern=[[256, 16], [1, 128]], offset=128))
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features_1[0:16, 128:256], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens_1[0:128, 16:32], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0:16, 128:256], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=k_tokens[0:128, 16:32], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
-    staged = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=staged[0:128, 0:16], src=v.ap(pattern=[[16, 128], [1, 16]], offset=0))
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens_1[0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features_1[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=staged[0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=v_features[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.vector)
-    staged = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=staged[0:128, 0:16], src=v.ap(pattern=[[16, 128], [1, 16]], offset=2048))
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens_1[0:128, 16:32], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features_1[0:16, 128:256], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=staged[0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=v_features[0:16, 128:256], src=transposed[0:16, 0:128], engine=nisa.engine.vector)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features_1[0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=q_tokens_1[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens_1[0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=dout_features_1[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     raw_scores = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=raw_scores[0:128, 0:256], stationary=q_features[0:16, 0:128], moving=k_features[0:16, 0:256],
-                   accumulate=False)
-    raw_slopes = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=raw_slopes[0:128, 0:256], stationary=dout_features[0:16, 0:128], moving=v_features[0:16, 0:256],
+    nisa.nc_matmul(dst=raw_scores[0:128, 0:256], stationary=q_features_1[0:16, 0:128], moving=k_features_1[0:16, 0:256],
                    accumulate=False)
     scores = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf)
     nisa.range_select(dst=scores[0:128, 0:256], on_true_tile=raw_scores[0:128, 0:256], comp_op0=nl.greater_equal,
@@ -165,46 +199,60 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                       reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_op=nl.maximum, range_start=0,
                       on_false_value=-3.4028235e+38)
     probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.activation(dst=probabilities[0:128, 0:256], op=nl.exp, data=scores[0:128, 0:256], bias=negated_lse[0:128, 0:1],
-                    scale=0.25)
+    nisa.activation(dst=probabilities[0:128, 0:256], op=nl.exp, data=scores[0:128, 0:256],
+                    bias=negated_lse_1[0:128, 0:1], scale=0.25)
+    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0:16, 0:128], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    raw_slopes = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=raw_slopes[0:128, 0:256], stationary=dout_features_1[0:16, 0:128],
+                   moving=v_features_1[0:16, 0:256], accumulate=False)
+    nisa.tensor_scalar(dst=probabilities[0:128, 0:256], data=probabilities[0:128, 0:256], op0=nl.minimum, operand0=2.0,
+                       engine=nisa.engine.vector)
     slopes = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.scalar_tensor_tensor(dst=slopes[0:128, 0:256], data=raw_slopes[0:128, 0:256], op0=nl.subtract,
-                              operand0=row_delta[0:128, 0:1], op1=nl.multiply, operand1=probabilities[0:128, 0:256])
+                              operand0=row_delta_1[0:128, 0:1], op1=nl.multiply, operand1=probabilities[0:128, 0:256])
+    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
+    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0:16, 128:256], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=k_tokens[0:128, 16:32], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
+    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens[0:128, 0:16], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
     dk_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
     dv_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=dv_sums[0:128, 0:16], stationary=probabilities[0:128, 0:128], moving=dout_tokens[0:128, 0:16],
+    dk_scaled = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    dv_copied = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.nc_matmul(dst=dv_sums[0:128, 0:16], stationary=probabilities[0:128, 0:128], moving=dout_tokens_1[0:128, 0:16],
                    accumulate=False)
-    nisa.nc_matmul(dst=dv_sums[0:128, 16:32], stationary=probabilities[0:128, 128:256], moving=dout_tokens[0:128, 0:16],
+    nisa.nc_matmul(dst=dv_sums[0:128, 16:32], stationary=probabilities[0:128, 128:256],
+                   moving=dout_tokens_1[0:128, 0:16], accumulate=False)
+    nisa.activation(dst=dv_copied[0:128, 0:32], op=nl.copy, data=dv_sums[0:128, 0:32])
+    nisa.nc_matmul(dst=dk_sums[0:128, 0:16], stationary=slopes[0:128, 0:128], moving=q_tokens_1[0:128, 0:16],
                    accumulate=False)
-    nisa.nc_matmul(dst=dk_sums[0:128, 0:16], stationary=slopes[0:128, 0:128], moving=q_tokens[0:128, 0:16],
+    nisa.nc_matmul(dst=dk_sums[0:128, 16:32], stationary=slopes[0:128, 128:256], moving=q_tokens_1[0:128, 0:16],
                    accumulate=False)
-    nisa.nc_matmul(dst=dk_sums[0:128, 16:32], stationary=slopes[0:128, 128:256], moving=q_tokens[0:128, 0:16],
-                   accumulate=False)
+    nisa.activation(dst=dk_scaled[0:128, 0:32], op=nl.copy, data=dk_sums[0:128, 0:32], scale=0.25)
     transposed_slopes = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
     nisa.nc_transpose(dst=transposed[0:128, 0:128], data=slopes[0:128, 0:128], engine=nisa.engine.tensor)
     nisa.nc_transpose(dst=transposed[0:128, 128:256], data=slopes[0:128, 128:256], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=transposed_slopes[0:128, 0:256], src=transposed[0:128, 0:256], engine=nisa.engine.scalar)
-    dq_product = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 0:128],
-                   moving=k_tokens[0:128, 0:16], accumulate=False)
-    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 128:256],
-                   moving=k_tokens[0:128, 16:32], accumulate=True)
-    nisa.tensor_tensor(dst=dq_sums[0:128, 0:16], data1=dq_sums[0:128, 0:16], data2=dq_product[0:128, 0:16], op=nl.add,
-                       engine=nisa.engine.vector)
-    dk_scaled = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
-    dv_copied = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=dk_scaled[0:128, 0:16], op=nl.copy, data=dk_sums[0:128, 0:16], scale=0.25)
-    nisa.activation(dst=dv_copied[0:128, 0:16], op=nl.copy, data=dv_sums[0:128, 0:16])
-    nisa.activation(dst=dk_scaled[0:128, 16:32], op=nl.copy, data=dk_sums[0:128, 16:32], scale=0.25)
-    nisa.activation(dst=dv_copied[0:128, 16:32], op=nl.copy, data=dv_sums[0:128, 16:32])
     nisa.dma_copy(dst=dk_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
                   src=dk_scaled.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
     nisa.dma_copy(dst=dv_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
                   src=dv_copied.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
+    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
+    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=v_tokens[0:128, 16:32], engine=nisa.engine.tensor)
+    nisa.tensor_copy(dst=v_features[0:16, 128:256], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
+    dq_product = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 0:128],
+                   moving=k_tokens_1[0:128, 0:16], accumulate=False)
+    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 128:256],
+                   moving=k_tokens_1[0:128, 16:32], accumulate=True)
+    nisa.tensor_tensor(dst=dq_sums_1[0:128, 0:16], data1=dq_sums_1[0:128, 0:16], data2=dq_product[0:128, 0:16],
+                       op=nl.add, engine=nisa.engine.vector)
     dq_scaled = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=dq_scaled[0:128, 0:16], data=dq_sums[0:128, 0:16], op0=nl.multiply, operand0=0.25,
-                       engine=nisa.engine.vector)
+    nisa.activation(dst=dq_scaled[0:128, 0:16], op=nl.copy, data=dq_sums_1[0:128, 0:16], scale=0.25)
     nisa.dma_copy(dst=dq_shared_a.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core), src=dq_scaled[0:128, 0:16])
     nisa.core_barrier(data=dq_shared_a, cores=(0, 1))
     ncc.collective_permute_implicit(srcs_by_channel=[[dq_shared_a]], dsts_by_channel=[[dq_shared_b]],
@@ -232,59 +280,14 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     nisa.tensor_scalar(dst=shared_bounds_end[0:128, 0:1], data=shared_bounds_rows[0:128, 0:1], op0=nl.add,
                        operand0=shared_bounds_offsets[0:128, 1:2], op1=nl.minimum, operand1=256.0,
                        engine=nisa.engine.vector)
-    negated_lse = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
-    row_delta = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
-    dead_rows = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=negated_lse[0:128, 0:2], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=negated_lse[0:128, 0:1], src=lse_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.dma_copy(dst=row_delta[0:128, 0:1], src=delta_shared_b.ap(pattern=[[2, 128], [2, 1]], offset=core))
-    nisa.tensor_scalar(dst=dead_rows[0:128, 0:2], data=negated_lse[0:128, 0:2], op0=nl.less, operand0=-1e+30,
-                       op1=nl.multiply, operand1=-2e+30, engine=nisa.engine.vector)
-    nisa.tensor_scalar(dst=negated_lse[0:128, 0:2], data=negated_lse[0:128, 0:2], op0=nl.multiply, operand0=-1.0,
-                       op1=nl.minimum, operand1=1e+30, engine=nisa.engine.vector)
-    nisa.tensor_tensor(dst=negated_lse[0:128, 0:2], data1=negated_lse[0:128, 0:2], data2=dead_rows[0:128, 0:2],
-                       op=nl.add, engine=nisa.engine.vector)
-    q_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    q_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
-    dout_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    dout_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
-    dq_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.memset(dst=dq_sums[0:128, 0:32], value=0.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=q_features[0:16, 0:128], src=q_shared_b.ap(pattern=[[256, 16], [1, 128]], offset=128 * core))
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
     nisa.nc_transpose(dst=transposed[0:128, 0:16], data=q_features[0:16, 0:128], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=q_tokens[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
-    nisa.dma_copy(dst=dout_tokens.ap(pattern=[[32, 128], [16, 1], [1, 16]], offset=0),
-                  src=dout_shared_b.ap(pattern=[[16, 128], [2048, 1], [1, 16]], offset=2048 * core))
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
     nisa.nc_transpose(dst=transposed[0:16, 0:128], data=dout_tokens[0:128, 0:16], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=dout_features[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.scalar)
-    k_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    k_tokens = nl.ndarray((128, 32), dtype=nl.bfloat16, buffer=nl.sbuf)
-    v_features = nl.ndarray((16, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=k_features[0:16, 0:128], src=k.ap(pattern=[[256, 16], [1, 128]], offset=0))
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0:16, 0:128], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=k_tokens[0:128, 0:16], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
-    nisa.dma_copy(dst=k_features[0:16, 128:256], src=k.ap(pattern=[[256, 16], [1, 128]], offset=128))
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:128, 0:16], data=k_features[0:16, 128:256], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=k_tokens[0:128, 16:32], src=transposed[0:128, 0:16], engine=nisa.engine.scalar)
-    staged = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=staged[0:128, 0:16], src=v.ap(pattern=[[16, 128], [1, 16]], offset=0))
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=staged[0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=v_features[0:16, 0:128], src=transposed[0:16, 0:128], engine=nisa.engine.vector)
-    staged = nl.ndarray((128, 128), dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.dma_copy(dst=staged[0:128, 0:16], src=v.ap(pattern=[[16, 128], [1, 16]], offset=2048))
-    transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
-    nisa.nc_transpose(dst=transposed[0:16, 0:128], data=staged[0:128, 0:16], engine=nisa.engine.tensor)
-    nisa.tensor_copy(dst=v_features[0:16, 128:256], src=transposed[0:16, 0:128], engine=nisa.engine.vector)
     raw_scores = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_matmul(dst=raw_scores[0:128, 0:256], stationary=q_features[0:16, 0:128], moving=k_features[0:16, 0:256],
-                   accumulate=False)
-    raw_slopes = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=raw_slopes[0:128, 0:256], stationary=dout_features[0:16, 0:128], moving=v_features[0:16, 0:256],
                    accumulate=False)
     scores = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.sbuf)
     nisa.range_select(dst=scores[0:128, 0:256], on_true_tile=raw_scores[0:128, 0:256], comp_op0=nl.greater_equal,
@@ -294,37 +297,33 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
     probabilities = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.activation(dst=probabilities[0:128, 0:256], op=nl.exp, data=scores[0:128, 0:256], bias=negated_lse[0:128, 0:1],
                     scale=0.25)
+    raw_slopes = nl.ndarray((128, 256), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=raw_slopes[0:128, 0:256], stationary=dout_features[0:16, 0:128], moving=v_features[0:16, 0:256],
+                   accumulate=False)
+    nisa.tensor_scalar(dst=probabilities[0:128, 0:256], data=probabilities[0:128, 0:256], op0=nl.minimum, operand0=2.0,
+                       engine=nisa.engine.vector)
     slopes = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.scalar_tensor_tensor(dst=slopes[0:128, 0:256], data=raw_slopes[0:128, 0:256], op0=nl.subtract,
                               operand0=row_delta[0:128, 0:1], op1=nl.multiply, operand1=probabilities[0:128, 0:256])
     dk_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
     dv_sums = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.psum)
+    dk_scaled = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
+    dv_copied = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_matmul(dst=dv_sums[0:128, 0:16], stationary=probabilities[0:128, 0:128], moving=dout_tokens[0:128, 0:16],
                    accumulate=False)
     nisa.nc_matmul(dst=dv_sums[0:128, 16:32], stationary=probabilities[0:128, 128:256], moving=dout_tokens[0:128, 0:16],
                    accumulate=False)
+    nisa.activation(dst=dv_copied[0:128, 0:32], op=nl.copy, data=dv_sums[0:128, 0:32])
     nisa.nc_matmul(dst=dk_sums[0:128, 0:16], stationary=slopes[0:128, 0:128], moving=q_tokens[0:128, 0:16],
                    accumulate=False)
     nisa.nc_matmul(dst=dk_sums[0:128, 16:32], stationary=slopes[0:128, 128:256], moving=q_tokens[0:128, 0:16],
                    accumulate=False)
+    nisa.activation(dst=dk_scaled[0:128, 0:32], op=nl.copy, data=dk_sums[0:128, 0:32], scale=0.25)
     transposed_slopes = nl.ndarray((128, 256), dtype=nl.bfloat16, buffer=nl.sbuf)
     transposed = nl.ndarray((128, 512), dtype=nl.bfloat16, buffer=nl.psum)
     nisa.nc_transpose(dst=transposed[0:128, 0:128], data=slopes[0:128, 0:128], engine=nisa.engine.tensor)
     nisa.nc_transpose(dst=transposed[0:128, 128:256], data=slopes[0:128, 128:256], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=transposed_slopes[0:128, 0:256], src=transposed[0:128, 0:256], engine=nisa.engine.scalar)
-    dq_product = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
-    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 0:128],
-                   moving=k_tokens[0:128, 0:16], accumulate=False)
-    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 128:256],
-                   moving=k_tokens[0:128, 16:32], accumulate=True)
-    nisa.tensor_tensor(dst=dq_sums[0:128, 0:16], data1=dq_sums[0:128, 0:16], data2=dq_product[0:128, 0:16], op=nl.add,
-                       engine=nisa.engine.vector)
-    dk_scaled = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
-    dv_copied = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=dk_scaled[0:128, 0:16], op=nl.copy, data=dk_sums[0:128, 0:16], scale=0.25)
-    nisa.activation(dst=dv_copied[0:128, 0:16], op=nl.copy, data=dv_sums[0:128, 0:16])
-    nisa.activation(dst=dk_scaled[0:128, 16:32], op=nl.copy, data=dk_sums[0:128, 16:32], scale=0.25)
-    nisa.activation(dst=dv_copied[0:128, 16:32], op=nl.copy, data=dv_sums[0:128, 16:32])
     gradient_before = nl.ndarray((128, 32), dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=gradient_before.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0),
                   src=dk_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core))
@@ -339,9 +338,15 @@ def ring_attention_bwd(q, k, v, dout, mask_offsets, output, lse, replica_groups,
                        op=nl.add, engine=nisa.engine.gpsimd)
     nisa.dma_copy(dst=dv_parts.ap(pattern=[[16, 128], [2048, 2], [1, 16]], offset=4096 * core),
                   src=dv_copied.ap(pattern=[[32, 128], [16, 2], [1, 16]], offset=0))
-    dq_scaled = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=dq_scaled[0:128, 0:16], data=dq_sums[0:128, 0:16], op0=nl.multiply, operand0=0.25,
+    dq_product = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 0:128],
+                   moving=k_tokens[0:128, 0:16], accumulate=False)
+    nisa.nc_matmul(dst=dq_product[0:128, 0:16], stationary=transposed_slopes[0:128, 128:256],
+                   moving=k_tokens[0:128, 16:32], accumulate=True)
+    nisa.tensor_tensor(dst=dq_sums[0:128, 0:16], data1=dq_sums[0:128, 0:16], data2=dq_product[0:128, 0:16], op=nl.add,
                        engine=nisa.engine.vector)
+    dq_scaled = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=dq_scaled[0:128, 0:16], op=nl.copy, data=dq_sums[0:128, 0:16], scale=0.25)
     nisa.dma_copy(dst=dq_share_shared.ap(pattern=[[16, 128], [1, 16]], offset=2048 * core), src=dq_scaled[0:128, 0:16])
     nisa.core_barrier(data=dk_parts, cores=(0, 1))
     nisa.core_barrier(data=dv_parts, cores=(0, 1))
