@@ -145,4 +145,7 @@ TEST_CASE("stationary keys: what is not supported is refused", "[nki]") {
   spec.keys_stationary = true;
   nki::RingMask const ranges = packed.mask();
   CHECK_THROWS_AS(nki::ForwardKernel(spec, ranges), annulus::UnsupportedError);
+  nki::KernelSpec of_step = problem.spec();
+  of_step.keys_stationary = true;
+  CHECK_THROWS_AS(nki::ForwardKernel(of_step, mask).step(), annulus::UnsupportedError);
 }

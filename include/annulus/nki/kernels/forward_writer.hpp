@@ -35,6 +35,8 @@ class ForwardWriter {
 
   /// The program of ForwardKernel::step.
   Program step() && {
+    annulus::detail::check<UnsupportedError>(!spec_.keys_stationary,
+                                             "nki: a step kernel with stationary keys; accepted: ring()");
     return first_fit([this] { return write_step(); });
   }
 
