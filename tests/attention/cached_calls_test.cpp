@@ -28,8 +28,8 @@ Tensor ones(Index batch, Index rows, Index heads, Index dim) {
 
 /// A rank with a cache that holds a sequence of five rows.
 struct Setting {
-  explicit Setting(SimulatedRing& ring, CachedOptions const& options = {.mask = causal()})
-      : ring(ring),
+  explicit Setting(SimulatedRing& simulated, CachedOptions const& options = {.mask = causal()})
+      : ring(simulated),
         rank(ring.rank()),
         cache(ring, backend, {.kv_heads = 2, .head_dim = 3, .value_dim = 4, .pages = 3, .page_rows = 4}),
         other(ring, backend, cache.shape()),

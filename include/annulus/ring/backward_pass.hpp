@@ -133,7 +133,7 @@ void backward_lane(PassContext<C, B, Predicate> const& context, StepOperands<T, 
   backend.synchronize();
 
   auto const backward_at = [&](int i, Payload const& here) {
-    BackwardOperands<T, L, A, Space> backward{dout, lse, delta, lse_remainder};
+    auto backward = known;
     if (i > 0 && !keys_rotate)
       backward = {here.template view<T>(Part::dout), here.template statistics<L>(Part::lse),
                   here.template statistics<A>(Part::delta), here.template statistics<L>(Part::lse_remainder)};
