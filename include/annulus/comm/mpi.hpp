@@ -180,12 +180,12 @@ class MpiRing : public detail::EndpointRing<std::shared_ptr<detail::MpiEndpoint>
     // All peers have reached this constructor, so they have left the rings that they destroyed before it.
     detail::MpiRetired::free_what_can_be_freed();
     try {
+      // Before the first exchange with a deadline, which ranks then begin together.
+      endpoint_->place(detail::near_ranks_of(own.communicator));
       if (options.timeout.count() >= 1) endpoint_->use({.timeout = options.timeout});
       detail::require_equal_options(*endpoint_, options);
       endpoint_->use(options);
       detail::share_memory(*endpoint_, options);
-      Rank const lowest = detail::lowest_rank_of(detail::communicator_of_node(own.communicator), own.communicator);
-      endpoint_->place(detail::gather_from_all(*endpoint_, lowest));
     } catch (...) {
       endpoint_->leave();
       detail::MpiRetired::add(endpoint_);

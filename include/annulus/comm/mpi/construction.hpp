@@ -101,5 +101,14 @@ inline MPI_Comm communicator_of_node(MPI_Comm communicator) {
   return node;
 }
 
+/// For every rank of `communicator` the lowest rank on its node. Collective.
+inline std::vector<Rank> near_ranks_of(MPI_Comm communicator) {
+  Rank const lowest = lowest_rank_of(communicator_of_node(communicator), communicator);
+  std::vector<Rank> all(static_cast<std::size_t>(mpi_size(communicator)));
+  check_mpi(MPI_Allgather(&lowest, 1, MPI_INT, all.data(), 1, MPI_INT, communicator), "MPI_Allgather",
+            mpi_rank(communicator));
+  return all;
+}
+
 }  // namespace detail
 }  // namespace annulus
